@@ -1,0 +1,6 @@
+"""The operator's process: the only package that imports kopf and the Kubernetes client.
+
+kopf is the wake-up and the API server is the truth: an event says only "look again", and each run lists afresh.
+`app` wires and ends it, `loop` runs one connection, `api` talks to the API server, `recorder` writes Events,
+`health` answers probes and Prometheus.
+"""

@@ -1,0 +1,80 @@
+"""Kubernetes Events, few and readable: one object per thing that happened, its count bumped when it happens again."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from group_hygiene.controller.api import GROUP, KINDS, VERSION, Api
+from group_hygiene.errors import ApiError, Conflict
+from group_hygiene.status import timestamp
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "group-hygiene"
+_BURST, _REFILL_S = 25.0, 10.0
+_MESSAGE_LENGTH = 1_000
+
+
+class Recorder:
+    """Writes Events for our objects: at most 25 at once per object, then one every 10 s. Thread-safe; never raises."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._lock = threading.Lock()
+        self._tokens: dict[str, tuple[float, float]] = {}
+
+    def event(self, plural: str, obj: Mapping[str, Any], reason: str, message: str, warning: bool = False) -> None:
+        """Record `reason` on `obj`; the same reason and message again only raises the count of the first Event."""
+        metadata = obj["metadata"]
+        if not self._take_token(metadata["uid"]):
+            return
+        message = message[:_MESSAGE_LENGTH]
+        digest = hashlib.sha256(f"{metadata['uid']}/{reason}/{message}".encode()).hexdigest()[:16]
+        name, namespace = f"{metadata['name'][:200]}.{digest}", metadata["namespace"]
+        now = timestamp(datetime.now(UTC))
+        body = {
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": f"{GROUP}/{VERSION}",
+                "kind": KINDS[plural],
+                "namespace": namespace,
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+            },
+            "reason": reason,
+            "message": message,
+            "type": "Warning" if warning else "Normal",
+            "source": {"component": COMPONENT},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            try:
+                self._api.create_event(namespace, body)
+            except Conflict:
+                count = self._api.get_event_count(namespace, name) + 1
+                self._api.patch_event(namespace, name, {"count": count, "lastTimestamp": now})
+        except ApiError as error:
+            log.warning("an event for %s/%s was not recorded: %s", namespace, metadata["name"], error)
+
+    def forget(self, uid: str) -> None:
+        with self._lock:
+            self._tokens.pop(uid, None)
+
+    def _take_token(self, uid: str) -> bool:
+        now = time.monotonic()
+        with self._lock:
+            tokens, since = self._tokens.get(uid, (_BURST, now))
+            tokens = min(_BURST, tokens + (now - since) / _REFILL_S)
+            if tokens < 1:
+                self._tokens[uid] = (tokens, now)
+                return False
+            self._tokens[uid] = (tokens - 1, now)
+            return True

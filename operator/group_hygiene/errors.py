@@ -1,0 +1,76 @@
+"""The errors of this product. Every library's error is wrapped into one of these where it enters.
+
+    HygieneError
+    ├── SpecError              a policy or connection says something that only an edit can mend
+    ├── ConnectError           the Kafka cluster can't be used now; tried again with back-off
+    │   ├── Unreachable        no bootstrap server answers
+    │   ├── TLSFailed          the TLS handshake fails
+    │   ├── AuthenticationFailed  the broker refuses the credentials
+    │   └── SecretProblem      a Secret, or a key in it, is missing or malformed
+    ├── ApiError               the Kubernetes API server refuses or does not answer
+    │   ├── NotFound
+    │   ├── Conflict           the object changed since it was read
+    │   └── Forbidden          RBAC denies it
+    └── UsageError             the command line asks for something that makes no sense
+
+Errors that concern one group, one partition or one broker are data, not exceptions: see `model.Fault`.
+"""
+
+from __future__ import annotations
+
+
+class HygieneError(Exception):
+    """Base of all: `reason` is a documented constant of `reasons`, the text says what is wrong and what to do."""
+
+    reason = "InternalError"
+
+    def __init__(self, message: str, reason: str | None = None) -> None:
+        super().__init__(message)
+        if reason is not None:
+            self.reason = reason
+
+
+class SpecError(HygieneError):
+    reason = "InvalidSpec"
+
+
+class ConnectError(HygieneError):
+    reason = "BrokersUnreachable"
+
+
+class Unreachable(ConnectError):
+    reason = "BrokersUnreachable"
+
+
+class TLSFailed(ConnectError):
+    reason = "TLSFailed"
+
+
+class AuthenticationFailed(ConnectError):
+    reason = "AuthenticationFailed"
+
+
+class SecretProblem(ConnectError):
+    """`reason` is one of SecretNotFound, SecretKeyMissing, SecretInvalid, SecretForbidden."""
+
+    reason = "SecretNotFound"
+
+
+class ApiError(HygieneError):
+    reason = "ApiServerError"
+
+
+class NotFound(ApiError):
+    pass
+
+
+class Conflict(ApiError):
+    pass
+
+
+class Forbidden(ApiError):
+    pass
+
+
+class UsageError(HygieneError):
+    reason = "UsageError"

@@ -1,0 +1,295 @@
+"""The one door to kafka-python: connect, send requests side by side, and turn every failure into a Fault.
+
+Nothing else touches the library's connection manager. Requests go to a broker by id, so that each broker's and each
+chunk's failure stays its own: the library's high-level calls raise at the first error and lose all other answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import kafka.errors as kafka_errors
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+
+from group_hygiene.connection import Mechanism, Settings, Tls
+from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError, SecretProblem, TLSFailed, Unreachable
+from group_hygiene.kafka.oauth import TokenProvider
+from group_hygiene.model import Fault
+
+log = logging.getLogger(__name__)
+
+# At DEBUG the library logs requests, and SASL PLAIN sends the password in one.
+logging.getLogger("kafka").setLevel(logging.WARNING)
+
+Request = Any
+Response = Any
+K = TypeVar("K", bound=Hashable)
+R = TypeVar("R")
+
+CLIENT_ID = "group-hygiene"
+_IN_FLIGHT_PER_BROKER = 4
+_BACKOFF_START, _BACKOFF_CAP = 0.1, 2.0
+
+
+class Call(NamedTuple):
+    """One request for one broker; broker None = any."""
+
+    broker: int | None
+    request: Request
+
+
+class Deadline:
+    """A point in monotonic time that a whole scan must keep."""
+
+    def __init__(self, seconds: float) -> None:
+        self._at = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self._at - time.monotonic())
+
+
+class Client:
+    """A connection to one Kafka cluster. Thread-safe; made by `connect`, ended by `close`."""
+
+    def __init__(self, manager: KafkaConnectionManager, net: NetworkSelector, settings: Settings) -> None:
+        self._manager = manager
+        self._net = net
+        self.settings = settings
+
+    def supports(self, request_class: Any, version: int = 0) -> bool:
+        """Whether the cluster's brokers know this version of a request, by ApiVersions and not by their names."""
+        try:
+            return bool(self._manager.broker_version_data.api_version(request_class) >= version)
+        except kafka_errors.IncompatibleBrokerVersion:
+            return False
+
+    def send(self, call: Call, deadline: Deadline) -> Response | Fault:
+        """One request, one answer."""
+        return self.send_each({None: call}, deadline)[None]
+
+    def send_each(
+        self,
+        calls: Mapping[K, Call],
+        deadline: Deadline,
+        reduce: Callable[[K, Response], R] | None = None,
+    ) -> dict[K, R | Fault]:
+        """All requests side by side, a few at a time per broker; for each key its answer or the Fault that it met.
+
+        `reduce` turns an answer into what is kept of it as soon as it is there, so that raw answers don't pile up.
+        """
+        results: dict[K, R | Fault] = {}
+        queues: dict[int | None, list[tuple[K, Call]]] = {}
+        for key, call in calls.items():
+            queues.setdefault(call.broker, []).append((key, call))
+
+        async def worker(queue: list[tuple[K, Call]]) -> None:
+            while queue:
+                key, call = queue.pop()
+                try:
+                    timeout_ms = max(1, int(deadline.left * 1000))
+                    answer = await self._manager.send(call.request, call.broker, request_timeout_ms=timeout_ms)
+                    results[key] = answer if reduce is None else reduce(key, answer)
+                except kafka_errors.UnknownBrokerIdError as error:
+                    self._manager.cluster.request_update()
+                    results[key] = fault_of(error)
+                except kafka_errors.KafkaError as error:
+                    results[key] = fault_of(error)
+
+        async def run_all() -> None:
+            workers = [
+                self._manager.call_soon(worker, queue)
+                for queue in queues.values()
+                for _ in range(min(_IN_FLIGHT_PER_BROKER, len(queue)))
+            ]
+            for running in workers:
+                await running
+
+        for queue in queues.values():
+            queue.reverse()
+        self._manager.run(run_all)
+        return results
+
+    def close(self) -> None:
+        self._manager.close()
+        self._net.close()
+
+
+def connect(settings: Settings, timeout: float | None = None) -> Client:
+    """Connect to the first bootstrap server that answers, within `timeout` seconds (default: the settings').
+
+    Raises SecretProblem (malformed PEM), TLSFailed, AuthenticationFailed or Unreachable, each with what to look at.
+    """
+    seconds = timeout if timeout is not None else settings.timeout.total_seconds()
+    config = library_config(settings) | {
+        "client_software_name": CLIENT_ID,
+        # The widest answer of a broker: a list of a million groups.
+        "receive_message_max_bytes": 500_000_000,
+        # `send_each` has its own window; the library fails what exceeds its own instead of queueing it.
+        "max_in_flight_requests_per_connection": 1_000,
+        "socket_connection_setup_timeout_ms": min(10_000, int(seconds * 1000)),
+    }
+    if "sasl_oauth_token_provider" in config:
+        config["sasl_oauth_token_provider"].token()  # the library would only log why there is none, and try again
+    net = NetworkSelector(**config)
+    manager = KafkaConnectionManager(net, **config)
+    try:
+        net.start()
+        manager.bootstrap(int(seconds * 1000))
+    except kafka_errors.KafkaError as error:
+        manager.close()
+        net.close()
+        raise _explain(settings, config["ssl_context"], error) from error
+    return Client(manager, net, settings)
+
+
+def fault_of(error: kafka_errors.KafkaError) -> Fault:
+    """A library exception as a Fault, under Kafka's own name for it."""
+    if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
+        return Fault("UNSUPPORTED_VERSION", "the broker is too old for this request")
+    if isinstance(error, kafka_errors.KafkaTimeoutError):
+        return Fault("REQUEST_TIMED_OUT", "no answer in time", retriable=True)
+    if isinstance(error, kafka_errors.BrokerResponseError) and error.errno is not None:
+        return fault_of_code(error.errno)
+    if isinstance(error, kafka_errors.UnknownBrokerIdError):
+        return Fault("BROKER_NOT_AVAILABLE", "the broker is not in the cluster's metadata", retriable=True)
+    text = ", ".join(str(arg) for arg in error.args) or type(error).__name__
+    return Fault("NETWORK_EXCEPTION", text, retriable=bool(error.retriable))
+
+
+def fault_of_code(code: int, message: str | None = None) -> Fault:
+    """A protocol error code (org.apache.kafka.common.protocol.Errors) as a Fault. `code` is not 0."""
+    kind = kafka_errors.for_code(code)
+    name = kind.message or f"ERROR_{code}"
+    # A transaction may stay open for as long as its producer likes, so waiting for its end is not a retry.
+    retriable = bool(kind.retriable) and name != "UNSTABLE_OFFSET_COMMIT"
+    return Fault(name, message or _ADVICE.get(name) or kind.description or "", retriable)
+
+
+_ADVICE = {
+    "CLUSTER_AUTHORIZATION_FAILED": "needs DESCRIBE on the cluster",
+    "COORDINATOR_LOAD_IN_PROGRESS": "the coordinator is still loading its groups",
+    "COORDINATOR_NOT_AVAILABLE": "the group has no coordinator now",
+    "NOT_COORDINATOR": "the group's coordinator moved",
+}
+
+
+def retrying(
+    keys: Iterable[K],
+    attempt: Callable[[list[K]], Mapping[K, R | Fault]],
+    deadline: Deadline,
+) -> dict[K, R | Fault]:
+    """Call `attempt` for all keys, then for those with a retriable Fault again, with growing pauses, to the deadline.
+
+    A key that `attempt` leaves out gets a Fault: an answer that is missing is never an empty answer.
+    """
+    results: dict[K, R | Fault] = {}
+    left, pause = list(keys), _BACKOFF_START
+    while left:
+        answers = attempt(left)
+        for key in left:
+            results[key] = answers.get(key, Fault("NO_ANSWER", "the broker's answer leaves it out"))
+        left = [key for key in left if isinstance(fault := results[key], Fault) and fault.retriable]
+        if not left or deadline.left <= pause:
+            break
+        time.sleep(pause * random.uniform(0.8, 1.2))
+        pause = min(pause * 2, _BACKOFF_CAP)
+    return results
+
+
+def library_config(settings: Settings) -> dict[str, Any]:
+    """What every client of the library needs to reach the cluster. Raises SecretProblem for malformed PEM."""
+    config: dict[str, Any] = {
+        "bootstrap_servers": list(settings.bootstrap_servers),
+        "client_id": CLIENT_ID,
+        "reconnect_backoff_max_ms": 1_000,
+        "security_protocol": _protocol(settings),
+        "ssl_context": _ssl_context(settings.tls) if settings.tls else None,
+    }
+    sasl = settings.sasl
+    if sasl is not None:
+        config["sasl_mechanism"] = str(sasl.mechanism)
+        if sasl.mechanism is Mechanism.OAUTHBEARER and sasl.oauth is not None:
+            config["sasl_oauth_token_provider"] = TokenProvider(sasl.oauth)
+        else:
+            config["sasl_plain_username"] = sasl.username
+            config["sasl_plain_password"] = sasl.password
+    return config
+
+
+def _protocol(settings: Settings) -> str:
+    if settings.sasl is not None:
+        return "SASL_SSL" if settings.tls else "SASL_PLAINTEXT"
+    return "SSL" if settings.tls else "PLAINTEXT"
+
+
+def _ssl_context(tls: Tls) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cadata=tls.ca)
+    except ssl.SSLError as error:
+        raise SecretProblem("tls.ca must hold PEM certificates", "SecretInvalid") from error
+    context.check_hostname = tls.verify_hostname
+    if tls.certificate is not None and tls.private_key is not None:
+        _load_client_certificate(context, tls.certificate, tls.private_key.reveal())
+    return context
+
+
+def _load_client_certificate(context: ssl.SSLContext, certificate: str, private_key: str) -> None:
+    # OpenSSL loads a key from a file only. It is there, readable by us alone, for as long as that takes.
+    descriptor, path = tempfile.mkstemp(suffix=".pem")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(certificate.rstrip() + "\n" + private_key.rstrip() + "\n")
+        context.load_cert_chain(path, password=lambda: "")
+    except (ssl.SSLError, OSError, ValueError) as error:
+        message = (
+            "tls.certificate and tls.privateKey must be PEM texts that belong together, the key without a password"
+        )
+        raise SecretProblem(message, "SecretInvalid") from error
+    finally:
+        os.unlink(path)
+
+
+def _explain(settings: Settings, context: ssl.SSLContext | None, error: kafka_errors.KafkaError) -> HygieneError:
+    """Why connecting failed: the library only logs that, so ask each bootstrap server once more, with plain sockets."""
+    if isinstance(error, kafka_errors.SaslAuthenticationFailedError | kafka_errors.UnsupportedSaslMechanismError):
+        who = f"as {settings.sasl.username!r} " if settings.sasl and settings.sasl.username else ""
+        text = ", ".join(str(arg) for arg in error.args) or type(error).__name__
+        return AuthenticationFailed(f"the broker refuses to authenticate {who}by SASL: {text}")
+    problems: list[str] = []
+    for server in settings.bootstrap_servers:
+        problem = _probe(server, context)
+        if isinstance(problem, ConnectError):
+            return problem
+        problems.append(f"{server}: {problem}")
+    return Unreachable(f"no bootstrap server answers ({'; '.join(problems)})")
+
+
+def _probe(server: str, context: ssl.SSLContext | None) -> str | ConnectError:
+    host, _, port = server.rpartition(":")
+    host = host.strip("[]")
+    try:
+        with socket.create_connection((host, int(port)), timeout=3) as raw:
+            if context is None:
+                return "accepts connections but does not speak Kafka in plain text (does it want TLS or SASL?)"
+            with context.wrap_socket(raw, server_hostname=host):
+                return "speaks TLS but does not answer Kafka requests (does it want SASL or a client certificate?)"
+    except ssl.SSLCertVerificationError as error:
+        return TLSFailed(f"{server}: the certificate is not trusted: {error.verify_message}")
+    except ssl.SSLError as error:
+        return TLSFailed(f"{server}: the TLS handshake fails: {error.reason or error}")
+    except socket.gaierror:
+        return f"the name {host} does not resolve"
+    except TimeoutError:
+        return "no answer to a TCP connect within 3 s"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()

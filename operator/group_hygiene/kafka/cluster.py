@@ -1,0 +1,163 @@
+"""Who is in the cluster and what we may see of it: brokers, leaders of `__consumer_offsets`, topics, permissions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kafka.protocol.admin import (
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeGroupsRequest,
+    DescribeLogDirsRequest,
+    ListGroupsRequest,
+)
+from kafka.protocol.consumer import OffsetDeleteRequest, OffsetFetchRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+
+from group_hygiene.kafka.client import Call, Client, Deadline, fault_of_code, retrying
+from group_hygiene.kafka.messages import ConsumerGroupDescribeRequest
+from group_hygiene.model import Cluster, Fault
+
+OFFSETS_TOPIC = "__consumer_offsets"
+_UNKNOWN_TOPIC = 3
+_TOPIC_DENIED = 29
+# org.apache.kafka.common.acl.AclOperation.DESCRIBE; and the one bit that is set where nobody asked or knows.
+_DESCRIBE = 8
+_UNKNOWN_OPERATIONS = frozenset({31})
+
+
+def read_cluster(client: Client, deadline: Deadline) -> Cluster | Fault:
+    """Brokers, cluster id and the leaders of `__consumer_offsets`, fresh from a broker.
+
+    `Cluster.problems` tells what makes every list of groups doubtful: a partition without a leader, and a missing
+    DESCRIBE on the cluster, without which brokers leave groups out of their lists without an error (KIP-430 tells).
+    """
+    answer = _metadata(client, [OFFSETS_TOPIC], deadline)
+    if isinstance(answer, Fault):
+        return answer
+    brokers = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
+    leaders: dict[int, tuple[int, int]] = {}
+    problems: list[str] = []
+    for topic in answer.topics:
+        if topic.error_code not in (0, _UNKNOWN_TOPIC):
+            problems.append(f"topic {OFFSETS_TOPIC}: {_topic_fault(topic.error_code)}")
+        for partition in topic.partitions:
+            leaders[partition.partition_index] = (partition.leader_id, partition.leader_epoch)
+            if partition.leader_id not in brokers:
+                problems.append(f"{OFFSETS_TOPIC}-{partition.partition_index} has no leader")
+    operations = _cluster_operations(client, deadline)
+    if isinstance(operations, Fault):
+        problems.append(f"permissions on the cluster could not be read: {operations}")
+    elif operations != _UNKNOWN_OPERATIONS and _DESCRIBE not in operations:
+        problems.append("DESCRIBE on the cluster is denied, so brokers leave groups out of their lists")
+    return Cluster(answer.cluster_id or "", brokers, leaders, tuple(problems))
+
+
+def read_topics(client: Client, deadline: Deadline) -> dict[str, int] | Fault:
+    """Every topic that we may DESCRIBE -> its number of partitions."""
+    answer = _metadata(client, None, deadline)
+    if isinstance(answer, Fault):
+        return answer
+    return {topic.name: len(topic.partitions) for topic in answer.topics if topic.error_code == 0}
+
+
+def missing_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> frozenset[str] | Fault:
+    """Those of the topics that do not exist, asked by name: an all-topics answer leaves out what we may not see."""
+    wanted = sorted(set(topics))
+    if not wanted:
+        return frozenset()
+    answer = _metadata(client, wanted, deadline)
+    if isinstance(answer, Fault):
+        return answer
+    for topic in answer.topics:
+        if topic.error_code not in (0, _UNKNOWN_TOPIC):
+            return Fault(_topic_fault(topic.error_code).code, f"topic {topic.name}")
+    return frozenset(topic.name for topic in answer.topics if topic.error_code == _UNKNOWN_TOPIC)
+
+
+def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple[str, ...] | Fault:
+    """Topics with data on the brokers' disks that Metadata does not show us, by DescribeLogDirs of all topics.
+
+    Their committed offsets are left out of OffsetFetch without an error, so a backup would be partial.
+    """
+    calls = {broker: Call(broker, DescribeLogDirsRequest(topics=None)) for broker in cluster.brokers}
+    answers = retrying(calls, lambda left: client.send_each({b: calls[b] for b in left}, deadline), deadline)
+    on_disk: set[str] = set()
+    for answer in answers.values():
+        if isinstance(answer, Fault):
+            return answer
+        if getattr(answer, "error_code", 0):
+            return fault_of_code(answer.error_code)
+        for directory in answer.results:
+            if directory.error_code:
+                return fault_of_code(directory.error_code)
+            on_disk.update(topic.name for topic in directory.topics)
+    # DescribeLogDirs answers an empty list, without an error, to who may not DESCRIBE the cluster.
+    if not on_disk and cluster.leaders:
+        return Fault("CLUSTER_AUTHORIZATION_FAILED", "DescribeLogDirs shows nothing: needs DESCRIBE on the cluster")
+    visible = read_topics(client, deadline)
+    if isinstance(visible, Fault):
+        return visible
+    suspects = on_disk - visible.keys() - {"__cluster_metadata"}
+    # A topic that was deleted between the two answers is not hidden.
+    gone = missing_topics(client, suspects, deadline) if suspects else frozenset()
+    return tuple(sorted(suspects - gone)) if not isinstance(gone, Fault) else tuple(sorted(suspects))
+
+
+def features(client: Client) -> tuple[str, ...]:
+    """What these brokers can do that older ones can't, by ApiVersions; names are part of the status."""
+    known = {
+        "ListGroupsStateFilter": client.supports(ListGroupsRequest, 4),
+        "ListGroupsTypeFilter": client.supports(ListGroupsRequest, 5),
+        "BatchedOffsetFetch": client.supports(OffsetFetchRequest, 8),
+        "RequireStable": client.supports(OffsetFetchRequest, 7),
+        "BatchedFindCoordinator": client.supports(FindCoordinatorRequest, 4),
+        "DescribeAbsentGroups": client.supports(DescribeGroupsRequest, 6),
+        "ConsumerGroupDescribe": client.supports(ConsumerGroupDescribeRequest),
+        "OffsetDelete": client.supports(OffsetDeleteRequest),
+        "TopicIds": client.supports(MetadataRequest, 10),
+    }
+    return tuple(name for name, there in known.items() if there)
+
+
+def offsets_retention_minutes(client: Client, cluster: Cluster, deadline: Deadline) -> int | None:
+    """`offsets.retention.minutes` of one broker; None where DESCRIBE_CONFIGS is denied or nothing answers."""
+    broker = next(iter(cluster.brokers), None)
+    if broker is None:
+        return None
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=4, resource_name=str(broker), configuration_keys=["offsets.retention.minutes"]
+    )
+    answer = client.send(Call(broker, DescribeConfigsRequest(resources=[resource])), deadline)
+    if isinstance(answer, Fault):
+        return None
+    values = [config.value for result in answer.results if not result.error_code for config in result.configs]
+    return int(values[0]) if values and values[0] else None
+
+
+def _metadata(client: Client, topics: list[str] | None, deadline: Deadline) -> Any | Fault:
+    named = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
+    request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
+    return retrying([None], lambda _: client.send_each({None: Call(None, request)}, deadline), deadline)[None]
+
+
+def _cluster_operations(client: Client, deadline: Deadline) -> frozenset[int] | Fault:
+    """What we may do on the cluster (KIP-430): from DescribeCluster (2.8 on), from Metadata v8 to v10 before that."""
+    if client.supports(DescribeClusterRequest):
+        request: Any = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    elif client.supports(MetadataRequest, 8):
+        request = MetadataRequest(topics=[], include_cluster_authorized_operations=True, max_version=10)
+    else:
+        return _UNKNOWN_OPERATIONS
+    answer = retrying([None], lambda _: client.send_each({None: Call(None, request)}, deadline), deadline)[None]
+    if isinstance(answer, Fault):
+        return answer
+    if getattr(answer, "error_code", 0):
+        return fault_of_code(answer.error_code)
+    return frozenset(answer.authorized_operations or _UNKNOWN_OPERATIONS)
+
+
+def _topic_fault(code: int) -> Fault:
+    fault = fault_of_code(code)
+    return Fault(fault.code, "needs DESCRIBE on the topic") if code == _TOPIC_DENIED else fault

@@ -1,0 +1,117 @@
+"""Ask groups' coordinators: in chunks, side by side, and with every failure kept at its own group.
+
+Describe, offset fetch, commit and delete all go through `ask`, so each of them isolates failures in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
+
+from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying
+from group_hygiene.model import Fault
+
+_LOOKUP_CHUNK = 1_000
+# The group's coordinator is not who was asked: look it up before asking again.
+_MOVED = frozenset({"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "NETWORK_EXCEPTION", "BROKER_NOT_AVAILABLE"})
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to ask of many groups.
+
+    request: the request for these groups; answers: from its response, a result or a Fault for each of them.
+    chunk: groups per request.
+    """
+
+    request: Callable[[list[str]], Request]
+    answers: Callable[[Response], Mapping[str, Any]]
+    chunk: int
+
+
+def ask(
+    client: Client, groups: Mapping[str, int | None], question: Question, deadline: Deadline, retry: bool = True
+) -> dict[str, Any]:
+    """Put `question` to the coordinator of each group. `groups`: id -> coordinator as last known, None = look it up.
+
+    A request that fails as a whole is split in halves until the group that spoils it stands alone. Retriable failures
+    are asked again until the deadline, at a coordinator looked up anew; with `retry` False each group is asked once.
+    """
+    coordinators: dict[str, int | None] = dict(groups)
+
+    def attempt(left: list[str]) -> dict[str, Any]:
+        results: dict[str, Any] = {}
+        unknown = [group for group in left if coordinators[group] is None]
+        if unknown:
+            for group, found in _look_up(client, unknown, deadline).items():
+                if isinstance(found, Fault):
+                    results[group] = found
+                else:
+                    coordinators[group] = found
+        by_broker: dict[int, list[str]] = {}
+        for group in left:
+            broker = coordinators[group]
+            if broker is not None:
+                by_broker.setdefault(broker, []).append(group)
+        chunks = [
+            (broker, tuple(members[start : start + question.chunk]))
+            for broker, members in by_broker.items()
+            for start in range(0, len(members), question.chunk)
+        ]
+        results.update(_ask_chunks(client, chunks, question, deadline))
+        for group, answer in results.items():
+            if isinstance(answer, Fault) and answer.code in _MOVED:
+                coordinators[group] = None
+        return results
+
+    return retrying(groups, attempt, deadline) if retry else attempt(list(groups))
+
+
+def _ask_chunks(
+    client: Client, chunks: list[tuple[int, tuple[str, ...]]], question: Question, deadline: Deadline
+) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    while chunks:
+        calls = {chunk: Call(chunk[0], question.request(list(chunk[1]))) for chunk in chunks}
+        answers = client.send_each(calls, deadline, lambda _, response: question.answers(response))
+        chunks = []
+        for (broker, members), answer in answers.items():
+            if not isinstance(answer, Fault):
+                results.update(answer)
+            elif answer.retriable or len(members) == 1:
+                results.update(dict.fromkeys(members, answer))
+            else:
+                half = len(members) // 2
+                chunks += [(broker, members[:half]), (broker, members[half:])]
+    return results
+
+
+def _look_up(client: Client, groups: list[str], deadline: Deadline) -> dict[str, int | Fault]:
+    """The coordinator's broker id for each group: batched (KIP-699, brokers 3.0 on), else one request a group."""
+    key_type = CoordinatorType.GROUP.value
+    found: dict[str, int | Fault] = {}
+    if client.supports(FindCoordinatorRequest, 4):
+        chunks = [tuple(groups[start : start + _LOOKUP_CHUNK]) for start in range(0, len(groups), _LOOKUP_CHUNK)]
+        calls = {
+            chunk: Call(None, FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(chunk), min_version=4))
+            for chunk in chunks
+        }
+        for chunk, answer in client.send_each(calls, deadline).items():
+            if isinstance(answer, Fault):
+                found.update(dict.fromkeys(chunk, answer))
+                continue
+            for row in answer.coordinators:
+                found[row.key] = fault_of_code(row.error_code) if row.error_code else row.node_id
+        return found
+    singles = {
+        group: Call(None, FindCoordinatorRequest(key=group, key_type=key_type, max_version=3)) for group in groups
+    }
+    for group, answer in client.send_each(singles, deadline).items():
+        if isinstance(answer, Fault):
+            found[group] = answer
+        else:
+            found[group] = fault_of_code(answer.error_code) if answer.error_code else answer.node_id
+    return found

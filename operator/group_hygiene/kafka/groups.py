@@ -1,0 +1,242 @@
+"""Groups: list (KIP-518), describe (KIP-40, KIP-848, KIP-932, KIP-1071) and delete (KIP-229), results per group."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+
+from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
+from group_hygiene.kafka.coordinators import Question, ask
+from group_hygiene.kafka.messages import (
+    ConsumerGroupDescribeRequest,
+    ShareGroupDescribeRequest,
+    StreamsGroupDescribeRequest,
+)
+from group_hygiene.model import (
+    Cluster,
+    Description,
+    Fault,
+    Group,
+    GroupState,
+    GroupType,
+    Listing,
+    Member,
+    Partition,
+)
+
+_DESCRIBE_CHUNK = 200
+_DELETE_CHUNK = 50
+
+
+def list_groups(
+    client: Client,
+    cluster: Cluster,
+    deadline: Deadline,
+    states: Collection[GroupState] = (),
+    types: Collection[GroupType] = (),
+) -> Listing:
+    """The groups of every broker, all brokers at once; empty `states` or `types` = all.
+
+    Filters are pushed down where the brokers know them (states: ListGroups v4, types: v5). Older brokers are asked for
+    all groups; below v4 their states come from DescribeGroups. `Listing.notes` says so.
+    """
+    notes: list[str] = []
+    filters: dict[str, Any] = {}
+    if states and client.supports(ListGroupsRequest, 4):
+        filters |= {"states_filter": [str(state) for state in states], "min_version": 4}
+    if types and client.supports(ListGroupsRequest, 5):
+        filters |= {"types_filter": [str(kind) for kind in types], "min_version": 5}
+    calls = {broker: Call(broker, ListGroupsRequest(**filters)) for broker in cluster.brokers}
+    answers = retrying(
+        calls,
+        lambda left: client.send_each({b: calls[b] for b in left}, deadline, _listed),
+        deadline,
+    )
+    groups: dict[str, Group] = {}
+    faults: dict[int, Fault] = {}
+    for broker, answer in answers.items():
+        if isinstance(answer, Fault):
+            faults[broker] = answer
+            continue
+        for group in answer:
+            known = groups.get(group.id)
+            # Listed twice while its coordinator moves: believe the one that says it is in use.
+            if known is None or known.state is GroupState.EMPTY:
+                groups[group.id] = group
+    if not client.supports(ListGroupsRequest, 4):
+        notes.append("brokers older than 2.6 list no states: each group was described")
+        groups, unknown = _with_states(client, groups, deadline)
+        faults.update(unknown)
+    elif types and not client.supports(ListGroupsRequest, 5):
+        notes.append("brokers older than 3.8 list no types: all groups are taken for Classic")
+    chosen = {
+        name: group
+        for name, group in groups.items()
+        if (not states or group.state in states) and (not types or group.type in types)
+    }
+    return Listing(chosen, faults, tuple(notes))
+
+
+def _listed(broker: int, response: Response) -> list[Group] | Fault:
+    if response.error_code:
+        return fault_of_code(response.error_code)
+    version = response.API_VERSION
+    return [
+        Group(
+            id=row.group_id,
+            type=_TYPES.get(row.group_type.lower(), GroupType.UNKNOWN) if version >= 5 else GroupType.CLASSIC,
+            protocol_type=row.protocol_type,
+            state=_STATES.get(row.group_state.lower(), GroupState.UNKNOWN) if version >= 4 else GroupState.UNKNOWN,
+            coordinator=broker,
+        )
+        for row in response.groups
+    ]
+
+
+_TYPES = {kind.lower(): kind for kind in GroupType}
+_STATES = {state.lower(): state for state in GroupState}
+
+
+def _with_states(
+    client: Client, groups: Mapping[str, Group], deadline: Deadline
+) -> tuple[dict[str, Group], dict[int, Fault]]:
+    described = describe_groups(client, groups.values(), deadline)
+    complete: dict[str, Group] = {}
+    faults: dict[int, Fault] = {}
+    for name, group in groups.items():
+        answer = described[name]
+        if isinstance(answer, Fault):
+            complete[name] = group
+            faults[group.coordinator] = Fault(answer.code, f"describing {name}: {answer.message}", answer.retriable)
+        else:
+            complete[name] = answer.group
+    return complete, faults
+
+
+def describe_groups(client: Client, groups: Iterable[Group], deadline: Deadline) -> dict[str, Description | Fault]:
+    """State, protocol, epoch and members of each group, by the request that its type needs.
+
+    DescribeGroups answers Dead for groups of the newer protocols and, up to v5, for groups that don't exist; from v6 on
+    those get GROUP_ID_NOT_FOUND. Only the state of such an answer says which: Dead = gone.
+    """
+    by_type: dict[GroupType, dict[str, int | None]] = {}
+    for group in groups:
+        by_type.setdefault(group.type, {})[group.id] = None if group.coordinator < 0 else group.coordinator
+    results: dict[str, Description | Fault] = {}
+    for kind, members in by_type.items():
+        results.update(ask(client, members, _describe_question(kind), deadline))
+    return results
+
+
+def _describe_question(kind: GroupType) -> Question:
+    if kind in _NEW_PROTOCOLS:
+        request_class = _NEW_PROTOCOLS[kind]
+        return Question(
+            request=lambda ids: request_class(group_ids=ids),
+            answers=lambda response: {row.group_id: _described_new(kind, row) for row in response.groups},
+            chunk=_DESCRIBE_CHUNK,
+        )
+    return Question(
+        request=lambda ids: DescribeGroupsRequest(groups=ids),
+        answers=lambda response: {row.group_id: _described_classic(row) for row in response.groups},
+        chunk=_DESCRIBE_CHUNK,
+    )
+
+
+_NEW_PROTOCOLS: dict[GroupType, Any] = {
+    GroupType.CONSUMER: ConsumerGroupDescribeRequest,
+    GroupType.SHARE: ShareGroupDescribeRequest,
+    GroupType.STREAMS: StreamsGroupDescribeRequest,
+}
+
+
+def _described_classic(row: Any) -> Description | Fault:
+    if row.error_code:
+        return fault_of_code(row.error_code, row.error_message)
+    state = _STATES.get(row.group_state.lower(), GroupState.UNKNOWN)
+    return Description(
+        group=Group(row.group_id, GroupType.CLASSIC, row.protocol_type, state, -1),
+        protocol=row.protocol_data,
+        epoch=None,
+        members=tuple(_classic_member(row.protocol_type, member) for member in row.members),
+    )
+
+
+def _classic_member(protocol_type: str, member: Any) -> Member:
+    assignment: list[Partition] = []
+    topics: tuple[str, ...] = ()
+    if protocol_type == "consumer":
+        # A custom assignor may write what it likes; then there is no assignment to show, and no reason to fail.
+        try:
+            if member.member_assignment:
+                decoded = ConsumerProtocolAssignment.decode(member.member_assignment)
+                assignment = [Partition(*partition) for partition in decoded.partitions()]
+            if member.member_metadata:
+                topics = tuple(ConsumerProtocolSubscription.decode(member.member_metadata).topics)
+        except Exception:
+            assignment = []
+    return Member(
+        id=member.member_id,
+        instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        host=member.client_host,
+        epoch=None,
+        topics=topics,
+        assignment=tuple(sorted(assignment)),
+    )
+
+
+def _described_new(kind: GroupType, row: Any) -> Description | Fault:
+    if row.error_code:
+        return fault_of_code(row.error_code, row.error_message)
+    protocol_types = {GroupType.CONSUMER: "consumer", GroupType.SHARE: "share", GroupType.STREAMS: "streams"}
+    state = _STATES.get(row.group_state.lower(), GroupState.UNKNOWN)
+    return Description(
+        group=Group(row.group_id, kind, protocol_types[kind], state, -1),
+        protocol=getattr(row, "assignor_name", ""),
+        epoch=row.group_epoch,
+        members=tuple(_new_member(kind, member) for member in row.members),
+    )
+
+
+def _new_member(kind: GroupType, member: Any) -> Member:
+    if kind is GroupType.STREAMS:
+        topics: tuple[str, ...] = ()
+        assignment: tuple[Partition, ...] = ()
+    else:
+        topics = tuple(member.subscribed_topic_names or ())
+        assignment = tuple(
+            sorted(
+                Partition(topic.topic_name, partition)
+                for topic in member.assignment.topic_partitions
+                for partition in topic.partitions
+            )
+        )
+    return Member(
+        id=member.member_id,
+        instance_id=getattr(member, "instance_id", None),
+        client_id=member.client_id,
+        host=member.client_host,
+        epoch=member.member_epoch,
+        topics=topics,
+        assignment=assignment,
+    )
+
+
+def delete_groups(client: Client, groups: Mapping[str, int | None], deadline: Deadline) -> dict[str, Fault | None]:
+    """Delete each group at its coordinator, asked exactly once: None = deleted, else the Fault.
+
+    Never asked again from here: a request that got no answer may have been carried out, and by the time of a second
+    one somebody may use the group. NON_EMPTY_GROUP is the broker's own guard; GROUP_ID_NOT_FOUND means already gone.
+    """
+    question = Question(
+        request=lambda ids: DeleteGroupsRequest(groups_names=ids),
+        answers=lambda response: {
+            row.group_id: fault_of_code(row.error_code) if row.error_code else None for row in response.results
+        },
+        chunk=_DELETE_CHUNK,
+    )
+    return ask(client, groups, question, deadline, retry=False)

@@ -1,0 +1,54 @@
+"""Tokens for SASL/OAUTHBEARER, by the client credentials grant (RFC 6749, section 4.4; KIP-768)."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+
+import urllib3
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from group_hygiene.connection import OAuth
+from group_hygiene.errors import AuthenticationFailed
+
+_RENEW_BEFORE_S = 30.0
+_TIMEOUT_S = 10.0
+
+
+class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
+    """Gives one token to all connections until shortly before it expires. Thread-safe."""
+
+    def __init__(self, oauth: OAuth) -> None:
+        self._oauth = oauth
+        self._lock = threading.Lock()
+        self._token = ""
+        self._renew_at = 0.0
+        context = ssl.create_default_context(cadata=oauth.ca) if oauth.ca else ssl.create_default_context()
+        self._http = urllib3.PoolManager(ssl_context=context, retries=False, timeout=_TIMEOUT_S)
+
+    def token(self) -> str:
+        """The current access token. Raises AuthenticationFailed with what the endpoint said, never with a secret."""
+        with self._lock:
+            if time.monotonic() >= self._renew_at:
+                self._token, lifetime = self._fetch()
+                self._renew_at = time.monotonic() + max(1.0, lifetime - _RENEW_BEFORE_S)
+            return self._token
+
+    def _fetch(self) -> tuple[str, float]:
+        oauth = self._oauth
+        fields = {"grant_type": "client_credentials", **({"scope": oauth.scope} if oauth.scope else {})}
+        headers = urllib3.make_headers(basic_auth=f"{oauth.client_id}:{oauth.client_secret.reveal()}")
+        try:
+            answer = self._http.request(
+                "POST", oauth.token_endpoint, fields=fields, headers=headers, encode_multipart=False
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise AuthenticationFailed(f"the token endpoint {oauth.token_endpoint} does not answer") from error
+        if answer.status != 200:
+            raise AuthenticationFailed(f"the token endpoint {oauth.token_endpoint} answers HTTP {answer.status}")
+        try:
+            body = answer.json()
+            return str(body["access_token"]), float(body.get("expires_in", 300))
+        except (ValueError, KeyError, TypeError) as error:
+            raise AuthenticationFailed(f"the token endpoint {oauth.token_endpoint} answers without a token") from error

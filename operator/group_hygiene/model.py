@@ -1,0 +1,236 @@
+"""The records that everything passes on: frozen, without I/O, without an opinion. Imports nothing of this package."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class GroupType(StrEnum):
+    """What kind of group it is, as ListGroups v5 says it (KIP-848, KIP-932, KIP-1071)."""
+
+    CLASSIC = "Classic"
+    CONSUMER = "Consumer"
+    SHARE = "Share"
+    STREAMS = "Streams"
+    UNKNOWN = "Unknown"
+
+
+class GroupState(StrEnum):
+    """The state of a group, spelled as ListGroups v4 does (KIP-518)."""
+
+    UNKNOWN = "Unknown"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    NOT_READY = "NotReady"
+
+
+class Partition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class CommittedOffset(NamedTuple):
+    """What a group committed for one partition (OffsetFetchResponse); `leader_epoch` -1 = the client gave none."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+Offsets = Mapping[Partition, CommittedOffset]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why there is no answer for one broker, group or partition. `code` is Kafka's own name of the error."""
+
+    code: str
+    message: str
+    retriable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}" if self.message else self.code
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One listed group. `protocol_type` is empty for a *simple* group, one that nobody ever joined (assign+commit)."""
+
+    id: str
+    type: GroupType
+    protocol_type: str
+    state: GroupState
+    coordinator: int
+
+    @property
+    def simple(self) -> bool:
+        return self.protocol_type == ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """How long the operator itself saw a group Empty with the same committed offsets.
+
+    `observed` adds up the monotonic time between scans, so a clock that is set forward never makes a group look old.
+    """
+
+    fingerprint: bytes
+    since: datetime
+    observed: timedelta
+    last_seen: float
+
+
+@dataclass(frozen=True, slots=True)
+class Protections:
+    """What else says that a group is needed, for the whole cluster.
+
+    streams: ids that own topics named `<id>-*-changelog` or `<id>-*-repartition`.
+    mirrored: ids that MirrorMaker 2 checkpoints name; None = this is a mirror target whose checkpoints were not read.
+    claimed: id -> the Kubernetes object that names it (a KEDA ScaledObject, a Strimzi KafkaConnector).
+    """
+
+    streams: frozenset[str] = frozenset()
+    mirrored: frozenset[str] | None = frozenset()
+    claimed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that is known about one group when it is judged. None = not read (yet); a Fault = could not be read.
+
+    protected_by: the connection's `protect` pattern that covers the group.
+    missing_topics: those of the committed topics that the cluster says do not exist.
+    lag: records after the committed offset, per committed partition.
+    """
+
+    protections: Protections
+    protected_by: str | None = None
+    unchanged: Unchanged | None = None
+    offsets: Offsets | Fault | None = None
+    missing_topics: frozenset[str] | Fault | None = None
+    lag: Mapping[Partition, int | Fault] | Fault | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """A check's answer: this group stays. `reason` is a constant of `reasons`."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one policy says of one group that its `match` selects: Match (keep is None), or Keep with its reason."""
+
+    group: Group
+    evidence: Evidence
+    keep: Keep | None
+
+    @property
+    def matches(self) -> bool:
+        return self.keep is None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What Metadata and DescribeCluster say: who should answer, and who leads `__consumer_offsets`.
+
+    leaders: partition of `__consumer_offsets` -> (broker, leader epoch); broker -1 = no leader.
+    problems: what already makes a scan incomplete (a missing leader, a denied DESCRIBE), in words.
+    """
+
+    id: str
+    brokers: Mapping[int, str]
+    leaders: Mapping[int, tuple[int, int]]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The answers to ListGroups: every group, and beside them a fault for each broker that gave no answer."""
+
+    groups: Mapping[str, Group]
+    faults: Mapping[int, Fault]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One observation of a cluster. `incomplete` says in words why absence proves nothing here; empty = complete."""
+
+    cluster: Cluster
+    groups: Mapping[str, Group]
+    broker_faults: Mapping[int, Fault]
+    incomplete: tuple[str, ...]
+    notes: tuple[str, ...]
+    taken_at: datetime
+
+    @property
+    def complete(self) -> bool:
+        return not self.incomplete
+
+    @property
+    def answered(self) -> int:
+        return len(self.cluster.brokers) - len(self.broker_faults)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of a group. epoch: of the KIP-848 family only. assignment: empty where a custom assignor hides it."""
+
+    id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    epoch: int | None
+    topics: tuple[str, ...]
+    assignment: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """One described group. protocol: the assignor; epoch: the group epoch of the KIP-848 family, None for Classic."""
+
+    group: Group
+    protocol: str
+    epoch: int | None
+    members: tuple[Member, ...]
+
+
+class OutcomeKind(StrEnum):
+    DELETED = "Deleted"
+    KEPT = "Kept"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What happened to one group in one run; for Kept and Failed with the reason."""
+
+    group: str
+    kind: OutcomeKind
+    reason: str
+    message: str
+
+
+def fingerprint(group: Group, offsets: Offsets) -> bytes:
+    """16 bytes that are the same only while the group's type, protocol type and every committed offset are."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(repr((group.type.value, group.protocol_type)).encode())
+    for key in sorted(offsets):
+        digest.update(repr((tuple(key), tuple(offsets[key]))).encode())
+    return digest.digest()

@@ -1,0 +1,281 @@
+"""The spec of a `GroupPolicy`, read into frozen records: patterns, durations, defaults. No I/O, no judgement.
+
+The API server has refused most bad specs already (crds/); what is said here again serves specs that never met it
+(files given to the command line, objects that were stored under an older CRD).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from group_hygiene.errors import SpecError
+from group_hygiene.model import Group, GroupState, GroupType
+
+E = TypeVar("E", bound=StrEnum)
+
+DURATION = re.compile(r"^([0-9]{1,5}(h|ms|m|s)){1,4}$")
+_UNITS = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+
+
+class Action(StrEnum):
+    ALERT = "Alert"
+    DELETE = "Delete"
+
+
+class Mode(StrEnum):
+    DRY_RUN = "DryRun"
+    ENFORCE = "Enforce"
+
+
+class Topics(StrEnum):
+    SOME_DELETED = "SomeDeleted"
+    ALL_DELETED = "AllDeleted"
+
+
+class Unprotect(StrEnum):
+    CONNECT = "Connect"
+    STREAMS = "Streams"
+    MIRROR_MAKER = "MirrorMaker"
+    SHARE = "Share"
+
+
+def parse_duration(text: str, field: str) -> timedelta:
+    """A Go-style duration ("72h", "1h30m", "500ms") as a timedelta; SpecError names `field` if it is none."""
+    if not isinstance(text, str) or not DURATION.match(text):
+        raise SpecError(f"{field} must be a duration like 72h, 30m or 1h30m, not {text!r}")
+    parts = re.findall(r"([0-9]+)(h|ms|m|s)", text)
+    return timedelta(milliseconds=sum(int(number) * _UNITS[unit] for number, unit in parts))
+
+
+def format_duration(value: timedelta) -> str:
+    """A timedelta as the shortest Go-style duration: 259200 s -> "72h", 90 s -> "1m30s", 0 -> "0s"."""
+    rest = int(value.total_seconds() * 1000)
+    out = ""
+    for unit, size in _UNITS.items():
+        count, rest = divmod(rest, size)
+        if count:
+            out += f"{count}{unit}"
+    return out or "0s"
+
+
+def pattern_to_regex(pattern: str, field: str = "pattern") -> str:
+    r"""One pattern as the source of a regular expression, to be matched in full.
+
+    `*` is any run of characters, `\*` a literal star, `\\` a literal backslash, all else itself; case-sensitive.
+    """
+    if not pattern:
+        raise SpecError(f"{field} must not be empty")
+    out: list[str] = []
+    characters = iter(pattern)
+    for character in characters:
+        if character == "\\":
+            following = next(characters, "")
+            if following not in ("*", "\\"):
+                raise SpecError(rf"{field} {pattern!r}: a backslash must be followed by * or \ (as in \*)")
+            out.append(re.escape(following))
+        elif character == "*":
+            out.append(".*")
+        else:
+            out.append(re.escape(character))
+    return "".join(out)
+
+
+class Patterns:
+    """A list of patterns; matches a group id that any of them matches in full. An empty list matches nothing."""
+
+    __slots__ = ("_match", "sources")
+
+    def __init__(self, patterns: Iterable[str], field: str = "patterns") -> None:
+        self.sources = tuple(patterns)
+        regexes = [pattern_to_regex(p, f"{field}[{i}]") for i, p in enumerate(self.sources)]
+        # \Z and not $: a group id may end in a newline. DOTALL: it may hold one anywhere.
+        self._match = re.compile(rf"(?:{'|'.join(regexes)})\Z", re.DOTALL).match if regexes else None
+
+    def matches(self, group_id: str) -> bool:
+        return self._match is not None and self._match(group_id) is not None
+
+    def matching(self, group_id: str) -> str | None:
+        """The first single pattern that matches, for messages."""
+        return next((p for p in self.sources if Patterns([p]).matches(group_id)), None)
+
+    def __repr__(self) -> str:
+        return f"Patterns({list(self.sources)!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    groups: Patterns
+    exclude: Patterns
+    states: frozenset[GroupState]
+    types: frozenset[GroupType]
+    protocol_types: frozenset[str] | None
+    unprotect: frozenset[Unprotect]
+
+    def selects(self, group: Group) -> bool:
+        """Whether the policy has anything to say about this group. Exclude wins."""
+        return (
+            group.state in self.states
+            and group.type in self.types
+            and (self.protocol_types is None or group.protocol_type in self.protocol_types)
+            and self.groups.matches(group.id)
+            and not self.exclude.matches(group.id)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """The conditions, all of which must hold; None = not asked."""
+
+    committed_none: bool = False
+    topics: Topics | None = None
+    unchanged_for: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """max_per_run: groups deleted in one run at most. max_percent: of all groups of the cluster, else none is."""
+
+    max_per_run: int = 50
+    max_percent: int = 20
+
+    def stricter(self, other: Limits | None) -> Limits:
+        if other is None:
+            return self
+        return Limits(min(self.max_per_run, other.max_per_run), min(self.max_percent, other.max_percent))
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    connection_namespace: str
+    connection_name: str
+    interval: timedelta
+    suspend: bool
+    mode: Mode
+    match: Match
+    when: When
+    action: Action
+    limits: Limits
+    digest: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def crosses_namespace(self) -> bool:
+        return self.connection_namespace != self.namespace
+
+
+# Kafka's own states. Delete never looks beyond the first two: everything else has members.
+_DELETABLE = frozenset({GroupState.EMPTY, GroupState.DEAD})
+_DEFAULT_TYPES = (GroupType.CLASSIC, GroupType.CONSUMER)
+
+
+def parse_policy(obj: Mapping[str, Any]) -> Policy:
+    """A `GroupPolicy` object, as the API server or a YAML file gives it, as a Policy.
+
+    Raises SpecError, whose text says what must be, for a spec that the CRD would have refused.
+    """
+    metadata, spec = obj.get("metadata") or {}, _mapping(obj.get("spec"), "spec")
+    namespace = metadata.get("namespace") or "default"
+    reference = _mapping(spec.get("connectionRef"), "spec.connectionRef")
+    action = _enum(Action, spec.get("action"), "spec.action")
+    when = _parse_when(_mapping(spec.get("when") or {}, "spec.when"))
+    match = _parse_match(_mapping(spec.get("match"), "spec.match"), action)
+    if action is Action.DELETE:
+        if when.unchanged_for is None:
+            raise SpecError("spec.when.unchangedFor must be given with action Delete")
+        if not match.states <= _DELETABLE:
+            raise SpecError("spec.match.states must be only Empty and Dead with action Delete")
+        if GroupType.SHARE in match.types:
+            raise SpecError("spec.match.types must not hold Share with action Delete")
+    elif spec.get("delete"):
+        raise SpecError("spec.delete must only be given with action Delete")
+    limits = _mapping(spec.get("delete") or {}, "spec.delete")
+    return Policy(
+        namespace=namespace,
+        name=metadata.get("name") or "",
+        uid=metadata.get("uid") or "",
+        generation=int(metadata.get("generation") or 0),
+        connection_namespace=reference.get("namespace") or namespace,
+        connection_name=reference.get("name") or "",
+        interval=parse_duration(spec.get("interval", "10m"), "spec.interval"),
+        suspend=bool(spec.get("suspend", False)),
+        mode=_enum(Mode, spec.get("mode", "DryRun"), "spec.mode"),
+        match=match,
+        when=when,
+        action=action,
+        limits=parse_limits(limits, "spec.delete", Limits()),
+        digest=_digest(spec),
+    )
+
+
+def parse_limits(spec: Mapping[str, Any], field: str, default: Limits) -> Limits:
+    """`{maxPerRun, maxPercent}` with what is left out taken from `default`."""
+    return Limits(
+        max_per_run=_whole(spec.get("maxPerRun", default.max_per_run), 1, 10_000, f"{field}.maxPerRun"),
+        max_percent=_whole(spec.get("maxPercent", default.max_percent), 1, 100, f"{field}.maxPercent"),
+    )
+
+
+def _parse_match(spec: Mapping[str, Any], action: Action) -> Match:
+    groups = spec.get("groups") or []
+    if not groups:
+        raise SpecError("spec.match.groups must hold at least one pattern")
+    default_states = _DELETABLE if action is Action.DELETE else frozenset(GroupState)
+    protocol_types = spec.get("protocolTypes")
+    return Match(
+        groups=Patterns(groups, "spec.match.groups"),
+        exclude=Patterns(spec.get("exclude") or [], "spec.match.exclude"),
+        states=frozenset(_enum(GroupState, s, "spec.match.states") for s in spec.get("states") or default_states),
+        types=frozenset(_enum(GroupType, t, "spec.match.types") for t in spec.get("types") or _DEFAULT_TYPES),
+        protocol_types=frozenset(protocol_types) if protocol_types else None,
+        unprotect=frozenset(_enum(Unprotect, u, "spec.match.unprotect") for u in spec.get("unprotect") or ()),
+    )
+
+
+def _parse_when(spec: Mapping[str, Any]) -> When:
+    committed, topics, unchanged_for = spec.get("committed"), spec.get("topics"), spec.get("unchangedFor")
+    if committed not in (None, "None"):
+        raise SpecError(f"spec.when.committed must be None, not {committed!r}")
+    return When(
+        committed_none=committed == "None",
+        topics=_enum(Topics, topics, "spec.when.topics") if topics is not None else None,
+        unchanged_for=None if unchanged_for is None else parse_duration(unchanged_for, "spec.when.unchangedFor"),
+    )
+
+
+def _digest(spec: Mapping[str, Any]) -> str:
+    """Of what decides which groups match: a difference starts every observation anew; mode and limits do not."""
+    decisive = {key: spec.get(key) for key in ("connectionRef", "match", "when", "action")}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _mapping(value: Any, field: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise SpecError(f"{field} must be given, as a mapping")
+    return value
+
+
+def _whole(value: Any, low: int, high: int, field: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise SpecError(f"{field} must be a whole number from {low} to {high}, not {value!r}")
+    return value
+
+
+def _enum(kind: type[E], value: Any, field: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        raise SpecError(f"{field} must be one of {', '.join(kind)}, not {value!r}") from None

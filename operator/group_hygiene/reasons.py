@@ -1,0 +1,83 @@
+"""Every reason that a status, an event, a metric or the command line can give, in one place.
+
+The names are part of the interface: `docs/reasons.md` documents each, and a test fails on one that it leaves out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# A group is kept: somebody may need it.
+PROTECTED: Final = "Protected"
+OWN_GROUP: Final = "OwnGroup"
+CONNECT: Final = "ConnectGroup"
+STREAMS: Final = "StreamsGroup"
+MIRROR_MAKER: Final = "MirrorMakerTarget"
+SHARE: Final = "ShareGroup"
+CLAIMED: Final = "ClaimedByResource"
+
+# A group is kept: it is not what the policy looks for, or not yet.
+DEAD: Final = "Dead"
+NOT_EMPTY: Final = "NotEmpty"
+SIMPLE: Final = "SimpleGroup"
+HAS_OFFSETS: Final = "HasOffsets"
+NO_OFFSETS: Final = "NoOffsets"
+TOPICS_EXIST: Final = "TopicsExist"
+TOO_RECENT: Final = "TooRecent"
+CAUGHT_UP: Final = "CaughtUp"
+
+# A group is kept: what decides is not known.
+OFFSETS_NOT_READ: Final = "OffsetsNotRead"
+OFFSETS_UNKNOWN: Final = "OffsetsUnknown"
+TOPICS_NOT_READ: Final = "TopicsNotRead"
+TOPICS_UNKNOWN: Final = "TopicsUnknown"
+LAG_NOT_READ: Final = "LagNotRead"
+LAG_UNKNOWN: Final = "LagUnknown"
+
+# What happened, or did not, to a group that was due.
+DELETED: Final = "Deleted"
+BECAME_ACTIVE: Final = "BecameActive"
+CHANGED: Final = "Changed"
+GONE: Final = "Gone"
+PENDING_TRANSACTION: Final = "PendingTransaction"
+DENIED: Final = "AuthorizationDenied"
+DELETE_FAILED: Final = "DeleteFailed"
+POLICY_CHANGED: Final = "PolicyChanged"
+STOPPING: Final = "Stopping"
+
+# A whole run deletes nothing.
+SNAPSHOT_INCOMPLETE: Final = "SnapshotIncomplete"
+LIMIT_EXCEEDED: Final = "LimitExceeded"
+TOTAL_UNKNOWN: Final = "TotalUnknown"
+NO_BACKUP: Final = "BackupUnavailable"
+TOPICS_HIDDEN: Final = "TopicsHidden"
+CLUSTER_CHANGED: Final = "ClusterChanged"
+
+# Conditions.
+SUCCEEDED: Final = "Succeeded"
+CONNECTED: Final = "Connected"
+SUSPENDED: Final = "Suspended"
+NOT_BLOCKED: Final = "NotBlocked"
+PROGRESSING: Final = "Progressing"
+CONNECTION_NOT_FOUND: Final = "ConnectionNotFound"
+CONNECTION_NOT_READY: Final = "ConnectionNotReady"
+CROSS_NAMESPACE: Final = "CrossNamespaceRefused"
+INVALID_SPEC: Final = "InvalidSpec"
+BROKERS_UNREACHABLE: Final = "BrokersUnreachable"
+TLS_FAILED: Final = "TLSFailed"
+AUTHENTICATION_FAILED: Final = "AuthenticationFailed"
+SECRET_NOT_FOUND: Final = "SecretNotFound"
+SECRET_KEY_MISSING: Final = "SecretKeyMissing"
+SECRET_INVALID: Final = "SecretInvalid"
+SECRET_FORBIDDEN: Final = "SecretForbidden"
+API_SERVER_ERROR: Final = "ApiServerError"
+INTERNAL_ERROR: Final = "InternalError"
+
+# Events that are not a condition's reason.
+GROUPS_MATCHED: Final = "GroupsMatched"
+GROUPS_DELETED: Final = "GroupsDeleted"
+
+
+def all_reasons() -> frozenset[str]:
+    """Every documented reason, as users see it."""
+    return frozenset(value for name, value in globals().items() if name.isupper() and isinstance(value, str))
