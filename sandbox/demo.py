@@ -1,0 +1,242 @@
+"""`python -m sandbox.demo`: the whole job in a minute, on a real Kafka and a real Kubernetes API server.
+
+It makes litter and things that look like litter, lets the operator loose on both, and checks what is left.
+"""
+
+import argparse
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+
+from sandbox.demo_checks import TITLES, Story, check_groups, check_operator, reasons_in
+from sandbox.demo_clients import View
+from sandbox.demo_kubernetes import NAMESPACE, OPERATOR, POLICY, Kubernetes, wait_for
+from sandbox.demo_screen import Check, Screen, shorten
+from sandbox.errors import SandboxError
+from sandbox.kafka import KafkaCluster
+from sandbox.kubernetes import ApiServer
+from sandbox.kubernetes.binaries import control_plane
+from sandbox.litter import Kind, Shop, make_all
+from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
+
+_SWARM = "console-consumer-"
+_DRY_RUN_SECONDS, _ENFORCE_SECONDS = 40.0, 25.0
+
+
+def main() -> int:
+    """Run the demo. Answers with 0 only if every check passed."""
+    parser = argparse.ArgumentParser("python -m sandbox.demo", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="leave everything up at the end, until Ctrl-C")
+    parser.add_argument(
+        "--operator-command",
+        default=OPERATOR,
+        metavar="COMMAND",
+        help="what to run as the operator, instead of the one of this checkout",
+    )
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        for program in (JAVA, OPENSSL, KUBECTL):
+            find(program)
+        return 0 if _Demo(options.operator_command, options.keep).run() else 1
+    except SandboxError as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+class _Demo:
+    """One run. Whatever happens, `run` stops all that it started."""
+
+    def __init__(self, operator_command: str, keep: bool) -> None:
+        self._command, self._keep = operator_command, keep
+        self._screen = Screen()
+        self._started = time.monotonic()
+        self._kafka = KafkaCluster()
+        self._api = ApiServer()
+        self._kubernetes = Kubernetes(self._api)
+        self._shop: Shop | None = None
+
+    def run(self) -> bool:
+        with ExitStack() as stack:
+            for stop in (self._kafka.stop, self._api.stop, self._kubernetes.stop, self._close_shop):
+                stack.callback(stop)
+            stack.callback(self._progress, "stopping everything")
+            shop, kinds = self._set_up(stack)
+            return self._tell(shop, kinds)
+
+    def _set_up(self, stack: ExitStack) -> tuple[Shop, list[Kind]]:
+        self._kafka.prepare()
+        control_plane()
+        self._progress(f"starting Kafka {self._kafka.version} and a Kubernetes API server")
+        pool = ThreadPoolExecutor(2)
+        # Not waited for: when the servers are stopped, whoever talks to them fails by itself.
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        made, running = pool.submit(self._make_litter), pool.submit(self._start_operator)
+        _wait_for_all(made, running)
+        return made.result()
+
+    def _make_litter(self) -> tuple[Shop, list[Kind]]:
+        self._kafka.start()
+        self._progress("making litter, and groups that only look like litter")
+        self._shop = shop = Shop(self._kafka.bootstrap_servers)
+        shop.open()
+        return shop, make_all(shop)
+
+    def _start_operator(self) -> None:
+        self._api.start()
+        self._kubernetes.install()
+        self._kubernetes.run_operator(self._command)
+
+    def _tell(self, shop: Shop, kinds: list[Kind]) -> bool:
+        view = View(shop.bootstrap)
+        story = Story(kinds, view.groups())
+        self._show_before(story)
+        self._kubernetes.apply_examples(shop.bootstrap)
+        self._dry_run(story, view)
+        story.baseline = view.offsets(story.before)
+        story.done = {client.name: client.done for client in shop.clients}
+        self._enforce(story, view)
+        self._screen.heading(
+            "4  After: what became of each group (✓ = checked: gone, or still there and still working)"
+        )
+        rows = check_groups(story, shop, self._kubernetes)
+        self._screen.table(TITLES, rows)
+        self._screen.heading("5  What the operator says, against what Kafka says")
+        checks = check_operator(story, self._kubernetes)
+        self._screen.checks(checks)
+        self._progress(f"all of it took {time.monotonic() - self._started:.0f} s")
+        return self._end([*(row.check for row in rows), *checks])
+
+    def _show_before(self, story: Story) -> None:
+        screen, states = self._screen, {group: seen.state for group, seen in story.before.items()}
+        empty = sorted(group for group, state in states.items() if state == "Empty")
+        others = sorted(f"{group} ({state})" for group, state in states.items() if state != "Empty")
+        litter = [group for kind in story.kinds if kind.abandoned for group in kind.groups]
+        screen.heading(f"1  Before: {len(states)} consumer groups, {len(litter)} of them litter. Which?")
+        screen.text(f"Empty, says Kafka: {shorten(empty, _SWARM)}")
+        screen.text(f"In use, says Kafka: {', '.join(others)}")
+
+    def _dry_run(self, story: Story, view: View) -> None:
+        screen, kubernetes = self._screen, self._kubernetes
+        self._progress("applied examples/demo/; waiting until the operator has seen the groups unchanged for 3 s")
+        litter = [group for kind in story.kinds if kind.abandoned for group in kind.groups]
+        expected = {
+            POLICY: len(litter),
+            "console-litter": sum(group.startswith(_SWARM) for group in litter),
+            "report-unused": sum(not group.startswith(_SWARM) for group in litter),
+        }
+        self._wait(
+            lambda: all(_matched(kubernetes, name) >= count for name, count in expected.items()), _DRY_RUN_SECONDS
+        )
+        story.dry = frozenset(view.states())
+        screen.heading("2  Dry run: what would be deleted, and why the rest stays")
+        screen.command(*kubernetes.look("kconn"))
+        screen.command(*kubernetes.look("kgp"))
+        screen.command(*kubernetes.describe())
+        entries = reasons_in(kubernetes.objects())
+        kept: dict[tuple[str, str], list[str]] = {}
+        for group, entry in sorted(entries.items()):
+            if entry["verdict"] == "Keep":
+                kept.setdefault((entry["reason"], entry["message"]), []).append(group)
+        for (reason, message), groups in sorted(kept.items()):
+            screen.text(f"keeps {', '.join(groups)}: {reason}, {message}")
+
+    def _enforce(self, story: Story, view: View) -> None:
+        screen, kubernetes = self._screen, self._kubernetes
+        screen.heading("3  Enforce: one word in one object, as a commit would change it")
+        command, answer = kubernetes.enforce()
+        screen.command(command, [answer])
+        self._wait(lambda: self._settled(len(story.before)), _ENFORCE_SECONDS)
+        story.after = view.groups()
+        entries = reasons_in(kubernetes.objects())
+        story.reasons = {group: entry["reason"] for group, entry in entries.items() if "reason" in entry}
+        screen.command(*kubernetes.look("kconn"))
+        screen.command(*kubernetes.look("kgp"))
+        screen.command(*kubernetes.describe())
+
+    def _settled(self, groups: int) -> bool:
+        """Whether the run after the deletion is over: nothing is left that matches, and the cluster was counted anew."""
+        objects = self._kubernetes.objects()
+        statuses = {name: obj.get("status") or {} for name, obj in objects.items()}
+        deleted = statuses[POLICY].get("totals", {}).get("deleted", 0)
+        matched = [status.get("groups", {}).get("matched", 0) for status in statuses.values()]
+        recounted = statuses["main"].get("groups", {}).get("total", 0) + deleted == groups
+        return bool(deleted) and not any(matched) and recounted
+
+    def _end(self, checks: list[Check]) -> bool:
+        if self._keep:
+            self._explain()
+        passed = self._screen.result(checks)
+        if self._keep:
+            try:
+                while not threading.Event().wait(1.0):
+                    self._check()
+            except KeyboardInterrupt:
+                print(file=sys.stderr)
+        return passed
+
+    def _explain(self) -> None:
+        """How to look around."""
+        port = re.search(r"on port (\d+)", self._kubernetes.operator_log())
+        lines = [
+            f"export KUBECONFIG={self._api.kubeconfig}",
+            f"kubectl get kconn,kgp -n {NAMESPACE}",
+            f"kubectl describe kgp {POLICY} -n {NAMESPACE}",
+            *([f"curl http://127.0.0.1:{port[1]}/metrics"] if port else []),
+        ]
+        self._screen.heading("Everything stays up until Ctrl-C. In another terminal:")
+        for line in lines:
+            print(f"   {line}")
+        print(f"   Kafka listens at {self._kafka.bootstrap_servers}")
+
+    def _wait(self, true: Callable[[], bool], seconds: float) -> None:
+        """Wait until it is true. When it never is, the checks will say what is wrong."""
+
+        def asked() -> bool:
+            self._check()
+            return true()
+
+        wait_for(asked, seconds)
+
+    def _check(self) -> None:
+        """Raise when a part has ended by itself."""
+        self._kafka.check()
+        self._api.check()
+        self._kubernetes.check()
+
+    def _close_shop(self) -> None:
+        if self._shop is not None:
+            self._shop.close()
+
+    def _progress(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._started:3.0f} s] {text} ...", file=sys.stderr, flush=True)
+
+
+def _matched(kubernetes: Kubernetes, policy: str) -> int:
+    return int(kubernetes.status(policy).get("groups", {}).get("matched", 0))
+
+
+def _wait_for_all(*futures: Future[object]) -> None:
+    """Raise the first error of any of them as soon as it happens."""
+    left = list(futures)
+    while left:
+        for future in left:
+            if future.done():
+                future.result()
+        left = [future for future in left if not future.done()]
+        time.sleep(0.1)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

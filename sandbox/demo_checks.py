@@ -1,0 +1,177 @@
+"""What the demo claims, and whether it held: one row per kind of group, one line per claim about the operator.
+
+Kafka's own answers and the clients' own progress are the truth here; the operator's status is what gets compared.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from sandbox.demo_clients import Position, Seen
+from sandbox.demo_kubernetes import POLICY, Kubernetes
+from sandbox.demo_screen import Check, Row
+from sandbox.litter import Kind, Shop, come_back
+
+TITLES = ("group", "what it is", "before", "after", "why")
+
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+@dataclass
+class Story:
+    """What was seen on the way.
+
+    before: as Kafka showed the groups before the operator had a policy; dry: their names at the end of the dry run.
+    baseline: committed offsets, and done: what each client had done, just before mode Enforce. after: at the end.
+    reasons: group -> why the operator keeps it, from status.sample.
+    """
+
+    kinds: Sequence[Kind]
+    before: Mapping[str, Seen]
+    dry: frozenset[str] = frozenset()
+    baseline: Mapping[str, Mapping[Position, int]] = field(default_factory=dict)
+    done: Mapping[str, int] = field(default_factory=dict)
+    after: Mapping[str, Seen] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def gone(self) -> frozenset[str]:
+        return frozenset(self.before) - frozenset(self.after)
+
+
+def reasons_in(objects: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Group -> its entry in status.sample, from all policies; the deleting one's last, as it has the last word."""
+    names = sorted(objects, key=lambda name: name == POLICY)
+    samples = [(objects[name].get("status") or {}).get("sample") or [] for name in names]
+    return {entry["group"]: entry for sample in samples for entry in sample}
+
+
+def check_groups(story: Story, shop: Shop, kubernetes: Kubernetes) -> list[Row]:
+    """One row per kind: litter is gone; what is needed is there, untouched, and its client works."""
+    backups = kubernetes.backups()
+    # A record for each of those that wait at a topic where nothing happens.
+    shop.produce(["fire-alarms", "invoices"], 1)
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(lambda kind: _row(story, kind, shop, kind.groups[0] in backups), story.kinds))
+
+
+def _row(story: Story, kind: Kind, shop: Shop, deleted: bool) -> Row:
+    group = kind.groups[0]
+    before, after = story.before[group], story.after.get(group)
+    waiting = f", {before.waiting} wait" if before.waiting and before.state == "Empty" else ""
+    start = f"{before.state}{waiting}"
+    if kind.abandoned:
+        left = [name for name in kind.groups if name in story.after]
+        detail = f"{len(left)} still there" if left else ""
+        end = after.state if after else "deleted"
+        return Row(Check(f"{kind.name} is gone", detail), (kind.name, kind.what, start, end, "nobody uses it"))
+    problems = [] if not deleted else ["the operator deleted it"]
+    problems += _offset_problems(story, kind)
+    works, how = _works(story, kind, shop)
+    if not works:
+        problems.append(how)
+    reason = story.reasons.get(group, "not in any status.sample")
+    if reason != kind.reason:
+        problems.append(f"the reason to keep it is {reason} and not {kind.reason}")
+    end = f"{after.state}, {how if works else 'broken'}" if after else "deleted"
+    return Row(Check(f"{group} is untouched", "; ".join(problems)), (group, kind.what, start, end, reason))
+
+
+def _offset_problems(story: Story, kind: Kind) -> list[str]:
+    """A live client may move its offsets forward; nothing else may happen to any of them."""
+    group = kind.groups[0]
+    if group not in story.after:
+        return ["it is not there any more"]
+    now = story.after[group].offsets
+    lost = [p for p, at in story.baseline[group].items() if now.get(p, -1) < at]
+    moved = [] if kind.client else [p for p, at in now.items() if story.baseline[group].get(p) != at]
+    return [f"lost its offset for {topic}-{number}" for topic, number in sorted({*lost, *moved})]
+
+
+def _works(story: Story, kind: Kind, shop: Shop) -> tuple[bool, str]:
+    """Whether its client did something since Enforce, or comes back to where it stopped; and that in words."""
+    group = kind.groups[0]
+    if kind.client is not None:
+        if kind.client.wait_for(story.done[kind.client.name] + 1, 10):
+            return True, "reads on" if story.before[group].state == "Stable" else "commits on"
+        return False, f"its client stopped working: {kind.client.error or 'nothing done'}"
+    ((topic, _), committed), *_ = story.baseline[group].items()
+    problem = come_back(shop, group, topic, committed)
+    return problem is None, problem or "came back"
+
+
+def check_operator(story: Story, kubernetes: Kubernetes) -> list[Check]:
+    """What the operator says about itself, against what really happened."""
+    objects = kubernetes.objects()
+    gone = story.gone
+    return [
+        _dry_run(story, objects),
+        _same(
+            f"status.totals.deleted is {len(gone)}: the number of groups that are gone from Kafka",
+            (objects[POLICY].get("status") or {}).get("totals", {}).get("deleted"),
+            len(gone),
+        ),
+        _same(
+            f"status.groups.total of the connection is {len(story.after)}: the number of groups that are left",
+            (objects["main"].get("status") or {}).get("groups", {}).get("total"),
+            len(story.after),
+        ),
+        _backups(story, kubernetes),
+        _event(kubernetes, len(gone)),
+        _conditions(objects),
+        _objects_untouched(objects),
+        _log(kubernetes),
+    ]
+
+
+def _same(claim: str, found: object, expected: object) -> Check:
+    return Check(claim, "" if found == expected else f"found {found}")
+
+
+def _dry_run(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> Check:
+    missing = sorted(frozenset(story.before) - story.dry)
+    others = [(obj.get("status") or {}).get("totals", {}).get("deleted", 0) for name, obj in objects.items()
+              if name not in (POLICY, "main")]  # fmt: skip
+    detail = f"gone in the dry run: {', '.join(missing)}" if missing else ""
+    if any(others):
+        detail = "a policy that never enforced says that it deleted groups"
+    return Check("the dry run deleted nothing", detail)
+
+
+def _backups(story: Story, kubernetes: Kubernetes) -> Check:
+    backups = kubernetes.backups()
+    wrong = sorted(group for group in story.gone if backups.get(group) != story.before[group].offsets)
+    claim = "before it deleted a group, the operator wrote that group's committed offsets to its log"
+    return Check(claim, f"missing or wrong for {', '.join(wrong)}" if wrong else "")
+
+
+def _event(kubernetes: Kubernetes, gone: int) -> Check:
+    """In one Event or several: the operator deletes what is due as it becomes due."""
+    events = [event for event in kubernetes.events("GroupsDeleted") if event["involvedObject"]["name"] == POLICY]
+    said = sum(int(event["message"].split()[1]) * int(event.get("count") or 1) for event in events)
+    return _same(f"an Event GroupsDeleted tells of the {gone} groups", said, gone)
+
+
+def _conditions(objects: Mapping[str, Mapping[str, Any]]) -> Check:
+    bad = []
+    for name, obj in objects.items():
+        found = {c["type"]: c["status"] for c in (obj.get("status") or {}).get("conditions") or []}
+        if found.get("Ready") != "True" or found.get("DeletionBlocked", "False") != "False":
+            bad.append(f"{name}: {found}")
+    return Check("the connection and all policies are Ready, and no deletion is blocked", "; ".join(bad))
+
+
+def _objects_untouched(objects: Mapping[str, Mapping[str, Any]]) -> Check:
+    bad = []
+    for name, obj in objects.items():
+        metadata = obj["metadata"]
+        if metadata.get("finalizers") or set(metadata.get("annotations") or {}) - {_LAST_APPLIED}:
+            bad.append(name)
+    claim = "the operator put no finalizer and no annotation on anybody's object"
+    return Check(claim, f"it did on {', '.join(bad)}" if bad else "")
+
+
+def _log(kubernetes: Kubernetes) -> Check:
+    lines = [line for line in kubernetes.operator_log().splitlines() if " ERROR " in line or line.startswith("Trace")]
+    return Check("the operator's log shows no error", f"{len(lines)}, the first: {lines[0]}" if lines else "")

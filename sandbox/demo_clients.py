@@ -1,0 +1,125 @@
+"""The plumbing of the demo's Kafka clients: clients that stay, in threads, and an independent look at the cluster.
+
+What each group is and why it looks the way it does is in `sandbox.litter`.
+"""
+
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from sandbox.errors import SandboxError
+
+TIMEOUT = 20.0
+# librdkafka writes to stderr by itself, for example when the cluster is stopped at the end.
+QUIET = {"log_level": 0}
+
+Position = tuple[str, int]
+Work = Generator[int, None, None]
+
+
+class Client:
+    """A client that stays until `stop`, in a thread of its own, since a consumer belongs to the thread that made it.
+
+    `work` yields, again and again, how many things it has just done (records read, commits made); its `finally` closes
+    what it opened.
+    """
+
+    def __init__(self, name: str, work: Callable[[], Work]) -> None:
+        self.name = name
+        self.done = 0
+        self.error: str | None = None
+        self._work = work
+        self._stopping = threading.Event()
+        self._progress = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> "Client":
+        """Start it and wait until it has done something."""
+        self._thread.start()
+        if not self.wait_for(1):
+            raise SandboxError(f"client {self.name}: {self.error or 'did nothing'}")
+        return self
+
+    def wait_for(self, done: int, timeout: float = TIMEOUT) -> bool:
+        """Whether it has done that many things in time and without an error."""
+        with self._progress:
+            self._progress.wait_for(lambda: self.done >= done or self.error is not None, timeout)
+            return self.done >= done and self.error is None
+
+    def stop(self) -> None:
+        """Tell it to stop; `join` waits for it."""
+        self._stopping.set()
+
+    def join(self, timeout: float) -> None:
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        work = self._work()
+        try:
+            for count in work:
+                with self._progress:
+                    self.done += count
+                    self._progress.notify_all()
+                if self._stopping.is_set():
+                    break
+            work.close()
+        except Exception as error:
+            if not self._stopping.is_set():
+                with self._progress:
+                    self.error = f"{type(error).__name__}: {error}"
+                    self._progress.notify_all()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One group as Kafka shows it. `waiting` = records after the committed offsets."""
+
+    state: str
+    offsets: Mapping[Position, int]
+    waiting: int
+
+
+class View:
+    """What Kafka itself says about its groups, asked with another library than the operator's."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._admin: Any = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+
+    def states(self) -> dict[str, str]:
+        """Group -> state, of all groups."""
+        found = self._admin.list_consumer_groups(request_timeout=TIMEOUT).result(TIMEOUT)
+        return {row.group_id: row.state.name.title().replace("_", "") for row in found.valid}
+
+    def offsets(self, groups: Iterable[str]) -> dict[str, dict[Position, int]]:
+        """Group -> partition -> committed offset."""
+        # The library takes one group a call, so all calls are made before the first answer is waited for.
+        asked = {
+            group: self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
+            for group in groups
+        }
+        return {
+            group: {(p.topic, p.partition): p.offset for p in answer.result(TIMEOUT).topic_partitions if p.offset >= 0}
+            for group, answer in asked.items()
+        }
+
+    def groups(self) -> dict[str, Seen]:
+        """Every group with all that the demo shows of it."""
+        states = self.states()
+        offsets = self.offsets(states)
+        ends = self._ends({position for committed in offsets.values() for position in committed})
+        return {
+            group: Seen(state, offsets[group], sum(max(0, ends[p] - at) for p, at in offsets[group].items()))
+            for group, state in states.items()
+        }
+
+    def _ends(self, positions: Iterable[Position]) -> dict[Position, int]:
+        wanted = {TopicPartition(*position): OffsetSpec.latest() for position in positions}
+        if not wanted:
+            return {}
+        answers = self._admin.list_offsets(wanted, request_timeout=TIMEOUT)
+        return {(p.topic, p.partition): answer.result(TIMEOUT).offset for p, answer in answers.items()}

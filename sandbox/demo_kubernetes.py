@@ -1,0 +1,149 @@
+"""The Kubernetes side of the demo: install the kinds and the operator, apply the examples, run the operator, look."""
+
+import json
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sandbox.errors import SandboxError
+from sandbox.kubernetes import ApiServer
+from sandbox.process import Command, Keeper, Server, check_running
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples" / "demo"
+NAMESPACE = "kafka"
+POLICY = "everything-unused"
+OPERATOR = f"{shlex.quote(sys.executable)} -m group_hygiene.cli"
+
+_PLACEHOLDER = "my-cluster-kafka-bootstrap.kafka:9092"
+_OPTIONS = ("operator", "--health-port", "0", "--allow-delete-without-backup")
+_ACCOUNT = "group-hygiene"
+_STOP_SECONDS = 20.0
+_BACKUP = re.compile(r"group_hygiene\.backup: (\{.*\})$", re.MULTILINE)
+
+
+class Kubernetes:
+    """The API server as the demo uses it. `install`, then `run_operator`, then `apply_examples`."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self._api = api
+        self._keeper: Keeper | None = None
+        self._operator: Server | None = None
+
+    def install(self) -> None:
+        """What a user does: the kinds, the operator's namespace, roles and ServiceAccount, and a namespace for Kafka."""
+        self._api.kubectl("apply", "-f", str(ROOT / "crds"))
+        self._api.kubectl("wait", "--for=condition=Established", "-f", str(ROOT / "crds"), "--timeout=30s")
+        self._api.kubectl("apply", "-k", str(ROOT / "deploy"))
+        self._api.kubectl("create", "namespace", NAMESPACE)
+
+    def run_operator(self, command: str) -> None:
+        """Run the operator as a process, with the rights of the ServiceAccount of deploy/ and no others."""
+        kubeconfig = self._api.kubeconfig_for_service_account(_ACCOUNT, _ACCOUNT)
+        # The API server learns of new roles a moment after they are stored.
+        question = ("auth", "can-i", "list", "grouppolicies.grouphygiene.io", "-A", f"--kubeconfig={kubeconfig}")
+        wait_for(lambda: self._api.kubectl(*question, check=False).stdout.strip() == "yes", 15)
+        self._keeper = Keeper()
+        environment = {"KUBECONFIG": str(kubeconfig), "NO_PROXY": f"127.0.0.1,{os.environ.get('NO_PROXY', '')}"}
+        program = Command([*shlex.split(command), *_OPTIONS], self._keeper.scratch / "operator.log", environment)
+        self._operator = self._keeper.start("operator", program)
+        if not wait_for(lambda: "watching" in self.operator_log(), 30):
+            raise SandboxError(f"the operator did not start; its log:\n{self._operator.log_tail()}")
+
+    def stop(self) -> None:
+        """Stop the operator, as Kubernetes would."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            try:
+                if self._operator is not None:
+                    self._operator.stop(_STOP_SECONDS)
+            finally:
+                keeper.close()
+
+    def check(self) -> None:
+        """Raise StartFailed with the end of its log when the operator has ended by itself."""
+        if self._operator is not None:
+            check_running([self._operator])
+
+    def apply_examples(self, bootstrap: str) -> None:
+        """Apply examples/demo/ with the address of the demo's Kafka, and otherwise as it stands."""
+        texts = [file.read_text() for file in sorted(EXAMPLES.glob("*.yaml"))]
+        self._api.kubectl("apply", "-f", "-", input="\n---\n".join(texts).replace(_PLACEHOLDER, bootstrap))
+
+    def enforce(self) -> tuple[str, str]:
+        """Switch the policy from DryRun to Enforce. Answers with the command and what it said."""
+        patch = '{"spec": {"mode": "Enforce"}}'
+        done = self._api.kubectl("patch", "kgp", POLICY, "-n", NAMESPACE, "--type=merge", "-p", patch)
+        return f"kubectl patch kgp {POLICY} -n {NAMESPACE} --type=merge -p '{patch}'", done.stdout.strip()
+
+    def look(self, kinds: str) -> tuple[str, list[str]]:
+        """`kubectl get`: the command and its lines."""
+        return f"kubectl get {kinds} -n {NAMESPACE}", self._lines("get", kinds)
+
+    def describe(self) -> tuple[str, list[str]]:
+        """`kubectl describe` of the policy, cut down to what its conditions say and the events."""
+        lines = self._lines("describe", "kgp", POLICY)
+        start = next((i for i, line in enumerate(lines) if line.startswith("Events:")), len(lines))
+        conditions = _section(lines[:start], "Conditions:")
+        wanted = ("Message:", "Reason:", "Status:", "Type:")
+        kept = [line[4:] for line in conditions if line.strip().startswith(wanted) and line.split(":", 1)[1].strip()]
+        return f"kubectl describe kgp {POLICY} -n {NAMESPACE}", ["  Conditions:", *kept, *_events(lines[start:])]
+
+    def objects(self) -> dict[str, Mapping[str, Any]]:
+        """Name -> object, of the connection and the policies."""
+        found = self._api.kubectl("get", "kconn,kgp", "-n", NAMESPACE, "-o", "json")
+        return {item["metadata"]["name"]: item for item in json.loads(found.stdout)["items"]}
+
+    def status(self, name: str = POLICY) -> Mapping[str, Any]:
+        status: Mapping[str, Any] = self.objects()[name].get("status") or {}
+        return status
+
+    def events(self, reason: str) -> list[Mapping[str, Any]]:
+        """The events of that reason."""
+        found = self._api.kubectl("get", "events", "-n", NAMESPACE, "-o", "json", f"--field-selector=reason={reason}")
+        items: list[Mapping[str, Any]] = json.loads(found.stdout)["items"]
+        return items
+
+    def operator_log(self) -> str:
+        if self._operator is None or not self._operator.log.exists():
+            return ""
+        return self._operator.log.read_text(errors="replace")
+
+    def backups(self) -> dict[str, dict[tuple[str, int], int]]:
+        """Group -> partition -> committed offset, from the lines that the operator logs before it deletes."""
+        rows = [json.loads(line) for line in _BACKUP.findall(self.operator_log())]
+        return {row["group"]: {(topic, number): at for topic, number, at, *_ in row["offsets"]} for row in rows}
+
+    def _lines(self, *arguments: str) -> list[str]:
+        return self._api.kubectl(*arguments, "-n", NAMESPACE).stdout.splitlines()
+
+
+def wait_for(true: Callable[[], bool], seconds: float) -> bool:
+    """Ask every 200 ms; False when the time is over."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def _section(lines: list[str], title: str) -> list[str]:
+    """The lines under a title of `kubectl describe`, up to the next of the same depth."""
+    start = next((i for i, line in enumerate(lines) if line.strip() == title), len(lines))
+    depth = len(lines[start]) - len(title) if start < len(lines) else 0
+    section: list[str] = []
+    for line in lines[start + 1 :]:
+        if len(line) - len(line.lstrip()) <= depth:
+            break
+        section.append(line)
+    return section
+
+
+def _events(lines: list[str]) -> list[str]:
+    return [line.replace("\t", " ") for line in lines if set(line) - set(" -\t")]

@@ -1,0 +1,101 @@
+"""What the demo prints: headings, commands with their output, one table, marks. Knows no Kafka and no Kubernetes."""
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_NARROWEST, _WIDEST = 100, 110
+_BOLD, _DIM, _RED, _GREEN = "1", "2", "31", "32"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One claim and whether it held. `detail` says what was found instead."""
+
+    claim: str
+    detail: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.detail
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table, which is a check as well."""
+
+    check: Check
+    cells: Sequence[str]
+
+
+class Screen:
+    """Writes to stdout, at most 110 columns wide; colours only on a terminal and without NO_COLOR."""
+
+    def __init__(self) -> None:
+        terminal = sys.stdout.isatty()
+        self._colours = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        columns = shutil.get_terminal_size((_WIDEST, 24)).columns if terminal else _WIDEST
+        self._width = min(max(columns, _NARROWEST), _WIDEST)
+        unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+        self._passed, self._failed = ("✓", "✗") if unicode else ("ok", "FAILED")
+
+    def heading(self, text: str) -> None:
+        print(f"\n{self._colour(_BOLD, text)}")
+
+    def text(self, text: str, indent: str = "   ") -> None:
+        """Words, wrapped."""
+        print(textwrap.fill(text, self._width, initial_indent=indent, subsequent_indent=f"{indent}  "))
+
+    def command(self, command: str, output: Iterable[str] = ()) -> None:
+        """A command as one would type it, and what it says; long lines are cut."""
+        print(self._colour(_DIM, f"   $ {command}"), flush=True)
+        for line in output:
+            print(self._cut(f"   {line}".rstrip()))
+
+    def table(self, titles: Sequence[str], rows: Sequence[Row]) -> None:
+        """Rows with a mark each; a failed one with what was found under it."""
+        widths = [max(map(len, column)) for column in zip(titles, *(row.cells for row in rows), strict=True)]
+        print(self._colour(_DIM, "     " + _in_columns(titles, widths)))
+        for row in rows:
+            print(f"   {self._mark(row.check)} {self._cut(_in_columns(row.cells, widths))}")
+            self._explain(row.check)
+
+    def checks(self, checks: Iterable[Check]) -> None:
+        for check in checks:
+            print(f"   {self._mark(check)} {check.claim}")
+            self._explain(check)
+
+    def result(self, checks: Sequence[Check]) -> bool:
+        """The last line; True when all passed."""
+        passed = sum(check.passed for check in checks)
+        failed = len(checks) - passed
+        line = f"demo: {passed} passed, {failed} failed"
+        print(f"\n{self._colour(_RED if failed else _GREEN, line)}", flush=True)
+        return failed == 0
+
+    def _explain(self, check: Check) -> None:
+        if not check.passed:
+            print(self._colour(_RED, f"     {check.claim}: {check.detail}"))
+
+    def _mark(self, check: Check) -> str:
+        return self._colour(_GREEN, self._passed) if check.passed else self._colour(_RED, self._failed)
+
+    def _colour(self, code: str, text: str) -> str:
+        return f"\033[{code}m{text}\033[0m" if self._colours else text
+
+    def _cut(self, line: str) -> str:
+        return line if len(line) <= self._width else f"{line[: self._width - 4]} ..."
+
+
+def _in_columns(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def shorten(names: Sequence[str], prefix: str) -> str:
+    """`a, b, 20 x console-consumer-*`: names, with those of a common prefix as their number."""
+    others = [name for name in names if not name.startswith(prefix)]
+    many = len(names) - len(others)
+    return ", ".join([*others, *([f"{many} x {prefix}*"] if many else [])])

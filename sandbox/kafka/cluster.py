@@ -1,0 +1,305 @@
+"""A real Kafka cluster on this machine: start, stop, hurt."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from sandbox.errors import PortTaken, SandboxError
+from sandbox.kafka.jars import jars
+from sandbox.kafka.java import JavaProgram, Jvm, java_command, properties_file, record_classes
+from sandbox.kafka.layout import CONTROLLER_ID, Layout, Node, new_cluster_id, uses_kraft
+from sandbox.kafka.request_log import LOGGER, requests_in, settled_size
+from sandbox.kafka.security import Security
+from sandbox.kafka.storage import format_broker, format_controller, run
+from sandbox.kafka.tls import Authority, Certificate
+from sandbox.kafka.wire import known_brokers
+from sandbox.kafka.zookeeper import broker_registered, scram_commands, serves, zookeeper_program
+from sandbox.ports import Ports
+from sandbox.process import Command, Keeper, Server, check_running, wait_until
+
+START_SECONDS = 90.0
+STOP_SECONDS = 60.0
+START_ATTEMPTS = 3
+
+Mark = dict[int, int]
+
+
+class KafkaCluster:
+    """A Kafka cluster of 1 broker, or of more with a controller process of its own.
+
+    With several brokers any of them can be killed without losing the controller. `config` is added to (and wins over)
+    the server.properties of brokers and controller. Use it as a context manager, or call `start` and `stop`.
+    """
+
+    def __init__(
+        self,
+        version: str = "4.3.0",
+        brokers: int = 1,
+        *,
+        security: Security | None = None,
+        config: Mapping[str, str] | None = None,
+        request_log: bool = False,
+        jvm: Jvm | None = None,
+    ) -> None:
+        self.version = version
+        self.broker_ids = list(range(1, brokers + 1))
+        self.security = security or Security()
+        self._config = dict(config or {})
+        self._request_log = request_log
+        self._jvm = jvm or Jvm()
+        self._ports = Ports()
+        self._keeper: Keeper | None = None
+        self._servers: dict[int, Server] = {}
+        self._paused: set[int] = set()
+        self._authority: Authority | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def prepare(self) -> None:
+        """Download and record what `start` needs, if that was not done yet. `start` does it too."""
+        self._jars = jars(self.version)
+        if self._jvm.record_to is None:
+            record_classes(self._jars, self._record)
+
+    def start(self) -> None:
+        """Start all processes and wait until every broker knows all others."""
+        self.prepare()
+        for attempt in range(START_ATTEMPTS):
+            self._keeper = Keeper()
+            try:
+                self._start()
+                return
+            except PortTaken:
+                self.stop()
+                if attempt == START_ATTEMPTS - 1:
+                    raise
+            except BaseException:
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        """Kill all processes and remove their data."""
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+        self._ports.release()
+        self._servers.clear()
+        self._paused.clear()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """host:port,... of the client listener: the secured one."""
+        return ",".join(f"127.0.0.1:{node.client_port}" for node in self._layout.brokers)
+
+    @property
+    def plaintext_bootstrap(self) -> str:
+        """host:port,... of the internal plaintext listener, whose users may do everything."""
+        return ",".join(f"127.0.0.1:{node.internal_port}" for node in self._layout.brokers)
+
+    @property
+    def cluster_id(self) -> str:
+        """The id that clients see; with ZooKeeper, Kafka makes it itself."""
+        return _properties(self._layout.brokers[0].directory / "data" / "meta.properties")["cluster.id"]
+
+    @property
+    def authority(self) -> Authority:
+        """The certificate authority of a cluster with TLS; its `ca` is what clients must trust."""
+        if self._authority is None:
+            raise SandboxError("this cluster was started without tls=True")
+        return self._authority
+
+    @property
+    def ca_file(self) -> Path:
+        """PEM file of the certificate authority."""
+        return self.authority.ca
+
+    def client_certificate(self, name: str) -> Certificate:
+        """A client certificate (PEM files) for the principal User:<name>; `admin` is the superuser."""
+        return self.authority.issue(name)
+
+    def kill_broker(self, broker: int) -> None:
+        """SIGKILL: no goodbye to anybody."""
+        self._end_broker(broker, 0)
+
+    def stop_broker(self, broker: int) -> None:
+        """Stop it as an administrator would: it hands over its partitions first."""
+        self._end_broker(broker, STOP_SECONDS)
+
+    def start_broker(self, broker: int) -> None:
+        """Start a broker that was killed or stopped, with its old ports and data, and wait until all know it.
+
+        Kafka lets it back in only when the session of its former life is over: 6 seconds after that ended. It answers
+        before its group coordinators have loaded: requests for groups may get COORDINATOR_LOAD_IN_PROGRESS for a while.
+        """
+        port = self._layout.zookeeper_port
+        if port:
+            # A broker ends when ZooKeeper still has the session of its killed predecessor; in KRaft it waits by itself.
+            wait_until(lambda: not broker_registered(port, broker), list(self._servers.values()), START_SECONDS)
+        self._launch(self._node(broker))
+        self.wait_ready()
+
+    def pause_broker(self, broker: int) -> None:
+        """SIGSTOP: connections stay open and nobody answers."""
+        self._servers[broker].send(signal.SIGSTOP)
+        self._paused.add(broker)
+
+    def resume_broker(self, broker: int) -> None:
+        """SIGCONT."""
+        self._servers[broker].send(signal.SIGCONT)
+        self._paused.discard(broker)
+
+    def wait_ready(self, timeout: float = START_SECONDS) -> None:
+        """Wait until all brokers that run (and are not paused) answer and know each other and a controller."""
+        waiting = [node for node in self._layout.brokers if node.id in self._servers and node.id not in self._paused]
+        ids = {node.id for node in waiting}
+
+        def ready() -> bool:
+            while waiting and ids <= set(known_brokers(waiting[0].internal_port) or ()):
+                waiting.pop(0)
+            return not waiting
+
+        wait_until(ready, list(self._servers.values()), timeout)
+
+    def check(self) -> None:
+        """Raise StartFailed with the end of its log when a process has ended by itself."""
+        check_running(list(self._servers.values()))
+
+    def log(self, broker: int) -> Path:
+        """The log file of a broker."""
+        return self._log(self._node(broker))
+
+    def mark(self) -> Mark:
+        """The point in the request logs of all brokers to count from; needs request_log=True.
+
+        A broker that is stopped or paused adds nothing, so its log is taken as it is.
+        """
+        if not self._request_log:
+            raise SandboxError("this cluster was started without request_log=True")
+        return {
+            node.id: settled_size(self._log(node), node.internal_port)
+            if node.id in self._servers and node.id not in self._paused
+            else self._log(node).stat().st_size
+            for node in self._layout.brokers
+        }
+
+    def count_requests(self, api: str, *, client_id: str | None = None, since: Mark | None = None) -> dict[int, int]:
+        """How many requests each broker answered since a mark (or its start); needs request_log=True.
+
+        `api` is a name of Kafka's ApiKeys, such as LIST_GROUPS. Without `client_id`, those of all clients and brokers.
+        """
+        counts = {}
+        for broker, end in self.mark().items():
+            requests = requests_in(self.log(broker), (since or {}).get(broker, 0), end)
+            counts[broker] = sum(request.api == api and client_id in (None, request.client_id) for request in requests)
+        return counts
+
+    def tool(self, main_class: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run one of Kafka's own command-line classes with this version's jars; the output is text."""
+        program = JavaProgram(main_class, self._jars, arguments, log_levels={"": "warn"})
+        command = java_command(program, self._scratch / "tool.args")
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+
+    @property
+    def _running(self) -> Keeper:
+        if self._keeper is None:
+            raise SandboxError("this cluster is not running")
+        return self._keeper
+
+    @property
+    def _scratch(self) -> Path:
+        return self._running.scratch
+
+    def _start(self) -> None:
+        self._layout = self._make_layout()
+        tls = {}
+        if self.security.tls:
+            self._authority = Authority(self._scratch / "tls")
+            tls = self._authority.broker_properties(self.security.client_auth == "required")
+        for node in self._layout.nodes:
+            node.directory.mkdir()
+            settings = self._layout.properties(node, self.security) | (tls if node.client_port else {}) | self._config
+            properties_file(node.directory / "server.properties", settings)
+        if self._layout.kraft:
+            self._start_kraft()
+        else:
+            self._start_zookeeper()
+            for node in self._layout.brokers:
+                self._launch(node)
+        self.wait_ready()
+
+    def _start_kraft(self) -> None:
+        controller = self._layout.controller or self._layout.brokers[0]
+        # Brokers first: they load their classes while the controller's directory is formatted.
+        for node in self._layout.nodes:
+            if node is not controller:
+                format_broker(self._layout, node)
+                self._launch(node)
+        format_controller(self._jars, self._layout, controller, self.security)
+        self._launch(controller)
+
+    def _start_zookeeper(self) -> None:
+        directory = self._scratch / "zookeeper"
+        directory.mkdir()
+        port = self._layout.zookeeper_port
+        command = java_command(zookeeper_program(self._jars, directory, port), directory / "server.args")
+        server = self._running.start("zookeeper", Command(command, directory / "server.log"))
+        # Under the id that no broker has.
+        self._servers[CONTROLLER_ID] = server
+        if self.security.scram:
+            wait_until(lambda: serves(port), [server], START_SECONDS)
+            shell = JavaProgram(
+                *("org.apache.zookeeper.ZooKeeperMain", self._jars, ["-server", f"127.0.0.1:{port}"]),
+                log_levels={"": "warn"},
+            )
+            run(java_command(shell, directory / "shell.args"), scram_commands(self.security))
+
+    def _make_layout(self) -> Layout:
+        version = tuple(int(part) for part in self.version.split("."))
+        scratch = self._scratch
+        alone = len(self.broker_ids) == 1 and uses_kraft(version)
+        ports = iter(self._ports.take(3 * len(self.broker_ids) + 1))
+        brokers = tuple(
+            Node(broker, scratch / f"broker-{broker}", next(ports), next(ports), next(ports) if alone else 0)
+            for broker in self.broker_ids
+        )
+        if not uses_kraft(version):
+            return Layout(version, new_cluster_id(), brokers, zookeeper_port=next(ports))
+        controller = None if alone else Node(CONTROLLER_ID, scratch / "controller", controller_port=next(ports))
+        return Layout(version, new_cluster_id(), brokers, controller)
+
+    def _node(self, broker: int) -> Node:
+        return next(node for node in self._layout.brokers if node.id == broker)
+
+    def _launch(self, node: Node) -> None:
+        levels = {"": "info"} | ({LOGGER: "debug"} if self._request_log else {})
+        program = JavaProgram(
+            "kafka.Kafka", self._jars, [node.directory / "server.properties"], jvm=self._jvm, log_levels=levels
+        )
+        command = java_command(program, node.directory / "server.args")
+        self._servers[node.id] = self._running.start(node.name, Command(command, self._log(node)))
+
+    def _end_broker(self, broker: int, grace: float) -> None:
+        self._servers.pop(broker).stop(grace)
+        self._paused.discard(broker)
+
+    def _log(self, node: Node) -> Path:
+        return node.directory / "server.log"
+
+    def _record(self, into: Path) -> None:
+        what = f"recording the classes of Kafka {self.version} for quicker starts (about 10 seconds, once)"
+        print(f"{what} ...", file=sys.stderr, flush=True)
+        with KafkaCluster(self.version, jvm=Jvm(record_to=into)) as cluster:
+            cluster.stop_broker(1)
+
+
+def _properties(file: Path) -> dict[str, str]:
+    lines = (line.partition("=") for line in file.read_text().splitlines() if not line.startswith("#"))
+    return {name: value.replace("\\", "") for name, _, value in lines}

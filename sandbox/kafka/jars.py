@@ -1,0 +1,30 @@
+"""The jars of each Kafka version, from Maven, kept in the cache."""
+
+import hashlib
+from pathlib import Path
+
+from sandbox.cache import cached, run_long
+from sandbox.prerequisites import MAVEN, find
+from sandbox.process import Command
+
+VERSIONS = ("4.3.0", "3.9.1", "2.8.2", "2.5.1")
+_POM = Path(__file__).with_name("pom.xml")
+
+
+def jars(version: str) -> Path:
+    """The directory that holds all jars of a version; downloads them when they are not cached."""
+
+    def download(into: Path) -> None:
+        run_long(
+            f"downloading Kafka {version} with Maven (about 20 seconds, once)",
+            Command(
+                [
+                    *(find(MAVEN), "-B", "-ntp", "-f", _POM, f"-Dkafka.version={version}"),
+                    *(f"-DoutputDirectory={into}", "dependency:copy-dependencies"),
+                ],
+                log=Path("maven.log"),
+            ),
+        )
+
+    # The pom is part of the name: a changed one must not find the old jars.
+    return cached(f"kafka-{version}-{hashlib.sha256(_POM.read_bytes()).hexdigest()[:8]}", download)

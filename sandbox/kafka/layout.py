@@ -1,0 +1,125 @@
+"""The processes of one cluster and their server.properties: pure, nothing is started here."""
+
+import base64
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox.kafka.security import Security
+
+CONTROLLER_ID = 100
+
+
+@dataclass(frozen=True)
+class Node:
+    """One Kafka process. A port is 0 where the process doesn't listen for that purpose."""
+
+    id: int
+    directory: Path
+    client_port: int = 0
+    internal_port: int = 0
+    controller_port: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its name in error texts and file names."""
+        return f"broker-{self.id}" if self.client_port else "controller"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What every process of the cluster must know of the others."""
+
+    version: tuple[int, ...]
+    cluster_id: str
+    brokers: tuple[Node, ...]
+    controller: Node | None = None
+    zookeeper_port: int = 0
+
+    @property
+    def kraft(self) -> bool:
+        """False where ZooKeeper is needed: KRaft is complete from 3.3 on."""
+        return uses_kraft(self.version)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All Kafka processes."""
+        return self.brokers if self.controller is None else (*self.brokers, self.controller)
+
+    def properties(self, node: Node, security: Security) -> dict[str, str]:
+        """The server.properties of one process, without TLS."""
+        ours = self._kraft(node) if self.kraft else self._zookeeper(node)
+        ours |= listener_properties(node, security.protocol) | {"log.dirs": str(node.directory / "data")}
+        if node.client_port:
+            ours |= self._topics() | security.sasl_properties()
+        return ours | security.authorizer_properties(self.kraft)
+
+    def _kraft(self, node: Node) -> dict[str, str]:
+        quorum = self.controller or self.brokers[0]
+        roles = ["broker"] * bool(node.client_port) + ["controller"] * bool(node.controller_port)
+        return {
+            "process.roles": ",".join(roles),
+            "node.id": str(node.id),
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": f"{quorum.id}@127.0.0.1:{quorum.controller_port}",
+            # A killed broker may come back only when its old session is over; the default is 9 s.
+            "broker.session.timeout.ms": "6000",
+            "broker.heartbeat.interval.ms": "1000",
+        }
+
+    def _zookeeper(self, node: Node) -> dict[str, str]:
+        return {
+            "broker.id": str(node.id),
+            "zookeeper.connect": f"127.0.0.1:{self.zookeeper_port}",
+            # As in KRaft: a killed broker may come back only when its old session is over.
+            "zookeeper.session.timeout.ms": "6000",
+        }
+
+    def _topics(self) -> dict[str, str]:
+        replicas = str(min(3, len(self.brokers)))
+        in_sync = str(min(2, len(self.brokers)))
+        settings = {
+            "auto.create.topics.enable": "false",
+            "group.initial.rebalance.delay.ms": "0",
+            "offsets.topic.num.partitions": "5",
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.num.partitions": "5",
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": in_sync,
+            # 128 MB by default, taken at start from a small heap.
+            "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+        }
+        if self.version >= (4, 1):
+            settings |= {
+                "group.coordinator.rebalance.protocols": "classic,consumer,share,streams",
+                "share.coordinator.state.topic.num.partitions": "5",
+                "share.coordinator.state.topic.replication.factor": replicas,
+                "share.coordinator.state.topic.min.isr": in_sync,
+            }
+        return settings
+
+
+def uses_kraft(version: tuple[int, ...]) -> bool:
+    """False where ZooKeeper is needed: KRaft is complete from 3.3 on."""
+    return version >= (3, 3)
+
+
+def listener_properties(node: Node, protocol: str) -> dict[str, str]:
+    """The listeners of one process; `protocol` is the client listener's security.protocol."""
+    ports = {"CLIENT": node.client_port, "INTERNAL": node.internal_port, "CONTROLLER": node.controller_port}
+    listeners = {name: f"{name}://127.0.0.1:{port}" for name, port in ports.items() if port}
+    advertised = [address for name, address in listeners.items() if name != "CONTROLLER"]
+    settings = {
+        "listeners": ",".join(listeners.values()),
+        "listener.security.protocol.map": f"CLIENT:{protocol},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    }
+    if advertised:
+        settings |= {"advertised.listeners": ",".join(advertised), "inter.broker.listener.name": "INTERNAL"}
+    return settings
+
+
+def new_cluster_id() -> str:
+    """A Kafka Uuid: 16 bytes in URL-safe base64 without padding; no leading dash, as that reads as an option."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return text

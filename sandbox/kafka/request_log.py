@@ -1,0 +1,65 @@
+"""Which requests a broker handled, from its own request log: one line for each, written when it was answered."""
+
+import json
+import re
+import time
+import uuid
+from pathlib import Path
+from typing import NamedTuple
+
+from sandbox.errors import SandboxError
+from sandbox.kafka.wire import known_brokers
+
+LOGGER = "kafka.request.logger"
+QUIET_SECONDS = 0.1
+SETTLE_SECONDS = 15.0
+# Brokers before 2.7 write the header as text, later ones all as JSON.
+_TEXT = re.compile(r"RequestHeader\(apiKey=(\w+), apiVersion=\d+, clientId=(.*?), correlationId=")
+_JSON = "Completed request:"
+
+
+class Request(NamedTuple):
+    """One handled request: the name of its API (as in Kafka's ApiKeys, such as LIST_GROUPS) and who asked."""
+
+    api: str
+    client_id: str
+
+
+def settled_size(log: Path, port: int) -> int:
+    """The size of a broker's log once it shows all that was answered before this call.
+
+    A line is written just after the answer was sent, so a client may be ahead of it. How long that takes depends on
+    how busy the machine is: hence a request of our own, on the broker's plaintext port, which must show up first.
+    """
+    start = log.stat().st_size
+    us = f"settle-{uuid.uuid4()}"
+    deadline = time.monotonic() + SETTLE_SECONDS
+    known_brokers(port, client_id=us)
+    # Other network threads may be a little behind the one that served us.
+    time.sleep(QUIET_SECONDS)
+    while us.encode() not in (written := _read(log, start)) or not written.endswith(b"\n"):
+        if time.monotonic() > deadline:
+            raise SandboxError(f"no sign of our own request in {log} after {SETTLE_SECONDS:.0f} s")
+        time.sleep(0.02)
+    return start + len(written)
+
+
+def requests_in(log: Path, start: int, end: int) -> list[Request]:
+    """The requests of all clients and brokers between two sizes of a log."""
+    lines = _read(log, start)[: end - start].decode(errors="replace").splitlines()
+    return [request for line in lines if LOGGER in line and (request := _parse(line)) is not None]
+
+
+def _read(log: Path, start: int) -> bytes:
+    with log.open("rb") as file:
+        file.seek(start)
+        return file.read()
+
+
+def _parse(line: str) -> Request | None:
+    text = line.partition(_JSON)[2]
+    if text.startswith("{"):
+        header = json.loads(text)["requestHeader"]
+        return Request(header["requestApiKeyName"], header["clientId"] or "")
+    found = _TEXT.match(text)
+    return Request(found[1], found[2]) if found else None

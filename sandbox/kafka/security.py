@@ -1,0 +1,94 @@
+"""How clients of a sandbox cluster are let in: TLS, SASL and the authorizer, as broker settings.
+
+Only the client listener is secured. The internal listener (broker to broker, litter makers) stays plaintext; with an
+authorizer its principal, User:ANONYMOUS, is a superuser.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+ADMIN = "admin"
+SUPER_USERS = f"User:{ADMIN};User:ANONYMOUS"
+
+Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
+}
+
+
+@dataclass(frozen=True)
+class Security:
+    """What the client listener asks for.
+
+    `users` is name -> password. The superuser `admin` is always there, with a random password unless one is given.
+    With `client_auth="required"` the principal is the common name of the client's certificate (unless SASL names it).
+    With OAUTHBEARER the broker takes unsecured tokens (`sandbox.kafka.oauth`): anyone can make one for any name.
+    """
+
+    tls: bool = False
+    client_auth: Literal["none", "required"] = "none"
+    sasl: Sasl | None = None
+    users: Mapping[str, str] = field(default_factory=dict)
+    authorizer: bool = False
+
+    def __post_init__(self) -> None:
+        if self.client_auth == "required" and not self.tls:
+            raise ValueError("client_auth='required' needs tls=True")
+        if self.authorizer and self.sasl is None and self.client_auth == "none":
+            raise ValueError("an authorizer needs sasl or client_auth='required': without, every client is a superuser")
+        if self.sasl is not None and ADMIN not in self.users:
+            object.__setattr__(self, "users", {ADMIN: secrets.token_urlsafe(16), **self.users})
+
+    @property
+    def protocol(self) -> str:
+        """The client listener's security.protocol."""
+        match (self.tls, self.sasl):
+            case (False, None):
+                return "PLAINTEXT"
+            case (True, None):
+                return "SSL"
+            case (False, _):
+                return "SASL_PLAINTEXT"
+            case _:
+                return "SASL_SSL"
+
+    @property
+    def scram(self) -> bool:
+        """True when the users' credentials are kept by Kafka itself."""
+        return self.sasl is not None and self.sasl.startswith("SCRAM")
+
+    def sasl_properties(self) -> dict[str, str]:
+        """Broker settings for SASL on the client listener."""
+        if self.sasl is None:
+            return {}
+        options = ""
+        if self.sasl == "PLAIN":
+            options = "".join(f' user_{name}="{_jaas(password)}"' for name, password in self.users.items())
+        elif self.sasl == "OAUTHBEARER":
+            # What the broker itself would log in with; it never does, as brokers talk over the internal listener.
+            options = f' unsecuredLoginStringClaim_sub="{ADMIN}"'
+        listener = f"listener.name.client.{self.sasl.lower()}"
+        return {
+            "listener.name.client.sasl.enabled.mechanisms": self.sasl,
+            f"{listener}.sasl.jaas.config": f"{_MODULES[self.sasl]} required{options};",
+        }
+
+    def authorizer_properties(self, kraft: bool) -> dict[str, str]:
+        """Broker and controller settings for the authorizer; without an ACL nothing is allowed."""
+        if not self.authorizer:
+            return {}
+        in_kraft = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+        return {
+            "authorizer.class.name": in_kraft if kraft else "kafka.security.authorizer.AclAuthorizer",
+            "super.users": SUPER_USERS,
+            "allow.everyone.if.no.acl.found": "false",
+        }
+
+
+def _jaas(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"')

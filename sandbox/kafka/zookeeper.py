@@ -1,0 +1,58 @@
+"""ZooKeeper for brokers that need it, from their own jars, and the SCRAM users that it must know before they start."""
+
+import json
+import socket
+from pathlib import Path
+
+from sandbox.kafka.java import JavaProgram, Jvm, properties_file
+from sandbox.kafka.scram import Credential
+from sandbox.kafka.security import Security
+
+
+def zookeeper_program(jars: Path, directory: Path, port: int) -> JavaProgram:
+    """One standalone ZooKeeper."""
+    config = properties_file(
+        directory / "zoo.cfg",
+        {
+            "dataDir": str(directory / "data"),
+            "clientPort": str(port),
+            "clientPortAddress": "127.0.0.1",
+            # Sessions may be as short as two ticks: brokers that were killed must be forgotten soon.
+            "tickTime": "500",
+            "maxClientCnxns": "0",
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "dump",
+        },
+    )
+    main_class = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+    return JavaProgram(main_class, jars, [config], Jvm(heap="256m"), {"": "info"})
+
+
+def serves(port: int) -> bool:
+    """True when it answers questions: it listens a moment before that, and drops the connections of those who ask."""
+    return "SessionTracker" in _dump(port)
+
+
+def broker_registered(port: int, broker: int) -> bool:
+    """True while a session that registered this broker is alive, or ZooKeeper gives no answer."""
+    answer = _dump(port)
+    return not answer or f"/brokers/ids/{broker}" in answer.split()
+
+
+def _dump(port: int) -> str:
+    """ZooKeeper's answer to its four-letter word for sessions and ephemeral nodes; empty when there is none."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+            connection.sendall(b"dump")
+            return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    except OSError:
+        return ""
+
+
+def scram_commands(security: Security) -> str:
+    """What to tell ZooKeeper's shell so that SCRAM users exist (kafka-configs needs a JVM for each of them)."""
+    lines = ["create /config ''", "create /config/users ''"]
+    for name, password in security.users.items():
+        config = {"version": 1, "config": {security.sasl: Credential.of(str(security.sasl), password).for_zookeeper()}}
+        lines.append(f"create /config/users/{name} '{json.dumps(config, separators=(',', ':'))}'")
+    return "\n".join([*lines, "quit", ""])

@@ -1,0 +1,181 @@
+"""The keeper: a small process that runs servers for one caller, so that none of them outlives that caller.
+
+It holds a pipe from its caller. When that pipe ends (the caller said so, crashed, or was SIGKILLed), it kills every
+server and removes the scratch directory, which it made itself so that there is no moment in which nobody would remove
+it. When the keeper itself is SIGKILLed, Linux kills the servers (PR_SET_PDEATHSIG).
+
+Runs as a script in Python's isolated mode, so it imports nothing of this project. One JSON object a line: commands on
+stdin, one reply for each on stdout. `sandbox.process` is the other end.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+PARENT_CHECK_SECONDS = 0.5
+REMOVE_SECONDS = 10.0
+
+
+class CallerGone(Exception):
+    """The pipe ended, the parent changed, or somebody sent SIGTERM: time to clean up."""
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """What a child does between fork and exec to be killed when the keeper dies; None where the system has no such."""
+    if sys.platform != "linux":
+        return None
+    # Loaded here and not in the child: after fork only async-signal-safe things are sound.
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    keeper = os.getpid()
+
+    def arm() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != keeper:
+            os._exit(1)
+
+    return arm
+
+
+class Keeper:
+    """The servers of one caller, by name."""
+
+    def __init__(self, scratch: str) -> None:
+        self._scratch = scratch
+        self._servers: dict[str, subprocess.Popen[bytes]] = {}
+        self._arm = _die_with_parent()
+
+    def handle(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Do one command and say what came of it."""
+        match command["do"]:
+            case "start":
+                return {"pid": self._start(command)}
+            case "signal":
+                self._signal(self._servers[command["name"]], command["signal"])
+                return {}
+            case "stop":
+                self._stop([self._servers[name] for name in command["names"]], command["grace"])
+                return {}
+            case "poll":
+                return {"code": self._servers[command["name"]].poll()}
+            case other:
+                return {"error": f"unknown command {other}"}
+
+    def end(self) -> None:
+        """Kill all servers and remove the scratch directory.
+
+        SIGKILL and nothing gentler: their data goes with the directory, so there is nothing to save.
+        """
+        self._stop(list(self._servers.values()), 0)
+        deadline = time.monotonic() + REMOVE_SECONDS
+        while os.path.exists(self._scratch) and time.monotonic() < deadline:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            time.sleep(0.02)
+
+    def _start(self, command: dict[str, Any]) -> int:
+        name = command["name"]
+        if name in self._servers and self._servers[name].poll() is None:
+            raise RuntimeError(f"{name} runs already")
+        # Group and other users get nothing: logs may show what a server was configured with.
+        log = os.open(command["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            self._servers[name] = subprocess.Popen(
+                command["argv"],
+                env=command["env"],
+                cwd=command["cwd"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=self._arm,  # noqa: PLW1509 - sound: the keeper has one thread
+            )
+        finally:
+            os.close(log)
+        return self._servers[name].pid
+
+    def _signal(self, server: subprocess.Popen[bytes], number: int) -> None:
+        # poll() first: only an unreaped child's id surely still belongs to it.
+        if server.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.pid, number)
+
+    def _stop(self, servers: list[subprocess.Popen[bytes]], grace: float) -> None:
+        if grace > 0:
+            for server in servers:
+                # A stopped process would only see the SIGTERM once continued.
+                self._signal(server, signal.SIGCONT)
+                self._signal(server, signal.SIGTERM)
+            deadline = time.monotonic() + grace
+            while time.monotonic() < deadline and any(server.poll() is None for server in servers):
+                time.sleep(0.02)
+        for server in servers:
+            self._signal(server, signal.SIGKILL)
+        for server in servers:
+            server.wait()
+
+
+def _commands(caller: int) -> Any:
+    """Yield the caller's commands; raises CallerGone when there will be no more."""
+    buffer = b""
+    while True:
+        ready, _, _ = select.select([0], [], [], PARENT_CHECK_SECONDS)
+        if not ready:
+            # A fork of the caller may hold the pipe open: the parent's id tells the truth then.
+            if os.getppid() != caller:
+                raise CallerGone
+            continue
+        chunk = os.read(0, 65536)
+        if not chunk:
+            raise CallerGone
+        buffer += chunk
+        *lines, buffer = buffer.split(b"\n")
+        for line in lines:
+            yield json.loads(line)
+
+
+def _reply(answer: dict[str, Any]) -> None:
+    try:
+        os.write(1, json.dumps(answer).encode() + b"\n")
+    except BrokenPipeError:
+        raise CallerGone from None
+
+
+def _gone(_number: int, _frame: object) -> None:
+    raise CallerGone
+
+
+def main() -> None:
+    """Serve one caller until it is gone."""
+    caller = os.getppid()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _gone)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keeper = Keeper(tempfile.mkdtemp(prefix="kafka-group-hygiene-"))
+    try:
+        _reply({"scratch": keeper._scratch})
+        for command in _commands(caller):
+            try:
+                answer = keeper.handle(command)
+            except (OSError, RuntimeError, KeyError, ValueError) as error:
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            _reply(answer)
+    except CallerGone:
+        pass
+    finally:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        keeper.end()
+
+
+if __name__ == "__main__":
+    main()

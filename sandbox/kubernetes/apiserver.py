@@ -1,0 +1,237 @@
+"""kube-apiserver with etcd and RBAC on this machine: start, stop, restart, and access for tests.
+
+There is no controller manager: deleted namespaces stay Terminating, CronJobs don't run, service accounts are made by
+hand. etcd listens on loopback without a password: whoever is on this machine can read it.
+"""
+
+import base64
+import json
+import secrets
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Self
+
+from sandbox.errors import PortTaken, SandboxError
+from sandbox.files import write_private
+from sandbox.kubernetes.binaries import control_plane
+from sandbox.ports import Ports
+from sandbox.prerequisites import KUBECTL, OPENSSL, find
+from sandbox.process import Command, Keeper, check_running, wait_until
+
+START_SECONDS = 60.0
+STOP_SECONDS = 10.0
+START_ATTEMPTS = 3
+TOKEN_HOURS = 24
+
+_AUDIT_POLICY = """\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules: [{level: Metadata}]
+"""
+
+
+class ApiServer:
+    """A Kubernetes API server. Use it as a context manager, or call `start` and `stop`."""
+
+    def __init__(self, *, audit_log: bool = False) -> None:
+        self._audit = audit_log
+        self._ports = Ports()
+        self._keeper: Keeper | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start etcd and kube-apiserver and wait until it is ready and has its default namespace."""
+        self._programs = control_plane()
+        for attempt in range(START_ATTEMPTS):
+            self._keeper = Keeper()
+            try:
+                self._start(self._keeper)
+                return
+            except PortTaken:
+                self.stop()
+                if attempt == START_ATTEMPTS - 1:
+                    raise
+            except BaseException:
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        """Kill both and remove their data."""
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+        self._ports.release()
+
+    def stop_apiserver(self) -> None:
+        """Stop kube-apiserver only; etcd keeps the objects. `start_apiserver` brings it back on the same port."""
+        self._apiserver.stop(STOP_SECONDS)
+
+    def start_apiserver(self) -> None:
+        """Start kube-apiserver on its port with the objects that etcd has, and wait until it is ready."""
+        self._apiserver = self._running.start("kube-apiserver", self._apiserver_command())
+        wait_until(self._ready, [self._apiserver, self._etcd], START_SECONDS)
+
+    def restart(self) -> None:
+        """Stop and start kube-apiserver: same port, certificate, keys and objects; watches and connections break."""
+        self.stop_apiserver()
+        self.start_apiserver()
+
+    def check(self) -> None:
+        """Raise StartFailed with the end of its log when a process has ended by itself."""
+        check_running([self._etcd, self._apiserver])
+
+    @property
+    def url(self) -> str:
+        """https://127.0.0.1:port."""
+        return f"https://127.0.0.1:{self._port}"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """A kubeconfig file of an administrator (group system:masters)."""
+        return self._scratch / "admin.kubeconfig"
+
+    def kubeconfig_for_service_account(self, namespace: str, name: str) -> Path:
+        """A kubeconfig file with a token of a service account, which must exist; valid for a day.
+
+        What it may do is up to the roles that are bound to it.
+        """
+        asked = self.kubectl("create", "token", name, "--namespace", namespace, f"--duration={TOKEN_HOURS}h")
+        return self._write_kubeconfig(f"{namespace}.{name}", asked.stdout.strip(), namespace)
+
+    def kubectl(
+        self, *arguments: str, input: str | None = None, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl as the administrator; raises SandboxError with its error text when `check` and it fails."""
+        done = subprocess.run(
+            [find(KUBECTL), f"--kubeconfig={self.kubeconfig}", *arguments],
+            input=input or "",
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise SandboxError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done
+
+    def audit_events(self) -> list[dict[str, Any]]:
+        """All requests so far, as audit.k8s.io/v1 Events at level Metadata; needs audit_log=True."""
+        if not self._audit:
+            raise SandboxError("this API server was started without audit_log=True")
+        log = self._scratch / "audit.log"
+        # The last line may be half written.
+        lines = log.read_text().split("\n")[:-1] if log.exists() else []
+        return [json.loads(line) for line in lines]
+
+    @property
+    def _running(self) -> Keeper:
+        if self._keeper is None:
+            raise SandboxError("this API server is not running")
+        return self._keeper
+
+    @property
+    def _scratch(self) -> Path:
+        return self._running.scratch
+
+    def _start(self, keeper: Keeper) -> None:
+        scratch = keeper.scratch
+        self._port, self._etcd_port, self._peer_port = self._ports.take(3)
+        (scratch / "certificates").mkdir()
+        self._token = secrets.token_urlsafe(32)
+        write_private(scratch / "tokens.csv", f'{self._token},admin,admin,"system:masters"\n')
+        write_private(scratch / "audit-policy.yaml", _AUDIT_POLICY)
+        key = scratch / "service-accounts.key"
+        made = subprocess.run([find(OPENSSL), "genrsa", "2048"], capture_output=True, text=True, check=True)
+        write_private(key, made.stdout)
+        self._etcd = keeper.start("etcd", self._etcd_command(scratch))
+        self.start_apiserver()
+        self._write_kubeconfig("admin", self._token, "default")
+
+    def _etcd_command(self, scratch: Path) -> Command:
+        client, peer = (f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port))
+        return Command(
+            [
+                self._programs / "etcd",
+                f"--data-dir={scratch / 'etcd'}",
+                f"--listen-client-urls={client}",
+                f"--advertise-client-urls={client}",
+                f"--listen-peer-urls={peer}",
+                f"--initial-advertise-peer-urls={peer}",
+                f"--initial-cluster=default={peer}",
+                # The data is thrown away: safety on power loss would only cost time.
+                "--unsafe-no-fsync",
+                "--log-level=warn",
+            ],
+            log=scratch / "etcd.log",
+        )
+
+    def _apiserver_command(self) -> Command:
+        scratch = self._scratch
+        key = scratch / "service-accounts.key"
+        argv: list[str | Path] = [
+            self._programs / "kube-apiserver",
+            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self._port}",
+            # It makes its own certificate there, and keeps it over a restart.
+            f"--cert-dir={scratch / 'certificates'}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            f"--token-auth-file={scratch / 'tokens.csv'}",
+            "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            # Nobody here makes the default service account that it would demand of pods.
+            "--disable-admission-plugins=ServiceAccount",
+        ]
+        if self._audit:
+            argv += [
+                f"--audit-policy-file={scratch / 'audit-policy.yaml'}",
+                f"--audit-log-path={scratch / 'audit.log'}",
+                # In megabytes: never rotate, so that one file has all.
+                "--audit-log-maxsize=100000",
+            ]
+        return Command(argv, log=scratch / "kube-apiserver.log")
+
+    def _certificate(self) -> Path:
+        return self._scratch / "certificates" / "apiserver.crt"
+
+    def _ready(self) -> bool:
+        if not self._certificate().exists():
+            return False
+        try:
+            trust = ssl.create_default_context(cafile=str(self._certificate()))
+            # Nothing between us and loopback: a proxy in the environment must not be asked.
+            handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust))
+            opener = urllib.request.build_opener(*handlers)
+            opener.addheaders = [("Authorization", f"Bearer {self._token}")]
+            # It says ready a moment before it has made the namespace that most users need first.
+            for path in ("/readyz", "/api/v1/namespaces/default"):
+                opener.open(self.url + path, timeout=2).close()
+            return True
+        except (OSError, ssl.SSLError, urllib.error.URLError):
+            return False
+
+    def _write_kubeconfig(self, name: str, token: str, namespace: str) -> Path:
+        authority = base64.b64encode(self._certificate().read_bytes()).decode()
+        context = {"cluster": "sandbox", "user": name, "namespace": namespace}
+        # JSON is YAML, so no YAML library is needed.
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "sandbox", "cluster": {"server": self.url, "certificate-authority-data": authority}}],
+            "users": [{"name": name, "user": {"token": token}}],
+            "contexts": [{"name": "sandbox", "context": context}],
+            "current-context": "sandbox",
+        }
+        return write_private(self._scratch / f"{name}.kubeconfig", json.dumps(config, indent=1))

@@ -1,0 +1,356 @@
+"""The consumer groups of the demo, made by real clients: one function per kind, which says why such a group exists.
+
+Half of them are litter. The other half look like litter (Kafka calls them Empty too) and are needed.
+"""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer
+from kafka.structs import OffsetAndMetadata
+from kafka.structs import TopicPartition as PyTopicPartition
+
+from sandbox.demo_clients import QUIET, TIMEOUT, Client, View, Work
+from sandbox.errors import SandboxError
+
+SWARM = 20
+# Topic -> partitions.
+_TOPICS = {
+    "orders": 1,
+    "clicks": 2,
+    "prices": 1,
+    "payments": 1,
+    "stock": 1,
+    "invoices": 1,
+    "fire-alarms": 1,
+    "promo": 1,
+    "promo-codes": 1,
+    "stock-view-store-changelog": 1,
+}
+_BUSY = ("orders", "clicks", "prices", "payments", "stock")
+_RECORDS = 12
+_PAUSE = 0.3
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of group. `reason` is what the operator must say when it keeps the group; None = nobody needs it.
+
+    client: who uses it now. comes_back: nobody does, and its consumer will go on from the committed offsets one day.
+    """
+
+    groups: tuple[str, ...]
+    what: str
+    reason: str | None = None
+    client: Client | None = None
+    comes_back: bool = False
+
+    @property
+    def abandoned(self) -> bool:
+        return self.reason is None
+
+    @property
+    def name(self) -> str:
+        return self.groups[0] if len(self.groups) == 1 else f"{len(self.groups)} console-consumer-*"
+
+
+@dataclass
+class Shop:
+    """The Kafka cluster of a small shop: its topics, a producer that never rests, and the clients of its groups."""
+
+    bootstrap: str
+    clients: list[Client] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._librdkafka = {"bootstrap.servers": self.bootstrap, **QUIET}
+        self._admin: Any = AdminClient(self._librdkafka)
+
+    def open(self) -> None:
+        """Make the topics, put some records into each that has any, and start the producer."""
+        topics = [NewTopic(name, partitions, 1) for name, partitions in _TOPICS.items()]
+        for made in self._admin.create_topics(topics).values():
+            made.result(TIMEOUT)
+        self.produce((*_BUSY, "invoices", "promo", "promo-codes"), _RECORDS)
+        self.employ("producer", self._produce_on)
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.stop()
+        deadline = time.monotonic() + 5
+        for client in self.clients:
+            client.join(max(0.0, deadline - time.monotonic()))
+
+    def employ(self, name: str, work: Callable[[], Work]) -> Client:
+        """Start a client that stays."""
+        client = Client(name, work)
+        self.clients.append(client)
+        return client.start()
+
+    def delete_topic(self, topic: str) -> None:
+        self._admin.delete_topics([topic])[topic].result(TIMEOUT)
+
+    def produce(self, topics: Sequence[str], count: int) -> None:
+        producer = Producer(self._librdkafka)
+        for topic in topics:
+            for number in range(count):
+                producer.produce(topic, f"{topic} {number}", partition=number % _TOPICS[topic])
+        if producer.flush(TIMEOUT):
+            raise SandboxError("records could not be produced")
+
+    def confluent(self, group: str, **settings: Any) -> Any:
+        """A librdkafka consumer that commits only when told."""
+        common = {
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+        return Consumer(self._librdkafka | common | {name.replace("_", "."): value for name, value in settings.items()})
+
+    def use_and_leave(self, group: str, topics: Sequence[str], read: int = 3) -> None:
+        """Join the group, get records, commit the first `read` of each topic as done, and leave."""
+        consumer = self.confluent(group)
+        consumer.subscribe(list(topics))
+        try:
+            left = set(topics)
+            while left:
+                left.discard(_next(consumer).topic())
+            consumer.commit(offsets=[TopicPartition(topic, 0, read) for topic in topics], asynchronous=False)
+        finally:
+            consumer.close()
+
+    def _produce_on(self) -> Work:
+        producer = Producer(self._librdkafka)
+        try:
+            while True:
+                for topic in _BUSY:
+                    for partition in range(_TOPICS[topic]):
+                        producer.produce(topic, "more", partition=partition)
+                if producer.flush(TIMEOUT):
+                    raise SandboxError("records could not be produced")
+                yield 1
+                time.sleep(_PAUSE)
+        finally:
+            producer.flush(1)
+
+
+def make_all(shop: Shop) -> list[Kind]:
+    """Make every kind, several at once, and answer with them in the order of this file."""
+    with ThreadPoolExecutor(8) as pool:
+        return [made.result() for made in [pool.submit(kind, shop) for kind in KINDS]]
+
+
+def console_swarm(shop: Shop) -> Kind:
+    """kafka-console-consumer joins a group with a random number for each call. Whoever looked at a topic once left one
+    behind, and it stays with its offsets until Kafka expires them a week later."""
+    groups = tuple(f"console-consumer-{number}" for number in random.sample(range(10_000, 100_000), SWARM))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda group: shop.use_and_leave(group, ["orders"]), groups))
+    return Kind(groups, "left by people who looked at a topic")
+
+
+def old_report(shop: Shop) -> Kind:
+    """A job that ran once: it joined, read, committed, left, and never comes back."""
+    shop.use_and_leave("batch-report-2023", ["orders"])
+    return Kind(("batch-report-2023",), "a job that ran once")
+
+
+def old_service(shop: Shop) -> Kind:
+    """A service that was switched off: nobody deletes a group when a deployment is deleted."""
+    shop.use_and_leave("old-billing", ["orders", "payments"])
+    return Kind(("old-billing",), "a service that was switched off")
+
+
+def old_protocol_848(shop: Shop) -> Kind:
+    """An abandoned group of the newer protocol (KIP-848), by librdkafka: the broker lists it with another type."""
+    consumer = shop.confluent("search-index-v1", group_protocol="consumer")
+    consumer.subscribe(["orders"])
+    try:
+        _next(consumer)
+        consumer.commit(offsets=[TopicPartition("orders", 0, 3)], asynchronous=False)
+    finally:
+        consumer.close()
+    return Kind(("search-index-v1",), "newer protocol (KIP-848), replaced by v2")
+
+
+def topic_deleted(shop: Shop) -> Kind:
+    """A group of two topics, one of which was deleted: Kafka drops those offsets itself, at once, and keeps the rest."""
+    group = "summer-promo"
+    shop.use_and_leave(group, ["promo", "promo-codes"])
+    shop.delete_topic("promo-codes")
+    view = View(shop.bootstrap)
+    deadline = time.monotonic() + TIMEOUT
+    while len(view.offsets([group])[group]) > 1:
+        if time.monotonic() > deadline:
+            raise SandboxError("Kafka kept the offsets of a deleted topic")
+        time.sleep(0.1)
+    return Kind((group,), "of 2 topics; 1 deleted, offsets with it")
+
+
+def joined(shop: Shop) -> Kind:
+    """The usual group: its consumers are members, so it is Stable, and anybody can see that it is in use."""
+
+    def work() -> Work:
+        consumer = shop.confluent("checkout")
+        consumer.subscribe(["orders"])
+        return _read_and_commit(consumer)
+
+    return Kind(("checkout",), "a service that runs", "NotEmpty", shop.employ("checkout", work))
+
+
+def joined_848(shop: Shop) -> Kind:
+    """A running group of the newer protocol (KIP-848): DescribeGroups calls it Dead, and only ListGroups knows better."""
+
+    def work() -> Work:
+        consumer = shop.confluent("search-index-v2", group_protocol="consumer")
+        consumer.subscribe(["orders"])
+        return _read_and_commit(consumer)
+
+    client = shop.employ("search-index-v2", work)
+    return Kind(("search-index-v2",), "newer protocol (KIP-848), runs", "NotEmpty", client)
+
+
+def assigned(shop: Shop) -> Kind:
+    """A consumer that picks its partitions itself and only commits, as Flink does: nobody ever joins, so the group is
+    Empty all its life. What it committed for a quiet partition is as dear to it as what it commits now."""
+    client = shop.employ("fraud-check", lambda: _assign_and_commit(shop, "fraud-check", advance=True))
+    return Kind(("fraud-check",), "commits but never joins, as Flink does", "SimpleGroup", client)
+
+
+def assigned_and_stuck(shop: Shop) -> Kind:
+    """Such a consumer that commits the same offset again and again, as after each try of a job that fails: the offsets
+    never change, records wait, and it is in use."""
+    client = shop.employ("nightly-export", lambda: _assign_and_commit(shop, "nightly-export", advance=False))
+    return Kind(("nightly-export",), "commits the same offset over and over", "SimpleGroup", client)
+
+
+def assigned_and_silent(shop: Shop) -> Kind:
+    """Such a consumer of a topic where nothing happens: it committed once, and will again when there is a record.
+    (librdkafka does not even repeat a commit that changes nothing.)"""
+
+    def work() -> Work:
+        consumer = shop.confluent("fire-watch")
+        consumer.assign([TopicPartition("fire-alarms", 0, 0)])
+        consumer.commit(offsets=[TopicPartition("fire-alarms", 0, 0)], asynchronous=False)
+        yield 1
+        yield from _read_and_commit(consumer)
+
+    client = shop.employ("fire-watch", work)
+    return Kind(("fire-watch",), "waits at a topic where nothing happens", "SimpleGroup", client)
+
+
+def once_subscribed(shop: Shop) -> Kind:
+    """A group that consumers joined once, and whose id an assign-and-commit consumer uses now. It keeps the protocol
+    type of its past, so it doesn't look like the three above: only its moving offsets tell."""
+    shop.use_and_leave("price-sync", ["prices"])
+    client = shop.employ("price-sync", lambda: _assign_and_commit(shop, "price-sync", advance=True, topic="prices"))
+    return Kind(("price-sync",), "joined once, now only commits", "TooRecent", client)
+
+
+def caught_up(shop: Shop) -> Kind:
+    """A group that has read everything. Nobody can tell a consumer that is gone from one that has nothing to do."""
+    shop.use_and_leave("invoice-archive", ["invoices"], read=_RECORDS)
+    return Kind(("invoice-archive",), "has read all there is", "CaughtUp", comes_back=True)
+
+
+def sink_connector(shop: Shop) -> Kind:
+    """The group of a sink connector that is stopped or paused for maintenance. Without its offsets it would start all
+    over, and write every record once more."""
+    shop.use_and_leave("connect-orders-sink", ["orders"])
+    return Kind(("connect-orders-sink",), "a sink connector that is stopped", "ConnectGroup", comes_back=True)
+
+
+def streams_application(shop: Shop) -> Kind:
+    """The group of a Kafka Streams application that is scaled down. Its changelog topic (stock-view-store-changelog)
+    holds the state that goes with these offsets: one without the other is data loss."""
+    shop.use_and_leave("stock-view", ["stock"])
+    return Kind(("stock-view",), "a Streams application, scaled down", "StreamsGroup", comes_back=True)
+
+
+def protected(shop: Shop) -> Kind:
+    """A group that looks abandoned in every way, and that the owner of the cluster protects by name."""
+    shop.use_and_leave("payments-audit", ["payments"])
+    return Kind(("payments-audit",), "runs once a year; the owner says so", "Protected", comes_back=True)
+
+
+KINDS: tuple[Callable[[Shop], Kind], ...] = (
+    console_swarm,
+    old_report,
+    old_service,
+    old_protocol_848,
+    topic_deleted,
+    joined,
+    joined_848,
+    assigned,
+    assigned_and_stuck,
+    assigned_and_silent,
+    once_subscribed,
+    caught_up,
+    sink_connector,
+    streams_application,
+    protected,
+)
+
+
+def come_back(shop: Shop, group: str, topic: str, committed: int) -> str | None:
+    """Start the consumer of a stopped group again: None if it goes on where it stopped, else what went wrong."""
+    consumer = shop.confluent(group, auto_offset_reset="error")
+    consumer.subscribe([topic])
+    try:
+        at = _next(consumer).offset()
+        return None if at == committed else f"came back at offset {at} and not at {committed}"
+    except SandboxError as error:
+        return f"could not come back: {error}"
+    finally:
+        consumer.close()
+
+
+def _assign_and_commit(shop: Shop, group: str, advance: bool, topic: str = "clicks") -> Work:
+    """Read and commit without joining. Partitions after the first get one commit, at the start."""
+    consumer = KafkaConsumer(bootstrap_servers=shop.bootstrap, group_id=group, enable_auto_commit=False)
+    partitions = [PyTopicPartition(topic, number) for number in range(_TOPICS[topic])]
+    try:
+        consumer.assign(partitions)
+        consumer.commit({partition: OffsetAndMetadata(1, "", -1) for partition in partitions})
+        position = 1
+        while True:
+            if advance:
+                batch = consumer.poll(timeout_ms=100).get(partitions[0]) or []
+                position = max([position, *(record.offset + 1 for record in batch)])
+            consumer.commit({partitions[0]: OffsetAndMetadata(position, "", -1)})
+            yield 1
+            time.sleep(_PAUSE)
+    finally:
+        consumer.close(autocommit=False)
+
+
+def _read_and_commit(consumer: Any) -> Work:
+    """Commit record by record, as long as somebody asks."""
+    try:
+        while True:
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                consumer.commit(message, asynchronous=False)
+                yield 1
+            else:
+                yield 0
+    finally:
+        consumer.close()
+
+
+def _next(consumer: Any) -> Any:
+    """The next record that the consumer gets."""
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is None:
+            continue
+        if message.error() is not None:
+            raise SandboxError(message.error().str())
+        return message
+    raise SandboxError("no record came")

@@ -1,0 +1,262 @@
+"""The operator as a real process, under the account and roles of deploy/, between a real API server and Kafka."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import yaml
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.errors import KafkaError
+from kafka.structs import OffsetAndMetadata
+
+from sandbox.kafka import KafkaCluster, Security
+from sandbox.kubernetes import ApiServer
+
+ROOT = Path(__file__).parents[2]
+PASSWORD = "correct-horse-battery"
+Object = dict[str, Any]
+T = TypeVar("T")
+
+
+def wait_for(what: Callable[[], T], timeout: float = 30.0) -> T:
+    """Poll until `what` answers something true; fails with its last answer."""
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = what()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            pytest.fail(f"still {answer!r} after {timeout} s")
+        time.sleep(0.25)
+
+
+class World:
+    """The API server with everything of crds/ and deploy/ applied."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+
+    def apply(self, *objects: Mapping[str, Any]) -> None:
+        self.server.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(objects))
+
+    def get(self, kind: str, namespace: str, name: str) -> Object:
+        return dict(json.loads(self.server.kubectl("get", kind, "-n", namespace, name, "-o", "json").stdout))
+
+    def condition(self, kind: str, namespace: str, name: str, condition: str) -> Object | None:
+        conditions = self.get(kind, namespace, name).get("status", {}).get("conditions", [])
+        return next((c for c in conditions if c["type"] == condition), None)
+
+    def wait_ready(self, kind: str, namespace: str, name: str, reason: str, timeout: float = 30.0) -> Object:
+        """Wait until Ready has this reason; returns the condition."""
+
+        def ready() -> Object | None:
+            found = self.condition(kind, namespace, name, "Ready")
+            return found if found is not None and found["reason"] == reason else None
+
+        try:
+            return wait_for(ready, timeout)  # type: ignore[return-value]
+        except pytest.fail.Exception:
+            pytest.fail(f"Ready is {self.condition(kind, namespace, name, 'Ready')}, not {reason}")
+
+    def namespace(self, name: str, secrets: bool = True) -> str:
+        """A namespace, in which the operator may read Secrets as docs tell users to allow it."""
+        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        if secrets:
+            account = {"kind": "ServiceAccount", "name": "group-hygiene", "namespace": "group-hygiene"}
+            role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "group-hygiene-secrets"}
+            metadata = {"name": "group-hygiene-secrets", "namespace": name}
+            api = "rbac.authorization.k8s.io/v1"
+            self.apply(
+                {"apiVersion": api, "kind": "RoleBinding", "metadata": metadata, "roleRef": role, "subjects": [account]}
+            )
+        return name
+
+    def events(self, namespace: str) -> list[Object]:
+        return list(json.loads(self.server.kubectl("get", "events", "-n", namespace, "-o", "json").stdout)["items"])
+
+
+def connection(namespace: str, bootstrap: str, **spec: Any) -> Object:
+    servers = bootstrap.split(",")
+    return {
+        "apiVersion": "grouphygiene.io/v1alpha1",
+        "kind": "KafkaConnection",
+        "metadata": {"name": "main", "namespace": namespace},
+        "spec": {"bootstrapServers": servers, "scan": {"timeout": "10s"}, **spec},
+    }
+
+
+def policy(namespace: str, name: str, **spec: Any) -> Object:
+    """A policy that deletes what was unchanged for 3 s, but for what `spec` says otherwise."""
+    base = {
+        "connectionRef": {"name": "main"},
+        "interval": "5s",
+        "match": {"groups": ["*"]},
+        "when": {"unchangedFor": "3s"},
+        "action": "Delete",
+    }
+    merged = {key: value for key, value in (base | spec).items() if value is not None}
+    return {
+        "apiVersion": "grouphygiene.io/v1alpha1",
+        "kind": "GroupPolicy",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": merged,
+    }
+
+
+class Groups:
+    """Makes groups on a broker by real clients; over the listener that may do everything."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self.bootstrap = cluster.plaintext_bootstrap
+        self.admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+        # The first look-up makes the broker create __consumer_offsets.
+        wait_for(self._offsets_topic_is_there)
+
+    def close(self) -> None:
+        self.admin.close()
+
+    def topic(self, name: str) -> str:
+        self.admin.create_topics([NewTopic(name, 1, 1)])
+        self.admin.wait_for_topics([name])
+        return name
+
+    def produce(self, topic: str, records: int = 5) -> None:
+        with_records = KafkaProducer(bootstrap_servers=self.bootstrap)
+        for _ in range(records):
+            with_records.send(topic, b"x")
+        with_records.flush()
+        with_records.close()
+
+    def abandoned(self, name: str, topic: str) -> None:
+        """A group that joined, committed and left; records wait for it once more are produced."""
+        consumer = self.member(name, topic)
+        consumer.commit()
+        consumer.close()
+
+    def member(self, name: str, topic: str) -> KafkaConsumer:
+        """A member that has its partitions; it lives until it is closed."""
+        consumer = KafkaConsumer(
+            topic,
+            group_id=name,
+            bootstrap_servers=self.bootstrap,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        wait_for(lambda: consumer.poll(500) or consumer.assignment())
+        return consumer
+
+    def simple(self, name: str, topic: str, offset: int = 0) -> None:
+        """A commit as assign+commit consumers do it."""
+        self.admin.alter_group_offsets(name, {TopicPartition(topic, 0): OffsetAndMetadata(offset, "", -1)})
+
+    def names(self) -> set[str]:
+        return {group["group_id"] for group in self.admin.list_groups()}
+
+    def _offsets_topic_is_there(self) -> bool:
+        try:
+            self.admin.list_group_offsets("nobody")
+        except KafkaError:
+            return False
+        return True
+
+
+class RunningOperator:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process, self._log = process, log
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    @property
+    def port(self) -> int:
+        found = wait_for(lambda: re.search(r"/metrics on port (\d+)", self.log()))
+        return int(found[1])  # type: ignore[index]
+
+    def http(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def stop(self, timeout: float = 25.0) -> int:
+        self.process.terminate()
+        return self.process.wait(timeout)
+
+
+@contextmanager
+def running_operator(kubeconfig: Path, log: Path, *arguments: str) -> Iterator[RunningOperator]:
+    """`group-hygiene operator` as a process of its own, ended at the end."""
+    command = [sys.executable, "-m", "group_hygiene.cli", "operator", "--health-port", "0", *arguments]
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "PYTHONPATH": str(ROOT / "operator")}
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
+    try:
+        yield RunningOperator(process, log)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(25)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture(scope="session")
+def world() -> Iterator[World]:
+    with ApiServer(audit_log=True) as server:
+        server.kubectl("apply", "-f", str(ROOT / "crds"))
+        server.kubectl("wait", "--for=condition=Established", "-f", str(ROOT / "crds"), "--timeout=30s")
+        server.kubectl("apply", "-k", str(ROOT / "deploy"))
+        yield World(server)
+
+
+@pytest.fixture(scope="session")
+def service_account(world: World) -> Path:
+    """A kubeconfig with exactly the rights that deploy/ gives to the operator."""
+    return world.server.kubeconfig_for_service_account("group-hygiene", "group-hygiene")
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaCluster]:
+    with KafkaCluster(request_log=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def groups(kafka: KafkaCluster) -> Iterator[Groups]:
+    made = Groups(kafka)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def secure_kafka() -> Iterator[KafkaCluster]:
+    """A broker with TLS, SCRAM-SHA-512 and an authorizer that denies by default."""
+    users = {"hygiene": PASSWORD}
+    with KafkaCluster(security=Security(tls=True, sasl="SCRAM-SHA-512", users=users, authorizer=True)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def operator(
+    world: World, service_account: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningOperator]:
+    """One operator that most tests share, each in a namespace of its own."""
+    log = tmp_path_factory.mktemp("operator") / "operator.log"
+    with running_operator(service_account, log, "--allow-delete-without-backup", "--log-level", "debug") as process:
+        yield process
+        assert process.process.poll() is None, f"the operator died:\n{process.log()[-3000:]}"

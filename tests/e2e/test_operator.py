@@ -1,0 +1,503 @@
+"""What users see of the operator: statuses, events, deletions, and how it bears everything that can be wrong."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, KafkaAdminClient, ResourcePattern, ResourceType
+
+from sandbox.kafka import KafkaCluster
+from sandbox.kubernetes import ApiServer
+from tests.e2e.conftest import (
+    PASSWORD,
+    ROOT,
+    Groups,
+    RunningOperator,
+    World,
+    connection,
+    policy,
+    running_operator,
+    wait_for,
+)
+
+pytestmark = pytest.mark.usefixtures("operator", "quiet")
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """A policy for which nothing changes from `since` on, and where the logs stood then."""
+
+    namespace: str
+    since: float
+    requests: int
+    kafka: dict[int, int]
+
+
+@pytest.fixture(scope="module")
+def quiet(world: World, kafka: KafkaCluster, operator: RunningOperator) -> Quiet:
+    """It runs beside all other tests, so that looking at it for a minute costs none of them."""
+    namespace = world.namespace("quiet")
+    world.apply(connection(namespace, kafka.bootstrap_servers), policy(namespace, "p", match={"groups": ["none-*"]}))
+    world.wait_ready("kgp", namespace, "p", "Succeeded")
+    time.sleep(2)
+    return Quiet(namespace, time.monotonic(), len(world.server.audit_events()), kafka.mark())
+
+
+def test_enforce_deletes_the_abandoned_and_nothing_in_use(world: World, kafka: KafkaCluster, groups: Groups) -> None:
+    """Over `*`, abandoned groups go; Stable, simple, caught-up and protected ones stay; status and events tell it."""
+    namespace, topic, silent = world.namespace("enforce"), groups.topic("enforce"), groups.topic("enforce-silent")
+    groups.produce(topic)
+    groups.produce(silent)
+    for name in ("enforce-old-1", "enforce-old-2", "enforce-payments", "connect-enforce-sink"):
+        groups.abandoned(name, topic)
+    groups.abandoned("enforce-caught-up", silent)
+    groups.simple("enforce-simple", topic)
+    live = groups.member("enforce-live", topic)
+    groups.produce(topic)
+    stay = {"enforce-payments", "connect-enforce-sink", "enforce-caught-up", "enforce-simple", "enforce-live"}
+    world.apply(
+        connection(namespace, kafka.bootstrap_servers, protect=["enforce-pay*"]),
+        policy(namespace, "p", match={"groups": ["*enforce*"]}, mode="Enforce", delete={"maxPercent": 100}),
+    )
+    wait_for(lambda: not {"enforce-old-1", "enforce-old-2"} & groups.names(), 40)
+    assert stay <= groups.names()
+    found = wait_for(lambda: (s := world.get("kgp", namespace, "p")["status"])["totals"]["deleted"] == 2 and s)
+    time.sleep(7)
+    assert stay <= groups.names(), "nor at the next run"
+    status = world.get("kgp", namespace, "p")["status"]
+    assert found["observedGeneration"] == 1
+    reasons = {row["group"]: row["reason"] for row in status["sample"] if row["verdict"] == "Keep"}
+    assert reasons == {
+        "enforce-payments": "Protected",
+        "connect-enforce-sink": "ConnectGroup",
+        "enforce-caught-up": "CaughtUp",
+        "enforce-simple": "SimpleGroup",
+    }
+    events = [(e["reason"], e["message"]) for e in world.events(namespace)]
+    assert any(reason == "GroupsDeleted" and "enforce-old-1" in message for reason, message in events)
+    live.close()
+
+
+def test_objects_of_users_stay_as_they_are(world: World, kafka: KafkaCluster) -> None:
+    """No finalizer, no annotation, no label, no new generation: the operator writes to status and to nothing else."""
+    namespace = world.namespace("untouched")
+    objects = [connection(namespace, kafka.bootstrap_servers), policy(namespace, "p", match={"groups": ["none-*"]})]
+    world.server.kubectl("create", "-f", "-", input=yaml.safe_dump_all(objects))
+    world.wait_ready("kgp", namespace, "p", "Succeeded")
+    for kind, name in (("kconn", "main"), ("kgp", "p")):
+        obj = world.get(kind, namespace, name)
+        assert set(obj["metadata"]) <= {
+            "creationTimestamp",
+            "generation",
+            "name",
+            "namespace",
+            "resourceVersion",
+            "uid",
+        }
+        assert obj["metadata"]["generation"] == 1
+
+
+def test_columns_of_kubectl_get(world: World, kafka: KafkaCluster) -> None:
+    """`kubectl get` shows what an operator's user looks for first."""
+    namespace = world.namespace("columns")
+    world.apply(connection(namespace, kafka.bootstrap_servers), policy(namespace, "p", match={"groups": ["none-*"]}))
+    world.wait_ready("kgp", namespace, "p", "Succeeded")
+    header, row = world.server.kubectl("get", "kgp", "-n", namespace).stdout.splitlines()
+    columns = ["NAME", "MODE", "ACTION", "MATCHED", "DUE", "DELETED", "READY", "LAST RUN", "AGE"]
+    assert [column for column in columns if column in header] == columns
+    assert row.split()[1:7] == ["DryRun", "Delete", "0", "0", "0", "True"]
+    wide = world.server.kubectl("get", "kconn", "-n", namespace, "-o", "wide").stdout
+    assert kafka.cluster_id in wide
+    assert "1 of 1 brokers answer" in wide
+
+
+def test_dry_run_deletes_nothing_and_says_what_it_would(world: World, kafka: KafkaCluster, groups: Groups) -> None:
+    """Without `mode`, a policy counts what is due and touches nothing; mode: Enforce goes on from what was seen."""
+    namespace, topic = world.namespace("dry-run"), groups.topic("dry-run")
+    groups.produce(topic)
+    groups.abandoned("dry-run-old", topic)
+    groups.produce(topic)
+    world.apply(
+        connection(namespace, kafka.bootstrap_servers),
+        policy(namespace, "p", match={"groups": ["dry-run-*"]}, delete={"maxPercent": 100}),
+    )
+    status = wait_for(lambda: (s := world.get("kgp", namespace, "p")["status"]).get("groups", {}).get("due") == 1 and s)
+    assert status["groups"] | {"scanned": 0} == {
+        "scanned": 0,
+        "matched": 1,
+        "due": 1,
+        "deleted": 0,
+        "kept": 0,
+        "failed": 0,
+    }
+    ready = world.condition("kgp", namespace, "p", "Ready")
+    assert ready is not None
+    assert "dry run" in ready["message"]
+    assert "dry-run-old" in groups.names()
+    started = time.monotonic()
+    world.server.kubectl("patch", "kgp", "p", "-n", namespace, "--type=merge", "-p", '{"spec":{"mode":"Enforce"}}')
+    wait_for(lambda: "dry-run-old" not in groups.names(), 10)
+    assert time.monotonic() - started < 10
+
+
+def test_more_than_max_percent_deletes_none(world: World, kafka: KafkaCluster, groups: Groups) -> None:
+    """A policy that is due to delete more of the cluster than maxPercent deletes nothing and says how to go on."""
+    namespace, topic = world.namespace("too-many"), groups.topic("too-many")
+    groups.produce(topic)
+    names = {f"too-many-{index}" for index in range(4)}
+    for name in names:
+        groups.abandoned(name, topic)
+    groups.produce(topic)
+    world.apply(
+        connection(namespace, kafka.bootstrap_servers),
+        policy(namespace, "p", match={"groups": ["too-many-*"]}, mode="Enforce", delete={"maxPercent": 1}),
+    )
+    blocked = wait_for(
+        lambda: (c := world.condition("kgp", namespace, "p", "DeletionBlocked")) and c["status"] == "True" and c
+    )
+    assert blocked["reason"] == "LimitExceeded"
+    assert "raise maxPercent" in blocked["message"]
+    ready = world.condition("kgp", namespace, "p", "Ready")
+    assert ready is not None
+    assert ready["status"] == "True"
+    assert names <= groups.names()
+    world.server.kubectl("delete", "kgp", "p", "-n", namespace)
+
+
+def test_alert_touches_nothing_and_reports(world: World, kafka: KafkaCluster, groups: Groups) -> None:
+    """An Alert policy in mode Enforce leaves the group, and tells by status, Event and metric."""
+    namespace, topic = world.namespace("alert"), groups.topic("alert")
+    groups.produce(topic)
+    groups.abandoned("alert-old", topic)
+    groups.produce(topic)
+    world.apply(
+        connection(namespace, kafka.bootstrap_servers),
+        policy(namespace, "p", match={"groups": ["alert-*"]}, mode="Enforce", action="Alert"),
+    )
+    wait_for(lambda: world.get("kgp", namespace, "p")["status"].get("groups", {}).get("matched") == 1)
+    event = wait_for(lambda: next((e for e in world.events(namespace) if e["reason"] == "GroupsMatched"), None))
+    assert event["type"] == "Warning"
+    assert "alert-old" in event["message"]
+    assert "alert-old" in groups.names()
+
+
+def test_metrics_and_probes(world: World, kafka: KafkaCluster, operator: RunningOperator) -> None:
+    """The probes answer, and a policy's series go away with the policy."""
+    namespace = world.namespace("metrics")
+    world.apply(connection(namespace, kafka.bootstrap_servers), policy(namespace, "p", match={"groups": ["none-*"]}))
+    world.wait_ready("kgp", namespace, "p", "Succeeded")
+    assert operator.http("/healthz") == (200, "ok\n")
+    assert operator.http("/readyz") == (200, "ok\n")
+    series = 'group_hygiene_groups_matched{namespace="metrics",policy="p"} 0.0'
+    wait_for(lambda: series in operator.http("/metrics")[1])
+    assert 'group_hygiene_connection_up{connection="main",namespace="metrics"} 1.0' in operator.http("/metrics")[1]
+    world.server.kubectl("delete", "kgp", "p", "-n", namespace)
+    wait_for(lambda: series not in operator.http("/metrics")[1])
+
+
+def test_things_may_be_applied_in_any_order(world: World, kafka: KafkaCluster) -> None:
+    """A policy before its connection waits, and goes on as soon as the connection is there."""
+    namespace = world.namespace("any-order")
+    world.apply(policy(namespace, "p", match={"groups": ["none-*"]}))
+    ready = world.wait_ready("kgp", namespace, "p", "ConnectionNotFound")
+    assert "any-order/main" in ready["message"]
+    reconciling = world.condition("kgp", namespace, "p", "Reconciling")
+    assert reconciling is not None
+    assert reconciling["status"] == "True"
+    world.apply(connection(namespace, kafka.bootstrap_servers))
+    world.wait_ready("kgp", namespace, "p", "Succeeded", 10)
+    assert world.condition("kgp", namespace, "p", "Reconciling") is None
+
+
+def test_another_namespace_is_refused(world: World, kafka: KafkaCluster) -> None:
+    """A policy can't use another namespace's connection, and does not learn whether there is one."""
+    owner, stranger = world.namespace("cross-owner"), world.namespace("cross-stranger")
+    world.apply(connection(owner, kafka.bootstrap_servers))
+    messages = []
+    for name, target in (("there", owner), ("not-there", "cross-nowhere")):
+        world.apply(policy(stranger, name, connectionRef={"name": "main", "namespace": target}))
+        messages.append(world.wait_ready("kgp", stranger, name, "CrossNamespaceRefused")["message"])
+        stalled = world.condition("kgp", stranger, name, "Stalled")
+        assert stalled is not None
+    assert messages[0] == messages[1]
+
+
+def test_suspended_is_healthy_and_does_nothing(world: World, kafka: KafkaCluster, groups: Groups) -> None:
+    """A suspended policy is Ready, says so, and deletes nothing; unsuspended it starts."""
+    namespace, topic = world.namespace("suspended"), groups.topic("suspended")
+    groups.produce(topic)
+    groups.abandoned("suspended-old", topic)
+    groups.produce(topic)
+    spec = {"match": {"groups": ["suspended-*"]}, "mode": "Enforce", "delete": {"maxPercent": 100}}
+    world.apply(connection(namespace, kafka.bootstrap_servers), policy(namespace, "p", suspend=True, **spec))
+    world.wait_ready("kgp", namespace, "p", "Suspended")
+    time.sleep(8)
+    assert "suspended-old" in groups.names()
+    world.apply(policy(namespace, "p", suspend=False, **spec))
+    wait_for(lambda: "suspended-old" not in groups.names())
+
+
+def test_unreachable_broker_disturbs_nobody_else(world: World, kafka: KafkaCluster) -> None:
+    """The connection says why nobody answers, its policy that the connection is not ready; others go on."""
+    broken, healthy = world.namespace("unreachable"), world.namespace("unreachable-neighbour")
+    world.apply(
+        connection(broken, "127.0.0.1:1,no-such-host.invalid:9092", scan={"timeout": "2s"}), policy(broken, "p")
+    )
+    world.apply(connection(healthy, kafka.bootstrap_servers), policy(healthy, "p", match={"groups": ["none-*"]}))
+    ready = world.wait_ready("kconn", broken, "main", "BrokersUnreachable")
+    assert "127.0.0.1:1: connection refused" in ready["message"]
+    assert "no-such-host.invalid does not resolve" in ready["message"]
+    assert "BrokersUnreachable" in world.wait_ready("kgp", broken, "p", "ConnectionNotReady")["message"]
+    world.wait_ready("kgp", healthy, "p", "Succeeded")
+
+
+def test_claimed_groups_are_kept(world: World, kafka: KafkaCluster, groups: Groups) -> None:
+    """A group that a KEDA ScaledObject names is Empty while scaled to zero, and needed: it stays."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1alpha1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"plural": "scaledobjects", "singular": "scaledobject", "kind": "ScaledObject"}
+    crd = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "scaledobjects.keda.sh"},
+        "spec": {"group": "keda.sh", "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+    world.apply(crd)
+    world.server.kubectl("wait", "--for=condition=Established", "crd/scaledobjects.keda.sh", "--timeout=30s")
+    namespace, topic = world.namespace("claimed"), groups.topic("claimed")
+    groups.produce(topic)
+    groups.abandoned("claimed-by-keda", topic)
+    groups.abandoned("claimed-by-nobody", topic)
+    groups.produce(topic)
+    trigger = {"type": "kafka", "metadata": {"consumerGroup": "claimed-by-keda", "topic": topic}}
+    scaled = {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": "worker", "namespace": namespace},
+        "spec": {"triggers": [trigger]},
+    }
+    world.apply(scaled)
+    world.apply(
+        connection(namespace, kafka.bootstrap_servers),
+        policy(namespace, "p", match={"groups": ["claimed-*"]}, mode="Enforce", delete={"maxPercent": 100}),
+    )
+    wait_for(lambda: "claimed-by-nobody" not in groups.names())
+    assert "claimed-by-keda" in groups.names()
+    row = wait_for(lambda: next(iter(world.get("kgp", namespace, "p")["status"].get("sample", [])[-1:]), None))
+    assert (row["reason"], row["message"]) == ("ClaimedByResource", "named by ScaledObject claimed/worker")
+
+
+def test_another_cluster_under_the_same_address_stops_deletion(
+    world: World, kafka: KafkaCluster, secure_kafka: KafkaCluster, groups: Groups
+) -> None:
+    """A connection that leads to another cluster than before deletes nothing until somebody confirms."""
+    namespace = world.namespace("swapped")
+    world.apply(connection(namespace, secure_kafka.plaintext_bootstrap))
+    world.wait_ready("kconn", namespace, "main", "Connected")
+    topic = groups.topic("swapped")
+    groups.produce(topic)
+    groups.abandoned("swapped-old", topic)
+    groups.produce(topic)
+    world.apply(
+        connection(namespace, kafka.bootstrap_servers),
+        policy(namespace, "p", match={"groups": ["swapped-*"]}, mode="Enforce", delete={"maxPercent": 100}),
+    )
+    world.wait_ready("kconn", namespace, "main", "ClusterChanged")
+    blocked = wait_for(
+        lambda: (c := world.condition("kgp", namespace, "p", "DeletionBlocked")) and c["status"] == "True" and c
+    )
+    assert blocked["reason"] == "ClusterChanged"
+    assert "swapped-old" in groups.names()
+    world.server.kubectl("delete", "kconn", "main", "-n", namespace)
+    world.apply(connection(namespace, kafka.bootstrap_servers))
+    wait_for(lambda: "swapped-old" not in groups.names())
+
+
+class TestSecrets:
+    """Everything that can be wrong with credentials is a condition on the connection, and mends itself."""
+
+    def quickstart(self, world: World, secure_kafka: KafkaCluster, namespace: str) -> None:
+        """examples/quickstart.yaml as it stands, but for the address and the namespace."""
+        for document in yaml.safe_load_all((ROOT / "examples" / "quickstart.yaml").read_text()):
+            document["metadata"]["namespace"] = namespace
+            if document["kind"] == "KafkaConnection":
+                document["spec"]["bootstrapServers"] = secure_kafka.bootstrap_servers.split(",")
+            world.apply(document)
+
+    def secret(self, world: World, namespace: str, name: str, **values: str) -> None:
+        metadata = {"name": name, "namespace": namespace}
+        world.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values})
+
+    def test_from_no_secret_to_ready(self, world: World, secure_kafka: KafkaCluster, operator: RunningOperator) -> None:
+        """The ten-line example: each missing or wrong thing is named, and once all is right it becomes Ready."""
+        namespace = world.namespace("secrets")
+        self.quickstart(world, secure_kafka, namespace)
+        ready = world.wait_ready("kconn", namespace, "main", "SecretNotFound")
+        assert "Secret secrets/my-cluster-cluster-ca-cert does not exist" in ready["message"]
+        self.secret(world, namespace, "my-cluster-cluster-ca-cert", **{"ca.crt": "no certificate"})
+        self.secret(world, namespace, "hygiene", wrong_key=PASSWORD)
+        self._poke(world, namespace)
+        world.wait_ready("kconn", namespace, "main", "SecretKeyMissing")
+        self.secret(world, namespace, "hygiene", password="wrong-" + PASSWORD)
+        self._poke(world, namespace)
+        world.wait_ready("kconn", namespace, "main", "SecretInvalid")
+        self.secret(world, namespace, "my-cluster-cluster-ca-cert", **{"ca.crt": secure_kafka.ca_file.read_text()})
+        self._poke(world, namespace)
+        ready = world.wait_ready("kconn", namespace, "main", "AuthenticationFailed", 60)
+        assert "'hygiene'" in ready["message"]
+        self._allow(secure_kafka)
+        self.secret(world, namespace, "hygiene", password=PASSWORD)
+        self._poke(world, namespace)
+        world.wait_ready("kconn", namespace, "main", "Connected", 60)
+        world.wait_ready("kgp", namespace, "console-litter", "Succeeded", 30)
+        assert PASSWORD not in operator.log()
+        assert PASSWORD not in world.server.kubectl("get", "kconn,kgp,events", "-A", "-o", "yaml").stdout
+
+    def test_secret_that_may_not_be_read(self, world: World, secure_kafka: KafkaCluster) -> None:
+        """Where the operator may not read Secrets, the condition says which role to bind."""
+        namespace = world.namespace("forbidden", secrets=False)
+        self.quickstart(world, secure_kafka, namespace)
+        ready = world.wait_ready("kconn", namespace, "main", "SecretForbidden")
+        assert "bind the ClusterRole group-hygiene-secrets in namespace forbidden" in ready["message"]
+
+    def test_denied_permissions_are_named(self, world: World, secure_kafka: KafkaCluster) -> None:
+        """A denied group is that group's failure, by name; a list that Kafka filters silently is told as incomplete."""
+        namespace = world.namespace("denied")
+        self.secret(world, namespace, "my-cluster-cluster-ca-cert", **{"ca.crt": secure_kafka.ca_file.read_text()})
+        self.secret(world, namespace, "hygiene", password=PASSWORD)
+        self._allow(secure_kafka)
+        made = Groups(secure_kafka)
+        topic = made.topic("denied")
+        made.produce(topic)
+        made.abandoned("denied-open", topic)
+        made.abandoned("denied-secret", topic)
+        made.produce(topic)
+        made.admin.create_acls([_acl(ResourceType.GROUP, "denied-secret", ACLOperation.ALL, ACLPermissionType.DENY)])
+        self.quickstart(world, secure_kafka, namespace)
+        spec = {"match": {"groups": ["denied-*"]}, "mode": "Enforce", "delete": {"maxPercent": 100}}
+        world.apply(policy(namespace, "p", **spec))
+        ready = world.wait_ready("kgp", namespace, "p", "AuthorizationDenied", 40)
+        assert "denied-secret" in ready["message"]
+        wait_for(lambda: "denied-open" not in made.names(), 30)
+        assert "denied-secret" in made.names()
+        made.admin.create_acls(
+            [_acl(ResourceType.CLUSTER, "kafka-cluster", ACLOperation.DESCRIBE, ACLPermissionType.DENY)]
+        )
+        made.abandoned("denied-late", topic)
+        made.produce(topic)
+        ready = world.wait_ready("kgp", namespace, "p", "SnapshotIncomplete", 30)
+        assert "DESCRIBE on the cluster is denied" in ready["message"]
+        time.sleep(8)
+        assert "denied-late" in made.names(), "nothing is deleted on an incomplete snapshot"
+        made.close()
+
+    def _poke(self, world: World, namespace: str) -> None:
+        """An edit, so that the test need not wait for the back-off to run out."""
+        patch = f'{{"spec":{{"protect":["poke-{time.time()}"]}}}}'
+        world.server.kubectl("patch", "kconn", "main", "-n", namespace, "--type=merge", "-p", patch)
+
+    def _allow(self, secure_kafka: KafkaCluster) -> None:
+        admin = KafkaAdminClient(bootstrap_servers=secure_kafka.plaintext_bootstrap)
+        admin.create_acls(
+            [
+                _acl(ResourceType.CLUSTER, "kafka-cluster", ACLOperation.DESCRIBE),
+                _acl(ResourceType.GROUP, "*", ACLOperation.DESCRIBE),
+                _acl(ResourceType.GROUP, "*", ACLOperation.DELETE),
+                _acl(ResourceType.TOPIC, "*", ACLOperation.DESCRIBE),
+            ]
+        )
+        admin.close()
+
+
+def _acl(
+    kind: ResourceType, name: str, operation: ACLOperation, permission: ACLPermissionType = ACLPermissionType.ALLOW
+) -> ACL:
+    return ACL("User:hygiene", "*", operation, permission, ResourcePattern(kind, name))
+
+
+def test_few_status_writes_while_nothing_changes(world: World, kafka: KafkaCluster, quiet: Quiet) -> None:
+    """At an interval of 5 s, ten runs without news write each status at most once, as the API server counts it."""
+    time.sleep(max(0.0, 54 - (time.monotonic() - quiet.since)))
+    written = [
+        event
+        for event in world.server.audit_events()[quiet.requests :]
+        if event["verb"] == "patch" and event["objectRef"].get("namespace") == quiet.namespace
+    ]
+    names = [event["objectRef"]["resource"] for event in written]
+    assert len(names) == len(set(names)), names
+    lists = kafka.count_requests("LIST_GROUPS", client_id="group-hygiene", since=quiet.kafka)
+    assert min(lists.values()) >= 10
+
+
+def test_api_server_restart(world: World, kafka: KafkaCluster, groups: Groups, operator: RunningOperator) -> None:
+    """When the API server comes back, the operator goes on by itself, with what was applied since."""
+    namespace, topic = world.namespace("restart"), groups.topic("restart")
+    groups.produce(topic)
+    groups.abandoned("restart-old", topic)
+    groups.produce(topic)
+    world.server.stop_apiserver()
+    time.sleep(5)
+    world.server.start_apiserver()
+    world.apply(
+        connection(namespace, kafka.bootstrap_servers),
+        policy(namespace, "p", match={"groups": ["restart-*"]}, mode="Enforce", delete={"maxPercent": 100}),
+    )
+    wait_for(lambda: "restart-old" not in groups.names(), 60)
+    assert operator.process.poll() is None
+
+
+class TestProcess:
+    """Operators of their own: start, stop, flags."""
+
+    def test_without_backups_nothing_is_deleted(
+        self, world: World, kafka: KafkaCluster, groups: Groups, service_account: Path, tmp_path: Path
+    ) -> None:
+        """Without --allow-delete-without-backup an Enforce policy is blocked, and says which flag it would take."""
+        namespace, topic = world.namespace("no-backup"), groups.topic("no-backup")
+        groups.produce(topic)
+        groups.abandoned("no-backup-old", topic)
+        groups.produce(topic)
+        with ApiServer() as server:
+            other = World(server)
+            server.kubectl("apply", "-f", str(ROOT / "crds"))
+            server.kubectl("wait", "--for=condition=Established", "-f", str(ROOT / "crds"), "--timeout=30s")
+            other.namespace(namespace, secrets=False)
+            other.apply(
+                connection(namespace, kafka.bootstrap_servers),
+                policy(namespace, "p", match={"groups": ["no-backup-*"]}, mode="Enforce", delete={"maxPercent": 100}),
+            )
+            with running_operator(server.kubeconfig, tmp_path / "log") as process:
+                blocked = wait_for(
+                    lambda: (
+                        (c := other.condition("kgp", namespace, "p", "DeletionBlocked")) and c["status"] == "True" and c
+                    )
+                )
+                assert blocked["reason"] == "BackupUnavailable"
+                assert "--allow-delete-without-backup" in blocked["message"]
+                assert "no-backup-old" in groups.names()
+                assert process.stop(20) == 0
+            self._deletes_with_the_operator_stopped(other, namespace)
+
+    def _deletes_with_the_operator_stopped(self, world: World, namespace: str) -> None:
+        """With no operator running, a policy, a connection and their namespace can be deleted at once."""
+        world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace, "--timeout=5s")
+        assert "No resources found" in world.server.kubectl("get", "kgp,kconn", "-n", namespace).stderr
+        world.server.kubectl("delete", "namespace", namespace, "--wait=false")
+
+    def test_missing_kinds_end_it_at_once(self, tmp_path: Path) -> None:
+        """Without the CRDs the operator exits 1 with a sentence that says what to apply, and no traceback."""
+        with ApiServer() as server, running_operator(server.kubeconfig, tmp_path / "log") as process:
+            assert process.process.wait(20) == 1
+            assert "Apply the files in crds/ first" in process.log()
+            assert "Traceback" not in process.log()
+
+    def test_no_api_server_to_talk_to(self, tmp_path: Path) -> None:
+        """Without a kubeconfig or a pod it says so and exits 1."""
+        with running_operator(tmp_path / "none", tmp_path / "log") as process:
+            assert process.process.wait(20) == 1
+            assert "set KUBECONFIG" in process.log()
+            assert "Traceback" not in process.log()
