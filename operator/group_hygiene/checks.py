@@ -16,6 +16,7 @@ from group_hygiene.model import Evidence, Fault, Group, GroupState, GroupType, K
 from group_hygiene.policy import Action, Policy, Topics, Unprotect, format_duration
 
 OWN_PREFIX = "__group_hygiene"
+_NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PARTITION"
 
 Check = Callable[[Policy, Group, Evidence, datetime], Keep | None]
 
@@ -64,7 +65,12 @@ def streams(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> 
     """A Streams application's offsets belong to the state in its changelog topics; one without the other is loss."""
     if Unprotect.STREAMS in policy.match.unprotect:
         return None
-    if group.type is GroupType.STREAMS or group.id in evidence.protections.streams:
+    applications = evidence.protections.streams
+    if group.type is not GroupType.STREAMS and applications is None:
+        return Keep(
+            reasons.STREAMS, "the list of topics could not be read: any group may be a Kafka Streams application"
+        )
+    if group.type is GroupType.STREAMS or (applications is not None and group.id in applications):
         return Keep(reasons.STREAMS, "Kafka Streams application (match.unprotect: [Streams] to include)")
     return None
 
@@ -122,7 +128,7 @@ def simple(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> K
 def offsets_known(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """What a policy asks of the committed offsets must have been read, and read whole."""
     when = policy.when
-    if not (when.committed_none or when.topics or when.unchanged_for):
+    if not when.committed_none and when.topics is None and when.unchanged_for is None:
         return None
     if evidence.offsets is None:
         return Keep(reasons.OFFSETS_NOT_READ, "its committed offsets were not read")
@@ -187,7 +193,8 @@ def caught_up(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
         return Keep(reasons.LAG_UNKNOWN, f"whether records wait for it could not be read: {lag}")
     if any(not isinstance(behind, Fault) and behind > 0 for behind in lag.values()):
         return None
-    faults = [fault for fault in lag.values() if isinstance(fault, Fault)]
+    # A deleted topic has no end to compare with: no failure, and nothing that somebody could mend.
+    faults = [fault for fault in lag.values() if isinstance(fault, Fault) and fault.code != _NO_SUCH_TOPIC]
     if faults:
         return Keep(reasons.LAG_UNKNOWN, f"whether records wait for it could not be read: {faults[0]}")
     return Keep(reasons.CAUGHT_UP, "no records wait for it: a consumer of a silent topic looks just like this")

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from group_hygiene.errors import SpecError
 from group_hygiene.policy import Limits, Patterns, parse_duration, parse_limits
 
+_TIMEOUT_MIN, _TIMEOUT_MAX = timedelta(seconds=1), timedelta(minutes=10)
+
 
 class Mechanism(StrEnum):
     PLAIN = "PLAIN"
@@ -134,7 +136,9 @@ def parse_connection(obj: Mapping[str, Any]) -> Connection:
         generation=int(metadata.get("generation") or 0),
         protect=Patterns(spec.get("protect") or [], "spec.protect"),
         limits=None if not limits else parse_limits(limits, "spec.limits", Limits(10_000, 100)),
-        timeout=parse_duration((spec.get("scan") or {}).get("timeout", "30s"), "spec.scan.timeout"),
+        timeout=parse_duration(
+            (spec.get("scan") or {}).get("timeout", "30s"), "spec.scan.timeout", _TIMEOUT_MIN, _TIMEOUT_MAX
+        ),
         spec=spec,
     )
 
@@ -151,6 +155,8 @@ def _hidden(spec: Mapping[str, Any], field: str, read_secret: ReadSecret) -> Hid
 
 
 def _tls(spec: Mapping[str, Any], read_secret: ReadSecret) -> Tls:
+    if (spec.get("certificate") is None) != (spec.get("privateKey") is None):
+        raise SpecError("spec.tls.certificate and privateKey must be given together")
     return Tls(
         ca=_read(spec, "ca", read_secret),
         certificate=_read(spec, "certificate", read_secret),
@@ -167,6 +173,8 @@ def _sasl(spec: Mapping[str, Any], read_secret: ReadSecret) -> Sasl:
     oauth = spec.get("oauth")
     if (mechanism is Mechanism.OAUTHBEARER) != (oauth is not None):
         raise SpecError("spec.sasl.oauth must be given with mechanism OAUTHBEARER, and only with it")
+    if oauth is None and (spec.get("username") is None or spec.get("password") is None):
+        raise SpecError("spec.sasl.username and password must be given, unless the mechanism is OAUTHBEARER")
     return Sasl(
         mechanism=mechanism,
         username=spec.get("username"),

@@ -97,12 +97,12 @@ class Unchanged:
 class Protections:
     """What else says that a group is needed, for the whole cluster.
 
-    streams: ids that own topics named `<id>-*-changelog` or `<id>-*-repartition`.
+    streams: ids that own topics named `<id>-*-changelog` or `<id>-*-repartition`; None = topics could not be read.
     mirrored: ids that MirrorMaker 2 checkpoints name; None = this is a mirror target whose checkpoints were not read.
     claimed: id -> the Kubernetes object that names it (a KEDA ScaledObject, a Strimzi KafkaConnector).
     """
 
-    streams: frozenset[str] = frozenset()
+    streams: frozenset[str] | None = frozenset()
     mirrored: frozenset[str] | None = frozenset()
     claimed: Mapping[str, str] = field(default_factory=dict)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -20,8 +20,10 @@ from group_hygiene.model import Group, GroupState, GroupType
 
 E = TypeVar("E", bound=StrEnum)
 
-DURATION = re.compile(r"^([0-9]{1,5}(h|ms|m|s)){1,4}$")
+DURATION = re.compile(r"([0-9]{1,5}(h|ms|m|s)){1,4}")
 _UNITS = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_INTERVAL_MIN, _INTERVAL_MAX = timedelta(seconds=5), timedelta(hours=24)
+_UNCHANGED_MIN = timedelta(seconds=1)
 
 
 class Action(StrEnum):
@@ -46,17 +48,27 @@ class Unprotect(StrEnum):
     SHARE = "Share"
 
 
-def parse_duration(text: str, field: str) -> timedelta:
-    """A Go-style duration ("72h", "1h30m", "500ms") as a timedelta; SpecError names `field` if it is none."""
-    if not isinstance(text, str) or not DURATION.match(text):
+def parse_duration(
+    text: str, field: str, at_least: timedelta | None = None, at_most: timedelta | None = None
+) -> timedelta:
+    """A Go-style duration ("72h", "1h30m", "500ms") as a timedelta.
+
+    Raises SpecError, which names `field`, if it is none, or not within `at_least` and `at_most`.
+    """
+    if not isinstance(text, str) or not DURATION.fullmatch(text):
         raise SpecError(f"{field} must be a duration like 72h, 30m or 1h30m, not {text!r}")
     parts = re.findall(r"([0-9]+)(h|ms|m|s)", text)
-    return timedelta(milliseconds=sum(int(number) * _UNITS[unit] for number, unit in parts))
+    value = timedelta(milliseconds=sum(int(number) * _UNITS[unit] for number, unit in parts))
+    if at_least is not None and value < at_least:
+        raise SpecError(f"{field} must be at least {format_duration(at_least)}, not {text}")
+    if at_most is not None and value > at_most:
+        raise SpecError(f"{field} must be at most {format_duration(at_most)}, not {text}")
+    return value
 
 
 def format_duration(value: timedelta) -> str:
     """A timedelta as the shortest Go-style duration: 259200 s -> "72h", 90 s -> "1m30s", 0 -> "0s"."""
-    rest = int(value.total_seconds() * 1000)
+    rest = value // timedelta(milliseconds=1)
     out = ""
     for unit, size in _UNITS.items():
         count, rest = divmod(rest, size)
@@ -72,19 +84,25 @@ def pattern_to_regex(pattern: str, field: str = "pattern") -> str:
     """
     if not pattern:
         raise SpecError(f"{field} must not be empty")
-    out: list[str] = []
+    pieces = [""]
     characters = iter(pattern)
     for character in characters:
         if character == "\\":
             following = next(characters, "")
             if following not in ("*", "\\"):
                 raise SpecError(rf"{field} {pattern!r}: a backslash must be followed by * or \ (as in \*)")
-            out.append(re.escape(following))
+            pieces[-1] += following
         elif character == "*":
-            out.append(".*")
+            pieces.append("")
         else:
-            out.append(re.escape(character))
-    return "".join(out)
+            pieces[-1] += character
+    if len(pieces) == 1:
+        return re.escape(pieces[0])
+    first, *between, last = pieces
+    # Each piece between two stars at its first place, for good: `*a*a*a*a*b` with plain `.*` would try every
+    # combination of places, and hold up the whole process over one long group id.
+    found = "".join(f"(?>.*?{re.escape(piece)})" for piece in between if piece)
+    return f"{re.escape(first)}{found}.*{re.escape(last)}"
 
 
 class Patterns:
@@ -92,7 +110,10 @@ class Patterns:
 
     __slots__ = ("_match", "sources")
 
-    def __init__(self, patterns: Iterable[str], field: str = "patterns") -> None:
+    def __init__(self, patterns: Sequence[str], field: str = "patterns") -> None:
+        # A lone text is a list of one-character patterns to Python: `groups: abc-*` would match every group.
+        if not isinstance(patterns, list | tuple) or not all(isinstance(pattern, str) for pattern in patterns):
+            raise SpecError(f"{field} must be a list of texts")
         self.sources = tuple(patterns)
         regexes = [pattern_to_regex(p, f"{field}[{i}]") for i, p in enumerate(self.sources)]
         # \Z and not $: a group id may end in a newline. DOTALL: it may hold one anywhere.
@@ -103,6 +124,8 @@ class Patterns:
 
     def matching(self, group_id: str) -> str | None:
         """The first single pattern that matches, for messages."""
+        if not self.matches(group_id):
+            return None
         return next((p for p in self.sources if Patterns([p]).matches(group_id)), None)
 
     def __repr__(self) -> str:
@@ -210,7 +233,7 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
         generation=int(metadata.get("generation") or 0),
         connection_namespace=reference.get("namespace") or namespace,
         connection_name=reference.get("name") or "",
-        interval=parse_duration(spec.get("interval", "10m"), "spec.interval"),
+        interval=parse_duration(spec.get("interval", "10m"), "spec.interval", _INTERVAL_MIN, _INTERVAL_MAX),
         suspend=bool(spec.get("suspend", False)),
         mode=_enum(Mode, spec.get("mode", "DryRun"), "spec.mode"),
         match=match,
@@ -239,10 +262,18 @@ def _parse_match(spec: Mapping[str, Any], action: Action) -> Match:
         groups=Patterns(groups, "spec.match.groups"),
         exclude=Patterns(spec.get("exclude") or [], "spec.match.exclude"),
         states=frozenset(_enum(GroupState, s, "spec.match.states") for s in spec.get("states") or default_states),
-        types=frozenset(_enum(GroupType, t, "spec.match.types") for t in spec.get("types") or _DEFAULT_TYPES),
+        types=_types(spec.get("types") or _DEFAULT_TYPES),
         protocol_types=frozenset(protocol_types) if protocol_types else None,
         unprotect=frozenset(_enum(Unprotect, u, "spec.match.unprotect") for u in spec.get("unprotect") or ()),
     )
+
+
+def _types(values: Iterable[Any]) -> frozenset[GroupType]:
+    types = frozenset(_enum(GroupType, value, "spec.match.types") for value in values)
+    # What a type is that came after this program, nobody here knows: nothing may be decided about it.
+    if GroupType.UNKNOWN in types:
+        raise SpecError("spec.match.types must not hold Unknown")
+    return types
 
 
 def _parse_when(spec: Mapping[str, Any]) -> When:
@@ -252,7 +283,9 @@ def _parse_when(spec: Mapping[str, Any]) -> When:
     return When(
         committed_none=committed == "None",
         topics=_enum(Topics, topics, "spec.when.topics") if topics is not None else None,
-        unchanged_for=None if unchanged_for is None else parse_duration(unchanged_for, "spec.when.unchangedFor"),
+        unchanged_for=(
+            None if unchanged_for is None else parse_duration(unchanged_for, "spec.when.unchangedFor", _UNCHANGED_MIN)
+        ),
     )
 
 

@@ -50,7 +50,7 @@ _DELETE_BATCH = 20
 NO_BACKUP_MESSAGE = (
     "there is no place for backups yet: nothing is deleted unless the operator runs with --allow-delete-without-backup"
 )
-_UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT"})
+_UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
 
 
 class Clock(Protocol):
@@ -72,6 +72,12 @@ class Memory:
     unchanged: dict[tuple[str, str], dict[str, Unchanged]] = field(default_factory=dict)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     cluster_id: str | None = None
+
+    def look(
+        self, policy: Policy, before: Unchanged | None, print_: bytes, now: datetime, monotonic: float
+    ) -> Unchanged:
+        """What a look at an Empty group adds to what was seen of it before. Who looks only once may override this."""
+        return seen_again(before, print_, now, monotonic, policy.interval)
 
     def forget_all_but(self, policies: Iterable[Policy]) -> None:
         kept = {_memory_key(policy) for policy in policies}
@@ -131,7 +137,8 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     if context.memory.cluster_id is None:
         context.memory.cluster_id = cluster.id
     states, types = ((), ()) if full else _filters(policies)
-    listing = kafka_groups.list_groups(client, cluster, deadline, states, types)
+    # A broker that does not answer must not take the time that the groups of the others need.
+    listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
     selected = {
         policy.key: [group for group in listing.groups.values() if policy.match.selects(group)] for policy in policies
     }
@@ -142,7 +149,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     incomplete = _incomplete(cluster, listing.faults, kafka_cluster.read_cluster(client, deadline))
     snapshot = Snapshot(cluster, listing.groups, listing.faults, incomplete, listing.notes, clock.now())
     for policy in policies:
-        _forget_gone(context.memory, policy, snapshot)
+        _forget_used(context.memory, policy, snapshot)
     unfiltered = listing.groups if not states and not types else None
     deleting = any(
         verdict.matches
@@ -179,7 +186,7 @@ def _incomplete(cluster: Cluster, faults: Mapping[int, Fault], after: Cluster | 
 def _read_protections(context: Context, deadline: Deadline) -> Protections:
     topics = kafka_cluster.read_topics(context.client, deadline)
     if isinstance(topics, Fault):
-        return Protections(mirrored=None, claimed=context.claimed)
+        return Protections(streams=None, mirrored=None, claimed=context.claimed)
     streams = frozenset(
         prefix
         for topic in topics
@@ -187,7 +194,7 @@ def _read_protections(context: Context, deadline: Deadline) -> Protections:
         for prefix in _dash_prefixes(topic.rpartition("-")[0])
     )
     checkpoints = [topic for topic in topics if topic.endswith(CHECKPOINTS_SUFFIX)]
-    mirrored = context.memory.checkpoints.read(context.client.settings, checkpoints, deadline)
+    mirrored = context.memory.checkpoints.read(context.client, checkpoints, deadline)
     return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, context.claimed)
 
 
@@ -297,14 +304,19 @@ def _look_again(
                 seen.pop(group.id, None)
             elif offsets is not None and not isinstance(offsets, Fault):
                 print_ = fingerprint(group, offsets)
-                seen[group.id] = seen_again(seen.get(group.id), print_, now, monotonic, policy.interval)
+                seen[group.id] = context.memory.look(policy, seen.get(group.id), print_, now, monotonic)
 
 
-def _forget_gone(memory: Memory, policy: Policy, snapshot: Snapshot) -> None:
-    """Drop groups that a complete list no longer shows as Empty; an incomplete one proves nothing."""
-    seen = memory.unchanged.get(_memory_key(policy))
-    if seen and snapshot.complete:
-        for name in [name for name in seen if name not in snapshot.groups]:
+def _forget_used(memory: Memory, policy: Policy, snapshot: Snapshot) -> None:
+    """Drop groups that are listed as anything but Empty, whoever asked for such, and those that a complete list lacks.
+
+    `_look_again` never sees them: a Delete policy selects Empty groups only. An incomplete list proves nothing of what
+    it lacks.
+    """
+    seen = memory.unchanged.get(_memory_key(policy), {})
+    for name in list(seen):
+        group = snapshot.groups.get(name)
+        if snapshot.complete if group is None else group.state is not GroupState.EMPTY:
             del seen[name]
 
 

@@ -168,11 +168,22 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any
 
 
 def _telling(status: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a change of is news: not times, not how many groups were looked at, not why groups stay."""
+    """What a change of is news: not times, not how many groups were looked at, not why groups stay.
+
+    Messages count only where something is wrong: the others tell numbers that change with every scan.
+    """
     groups = status.get("groups") or {}
     return (
         status.get("observedGeneration"),
-        [(c["type"], c["status"], c["reason"], c["message"]) for c in status.get("conditions") or []],
+        [
+            (
+                c["type"],
+                c["status"],
+                c["reason"],
+                c["message"] if (c["type"], c["status"]) == ("Ready", "False") else "",
+            )
+            for c in status.get("conditions") or []
+        ],
         [groups.get(key) for key in ("matched", "due", "deleted", "failed", "total")],
         status.get("totals"),
         [entry["group"] for entry in status.get("sample") or [] if entry["verdict"] == "Match"],
@@ -213,7 +224,7 @@ def _reason_counts(plan: Plan, outcomes: Mapping[str, Outcome]) -> Counter[str]:
 
 def _sample(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
     """What matches first, in the order of deletion; then what is kept, a few of each reason before more of one."""
-    matched = [*plan.due, *(name for name in plan.matched if name not in set(plan.due))]
+    matched = plan.due or plan.matched
     by_reason: dict[str, list[str]] = {}
     for name, verdict in sorted(plan.verdicts.items()):
         if verdict.keep is not None:
@@ -221,7 +232,7 @@ def _sample(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]
     kept: list[str] = []
     for turn in range(SAMPLE_SIZE):
         kept += [names[turn] for _, names in sorted(by_reason.items()) if turn < len(names)]
-    return [_entry(plan.verdicts[name], outcomes.get(name)) for name in (matched + kept)[:SAMPLE_SIZE]]
+    return [_entry(plan.verdicts[name], outcomes.get(name)) for name in [*matched, *kept][:SAMPLE_SIZE]]
 
 
 def _entry(verdict: Verdict, outcome: Outcome | None) -> dict[str, Any]:

@@ -140,6 +140,9 @@ class ConnectionLoop:
                 self._wake.clear()
                 if not stopping.is_set():
                     wait = await asyncio.get_running_loop().run_in_executor(self._services.executor, self._run_safely)
+                if wait is None and self._wake.is_set():
+                    # Something of ours was applied while this round found nothing left.
+                    wait = 0.0
         finally:
             self._disconnect()
 
@@ -334,12 +337,18 @@ class ConnectionLoop:
     # What people see
 
     def _tell(self, plural: str, obj: Object, new: status.Status) -> None:
-        """Patch the status if the change is worth it. A conflict means an edit, whose event wakes us."""
-        old = obj.get("status") or {}
+        """Patch the status if the change is worth it; over an edit made meanwhile too, since what was done was done."""
+        api, old = self._services.api, obj.get("status") or {}
         if not status.needs_write(old, new, self._services.clock.now()):
             return
+        patch = status.merge_patch(old, new)
         try:
-            self._services.api.patch_status(plural, obj, status.merge_patch(old, new))
+            try:
+                api.patch_status(plural, obj, patch)
+            except Conflict:
+                fresh = api.get(plural, obj["metadata"]["namespace"], obj["metadata"]["name"])
+                if fresh["metadata"]["uid"] == obj["metadata"]["uid"]:
+                    api.patch_status(plural, fresh, patch)
         except (Conflict, NotFound):
             return
         self._services.metrics.status_written(plural)

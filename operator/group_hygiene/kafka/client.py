@@ -13,7 +13,7 @@ import socket
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import kafka.errors as kafka_errors
@@ -23,12 +23,13 @@ from kafka.net.selector import NetworkSelector
 from group_hygiene.connection import Mechanism, Settings, Tls
 from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError, SecretProblem, TLSFailed, Unreachable
 from group_hygiene.kafka.oauth import TokenProvider
+from group_hygiene.kafka.tls import trusting
 from group_hygiene.model import Fault
 
 log = logging.getLogger(__name__)
 
-# At DEBUG the library logs requests, and SASL PLAIN sends the password in one.
-logging.getLogger("kafka").setLevel(logging.WARNING)
+# At DEBUG the library logs requests, and SASL PLAIN sends the password in one. Above that it logs what it also raises.
+logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 Request = Any
 Response = Any
@@ -37,6 +38,7 @@ R = TypeVar("R")
 
 CLIENT_ID = "group-hygiene"
 _IN_FLIGHT_PER_BROKER = 4
+_ENDED_IN_SASL = "it ended the connection (wrong username, password or mechanism?)"
 _BACKOFF_START, _BACKOFF_CAP = 0.1, 2.0
 
 
@@ -97,7 +99,10 @@ class Client:
                 key, call = queue.pop()
                 try:
                     timeout_ms = max(1, int(deadline.left * 1000))
-                    answer = await self._manager.send(call.request, call.broker, request_timeout_ms=timeout_ms)
+                    sent = self._manager.send(call.request, call.broker, request_timeout_ms=timeout_ms)
+                    # Its own timeout starts only when the connection stands, which takes its time with a hung broker.
+                    # It is never sent later: the library drops what is overdue by then.
+                    answer = await self._manager.wait_for(sent, timeout_ms)
                     results[key] = answer if reduce is None else reduce(key, answer)
                 except kafka_errors.UnknownBrokerIdError as error:
                     self._manager.cluster.request_update()
@@ -142,13 +147,17 @@ def connect(settings: Settings, timeout: float | None = None) -> Client:
         config["sasl_oauth_token_provider"].token()  # the library would only log why there is none, and try again
     net = NetworkSelector(**config)
     manager = KafkaConnectionManager(net, **config)
+    deadline = Deadline(seconds)
     try:
         net.start()
-        manager.bootstrap(int(seconds * 1000))
+        _reach_one(manager, settings, config["ssl_context"], deadline)
+        manager.bootstrap(int(max(1.0, deadline.left) * 1000))
     except kafka_errors.KafkaError as error:
-        manager.close()
-        net.close()
-        raise _explain(settings, config["ssl_context"], error) from error
+        _end(manager, net)
+        raise _explain(settings, config["ssl_context"], [error]) from error
+    except HygieneError:
+        _end(manager, net)
+        raise
     return Client(manager, net, settings)
 
 
@@ -233,10 +242,7 @@ def _protocol(settings: Settings) -> str:
 
 
 def _ssl_context(tls: Tls) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cadata=tls.ca)
-    except ssl.SSLError as error:
-        raise SecretProblem("tls.ca must hold PEM certificates", "SecretInvalid") from error
+    context = trusting(tls.ca, "tls.ca")
     context.check_hostname = tls.verify_hostname
     if tls.certificate is not None and tls.private_key is not None:
         _load_client_certificate(context, tls.certificate, tls.private_key.reveal())
@@ -259,12 +265,54 @@ def _load_client_certificate(context: ssl.SSLContext, certificate: str, private_
         os.unlink(path)
 
 
-def _explain(settings: Settings, context: ssl.SSLContext | None, error: kafka_errors.KafkaError) -> HygieneError:
-    """Why connecting failed: the library only logs that, so ask each bootstrap server once more, with plain sockets."""
-    if isinstance(error, kafka_errors.SaslAuthenticationFailedError | kafka_errors.UnsupportedSaslMechanismError):
-        who = f"as {settings.sasl.username!r} " if settings.sasl and settings.sasl.username else ""
-        text = ", ".join(str(arg) for arg in error.args) or type(error).__name__
-        return AuthenticationFailed(f"the broker refuses to authenticate {who}by SASL: {text}")
+def _end(manager: KafkaConnectionManager, net: NetworkSelector) -> None:
+    manager.close()
+    net.close()
+
+
+def _reach_one(
+    manager: KafkaConnectionManager, settings: Settings, context: ssl.SSLContext | None, deadline: Deadline
+) -> None:
+    """Connect to the bootstrap servers side by side until one lets us in; raises why none does.
+
+    The library's own bootstrap would try again until its time is up, whatever the reason, and only log that.
+    """
+    failures: list[kafka_errors.KafkaError] = []
+
+    async def reach(broker: Any) -> bool:
+        connection = manager.get_connection(broker.node_id, timeout_ms=deadline.left * 1000)
+        try:
+            await connection
+        except kafka_errors.KafkaError as error:
+            # Over TLS the library loses the broker's refusal: the connection ends in the same moment. But when the
+            # versions were exchanged, what the broker ended was the authentication.
+            in_sasl = settings.sasl is not None and connection.broker_version is not None
+            ended = in_sasl and not isinstance(error, kafka_errors.BrokerResponseError)
+            failures.append(kafka_errors.SaslAuthenticationFailedError(_ENDED_IN_SASL) if ended else error)
+            return False
+        return True
+
+    async def reach_all() -> bool:
+        attempts = [manager.call_soon(reach, broker) for broker in manager.cluster.bootstrap_brokers()]
+        for attempt in attempts:
+            if await attempt:
+                return True
+        return False
+
+    if not manager.run(reach_all):
+        raise _explain(settings, context, failures)
+
+
+def _explain(
+    settings: Settings, context: ssl.SSLContext | None, errors: Sequence[kafka_errors.KafkaError]
+) -> HygieneError:
+    """Why connecting failed, in the words of whoever refused; what the library can't tell, plain sockets find out."""
+    refused = (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
+    for error in errors:
+        if isinstance(error, refused):
+            who = f"as {settings.sasl.username!r} " if settings.sasl and settings.sasl.username else ""
+            text = ", ".join(str(arg) for arg in error.args) or type(error).__name__
+            return AuthenticationFailed(f"the broker refuses to authenticate {who}by SASL: {text}")
     problems: list[str] = []
     for server in settings.bootstrap_servers:
         problem = _probe(server, context)

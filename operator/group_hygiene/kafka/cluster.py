@@ -76,6 +76,17 @@ def missing_topics(client: Client, topics: Iterable[str], deadline: Deadline) ->
     return frozenset(topic.name for topic in answer.topics if topic.error_code == _UNKNOWN_TOPIC)
 
 
+def topic_ids(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, str] | Fault:
+    """Each topic -> its id (KIP-516), another one once it was made anew; empty below 2.8. A Fault if one is missing."""
+    answer = _metadata(client, sorted(set(topics)), deadline)
+    if isinstance(answer, Fault):
+        return answer
+    for topic in answer.topics:
+        if topic.error_code:
+            return Fault(_topic_fault(topic.error_code).code, f"topic {topic.name}")
+    return {topic.name: str(topic.topic_id or "") for topic in answer.topics}
+
+
 def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple[str, ...] | Fault:
     """Topics with data on the brokers' disks that Metadata does not show us, by DescribeLogDirs of all topics.
 
@@ -155,7 +166,8 @@ def _cluster_operations(client: Client, deadline: Deadline) -> frozenset[int] | 
         return answer
     if getattr(answer, "error_code", 0):
         return fault_of_code(answer.error_code)
-    return frozenset(answer.authorized_operations or _UNKNOWN_OPERATIONS)
+    operations = answer.authorized_operations
+    return _UNKNOWN_OPERATIONS if operations is None else frozenset(operations)
 
 
 def _topic_fault(code: int) -> Fault:

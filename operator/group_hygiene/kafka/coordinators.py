@@ -38,7 +38,8 @@ def ask(
     """Put `question` to the coordinator of each group. `groups`: id -> coordinator as last known, None = look it up.
 
     A request that fails as a whole is split in halves until the group that spoils it stands alone. Retriable failures
-    are asked again until the deadline, at a coordinator looked up anew; with `retry` False each group is asked once.
+    are asked again until the deadline, at a coordinator looked up anew; with `retry` False each group is asked once,
+    and nothing is split.
     """
     coordinators: dict[str, int | None] = dict(groups)
 
@@ -61,17 +62,17 @@ def ask(
             for broker, members in by_broker.items()
             for start in range(0, len(members), question.chunk)
         ]
-        results.update(_ask_chunks(client, chunks, question, deadline))
+        results.update(_ask_chunks(client, chunks, question, deadline, split=retry))
         for group, answer in results.items():
             if isinstance(answer, Fault) and answer.code in _MOVED:
                 coordinators[group] = None
         return results
 
-    return retrying(groups, attempt, deadline) if retry else attempt(list(groups))
+    return retrying(groups, attempt, deadline if retry else Deadline(0))
 
 
 def _ask_chunks(
-    client: Client, chunks: list[tuple[int, tuple[str, ...]]], question: Question, deadline: Deadline
+    client: Client, chunks: list[tuple[int, tuple[str, ...]]], question: Question, deadline: Deadline, split: bool
 ) -> dict[str, Any]:
     results: dict[str, Any] = {}
     while chunks:
@@ -81,7 +82,7 @@ def _ask_chunks(
         for (broker, members), answer in answers.items():
             if not isinstance(answer, Fault):
                 results.update(answer)
-            elif answer.retriable or len(members) == 1:
+            elif answer.retriable or len(members) == 1 or not split:
                 results.update(dict.fromkeys(members, answer))
             else:
                 half = len(members) // 2

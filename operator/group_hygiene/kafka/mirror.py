@@ -7,13 +7,13 @@ The record key of a checkpoint begins with the group id (org.apache.kafka.connec
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import kafka.errors as kafka_errors
 from kafka import KafkaConsumer, TopicPartition
 
-from group_hygiene.connection import Settings
-from group_hygiene.kafka.client import Deadline, fault_of, library_config
+from group_hygiene.kafka.client import Client, Deadline, fault_of, library_config
+from group_hygiene.kafka.cluster import topic_ids
 from group_hygiene.model import Fault
 
 CHECKPOINTS_SUFFIX = ".checkpoints.internal"
@@ -23,30 +23,33 @@ class Checkpoints:
     """Remembers what was read, so that each look costs only what is new. Ids are kept for good: too many is safe."""
 
     def __init__(self) -> None:
-        self._positions: dict[TopicPartition, int] = {}
+        self._positions: dict[tuple[str, TopicPartition], int] = {}
         self._groups: set[str] = set()
 
-    def read(self, settings: Settings, topics: Iterable[str], deadline: Deadline) -> frozenset[str] | Fault:
+    def read(self, client: Client, topics: Iterable[str], deadline: Deadline) -> frozenset[str] | Fault:
         """All group ids named by checkpoints up to the topics' ends, or the Fault that kept us from reading them."""
         wanted = sorted(topic for topic in topics if topic.endswith(CHECKPOINTS_SUFFIX))
         if not wanted:
             return frozenset()
+        ids = topic_ids(client, wanted, deadline)
+        if isinstance(ids, Fault):
+            return ids
         try:
             consumer = KafkaConsumer(
-                **library_config(settings), group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
+                **library_config(client.settings), group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
             )
         except kafka_errors.KafkaError as error:
             return fault_of(error)
         try:
-            return self._read(consumer, wanted, deadline)
+            return self._read(consumer, ids, deadline)
         except kafka_errors.KafkaError as error:
             return fault_of(error)
         finally:
             consumer.close()
 
-    def _read(self, consumer: KafkaConsumer, topics: list[str], deadline: Deadline) -> frozenset[str] | Fault:
+    def _read(self, consumer: KafkaConsumer, ids: Mapping[str, str], deadline: Deadline) -> frozenset[str] | Fault:
         partitions: list[TopicPartition] = []
-        for topic in topics:
+        for topic in ids:
             found = consumer.partitions_for_topic(topic)
             if not found:
                 return Fault("UNKNOWN_TOPIC_OR_PARTITION", f"topic {topic}")
@@ -54,15 +57,15 @@ class Checkpoints:
         ends = consumer.end_offsets(partitions)
         consumer.assign(partitions)
         for partition in partitions:
-            start = self._positions.get(partition, 0)
-            # An end before our position: the topic was made anew, so all of it is unread.
+            # A topic that was made anew is unread: its id tells, and below 2.8 an end before our position.
+            start = self._positions.get((ids[partition.topic], partition), 0)
             consumer.seek(partition, start if start <= ends[partition] else 0)
         while any(consumer.position(partition) < ends[partition] for partition in partitions):
             if deadline.left <= 0:
-                return Fault("REQUEST_TIMED_OUT", f"reading {', '.join(topics)} took too long", retriable=True)
+                return Fault("REQUEST_TIMED_OUT", f"reading {', '.join(ids)} took too long", retriable=True)
             for records in consumer.poll(timeout_ms=200).values():
                 self._groups.update(group for record in records if (group := _group_of(record.key)) is not None)
-        self._positions.update({partition: consumer.position(partition) for partition in partitions})
+        self._positions.update({(ids[p.topic], p): consumer.position(p) for p in partitions})
         return frozenset(self._groups)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 import time
 
@@ -11,6 +10,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from group_hygiene.connection import OAuth
 from group_hygiene.errors import AuthenticationFailed
+from group_hygiene.kafka.tls import trusting
 
 _RENEW_BEFORE_S = 30.0
 _TIMEOUT_S = 10.0
@@ -24,7 +24,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._token = ""
         self._renew_at = 0.0
-        context = ssl.create_default_context(cadata=oauth.ca) if oauth.ca else ssl.create_default_context()
+        context = trusting(oauth.ca, "sasl.oauth.ca")
         self._http = urllib3.PoolManager(ssl_context=context, retries=False, timeout=_TIMEOUT_S)
 
     def token(self) -> str:

@@ -1,4 +1,4 @@
-"""Offsets: what groups committed (KIP-88, KIP-447, KIP-709) and where partitions end."""
+"""Offsets: what groups committed (KIP-88, KIP-447, KIP-709) and where partitions begin and end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from group_hygiene.model import CommittedOffset, Fault, Offsets, Partition
 # Groups per OffsetFetch: large enough that the round trip does not count, small enough that answers don't pile up.
 _FETCH_CHUNK = 500
 _PARTITION_CHUNK = 5_000
-_LATEST = -1
+_LATEST, _EARLIEST = -1, -2
 
 
 def committed_offsets(
@@ -81,6 +81,17 @@ def _offsets_of(row: Any) -> Offsets | Fault:
 
 def end_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
     """The offset after the last record that a read_uncommitted consumer can see (high watermark), of each partition."""
+    return _list_offsets(client, partitions, deadline, _LATEST)
+
+
+def start_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
+    """The offset of the first record that retention or DeleteRecords left (log start), of each partition."""
+    return _list_offsets(client, partitions, deadline, _EARLIEST)
+
+
+def _list_offsets(
+    client: Client, partitions: Iterable[Partition], deadline: Deadline, timestamp: int
+) -> dict[Partition, int | Fault]:
     wanted = sorted(set(partitions))
 
     def attempt(left: list[Partition]) -> dict[Partition, int | Fault]:
@@ -96,7 +107,7 @@ def end_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadl
             else:
                 by_leader.setdefault(leader, []).append(partition)
         calls = {
-            (leader, start): Call(leader, _list_offsets_request(members[start : start + _PARTITION_CHUNK]))
+            (leader, start): Call(leader, _list_offsets_request(members[start : start + _PARTITION_CHUNK], timestamp))
             for leader, members in by_leader.items()
             for start in range(0, len(members), _PARTITION_CHUNK)
         }
@@ -113,11 +124,11 @@ def end_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadl
     return retrying(wanted, attempt, deadline)
 
 
-def _list_offsets_request(partitions: list[Partition]) -> Any:
+def _list_offsets_request(partitions: list[Partition], timestamp: int) -> Any:
     topic_class = ListOffsetsRequest.ListOffsetsTopic
     partition_class = topic_class.ListOffsetsPartition
     topics = [
-        topic_class(name=name, partitions=[partition_class(partition_index=p, timestamp=_LATEST) for p in indexes])
+        topic_class(name=name, partitions=[partition_class(partition_index=p, timestamp=timestamp) for p in indexes])
         for name, indexes in _by_topic(partitions).items()
     ]
     return ListOffsetsRequest(isolation_level=0, topics=topics, min_version=1)

@@ -1,0 +1,20 @@
+"""One real API server for all tests of this folder, with the project's kinds installed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.kubernetes import ApiServer
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def api_server() -> Iterator[ApiServer]:
+    """An API server with the CRDs of crds/ established, and an empty namespace `kafka`."""
+    with ApiServer() as server:
+        server.kubectl("apply", "-f", str(ROOT / "crds"))
+        server.kubectl("wait", "--for=condition=Established", "-f", str(ROOT / "crds"), "--timeout=30s")
+        server.kubectl("create", "namespace", "kafka")
+        yield server

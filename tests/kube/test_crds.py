@@ -1,0 +1,717 @@
+"""The CRDs on a real API server: what it accepts, refuses and fills in, and what kubectl shows of it.
+
+One defect per bad case, and exactly one complaint about it: a user who makes one mistake must read one sentence.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.client import ApiException, CustomObjectsApi
+from kubernetes.config import new_client_from_config
+
+from sandbox.kubernetes import ApiServer
+
+Object = dict[str, Any]
+Patch = dict[str, Any]
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
+PLURALS = {"KafkaConnection": "kafkaconnections", "GroupPolicy": "grouppolicies"}
+
+SECRET = {"name": "hygiene", "key": "password"}
+OAUTH = {"tokenEndpoint": "https://sso.example.com/token", "clientId": "hygiene", "clientSecret": SECRET}
+SCRAM = {"mechanism": "SCRAM-SHA-512", "username": "hygiene", "password": SECRET}
+DELETE = {"action": "Delete", "when": {"unchangedFor": "72h"}}
+
+# What the API server adds when an error of type, enum, length or presence kept it from looking at the rules in CEL.
+_NOT_CHECKED = "some validation rules were not checked because the object was invalid"
+
+
+def merged(base: Object, patch: Patch) -> Object:
+    """RFC 7396: None takes a field away, mappings merge, all else replaces."""
+    result = dict(base)
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = merged(result[key], value)
+        else:
+            result[key] = value
+    return result
+
+
+def a_policy(spec: Patch, name: str = "candidate") -> Object:
+    """The smallest Alert policy, with `spec` merged into its spec."""
+    base = {"connectionRef": {"name": "main"}, "match": {"groups": ["a"]}, "action": "Alert"}
+    return _object("GroupPolicy", name, merged(base, spec))
+
+
+def a_connection(spec: Patch, name: str = "candidate") -> Object:
+    """The smallest connection, with `spec` merged into its spec."""
+    return _object("KafkaConnection", name, merged({"bootstrapServers": ["a:9092"]}, spec))
+
+
+def _object(kind: str, name: str, spec: Object) -> Object:
+    metadata = {"name": name, "namespace": "kafka"}
+    return {"apiVersion": "grouphygiene.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+@pytest.fixture(scope="module")
+def api(api_server: ApiServer) -> Iterator[CustomObjectsApi]:
+    """The API server without kubectl in between, which would take a tenth of a second for each of the cases."""
+    with new_client_from_config(str(api_server.kubeconfig)) as client:
+        yield CustomObjectsApi(client)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leave_nothing(api_server: ApiServer) -> Iterator[None]:
+    """Other modules share the API server, and must not meet the examples there."""
+    yield
+    api_server.kubectl("delete", "group-hygiene", "--all", "-n", "kafka")
+
+
+def accepted(api: CustomObjectsApi, candidate: Object) -> Object:
+    """The object as the API server would store it."""
+    place = ("grouphygiene.io", "v1alpha1", "kafka", PLURALS[candidate["kind"]])
+    stored: Object = api.create_namespaced_custom_object(*place, candidate, dry_run="All", field_validation="Strict")
+    return stored
+
+
+def complaints(api: CustomObjectsApi, candidate: Object) -> list[str]:
+    """What the API server says against it, one text for each thing that it complains about; empty = accepted."""
+    try:
+        accepted(api, candidate)
+    except ApiException as refusal:
+        status = json.loads(refusal.body)
+        causes = (status.get("details") or {}).get("causes") or [
+            {"field": status["reason"], "message": status["message"]}
+        ]
+        said = [f"{cause['field']}: {cause['message']}" for cause in causes]
+        return [text for text in said if _NOT_CHECKED not in text]
+    return []
+
+
+def stored_crd(api_server: ApiServer, plural: str) -> Object:
+    """The CRD as the API server has it."""
+    crd: Object = json.loads(api_server.kubectl("get", "crd", f"{plural}.grouphygiene.io", "-o", "json").stdout)
+    return crd
+
+
+def schema_of(api_server: ApiServer, plural: str) -> Object:
+    schema: Object = stored_crd(api_server, plural)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema
+
+
+def fields(schema: Object, path: str = "") -> Iterator[tuple[str, Object]]:
+    """Every named field below a schema, lists and maps included, with its path."""
+    for name, child in schema.get("properties", {}).items():
+        yield f"{path}.{name}", child
+        yield from fields(child, f"{path}.{name}")
+    for inside in ("items", "additionalProperties"):
+        if inside in schema:
+            yield from fields(schema[inside], path)
+
+
+# --- what is accepted
+
+
+@pytest.mark.parametrize("file", [pytest.param(path, id=str(path.relative_to(ROOT / "examples"))) for path in EXAMPLES])
+def test_example_is_accepted(api_server: ApiServer, file: Path) -> None:
+    """Everything under examples/ can be applied as it is, without an unknown field."""
+    dry = api_server.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(file))
+    done = api_server.kubectl("apply", "--validate=strict", "-f", str(file))
+    assert "grouphygiene.io/" in dry.stdout
+    assert "grouphygiene.io/" in done.stdout
+
+
+def test_examples_fit_together(api_server: ApiServer) -> None:
+    """A policy of examples/ names a connection of examples/, in the same namespace."""
+    api_server.kubectl("apply", "--recursive", "-f", str(ROOT / "examples"))
+    found = json.loads(api_server.kubectl("get", "group-hygiene", "-n", "kafka", "-o", "json").stdout)["items"]
+    connections = {item["metadata"]["name"] for item in found if item["kind"] == "KafkaConnection"}
+    named = {item["spec"]["connectionRef"]["name"] for item in found if item["kind"] == "GroupPolicy"}
+    assert named
+    assert named <= connections
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({}, id="alert-without-when"),
+        pytest.param({"when": {"committed": "None"}}, id="alert-committed"),
+        pytest.param({"when": {"topics": "AllDeleted"}}, id="alert-topics"),
+        pytest.param({"when": {"unchangedFor": "1s"}}, id="alert-unchanged"),
+        pytest.param({"mode": "Enforce"}, id="alert-enforce"),
+        pytest.param({"match": {"types": ["Share"], "unprotect": ["Share"], "states": ["Stable"]}}, id="alert-share"),
+        pytest.param(DELETE, id="delete"),
+        pytest.param({**DELETE, "delete": {"maxPerRun": 10000, "maxPercent": 100}}, id="delete-limits-highest"),
+        pytest.param({**DELETE, "delete": {"maxPerRun": 1, "maxPercent": 1}}, id="delete-limits-lowest"),
+        pytest.param({**DELETE, "match": {"states": ["Empty", "Dead"]}}, id="delete-empty-and-dead"),
+        pytest.param({**DELETE, "match": {"types": ["Streams"], "unprotect": ["Streams"]}}, id="delete-streams"),
+        pytest.param(
+            {"action": "Delete", "when": {"committed": "None", "topics": "SomeDeleted", "unchangedFor": "1h30m"}},
+            id="delete-all-conditions",
+        ),
+        pytest.param({"match": {"groups": ["*"]}}, id="pattern-everything"),
+        pytest.param({"match": {"groups": [r"a\*b"]}}, id="pattern-literal-star"),
+        pytest.param({"match": {"groups": [r"a\\", r"\\*"]}}, id="pattern-literal-backslash"),
+        pytest.param({"match": {"groups": ["a.[b]$ (ü)\n"]}}, id="pattern-anything-else-is-literal"),
+        pytest.param({"match": {"protocolTypes": [""]}}, id="protocol-type-of-simple-groups"),
+        pytest.param({"interval": "5s"}, id="interval-shortest"),
+        pytest.param({"interval": "24h"}, id="interval-longest"),
+        pytest.param({"interval": "1h30m10s500ms"}, id="interval-all-units"),
+        pytest.param({"suspend": True}, id="suspended"),
+        pytest.param({"connectionRef": {"namespace": "other"}}, id="connection-elsewhere"),
+    ],
+)
+def test_policy_is_accepted(api: CustomObjectsApi, spec: Patch) -> None:
+    """No rule refuses what the descriptions allow."""
+    assert complaints(api, a_policy(spec)) == []
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({}, id="plaintext"),
+        pytest.param({"bootstrapServers": ["10.0.0.1:65535", "a_b.c-d.:1", "[2001:db8::1]:9092"]}, id="addresses"),
+        pytest.param({"tls": {}}, id="tls-with-the-systems-authorities"),
+        pytest.param({"tls": {"ca": SECRET, "verifyHostname": False}}, id="tls-any-host"),
+        pytest.param({"tls": {"certificate": SECRET, "privateKey": SECRET}}, id="tls-client-certificate"),
+        pytest.param({"sasl": SCRAM}, id="scram-sha-512"),
+        pytest.param({"sasl": {**SCRAM, "mechanism": "SCRAM-SHA-256"}}, id="scram-sha-256"),
+        pytest.param({"sasl": {**SCRAM, "mechanism": "PLAIN"}}, id="plain"),
+        pytest.param({"sasl": {"mechanism": "OAUTHBEARER", "oauth": OAUTH}}, id="oauth"),
+        pytest.param(
+            {
+                "sasl": {
+                    "mechanism": "OAUTHBEARER",
+                    "oauth": {**OAUTH, "tokenEndpoint": "http://sso:8080", "scope": "a b", "ca": SECRET},
+                }
+            },
+            id="oauth-all-fields",
+        ),
+        pytest.param({"tls": {"ca": {"name": "a.b-c", "key": "..2024_a-b.crt"}}}, id="secret-names"),
+        pytest.param({"protect": ["*"]}, id="protect-everything"),
+        pytest.param({"limits": {"maxPerRun": 1}}, id="limits-one-only"),
+        pytest.param({"scan": {"timeout": "1s"}}, id="timeout-shortest"),
+        pytest.param({"scan": {"timeout": "10m"}}, id="timeout-longest"),
+    ],
+)
+def test_connection_is_accepted(api: CustomObjectsApi, spec: Patch) -> None:
+    """No rule refuses what the descriptions allow."""
+    assert complaints(api, a_connection(spec)) == []
+
+
+# Four bytes a character: what costs the rules the most.
+_WIDEST = ["\N{GRINNING FACE}" * 255] * 64
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        pytest.param(a_policy({"match": {"groups": _WIDEST, "exclude": _WIDEST}}), id="policy"),
+        pytest.param(
+            a_connection({"protect": _WIDEST, "bootstrapServers": ["a" * 250 + ":9092"] * 32}), id="connection"
+        ),
+    ],
+)
+def test_largest_object_fits_the_rules_budget(api: CustomObjectsApi, candidate: Object) -> None:
+    """Rules that are too expensive for the longest lists pass when installed and fail when used."""
+    assert complaints(api, candidate) == []
+
+
+# --- what is refused
+
+
+def match(**fields: Any) -> Patch:
+    return {"match": fields}
+
+
+def when(**fields: Any) -> Patch:
+    return {"when": fields}
+
+
+def delete(**limits: Any) -> Patch:
+    return {**DELETE, "delete": limits}
+
+
+def servers(*addresses: str) -> Patch:
+    return {"bootstrapServers": list(addresses)}
+
+
+def ca(name: str, key: str) -> Patch:
+    return {"tls": {"ca": {"name": name, "key": key}}}
+
+
+def scram(**fields: Any) -> Patch:
+    return {"sasl": {**SCRAM, **fields}}
+
+
+def bearer(**fields: Any) -> Patch:
+    return {"sasl": {"mechanism": "OAUTHBEARER", "oauth": OAUTH, **fields}}
+
+
+def oauth(**fields: Any) -> Patch:
+    return bearer(oauth={**OAUTH, **fields})
+
+
+BACKSLASH = r"must have \* or \\ after each backslash"
+DURATION = "must be a duration like"
+ADDRESS = "must be one host:port"
+URL = "must be an http or https URL"
+UNCHANGED_MISSING = "spec.when.unchangedFor: .* must be given with action Delete"
+STATES_IN_USE = "spec.match.states: .* must hold only Empty and Dead with action Delete"
+NO_SHARE = "spec.match.types: .* must not hold Share with action Delete"
+TOGETHER = "certificate and privateKey must be given together"
+LOGIN = "username and password must be given"
+NO_LOGIN = "username and password must not be given with mechanism OAUTHBEARER"
+ONLY_BEARER = "oauth must be given with mechanism OAUTHBEARER, and only with it"
+
+LOGIN_WITHOUT_PASSWORD: Patch = {"sasl": {"mechanism": "PLAIN", "username": "a"}}
+LOGIN_WITHOUT_USERNAME: Patch = {"sasl": {"mechanism": "PLAIN", "password": SECRET}}
+OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clientId": "a"})
+
+
+@pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        pytest.param({"idleFor": "72h"}, 'unknown field "spec.idleFor"', id="unknown-field"),
+        pytest.param(when(unchangedfor="72h"), 'unknown field "spec.when.unchangedfor"', id="unknown-case"),
+        pytest.param({"connectionRef": None}, "spec.connectionRef: Required value", id="ref-missing"),
+        pytest.param({"connectionRef": {"name": None}}, "connectionRef.name: Required value", id="ref-nameless"),
+        pytest.param({"connectionRef": {"name": ""}}, "must be the name of an object", id="ref-name-empty"),
+        pytest.param({"connectionRef": {"name": "kafka/main"}}, "must be the name of an object", id="ref-with-slash"),
+        pytest.param({"connectionRef": {"namespace": ""}}, "must be the name of a namespace", id="ref-namespace-empty"),
+        pytest.param({"action": None}, "spec.action: Required value", id="action-missing"),
+        pytest.param({"action": "delete"}, 'spec.action: Unsupported value: "delete"', id="action-lower-case"),
+        pytest.param({"mode": "dryRun"}, 'spec.mode: Unsupported value: "dryRun"', id="mode-lower-case"),
+        pytest.param({"mode": "Off"}, '"DryRun", "Enforce"', id="mode-unknown"),
+        pytest.param({"suspend": "yes"}, "spec.suspend: .* must be of type boolean", id="suspend-as-text"),
+        pytest.param({"interval": "4s"}, "spec.interval: .* must be at least 5s", id="interval-too-short"),
+        pytest.param({"interval": "4999ms"}, "spec.interval: .* must be at least 5s", id="interval-just-too-short"),
+        pytest.param({"interval": "24h1s"}, "spec.interval: .* must be at most 24h", id="interval-too-long"),
+        pytest.param({"interval": "7d"}, f"spec.interval: .* {DURATION}", id="interval-in-days"),
+        pytest.param({"interval": "10"}, f"spec.interval: .* {DURATION}", id="interval-without-unit"),
+        pytest.param({"interval": 600}, "spec.interval: .* must be of type string", id="interval-as-number"),
+        pytest.param({"interval": "1.5h"}, f"spec.interval: .* {DURATION}", id="interval-with-fraction"),
+        pytest.param({"interval": ""}, f"spec.interval: .* {DURATION}", id="interval-empty"),
+        pytest.param({"interval": "-10m"}, f"spec.interval: .* {DURATION}", id="interval-negative"),
+        pytest.param({"interval": "10m\n"}, f"spec.interval: .* {DURATION}", id="interval-with-line-end"),
+        pytest.param({"interval": "1h" * 5}, f"spec.interval: .* {DURATION}", id="interval-five-parts"),
+        pytest.param({"match": None}, "spec.match: Required value", id="match-missing"),
+        pytest.param({"match": {"groups": None}}, "spec.match.groups: Required value", id="match-empty"),
+        pytest.param(match(groups=[]), "spec.match.groups: .* must hold at least one pattern", id="groups-none"),
+        pytest.param(match(groups="a"), "spec.match.groups: .* must be of type array", id="groups-as-text"),
+        pytest.param(match(groups=["a"] * 65), "spec.match.groups: Too many", id="groups-too-many"),
+        pytest.param(match(groups=[""]), r"spec.match.groups\[0\]: .* must not be empty", id="pattern-empty"),
+        pytest.param(match(groups=["a", r"a\d"]), rf"spec.match.groups\[1\]: .* {BACKSLASH}", id="pattern-regex"),
+        pytest.param(match(groups=["a\\"]), BACKSLASH, id="pattern-ends-in-backslash"),
+        pytest.param(match(groups=["\\\\\\"]), BACKSLASH, id="pattern-odd-backslashes"),
+        pytest.param(match(groups=["a" * 256]), r"spec.match.groups\[0\]: Too long", id="pattern-too-long"),
+        pytest.param(match(exclude=[""]), r"spec.match.exclude\[0\]: .* must not be empty", id="exclude-empty"),
+        pytest.param(match(exclude=[r"\x"]), rf"spec.match.exclude\[0\]: .* {BACKSLASH}", id="exclude-regex"),
+        pytest.param(match(exclude=["a"] * 65), "spec.match.exclude: Too many", id="exclude-too-many"),
+        pytest.param(match(states=["EMPTY"]), r"spec.match.states\[0\]: Unsupported value", id="state-unknown"),
+        pytest.param(match(states=["Empty", "Empty"]), r"spec.match.states\[1\]: Duplicate value", id="state-twice"),
+        pytest.param(match(types=["Unknown"]), r"spec.match.types\[0\]: Unsupported value", id="type-unknown"),
+        pytest.param(match(types=["Classic"] * 2), r"spec.match.types\[1\]: Duplicate value", id="type-twice"),
+        pytest.param(match(protocolTypes=["a"] * 17), "match.protocolTypes: Too many", id="protocol-types-too-many"),
+        pytest.param(match(protocolTypes=["a" * 65]), r"protocolTypes\[0\]: Too long", id="protocol-type-too-long"),
+        pytest.param(match(unprotect=["All"]), r"match.unprotect\[0\]: Unsupported value", id="unprotect-unknown"),
+        pytest.param(match(unprotect=["Share"] * 2), r"match.unprotect\[1\]: Duplicate value", id="unprotect-twice"),
+        pytest.param({"when": {}}, "spec.when: .* must name at least one condition", id="when-empty"),
+        pytest.param(when(committed="Some"), "spec.when.committed: Unsupported value", id="committed-unknown"),
+        pytest.param(when(topics="None"), "spec.when.topics: Unsupported value", id="topics-unknown"),
+        pytest.param(when(unchangedFor="3d"), f"spec.when.unchangedFor: .* {DURATION}", id="unchanged-in-days"),
+        pytest.param(when(unchangedFor="0h"), "spec.when.unchangedFor: .* must be at least 1s", id="unchanged-zero"),
+        pytest.param({"delete": {}}, "spec.delete: .* must only be given with action Delete", id="alert-with-delete"),
+        pytest.param({"action": "Delete"}, UNCHANGED_MISSING, id="delete-without-when"),
+        pytest.param({"action": "Delete", "when": {}}, UNCHANGED_MISSING, id="delete-with-empty-when"),
+        pytest.param({"action": "Delete", **when(topics="AllDeleted")}, UNCHANGED_MISSING, id="delete-deleted-topics"),
+        pytest.param({**DELETE, **match(states=["Empty", "Stable"])}, STATES_IN_USE, id="delete-stable"),
+        pytest.param({**DELETE, **match(types=["Classic", "Share"])}, NO_SHARE, id="delete-share"),
+        pytest.param(
+            {**DELETE, **match(types=["Share"], unprotect=["Share"])}, NO_SHARE, id="delete-share-unprotected"
+        ),
+        pytest.param(delete(maxPercent=0), "delete.maxPercent: .* greater than or equal to 1", id="percent-0"),
+        pytest.param(delete(maxPercent=101), "delete.maxPercent: .* less than or equal to 100", id="percent-101"),
+        pytest.param(delete(maxPercent="20%"), "delete.maxPercent: .* must be of type integer", id="percent-text"),
+        pytest.param(delete(maxPerRun=0), "delete.maxPerRun: .* greater than or equal to 1", id="per-run-0"),
+        pytest.param(delete(maxPerRun=10001), "delete.maxPerRun: .* less than or equal to 10000", id="per-run-10001"),
+    ],
+)
+def test_policy_is_refused(api: CustomObjectsApi, spec: Patch, complaint: str) -> None:
+    """One mistake in a policy is refused with one sentence that says where it is and what must be."""
+    _assert_one(complaints(api, a_policy(spec)), complaint)
+
+
+@pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        pytest.param({"url": "a:9092"}, 'unknown field "spec.url"', id="unknown-field"),
+        pytest.param({"bootstrapServers": None}, "spec.bootstrapServers: Required value", id="servers-missing"),
+        pytest.param(servers(), "spec.bootstrapServers: .* must hold at least one host:port", id="servers-none"),
+        pytest.param({"bootstrapServers": "a:9092"}, "must be of type array", id="servers-as-text"),
+        pytest.param(servers("a:1", "kafka"), rf"spec.bootstrapServers\[1\]: .* {ADDRESS}", id="server-without-port"),
+        pytest.param(servers("a:9092,b:9092"), ADDRESS, id="server-two-in-one"),
+        pytest.param(servers("SASL_SSL://a:9092"), ADDRESS, id="server-with-protocol"),
+        pytest.param(servers("a:65536"), ADDRESS, id="server-port-too-high"),
+        pytest.param(servers("a:0"), ADDRESS, id="server-port-0"),
+        pytest.param(servers("2001:db8::1:9092"), ADDRESS, id="server-ipv6-without-brackets"),
+        pytest.param(servers("a:9092 "), ADDRESS, id="server-with-space"),
+        pytest.param(servers(*["a:1"] * 33), "spec.bootstrapServers: Too many", id="servers-too-many"),
+        pytest.param(servers("a" * 251 + ":9092"), r"spec.bootstrapServers\[0\]: Too long", id="server-too-long"),
+        pytest.param({"tls": {"certificate": SECRET}}, f"spec.tls: .* {TOGETHER}", id="tls-certificate-without-key"),
+        pytest.param({"tls": {"privateKey": SECRET}}, f"spec.tls: .* {TOGETHER}", id="tls-key-without-certificate"),
+        pytest.param({"tls": {"verifyHostname": "no"}}, "must be of type boolean", id="tls-verify-as-text"),
+        pytest.param({"tls": {"ca": {"name": "a"}}}, "spec.tls.ca.key: Required value", id="secret-without-key"),
+        pytest.param({"tls": {"ca": {"key": "a"}}}, "spec.tls.ca.name: Required value", id="secret-without-name"),
+        pytest.param(ca("A", "a"), "spec.tls.ca.name: .* must be the name of a Secret", id="secret-name-upper-case"),
+        pytest.param(ca("", "a"), "spec.tls.ca.name: .* must be the name of a Secret", id="secret-name-empty"),
+        pytest.param(ca("other/a", "a"), "must be the name of a Secret", id="secret-of-another-namespace"),
+        pytest.param(ca("a" * 254, "a"), "spec.tls.ca.name: Too long", id="secret-name-too-long"),
+        pytest.param(ca("a", "a/b"), "spec.tls.ca.key: .* must be a key of a Secret", id="secret-key-with-slash"),
+        pytest.param(ca("a", ""), "spec.tls.ca.key: .* must be a key of a Secret", id="secret-key-empty"),
+        pytest.param({"sasl": {}}, "spec.sasl.mechanism: Required value", id="sasl-empty"),
+        pytest.param(scram(mechanism="GSSAPI"), "spec.sasl.mechanism: Unsupported value", id="sasl-mechanism-unknown"),
+        pytest.param(scram(password="secret"), "spec.sasl.password: .* must be of type object", id="sasl-in-clear"),
+        pytest.param(scram(username=""), "spec.sasl.username: .* must not be empty", id="sasl-username-empty"),
+        pytest.param(LOGIN_WITHOUT_PASSWORD, f"spec.sasl: .* {LOGIN}", id="sasl-without-password"),
+        pytest.param(LOGIN_WITHOUT_USERNAME, f"spec.sasl: .* {LOGIN}", id="sasl-without-username"),
+        pytest.param(scram(oauth=OAUTH), f"spec.sasl: .* {ONLY_BEARER}", id="oauth-with-scram"),
+        pytest.param(scram(mechanism="PLAIN", oauth=OAUTH), f"spec.sasl: .* {ONLY_BEARER}", id="oauth-with-plain"),
+        pytest.param({"sasl": {"mechanism": "OAUTHBEARER"}}, f"spec.sasl: .* {ONLY_BEARER}", id="oauth-missing"),
+        pytest.param(bearer(username="a"), f"spec.sasl: .* {NO_LOGIN}", id="oauth-with-username"),
+        pytest.param(bearer(password=SECRET), f"spec.sasl: .* {NO_LOGIN}", id="oauth-with-password"),
+        pytest.param(
+            oauth(tokenEndpoint="sso/token"), f"oauth.tokenEndpoint: .* {URL}", id="endpoint-without-protocol"
+        ),
+        pytest.param(oauth(tokenEndpoint="file:///token"), f"oauth.tokenEndpoint: .* {URL}", id="endpoint-of-file"),
+        pytest.param(oauth(tokenEndpoint="https://"), f"oauth.tokenEndpoint: .* {URL}", id="endpoint-without-host"),
+        pytest.param(oauth(tokenEndpoint="https://a b"), f"oauth.tokenEndpoint: .* {URL}", id="endpoint-with-space"),
+        pytest.param(oauth(clientId=""), "spec.sasl.oauth.clientId: .* must not be empty", id="client-id-empty"),
+        pytest.param(oauth(scope=""), "spec.sasl.oauth.scope: .* must not be empty", id="scope-empty"),
+        pytest.param(OAUTH_WITHOUT_SECRET, "spec.sasl.oauth.clientSecret: Required value", id="oauth-without-secret"),
+        pytest.param({"protect": [""]}, r"spec.protect\[0\]: .* must not be empty", id="protect-empty"),
+        pytest.param({"protect": [r"a\d"]}, rf"spec.protect\[0\]: .* {BACKSLASH}", id="protect-regex"),
+        pytest.param({"protect": ["a"] * 65}, "spec.protect: Too many", id="protect-too-many"),
+        pytest.param({"limits": {"maxPercent": 0}}, "maxPercent: .* greater than or equal to 1", id="percent-0"),
+        pytest.param({"limits": {"maxPercent": 101}}, "maxPercent: .* less than or equal to 100", id="percent-101"),
+        pytest.param({"limits": {"maxPerRun": 0}}, "maxPerRun: .* greater than or equal to 1", id="per-run-0"),
+        pytest.param({"limits": {"maxPerRun": 10001}}, "maxPerRun: .* less than or equal to 10000", id="per-run-10001"),
+        pytest.param({"scan": {"timeout": "999ms"}}, "scan.timeout: .* must be from 1s to 10m", id="timeout-too-short"),
+        pytest.param({"scan": {"timeout": "601s"}}, "scan.timeout: .* must be from 1s to 10m", id="timeout-too-long"),
+        pytest.param({"scan": {"timeout": "30"}}, f"scan.timeout: .* {DURATION}", id="timeout-without-unit"),
+    ],
+)
+def test_connection_is_refused(api: CustomObjectsApi, spec: Patch, complaint: str) -> None:
+    """One mistake in a connection is refused with one sentence that says where it is and what must be."""
+    _assert_one(complaints(api, a_connection(spec)), complaint)
+
+
+@pytest.mark.parametrize("kind", PLURALS)
+def test_object_without_spec_is_refused(api: CustomObjectsApi, kind: str) -> None:
+    """An object that says nothing is a mistake."""
+    candidate = _object(kind, "candidate", {})
+    del candidate["spec"]
+    _assert_one(complaints(api, candidate), "spec: Required value")
+
+
+def _assert_one(said: list[str], complaint: str) -> None:
+    assert len(said) == 1, said
+    assert re.search(complaint, said[0]), said[0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        pytest.param(
+            {"interval": "4s"}, 'is invalid: spec.interval: Invalid value: "4s": must be at least 5s', id="rule"
+        ),
+        pytest.param({"idleFor": "72h"}, 'strict decoding error: unknown field "spec.idleFor"', id="unknown-field"),
+    ],
+)
+def test_kubectl_shows_the_complaint(api_server: ApiServer, spec: Patch, said: str) -> None:
+    """kubectl, which asks for strict validation by itself, prints that sentence and nothing else."""
+    done = api_server.kubectl("apply", "-f", "-", input=json.dumps(a_policy(spec)), check=False)
+    assert done.returncode != 0
+    assert done.stderr.strip().endswith(said)
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+# --- what is filled in
+
+
+@pytest.mark.parametrize(
+    ("candidate", "spec"),
+    [
+        pytest.param(
+            a_policy({}),
+            {
+                "connectionRef": {"name": "main"},
+                "interval": "10m",
+                "suspend": False,
+                "mode": "DryRun",
+                "match": {"groups": ["a"], "types": ["Classic", "Consumer"]},
+                "action": "Alert",
+            },
+            id="alert",
+        ),
+        pytest.param(
+            a_policy(DELETE),
+            {
+                "connectionRef": {"name": "main"},
+                "interval": "10m",
+                "suspend": False,
+                "mode": "DryRun",
+                "match": {"groups": ["a"], "types": ["Classic", "Consumer"]},
+                "when": {"unchangedFor": "72h"},
+                "action": "Delete",
+            },
+            id="delete",
+        ),
+        pytest.param(a_connection({}), {"bootstrapServers": ["a:9092"]}, id="connection"),
+        pytest.param(
+            a_connection({"tls": {}, "scan": {}, "limits": {}}),
+            {"bootstrapServers": ["a:9092"], "tls": {"verifyHostname": True}, "scan": {"timeout": "30s"}, "limits": {}},
+            id="connection-with-empty-blocks",
+        ),
+    ],
+)
+def test_defaults(api: CustomObjectsApi, candidate: Object, spec: Object) -> None:
+    """What is left out is filled in as documented, and a block that is left out stays out."""
+    assert accepted(api, candidate)["spec"] == spec
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        pytest.param({}, {"maxPerRun": 50, "maxPercent": 20}, id="empty"),
+        pytest.param({"maxPerRun": 5}, {"maxPerRun": 5, "maxPercent": 20}, id="only-per-run"),
+        pytest.param({"maxPercent": 5}, {"maxPerRun": 50, "maxPercent": 5}, id="only-percent"),
+    ],
+)
+def test_default_limits_of_delete(api: CustomObjectsApi, given: Patch, stored: Object) -> None:
+    """One limit in a delete block leaves the other at its default."""
+    assert accepted(api, a_policy({**DELETE, "delete": given}))["spec"]["delete"] == stored
+
+
+@pytest.mark.parametrize(
+    "candidate", [pytest.param(a_policy({}), id="policy"), pytest.param(a_connection({}), id="connection")]
+)
+def test_new_object_does_not_look_healthy(api: CustomObjectsApi, candidate: Object) -> None:
+    """Nobody has seen a new object, whatever status its author wrote into it."""
+    boast = {"observedGeneration": 1, "conditions": []}
+    assert accepted(api, {**candidate, "status": boast})["status"] == {"observedGeneration": -1}
+
+
+# --- what kubectl shows
+
+
+@pytest.mark.parametrize("plural", PLURALS.values())
+def test_every_field_is_described(api_server: ApiServer, plural: str) -> None:
+    """`kubectl explain` is documentation: no field without a sentence."""
+    schema = schema_of(api_server, plural)
+    named = dict(fields(schema))
+    assert len(named) > 20
+    assert [
+        path for path, field in named.items() if not re.search(r"\w.*[.]$", field.get("description", ""), re.DOTALL)
+    ] == []
+
+
+@pytest.mark.parametrize("plural", PLURALS.values())
+def test_every_default_is_described(api_server: ApiServer, plural: str) -> None:
+    """The default that a description tells is the one that is filled in."""
+    schema = schema_of(api_server, plural)["properties"]["spec"]
+    undescribed = []
+    for path, field in fields(schema):
+        if "default" in field:
+            default = field["default"]
+            text = f"[{', '.join(default)}]" if isinstance(default, list) else str(default).removesuffix(".")
+            if f"default: {text.lower()}." not in field["description"].lower():
+                undescribed.append(path)
+    assert undescribed == []
+
+
+@pytest.mark.parametrize("plural", PLURALS.values())
+def test_every_text_and_list_of_a_spec_is_bounded(api_server: ApiServer, plural: str) -> None:
+    """The cost of rules counts with the longest value: without a bound that is megabytes."""
+    unbounded = []
+    for path, field in fields(schema_of(api_server, plural)["properties"]["spec"]):
+        for schema in (field, field.get("items", {})):
+            if schema.get("type") == "string" and not {"maxLength", "enum"} & schema.keys():
+                unbounded.append(path)
+            if schema.get("type") == "array" and "maxItems" not in schema:
+                unbounded.append(path)
+    assert unbounded == []
+
+
+def test_every_secret_reference_is_whole(api_server: ApiServer) -> None:
+    """All references to a Secret have the same form: a name and a key, none of them optional."""
+    named = fields(schema_of(api_server, "kafkaconnections"))
+    references = {path: field for path, field in named if set(field.get("properties", {})) == {"name", "key"}}
+    assert len(references) == 6
+    assert [path for path, field in references.items() if field.get("required") != ["name", "key"]] == []
+    assert len({json.dumps(field["properties"]) for field in references.values()}) == 1
+
+
+@pytest.fixture(scope="session")
+def published(api_server: ApiServer) -> ApiServer:
+    """The API server once it publishes our schemas, which it does a moment after it serves the kinds."""
+    for short in ("kconn", "kgp"):
+        deadline = time.monotonic() + 30
+        while api_server.kubectl("explain", f"{short}.spec", check=False).returncode != 0:
+            assert time.monotonic() < deadline, f"no schema of {short}"
+            time.sleep(0.2)
+    return api_server
+
+
+@pytest.mark.parametrize(
+    ("field", "names"),
+    [
+        pytest.param("kconn.spec", "bootstrapServers tls sasl protect limits scan", id="connection"),
+        pytest.param("kconn.spec.tls", "ca certificate privateKey verifyHostname", id="connection-tls"),
+        pytest.param("kconn.spec.tls.ca", "name key", id="connection-secret"),
+        pytest.param("kconn.spec.sasl", "mechanism username password oauth", id="connection-sasl"),
+        pytest.param("kconn.spec.sasl.oauth", "tokenEndpoint clientId clientSecret scope ca", id="connection-oauth"),
+        pytest.param(
+            "kconn.status",
+            "observedGeneration conditions clusterId brokers features groups offsetsRetentionMinutes lastScanTime",
+            id="connection-status",
+        ),
+        pytest.param("kgp.spec", "connectionRef interval suspend mode match when action delete", id="policy"),
+        pytest.param("kgp.spec.match", "groups exclude states types protocolTypes unprotect", id="policy-match"),
+        pytest.param("kgp.spec.when", "committed topics unchangedFor", id="policy-when"),
+        pytest.param("kgp.spec.delete", "maxPerRun maxPercent", id="policy-delete"),
+        pytest.param(
+            "kgp.status",
+            "observedGeneration lastRunTime conditions groups totals reasons sample truncated",
+            id="policy-status",
+        ),
+        pytest.param(
+            "kgp.status.sample", "group state type verdict reason message unchangedSince", id="policy-status-sample"
+        ),
+    ],
+)
+def test_kubectl_explains(published: ApiServer, field: str, names: str) -> None:
+    """`kubectl explain` shows exactly these fields, each with its description."""
+    shown = published.kubectl("explain", field, "--recursive=false").stdout
+    listed = shown.partition("FIELDS:\n")[2]
+    assert set(re.findall(r"^  (\w+)\t<", listed, re.MULTILINE)) == set(names.split())
+    assert "<no description>" not in shown
+
+
+CONDITION = {
+    "type": "Ready",
+    "status": "True",
+    "observedGeneration": 1,
+    "lastTransitionTime": "2030-01-31T12:00:00Z",
+    "reason": "Succeeded",
+    "message": "3 of 120 groups match",
+}
+POLICY_STATUS = {
+    "observedGeneration": 1,
+    "lastRunTime": "2030-01-31T12:00:00Z",
+    "conditions": [CONDITION],
+    "groups": {"scanned": 120, "matched": 3, "due": 2, "deleted": 1, "kept": 117, "failed": 0},
+    "totals": {"deleted": 2**40},
+    "reasons": {"TooRecent": 100, "CaughtUp": 17},
+    "sample": [
+        {
+            "group": "console-consumer-1",
+            "state": "Empty",
+            "type": "Classic",
+            "verdict": "Keep",
+            "reason": "TooRecent",
+            "message": "seen unchanged for 20h of 72h",
+            "unchangedSince": "2030-01-30T16:00:00Z",
+        }
+    ],
+    "truncated": True,
+}
+CONNECTION_STATUS = {
+    "observedGeneration": 1,
+    "conditions": [CONDITION],
+    "clusterId": "vPeOCWypqUOSepEvx0cbog",
+    "brokers": {"answered": 3, "expected": 3},
+    "features": ["ListGroupsStateFilter"],
+    "groups": {"total": 120, "byState": {"Empty": 120}, "byType": {"Classic": 120}, "asOf": "2030-01-31T12:00:00Z"},
+    "offsetsRetentionMinutes": 10080,
+    "lastScanTime": "2030-01-31T12:00:00Z",
+}
+
+
+@pytest.mark.parametrize(
+    ("candidate", "status", "columns", "row"),
+    [
+        pytest.param(
+            a_policy(DELETE, "columns"),
+            POLICY_STATUS,
+            "NAME|MODE|ACTION|MATCHED|DUE|DELETED|READY|LAST RUN|AGE|MESSAGE",
+            ["columns", "DryRun", "Delete", "3", "2", str(2**40), "True"],
+            id="policy",
+        ),
+        pytest.param(
+            a_connection({}, "columns"),
+            CONNECTION_STATUS,
+            "NAME|CLUSTER|BROKERS|GROUPS|READY|AGE|MESSAGE",
+            ["columns", "vPeOCWypqUOSepEvx0cbog", "3", "120", "True"],
+            id="connection",
+        ),
+    ],
+)
+def test_status_and_columns(
+    api_server: ApiServer, candidate: Object, status: Object, columns: str, row: list[str]
+) -> None:
+    """Every field of a full status is stored as it is, and kubectl's table shows the main ones in this order."""
+    api_server.kubectl("apply", "-f", "-", input=json.dumps(candidate))
+    resource, place = candidate["kind"], ("-n", "kafka")
+    patch = json.dumps({"status": status})
+    api_server.kubectl("patch", resource, "columns", *place, "--subresource=status", "--type=merge", "-p", patch)
+    after = json.loads(api_server.kubectl("get", resource, "columns", *place, "-o", "json").stdout)
+    assert after["status"] == status
+    assert after["metadata"]["generation"] == 1
+    header, line = api_server.kubectl("get", resource, "columns", *place, "-o", "wide").stdout.splitlines()
+    assert re.split(r"\s{2,}", header.strip()) == columns.split("|")
+    assert line.split()[: len(row)] == row
+    assert line.rstrip().endswith("3 of 120 groups match")
+    assert "MESSAGE" not in api_server.kubectl("get", resource, "columns", *place).stdout
+    api_server.kubectl("delete", resource, "columns", *place)
+
+
+def test_category_names_both_kinds(api_server: ApiServer) -> None:
+    """`kubectl get group-hygiene` shows everything of ours."""
+    api_server.kubectl("apply", "-f", str(ROOT / "examples"))
+    shown = api_server.kubectl("get", "group-hygiene", "-n", "kafka", "-o", "name").stdout
+    assert {name.split(".")[0] for name in shown.split()} == {"kafkaconnection", "grouppolicy"}
+
+
+def test_kubectl_get_kafka_still_means_strimzis(api_server: ApiServer, tmp_path: Path) -> None:
+    """kubectl reads a category before a kind's name, so a category `kafka` of ours would hide Strimzi's Kafka."""
+    crd = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "kafkas.kafka.strimzi.io"},
+        "spec": {
+            "group": "kafka.strimzi.io",
+            "scope": "Namespaced",
+            "names": {"kind": "Kafka", "plural": "kafkas", "singular": "kafka"},
+            "versions": [
+                {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+            ],
+        },
+    }
+    kafka = {"apiVersion": "kafka.strimzi.io/v1", "kind": "Kafka", "metadata": {"name": "main", "namespace": "kafka"}}
+    api_server.kubectl("apply", "-f", "-", input=json.dumps(crd))
+    try:
+        api_server.kubectl("wait", "--for=condition=Established", "crd/kafkas.kafka.strimzi.io", "--timeout=30s")
+        api_server.kubectl("apply", "-f", "-", input=json.dumps(kafka))
+        shown = api_server.kubectl("get", "kafka", "-n", "kafka", "-o", "name", f"--cache-dir={tmp_path}")
+        assert shown.stdout.split() == ["kafka.kafka.strimzi.io/main"]
+    finally:
+        api_server.kubectl("delete", "crd", "kafkas.kafka.strimzi.io")

@@ -1,0 +1,242 @@
+"""The manifests of deploy/ on a real API server: they apply, and the operator may do what it needs and nothing else."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.kubernetes import ApiServer
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = str(ROOT / "deploy")
+PLACE = ("-n", "kafka")
+POLICY = {
+    "apiVersion": "grouphygiene.io/v1alpha1",
+    "kind": "GroupPolicy",
+    "metadata": {"name": "rbac", "namespace": "kafka"},
+    "spec": {"connectionRef": {"name": "main"}, "match": {"groups": ["a"]}, "action": "Alert"},
+}
+
+
+@pytest.fixture(scope="module")
+def deployed(api_server: ApiServer) -> ApiServer:
+    """The API server with deploy/ applied."""
+    api_server.kubectl("apply", "-k", DEPLOY)
+    return api_server
+
+
+@pytest.fixture(scope="module")
+def as_operator(deployed: ApiServer) -> str:
+    """The kubectl option that makes a call the operator's, with its own token."""
+    path = deployed.kubeconfig_for_service_account("group-hygiene", "group-hygiene")
+    # The authorizer reads new bindings from a watch, a moment after they are stored.
+    _wait_until_allowed(deployed, f"--kubeconfig={path}", "list", "grouppolicies", "-A")
+    _wait_until_allowed(deployed, f"--kubeconfig={path}", "get", "secrets", "-n", "group-hygiene")
+    return f"--kubeconfig={path}"
+
+
+def _can_i(server: ApiServer, who: str, *question: str) -> bool:
+    answer = server.kubectl("auth", "can-i", *question, who, check=False)
+    assert answer.stdout.strip() in ("yes", "no"), answer.stderr
+    return answer.stdout.strip() == "yes"
+
+
+def _wait_until_allowed(server: ApiServer, who: str, *question: str) -> None:
+    deadline = time.monotonic() + 10
+    while not _can_i(server, who, *question):
+        assert time.monotonic() < deadline, f"not allowed: {' '.join(question)}"
+        time.sleep(0.1)
+
+
+def _deployment(server: ApiServer) -> dict[str, Any]:
+    found = server.kubectl("get", "deployment", "group-hygiene", "-n", "group-hygiene", "-o", "json")
+    spec: dict[str, Any] = json.loads(found.stdout)["spec"]
+    return spec
+
+
+def test_kustomize_builds_what_the_api_server_accepts(deployed: ApiServer) -> None:
+    """`kubectl kustomize deploy` is valid as a whole, without an unknown field."""
+    built = deployed.kubectl("kustomize", DEPLOY).stdout
+    done = deployed.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", input=built)
+    assert sorted(line.split()[0] for line in done.stdout.splitlines()) == [
+        "clusterrole.rbac.authorization.k8s.io/group-hygiene-operator",
+        "clusterrole.rbac.authorization.k8s.io/group-hygiene-secrets",
+        "clusterrolebinding.rbac.authorization.k8s.io/group-hygiene-operator",
+        "deployment.apps/group-hygiene",
+        "namespace/group-hygiene",
+        "rolebinding.rbac.authorization.k8s.io/group-hygiene-secrets",
+        "serviceaccount/group-hygiene",
+    ]
+
+
+CRD = "customresourcedefinitions.apiextensions.k8s.io"
+
+
+@pytest.mark.parametrize(
+    ("question", "allowed"),
+    [
+        pytest.param("list grouppolicies -A", True, id="policies-list-everywhere"),
+        pytest.param("watch grouppolicies -A", True, id="policies-watch-everywhere"),
+        pytest.param("get grouppolicies -n kafka", True, id="policies-get"),
+        pytest.param("list kafkaconnections -A", True, id="connections-list-everywhere"),
+        pytest.param("watch kafkaconnections -A", True, id="connections-watch-everywhere"),
+        pytest.param("get kafkaconnections -n kafka", True, id="connections-get"),
+        pytest.param("get grouppolicies --subresource=status -n kafka", True, id="policies-status-get"),
+        pytest.param("patch grouppolicies --subresource=status -n kafka", True, id="policies-status-patch"),
+        pytest.param("patch kafkaconnections --subresource=status -n kafka", True, id="connections-status-patch"),
+        pytest.param("create events -n kafka", True, id="events-create"),
+        pytest.param("patch events -n kafka", True, id="events-patch"),
+        pytest.param("get events -n kafka", True, id="events-get"),
+        pytest.param(f"get {CRD}/grouppolicies.grouphygiene.io", True, id="crd-of-policies-get"),
+        pytest.param(f"get {CRD}/kafkaconnections.grouphygiene.io", True, id="crd-of-connections-get"),
+        pytest.param("get secrets -n group-hygiene", True, id="secrets-of-its-own-namespace-get"),
+        pytest.param("patch grouppolicies -n kafka", False, id="policies-patch"),
+        pytest.param("update grouppolicies -n kafka", False, id="policies-update"),
+        pytest.param("update grouppolicies --subresource=status -n kafka", False, id="policies-status-update"),
+        pytest.param("delete grouppolicies -n kafka", False, id="policies-delete"),
+        pytest.param("create grouppolicies -n kafka", False, id="policies-create"),
+        pytest.param("patch kafkaconnections -n kafka", False, id="connections-patch"),
+        pytest.param("delete kafkaconnections -n kafka", False, id="connections-delete"),
+        pytest.param("list events -n kafka", False, id="events-list"),
+        pytest.param("delete events -n kafka", False, id="events-delete"),
+        pytest.param("get secrets -n kafka", False, id="secrets-of-another-namespace-get"),
+        pytest.param("get secrets -A", False, id="secrets-everywhere-get"),
+        pytest.param("list secrets -n group-hygiene", False, id="secrets-of-its-own-namespace-list"),
+        pytest.param("watch secrets -n group-hygiene", False, id="secrets-of-its-own-namespace-watch"),
+        pytest.param("patch secrets -n group-hygiene", False, id="secrets-of-its-own-namespace-patch"),
+        pytest.param(f"get {CRD}/something.else", False, id="crd-of-others-get"),
+        pytest.param(f"list {CRD}", False, id="crd-list"),
+        pytest.param(f"patch {CRD}/grouppolicies.grouphygiene.io", False, id="crd-patch"),
+        pytest.param("create pods -n group-hygiene", False, id="pods-create"),
+        pytest.param("get configmaps -n kafka", False, id="configmaps-get"),
+        pytest.param("list namespaces", False, id="namespaces-list"),
+        pytest.param("create serviceaccounts --subresource=token -n group-hygiene", False, id="tokens-create"),
+        pytest.param("* * -A", False, id="everything"),
+    ],
+)
+def test_permission(deployed: ApiServer, as_operator: str, question: str, allowed: bool) -> None:
+    """The operator's own token may do what it needs, and may not change what users wrote or read what is not for it."""
+    assert _can_i(deployed, as_operator, *question.split()) is allowed
+
+
+@pytest.mark.parametrize(
+    ("verb", "group", "resource", "allowed"),
+    [
+        pytest.param("list", "keda.sh", "scaledobjects", True, id="keda-list"),
+        pytest.param("list", "kafka.strimzi.io", "kafkaconnectors", True, id="strimzi-connectors-list"),
+        pytest.param("watch", "keda.sh", "scaledobjects", False, id="keda-watch"),
+        pytest.param("patch", "keda.sh", "scaledobjects", False, id="keda-patch"),
+        pytest.param("list", "kafka.strimzi.io", "kafkausers", False, id="strimzi-users-list"),
+        pytest.param("delete", "kafka.strimzi.io", "kafkaconnectors", False, id="strimzi-connectors-delete"),
+    ],
+)
+def test_permission_on_kinds_of_others(
+    deployed: ApiServer, as_operator: str, verb: str, group: str, resource: str, allowed: bool
+) -> None:
+    """The same for kinds that are not installed here, which `kubectl auth can-i` refuses to name."""
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {"verb": verb, "group": group, "resource": resource}},
+    }
+    shown = ("--validate=false", "-o", "jsonpath={.status.allowed}")
+    done = deployed.kubectl("create", "-f", "-", *shown, as_operator, input=json.dumps(review))
+    assert done.stdout == str(allowed).lower()
+
+
+def test_operators_calls(deployed: ApiServer, as_operator: str) -> None:
+    """The calls of one run, really made: list everywhere, read the CRDs, write a status and an event."""
+    deployed.kubectl("apply", "-f", "-", input=json.dumps(POLICY))
+    listed = deployed.kubectl("get", "grouppolicies,kafkaconnections", "-A", "-o", "name", as_operator)
+    assert "grouppolicy.grouphygiene.io/rbac" in listed.stdout.split()
+    deployed.kubectl(
+        "get", f"{CRD}/grouppolicies.grouphygiene.io", f"{CRD}/kafkaconnections.grouphygiene.io", as_operator
+    )
+    patch = ("--type=merge", "-p", '{"status": {"observedGeneration": 1}}')
+    deployed.kubectl("patch", "grouppolicy", "rbac", *PLACE, "--subresource=status", *patch, as_operator)
+    refused = deployed.kubectl("patch", "grouppolicy", "rbac", *PLACE, *patch, as_operator, check=False)
+    assert "forbidden" in refused.stderr
+    policy = json.loads(deployed.kubectl("get", "grouppolicy", "rbac", *PLACE, "-o", "json", as_operator).stdout)
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "rbac.groups-matched", "namespace": "kafka"},
+        "involvedObject": {
+            "apiVersion": "grouphygiene.io/v1alpha1",
+            "kind": "GroupPolicy",
+            "name": "rbac",
+            "namespace": "kafka",
+            "uid": policy["metadata"]["uid"],
+        },
+        "type": "Normal",
+        "reason": "GroupsMatched",
+        "message": "3 groups match",
+        "count": 1,
+    }
+    deployed.kubectl("create", "-f", "-", as_operator, input=json.dumps(event))
+    deployed.kubectl("patch", "event", "rbac.groups-matched", *PLACE, "-p", '{"count": 2}', as_operator)
+    deployed.kubectl("delete", "grouppolicy", "rbac", *PLACE)
+
+
+def test_commented_binding_opens_one_namespace(deployed: ApiServer, as_operator: str) -> None:
+    """The example in rbac-secrets.yaml, uncommented (and renamed here), lets the operator read Secrets there only."""
+    text = (ROOT / "deploy" / "rbac-secrets.yaml").read_text()
+    example = "\n".join(line.removeprefix("# ") for line in text.partition("\n# ---\n")[2].splitlines())
+    assert "namespace: kafka\n" in example
+    deployed.kubectl("create", "namespace", "other-kafka")
+    done = deployed.kubectl(
+        "apply", "--validate=strict", "-f", "-", input=example.replace("namespace: kafka\n", "namespace: other-kafka\n")
+    )
+    assert done.stdout.split()[0] == "rolebinding.rbac.authorization.k8s.io/group-hygiene-secrets"
+    _wait_until_allowed(deployed, as_operator, "get", "secrets", "-n", "other-kafka")
+    assert not _can_i(deployed, as_operator, "get", "secrets", "-n", "kafka")
+
+
+@pytest.mark.parametrize(
+    ("container", "violation"),
+    [
+        pytest.param({}, None, id="as-it-is"),
+        pytest.param(
+            {"securityContext": {"allowPrivilegeEscalation": True}}, "allowPrivilegeEscalation", id="escalating"
+        ),
+        pytest.param({"securityContext": {}}, "unrestricted capabilities", id="with-capabilities"),
+    ],
+)
+def test_pod_is_restricted(deployed: ApiServer, container: dict[str, Any], violation: str | None) -> None:
+    """The operator's pod passes the `restricted` standard, which its namespace enforces on every pod."""
+    template = _deployment(deployed)["template"]
+    spec = {**template["spec"], "containers": [{**template["spec"]["containers"][0], **container}]}
+    metadata = {**template["metadata"], "name": "candidate", "namespace": "group-hygiene"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    done = deployed.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(pod), check=False)
+    if violation is None:
+        assert done.returncode == 0, done.stderr
+    else:
+        assert 'violates PodSecurity "restricted' in done.stderr
+        assert violation in done.stderr
+
+
+def test_only_one_operator_at_a_time(deployed: ApiServer) -> None:
+    """Two operators side by side would each count unchanged groups and each delete up to the limit."""
+    spec = _deployment(deployed)
+    assert (spec["replicas"], spec["strategy"]["type"]) == (1, "Recreate")
+
+
+def test_container(deployed: ApiServer) -> None:
+    """It cannot write but to /tmp, which is memory, and its probes ask the port that it names."""
+    pod = _deployment(deployed)["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"] == ["operator"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"http": 8080}
+    probes = {name: container[name]["httpGet"] for name in ("livenessProbe", "readinessProbe")}
+    assert {name: (get["path"], get["port"]) for name, get in probes.items()} == {
+        "livenessProbe": ("/healthz", "http"),
+        "readinessProbe": ("/readyz", "http"),
+    }
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert {
+        mount["mountPath"]: volumes[mount["name"]]["emptyDir"]["medium"] for mount in container["volumeMounts"]
+    } == {"/tmp": "Memory"}
