@@ -137,7 +137,8 @@ class KafkaCluster:
         """Start a broker that was killed or stopped, with its old ports and data, and wait until all know it.
 
         Kafka lets it back in only when the session of its former life is over: 6 seconds after that ended. It answers
-        before its group coordinators have loaded: requests for groups may get COORDINATOR_LOAD_IN_PROGRESS for a while.
+        before its group coordinators have loaded: for a moment ListGroups gets COORDINATOR_LOAD_IN_PROGRESS, or, before
+        the broker knows what it leads (seen with 2.5.1), an empty list without an error.
         """
         port = self._layout.zookeeper_port
         if port:

@@ -33,7 +33,7 @@ class Security:
     tls: bool = False
     client_auth: Literal["none", "required"] = "none"
     sasl: Sasl | None = None
-    users: Mapping[str, str] = field(default_factory=dict)
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
     authorizer: bool = False
 
     def __post_init__(self) -> None:
