@@ -50,8 +50,8 @@ def reasons_in(objects: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[st
 def check_groups(story: Story, shop: Shop, kubernetes: Kubernetes) -> list[Row]:
     """One row per kind: litter is gone; what is needed is there, untouched, and its client works."""
     backups = kubernetes.backups()
-    # A record for each of those that wait at a topic where nothing happens.
-    shop.produce(["fire-alarms", "invoices"], 1)
+    # At last, something happens in the topic where nothing happened.
+    shop.produce(["fire-alarms"], 1)
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(lambda kind: _row(story, kind, shop, kind.groups[0] in backups), story.kinds))
 
@@ -59,21 +59,21 @@ def check_groups(story: Story, shop: Shop, kubernetes: Kubernetes) -> list[Row]:
 def _row(story: Story, kind: Kind, shop: Shop, deleted: bool) -> Row:
     group = kind.groups[0]
     before, after = story.before[group], story.after.get(group)
-    waiting = f", {before.waiting} wait" if before.waiting and before.state == "Empty" else ""
+    waiting = f", lag {before.waiting}" if before.waiting and before.state == "Empty" else ""
     start = f"{before.state}{waiting}"
     if kind.abandoned:
         left = [name for name in kind.groups if name in story.after]
         detail = f"{len(left)} still there" if left else ""
         end = after.state if after else "deleted"
-        return Row(Check(f"{kind.name} is gone", detail), (kind.name, kind.what, start, end, "nobody uses it"))
+        return Row(Check(f"{kind.name} is gone", detail), (kind.name, kind.what, start, end, "unused"))
     problems = [] if not deleted else ["the operator deleted it"]
     problems += _offset_problems(story, kind)
     works, how = _works(story, kind, shop)
     if not works:
         problems.append(how)
-    reason = story.reasons.get(group, "not in any status.sample")
+    reason = story.reasons.get(group, "?")
     if reason != kind.reason:
-        problems.append(f"the reason to keep it is {reason} and not {kind.reason}")
+        problems.append(f"the operator's reason is {reason} and not {kind.reason}")
     end = f"{after.state}, {how if works else 'broken'}" if after else "deleted"
     return Row(Check(f"{group} is untouched", "; ".join(problems)), (group, kind.what, start, end, reason))
 
@@ -94,11 +94,11 @@ def _works(story: Story, kind: Kind, shop: Shop) -> tuple[bool, str]:
     group = kind.groups[0]
     if kind.client is not None:
         if kind.client.wait_for(story.done[kind.client.name] + 1, 10):
-            return True, "reads on" if story.before[group].state == "Stable" else "commits on"
+            return True, "reads" if story.before[group].state == "Stable" else "commits"
         return False, f"its client stopped working: {kind.client.error or 'nothing done'}"
     ((topic, _), committed), *_ = story.baseline[group].items()
     problem = come_back(shop, group, topic, committed)
-    return problem is None, problem or "came back"
+    return problem is None, problem or "resumed"
 
 
 def check_operator(story: Story, kubernetes: Kubernetes) -> list[Check]:
@@ -106,6 +106,7 @@ def check_operator(story: Story, kubernetes: Kubernetes) -> list[Check]:
     objects = kubernetes.objects()
     gone = story.gone
     return [
+        _deleted_topic(story),
         _dry_run(story, objects),
         _same(
             f"status.totals.deleted is {len(gone)}: the number of groups that are gone from Kafka",
@@ -129,21 +130,30 @@ def _same(claim: str, found: object, expected: object) -> Check:
     return Check(claim, "" if found == expected else f"found {found}")
 
 
+def _deleted_topic(story: Story) -> Check:
+    topics = sorted({topic for topic, _ in story.before["summer-promo"].offsets})
+    return _same("Kafka itself dropped what summer-promo had committed for the deleted topic", topics, ["promo"])
+
+
 def _dry_run(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> Check:
     missing = sorted(frozenset(story.before) - story.dry)
-    others = [(obj.get("status") or {}).get("totals", {}).get("deleted", 0) for name, obj in objects.items()
-              if name not in (POLICY, "main")]  # fmt: skip
+    others = [obj.get("status") or {} for name, obj in objects.items() if name not in (POLICY, "main")]
     detail = f"gone in the dry run: {', '.join(missing)}" if missing else ""
-    if any(others):
+    if any((status.get("totals") or {}).get("deleted") for status in others):
         detail = "a policy that never enforced says that it deleted groups"
     return Check("the dry run deleted nothing", detail)
 
 
 def _backups(story: Story, kubernetes: Kubernetes) -> Check:
     backups = kubernetes.backups()
-    wrong = sorted(group for group in story.gone if backups.get(group) != story.before[group].offsets)
+    wrong = [group for group in sorted(story.gone) if not _covers(backups.get(group, {}), story.before[group].offsets)]
     claim = "before it deleted a group, the operator wrote that group's committed offsets to its log"
     return Check(claim, f"missing or wrong for {', '.join(wrong)}" if wrong else "")
+
+
+def _covers(backup: Mapping[Position, int], offsets: Mapping[Position, int]) -> bool:
+    """Whether it has the same partitions, and no offset is older."""
+    return backup.keys() == offsets.keys() and all(backup[position] >= at for position, at in offsets.items())
 
 
 def _event(kubernetes: Kubernetes, gone: int) -> Check:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sandbox.demo_screen import in_columns
 from sandbox.errors import SandboxError
 from sandbox.kubernetes import ApiServer
 from sandbox.process import Command, Keeper, Server, check_running
@@ -36,7 +37,7 @@ class Kubernetes:
         self._operator: Server | None = None
 
     def install(self) -> None:
-        """What a user does: the kinds, the operator's namespace, roles and ServiceAccount, and a namespace for Kafka."""
+        """What a user does: install the kinds and the operator, and have a namespace for Kafka's objects."""
         self._api.kubectl("apply", "-f", str(ROOT / "crds"))
         self._api.kubectl("wait", "--for=condition=Established", "-f", str(ROOT / "crds"), "--timeout=30s")
         self._api.kubectl("apply", "-k", str(ROOT / "deploy"))
@@ -45,9 +46,9 @@ class Kubernetes:
     def run_operator(self, command: str) -> None:
         """Run the operator as a process, with the rights of the ServiceAccount of deploy/ and no others."""
         kubeconfig = self._api.kubeconfig_for_service_account(_ACCOUNT, _ACCOUNT)
-        # The API server learns of new roles a moment after they are stored.
-        question = ("auth", "can-i", "list", "grouppolicies.grouphygiene.io", "-A", f"--kubeconfig={kubeconfig}")
-        wait_for(lambda: self._api.kubectl(*question, check=False).stdout.strip() == "yes", 15)
+        # The API server learns of new roles, and begins to serve new kinds, a moment after they are stored.
+        question = ("get", "kconn,kgp", "-A", f"--kubeconfig={kubeconfig}")
+        wait_for(lambda: self._api.kubectl(*question, check=False).returncode == 0, 15)
         self._keeper = Keeper()
         environment = {"KUBECONFIG": str(kubeconfig), "NO_PROXY": f"127.0.0.1,{os.environ.get('NO_PROXY', '')}"}
         program = Command([*shlex.split(command), *_OPTIONS], self._keeper.scratch / "operator.log", environment)
@@ -75,24 +76,27 @@ class Kubernetes:
         texts = [file.read_text() for file in sorted(EXAMPLES.glob("*.yaml"))]
         self._api.kubectl("apply", "-f", "-", input="\n---\n".join(texts).replace(_PLACEHOLDER, bootstrap))
 
-    def enforce(self) -> tuple[str, str]:
-        """Switch the policy from DryRun to Enforce. Answers with the command and what it said."""
+    def enforce(self) -> str:
+        """Switch the policy from DryRun to Enforce. Answers with the command."""
         patch = '{"spec": {"mode": "Enforce"}}'
-        done = self._api.kubectl("patch", "kgp", POLICY, "-n", NAMESPACE, "--type=merge", "-p", patch)
-        return f"kubectl patch kgp {POLICY} -n {NAMESPACE} --type=merge -p '{patch}'", done.stdout.strip()
+        self._api.kubectl("patch", "kgp", POLICY, "-n", NAMESPACE, "--type=merge", "-p", patch)
+        return f"kubectl patch kgp {POLICY} -n {NAMESPACE} --type=merge -p '{patch}'"
 
     def look(self, kinds: str) -> tuple[str, list[str]]:
         """`kubectl get`: the command and its lines."""
         return f"kubectl get {kinds} -n {NAMESPACE}", self._lines("get", kinds)
 
     def describe(self) -> tuple[str, list[str]]:
-        """`kubectl describe` of the policy, cut down to what its conditions say and the events."""
-        lines = self._lines("describe", "kgp", POLICY)
-        start = next((i for i, line in enumerate(lines) if line.startswith("Events:")), len(lines))
-        conditions = _section(lines[:start], "Conditions:")
-        wanted = ("Message:", "Reason:", "Status:", "Type:")
-        kept = [line[4:] for line in conditions if line.strip().startswith(wanted) and line.split(":", 1)[1].strip()]
-        return f"kubectl describe kgp {POLICY} -n {NAMESPACE}", ["  Conditions:", *kept, *_events(lines[start:])]
+        """What `kubectl describe` says of the policy in its conditions and events, one line each."""
+        conditions = self.status().get("conditions") or []
+        rows = [(c["type"], f"{c['status']}, {c['reason']}", c["message"]) for c in conditions if c["message"]]
+        described = self._lines("describe", "kgp", POLICY)
+        start = next((i for i, line in enumerate(described) if line.startswith("Events:")), len(described))
+        # Below two lines of titles: type, reason, age, from, message.
+        for line in described[start + 3 :]:
+            _, reason, age, _, message = re.split(r" {2,}", line.strip(), maxsplit=4)
+            rows.append((reason, age, message))
+        return f"kubectl describe kgp {POLICY} -n {NAMESPACE}  # its conditions and events", in_columns(rows)
 
     def objects(self) -> dict[str, Mapping[str, Any]]:
         """Name -> object, of the connection and the policies."""
@@ -131,19 +135,3 @@ def wait_for(true: Callable[[], bool], seconds: float) -> bool:
             return False
         time.sleep(0.2)
     return True
-
-
-def _section(lines: list[str], title: str) -> list[str]:
-    """The lines under a title of `kubectl describe`, up to the next of the same depth."""
-    start = next((i for i, line in enumerate(lines) if line.strip() == title), len(lines))
-    depth = len(lines[start]) - len(title) if start < len(lines) else 0
-    section: list[str] = []
-    for line in lines[start + 1 :]:
-        if len(line) - len(line.lstrip()) <= depth:
-            break
-        section.append(line)
-    return section
-
-
-def _events(lines: list[str]) -> list[str]:
-    return [line.replace("\t", " ") for line in lines if set(line) - set(" -\t")]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _NARROWEST, _WIDEST = 100, 110
+_UNDER = " " * 5
 _BOLD, _DIM, _RED, _GREEN = "1", "2", "31", "32"
 
 
@@ -47,20 +48,27 @@ class Screen:
 
     def text(self, text: str, indent: str = "   ") -> None:
         """Words, wrapped."""
-        print(textwrap.fill(text, self._width, initial_indent=indent, subsequent_indent=f"{indent}  "))
+        wrapper = textwrap.TextWrapper(
+            self._width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
+        )
+        print(wrapper.fill(text))
+
+    def lines(self, *lines: str) -> None:
+        """Lines, each cut where it is too long."""
+        for line in lines:
+            print(self._cut(f"   {line}"))
 
     def command(self, command: str, output: Iterable[str] = ()) -> None:
         """A command as one would type it, and what it says; long lines are cut."""
         print(self._colour(_DIM, f"   $ {command}"), flush=True)
-        for line in output:
-            print(self._cut(f"   {line}".rstrip()))
+        self.lines(*output)
 
     def table(self, titles: Sequence[str], rows: Sequence[Row]) -> None:
         """Rows with a mark each; a failed one with what was found under it."""
-        widths = [max(map(len, column)) for column in zip(titles, *(row.cells for row in rows), strict=True)]
-        print(self._colour(_DIM, "     " + _in_columns(titles, widths)))
-        for row in rows:
-            print(f"   {self._mark(row.check)} {self._cut(_in_columns(row.cells, widths))}")
+        head, *lines = in_columns([titles, *(row.cells for row in rows)])
+        print(self._colour(_DIM, f"{_UNDER}{head}"))
+        for row, line in zip(rows, lines, strict=True):
+            print(f"   {self._mark(row.check)} {self._cut(line)}")
             self._explain(row.check)
 
     def checks(self, checks: Iterable[Check]) -> None:
@@ -78,7 +86,11 @@ class Screen:
 
     def _explain(self, check: Check) -> None:
         if not check.passed:
-            print(self._colour(_RED, f"     {check.claim}: {check.detail}"))
+            print(
+                self._colour(
+                    _RED, textwrap.fill(check.detail, self._width, initial_indent=_UNDER, subsequent_indent=_UNDER)
+                )
+            )
 
     def _mark(self, check: Check) -> str:
         return self._colour(_GREEN, self._passed) if check.passed else self._colour(_RED, self._failed)
@@ -90,12 +102,14 @@ class Screen:
         return line if len(line) <= self._width else f"{line[: self._width - 4]} ..."
 
 
-def _in_columns(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of the same number of cells as lines, each column as wide as it must be."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def shorten(names: Sequence[str], prefix: str) -> str:
-    """`a, b, 20 x console-consumer-*`: names, with those of a common prefix as their number."""
+    """`a, b, console-consumer-* (20)`: names, with those of a common prefix as their number."""
     others = [name for name in names if not name.startswith(prefix)]
     many = len(names) - len(others)
-    return ", ".join([*others, *([f"{many} x {prefix}*"] if many else [])])
+    return ", ".join([*others, *([f"{prefix}* ({many})"] if many else [])])

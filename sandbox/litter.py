@@ -4,6 +4,7 @@ Half of them are litter. The other half look like litter (Kafka calls them Empty
 """
 
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -151,7 +152,7 @@ def console_swarm(shop: Shop) -> Kind:
     groups = tuple(f"console-consumer-{number}" for number in random.sample(range(10_000, 100_000), SWARM))
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda group: shop.use_and_leave(group, ["orders"]), groups))
-    return Kind(groups, "left by people who looked at a topic")
+    return Kind(groups, "each looked at a topic once")
 
 
 def old_report(shop: Shop) -> Kind:
@@ -163,7 +164,7 @@ def old_report(shop: Shop) -> Kind:
 def old_service(shop: Shop) -> Kind:
     """A service that was switched off: nobody deletes a group when a deployment is deleted."""
     shop.use_and_leave("old-billing", ["orders", "payments"])
-    return Kind(("old-billing",), "a service that was switched off")
+    return Kind(("old-billing",), "a service, switched off")
 
 
 def old_protocol_848(shop: Shop) -> Kind:
@@ -175,11 +176,11 @@ def old_protocol_848(shop: Shop) -> Kind:
         consumer.commit(offsets=[TopicPartition("orders", 0, 3)], asynchronous=False)
     finally:
         consumer.close()
-    return Kind(("search-index-v1",), "newer protocol (KIP-848), replaced by v2")
+    return Kind(("search-index-v1",), "replaced by v2 (KIP-848)")
 
 
 def topic_deleted(shop: Shop) -> Kind:
-    """A group of two topics, one of which was deleted: Kafka drops those offsets itself, at once, and keeps the rest."""
+    """A group of two topics, one of which was deleted: Kafka drops those offsets itself, at once, and no others."""
     group = "summer-promo"
     shop.use_and_leave(group, ["promo", "promo-codes"])
     shop.delete_topic("promo-codes")
@@ -189,7 +190,7 @@ def topic_deleted(shop: Shop) -> Kind:
         if time.monotonic() > deadline:
             raise SandboxError("Kafka kept the offsets of a deleted topic")
         time.sleep(0.1)
-    return Kind((group,), "of 2 topics; 1 deleted, offsets with it")
+    return Kind((group,), "one of its 2 topics is gone")
 
 
 def joined(shop: Shop) -> Kind:
@@ -200,11 +201,11 @@ def joined(shop: Shop) -> Kind:
         consumer.subscribe(["orders"])
         return _read_and_commit(consumer)
 
-    return Kind(("checkout",), "a service that runs", "NotEmpty", shop.employ("checkout", work))
+    return Kind(("checkout",), "a running service", "NotEmpty", shop.employ("checkout", work))
 
 
 def joined_848(shop: Shop) -> Kind:
-    """A running group of the newer protocol (KIP-848): DescribeGroups calls it Dead, and only ListGroups knows better."""
+    """A running group of the newer protocol (KIP-848): DescribeGroups calls it Dead, only ListGroups knows better."""
 
     def work() -> Work:
         consumer = shop.confluent("search-index-v2", group_protocol="consumer")
@@ -212,21 +213,21 @@ def joined_848(shop: Shop) -> Kind:
         return _read_and_commit(consumer)
 
     client = shop.employ("search-index-v2", work)
-    return Kind(("search-index-v2",), "newer protocol (KIP-848), runs", "NotEmpty", client)
+    return Kind(("search-index-v2",), "a running service (KIP-848)", "NotEmpty", client)
 
 
 def assigned(shop: Shop) -> Kind:
     """A consumer that picks its partitions itself and only commits, as Flink does: nobody ever joins, so the group is
     Empty all its life. What it committed for a quiet partition is as dear to it as what it commits now."""
     client = shop.employ("fraud-check", lambda: _assign_and_commit(shop, "fraud-check", advance=True))
-    return Kind(("fraud-check",), "commits but never joins, as Flink does", "SimpleGroup", client)
+    return Kind(("fraud-check",), "commits, never joins: Flink", "SimpleGroup", client)
 
 
 def assigned_and_stuck(shop: Shop) -> Kind:
     """Such a consumer that commits the same offset again and again, as after each try of a job that fails: the offsets
     never change, records wait, and it is in use."""
     client = shop.employ("nightly-export", lambda: _assign_and_commit(shop, "nightly-export", advance=False))
-    return Kind(("nightly-export",), "commits the same offset over and over", "SimpleGroup", client)
+    return Kind(("nightly-export",), "commits the same each time", "SimpleGroup", client)
 
 
 def assigned_and_silent(shop: Shop) -> Kind:
@@ -241,7 +242,7 @@ def assigned_and_silent(shop: Shop) -> Kind:
         yield from _read_and_commit(consumer)
 
     client = shop.employ("fire-watch", work)
-    return Kind(("fire-watch",), "waits at a topic where nothing happens", "SimpleGroup", client)
+    return Kind(("fire-watch",), "waits for a first record", "SimpleGroup", client)
 
 
 def once_subscribed(shop: Shop) -> Kind:
@@ -249,7 +250,7 @@ def once_subscribed(shop: Shop) -> Kind:
     type of its past, so it doesn't look like the three above: only its moving offsets tell."""
     shop.use_and_leave("price-sync", ["prices"])
     client = shop.employ("price-sync", lambda: _assign_and_commit(shop, "price-sync", advance=True, topic="prices"))
-    return Kind(("price-sync",), "joined once, now only commits", "TooRecent", client)
+    return Kind(("price-sync",), "joined once, only commits", "TooRecent", client)
 
 
 def caught_up(shop: Shop) -> Kind:
@@ -262,20 +263,20 @@ def sink_connector(shop: Shop) -> Kind:
     """The group of a sink connector that is stopped or paused for maintenance. Without its offsets it would start all
     over, and write every record once more."""
     shop.use_and_leave("connect-orders-sink", ["orders"])
-    return Kind(("connect-orders-sink",), "a sink connector that is stopped", "ConnectGroup", comes_back=True)
+    return Kind(("connect-orders-sink",), "a stopped sink connector", "ConnectGroup", comes_back=True)
 
 
 def streams_application(shop: Shop) -> Kind:
     """The group of a Kafka Streams application that is scaled down. Its changelog topic (stock-view-store-changelog)
     holds the state that goes with these offsets: one without the other is data loss."""
     shop.use_and_leave("stock-view", ["stock"])
-    return Kind(("stock-view",), "a Streams application, scaled down", "StreamsGroup", comes_back=True)
+    return Kind(("stock-view",), "a stopped Streams app", "StreamsGroup", comes_back=True)
 
 
 def protected(shop: Shop) -> Kind:
     """A group that looks abandoned in every way, and that the owner of the cluster protects by name."""
     shop.use_and_leave("payments-audit", ["payments"])
-    return Kind(("payments-audit",), "runs once a year; the owner says so", "Protected", comes_back=True)
+    return Kind(("payments-audit",), "needed once a year", "Protected", comes_back=True)
 
 
 KINDS: tuple[Callable[[Shop], Kind], ...] = (
@@ -300,10 +301,18 @@ KINDS: tuple[Callable[[Shop], Kind], ...] = (
 def come_back(shop: Shop, group: str, topic: str, committed: int) -> str | None:
     """Start the consumer of a stopped group again: None if it goes on where it stopped, else what went wrong."""
     consumer = shop.confluent(group, auto_offset_reset="error")
-    consumer.subscribe([topic])
+    joined = threading.Event()
+    consumer.subscribe([topic], on_assign=lambda *_: joined.set())
     try:
-        at = _next(consumer).offset()
-        return None if at == committed else f"came back at offset {at} and not at {committed}"
+        deadline = time.monotonic() + TIMEOUT
+        message = None
+        while not joined.is_set() and time.monotonic() < deadline:
+            message = consumer.poll(0.1)
+        # Not before it has joined: a group that was caught up must not look abandoned for a moment.
+        shop.produce([topic], 1)
+        message = _good(message) if message is not None else _next(consumer)
+        consumer.commit(message, asynchronous=False)
+        return None if message.offset() == committed else f"came back at {message.offset()} and not at {committed}"
     except SandboxError as error:
         return f"could not come back: {error}"
     finally:
@@ -348,9 +357,12 @@ def _next(consumer: Any) -> Any:
     deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         message = consumer.poll(0.2)
-        if message is None:
-            continue
-        if message.error() is not None:
-            raise SandboxError(message.error().str())
-        return message
+        if message is not None:
+            return _good(message)
     raise SandboxError("no record came")
+
+
+def _good(message: Any) -> Any:
+    if message.error() is not None:
+        raise SandboxError(message.error().str())
+    return message

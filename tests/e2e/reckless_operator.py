@@ -1,0 +1,13 @@
+"""The operator with the judgement that simple hygiene scripts have: a group that is Empty is unused.
+
+Everything else is the real thing, with its command line, so what it destroys is what the checks protect.
+"""
+
+from group_hygiene import checks
+from group_hygiene.cli import main
+
+# offsets_known only has the offsets read, which the backup and the comparison before a deletion need.
+checks.CHECKS = (checks.not_empty, checks.offsets_known)
+
+if __name__ == "__main__":
+    main()
