@@ -15,7 +15,12 @@ from group_hygiene.errors import UsageError
 
 ReadFile = Callable[[str], str]
 
-_PROTOCOLS = {"PLAINTEXT": (False, False), "SSL": (True, False), "SASL_PLAINTEXT": (False, True), "SASL_SSL": (True, True)}
+_PROTOCOLS = {
+    "PLAINTEXT": (False, False),
+    "SSL": (True, False),
+    "SASL_PLAINTEXT": (False, True),
+    "SASL_SSL": (True, True),
+}
 _MODULES = {
     Mechanism.PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
     Mechanism.SCRAM_SHA_256: "org.apache.kafka.common.security.scram.ScramLoginModule",

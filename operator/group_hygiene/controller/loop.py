@@ -201,7 +201,7 @@ class ConnectionLoop:
                 outcomes = reconcile.apply(context, plan, observation, lambda p=entry.policy: self._still_wanted(p))  # type: ignore[misc]
             new = status.build_status(entry.policy, entry.status, plan, outcomes, snapshot)
             self._tell(POLICIES, entry.obj, new)
-            self._record(entry, plan, outcomes)
+            self._record(entry, new, plan, outcomes)
             deleted |= any(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
             services.metrics.policy_ran(plan, outcomes, clock.now().timestamp())
             self._schedule.ran(entry.policy.uid, entry.policy.generation, entry.policy.interval)
@@ -373,24 +373,17 @@ class ConnectionLoop:
             return
         self._services.recorder.event(plural, obj, after["reason"], after["message"], warning)
 
-    def _record(self, entry: _Bound, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+    def _record(self, entry: _Bound, new: status.Status, plan: Plan, outcomes: Sequence[Outcome]) -> None:
         """Events of one run: newly matching groups, what was deleted, and why due groups may not be."""
         record = self._services.recorder.event
-        before = entry.status
-        known = {row["group"] for row in before.get("sample") or [] if row["verdict"] == "Match"}
-        matched = plan.matched
-        news = len(matched) != (before.get("groups") or {}).get("matched", 0) or bool(
-            set(matched[:20]) - known and known
-        )
-        if matched and news:
-            verb = "match" if plan.policy.action is Action.ALERT else f"are due ({plan.policy.mode})"
-            warning = plan.policy.action is Action.ALERT
-            record(
-                POLICIES, entry.obj, reasons.GROUPS_MATCHED, f"{len(matched)} groups {verb}: {_names(matched)}", warning
-            )
+        before, matched = entry.status, plan.due or plan.matched
+        if matched and _matching(before) != _matching(new):
+            alert = plan.policy.action is Action.ALERT
+            verb = "match" if alert else f"are due ({plan.policy.mode})"
+            record(POLICIES, entry.obj, reasons.GROUPS_MATCHED, f"{_counted(matched)} {verb}: {_names(matched)}", alert)
         deleted = [outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED]
         if deleted:
-            record(POLICIES, entry.obj, reasons.GROUPS_DELETED, f"deleted {len(deleted)} groups: {_names(deleted)}")
+            record(POLICIES, entry.obj, reasons.GROUPS_DELETED, f"deleted {_counted(deleted)}: {_names(deleted)}")
         for outcome in outcomes:
             log.info("policy %s: group %r: %s: %s", plan.policy.key, outcome.group, outcome.reason, outcome.message)
         blocked = next((c for c in before.get("conditions") or [] if c["type"] == "DeletionBlocked"), None)
@@ -398,8 +391,18 @@ class ConnectionLoop:
             record(POLICIES, entry.obj, plan.refusal.reason, plan.refusal.message, True)
 
 
+def _matching(of: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
+    """How many groups a status says match, and those of them that it names."""
+    named = frozenset(row["group"] for row in of.get("sample") or [] if row["verdict"] == "Match")
+    return (of.get("groups") or {}).get("matched", 0), named
+
+
 def _ready(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((condition for condition in of.get("conditions") or [] if condition["type"] == "Ready"), None)
+
+
+def _counted(groups: Sequence[str]) -> str:
+    return f"{len(groups)} group{'s' if len(groups) != 1 else ''}"
 
 
 def _names(groups: Sequence[str]) -> str:

@@ -98,7 +98,11 @@ class Client:
             while queue:
                 key, call = queue.pop()
                 try:
-                    timeout_ms = max(1, int(deadline.left * 1000))
+                    # Any broker may be one that hangs: leave time to ask another.
+                    seconds = (
+                        deadline.left if call.broker is not None else min(deadline.left, max(1, deadline.left / 4))
+                    )
+                    timeout_ms = max(1, int(seconds * 1000))
                     sent = self._manager.send(call.request, call.broker, request_timeout_ms=timeout_ms)
                     # Its own timeout starts only when the connection stands, which takes its time with a hung broker.
                     # It is never sent later: the library drops what is overdue by then.

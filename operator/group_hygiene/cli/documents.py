@@ -1,0 +1,123 @@
+"""YAML files -> documents, each with the lines it came from. Knows nothing of what the documents mean."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from group_hygiene.errors import UsageError
+
+_SUFFIXES = (".yaml", ".yml", ".json")
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads as kubectl does: a key that stands twice is an error, and dates are texts."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set[str]()
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in seen and name != "<<":
+                raise yaml.constructor.ConstructorError(None, None, f"key {name!r} stands twice", key.start_mark)
+            seen.add(name)
+        return dict(super().construct_mapping(node, deep))
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, regex) for tag, regex in resolvers if tag != _TIMESTAMP]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One object, with where it came from."""
+
+    source: str
+    content: dict[str, Any]
+    node: yaml.Node
+
+    def at(self, path: Sequence[str | int] = ()) -> str:
+        """`file:line` of a field, or of the nearest thing around it that is there."""
+        return f"{self.source}:{self.line(path)}"
+
+    def line(self, path: Sequence[str | int]) -> int:
+        node, line = self.node, self.node.start_mark.line
+        for step in path:
+            found: yaml.Node | None = None
+            if isinstance(node, yaml.MappingNode):
+                for key, value in node.value:
+                    if key.value == step:
+                        found, line = value, key.start_mark.line
+            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+                found = node.value[step]
+                line = found.start_mark.line
+            if found is None:
+                break
+            node = found
+        return line + 1
+
+
+def read_documents(names: Sequence[str]) -> list[Document]:
+    """The documents of all files, of all YAML files in folders, and of stdin for `-`; Lists are taken apart.
+
+    Raises UsageError with file and line, and never with what stands there: it may be a secret.
+    """
+    documents: list[Document] = []
+    for name in names:
+        if name == "-":
+            documents += _parse("stdin", sys.stdin.read())
+            continue
+        path = Path(name)
+        files = sorted(p for p in path.iterdir() if p.suffix in _SUFFIXES) if path.is_dir() else [path]
+        if not files:
+            raise UsageError(f"there is no YAML file in {name}")
+        for file in files:
+            try:
+                text = file.read_text("utf-8")
+            except OSError as error:
+                raise UsageError(f"{file} can't be read: {error.strerror}") from error
+            except UnicodeDecodeError as error:
+                raise UsageError(f"{file} is not UTF-8 text") from error
+            documents += _parse(str(file), text)
+    return documents
+
+
+def _parse(source: str, text: str) -> list[Document]:
+    try:
+        return list(_documents(source, _Loader(text)))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise UsageError(f"{source}{line}: is not YAML: {error.problem or 'it ends too early'}") from None
+    except yaml.YAMLError:
+        raise UsageError(f"{source}: is not YAML: it holds characters that must not stand in it") from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"{source}: is not YAML that can be read") from None
+
+
+def _documents(source: str, loader: _Loader) -> Iterator[Document]:
+    while loader.check_node():
+        node = loader.get_node()
+        if node is None:
+            continue
+        content = loader.construct_document(node)
+        if content is None:
+            continue
+        document = Document(source, content, node)
+        if not isinstance(content, dict):
+            raise UsageError(f"{document.at()}: must be a mapping with apiVersion and kind")
+        items = content.get("items")
+        if content.get("kind") != "List" or not isinstance(items, list):
+            yield document
+            continue
+        item_nodes = next(value for key, value in node.value if key.value == "items").value
+        for item, item_node in zip(items, item_nodes, strict=True):
+            if isinstance(item, dict):
+                yield Document(source, item, item_node)

@@ -1,0 +1,168 @@
+"""`explain`: the chain of checks for one group, one by one, as `checks.judge` walks it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from group_hygiene import checks
+from group_hygiene.cli.manifests import read_manifests
+from group_hygiene.cli.options import Target
+from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
+from group_hygiene.cli.planning import (
+    Scan,
+    by_connection,
+    first_errors,
+    first_notes,
+    granted,
+    judged,
+    look,
+    scan_errors,
+    scan_notes,
+)
+from group_hygiene.cli.target import open_session
+from group_hygiene.errors import UsageError
+from group_hygiene.model import Group, Verdict
+from group_hygiene.policy import Match, Patterns, Policy
+
+_COLUMNS = (
+    Column("CHECK"),
+    Column("RESULT"),
+    Column("MESSAGE", wide=True),
+    Column("WHY"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One check: its name, why it exists, and its result; `keep` is its answer where the result is Keeps."""
+
+    check: str
+    why: str
+    result: str
+    reason: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Explained:
+    policy: Policy
+    group: Group
+    verdict: Verdict | None
+    steps: Sequence[_Step]
+
+
+def explain(target: Target, name: str, files: Sequence[str]) -> Report:
+    """What each check of each policy in the files says of one group."""
+    manifests = read_manifests(files)
+    every: list[_Explained] = []
+    notes, errors = first_notes(target, manifests), first_errors(manifests)
+    for connection, policies in by_connection(manifests):
+        with open_session(target, connection, claims=True) as session, working("reading groups"):
+            scan = look(session, [_only(policy, name) for policy in policies], full=True)
+        if name not in scan.snapshot.groups:
+            doubts = f" ({'; '.join(scan.snapshot.incomplete)})" if scan.snapshot.incomplete else ""
+            raise UsageError(f"there is no group {printable(name)}{doubts}")
+        notes += scan_notes(scan)
+        errors += scan_errors(scan)
+        every += [_explain_one(scan, policy, name) for policy in policies]
+    every.sort(key=lambda explained: explained.policy.key)
+    notes = list(dict.fromkeys(notes))
+    document = {"policies": [_document(explained) for explained in every], "notes": notes, "errors": errors}
+    matches = [name] if any(one.verdict is not None and one.verdict.matches for one in every) else []
+    return Report(document, matches, [_table(explained) for explained in every], notes, errors)
+
+
+def _only(policy: Policy, name: str) -> Policy:
+    """The same policy for this one group, so that nothing is read of the others."""
+    groups = policy.match.groups
+    if not groups.matches(name):
+        return policy if not groups.sources else replace(policy, match=replace(policy.match, groups=Patterns([])))
+    exactly = name.replace("\\", "\\\\").replace("*", "\\*")
+    return replace(policy, match=replace(policy.match, groups=Patterns([exactly])))
+
+
+def _explain_one(scan: Scan, policy: Policy, name: str) -> _Explained:
+    group = scan.snapshot.groups[name]
+    verdict = scan.observation.verdicts[policy.key].get(name)
+    steps = [_match_step(policy, group)]
+    decided = verdict is None
+    for check in checks.CHECKS:
+        what = (check.__name__, _why(check))
+        if decided or verdict is None:
+            steps.append(_Step(*what, "NotReached"))
+            continue
+        keep = check(policy, group, verdict.evidence, scan.snapshot.taken_at)
+        decided = keep is not None
+        steps.append(_passed(policy, what) if keep is None else _Step(*what, "Keeps", keep.reason, keep.message))
+    return _Explained(policy, group, verdict, steps)
+
+
+def _passed(policy: Policy, what: tuple[str, str]) -> _Step:
+    taken = granted(policy) if what[0] == checks.unchanged.__name__ else None
+    return _Step(*what, "Passed", message=taken)
+
+
+def _match_step(policy: Policy, group: Group) -> _Step:
+    what = ("match", _why(Match.selects))
+    if policy.match.selects(group):
+        return _Step(*what, "Passed")
+    return _Step(*what, "Keeps", message=f"the policy does not look at it: {_unselected(policy.match, group)}")
+
+
+def _unselected(match: Match, group: Group) -> str:
+    if not match.groups.matches(group.id):
+        return "its id fits none of match.groups"
+    excluded = match.exclude.matching(group.id)
+    if excluded is not None:
+        return f"match.exclude has {excluded!r}"
+    if group.state not in match.states:
+        return f"its state is {group.state}, and match.states is {', '.join(sorted(match.states))}"
+    if group.type not in match.types:
+        return f"its type is {group.type}, and match.types is {', '.join(sorted(match.types))}"
+    return f"its protocol type is {group.protocol_type!r}, which match.protocolTypes has not"
+
+
+def _why(check: Any) -> str:
+    """The docstring: the sentence on why a check exists."""
+    return " ".join((inspect.getdoc(check) or "").split())
+
+
+def _table(explained: _Explained) -> Table:
+    policy, group = explained.policy, explained.group
+    protocol = f"protocol type {group.protocol_type}" if group.protocol_type else "a simple group"
+    heading = [
+        f"GroupPolicy {policy.key} ({policy.action}, {policy.mode}): {_outcome(explained)}",
+        f"  {group.id}: {group.state}, {group.type}, {protocol}",
+    ]
+    heading += [f"  {step.message}" for step in explained.steps if step.result == "Passed" and step.message]
+    return Table(_COLUMNS, [_row(step) for step in explained.steps], heading)
+
+
+def _outcome(explained: _Explained) -> str:
+    """In one line: Match, or which check keeps it and why."""
+    kept = next((step for step in explained.steps if step.result == "Keeps"), None)
+    if kept is None:
+        return "Match"
+    return f"Keep: {kept.message}" if kept.reason is None else f"Keep: {kept.reason}: {kept.message}"
+
+
+def _row(step: _Step) -> tuple[Cell, ...]:
+    shown = {"Passed": "passed", "NotReached": "not reached", "Keeps": "keeps"}[step.result]
+    result = f"{shown} ({step.reason})" if step.reason else shown
+    return step.check, result, step.message, step.why
+
+
+def _document(explained: _Explained) -> dict[str, Any]:
+    policy, verdict = explained.policy, explained.verdict
+    return {
+        "namespace": policy.namespace,
+        "name": policy.name,
+        "group": None if verdict is None else judged(explained.group.id, verdict),
+        "checks": [
+            {"check": s.check, "why": s.why, "result": s.result, "reason": s.reason, "message": s.message}
+            for s in explained.steps
+        ],
+    }

@@ -1,0 +1,149 @@
+"""How answers look: tables, JSON, YAML, names; notes, errors and progress on stderr. Knows nothing of Kafka."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TextIO
+
+import click
+
+_PROGRESS_AFTER_S = 1.0
+_COLOURS = {
+    "Stable": "green",
+    "Empty": "yellow",
+    "Dead": "red",
+    "Match": "yellow",
+    "Keep": "green",
+}
+
+
+class Column(NamedTuple):
+    """wide: shown by `-o wide` only. number: aligned to the right. coloured: its words have colours."""
+
+    title: str
+    wide: bool = False
+    number: bool = False
+    coloured: bool = False
+
+
+Cell = str | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Lines of text, then rows under the columns' titles; None is shown as `-`."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    heading: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The answer of a command in every form that it may be asked for.
+
+    errors: what could not be read; with one the exit code is 1. notes: what to know about the rest.
+    """
+
+    document: Mapping[str, Any]
+    names: Sequence[str]
+    tables: Sequence[Table]
+    notes: Sequence[str] = field(default_factory=tuple)
+    errors: Sequence[str] = field(default_factory=tuple)
+    exit_code: int = 0
+
+
+def show(report: Report, form: str) -> int:
+    """Print a report in one of the forms of `-o`; returns the exit code."""
+    if form == "json":
+        click.echo(json.dumps(report.document, indent=2))
+    elif form == "yaml":
+        import yaml
+
+        click.echo(yaml.safe_dump(report.document, sort_keys=False, allow_unicode=True), nl=False)
+    elif form == "name":
+        for name in report.names:
+            click.echo(printable(name))
+    else:
+        for number, table in enumerate(report.tables):
+            if number:
+                click.echo()
+            _show_table(table, form == "wide")
+    sys.stdout.flush()
+    for text in report.notes:
+        note(text)
+    for text in report.errors:
+        click.echo(f"Error: {printable(text)}", err=True)
+    return 1 if report.errors else report.exit_code
+
+
+def note(text: str) -> None:
+    """Something to know that is no error."""
+    click.echo(f"Note: {printable(text)}", err=True)
+
+
+def printable(text: str) -> str:
+    r"""Text that can't change a terminal or begin a new line: Kafka takes any character in a group id."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return shown or '""'
+
+
+@contextmanager
+def working(on: str) -> Iterator[None]:
+    """Say on the terminal what takes so long, once it takes longer than a second; then take it away again."""
+    stream = sys.stderr
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        yield
+        return
+    timer = threading.Timer(_PROGRESS_AFTER_S, _say, (stream, f"{on} ..."))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        _say(stream, "")
+
+
+def _say(stream: TextIO, text: str) -> None:
+    stream.write(f"\r\x1b[2K{text}")
+    stream.flush()
+
+
+def _coloured() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _show_table(table: Table, wide: bool) -> None:
+    for line in table.heading:
+        click.echo(printable(line))
+    chosen = [index for index, column in enumerate(table.columns) if wide or not column.wide]
+    columns = [table.columns[index] for index in chosen]
+    rows = [[_text(row[index]) for index in chosen] for row in table.rows]
+    if not rows:
+        return
+    widths = [max(len(column.title), *(len(row[i]) for row in rows)) for i, column in enumerate(columns)]
+    colours = _coloured()
+    click.echo(_line([column.title for column in columns], columns, widths, colours=False))
+    for row in rows:
+        click.echo(_line(row, columns, widths, colours), color=colours)
+
+
+def _text(cell: Cell) -> str:
+    return "-" if cell is None else printable(str(cell))
+
+
+def _line(row: Sequence[str], columns: Sequence[Column], widths: Sequence[int], colours: bool) -> str:
+    pieces = []
+    for text, column, width in zip(row, columns, widths, strict=True):
+        padded = text.rjust(width) if column.number else text.ljust(width)
+        colour = _COLOURS.get(text) if colours and column.coloured else None
+        pieces.append(click.style(padded, fg=colour) if colour else padded)
+    return "  ".join(pieces).rstrip()

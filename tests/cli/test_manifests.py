@@ -1,0 +1,175 @@
+"""Policies in files, held against the CRDs without an API server: every mistake is found, with its line."""
+
+from __future__ import annotations
+
+import filecmp
+import importlib.resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import tests.kube.test_crds as server
+from group_hygiene.cli.manifests import read_manifests
+from group_hygiene.errors import UsageError
+from tests.cli.conftest import Run
+
+ROOT = Path(__file__).parents[2]
+GOOD = """\
+apiVersion: grouphygiene.io/v1alpha1
+kind: GroupPolicy
+metadata: {name: litter, namespace: kafka}
+spec:
+  connectionRef: {name: main}
+  match: {groups: ["a-*"]}
+  when: {unchangedFor: 72h}
+  action: Delete
+"""
+
+
+def table(test: Any) -> list[Any]:
+    """The cases of a parametrized test."""
+    (mark,) = [mark for mark in test.pytestmark if mark.name == "parametrize"]
+    return list(mark.args[1])
+
+
+def refused(tmp_path: Path, *objects: Any) -> str:
+    """What is said against the objects; empty = nothing."""
+    file = tmp_path / "objects.yaml"
+    file.write_text(yaml.safe_dump_all(objects))
+    try:
+        read_manifests([str(file)])
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("spec", "complaint"), table(server.test_policy_is_refused))
+def test_policy_that_the_api_server_refuses_is_refused(tmp_path: Path, spec: Any, complaint: str) -> None:
+    """Every policy of the tests of the CRD, with one complaint each: one mistake gets one sentence."""
+    said = refused(tmp_path, server.a_policy(spec))
+    assert said.count("\n  ") == 1, said
+
+
+@pytest.mark.parametrize(("spec", "complaint"), table(server.test_connection_is_refused))
+def test_connection_that_the_api_server_refuses_is_refused(tmp_path: Path, spec: Any, complaint: str) -> None:
+    """Every connection of the tests of the CRD, with one complaint each."""
+    said = refused(tmp_path, server.a_policy({}), server.a_connection(spec))
+    assert said.count("\n  ") == 1, said
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        *(
+            pytest.param(server.a_policy(case.values[0]), id=f"policy-{case.id}")
+            for case in table(server.test_policy_is_accepted)
+        ),
+        *(
+            pytest.param(server.a_connection(case.values[0]), id=f"connection-{case.id}")
+            for case in table(server.test_connection_is_accepted)
+        ),
+    ],
+)
+def test_what_the_api_server_accepts_is_accepted(tmp_path: Path, candidate: Any) -> None:
+    """Every good object of the tests of the CRDs."""
+    assert refused(tmp_path, server.a_policy({}, name="another"), candidate) == ""
+
+
+@pytest.mark.parametrize("file", [pytest.param(path, id=path.stem) for path in server.EXAMPLES])
+def test_examples_are_accepted(file: Path) -> None:
+    """Everything under examples/, but that connections alone are nothing to plan."""
+    if "kind: GroupPolicy" in file.read_text():
+        assert read_manifests([str(file)]).policies
+    else:
+        with pytest.raises(UsageError, match="there is no GroupPolicy in"):
+            read_manifests([str(file)])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param(
+            GOOD + "  mod: Enforce\n", ":9: GroupPolicy kafka/litter: spec.mod: unknown field", id="unknown-field"
+        ),
+        pytest.param(
+            GOOD.replace("72h", "3d"), ":7: GroupPolicy kafka/litter: spec.when.unchangedFor: must be a dur", id="rule"
+        ),
+        pytest.param(
+            GOOD.replace("  action: Delete\n", ""), ":4: GroupPolicy kafka/litter: spec.action: must be", id="missing"
+        ),
+        pytest.param(
+            GOOD.replace("Delete", "Remove"), ":8: GroupPolicy kafka/litter: spec.action: must be one of", id="enum"
+        ),
+        pytest.param(
+            GOOD.replace("name: litter", "labls: {}"), ":3: GroupPolicy kafka/: metadata.labls: unknown", id="metadata"
+        ),
+        pytest.param(GOOD + "  action: Alert\n", ":9: is not YAML: key 'action' stands twice", id="key-twice"),
+        pytest.param(GOOD + "---\n" + GOOD, ":10: GroupPolicy kafka/litter is given twice", id="object-twice"),
+        pytest.param("a: [", "is not YAML", id="not-yaml"),
+        pytest.param("- 1\n", ":1: must be a mapping", id="no-mapping"),
+        pytest.param("a: 1\n", ":1: must have apiVersion and kind", id="no-kind"),
+        pytest.param(
+            GOOD.replace("GroupPolicy", "GroupPolcy"), ":2: grouphygiene.io/v1alpha1 GroupPolcy is not known", id="kind"
+        ),
+        pytest.param(
+            GOOD.replace("alpha1", "beta1"), ":2: grouphygiene.io/v1beta1 GroupPolicy is not known", id="version"
+        ),
+        pytest.param("", "there is no GroupPolicy in stdin", id="empty"),
+    ],
+)
+def test_mistakes_are_named_with_their_line(run: Run, text: str, says: str) -> None:
+    """Found before any cluster is asked, said without a traceback, exit code 1."""
+    answer = run("plan", "-f", "-", stdin=text)
+    assert (answer.code, answer.out) == (1, "")
+    assert says in answer.err
+
+
+def test_all_mistakes_are_said_at_once(run: Run) -> None:
+    """Nobody should have to run it five times."""
+    answer = run(
+        "plan", "-f", "-", stdin=GOOD.replace("72h", "3d") + "  mod: x\n---\n" + GOOD.replace("Delete", "Remove")
+    )
+    assert answer.err.count("stdin:") == 4
+
+
+def test_lists_are_taken_apart_with_their_lines(run: Run) -> None:
+    """`kubectl get -o yaml` makes a List."""
+    items = "".join("  " + line + "\n" for line in GOOD.replace("72h", "3d").splitlines())
+    answer = run("plan", "-f", "-", stdin="apiVersion: v1\nkind: List\nitems:\n-" + items[1:])
+    assert ":10: GroupPolicy kafka/litter: spec.when.unchangedFor: " in answer.err
+
+
+def test_a_secret_in_the_wrong_place_is_not_repeated(run: Run) -> None:
+    """A password where the name of a Secret belongs must not end up in the log of a build."""
+    sasl = "{mechanism: PLAIN, username: u, password: hunter2, token: hunter2}"
+    spec = f"spec: {{bootstrapServers: ['a:1'], sasl: {sasl}}}\n"
+    kind = "apiVersion: grouphygiene.io/v1alpha1\nkind: KafkaConnection\nmetadata: {name: main}\n"
+    for text in (kind + spec, kind + spec + "hunter2: [", kind + spec + "  : hunter2"):
+        answer = run("plan", "-f", "-", stdin=text)
+        assert answer.code == 1
+        assert "hunter2" not in (answer.out + answer.err).replace("key 'hunter2'", "")
+
+
+def test_nulls_are_left_out(tmp_path: Path) -> None:
+    """As the API server prunes them: `delete:` with nothing after it is no `delete`."""
+    obj = server.a_policy({}) | {"status": None}
+    obj["spec"] |= {"delete": None, "interval": None}
+    assert refused(tmp_path, obj) == ""
+
+
+def test_dates_and_times_are_texts(tmp_path: Path) -> None:
+    """A group may be called like a date, and kubectl takes it for a text."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(GOOD.replace('["a-*"]', "[2024-01-01]"))
+    (policy,) = read_manifests([str(file)]).policies
+    assert policy.match.groups.sources == ("2024-01-01",)
+
+
+def test_the_package_has_the_crds_that_are_applied() -> None:
+    """crds/ is the one source: the package holds a link to it, and a build holds its files."""
+    packaged = importlib.resources.files("group_hygiene") / "crds"
+    names = sorted(path.name for path in (ROOT / "crds").glob("*.yaml"))
+    assert sorted(entry.name for entry in packaged.iterdir()) == names
+    assert filecmp.cmpfiles(ROOT / "crds", str(packaged), names, shallow=False) == (names, [], [])

@@ -1,0 +1,212 @@
+"""`plan` and `explain` on a real broker: what they say, how they exit, and that nothing is ever changed."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import group_hygiene.cli
+from group_hygiene import checks
+from sandbox.kafka import KafkaCluster
+from tests.cli.conftest import Run
+from tests.kafka.makers import Maker
+
+ABANDONED = ["left-848", "left-classic"]
+
+
+def policy(name: str = "litter", **spec: Any) -> str:
+    """A policy that deletes what was unchanged for 72 h, but for what `spec` says otherwise, as YAML."""
+    base = {
+        "connectionRef": {"name": "main"},
+        "match": {"groups": ["live-*", "left-*", "caught-*", "assign-*"]},
+        "when": {"unchangedFor": "72h"},
+        "action": "Delete",
+        "delete": {"maxPercent": 100},
+    }
+    merged = {key: value for key, value in (base | spec).items() if value is not None}
+    metadata = {"name": name, "namespace": "kafka"}
+    return _yaml("GroupPolicy", metadata, merged)
+
+
+def connection(kafka: KafkaCluster, **spec: Any) -> str:
+    """A KafkaConnection to the broker, as YAML."""
+    servers = {"bootstrapServers": [kafka.bootstrap_servers]}
+    return _yaml("KafkaConnection", {"name": "main", "namespace": "kafka"}, servers | spec)
+
+
+def _yaml(kind: str, metadata: dict[str, str], spec: dict[str, Any]) -> str:
+    obj = {"apiVersion": "grouphygiene.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+    return "---\n" + yaml.safe_dump(obj)
+
+
+def test_plan_says_what_would_be_done(on: Run, tmp_path: Path) -> None:
+    """Matching groups are named, all others have a reason, what was taken for granted is said; exit code 2."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(policy())
+    answer = on("plan", "-f", file)
+    heading, would, granted, titles, *rows = answer.out.splitlines()
+    assert answer.code == 2
+    assert heading == "GroupPolicy kafka/litter (Delete, DryRun)"
+    assert would.strip() == "2 of 4 groups match: it would report them; mode Enforce would delete them"
+    assert granted.strip().endswith("what is Empty now would match once seen unchanged for 72h")
+    assert titles.split() == ["GROUP", "STATE", "TYPE", "VERDICT", "REASON", "MESSAGE"]
+    assert [(row.split()[0], *row.split()[3:5]) for row in rows] == [
+        ("assign-only", "Keep", "SimpleGroup"),
+        ("caught-up", "Keep", "CaughtUp"),
+        ("left-848", "Match", "-"),
+        ("left-classic", "Match", "-"),
+    ]
+
+
+def test_policy_that_the_operator_would_refuse_is_an_error(on: Run) -> None:
+    """The API server takes a connectionRef into another namespace; the operator does not."""
+    answer = on("plan", "-f", "-", stdin=policy(connectionRef={"name": "main", "namespace": "other"}))
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith("Error: GroupPolicy kafka/litter: CrossNamespaceRefused: ")
+
+
+def test_plan_changes_nothing(on: Run, groups: Maker) -> None:
+    """Mode Enforce, too, is only planned."""
+    before = groups.groups()
+    assert on("plan", "-f", "-", stdin=policy(mode="Enforce")).code == 2
+    assert groups.groups() == before
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "would"),
+    [
+        pytest.param({}, 2, "mode Enforce would delete them", id="dry-run"),
+        pytest.param({"mode": "Enforce"}, 2, "it would delete them", id="enforce"),
+        pytest.param({"mode": "Enforce", "delete": {"maxPercent": 1}}, 2, "LimitExceeded", id="over-the-limit"),
+        pytest.param(
+            {"mode": "Enforce", "delete": {"maxPercent": 100, "maxPerRun": 1}},
+            2,
+            "1 of them in the first run",
+            id="paced",
+        ),
+        pytest.param({"action": "Alert", "delete": None}, 2, "it would report them", id="alert"),
+        pytest.param({"match": {"groups": ["nobody"]}}, 0, "it would do nothing", id="no-group"),
+        pytest.param({"match": {"groups": ["assign-*"]}}, 0, "it would do nothing", id="all-kept"),
+    ],
+)
+def test_plan_exits_by_what_it_would_do(on: Run, spec: dict[str, Any], code: int, would: str) -> None:
+    """0 when no group matches, 2 when one does."""
+    answer = on("plan", "-f", "-", stdin=policy(**spec))
+    assert (answer.code, would in answer.out) == (code, True)
+
+
+def test_plan_as_json(on: Run, kafka: KafkaCluster) -> None:
+    """The shape that docs/cli.md documents."""
+    answer = on("plan", "-f", "-", "-o", "json", stdin=policy(match={"groups": ["left-classic"]}))
+    (planned,) = answer.json["policies"]
+    assert planned.pop("takenAt").endswith("Z")
+    assert planned == {
+        "namespace": "kafka",
+        "name": "litter",
+        "action": "Delete",
+        "mode": "DryRun",
+        "clusterId": kafka.cluster_id,
+        "takenForGranted": {"unchangedFor": "72h"},
+        "would": "1 of 1 groups match: it would report them; mode Enforce would delete them",
+        "judged": 1,
+        "matched": 1,
+        "due": ["left-classic"],
+        "firstRun": ["left-classic"],
+        "refusal": None,
+        "groups": [
+            {
+                "group": "left-classic",
+                "state": "Empty",
+                "type": "Classic",
+                "protocolType": "consumer",
+                "verdict": "Match",
+            }
+        ],
+    }
+    assert answer.json.keys() == {"policies", "notes", "errors"}
+
+
+def test_connection_of_the_file_supplies_address_protection_and_limits(
+    run: Run, kafka: KafkaCluster, groups: Maker
+) -> None:
+    """No option is needed; what the connection protects stays, and its limits count where they are stricter."""
+    protecting = connection(kafka, protect=["left-8*"], limits={"maxPercent": 1})
+    answer = run("plan", "-f", "-", "-o", "json", stdin=protecting + policy())
+    (planned,) = answer.json["policies"]
+    verdicts = {group["group"]: group.get("reason") for group in planned["groups"]}
+    assert verdicts["left-848"] == "Protected"
+    assert verdicts["left-classic"] is None
+    assert planned["refusal"]["reason"] == "LimitExceeded"
+    assert answer.code == 2
+
+
+def test_folders_and_several_files_are_read(on: Run, tmp_path: Path) -> None:
+    """A folder stands for its YAML files; what is not ours is left out with a note; a suspended policy does nothing."""
+    (tmp_path / "a.yaml").write_text("apiVersion: v1\nkind: Namespace\nmetadata: {name: kafka}\n" + policy("one"))
+    (tmp_path / "b.yml").write_text(policy("two", suspend=True))
+    (tmp_path / "c.txt").write_text("{")
+    answer = on("plan", "-f", tmp_path, "-o", "name")
+    assert answer.out.split() == ABANDONED
+    assert "Note: Namespace: not ours, left out\n" in answer.err
+    assert "Note: GroupPolicy kafka/two is suspended: it would do nothing\n" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("group", "outcome", "results"),
+    [
+        pytest.param("left-classic", "Match", {"match": "Passed", "caught_up": "Passed"}, id="match"),
+        pytest.param(
+            "caught-up", "Keep: CaughtUp: ", {"unchanged": "Passed", "caught_up": "Keeps"}, id="kept-by-the-last-check"
+        ),
+        pytest.param(
+            "assign-only",
+            "Keep: SimpleGroup: ",
+            {"simple": "Keeps", "caught_up": "NotReached"},
+            id="kept-by-an-earlier",
+        ),
+        pytest.param(
+            "live-848",
+            "Keep: the policy does not look at it: its state is Stable",
+            {"match": "Keeps", "own_group": "NotReached"},
+            id="not-selected",
+        ),
+    ],
+)
+def test_explain_walks_the_chain(on: Run, group: str, outcome: str, results: dict[str, str]) -> None:
+    """Every check in its order, with why it exists; the first that keeps ends it."""
+    answer = on("explain", group, "-f", "-", stdin=policy())
+    assert answer.code == 0
+    assert answer.out.startswith(f"GroupPolicy kafka/litter (Delete, DryRun): {outcome}")
+    (explained,) = on("explain", group, "-f", "-", "-o", "json", stdin=policy()).json["policies"]
+    steps = explained["checks"]
+    assert [step["check"] for step in steps] == ["match", *(check.__name__ for check in checks.CHECKS)]
+    assert {step["check"]: step["result"] for step in steps}.items() >= results.items()
+    assert all(step["why"] for step in steps)
+
+
+def test_explain_a_group_that_is_not_there(on: Run) -> None:
+    """One sentence, exit code 1."""
+    answer = on("explain", "nobody", "-f", "-", stdin=policy())
+    assert (answer.code, answer.out, answer.err) == (1, "", "Error: there is no group nobody\n")
+
+
+def test_pattern_characters_in_a_group_id_are_literal(on: Run, groups: Maker) -> None:
+    r"""`*` and `\` in the id of the explained group match only themselves."""
+    groups.abandoned("left-*\\", "orders")
+    (explained,) = on("explain", "left-*\\", "-f", "-", "-o", "json", stdin=policy()).json["policies"]
+    groups.delete_group("left-*\\")
+    assert explained["group"]["group"] == "left-*\\"
+
+
+def test_the_command_line_cannot_delete() -> None:
+    """No module of it imports anything that changes Kafka: only the operator, in a module of its own, does."""
+    forbidden = {"apply", "delete_groups", "reconcile"}
+    for file in Path(group_hygiene.cli.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                assert not {alias.name.rpartition(".")[2] for alias in node.names} & forbidden, file.name
+            assert not (isinstance(node, ast.Attribute) and node.attr in forbidden), file.name

@@ -1,0 +1,184 @@
+"""The program as a whole: how it starts, helps, completes and exits, and that docs/cli.md tells all of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from group_hygiene.cli import main, output
+from group_hygiene.model import GroupState
+from tests.cli.conftest import Run
+
+ROOT = Path(__file__).parents[2]
+DOCS = (ROOT / "docs" / "cli.md").read_text()
+COMMANDS = sorted(main.commands)
+SLOW = ("kafka", "kubernetes", "kopf", "aiohttp", "jsonschema", "yaml")
+
+
+def sections() -> dict[str, str]:
+    """The text under each heading `## name` of docs/cli.md."""
+    parts = DOCS.split("\n## ")[1:]
+    return {part.partition("\n")[0].strip("`"): part for part in parts}
+
+
+def options() -> Iterator[Any]:
+    for name, command in sorted(main.commands.items()):
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                for spelling in parameter.opts:
+                    yield pytest.param(name, spelling, id=f"{name}{spelling}")
+
+
+@pytest.mark.parametrize(("command", "option"), list(options()))
+def test_every_option_is_documented(command: str, option: str) -> None:
+    """In the section of its command, or in the one on what several commands share."""
+    shared = sections()["Reaching the cluster"] + sections()["Output"]
+    assert f"`{option}" in sections()[command] + shared
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_examples_and_exit_codes(run: Run, command: str) -> None:
+    """In its help and in the documentation."""
+    answer = run(command, "--help")
+    assert answer.code == 0
+    for text in (answer.out, sections()[command]):
+        assert f"group-hygiene {command}" in text
+        assert "Exit codes" in text
+
+
+def test_environment_is_documented() -> None:
+    """Each variable that stands for an option."""
+    names = {str(p.envvar) for command in main.commands.values() for p in command.params if p.envvar}
+    assert names == {"GROUP_HYGIENE_BOOTSTRAP_SERVER", "GROUP_HYGIENE_COMMAND_CONFIG"}
+    assert all(f"`{name}" in DOCS for name in names)
+
+
+def test_it_starts_without_what_is_slow() -> None:
+    """Help and completion import nothing that takes long."""
+    code = f"import group_hygiene.cli, sys; print([name for name in {SLOW} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        pytest.param("list --state Em", ["Empty"], id="state"),
+        pytest.param("list --state empty,st", ["empty,Stable"], id="second-in-a-list"),
+        pytest.param("list --type s", ["Share", "Streams"], id="types-in-any-case"),
+        pytest.param("plan -o j", ["json"], id="form"),
+        pytest.param("expl", ["explain"], id="command"),
+    ],
+)
+def test_completion(words: str, completed: list[str]) -> None:
+    """As bash asks for it; as a process, by the name that the module has."""
+    line = f"group-hygiene {words}"
+    environment = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    code = "from group_hygiene.cli import main; main(prog_name='group-hygiene')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment, "_GROUP_HYGIENE_COMPLETE": "bash_complete"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == completed
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["list", "--sate", "Empty"], id="unknown-option"),
+        pytest.param(["plan"], id="required-option"),
+        pytest.param(["describe"], id="required-argument"),
+        pytest.param(["lsit"], id="unknown-command"),
+        pytest.param(["list", "-o", "xml"], id="unknown-form"),
+        pytest.param([], id="nothing"),
+    ],
+)
+def test_usage_errors_exit_1(run: Run, arguments: list[str]) -> None:
+    """2 means that plan would act."""
+    assert run(*arguments).code == 1
+
+
+def test_unknown_state_lists_the_valid_ones(run: Run) -> None:
+    """In Kafka's own spelling."""
+    answer = run("list", "--state", "Idle")
+    assert answer.code == 1
+    assert f"'Idle' is none of {', '.join(GroupState)}" in answer.err
+
+
+@pytest.mark.parametrize("how", ["-m", "script", "kubectl"])
+def test_ways_to_call_it(how: str) -> None:
+    """As a module, as a script, and as a plugin of kubectl."""
+    scripts = Path(sys.executable).parent
+    command = {
+        "-m": [sys.executable, "-m", "group_hygiene.cli"],
+        "script": [str(scripts / "group-hygiene")],
+        "kubectl": [str(scripts / "kubectl-group_hygiene")],
+    }[how]
+    done = subprocess.run([*command, "list", "--help"], capture_output=True, text=True, check=False)
+    called = {"-m": "python -m group_hygiene.cli", "script": "group-hygiene", "kubectl": "kubectl group-hygiene"}[how]
+    assert done.stdout.startswith(f"Usage: {called} list")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+class Terminal:
+    """A stream that says it is a terminal, and keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [
+        pytest.param({}, True, id="terminal"),
+        pytest.param({"NO_COLOR": "1"}, False, id="NO_COLOR"),
+        pytest.param({"TERM": "dumb"}, False, id="dumb-terminal"),
+    ],
+)
+def test_colours(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], coloured: bool) -> None:
+    """Only on a terminal that can, and only where nobody said no."""
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setitem(os.environ, name, value)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    table = output.Table([output.Column("STATE", coloured=True)], [["Stable"]])
+    output.show(output.Report({}, [], [table]), "table")
+    assert ("\x1b[" in terminal.text) is coloured
+    assert "Stable" in terminal.text
+
+
+def test_progress_only_where_somebody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, after a while, and taken away again."""
+    monkeypatch.delenv("TERM", raising=False)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with output.working("reading"):
+        pass
+    assert "reading" not in terminal.text
+    monkeypatch.setattr(output, "_PROGRESS_AFTER_S", 0.0)
+    with output.working("reading"):
+        while "reading ..." not in terminal.text:
+            pass
+    assert terminal.text.endswith("\r\x1b[2K")

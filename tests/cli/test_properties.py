@@ -1,0 +1,190 @@
+"""Kafka's client properties -> how to connect: the format, what is supported, and that the rest is a clear error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from group_hygiene.client_properties import parse_client_properties, parse_properties
+from group_hygiene.connection import Hidden, Mechanism, OAuth, Sasl, Tls
+from group_hygiene.errors import UsageError
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+PASSWORD = "correct-horse"
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
+KEY = "-----BEGIN PRIVATE KEY-----\nREVG\n-----END PRIVATE KEY-----\n"
+ENCRYPTED = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nREVG\n-----END ENCRYPTED PRIVATE KEY-----\n"
+FILES = {
+    "ca.pem": f"# our authority\n{CERTIFICATE}",
+    "both.pem": KEY + CERTIFICATE,
+    "locked.pem": ENCRYPTED + CERTIFICATE,
+}
+
+
+def parse(properties: Mapping[str, str]) -> tuple[Tls | None, Sasl | None]:
+    text = "".join(f"{name}={value}\n" for name, value in properties.items())
+    parsed = parse_client_properties(text, FILES.__getitem__)
+    return parsed.tls, parsed.sasl
+
+
+def sasl(mechanism: str, module: str, options: str, **more: str) -> dict[str, str]:
+    jaas = f"{module} required {options};"
+    return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.jaas.config": jaas} | {
+        name.replace("_", "."): value for name, value in more.items()
+    }
+
+
+def ssl(**stores: str) -> dict[str, str]:
+    return {"security.protocol": "SSL"} | {f"ssl.{name.replace('_', '.')}": value for name, value in stores.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "properties"),
+    [
+        pytest.param("a=b", {"a": "b"}, id="plain"),
+        pytest.param("a = b \n c:d\ne f", {"a": "b ", "c": "d", "e": "f"}, id="separators"),
+        pytest.param("# a=b\n! c=d\n\n  \ne=f", {"e": "f"}, id="comments"),
+        pytest.param("a=b\\\n   c\\\r\n d", {"a": "bcd"}, id="continued"),
+        pytest.param("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}, id="an-even-number-of-backslashes"),
+        pytest.param("a\\=b\\:c\\ d=e", {"a=b:c d": "e"}, id="escaped-separators"),
+        pytest.param("a=\\t\\n\\u00fc\\uD83D\\uDE00\\z\\b", {"a": "\t\nü😀zb"}, id="escapes"),
+        pytest.param("a==b=c", {"a": "=b=c"}, id="equals-in-the-value"),
+        pytest.param("a\na2=", {"a": "", "a2": ""}, id="empty"),
+        pytest.param("a=1\na=2", {"a": "2"}, id="the-last-one-counts"),
+        pytest.param("a=b\\\n# no comment\\", {"a": "b# no comment"}, id="comment-sign-in-a-continuation"),
+    ],
+)
+def test_format(text: str, properties: dict[str, str]) -> None:
+    """As java.util.Properties reads it."""
+    assert parse_properties(text) == properties
+
+
+@pytest.mark.parametrize(
+    ("properties", "tls", "login"),
+    [
+        pytest.param({}, None, None, id="plaintext-by-default"),
+        pytest.param({"security.protocol": "ssl"}, Tls(), None, id="ssl-with-the-systems-authorities"),
+        pytest.param(
+            ssl(truststore_type="PEM", truststore_location="ca.pem"), Tls(ca=CERTIFICATE), None, id="trust-store-file"
+        ),
+        pytest.param(
+            ssl(truststore_type="PEM", truststore_certificates=CERTIFICATE.replace("\n", " \\\n")),
+            Tls(ca=CERTIFICATE),
+            None,
+            id="trust-store-in-place",
+        ),
+        pytest.param(
+            ssl(keystore_type="PEM", keystore_location="both.pem"),
+            Tls(certificate=CERTIFICATE, private_key=Hidden(KEY)),
+            None,
+            id="key-store-file",
+        ),
+        pytest.param(
+            {
+                **ssl(keystore_type="PEM", keystore_key=KEY.replace("\n", "\\n")),
+                "ssl.keystore.certificate.chain": CERTIFICATE.replace("\n", "\\n"),
+            },
+            Tls(certificate=CERTIFICATE, private_key=Hidden(KEY)),
+            None,
+            id="key-store-in-place",
+        ),
+        pytest.param(
+            ssl(endpoint_identification_algorithm=""), Tls(verify_hostname=False), None, id="any-host-is-accepted"
+        ),
+        pytest.param(
+            sasl("PLAIN", PLAIN, f'username="u" password="{PASSWORD}"'),
+            None,
+            Sasl(Mechanism.PLAIN, "u", Hidden(PASSWORD)),
+            id="plain",
+        ),
+        pytest.param(
+            sasl("scram-sha-512", SCRAM, "password='a;\\\\\\\\\\\\\"=b' username=u"),
+            None,
+            Sasl(Mechanism.SCRAM_SHA_512, "u", Hidden('a;\\"=b')),
+            id="quotes-and-escapes",
+        ),
+        pytest.param(
+            sasl("OAUTHBEARER", OAUTH, f'clientId="i" clientSecret="{PASSWORD}" scope="s"')
+            | {"sasl.oauthbearer.token.endpoint.url": "https://sso/token"},
+            None,
+            Sasl(Mechanism.OAUTHBEARER, oauth=OAuth("https://sso/token", "i", Hidden(PASSWORD), "s")),
+            id="oauth",
+        ),
+        pytest.param(
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.token.endpoint.url": "https://sso/token",
+                "sasl.oauthbearer.client.credentials.client.id": "i",
+                "sasl.oauthbearer.client.credentials.client.secret": PASSWORD,
+            },
+            Tls(),
+            Sasl(Mechanism.OAUTHBEARER, oauth=OAuth("https://sso/token", "i", Hidden(PASSWORD))),
+            id="oauth-without-jaas",
+        ),
+    ],
+)
+def test_supported(properties: dict[str, str], tls: Tls | None, login: Sasl | None) -> None:
+    """What each property becomes."""
+    assert parse(properties) == (tls, login)
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    [
+        pytest.param({"security.protocol": "TLS"}, "security.protocol must be one of PLAINTEXT, SSL", id="protocol"),
+        pytest.param(ssl(truststore_location="a.jks"), "truststore.type JKS, Kafka's default, is not supp", id="jks"),
+        pytest.param(
+            ssl(keystore_type="PKCS12", keystore_location="a"), "ssl.keystore.type PKCS12 is not supported", id="pkcs12"
+        ),
+        pytest.param(ssl(truststore_password=PASSWORD), "ssl.truststore.password is for JKS", id="store-password"),
+        pytest.param(ssl(key_password=PASSWORD), "ssl.key.password is not supported", id="key-password"),
+        pytest.param(
+            ssl(keystore_type="PEM", keystore_location="locked.pem"), "must be PEM without a password", id="locked-key"
+        ),
+        pytest.param(ssl(keystore_type="PEM", keystore_location="ca.pem"), "must hold a PEM private key", id="no-key"),
+        pytest.param(
+            ssl(truststore_type="PEM", truststore_certificates="x"), "must hold a PEM certificate", id="no-certificate"
+        ),
+        pytest.param(ssl(endpoint_identification_algorithm="ldap"), "must be https, or empty", id="algorithm"),
+        pytest.param({"security.protocol": "SASL_SSL"}, "GSSAPI, is not supported", id="mechanism-left-out"),
+        pytest.param(sasl("GSSAPI", PLAIN, ""), "sasl.mechanism must be one of PLAIN", id="gssapi"),
+        pytest.param(sasl("PLAIN", SCRAM, "username=u password=p"), f"must begin with {PLAIN}", id="other-module"),
+        pytest.param(sasl("PLAIN", PLAIN, "username=u"), "must hold username and password", id="no-password"),
+        pytest.param(sasl("PLAIN", PLAIN, "username u"), "must have the form", id="no-jaas"),
+        pytest.param(sasl("PLAIN", PLAIN, f'password="{PASSWORD}'), "must have the form", id="open-quote"),
+        pytest.param(sasl("OAUTHBEARER", OAUTH, ""), "token.endpoint.url must be given", id="no-endpoint"),
+        pytest.param({"config.providers": "file"}, "config.providers is not supported", id="config-providers"),
+        pytest.param(
+            sasl("OAUTHBEARER", OAUTH, "", sasl_login_callback_handler_class="com.example.Own"),
+            "Java classes can't be loaded",
+            id="own-callback",
+        ),
+    ],
+)
+def test_refused(properties: dict[str, str], says: str) -> None:
+    """One sentence that names the property, and never its value where that may be a secret."""
+    with pytest.raises(UsageError) as raised:
+        parse(properties)
+    assert says in str(raised.value)
+    assert PASSWORD not in str(raised.value)
+
+
+def test_unknown_properties_are_named() -> None:
+    """So that the caller can say that they mean nothing here."""
+    text = "client.id=x\nbootstrap.servers=a:1, b:2\nretries=3\n"
+    parsed = parse_client_properties(text, FILES.__getitem__)
+    assert parsed.ignored == ("client.id", "retries")
+    assert parsed.bootstrap_servers == ("a:1", "b:2")
+
+
+def test_secrets_are_not_shown() -> None:
+    """In no repr and no message."""
+    parsed = parse_client_properties(
+        "".join(f"{k}={v}\n" for k, v in sasl("PLAIN", PLAIN, f"username=u password={PASSWORD}").items()),
+        FILES.__getitem__,
+    )
+    assert PASSWORD not in f"{parsed} {parsed!r}"

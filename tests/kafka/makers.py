@@ -1,0 +1,199 @@
+"""What lives in a Kafka cluster, made on demand: topics, records, and every kind of group, by real clients."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer
+from kafka import TopicPartition as KafkaPartition
+from kafka.structs import OffsetAndMetadata
+
+from group_hygiene.kafka.client import CLIENT_ID, Deadline
+from group_hygiene.model import CommittedOffset, Offsets, Partition
+from sandbox.kafka import KafkaCluster
+from sandbox.kafka.cluster import Mark
+
+Protocol = Literal["classic", "consumer"]
+WAIT_SECONDS = 20.0
+
+
+class Maker:
+    """Makes things in one cluster, over a listener where it may do everything; `close` ends all clients it started."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._config = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+        # Ends in a dash, so that no tag is the beginning of another one's names.
+        self.tag = f"{uuid.uuid4().hex[:8]}-"
+        self._numbers = itertools.count(1)
+        self.admin: Any = AdminClient(self._config)
+        self._live: dict[str, list[Any]] = {}
+
+    def name(self, what: str = "thing") -> str:
+        """A name that nothing else has; all names of this maker begin with its `tag`."""
+        return f"{self.tag}{what}-{next(self._numbers)}"
+
+    def topic(self, name: str | None = None, partitions: int = 1, records: int = 0, replicas: int = 1) -> str:
+        """A new topic with so many records in its partition 0; returns its name."""
+        topic = name or self.name("topic")
+        self.admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result()
+        # The controller knows it at once; wait until the brokers that clients ask do as well.
+        wait_for(lambda: len(self.admin.list_topics(topic).topics[topic].partitions) == partitions)
+        if records:
+            self.produce(topic, [(None, b"x")] * records)
+        return topic
+
+    def produce(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]], partition: int = 0) -> None:
+        """Write (key, value) pairs to one partition and wait until they are there."""
+        producer = Producer(self._config)
+        for key, value in records:
+            producer.produce(topic, key=key, value=value, partition=partition)
+        assert producer.flush(WAIT_SECONDS) == 0
+
+    def checkpoints(self, topic: str, groups: Iterable[str], partition: int = 0) -> None:
+        """Write to a checkpoints topic what MirrorMaker 2 writes there for each of these groups."""
+        self.produce(topic, [(checkpoint_key(group, "orders", 3), bytes(20)) for group in groups], partition)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and wait until it is gone."""
+        self.admin.delete_topics([topic])[topic].result()
+        wait_for(lambda: topic not in self.admin.list_topics().topics)
+
+    def join(self, group: str, topic: str, protocol: Protocol = "classic", commit: Offsets | None = None) -> None:
+        """A new member that stays until `leave`: the group is Stable with an assignment when this returns."""
+        consumer = Consumer(
+            self._config
+            | {"group.id": group, "group.protocol": protocol, "enable.auto.commit": False, "client.id": f"of-{group}"}
+        )
+        self._live.setdefault(group, []).append(consumer)
+        consumer.subscribe([topic])
+
+        def joined() -> bool:
+            consumer.poll(0.05)
+            return bool(consumer.assignment())
+
+        wait_for(joined)
+        self.wait_state(group, "STABLE")
+        if commit:
+            consumer.commit(offsets=_positions(commit), asynchronous=False)
+
+    def leave(self, group: str) -> None:
+        """All members that `join` made leave, and the group is Empty when this returns."""
+        for consumer in self._live.pop(group):
+            consumer.close()
+        self.wait_state(group, "EMPTY")
+
+    def abandoned(self, group: str, topic: str, protocol: Protocol = "classic", commit: Offsets | None = None) -> str:
+        """A group that was joined, committed (default: offset 0 of the topic's partition 0) and was left."""
+        self.join(group, topic, protocol, {Partition(topic, 0): CommittedOffset(0)} if commit is None else commit)
+        self.leave(group)
+        return group
+
+    def simple(self, group: str, commit: Offsets) -> str:
+        """Commit as an assign+commit consumer does. To a group that was joined before, too, if it is Empty."""
+        consumer = KafkaConsumer(
+            bootstrap_servers=self._config["bootstrap.servers"], group_id=group, enable_auto_commit=False
+        )
+        consumer.assign([KafkaPartition(*place) for place in commit])
+        consumer.commit(
+            {
+                KafkaPartition(*place): OffsetAndMetadata(c.offset, c.metadata, c.leader_epoch)
+                for place, c in commit.items()
+            }
+        )
+        consumer.close()
+        return group
+
+    def simple_groups(self, commits: Mapping[str, Offsets]) -> None:
+        """Many simple groups at once."""
+        requests = [ConsumerGroupTopicPartitions(group, _positions(offsets)) for group, offsets in commits.items()]
+        futures = [
+            future for request in requests for future in self.admin.alter_consumer_group_offsets([request]).values()
+        ]
+        failed = [place.error for future in futures for place in future.result().topic_partitions if place.error]
+        assert not failed
+
+    def pending(self, group: str, offsets: Offsets) -> Any:
+        """A transaction that has sent offsets for the group and is neither committed nor aborted: its producer."""
+        transactional_id = self.name("transaction")
+        producer = Producer(self._config | {"transactional.id": transactional_id})
+        producer.init_transactions(WAIT_SECONDS)
+        producer.begin_transaction()
+        consumer = Consumer(self._config | {"group.id": group})
+        metadata = consumer.consumer_group_metadata()
+        producer.send_offsets_to_transaction(_positions(offsets), metadata, WAIT_SECONDS)
+        consumer.close()
+        return producer
+
+    def delete_group(self, group: str) -> None:
+        """As somebody else would, who is not us."""
+        self.admin.delete_consumer_groups([group])[group].result()
+
+    def groups(self) -> dict[str, str]:
+        """Every group of this maker -> its state, as Kafka's own C client lists them, in capitals."""
+        listed = self.admin.list_consumer_groups().result()
+        return {group.group_id: group.state.name for group in listed.valid if self.tag in group.group_id}
+
+    def wait_state(self, group: str, state: str) -> None:
+        wait_for(lambda: self.groups().get(group) == state)
+
+    def close(self) -> None:
+        for consumers in self._live.values():
+            for consumer in consumers:
+                consumer.close()
+        self._live.clear()
+
+
+def checkpoint_key(group: str, topic: str, partition: int) -> bytes:
+    """org.apache.kafka.connect.mirror.Checkpoint.KEY_SCHEMA: STRING group, STRING topic, INT32 partition."""
+    texts = [text.encode() for text in (group, topic)]
+    return b"".join(struct.pack(">h", len(text)) + text for text in texts) + struct.pack(">i", partition)
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
+    """Wait until it holds; fail the test if it does not in time."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def requests(kafka: KafkaCluster, api: str, since: Mark) -> list[dict[str, Any]]:
+    """The bodies of the product's own requests of that kind which broker 1 has answered since the mark."""
+    kafka.count_requests(api, since=since)  # waits until they are all in the log
+    with kafka.log(1).open("rb") as log:
+        log.seek(since[1])
+        lines = [line.partition("Completed request:")[2] for line in log.read().decode().splitlines()]
+    logged = [json.loads(line) for line in lines if line.startswith("{")]
+    return [
+        line["request"]
+        for line in logged
+        if line["requestHeader"]["requestApiKeyName"] == api and line["requestHeader"]["clientId"] == CLIENT_ID
+    ]
+
+
+def soon(seconds: float = 20.0) -> Deadline:
+    """The deadline of one call."""
+    return Deadline(seconds)
+
+
+def at(topic: str, offset: int = 0, partition: int = 0) -> dict[Partition, CommittedOffset]:
+    """One committed offset."""
+    return {Partition(topic, partition): CommittedOffset(offset)}
+
+
+def _positions(offsets: Offsets) -> list[Any]:
+    return [_position(place, commit) for place, commit in offsets.items()]
+
+
+def _position(place: Partition, commit: CommittedOffset) -> Any:
+    # This client sends metadata with a zero byte behind it, even where there is none: leave that to `simple`.
+    epoch = {} if commit.leader_epoch < 0 else {"leader_epoch": commit.leader_epoch}
+    return TopicPartition(place.topic, place.partition, commit.offset, **epoch)

@@ -1,0 +1,109 @@
+"""Which groups MirrorMaker 2 mirrors, from records as it writes them, on a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.mirror import Checkpoints
+from group_hygiene.model import Fault
+from sandbox.kafka import KafkaCluster
+from tests.kafka.makers import Maker, checkpoint_key, soon
+
+SUFFIX = ".checkpoints.internal"
+
+Topic = Callable[[], str]
+
+
+@pytest.fixture
+def new_topic(make: Maker) -> Topic:
+    """Makes a checkpoints topic."""
+    return lambda: make.topic(make.name("source") + SUFFIX, partitions=2)
+
+
+def test_the_key_is_laid_out_as_mirror_maker_does() -> None:
+    """Kafka's STRING is a length of two bytes and UTF-8, its INT32 four bytes."""
+    assert checkpoint_key("gé", "t", 258) == b"\x00\x03g\xc3\xa9\x00\x01t\x00\x00\x01\x02"
+
+
+def test_exactly_the_groups_of_the_checkpoints_are_mirrored(client: Client, make: Maker, new_topic: Topic) -> None:
+    """From all partitions of all checkpoint topics, each group once, and from no other topic."""
+    one, two, other = new_topic(), new_topic(), make.topic()
+    make.checkpoints(one, ["orders", "orders", "größe", "a b\nc"])
+    make.checkpoints(one, ["in-partition-1"], partition=1)
+    make.checkpoints(two, ["orders", "second-source"])
+    make.checkpoints(other, ["not-a-checkpoint"])
+    mirrored = Checkpoints().read(client, [one, two, other], soon())
+    assert mirrored == frozenset({"orders", "größe", "a b\nc", "in-partition-1", "second-source"})
+
+
+def test_no_checkpoints_topic_means_no_mirror(client: Client, kafka: KafkaCluster) -> None:
+    """Then nobody is asked."""
+    mark = kafka.mark()
+    assert Checkpoints().read(client, ["orders", f"x{SUFFIX}.not"], soon()) == frozenset()
+    assert kafka.count_requests("METADATA", client_id="group-hygiene", since=mark) == {1: 0}
+
+
+def test_an_empty_topic_names_nobody(client: Client, new_topic: Topic) -> None:
+    """Read to its end, which is where it begins."""
+    assert Checkpoints().read(client, [new_topic()], soon()) == frozenset()
+
+
+def test_tombstones_and_foreign_records_do_not_matter(client: Client, make: Maker, new_topic: Topic) -> None:
+    """A tombstone still names its group; a record without a key, or with one cut short, names nobody."""
+    topic = new_topic()
+    key = checkpoint_key("orders", "t", 0)
+    make.produce(topic, [(key, None), (None, b"x"), (b"", b"x"), (b"\x00", b"x"), (b"\x00\x09abc", b"x")])
+    assert Checkpoints().read(client, [topic], soon()) == frozenset({"orders"})
+
+
+def test_a_second_look_reads_only_what_is_new(
+    client: Client, make: Maker, new_topic: Topic, kafka: KafkaCluster
+) -> None:
+    """New groups are added, known ones stay, and without news nothing is fetched."""
+    topic, checkpoints = new_topic(), Checkpoints()
+    make.checkpoints(topic, ["first"])
+    assert checkpoints.read(client, [topic], soon()) == frozenset({"first"})
+    mark = kafka.mark()
+    assert checkpoints.read(client, [topic], soon()) == frozenset({"first"})
+    assert kafka.count_requests("FETCH", client_id="group-hygiene", since=mark) == {1: 0}
+    make.checkpoints(topic, ["second"])
+    assert checkpoints.read(client, [topic], soon()) == frozenset({"first", "second"})
+
+
+@pytest.mark.parametrize(
+    "anew",
+    [
+        pytest.param(["new"], id="shorter"),
+        pytest.param(["new", "old-1", "old-2"], id="as-long"),
+        pytest.param(["new", "old-1", "old-2", "old-3", "old-4"], id="longer"),
+    ],
+)
+def test_a_topic_that_was_made_anew_is_read_from_its_start(
+    client: Client, make: Maker, new_topic: Topic, anew: list[str]
+) -> None:
+    """However long it is by now: nothing in it was read before."""
+    topic, checkpoints = new_topic(), Checkpoints()
+    make.checkpoints(topic, ["old-1", "old-2", "old-3"])
+    checkpoints.read(client, [topic], soon())
+    make.delete_topic(topic)
+    make.topic(topic, partitions=2)
+    make.checkpoints(topic, anew)
+    assert checkpoints.read(client, [topic], soon()) == frozenset({"new", "old-1", "old-2", "old-3", *anew})
+
+
+def test_a_topic_that_is_gone_is_a_fault(client: Client, make: Maker) -> None:
+    """What was not read can't be said to name nobody."""
+    fault = Checkpoints().read(client, [make.name("gone") + SUFFIX], soon())
+    assert isinstance(fault, Fault)
+    assert fault.code == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+def test_a_read_that_takes_too_long_is_a_fault(client: Client, make: Maker, new_topic: Topic) -> None:
+    """Half of the checkpoints is no answer, and the next look makes up for it."""
+    topic, checkpoints = new_topic(), Checkpoints()
+    make.checkpoints(topic, ["orders"])
+    assert isinstance(checkpoints.read(client, [topic], Deadline(0)), Fault)
+    assert checkpoints.read(client, [topic], soon()) == frozenset({"orders"})

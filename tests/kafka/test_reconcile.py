@@ -1,0 +1,317 @@
+"""Scan, plan and delete against a real broker: what goes, what stays and why, and what a scan costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from group_hygiene import reasons
+from group_hygiene.kafka.client import CLIENT_ID, Client
+from group_hygiene.model import CommittedOffset, Keep, OutcomeKind, Partition
+from sandbox.kafka import KafkaCluster
+from sandbox.kafka.cluster import Mark
+from tests.kafka.makers import Maker, at, requests
+from tests.kafka.scene import Scene, alert, planned, policy, verdicts
+
+MATCH = "Match"
+RECORDS = 5
+
+
+@pytest.fixture
+def topic(make: Maker) -> str:
+    """A topic of two partitions with records in the first."""
+    return make.topic(partitions=2, records=RECORDS)
+
+
+@pytest.fixture
+def scene(client: Client) -> Scene:
+    """A connection that protects and claims nothing."""
+    return Scene(client)
+
+
+def test_everything_is_tidied_and_nothing_that_is_needed(client: Client, make: Maker, topic: str) -> None:
+    """A policy over all groups deletes the abandoned ones and keeps each other one for its own reason."""
+    expected = {
+        make.abandoned(make.name("old"), topic): MATCH,
+        make.abandoned(make.name("new"), topic, "consumer"): MATCH,
+        make.simple(make.name("simple"), at(topic)): reasons.SIMPLE,
+        make.abandoned(make.name("caught-up"), topic, commit=at(topic, RECORDS)): reasons.CAUGHT_UP,
+        make.abandoned(make.name("never-committed"), topic, commit={}): reasons.NO_OFFSETS,
+        make.abandoned(f"connect-{make.name('sink')}", topic): reasons.CONNECT,
+        make.abandoned(make.name("app-with-state"), topic): reasons.STREAMS,
+        make.abandoned(make.name("app-with-joins"), topic): reasons.STREAMS,
+        make.abandoned(make.name("mirrored"), topic): reasons.MIRROR_MAKER,
+        make.abandoned(make.name("protected"), topic): reasons.PROTECTED,
+        make.abandoned(make.name("claimed"), topic): reasons.CLAIMED,
+        make.abandoned(f"__group_hygiene-{make.name('own')}", topic): reasons.OWN_GROUP,
+    }
+    of = {reason: name for name, reason in expected.items()}
+    stateful, joining = [name for name, reason in expected.items() if reason == reasons.STREAMS]
+    make.topic(f"{stateful}-KSTREAM-AGGREGATE-STATE-STORE-0000000003-changelog")
+    make.topic(f"{joining}-left-repartition")
+    make.checkpoints(make.topic(make.name("source") + ".checkpoints.internal"), [of[reasons.MIRROR_MAKER]])
+    live = [make.name("live"), make.name("live")]
+    make.join(live[0], topic, "classic", at(topic))
+    make.join(live[1], topic, "consumer", at(topic))
+    scene = Scene(client, [f"{make.tag}prot*"], {of[reasons.CLAIMED]: "ScaledObject kafka/worker"})
+    everything = policy("*")
+
+    observation, plan = scene.plan(everything)
+    assert verdicts(observation, everything, make.tag) == expected
+    abandoned = {name for name, reason in expected.items() if reason == MATCH}
+    assert plan.refusal is None
+    assert {name for name in plan.actions if make.tag in name} == abandoned
+
+    outcomes = scene.apply(plan, observation)
+    assert {outcome.group for outcome in outcomes} == set(plan.actions)
+    assert {outcome.kind for outcome in outcomes} == {OutcomeKind.DELETED}
+    kept = dict.fromkeys(expected.keys() - abandoned, "EMPTY") | dict.fromkeys(live, "STABLE")
+    assert make.groups() == kept
+
+
+def test_a_dry_run_plans_no_action(scene: Scene, make: Maker, topic: str) -> None:
+    """What Enforce would delete is due, and that is all."""
+    group = make.abandoned(make.name("old"), topic)
+    _, plan = scene.plan(policy(group, mode="DryRun"))
+    assert (plan.due, plan.actions, plan.refusal) == ((group,), (), None)
+
+
+def test_without_a_place_for_backups_nothing_is_deleted(client: Client, make: Maker, topic: str) -> None:
+    """Refused in Enforce too."""
+    _, plan = Scene(client, backups=False).plan(policy(make.abandoned(make.name("old"), topic)))
+    assert plan.actions == ()
+    assert plan.refusal is not None
+    assert plan.refusal.reason == reasons.NO_BACKUP
+
+
+def test_another_cluster_behind_the_address_stops_all_deletion(scene: Scene, make: Maker, topic: str) -> None:
+    """What was learnt of one cluster says nothing about another."""
+    tidy = policy(make.abandoned(make.name("old"), topic))
+    scene.memory.cluster_id = "another-cluster"
+    _, plan = scene.plan(tidy)
+    assert plan.actions == ()
+    assert plan.refusal is not None
+    assert plan.refusal.reason == reasons.CLUSTER_CHANGED
+
+
+# Looks at a group: only what was seen unchanged at every scan, and often enough, counts.
+
+
+@pytest.mark.parametrize(
+    ("minutes", "verdict"),
+    [
+        pytest.param([30, 29], reasons.TOO_RECENT, id="not-long-enough"),
+        pytest.param([30, 30], MATCH, id="every-interval"),
+        pytest.param([60], MATCH, id="one-scan-missed"),
+        pytest.param([61], reasons.TOO_RECENT, id="two-scans-missed"),
+        pytest.param([30, 61, 30], reasons.TOO_RECENT, id="starts-anew-after-a-gap"),
+        pytest.param([30, 61, 30, 30], MATCH, id="and-gets-there"),
+    ],
+)
+def test_only_time_between_scans_counts(
+    scene: Scene, make: Maker, topic: str, minutes: list[float], verdict: str
+) -> None:
+    """Scans more than two intervals apart start anew: the group may have been used in between."""
+    group = make.abandoned(make.name("old"), topic)
+    tidy = policy(group)
+    observation = scene.observe(tidy)
+    for gap in minutes:
+        observation = scene.observe(tidy, after=gap)
+    assert verdicts(observation, tidy) == {group: verdict}
+
+
+def test_a_commit_between_two_scans_starts_anew(scene: Scene, make: Maker, topic: str) -> None:
+    """Even one that leaves the group Empty, as an assign+commit consumer's does."""
+    group = make.abandoned(make.name("old"), topic)
+    tidy = policy(group)
+    scene.observe(tidy)
+    make.simple(group, at(topic, 1))
+    assert verdicts(scene.observe(tidy, after=60), tidy) == {group: reasons.TOO_RECENT}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("seen_by", ["nobody-else", "a-full-list", "another-policy"])
+def test_a_group_that_was_seen_in_use_starts_anew(
+    scene: Scene, make: Maker, topic: str, seen_by: str, protocol: str
+) -> None:
+    """It may commit nothing and leave before the next scan: whoever's scan saw it Stable, that counts."""
+    group = make.abandoned(make.name("old"), topic, "consumer" if protocol == "consumer" else "classic")
+    tidy = policy(group)
+    scene.observe(tidy)
+    make.join(group, topic, "consumer" if protocol == "consumer" else "classic")
+    others = [alert(group, committed="None")] if seen_by == "another-policy" else []
+    scene.observe(tidy, *others, after=30, full=seen_by == "a-full-list")
+    make.leave(group)
+    assert verdicts(scene.observe(tidy, after=30), tidy) == {group: reasons.TOO_RECENT}
+
+
+# Between the scan and the deletion anything can happen.
+
+
+def joined_classic(make: Maker, group: str, topic: str) -> None:
+    make.join(group, topic)
+
+
+def joined_new(make: Maker, group: str, topic: str) -> None:
+    make.join(group, topic, "consumer")
+
+
+def committed_earlier_partition(make: Maker, group: str, topic: str) -> None:
+    make.simple(group, at(topic, 1))
+
+
+def committed_other_partition(make: Maker, group: str, topic: str) -> None:
+    make.simple(group, at(topic, 0, partition=1))
+
+
+def deleted(make: Maker, group: str, topic: str) -> None:
+    make.delete_group(group)
+
+
+def replaced(make: Maker, group: str, topic: str) -> None:
+    make.delete_group(group)
+    make.simple(group, at(topic))
+
+
+def topic_deleted(make: Maker, group: str, topic: str) -> None:
+    make.delete_topic(topic)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "happens", "reason"),
+    [
+        pytest.param("classic", joined_classic, reasons.BECAME_ACTIVE, id="joined"),
+        pytest.param("consumer", joined_new, reasons.BECAME_ACTIVE, id="joined-kip-848"),
+        pytest.param("classic", committed_earlier_partition, reasons.CHANGED, id="offsets-moved"),
+        pytest.param("consumer", committed_other_partition, reasons.CHANGED, id="offsets-added"),
+        pytest.param("classic", deleted, reasons.GONE, id="deleted"),
+        pytest.param("consumer", deleted, reasons.GONE, id="deleted-kip-848"),
+        pytest.param("classic", replaced, reasons.CHANGED, id="deleted-and-used-again"),
+    ],
+)
+def test_what_changed_since_the_scan_is_kept(
+    scene: Scene, make: Maker, topic: str, protocol: str, happens: Callable[[Maker, str, str], None], reason: str
+) -> None:
+    """The deletion re-reads each group, keeps it with the reason, and goes on with the others."""
+    group = make.abandoned(make.name("changing"), topic, "consumer" if protocol == "consumer" else "classic")
+    other = make.abandoned(make.name("old"), topic)
+    observation, plan = scene.plan(policy(f"{make.tag}*"))
+    assert set(plan.actions) == {group, other}
+    happens(make, group, topic)
+    before = make.groups()
+    outcomes = {outcome.group: (outcome.kind, outcome.reason) for outcome in scene.apply(plan, observation)}
+    assert outcomes == {group: (OutcomeKind.KEPT, reason), other: (OutcomeKind.DELETED, reasons.DELETED)}
+    del before[other]
+    assert make.groups() == before
+
+
+@pytest.mark.parametrize(
+    "partition", [pytest.param(0, id="committed-before"), pytest.param(1, id="first-commit-of-the-partition")]
+)
+def test_a_pending_transaction_keeps_its_group(scene: Scene, make: Maker, topic: str, partition: int) -> None:
+    """The broker would delete the group and lose the commit."""
+    group, other = make.abandoned(make.name("exactly-once"), topic), make.abandoned(make.name("old"), topic)
+    observation, plan = scene.plan(policy(f"{make.tag}*"))
+    assert set(plan.actions) == {group, other}
+    producer = make.pending(group, at(topic, 3, partition))
+    try:
+        outcomes = {outcome.group: (outcome.kind, outcome.reason) for outcome in scene.apply(plan, observation)}
+    finally:
+        producer.abort_transaction(20)
+    assert outcomes == {
+        group: (OutcomeKind.KEPT, reasons.PENDING_TRANSACTION),
+        other: (OutcomeKind.DELETED, reasons.DELETED),
+    }
+    assert make.groups() == {group: "EMPTY"}
+
+
+def test_whoever_is_asked_can_stop_a_deletion(scene: Scene, make: Maker, topic: str) -> None:
+    """When the policy is not wanted any more, nothing is deleted and each group says so."""
+    groups = {make.abandoned(make.name("old"), topic) for _ in range(2)}
+    observation, plan = scene.plan(policy(f"{make.tag}*"))
+    assert set(plan.actions) == groups
+    outcomes = scene.apply(plan, observation, lambda: Keep(reasons.POLICY_CHANGED, "it was edited"))
+    assert {(o.group, o.kind, o.reason, o.message) for o in outcomes} == {
+        (group, OutcomeKind.KEPT, reasons.POLICY_CHANGED, "it was edited") for group in groups
+    }
+    assert set(make.groups()) == groups
+
+
+def test_a_deleted_group_leaves_a_backup_in_the_log(
+    scene: Scene, make: Maker, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line with every committed offset, written before the deletion."""
+    caplog.set_level("INFO", "group_hygiene.backup")
+    commit = {
+        Partition(topic, 0): CommittedOffset(2),
+        Partition(topic, 1): CommittedOffset(0),
+    }
+    group = make.abandoned(make.name("old"), topic, commit=commit)
+    observation, plan = scene.plan(policy(group))
+    (before,) = observation.verdicts["kafka/tidy"].values()
+    assert not isinstance(before.evidence.offsets, type(None))
+    assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeKind.DELETED]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "group_hygiene.backup"]
+    assert group in line
+    assert f'["{topic}", 0, 2, ' in line
+    assert f'["{topic}", 1, 0, ' in line
+
+
+# What a scan costs is what its policies ask for.
+
+
+def test_only_groups_whose_verdict_hangs_on_it_are_read(
+    client: Client, make: Maker, topic: str, kafka: KafkaCluster
+) -> None:
+    """Offsets of the others are not fetched, and where records wait is asked only of what would match else."""
+    group = make.abandoned(make.name("old"), topic)
+    make.abandoned(make.name("protected"), topic)
+    make.simple(make.name("simple"), at(topic))
+    make.join(make.name("live"), topic)
+    scene, tidy = Scene(client, [f"{make.tag}prot*"]), policy(f"{make.tag}*")
+
+    def ends_asked(since: Mark) -> list[str]:
+        asked = [topic["name"] for body in requests(kafka, "LIST_OFFSETS", since) for topic in body["topics"]]
+        # Whose checkpoint topics the scan reads, too, is another matter.
+        return [name for name in asked if not name.endswith(".checkpoints.internal")]
+
+    mark = kafka.mark()
+    scene.observe(tidy)
+    (fetch,) = requests(kafka, "OFFSET_FETCH", mark)
+    assert [asked["groupId"] for asked in fetch["groups"]] == [group]
+    assert ends_asked(mark) == []
+
+    mark = kafka.mark()
+    scene.observe(tidy, after=30)
+    assert ends_asked(mark) == []
+
+    mark = kafka.mark()
+    scene.observe(tidy, after=30)
+    assert ends_asked(mark) == [topic]
+
+
+def test_a_scan_that_selects_nothing_lists_and_no_more(scene: Scene, make: Maker, kafka: KafkaCluster) -> None:
+    """Neither offsets nor topics are asked for."""
+    mark = kafka.mark()
+    scene.observe(policy(f"{make.tag}*"))
+    counts = {
+        api: sum(kafka.count_requests(api, client_id=CLIENT_ID, since=mark).values())
+        for api in ("LIST_GROUPS", "OFFSET_FETCH", "LIST_OFFSETS", "DESCRIBE_GROUPS", "DESCRIBE_LOG_DIRS")
+    }
+    assert counts == {"LIST_GROUPS": 1} | dict.fromkeys(list(counts)[1:], 0)
+
+
+def test_many_policies_cost_one_list(scene: Scene, make: Maker, topic: str, kafka: KafkaCluster) -> None:
+    """200 policies share one list, filtered by the broker, and one fetch of the offsets they all ask about."""
+    groups = [make.abandoned(make.name("old"), topic) for _ in range(2)]
+    policies = [policy(f"{make.tag}*", name=f"p-{number}") for number in range(200)]
+    mark = kafka.mark()
+    observation = scene.observe(*policies)
+    (listed,) = requests(kafka, "LIST_GROUPS", mark)
+    assert set(listed["statesFilter"]) == {"Empty", "Dead"}
+    assert set(listed["typesFilter"]) == {"Classic", "Consumer"}
+    assert len(requests(kafka, "OFFSET_FETCH", mark)) == 1
+    for each in policies:
+        assert verdicts(observation, each) == dict.fromkeys(groups, reasons.TOO_RECENT)
+        assert planned(observation, each).actions == ()

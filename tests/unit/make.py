@@ -1,0 +1,102 @@
+"""Records for tests. Each default is a group that a Delete policy matches, so that a test names only what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from group_hygiene.model import (
+    Cluster,
+    CommittedOffset,
+    Evidence,
+    Fault,
+    Group,
+    GroupState,
+    GroupType,
+    Keep,
+    Partition,
+    Protections,
+    Snapshot,
+    Unchanged,
+    Verdict,
+)
+from group_hygiene.plan import Conditions, Plan, make_plan
+from group_hygiene.policy import Policy, parse_policy
+
+NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
+P0, P1 = Partition("orders", 0), Partition("invoices", 1)
+OFFSETS = {P0: CommittedOffset(10), P1: CommittedOffset(20)}
+FAULT = Fault("COORDINATOR_NOT_AVAILABLE", "try later", retriable=True)
+DENIED = Fault("GROUP_AUTHORIZATION_FAILED", "needs DESCRIBE on the group")
+NO_TOPIC = Fault("UNKNOWN_TOPIC_OR_PARTITION", "orders-0")
+
+
+def policy_object(
+    action: str = "Delete", when: Mapping[str, Any] | None = None, match: Mapping[str, Any] | None = None, **spec: Any
+) -> dict[str, Any]:
+    """A GroupPolicy as the API server gives it; `match` is added to the pattern `*`."""
+    if when is None:
+        when = {"unchangedFor": "72h"} if action == "Delete" else {}
+    return {
+        "metadata": {"namespace": "kafka", "name": "litter", "uid": "uid-1", "generation": 3},
+        "spec": {
+            "connectionRef": {"name": "main"},
+            "match": {"groups": ["*"], **(match or {})},
+            "when": dict(when),
+            "action": action,
+            **spec,
+        },
+    }
+
+
+def delete(match: Mapping[str, Any] | None = None, *, enforce: bool = False, **when: Any) -> Policy:
+    """A Delete policy with unchangedFor 72h, and `when` beside it."""
+    mode = "Enforce" if enforce else "DryRun"
+    return parse_policy(policy_object("Delete", {"unchangedFor": "72h", **when}, match, mode=mode))
+
+
+def alert(match: Mapping[str, Any] | None = None, **when: Any) -> Policy:
+    """An Alert policy that asks for nothing but `when`."""
+    return parse_policy(policy_object("Alert", when, match))
+
+
+def group(name: str = "console-consumer-1", **changes: Any) -> Group:
+    """An Empty classic group that consumers once joined."""
+    return replace(Group(name, GroupType.CLASSIC, "consumer", GroupState.EMPTY, 0), **changes)
+
+
+def seen(hours: float = 72, since: datetime | None = None) -> Unchanged:
+    observed = timedelta(hours=hours)
+    return Unchanged(b"same", since or NOW - observed, observed, 1_000.0)
+
+
+def evidence(**changes: Any) -> Evidence:
+    """Two committed partitions, seen unchanged for 72h, records waiting in one of them."""
+    known = Evidence(Protections(), unchanged=seen(), offsets=OFFSETS, lag={P0: 5, P1: 0})
+    return replace(known, **changes)
+
+
+def match(name: str = "console-consumer-1", **changes: Any) -> Verdict:
+    return Verdict(group(name), evidence(**changes), None)
+
+
+def keep(name: str, reason: str = "TooRecent", message: str = "seen unchanged for 1h of 72h") -> Verdict:
+    return Verdict(group(name), evidence(), Keep(reason, message))
+
+
+def plan(policy: Policy, verdicts: Iterable[Verdict], **conditions: Any) -> Plan:
+    """The plan for these verdicts in a cluster of 100 groups, unless `conditions` say otherwise."""
+    by_name = {verdict.group.id: verdict for verdict in verdicts}
+    return make_plan(policy, len(by_name), by_name, Conditions(**{"total": 100, **conditions}))
+
+
+def cluster(**changes: Any) -> Cluster:
+    known = Cluster("cluster-1", {0: "kafka-0:9092", 1: "kafka-1:9092"}, {0: (0, 7), 1: (1, 7)})
+    return replace(known, **changes)
+
+
+def snapshot(**changes: Any) -> Snapshot:
+    """A complete look at a cluster of two brokers."""
+    return replace(Snapshot(cluster(), {}, {}, (), (), NOW), **changes)

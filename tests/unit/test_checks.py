@@ -1,0 +1,507 @@
+"""The checks: for each situation the one reason that keeps a group, or a match; and what may never match."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+from group_hygiene import reasons
+from group_hygiene.checks import CHECKS, Check, judge
+from group_hygiene.model import CommittedOffset, Evidence, Fault, Group, GroupState, GroupType, Partition, Protections
+from group_hygiene.policy import Policy, Topics, parse_policy
+from tests.unit.make import (
+    DENIED,
+    FAULT,
+    NO_TOPIC,
+    NOW,
+    OFFSETS,
+    P0,
+    P1,
+    alert,
+    delete,
+    evidence,
+    group,
+    policy_object,
+    seen,
+)
+
+T = TypeVar("T")
+
+_MATCH = None
+_CLAIM = Protections(claimed={"console-consumer-1": "ScaledObject kafka/orders"})
+_STREAMS = Protections(streams=frozenset({"console-consumer-1"}))
+_MIRRORED = Protections(mirrored=frozenset({"console-consumer-1"}))
+_NO_TOPICS = Protections(streams=None, mirrored=None)
+_ORDERS, _BOTH = frozenset({"orders"}), frozenset({"orders", "invoices"})
+_STATES_IN_USE = [state for state in GroupState if state not in (GroupState.EMPTY, GroupState.DEAD)]
+
+
+def _unprotect(*kinds: str) -> dict[str, Any]:
+    return {"unprotect": list(kinds)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "group", "evidence", "expected"),
+    [
+        pytest.param(delete(), group(), evidence(), _MATCH, id="abandoned-consumer"),
+        pytest.param(delete(), group(type=GroupType.CONSUMER), evidence(), _MATCH, id="abandoned-consumer-of-kip-848"),
+        pytest.param(alert(), group(), Evidence(Protections()), _MATCH, id="alert-that-asks-for-nothing"),
+        # own_group
+        pytest.param(delete(), group("__group_hygiene-x"), evidence(), reasons.OWN_GROUP, id="own-group"),
+        pytest.param(alert(), group("__group_hygiene"), evidence(), reasons.OWN_GROUP, id="own-group-alert"),
+        pytest.param(delete(), group("_group_hygiene"), evidence(), _MATCH, id="almost-own-group"),
+        # protected
+        pytest.param(delete(), group(), evidence(protected_by="console-*"), reasons.PROTECTED, id="protected"),
+        pytest.param(alert(), group(), evidence(protected_by="*"), reasons.PROTECTED, id="protected-from-alerts-too"),
+        pytest.param(
+            delete(_unprotect("Connect", "Streams", "MirrorMaker", "Share")),
+            group(),
+            evidence(protected_by="*"),
+            reasons.PROTECTED,
+            id="nothing-unprotects-what-the-connection-protects",
+        ),
+        # claimed
+        pytest.param(delete(), group(), evidence(protections=_CLAIM), reasons.CLAIMED, id="keda-scaled-to-zero"),
+        pytest.param(delete(), group("other"), evidence(protections=_CLAIM), _MATCH, id="keda-names-another"),
+        # connect
+        pytest.param(delete(), group("connect-sink"), evidence(), reasons.CONNECT, id="stopped-sink-connector"),
+        pytest.param(delete(), group(protocol_type="connect"), evidence(), reasons.CONNECT, id="connect-worker"),
+        pytest.param(delete(), group("connected"), evidence(), _MATCH, id="connect-needs-the-dash"),
+        pytest.param(
+            delete(_unprotect("Connect")), group("connect-sink"), evidence(), _MATCH, id="sink-connector-unprotected"
+        ),
+        pytest.param(
+            delete(_unprotect("Streams", "MirrorMaker", "Share")),
+            group("connect-sink"),
+            evidence(),
+            reasons.CONNECT,
+            id="sink-connector-others-unprotected",
+        ),
+        # streams
+        pytest.param(delete(), group(), evidence(protections=_STREAMS), reasons.STREAMS, id="streams-with-changelog"),
+        pytest.param(delete(), group(type=GroupType.STREAMS), evidence(), reasons.STREAMS, id="streams-by-its-type"),
+        pytest.param(
+            delete(_unprotect("Streams")), group(), evidence(protections=_STREAMS), _MATCH, id="streams-unprotected"
+        ),
+        pytest.param(
+            delete(_unprotect("Streams")),
+            group(type=GroupType.STREAMS),
+            evidence(),
+            _MATCH,
+            id="streams-by-its-type-unprotected",
+        ),
+        pytest.param(
+            delete(_unprotect("MirrorMaker")),
+            group(),
+            evidence(protections=_NO_TOPICS),
+            reasons.STREAMS,
+            id="topics-not-read-so-any-may-be-streams",
+        ),
+        # mirror_maker
+        pytest.param(delete(), group(), evidence(protections=_MIRRORED), reasons.MIRROR_MAKER, id="mirrored"),
+        pytest.param(delete(), group("other"), evidence(protections=_MIRRORED), _MATCH, id="mirrored-another"),
+        pytest.param(
+            delete(),
+            group(),
+            evidence(protections=Protections(mirrored=None)),
+            reasons.MIRROR_MAKER,
+            id="checkpoints-not-read-so-any-may-be-mirrored",
+        ),
+        pytest.param(
+            delete(_unprotect("MirrorMaker")), group(), evidence(protections=_MIRRORED), _MATCH, id="mirror-unprotected"
+        ),
+        pytest.param(
+            delete(_unprotect("MirrorMaker", "Streams")),
+            group(),
+            evidence(protections=_NO_TOPICS),
+            _MATCH,
+            id="topics-not-read-but-both-unprotected",
+        ),
+        # share
+        pytest.param(delete(), group(type=GroupType.SHARE), evidence(), reasons.SHARE, id="share-never-deleted"),
+        pytest.param(
+            delete(_unprotect("Share")),
+            group(type=GroupType.SHARE),
+            evidence(),
+            reasons.SHARE,
+            id="share-never-deleted-even-unprotected",
+        ),
+        pytest.param(alert(), group(type=GroupType.SHARE), evidence(), reasons.SHARE, id="share-alert"),
+        pytest.param(
+            alert(_unprotect("Share")), group(type=GroupType.SHARE), evidence(), _MATCH, id="share-alert-unprotected"
+        ),
+        # dead
+        pytest.param(delete(), group(state=GroupState.DEAD), evidence(), reasons.DEAD, id="dead"),
+        pytest.param(alert(), group(state=GroupState.DEAD), evidence(), _MATCH, id="dead-alert"),
+        # not_empty
+        *[
+            pytest.param(delete(), group(state=state), evidence(), reasons.NOT_EMPTY, id=f"delete-of-{state}")
+            for state in _STATES_IN_USE
+        ],
+        pytest.param(
+            alert(unchangedFor="72h"),
+            group(state=GroupState.STABLE),
+            evidence(),
+            reasons.NOT_EMPTY,
+            id="alert-on-unchanged-but-stable",
+        ),
+        pytest.param(
+            alert(unchangedFor="72h"),
+            group(state=GroupState.DEAD),
+            evidence(),
+            reasons.NOT_EMPTY,
+            id="alert-on-unchanged-but-dead",
+        ),
+        pytest.param(alert(), group(state=GroupState.STABLE), evidence(), _MATCH, id="alert-on-any-state"),
+        # simple
+        pytest.param(
+            delete(), group(protocol_type=""), evidence(), reasons.SIMPLE, id="simple-consumer-empty-but-committing"
+        ),
+        pytest.param(
+            alert(unchangedFor="72h"), group(protocol_type=""), evidence(), reasons.SIMPLE, id="simple-consumer-alert"
+        ),
+        pytest.param(
+            alert(topics="AllDeleted"),
+            group(protocol_type=""),
+            evidence(missing_topics=_BOTH),
+            _MATCH,
+            id="simple-consumer-of-deleted-topics-alert",
+        ),
+        # offsets_known
+        pytest.param(delete(), group(), evidence(offsets=None), reasons.OFFSETS_NOT_READ, id="offsets-not-read"),
+        pytest.param(delete(), group(), evidence(offsets=FAULT), reasons.OFFSETS_UNKNOWN, id="offsets-fault"),
+        pytest.param(delete(), group(), evidence(offsets=DENIED), reasons.DENIED, id="offsets-denied"),
+        pytest.param(
+            alert(committed="None"),
+            group(),
+            evidence(offsets=None),
+            reasons.OFFSETS_NOT_READ,
+            id="committed-none-offsets-not-read",
+        ),
+        pytest.param(
+            alert(committed="None"),
+            group(),
+            evidence(offsets=FAULT),
+            reasons.OFFSETS_UNKNOWN,
+            id="committed-none-offsets-fault",
+        ),
+        pytest.param(
+            alert(topics="SomeDeleted"),
+            group(),
+            evidence(offsets=None),
+            reasons.OFFSETS_NOT_READ,
+            id="topics-offsets-not-read",
+        ),
+        # committed
+        pytest.param(alert(committed="None"), group(), evidence(), reasons.HAS_OFFSETS, id="committed-none-has-some"),
+        pytest.param(alert(committed="None"), group(), evidence(offsets={}), _MATCH, id="committed-none"),
+        pytest.param(delete(committed="None"), group(), evidence(), reasons.HAS_OFFSETS, id="delete-none-has-some"),
+        pytest.param(delete(committed="None"), group(), evidence(offsets={}), _MATCH, id="delete-committed-none"),
+        pytest.param(
+            delete(committed="None"),
+            group(),
+            evidence(offsets={}, unchanged=seen(1)),
+            reasons.TOO_RECENT,
+            id="delete-committed-none-too-recent",
+        ),
+        # topics_deleted
+        pytest.param(
+            alert(topics="SomeDeleted"), group(), evidence(offsets={}), reasons.NO_OFFSETS, id="some-deleted-no-offsets"
+        ),
+        pytest.param(
+            alert(topics="AllDeleted"),
+            group(),
+            evidence(offsets={}, missing_topics=frozenset()),
+            reasons.NO_OFFSETS,
+            id="all-deleted-no-offsets",
+        ),
+        pytest.param(alert(topics="SomeDeleted"), group(), evidence(), reasons.TOPICS_NOT_READ, id="topics-not-read"),
+        pytest.param(
+            alert(topics="AllDeleted"),
+            group(),
+            evidence(missing_topics=FAULT),
+            reasons.TOPICS_UNKNOWN,
+            id="topics-fault",
+        ),
+        pytest.param(alert(topics="SomeDeleted"), group(), evidence(missing_topics=_ORDERS), _MATCH, id="some-deleted"),
+        pytest.param(
+            alert(topics="SomeDeleted"),
+            group(),
+            evidence(missing_topics=frozenset()),
+            reasons.TOPICS_EXIST,
+            id="some-deleted-all-exist",
+        ),
+        pytest.param(
+            alert(topics="SomeDeleted"),
+            group(),
+            evidence(missing_topics=frozenset({"others"})),
+            reasons.TOPICS_EXIST,
+            id="some-deleted-of-another-group",
+        ),
+        pytest.param(
+            alert(topics="AllDeleted"),
+            group(),
+            evidence(missing_topics=_ORDERS),
+            reasons.TOPICS_EXIST,
+            id="all-deleted-one-exists",
+        ),
+        pytest.param(alert(topics="AllDeleted"), group(), evidence(missing_topics=_BOTH), _MATCH, id="all-deleted"),
+        # unchanged
+        pytest.param(delete(), group(), evidence(unchanged=None), reasons.TOO_RECENT, id="never-seen"),
+        pytest.param(delete(), group(), evidence(unchanged=seen(71.99)), reasons.TOO_RECENT, id="seen-not-long-enough"),
+        pytest.param(delete(), group(), evidence(unchanged=seen(72)), _MATCH, id="seen-just-long-enough"),
+        pytest.param(delete(), group(), evidence(offsets={}), reasons.NO_OFFSETS, id="unchanged-without-offsets"),
+        pytest.param(
+            alert(unchangedFor="72h"), group(), evidence(unchanged=seen(1)), reasons.TOO_RECENT, id="alert-too-recent"
+        ),
+        # caught_up
+        pytest.param(delete(), group(), evidence(lag=None), reasons.LAG_NOT_READ, id="lag-not-read"),
+        pytest.param(delete(), group(), evidence(lag=FAULT), reasons.LAG_UNKNOWN, id="lag-fault"),
+        pytest.param(delete(), group(), evidence(lag={P0: 0, P1: 0}), reasons.CAUGHT_UP, id="silent-topic-lag-0"),
+        pytest.param(delete(), group(), evidence(lag={}), reasons.CAUGHT_UP, id="lag-of-no-partition"),
+        pytest.param(delete(), group(), evidence(lag={P0: 0, P1: 1}), _MATCH, id="lag-of-one-record"),
+        pytest.param(delete(), group(), evidence(lag={P0: 0, P1: FAULT}), reasons.LAG_UNKNOWN, id="lag-partly-unknown"),
+        pytest.param(delete(), group(), evidence(lag={P0: 5, P1: FAULT}), _MATCH, id="lag-known-where-it-matters"),
+        pytest.param(
+            delete(), group(), evidence(lag={P0: 0, P1: NO_TOPIC}), reasons.CAUGHT_UP, id="lag-0-and-a-deleted-topic"
+        ),
+        pytest.param(
+            delete(), group(), evidence(lag={P0: FAULT, P1: NO_TOPIC}), reasons.LAG_UNKNOWN, id="fault-beside-deleted"
+        ),
+        pytest.param(
+            alert(unchangedFor="72h"), group(), evidence(lag={P0: 0, P1: 0}), reasons.CAUGHT_UP, id="alert-caught-up"
+        ),
+        pytest.param(
+            delete(topics="AllDeleted"),
+            group(),
+            evidence(missing_topics=_BOTH, lag=None),
+            _MATCH,
+            id="all-topics-deleted-needs-no-lag",
+        ),
+        pytest.param(
+            delete(topics="AllDeleted"),
+            group(),
+            evidence(missing_topics=_BOTH, lag=None, unchanged=seen(1)),
+            reasons.TOO_RECENT,
+            id="all-topics-deleted-too-recent",
+        ),
+        pytest.param(
+            delete(topics="SomeDeleted"),
+            group(),
+            evidence(missing_topics=_ORDERS, lag={P0: NO_TOPIC, P1: 0}),
+            reasons.CAUGHT_UP,
+            id="some-topics-deleted-needs-lag",
+        ),
+    ],
+)
+def test_judge(policy: Policy, group: Group, evidence: Evidence, expected: str | None) -> None:
+    """Each situation has one reason to keep the group, or none; missing evidence and faults keep."""
+    keep = judge(policy, group, evidence, NOW).keep
+    assert (keep.reason if keep else _MATCH) == expected
+    assert keep is None or keep.message
+
+
+def test_first_check_decides() -> None:
+    """Of a group that everything speaks for keeping, the reasons come in the order of the chain, one by one."""
+    policy = delete(committed="None", topics="AllDeleted")
+    everything = Protections(
+        streams=frozenset({"connect-a"}), mirrored=frozenset({"connect-a"}), claimed={"connect-a": "KafkaConnector"}
+    )
+    subject = group("__group_hygiene", type=GroupType.SHARE, protocol_type="", state=GroupState.DEAD)
+    known = evidence(protected_by="*", protections=everything, offsets=None, unchanged=None, lag=None)
+    found: list[str | None] = []
+
+    def look() -> None:
+        keep = judge(policy, subject, known, NOW).keep
+        found.append(keep.reason if keep else None)
+
+    look()
+    subject = replace(subject, id="connect-a")
+    look()
+    known = replace(known, protected_by=None)
+    look()
+    known = replace(known, protections=replace(everything, claimed={}))
+    look()
+    for step in (["Connect"], ["Connect", "Streams"], ["Connect", "Streams", "MirrorMaker"]):
+        policy = delete({"unprotect": step}, committed="None", topics="AllDeleted")
+        look()
+    subject = replace(subject, type=GroupType.CLASSIC)
+    look()
+    subject = replace(subject, state=GroupState.STABLE)
+    look()
+    subject = replace(subject, state=GroupState.EMPTY)
+    look()
+    subject = replace(subject, protocol_type="consumer")
+    look()
+    known = replace(known, offsets=OFFSETS)
+    look()
+    policy = delete({"unprotect": ["Connect", "Streams", "MirrorMaker"]}, topics="SomeDeleted")
+    look()
+    known = replace(known, missing_topics=_ORDERS)
+    look()
+    known = replace(known, unchanged=seen())
+    look()
+    known = replace(known, lag={P1: 1})
+    look()
+    assert found == [
+        reasons.OWN_GROUP,
+        reasons.PROTECTED,
+        reasons.CLAIMED,
+        reasons.CONNECT,
+        reasons.STREAMS,
+        reasons.MIRROR_MAKER,
+        reasons.SHARE,
+        reasons.DEAD,
+        reasons.NOT_EMPTY,
+        reasons.SIMPLE,
+        reasons.OFFSETS_NOT_READ,
+        reasons.HAS_OFFSETS,
+        reasons.TOPICS_NOT_READ,
+        reasons.TOO_RECENT,
+        reasons.LAG_NOT_READ,
+        None,
+    ]
+
+
+@pytest.mark.parametrize("check", [pytest.param(check, id=check.__name__) for check in CHECKS])
+def test_check_is_documented(check: Check) -> None:
+    """Every check says in one sentence why it exists."""
+    assert check.__doc__
+    assert check.__doc__.rstrip().endswith(".")
+
+
+@dataclass(frozen=True)
+class _Case:
+    policy: Policy
+    group: Group
+    evidence: Evidence
+
+
+def _mostly(good: Sequence[T], others: Sequence[T]) -> st.SearchStrategy[T]:
+    """Three times in four what speaks for a match: a match needs many facts at once, and must happen in a test."""
+    return st.integers(0, 3).flatmap(lambda turn: st.sampled_from(others if turn == 0 else good))
+
+
+def _policies(action: str, unchanged_for: Sequence[str | None]) -> list[Policy]:
+    protections: tuple[list[str], ...] = (
+        [],
+        ["Connect"],
+        ["Streams"],
+        ["MirrorMaker"],
+        ["Share"],
+        ["Connect", "Streams", "MirrorMaker", "Share"],
+    )
+    asks = {"unchangedFor": unchanged_for, "topics": (None, "SomeDeleted", "AllDeleted"), "committed": (None, "None")}
+    return [
+        parse_policy(
+            policy_object(action, {k: v for k, v in zip(asks, when, strict=True) if v}, {"unprotect": unprotect})
+        )
+        for when in product(*asks.values())
+        for unprotect in protections
+    ]
+
+
+_POLICIES = {
+    "Delete": _policies("Delete", ("1s", "1h", "72h")),
+    "Alert": _policies("Alert", (None, "1h")),
+}
+_NO_OFFSETS: Mapping[Partition, CommittedOffset] = {}
+_GROUPS = st.builds(
+    Group,
+    id=_mostly(["a"], ["b", "connect-a", "__group_hygiene"]),
+    type=_mostly([GroupType.CLASSIC, GroupType.CONSUMER], list(GroupType)),
+    protocol_type=_mostly(["consumer"], ["", "connect"]),
+    state=_mostly([GroupState.EMPTY], list(GroupState)),
+    coordinator=st.just(0),
+)
+_PROTECTIONS = _mostly(
+    [Protections(), Protections(frozenset({"b"}), frozenset({"b"}), {"b": "KafkaConnector"})],
+    [
+        Protections(streams=None),
+        Protections(streams=frozenset({"a"})),
+        Protections(mirrored=None),
+        Protections(mirrored=frozenset({"a"})),
+        Protections(claimed={"a": "KafkaConnector"}),
+    ],
+)
+_OFFSETS_READ: list[Mapping[Partition, CommittedOffset] | Fault | None] = [
+    OFFSETS,
+    {P0: CommittedOffset(3)},
+    _NO_OFFSETS,
+]
+_TOPICS_READ: list[frozenset[str] | Fault | None] = [_BOTH]
+_LAG_READ: list[Mapping[Partition, int | Fault] | Fault | None] = [{P0: 1}, {P0: FAULT, P1: 2}]
+_EVIDENCE = st.builds(
+    Evidence,
+    protections=_PROTECTIONS,
+    protected_by=_mostly([None], ["*"]),
+    unchanged=_mostly([seen(72), seen(100)], [None, seen(0), seen(0.5), seen(71)]),
+    offsets=_mostly(_OFFSETS_READ, [None, FAULT, DENIED]),
+    missing_topics=_mostly(_TOPICS_READ, [None, FAULT, frozenset(), _ORDERS]),
+    lag=_mostly(_LAG_READ, [None, FAULT, {}, {P0: 0, P1: 0}, {P0: 0, P1: FAULT}, {P0: NO_TOPIC}]),
+)
+
+
+def _cases(action: str = "Delete") -> st.SearchStrategy[_Case]:
+    """Any group and any evidence under any policy."""
+    return st.builds(_Case, st.sampled_from(_POLICIES[action]), _GROUPS, _EVIDENCE)
+
+
+def _matches(case: _Case) -> bool:
+    return judge(case.policy, case.group, case.evidence, NOW).matches
+
+
+@settings(max_examples=400)
+@given(_cases())
+def test_delete_needs_every_proof(case: _Case) -> None:
+    """Whatever is known and whatever the policy: a match for Delete has every proof that the design asks for."""
+    if not _matches(case):
+        return
+    group, known, policy = case.group, case.evidence, case.policy
+    assert group.state is GroupState.EMPTY
+    assert not group.simple
+    assert group.type is not GroupType.SHARE
+    assert not group.id.startswith("__group_hygiene")
+    assert known.protected_by is None
+    assert group.id not in known.protections.claimed
+    assert known.offsets is not None
+    assert not isinstance(known.offsets, Fault)
+    assert policy.when.unchanged_for is not None
+    assert known.unchanged is not None
+    assert known.unchanged.observed >= policy.when.unchanged_for
+    if policy.when.topics is not None:
+        assert known.offsets
+        assert isinstance(known.missing_topics, frozenset)
+    if known.offsets and policy.when.topics is not Topics.ALL_DELETED:
+        assert isinstance(known.lag, Mapping)
+        assert any(not isinstance(behind, Fault) and behind > 0 for behind in known.lag.values())
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"topics": Topics.ALL_DELETED}, id="all-deleted"),
+        pytest.param({"topics": Topics.SOME_DELETED}, id="some-deleted"),
+        pytest.param({"committed_none": True}, id="committed-none"),
+    ],
+)
+def test_delete_does_match_something(wanted: dict[str, Any]) -> None:
+    """The cases of the test above do hold matches of each kind, so it proves something."""
+
+    def fits(case: _Case) -> bool:
+        return _matches(case) and all(getattr(case.policy.when, key) == value for key, value in wanted.items())
+
+    # Any will do, so none is made small.
+    assert find(_cases(), fits, settings=settings(phases=[Phase.generate], max_examples=2_000))
+
+
+@given(st.sampled_from(["Delete", "Alert"]).flatmap(_cases))
+def test_reasons_are_known(case: _Case) -> None:
+    """Every reason that a check gives is one of the documented ones, with a message."""
+    keep = judge(case.policy, case.group, case.evidence, NOW).keep
+    assert keep is None or (keep.reason in reasons.all_reasons() and keep.message)

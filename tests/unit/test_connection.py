@@ -1,0 +1,256 @@
+"""The spec of a connection: which Secrets are read, what becomes of them, and that nobody ever sees them."""
+
+import copy
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from group_hygiene.connection import (
+    Hidden,
+    Mechanism,
+    SecretRef,
+    Settings,
+    parse_connection,
+)
+from group_hygiene.errors import SpecError
+from group_hygiene.policy import Limits
+
+_CA, _CERT, _KEY = "-----CA-----\n", "-----CERT-----\n", "-----KEY-----\n"
+_SECRETS = {
+    SecretRef("tls", "ca.crt"): _CA,
+    SecretRef("tls", "user.crt"): _CERT,
+    SecretRef("tls", "user.key"): _KEY,
+    SecretRef("login", "password"): "hunter2\n",
+    SecretRef("login", "windows"): "hunter2\r\n",
+    SecretRef("login", "blanks"): " hunter2 ",
+}
+_TLS = {
+    "ca": {"name": "tls", "key": "ca.crt"},
+    "certificate": {"name": "tls", "key": "user.crt"},
+    "privateKey": {"name": "tls", "key": "user.key"},
+}
+_PASSWORD = {"name": "login", "key": "password"}
+_SCRAM = {"mechanism": "SCRAM-SHA-512", "username": "hygiene", "password": _PASSWORD}
+_OAUTH = {
+    "mechanism": "OAUTHBEARER",
+    "oauth": {
+        "tokenEndpoint": "https://sso/token",
+        "clientId": "hygiene",
+        "clientSecret": _PASSWORD,
+        "scope": "kafka",
+        "ca": {"name": "tls", "key": "ca.crt"},
+    },
+}
+
+
+def _object(**spec: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "kafka", "name": "main", "uid": "uid-9", "generation": 2},
+        "spec": {"bootstrapServers": ["kafka-0:9092", "kafka-1:9092"], **spec},
+    }
+
+
+def _settings(**spec: Any) -> Settings:
+    return parse_connection(_object(**spec)).settings(_SECRETS.__getitem__)
+
+
+@pytest.mark.parametrize(
+    ("spec", "read"),
+    [
+        pytest.param({}, [], id="plaintext"),
+        pytest.param({"tls": {}}, [], id="system-authorities"),
+        pytest.param({"tls": {"ca": _TLS["ca"]}}, [("tls", "ca.crt")], id="own-authority"),
+        pytest.param({"tls": _TLS}, [("tls", "ca.crt"), ("tls", "user.crt"), ("tls", "user.key")], id="mutual-tls"),
+        pytest.param({"sasl": _SCRAM}, [("login", "password")], id="scram"),
+        pytest.param({"sasl": _OAUTH}, [("login", "password"), ("tls", "ca.crt")], id="oauth"),
+    ],
+)
+def test_reads_only_named_secrets(spec: dict[str, Any], read: list[tuple[str, str]]) -> None:
+    """Each Secret that the spec names is read once, and no other; parsing alone reads none."""
+    asked: list[SecretRef] = []
+
+    def read_secret(ref: SecretRef) -> str:
+        asked.append(ref)
+        return _SECRETS[ref]
+
+    connection = parse_connection(_object(**spec))
+    assert asked == []
+    connection.settings(read_secret)
+    assert asked == read
+
+
+@pytest.mark.parametrize(
+    ("key", "password"),
+    [
+        pytest.param("password", "hunter2", id="line-end"),
+        pytest.param("windows", "hunter2", id="windows-line-end"),
+        pytest.param("blanks", " hunter2 ", id="blanks-stay"),
+    ],
+)
+def test_password_without_line_end(key: str, password: str) -> None:
+    """A line end after a password is left out, as no password has one; blanks may belong to it."""
+    sasl = _settings(sasl={**_SCRAM, "password": {"name": "login", "key": key}}).sasl
+    assert sasl is not None
+    assert sasl.password is not None
+    assert sasl.password.reveal() == password
+
+
+def test_settings_of_everything() -> None:
+    """Texts in PEM stay as they are, secrets are hidden, and names arrive where they belong."""
+    settings = _settings(tls={**_TLS, "verifyHostname": False}, sasl=_SCRAM, scan={"timeout": "2m"})
+    assert settings.bootstrap_servers == ("kafka-0:9092", "kafka-1:9092")
+    assert settings.timeout == timedelta(minutes=2)
+    assert settings.tls is not None
+    assert (settings.tls.ca, settings.tls.certificate) == (_CA, _CERT)
+    assert isinstance(settings.tls.private_key, Hidden)
+    assert settings.tls.private_key.reveal() == _KEY.rstrip()
+    assert settings.tls.verify_hostname is False
+    assert settings.sasl is not None
+    assert (settings.sasl.mechanism, settings.sasl.username) == (Mechanism.SCRAM_SHA_512, "hygiene")
+
+
+def test_oauth_settings() -> None:
+    """The client credentials grant gets its endpoint, id, secret, scope and authority."""
+    sasl = _settings(sasl=_OAUTH).sasl
+    assert sasl is not None
+    assert sasl.oauth is not None
+    assert isinstance(sasl.oauth.client_secret, Hidden)
+    assert sasl.oauth.client_secret.reveal() == "hunter2"
+    assert (sasl.oauth.token_endpoint, sasl.oauth.client_id) == ("https://sso/token", "hygiene")
+    assert (sasl.oauth.scope, sasl.oauth.ca) == ("kafka", _CA)
+
+
+_HIDDEN = Hidden("hunter2")
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        pytest.param(str, id="str"),
+        pytest.param(repr, id="repr"),
+        pytest.param(lambda secret: f"{secret}", id="f-string"),
+        pytest.param(lambda secret: f"{secret!s} {secret!r} {secret:>20}", id="f-string-conversions"),
+        pytest.param("{} {0!r}".replace("{}", "{0}").format, id="format"),
+        pytest.param(lambda secret: "%s %r" % (secret, secret), id="percent"),  # noqa: UP031
+        pytest.param(lambda secret: str({"password": secret}), id="dict"),
+        pytest.param(lambda secret: str([secret]), id="list"),
+        pytest.param(lambda secret: str(ValueError(secret)), id="exception"),
+        pytest.param(lambda secret: repr(ValueError(secret)), id="exception-repr"),
+        pytest.param(lambda secret: repr(copy.deepcopy({"password": secret})), id="deep-copy"),
+        pytest.param(lambda _: repr(_settings(sasl=_SCRAM)), id="settings"),
+        pytest.param(lambda _: repr(_settings(sasl=_OAUTH)), id="settings-with-oauth"),
+        pytest.param(lambda _: repr(asdict(_settings(sasl=_SCRAM))), id="settings-as-a-dict"),
+        pytest.param(lambda _: repr(parse_connection(_object(sasl=_SCRAM))), id="connection"),
+    ],
+)
+def test_hidden_is_never_shown(show: Callable[[Any], str]) -> None:
+    """No way of turning a secret, or what holds it, into text shows it."""
+    assert "hunter2" not in show(_HIDDEN)
+
+
+def test_private_key_is_never_shown() -> None:
+    """The repr of settings shows no private key either."""
+    assert "KEY" not in repr(_settings(tls=_TLS))
+
+
+def test_hidden_is_never_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor does a log line, whether it names the secret or the settings."""
+    with caplog.at_level(logging.DEBUG):
+        logging.getLogger("x").warning("%s %r %s", _HIDDEN, _HIDDEN, _settings(sasl=_SCRAM))
+    assert "***" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_reveal_gives_a_plain_text() -> None:
+    """Who must send the secret gets all of it, as an ordinary str."""
+    assert _HIDDEN.reveal() == "hunter2"
+    assert type(_HIDDEN.reveal()) is str
+
+
+@pytest.mark.parametrize(
+    "secrets",
+    [
+        pytest.param({SecretRef("login", "password"): "other"}, id="password"),
+        pytest.param({SecretRef("tls", "ca.crt"): "other"}, id="authority"),
+        pytest.param({SecretRef("tls", "user.key"): "other"}, id="private-key"),
+    ],
+)
+def test_settings_differ_when_a_secret_does(secrets: dict[SecretRef, str]) -> None:
+    """Equal spec and Secrets give equal settings; a changed Secret does not, so that we connect anew."""
+    connection = parse_connection(_object(tls=_TLS, sasl=_SCRAM))
+    before = connection.settings(_SECRETS.__getitem__)
+    assert connection.settings(_SECRETS.__getitem__) == before
+    assert connection.settings({**_SECRETS, **secrets}.__getitem__) != before
+
+
+def test_connection_defaults() -> None:
+    """The shortest connection has no TLS, no login, no limits of its own, nothing protected, and 30 s for a scan."""
+    connection = parse_connection(_object())
+    assert (connection.key, connection.uid, connection.generation) == ("kafka/main", "uid-9", 2)
+    assert (connection.limits, connection.protect.sources) == (None, ())
+    settings = connection.settings(_SECRETS.__getitem__)
+    assert (settings.tls, settings.sasl, settings.timeout) == (None, None, timedelta(seconds=30))
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        pytest.param({}, None, id="none"),
+        pytest.param({"maxPerRun": 5}, Limits(5, 100), id="per-run-only"),
+        pytest.param({"maxPercent": 5}, Limits(10_000, 5), id="percent-only"),
+    ],
+)
+def test_connection_limits(limits: dict[str, int], expected: Limits | None) -> None:
+    """A limit that a connection leaves out restricts no policy."""
+    assert parse_connection(_object(limits=limits)).limits == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        pytest.param({"bootstrapServers": []}, "spec.bootstrapServers must hold at least one", id="no-servers"),
+        pytest.param({"bootstrapServers": ["kafka"]}, "spec.bootstrapServers must hold", id="server-without-port"),
+        pytest.param({"protect": "a-*"}, "spec.protect must be a list", id="protect-as-a-text"),
+        pytest.param({"protect": [""]}, r"spec.protect\[0\] must not be empty", id="empty-pattern"),
+        pytest.param({"limits": {"maxPercent": 0}}, "spec.limits.maxPercent must be a whole number", id="limit"),
+        pytest.param({"scan": {"timeout": "30"}}, "spec.scan.timeout must be a duration", id="timeout"),
+        pytest.param({"scan": {"timeout": "0s"}}, "spec.scan.timeout must be at least 1s", id="timeout-zero"),
+        pytest.param({"scan": {"timeout": "11m"}}, "spec.scan.timeout must be at most 10m", id="timeout-long"),
+        pytest.param({"sasl": {"mechanism": "GSSAPI"}}, "spec.sasl.mechanism must be one of", id="mechanism"),
+        pytest.param({"sasl": {"username": "x"}}, "spec.sasl.mechanism must be one of", id="no-mechanism"),
+        pytest.param({"sasl": {"mechanism": "OAUTHBEARER"}}, "spec.sasl.oauth must be given", id="no-oauth"),
+        pytest.param(
+            {"sasl": {**_OAUTH, "mechanism": "PLAIN"}}, "spec.sasl.oauth must be .* only", id="oauth-and-plain"
+        ),
+        pytest.param(
+            {"sasl": {"mechanism": "PLAIN", "username": "x"}},
+            "spec.sasl.username and password must be given",
+            id="no-password",
+        ),
+        pytest.param(
+            {"sasl": {"mechanism": "PLAIN", "password": _PASSWORD}},
+            "spec.sasl.username and password must be given",
+            id="no-username",
+        ),
+        pytest.param(
+            {"tls": {"certificate": _TLS["certificate"]}}, "certificate and privateKey must be", id="no-private-key"
+        ),
+        pytest.param(
+            {"tls": {"privateKey": _TLS["privateKey"]}}, "certificate and privateKey must be", id="no-certificate"
+        ),
+    ],
+)
+def test_connection_refused(spec: dict[str, Any], problem: str) -> None:
+    """A spec that the API server would refuse is refused here too, with a sentence that says what must be."""
+    with pytest.raises(SpecError, match=problem):
+        _settings(**spec)
+
+
+def test_connection_without_spec_refused() -> None:
+    """An object without a spec is refused, not a crash."""
+    with pytest.raises(SpecError, match=r"spec\.bootstrapServers must hold"):
+        parse_connection({"metadata": {"name": "main"}})

@@ -1,0 +1,80 @@
+"""The documents agree with the code: every reason is documented and used, and nothing else is documented."""
+
+import ast
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from group_hygiene import errors, reasons
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "operator" / "group_hygiene").rglob("*.py"))
+CONSTANTS = {name: value for name, value in vars(reasons).items() if name.isupper() and isinstance(value, str)}
+PLACES = {"sample", "reasons", "Ready", "DeletionBlocked", "event", "metrics", "log"}
+_ROW = re.compile(r"^\| `(\w+)` *\| ([^|]+?) *\| ([^|]+?) *\| ([^|]+?) *\|$", re.MULTILINE)
+
+
+def _rows() -> list[tuple[str, str, str, str]]:
+    return _ROW.findall((ROOT / "docs" / "reasons.md").read_text())
+
+
+def test_every_reason_is_documented_once() -> None:
+    """docs/reasons.md has one row for each reason that exists, and none for others."""
+    rows = Counter(reason for reason, *_ in _rows())
+    assert set(rows) == reasons.all_reasons()
+    assert [reason for reason, count in rows.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row[0]) for row in _rows()])
+def test_row_says_where_and_what(row: tuple[str, str, str, str]) -> None:
+    """Each row says where the reason shows, what it means and what to do, the latter two in sentences."""
+    _, where, meaning, advice = row
+    assert {place.strip() for place in where.split(",")} <= PLACES
+    assert meaning.endswith(".")
+    assert advice.endswith(".")
+
+
+@cache
+def _used() -> set[str]:
+    """Names of constants that code outside of reasons.py uses; errors name theirs by value, importing nothing."""
+    by_value = {value: name for name, value in CONSTANTS.items()}
+    used: set[str] = set()
+    for source in SOURCES:
+        if source.name == "reasons.py":
+            continue
+        for node in ast.walk(ast.parse(source.read_text())):
+            match node:
+                case ast.Attribute(value=ast.Name(id="reasons"), attr=name):
+                    used.add(name)
+                case ast.Assign(targets=[ast.Name(id="reason")], value=ast.Constant(value=str(value))):
+                    used.add(by_value.get(value, value))
+                case ast.Call(func=ast.Name(id=called), args=args) if hasattr(errors, called):
+                    values = [arg.value for arg in args[1:] if isinstance(arg, ast.Constant)]
+                    used.update(by_value.get(str(value), str(value)) for value in values)
+    return used
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, id=name) for name in CONSTANTS])
+def test_reason_is_used(name: str) -> None:
+    """No reason is left that nothing gives."""
+    assert name in _used()
+
+
+def test_reasons_are_distinct_words() -> None:
+    """Each reason is one word in PascalCase, as Kubernetes wants it, and stands for one thing."""
+    assert len(set(CONSTANTS.values())) == len(CONSTANTS)
+    assert [value for value in CONSTANTS.values() if not re.fullmatch(r"([A-Z]+[a-z]*)+", value)] == []
+
+
+def _errors(kind: type[errors.HygieneError] = errors.HygieneError) -> list[type[errors.HygieneError]]:
+    return [kind, *(below for child in kind.__subclasses__() for below in _errors(child))]
+
+
+@pytest.mark.parametrize("error", [pytest.param(error, id=error.__name__) for error in _errors()])
+def test_errors_have_documented_reasons(error: type[errors.HygieneError]) -> None:
+    """Every error that can end up in a status carries a documented reason; UsageError only ends the command line."""
+    assert error.reason in reasons.all_reasons() | {"UsageError"}
+    assert error("text", "SecretForbidden").reason == "SecretForbidden"

@@ -1,0 +1,392 @@
+"""The spec of a policy: patterns, durations, defaults, refusals, and what its digest depends on."""
+
+import re
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from group_hygiene.errors import SpecError
+from group_hygiene.model import GroupState, GroupType
+from group_hygiene.policy import (
+    Action,
+    Limits,
+    Mode,
+    Patterns,
+    Policy,
+    Topics,
+    Unprotect,
+    format_duration,
+    parse_duration,
+    parse_policy,
+)
+from tests.unit.make import group, policy_object
+
+
+@pytest.mark.parametrize(
+    ("pattern", "group_id", "matches"),
+    [
+        pytest.param("orders", "orders", True, id="literal"),
+        pytest.param("orders", "orders-eu", False, id="literal-is-no-prefix"),
+        pytest.param("orders", "eu-orders", False, id="literal-is-no-suffix"),
+        pytest.param("console-*", "console-consumer-1", True, id="star-at-the-end"),
+        pytest.param("console-*", "console-", True, id="star-is-also-nothing"),
+        pytest.param("console-*", "console", False, id="star-does-not-eat-the-dash"),
+        pytest.param("console-*", "my-console-1", False, id="star-at-the-end-is-full-match"),
+        pytest.param("*-test", "a-test", True, id="star-at-the-start"),
+        pytest.param("*-test", "a-test-2", False, id="star-at-the-start-is-full-match"),
+        pytest.param("a*b*c", "a--b--c", True, id="two-stars"),
+        pytest.param("a*b*c", "abc", True, id="two-empty-stars"),
+        pytest.param("a*b*c", "acb", False, id="two-stars-in-order"),
+        pytest.param("a*bc*c", "abc", False, id="pieces-do-not-overlap"),
+        pytest.param("a*bc*c", "abbcc", True, id="piece-after-a-false-start"),
+        pytest.param("*ab*ab", "abab", True, id="repeated-piece"),
+        pytest.param("*ab*ab", "ab", False, id="repeated-piece-only-once"),
+        pytest.param("*", "", True, id="star-matches-the-empty-id"),
+        pytest.param("*", "any thing", True, id="star-alone"),
+        pytest.param("a**", "a-b", True, id="double-star"),
+        pytest.param(r"a\*", "a*", True, id="escaped-star"),
+        pytest.param(r"a\*", "ab", False, id="escaped-star-is-literal"),
+        pytest.param(r"a\*b*", "a*bcd", True, id="escaped-and-plain-star"),
+        pytest.param(r"a\\b", r"a\b", True, id="backslash"),
+        pytest.param(r"a\\*", r"a\xyz", True, id="backslash-then-star"),
+        pytest.param(r"a\\\*", r"a\*", True, id="backslash-then-escaped-star"),
+        pytest.param("a*", "a\nb", True, id="newline-inside"),
+        pytest.param("a*c", "a\nb\nc", True, id="newlines-between-pieces"),
+        pytest.param("a*b*c", "a\nb\nc", True, id="newlines-before-pieces"),
+        pytest.param("orders", "orders\n", False, id="newline-at-the-end"),
+        pytest.param("*s", "orders\n", False, id="newline-at-the-end-after-star"),
+        pytest.param("Orders", "orders", False, id="case"),
+        pytest.param("o.d+r[s]|(x)?^$", "o.d+r[s]|(x)?^$", True, id="regex-metacharacters-literal"),
+        pytest.param("a.c", "abc", False, id="dot-is-literal"),
+        pytest.param("a|b", "a", False, id="bar-is-literal"),
+        pytest.param("[ab]*", "a1", False, id="brackets-are-literal"),
+        pytest.param("größe-*-日本", "größe-1-日本", True, id="unicode"),
+        pytest.param("café", "cafe\u0301", False, id="unicode-is-not-normalized"),
+    ],
+)
+def test_pattern(pattern: str, group_id: str, matches: bool) -> None:
+    """`*` is any run of characters, a backslash escapes it, all else is itself, and the whole id must match."""
+    assert Patterns([pattern]).matches(group_id) is matches
+
+
+@given(text=st.text(min_size=1), other=st.text())
+@example(text="a", other="a\n")
+@example(text="*", other="x")
+@example(text="\\", other="\\\\")
+def test_escaped_pattern_matches_exactly_its_text(text: str, other: str) -> None:
+    """A pattern made by escaping any text matches that text and no other."""
+    patterns = Patterns([text.replace("\\", "\\\\").replace("*", "\\*")])
+    assert patterns.matches(text)
+    assert patterns.matches(other) is (other == text)
+
+
+@given(pattern=st.text(alphabet="ab*\n", min_size=1, max_size=8), group_id=st.text(alphabet="ab\n", max_size=10))
+def test_stars_match_like_the_plain_regex(pattern: str, group_id: str) -> None:
+    """Matching piece by piece gives what the plain regular expression of the pattern gives."""
+    plain = "".join(".*" if character == "*" else re.escape(character) for character in pattern)
+    assert Patterns([pattern]).matches(group_id) is (re.fullmatch(plain, group_id, re.DOTALL) is not None)
+
+
+def test_many_stars_stay_fast() -> None:
+    """A pattern of many stars against a long id that almost matches takes no time: it would hold up the process."""
+    started = time.perf_counter()
+    assert not Patterns(["*a" * 6 + "*b"]).matches("a" * 250)
+    assert not Patterns(["*" * 200 + "b"]).matches("a" * 250)
+    assert time.perf_counter() - started < 1
+
+
+@pytest.mark.parametrize(
+    ("patterns", "problem"),
+    [
+        pytest.param([""], r"spec.x\[0\] must not be empty", id="empty"),
+        pytest.param(["a", "b\\"], r"spec.x\[1\] .* a backslash must be followed by", id="backslash-at-the-end"),
+        pytest.param(["a\\b"], r"spec.x\[0\] .* a backslash must be followed by", id="backslash-before-a-letter"),
+        pytest.param("orders-*", "spec.x must be a list of texts", id="lone-text-would-match-every-group"),
+        pytest.param([1], "spec.x must be a list of texts", id="number"),
+    ],
+)
+def test_pattern_refused(patterns: Any, problem: str) -> None:
+    """A pattern that could mean two things is refused with the field's name and what must be."""
+    with pytest.raises(SpecError, match=problem):
+        Patterns(patterns, "spec.x")
+
+
+def test_patterns_list() -> None:
+    """A list matches what any of its patterns matches, tells the first that does, and nothing when empty."""
+    patterns = Patterns(["a*", "*b", "c|d"])
+    assert [patterns.matching(name) for name in ("ab", "xb", "c|d", "c")] == ["a*", "*b", "c|d", None]
+    assert not Patterns([]).matches("")
+    assert Patterns([]).matching("a") is None
+
+
+@pytest.mark.parametrize(
+    ("match", "changes", "selected"),
+    [
+        pytest.param({"groups": ["a*"]}, {}, True, id="pattern"),
+        pytest.param({"groups": ["b*"]}, {}, False, id="other-pattern"),
+        pytest.param({"groups": ["a*"], "exclude": ["*c"]}, {}, False, id="exclude-wins"),
+        pytest.param({"groups": ["abc"], "exclude": ["*"]}, {}, False, id="exclude-wins-over-the-exact-name"),
+        pytest.param({"groups": ["a*"], "exclude": ["b*"]}, {}, True, id="exclude-of-others"),
+        pytest.param({"groups": ["*"]}, {"state": GroupState.STABLE}, False, id="state"),
+        pytest.param({"groups": ["*"]}, {"type": GroupType.SHARE}, False, id="type"),
+        pytest.param({"groups": ["*"]}, {"type": GroupType.UNKNOWN}, False, id="unknown-type"),
+        pytest.param({"groups": ["*"], "protocolTypes": ["connect"]}, {}, False, id="other-protocol-type"),
+        pytest.param({"groups": ["*"], "protocolTypes": ["consumer"]}, {}, True, id="protocol-type"),
+        pytest.param({"groups": ["*"], "protocolTypes": [""]}, {"protocol_type": ""}, True, id="simple-groups-only"),
+        pytest.param({"groups": ["*"], "protocolTypes": []}, {"protocol_type": "x"}, True, id="empty-means-any"),
+    ],
+)
+def test_selects(match: dict[str, Any], changes: dict[str, Any], selected: bool) -> None:
+    """A policy selects by name, state, type and protocol type at once, and exclude wins."""
+    assert parse_policy(policy_object(match=match)).match.selects(group("abc", **changes)) is selected
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        pytest.param("72h", 72 * 3_600_000, id="hours"),
+        pytest.param("30m", 1_800_000, id="minutes"),
+        pytest.param("1h30m", 5_400_000, id="hours-and-minutes"),
+        pytest.param("500ms", 500, id="milliseconds"),
+        pytest.param("1m1ms", 60_001, id="minutes-and-milliseconds"),
+        pytest.param("0s", 0, id="zero"),
+        pytest.param("1s1s", 2_000, id="a-unit-twice"),
+        pytest.param("1s1h", 3_601_000, id="any-order"),
+        pytest.param("99999h", 99_999 * 3_600_000, id="largest"),
+    ],
+)
+def test_duration(text: str, milliseconds: int) -> None:
+    """A Go-style duration is the sum of its parts."""
+    assert parse_duration(text, "x") == timedelta(milliseconds=milliseconds)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("72", id="no-unit"),
+        pytest.param("3d", id="days"),
+        pytest.param("1.5h", id="fraction"),
+        pytest.param("-1h", id="negative"),
+        pytest.param("1h 30m", id="blank"),
+        pytest.param("72h\n", id="line-end"),
+        pytest.param("\n72h", id="line-end-first"),
+        pytest.param("100000h", id="six-digits"),
+        pytest.param("1h1m1s1ms1h", id="five-parts"),
+        pytest.param("٣h", id="digits-of-another-script"),
+        pytest.param("72H", id="upper-case"),
+        pytest.param(72, id="number"),
+        pytest.param(None, id="nothing"),
+    ],
+)
+def test_duration_refused(text: Any) -> None:
+    """What is no duration is refused with the field's name and an example."""
+    with pytest.raises(SpecError, match=r"spec\.interval must be a duration like 72h"):
+        parse_duration(text, "spec.interval")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        pytest.param(timedelta(0), "0s", id="zero"),
+        pytest.param(timedelta(days=3), "72h", id="days-as-hours"),
+        pytest.param(timedelta(seconds=90), "1m30s", id="minutes-and-seconds"),
+        pytest.param(timedelta(milliseconds=1_500), "1s500ms", id="milliseconds"),
+        pytest.param(timedelta(microseconds=10), "0s", id="less-than-a-millisecond"),
+    ],
+)
+def test_format_duration(value: timedelta, text: str) -> None:
+    """A duration is written as short as can be."""
+    assert format_duration(value) == text
+
+
+@given(st.integers(min_value=0, max_value=99_999 * 3_600_000).map(lambda ms: timedelta(milliseconds=ms)))
+def test_duration_round_trip(value: timedelta) -> None:
+    """What format_duration writes, parse_duration reads as the same value."""
+    assert parse_duration(format_duration(value), "x") == value
+
+
+def test_policy_defaults() -> None:
+    """The shortest policy is a dry run every 10 minutes of Empty and Dead classic and consumer groups."""
+    policy = parse_policy(
+        {
+            "metadata": {"name": "p", "namespace": "kafka"},
+            "spec": {
+                "connectionRef": {"name": "main"},
+                "match": {"groups": ["a*"]},
+                "when": {"unchangedFor": "72h"},
+                "action": "Delete",
+            },
+        }
+    )
+    assert (policy.mode, policy.action, policy.suspend) == (Mode.DRY_RUN, Action.DELETE, False)
+    assert policy.interval == timedelta(minutes=10)
+    assert policy.limits == Limits(max_per_run=50, max_percent=20)
+    assert policy.match.states == {GroupState.EMPTY, GroupState.DEAD}
+    assert policy.match.types == {GroupType.CLASSIC, GroupType.CONSUMER}
+    assert (policy.match.protocol_types, policy.match.unprotect) == (None, frozenset())
+    assert policy.when.unchanged_for == timedelta(hours=72)
+    assert (policy.when.committed_none, policy.when.topics) == (False, None)
+    assert (policy.key, policy.connection_namespace, policy.crosses_namespace) == ("kafka/p", "kafka", False)
+
+
+def test_policy_all_fields() -> None:
+    """Every field of the spec arrives where it belongs."""
+    obj = policy_object(
+        when={"unchangedFor": "1h", "topics": "AllDeleted", "committed": "None"},
+        match={"states": ["Empty"], "types": ["Classic"], "unprotect": ["Connect", "Share"]},
+        connectionRef={"name": "main", "namespace": "other"},
+        interval="5s",
+        suspend=True,
+        mode="Enforce",
+        delete={"maxPerRun": 1, "maxPercent": 100},
+    )
+    policy = parse_policy(obj)
+    assert (policy.uid, policy.generation, policy.name) == ("uid-1", 3, "litter")
+    assert (policy.connection_namespace, policy.connection_name) == ("other", "main")
+    assert policy.crosses_namespace
+    assert (policy.interval, policy.suspend, policy.mode) == (timedelta(seconds=5), True, Mode.ENFORCE)
+    assert policy.match.states == {GroupState.EMPTY}
+    assert policy.match.types == {GroupType.CLASSIC}
+    assert policy.match.unprotect == {Unprotect.CONNECT, Unprotect.SHARE}
+    assert (policy.when.topics, policy.when.committed_none) == (Topics.ALL_DELETED, True)
+    assert policy.limits == Limits(1, 100)
+
+
+def test_alert_looks_at_all_states() -> None:
+    """An Alert policy without states looks at every state, also at those that a newer Kafka may bring."""
+    assert parse_policy(policy_object("Alert")).match.states == frozenset(GroupState)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        pytest.param({"connectionRef": None}, "spec.connectionRef must be given", id="no-connection"),
+        pytest.param({"match": None}, "spec.match must be given", id="no-match"),
+        pytest.param({"match": {"groups": []}}, "spec.match.groups must hold at least one", id="no-groups"),
+        pytest.param({"match": {"groups": "a-*"}}, "spec.match.groups must be a list", id="groups-as-a-text"),
+        pytest.param({"match": {"groups": [""]}}, r"spec.match.groups\[0\] must not be empty", id="empty-pattern"),
+        pytest.param(
+            {"match": {"groups": ["*"], "exclude": ["\\a"]}}, r"spec.match.exclude\[0\] .* must be", id="bad-exclude"
+        ),
+        pytest.param(
+            {"match": {"groups": ["*"], "states": ["Stable"]}},
+            "spec.match.states must be only Empty and Dead",
+            id="delete-of-stable",
+        ),
+        pytest.param(
+            {"match": {"groups": ["*"], "states": ["empty"]}}, "spec.match.states must be one of", id="bad-state"
+        ),
+        pytest.param(
+            {"match": {"groups": ["*"], "types": ["Share"]}},
+            "spec.match.types must not hold Share",
+            id="delete-of-share",
+        ),
+        pytest.param(
+            {"match": {"groups": ["*"], "types": ["Unknown"]}},
+            "spec.match.types must not hold Unknown",
+            id="delete-of-an-unknown-type",
+        ),
+        pytest.param({"match": {"groups": ["*"], "types": ["New"]}}, "spec.match.types must be one of", id="bad-type"),
+        pytest.param(
+            {"match": {"groups": ["*"], "unprotect": ["All"]}},
+            "spec.match.unprotect must be one of",
+            id="bad-unprotect",
+        ),
+        pytest.param({"when": None}, "spec.when.unchangedFor must be given", id="delete-without-when"),
+        pytest.param({"when": {"topics": "AllDeleted"}}, "spec.when.unchangedFor must be given", id="topics-alone"),
+        pytest.param({"when": {"committed": "None"}}, "spec.when.unchangedFor must be given", id="committed-alone"),
+        pytest.param({"when": {"unchangedFor": "3d"}}, "spec.when.unchangedFor must be a duration", id="days"),
+        pytest.param({"when": {"unchangedFor": "0s"}}, "spec.when.unchangedFor must be at least 1s", id="zero"),
+        pytest.param({"when": {"unchangedFor": "999ms"}}, "spec.when.unchangedFor must be at least 1s", id="short"),
+        pytest.param(
+            {"when": {"unchangedFor": "1h", "committed": "Some"}}, "spec.when.committed must be None", id="committed"
+        ),
+        pytest.param(
+            {"when": {"unchangedFor": "1h", "topics": "Deleted"}}, "spec.when.topics must be one of", id="topics"
+        ),
+        pytest.param({"action": None}, "spec.action must be one of Alert, Delete", id="no-action"),
+        pytest.param({"action": "delete"}, "spec.action must be one of Alert, Delete", id="action-in-lower-case"),
+        pytest.param({"action": "Alert", "delete": {"maxPerRun": 1}}, "spec.delete must only be given", id="alert"),
+        pytest.param({"mode": "Apply"}, "spec.mode must be one of DryRun, Enforce", id="mode"),
+        pytest.param({"interval": "often"}, "spec.interval must be a duration", id="interval"),
+        pytest.param({"interval": "0s"}, "spec.interval must be at least 5s", id="interval-zero"),
+        pytest.param({"interval": "4999ms"}, "spec.interval must be at least 5s", id="interval-short"),
+        pytest.param({"interval": "24h1ms"}, "spec.interval must be at most 24h", id="interval-long"),
+        pytest.param({"delete": {"maxPerRun": 0}}, "spec.delete.maxPerRun must be a whole number", id="per-run-zero"),
+        pytest.param({"delete": {"maxPerRun": 10_001}}, "maxPerRun must be .* from 1 to 10000", id="per-run-large"),
+        pytest.param({"delete": {"maxPerRun": True}}, "maxPerRun must be a whole number", id="per-run-boolean"),
+        pytest.param({"delete": {"maxPercent": 0}}, "maxPercent must be a whole number", id="percent-zero"),
+        pytest.param({"delete": {"maxPercent": 101}}, "maxPercent must be .* from 1 to 100", id="percent-large"),
+        pytest.param({"delete": {"maxPercent": "20"}}, "maxPercent must be a whole number", id="percent-text"),
+    ],
+)
+def test_policy_refused(changes: dict[str, Any], problem: str) -> None:
+    """A spec that the API server would refuse is refused here too, with a sentence that says what must be."""
+    obj = policy_object()
+    obj["spec"] |= changes
+    with pytest.raises(SpecError, match=problem) as caught:
+        parse_policy(obj)
+    assert caught.value.reason == "InvalidSpec"
+
+
+def test_policy_without_spec_refused() -> None:
+    """An object without a spec is refused, not a crash."""
+    with pytest.raises(SpecError, match="spec must be given"):
+        parse_policy({"metadata": {"name": "p"}})
+
+
+_SPEC = policy_object()["spec"]
+
+
+def _policy(**changes: Any) -> Policy:
+    obj = policy_object()
+    obj["spec"] = {**_SPEC, **changes}
+    return parse_policy(obj)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"mode": "Enforce"}, id="mode"),
+        pytest.param({"delete": {"maxPerRun": 1, "maxPercent": 1}}, id="limits"),
+        pytest.param({"interval": "1h"}, id="interval"),
+        pytest.param({"suspend": True}, id="suspend"),
+    ],
+)
+def test_digest_stays(changes: dict[str, Any]) -> None:
+    """What does not decide which groups match leaves the digest, so that nothing is observed anew."""
+    assert _policy(**changes).digest == _policy().digest
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"match": {"groups": ["a*"]}}, id="groups"),
+        pytest.param({"match": {"groups": ["*"], "exclude": ["a*"]}}, id="exclude"),
+        pytest.param({"when": {"unchangedFor": "71h"}}, id="when"),
+        pytest.param({"action": "Alert"}, id="action"),
+        pytest.param({"connectionRef": {"name": "other"}}, id="connection"),
+    ],
+)
+def test_digest_changes(changes: dict[str, Any]) -> None:
+    """What decides which groups match changes the digest: what was observed for another question does not count."""
+    assert _policy(**changes).digest != _policy().digest
+
+
+@pytest.mark.parametrize(
+    ("connection", "expected"),
+    [
+        pytest.param(None, Limits(50, 20), id="none"),
+        pytest.param(Limits(10, 100), Limits(10, 20), id="stricter-per-run"),
+        pytest.param(Limits(10_000, 5), Limits(50, 5), id="stricter-percent"),
+        pytest.param(Limits(10_000, 100), Limits(50, 20), id="looser"),
+    ],
+)
+def test_stricter_limits(connection: Limits | None, expected: Limits) -> None:
+    """Of two limits the stricter counts, each by itself."""
+    assert Limits().stricter(connection) == expected

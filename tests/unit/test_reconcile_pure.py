@@ -1,0 +1,115 @@
+"""What reconcile computes without asking anybody: filters, prefixes, and why a scan is incomplete."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from group_hygiene import reasons, reconcile
+from group_hygiene.model import Cluster, Fault, Group, GroupState, GroupType, OutcomeKind
+from group_hygiene.policy import Policy
+from tests.unit.make import FAULT, alert, cluster, delete, group, seen, snapshot
+
+_EMPTY_DEAD = frozenset({GroupState.EMPTY, GroupState.DEAD})
+_DEFAULT_TYPES = frozenset({GroupType.CLASSIC, GroupType.CONSUMER})
+_NONE: frozenset[str] = frozenset()
+
+
+@pytest.mark.parametrize(
+    ("policies", "states", "types"),
+    [
+        pytest.param([delete()], _EMPTY_DEAD, _DEFAULT_TYPES, id="delete"),
+        pytest.param([delete(), alert()], _NONE, _DEFAULT_TYPES, id="one-wants-every-state"),
+        pytest.param(
+            [delete(), alert({"states": ["Stable"]})],
+            _EMPTY_DEAD | {GroupState.STABLE},
+            _DEFAULT_TYPES,
+            id="union-of-states",
+        ),
+        pytest.param(
+            [delete({"types": ["Classic"]}), delete({"states": ["Empty"], "types": ["Classic"]})],
+            _EMPTY_DEAD,
+            frozenset({GroupType.CLASSIC}),
+            id="union-of-types",
+        ),
+        pytest.param([alert({"types": ["Share"]})], _NONE, _NONE, id="type-that-old-brokers-refuse"),
+        pytest.param([], _NONE, _NONE, id="no-policies-leave-nothing-out"),
+    ],
+)
+def test_filters(policies: list[Policy], states: frozenset[GroupState], types: frozenset[GroupType]) -> None:
+    """Only what no policy asks for is left out of the lists, and only by names that every broker knows."""
+    assert reconcile._filters(policies) == (states, types)
+
+
+@pytest.mark.parametrize(
+    ("name", "prefixes"),
+    [
+        pytest.param("app-store", ["app"], id="one"),
+        pytest.param("my-app-KSTREAM-1", ["my", "my-app", "my-app-KSTREAM"], id="dashes-in-the-id"),
+        pytest.param("app", [], id="none"),
+    ],
+)
+def test_dash_prefixes(name: str, prefixes: list[str]) -> None:
+    """Every id that a Streams topic may belong to is taken: too many protects too much, too few deletes."""
+    assert reconcile._dash_prefixes(name) == prefixes
+
+
+@pytest.mark.parametrize(
+    ("before", "faults", "after", "problems"),
+    [
+        pytest.param(cluster(), {}, cluster(), [], id="complete"),
+        pytest.param(cluster(), {1: FAULT}, cluster(), ["broker 1"], id="broker-without-an-answer"),
+        pytest.param(cluster(), {}, FAULT, ["could not be read again"], id="no-second-look"),
+        pytest.param(cluster(), {}, cluster(leaders={0: (1, 7), 1: (1, 7)}), ["leaders"], id="leader-moved"),
+        pytest.param(cluster(), {}, cluster(leaders={0: (0, 8), 1: (1, 7)}), ["leaders"], id="leader-came-back"),
+        pytest.param(cluster(), {}, cluster(leaders={0: (0, 7)}), ["leaders"], id="partition-vanished"),
+        pytest.param(cluster(problems=("denied",)), {}, cluster(), ["denied"], id="problem-of-the-cluster"),
+        pytest.param(
+            cluster(problems=("x", "x")), {1: FAULT}, FAULT, ["x", "broker 1", "could not"], id="all-each-once"
+        ),
+    ],
+)
+def test_incomplete(before: Cluster, faults: Mapping[int, Fault], after: Cluster | Fault, problems: list[str]) -> None:
+    """A scan is complete only when every broker answered and the same leaders led before and after."""
+    found = reconcile._incomplete(before, faults, after)
+    assert len(found) == len(problems)
+    assert all(problem in text for problem, text in zip(problems, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("listed", "incomplete", "remembered"),
+    [
+        pytest.param({"a": group("a")}, (), True, id="still-empty"),
+        pytest.param({"a": group("a", state=GroupState.STABLE)}, (), False, id="in-use-again"),
+        pytest.param({"a": group("a", state=GroupState.STABLE)}, ("lost",), False, id="in-use-in-an-incomplete-list"),
+        pytest.param({}, (), False, id="gone"),
+        pytest.param({}, ("broker 1: lost",), True, id="missing-from-an-incomplete-list"),
+    ],
+)
+def test_what_was_seen_unchanged_is_forgotten(
+    listed: Mapping[str, Group], incomplete: tuple[str, ...], remembered: bool
+) -> None:
+    """A group that a scan shows in use, or that is gone, starts anew; missing from a partial list proves nothing."""
+    policy = delete()
+    memory = reconcile.Memory(unchanged={(policy.uid, policy.digest): {"a": seen()}})
+    reconcile._forget_used(memory, policy, snapshot(groups=listed, incomplete=incomplete))
+    assert ("a" in memory.unchanged[policy.uid, policy.digest]) is remembered
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "reason"),
+    [
+        pytest.param("NON_EMPTY_GROUP", OutcomeKind.KEPT, reasons.BECAME_ACTIVE, id="joined-at-the-last-moment"),
+        pytest.param("GROUP_ID_NOT_FOUND", OutcomeKind.KEPT, reasons.GONE, id="gone-already"),
+        pytest.param("GROUP_AUTHORIZATION_FAILED", OutcomeKind.FAILED, reasons.DENIED, id="denied"),
+        pytest.param("REQUEST_TIMED_OUT", OutcomeKind.FAILED, reasons.DELETE_FAILED, id="no-answer"),
+    ],
+)
+def test_answer_to_a_deletion(code: str, kind: OutcomeKind, reason: str) -> None:
+    """Each answer to DeleteGroups is one outcome; that somebody uses the group is no error."""
+    outcome = reconcile._deleted("a", Fault(code, ""))
+    assert (outcome.kind, outcome.reason) == (kind, reason)
+
+
+def test_deletion_without_fault() -> None:
+    """No fault means deleted."""
+    assert reconcile._deleted("a", None).kind is OutcomeKind.DELETED

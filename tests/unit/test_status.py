@@ -1,0 +1,469 @@
+"""The status: conditions, counts, the bounded sample, what is worth a write, and the patch that writes it."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from group_hygiene import reasons
+from group_hygiene.model import GroupState, GroupType, Keep, Outcome, OutcomeKind, Verdict
+from group_hygiene.policy import Policy
+from group_hygiene.status import (
+    ConnectionFacts,
+    Problem,
+    Status,
+    build_connection_status,
+    build_problem_status,
+    build_status,
+    build_suspended_status,
+    merge_patch,
+    needs_write,
+    timestamp,
+)
+from tests.unit.make import FAULT, NOW, alert, delete, evidence, group, keep, match, plan, seen, snapshot
+
+_NEW: Status = {"observedGeneration": -1}
+_LATER = NOW + timedelta(minutes=10)
+
+
+def _status(
+    policy: Policy,
+    verdicts: list[Verdict],
+    previous: Mapping[str, Any] = _NEW,
+    outcomes: list[Outcome] | None = None,
+    now: datetime = NOW,
+    incomplete: tuple[str, ...] = (),
+    **conditions: Any,
+) -> Status:
+    look = snapshot(taken_at=now, incomplete=incomplete)
+    return build_status(policy, previous, plan(policy, verdicts, **conditions), outcomes or [], look)
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    (found,) = [condition for condition in status["conditions"] if condition["type"] == kind]
+    return dict(found)
+
+
+def _kinds(status: Mapping[str, Any]) -> set[str]:
+    return {condition["type"] for condition in status["conditions"]}
+
+
+def _deleted(name: str) -> Outcome:
+    return Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted")
+
+
+def _kept(name: str) -> Outcome:
+    return Outcome(name, OutcomeKind.KEPT, reasons.BECAME_ACTIVE, "its state is Stable now")
+
+
+def _failed(name: str, reason: str = reasons.DELETE_FAILED) -> Outcome:
+    return Outcome(name, OutcomeKind.FAILED, reason, "no")
+
+
+# Conditions
+
+
+def test_first_run() -> None:
+    """A run that could judge everything is Ready, for the generation that it saw, and neither tries on nor is stuck."""
+    status = _status(delete(), [match("a"), keep("b")])
+    assert _kinds(status) == {"Ready", "DeletionBlocked"}
+    assert _condition(status, "Ready") == {
+        "type": "Ready",
+        "status": "True",
+        "reason": reasons.SUCCEEDED,
+        "message": "1 of 2 groups match; dry run: mode Enforce would delete them",
+        "observedGeneration": 3,
+        "lastTransitionTime": "2030-01-31T12:00:00Z",
+    }
+    assert _condition(status, "DeletionBlocked")["status"] == "False"
+    assert (status["observedGeneration"], status["lastRunTime"]) == (3, "2030-01-31T12:00:00Z")
+
+
+def test_transition_time_moves_with_the_status_only() -> None:
+    """lastTransitionTime stays while a condition's status does, whatever else changes, and moves when it turns."""
+    first = _status(delete(), [match("a")])
+    second = _status(delete(), [keep("a")], first, now=_LATER)
+    assert _condition(second, "Ready")["message"] != _condition(first, "Ready")["message"]
+    assert _condition(second, "Ready")["lastTransitionTime"] == timestamp(NOW)
+    third = _status(delete(), [keep("a")], second, now=_LATER, incomplete=("broker 1: lost",))
+    assert _condition(third, "Ready")["lastTransitionTime"] == timestamp(_LATER)
+    assert _condition(third, "DeletionBlocked")["lastTransitionTime"] == timestamp(NOW)
+
+
+def test_trying_and_stuck_are_shown_only_while_true() -> None:
+    """Reconciling and Stalled appear only while they hold, never both, and leave when all is well."""
+    trying = build_problem_status(3, _NEW, Problem(reasons.CONNECTION_NOT_FOUND, "none (yet)"), NOW)
+    stuck = build_problem_status(3, trying, Problem(reasons.INVALID_SPEC, "must", stalled=True), NOW)
+    assert _kinds(trying) == {"Ready", "Reconciling"}
+    assert _kinds(stuck) == {"Ready", "Stalled"}
+    for status, kind in ((trying, "Reconciling"), (stuck, "Stalled")):
+        assert _condition(status, kind)["status"] == "True"
+        assert _condition(status, "Ready")["status"] == "False"
+        assert _condition(status, "Ready")["reason"] == _condition(status, kind)["reason"]
+    assert _kinds(_status(delete(), [], stuck)) == {"Ready", "DeletionBlocked"}
+
+
+def test_conditions_stay_one_of_a_kind() -> None:
+    """Types are unique, as a list-map needs them, and come in a fixed order with Ready first."""
+    status = _status(delete(), [match("a")], incomplete=("broker 1: lost",))
+    assert [condition["type"] for condition in status["conditions"]] == ["Ready", "Reconciling", "DeletionBlocked"]
+
+
+def test_deletion_blocked_is_about_delete_only() -> None:
+    """An Alert policy has no condition DeletionBlocked."""
+    assert _kinds(_status(alert(), [match("a")], total=None)) == {"Ready"}
+
+
+def test_deletion_blocked_says_why() -> None:
+    """What refuses a deletion is shown in DeletionBlocked, and the policy stays Ready."""
+    refusal = Keep(reasons.NO_BACKUP, "no place for backups")
+    status = _status(delete(), [match("a")], refusals=(refusal,))
+    blocked = _condition(status, "DeletionBlocked")
+    assert (blocked["status"], blocked["reason"], blocked["message"]) == ("True", refusal.reason, refusal.message)
+    assert _condition(status, "Ready")["status"] == "True"
+    assert refusal.message in _condition(status, "Ready")["message"]
+
+
+def test_incomplete_snapshot_is_not_ready() -> None:
+    """When groups may be missing from the answers, the policy is not Ready, before any other failure."""
+    status = _status(delete(), [keep("a", reasons.DENIED)], incomplete=("broker 1: lost", "b", "c", "d"))
+    ready = _condition(status, "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", reasons.SNAPSHOT_INCOMPLETE)
+    assert ready["message"] == "broker 1: lost; b; c"
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "outcomes", "reason", "text"),
+    [
+        pytest.param([keep("a", reasons.OFFSETS_UNKNOWN)], [], reasons.OFFSETS_UNKNOWN, "group 'a'", id="offsets"),
+        pytest.param([keep("a", reasons.TOPICS_UNKNOWN)], [], reasons.TOPICS_UNKNOWN, "group 'a'", id="topics"),
+        pytest.param([keep("a", reasons.LAG_UNKNOWN)], [], reasons.LAG_UNKNOWN, "group 'a'", id="lag"),
+        pytest.param([match("a")], [_failed("a")], reasons.DELETE_FAILED, "group 'a'", id="deletion"),
+        pytest.param(
+            [keep("a", reasons.LAG_UNKNOWN), keep("z", reasons.DENIED), keep("y", reasons.DENIED)],
+            [],
+            reasons.DENIED,
+            "group 'y': seen unchanged for 1h of 72h (and 2 more groups)",
+            id="denied-first-by-name",
+        ),
+        pytest.param(
+            [keep("a", reasons.OFFSETS_UNKNOWN), match("z")],
+            [_failed("z", reasons.DENIED)],
+            reasons.DENIED,
+            "group 'z': no (and 1 more groups)",
+            id="denied-deletion-first",
+        ),
+    ],
+)
+def test_failures_are_not_ready(verdicts: list[Verdict], outcomes: list[Outcome], reason: str, text: str) -> None:
+    """A group that could not be judged or deleted turns Ready; a denied permission is told before all else."""
+    status = _status(delete(), [*verdicts, keep("fine")], outcomes=outcomes)
+    ready = _condition(status, "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", reason)
+    assert text in ready["message"]
+    assert _condition(status, "Reconciling")["reason"] == reason
+    assert status["groups"]["failed"] == len(verdicts) - len([v for v in verdicts if v.matches]) + len(outcomes)
+
+
+def test_kept_on_purpose_is_no_failure() -> None:
+    """What was kept because somebody uses it is the operator doing its work."""
+    status = _status(delete(enforce=True), [match("a")], outcomes=[_kept("a")])
+    assert _condition(status, "Ready")["status"] == "True"
+    assert status["groups"]["failed"] == 0
+
+
+def test_long_messages_are_cut() -> None:
+    """No message grows beyond what a status should hold."""
+    problem = Problem(reasons.BROKERS_UNREACHABLE, "x" * 5_000)
+    message = _condition(build_problem_status(3, _NEW, problem, NOW), "Ready")["message"]
+    assert len(message) == 1_000
+    assert message.endswith("...")
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdicts", "outcomes", "conditions", "message"),
+    [
+        pytest.param(alert(), [match("a"), keep("b")], [], {}, "1 of 2 groups match", id="alert"),
+        pytest.param(delete(), [keep("b")], [], {}, "0 of 1 groups match", id="nothing"),
+        pytest.param(
+            delete(enforce=True), [match("a")], [_deleted("a")], {}, "1 of 1 groups match; 1 deleted", id="deleted"
+        ),
+        pytest.param(
+            delete(enforce=True),
+            [match("a"), match("b")],
+            [_deleted("a"), _kept("b")],
+            {},
+            "2 of 2 groups match; 1 deleted, 1 kept",
+            id="kept-at-the-last-moment",
+        ),
+    ],
+)
+def test_summary(
+    policy: Policy, verdicts: list[Verdict], outcomes: list[Outcome], conditions: dict[str, Any], message: str
+) -> None:
+    """Ready says in a line what the run saw and did."""
+    assert _condition(_status(policy, verdicts, outcomes=outcomes, **conditions), "Ready")["message"] == message
+
+
+def test_summary_of_paced_run() -> None:
+    """What maxPerRun left for the next run is told."""
+    verdicts = [match(f"g{number:02}") for number in range(60)]
+    outcomes = [_deleted(f"g{number:02}") for number in range(50)]
+    status = _status(delete(enforce=True), verdicts, outcomes=outcomes, total=1_000)
+    text = "60 of 60 groups match; 50 deleted, 10 wait for the next run (maxPerRun)"
+    assert _condition(status, "Ready")["message"] == text
+
+
+# Counts and sample
+
+
+def test_counts() -> None:
+    """Each judged group is counted once as matched, kept or failed; totals grow from what they were."""
+    verdicts = [match("a"), match("b"), keep("c"), keep("d", reasons.CAUGHT_UP), keep("e", reasons.LAG_UNKNOWN)]
+    previous = {**_NEW, "totals": {"deleted": 40}}
+    status = _status(delete(enforce=True), verdicts, previous, [_deleted("a"), _kept("b")])
+    assert status["groups"] == {"scanned": 5, "matched": 2, "due": 2, "deleted": 1, "kept": 2, "failed": 1}
+    assert status["totals"] == {"deleted": 41}
+    assert status["reasons"] == {"BecameActive": 1, "CaughtUp": 1, "Deleted": 1, "LagUnknown": 1, "TooRecent": 1}
+
+
+def test_totals_accumulate() -> None:
+    """Totals start at nothing and add up over runs, and a run that deletes nothing leaves them."""
+    first = _status(delete(enforce=True), [match("a")], outcomes=[_deleted("a")])
+    second = _status(delete(enforce=True), [match("b")], first, [_deleted("b")])
+    third = _status(delete(enforce=True), [], second)
+    assert [status["totals"]["deleted"] for status in (first, second, third)] == [1, 2, 2]
+
+
+def test_sample_is_bounded_with_matches_first() -> None:
+    """At most 20 groups: what matches in the order of deletion, then some of each reason to keep."""
+    old = [match(f"m{n}", unchanged=seen(since=NOW - timedelta(hours=100 + n))) for n in range(3)]
+    kept = [keep(f"a{n:03}") for n in range(100)] + [keep("z", reasons.CAUGHT_UP)]
+    status = _status(delete(), [*kept, *old], total=1_000)
+    names = [entry["group"] for entry in status["sample"]]
+    assert names[:3] == ["m2", "m1", "m0"]
+    assert names[3:6] == ["z", "a000", "a001"]
+    assert len(names) == len(set(names)) == 20
+    assert status["truncated"] is True
+
+
+@pytest.mark.parametrize(
+    ("count", "truncated"), [pytest.param(20, False, id="all-shown"), pytest.param(21, True, id="one-more")]
+)
+def test_truncated(count: int, truncated: bool) -> None:
+    """truncated says whether more groups were judged than are shown."""
+    status = _status(alert(), [match(f"g{number}") for number in range(count)])
+    assert (len(status["sample"]), status["truncated"]) == (20, truncated)
+
+
+def test_sample_entries() -> None:
+    """An entry tells group, state, type and verdict, and why it stays; an outcome says it better than the verdict."""
+    stable = Verdict(
+        group("c", state=GroupState.STABLE, type=GroupType.CONSUMER), evidence(unchanged=None), Keep("NotEmpty", "is")
+    )
+    status = _status(delete(enforce=True), [match("a"), match("b"), stable], outcomes=[_kept("a")])
+    since = timestamp(NOW - timedelta(hours=72))
+    common = {"state": "Empty", "type": "Classic", "verdict": "Match", "unchangedSince": since}
+    assert status["sample"] == [
+        {**common, "group": "a", "reason": "BecameActive", "message": "its state is Stable now"},
+        {**common, "group": "b"},
+        {
+            "group": "c",
+            "state": "Stable",
+            "type": "Consumer",
+            "verdict": "Keep",
+            "reason": "NotEmpty",
+            "message": "is",
+        },
+    ]
+
+
+def test_problem_keeps_what_was_seen() -> None:
+    """An object that can't be looked at keeps its counts and the time of its last run."""
+    before = _status(delete(), [match("a")])
+    status = build_problem_status(4, before, Problem(reasons.CONNECTION_NOT_READY, "down"), _LATER)
+    assert {key: status[key] for key in ("groups", "sample", "lastRunTime", "totals")} == {
+        key: before[key] for key in ("groups", "sample", "lastRunTime", "totals")
+    }
+    assert status["observedGeneration"] == 4
+    assert _condition(status, "Ready")["lastTransitionTime"] == timestamp(_LATER)
+
+
+def test_suspended_is_healthy() -> None:
+    """A suspended policy is Ready with the reason Suspended, and keeps its counts."""
+    before = _status(delete(), [match("a")])
+    status = build_suspended_status(4, before, _LATER)
+    assert (_condition(status, "Ready")["status"], _condition(status, "Ready")["reason"]) == ("True", "Suspended")
+    assert (status["observedGeneration"], status["groups"]) == (4, before["groups"])
+
+
+def test_timestamp_is_utc() -> None:
+    """Times are RFC 3339 in UTC with seconds."""
+    assert timestamp(datetime.fromisoformat("2030-01-31T14:00:00.999+02:00")) == "2030-01-31T12:00:00Z"
+
+
+# The connection
+
+
+def _facts(**changes: Any) -> ConnectionFacts:
+    known: dict[str, Any] = {"snapshot": snapshot(), "features": ["A"], "retention_minutes": 10_080, "all_groups": None}
+    return ConnectionFacts(**{**known, **changes})
+
+
+def test_connection_status() -> None:
+    """A connection shows its cluster, brokers, features, retention, and groups by state and type of a full list."""
+    groups = {
+        "a": group("a"),
+        "b": group("b", state=GroupState.STABLE),
+        "c": group("c", type=GroupType.SHARE),
+    }
+    status = build_connection_status(2, _NEW, _facts(all_groups=groups, snapshot=snapshot(notes=("old brokers",))))
+    assert _condition(status, "Ready")["message"] == "2 of 2 brokers answer; old brokers"
+    assert (status["clusterId"], status["features"], status["offsetsRetentionMinutes"]) == ("cluster-1", ["A"], 10_080)
+    assert status["brokers"] == {"answered": 2, "expected": 2}
+    assert status["groups"] == {
+        "total": 3,
+        "byState": {"Empty": 2, "Stable": 1},
+        "byType": {"Classic": 2, "Share": 1},
+        "asOf": "2030-01-31T12:00:00Z",
+    }
+
+
+def test_connection_keeps_groups_of_the_last_full_list() -> None:
+    """Neither a filtered nor an incomplete list changes the counts; an unknown retention keeps the known one."""
+    before = build_connection_status(2, _NEW, _facts(all_groups={"a": group("a")}))
+    partial = snapshot(incomplete=("broker 1: lost",), broker_faults={1: FAULT})
+    filtered = build_connection_status(2, before, _facts(retention_minutes=None))
+    incomplete = build_connection_status(2, before, _facts(all_groups={}, snapshot=partial))
+    assert filtered["groups"] == incomplete["groups"] == before["groups"]
+    assert filtered["offsetsRetentionMinutes"] == 10_080
+    assert incomplete["brokers"] == {"answered": 1, "expected": 2}
+    assert _condition(incomplete, "Ready")["reason"] == reasons.SNAPSHOT_INCOMPLETE
+
+
+def test_connection_remembers_its_cluster() -> None:
+    """The cluster id of the first answer stays, and a problem is shown before what the snapshot says."""
+    problem = Problem(reasons.CLUSTER_CHANGED, "another one", stalled=True)
+    before = {**_NEW, "clusterId": "cluster-0"}
+    status = build_connection_status(2, before, _facts(problem=problem, snapshot=snapshot(incomplete=("x",))))
+    assert status["clusterId"] == "cluster-0"
+    assert _kinds(status) == {"Ready", "Stalled"}
+    assert _condition(status, "Stalled")["reason"] == reasons.CLUSTER_CHANGED
+
+
+# Writing
+
+
+_OLD = _status(delete(), [match("a"), keep("b")])
+
+
+def _again(verdicts: list[Verdict], after: timedelta, **changes: Any) -> tuple[Status, datetime]:
+    return {**_status(delete(), verdicts, _OLD, now=NOW + after), **changes}, NOW + after
+
+
+@pytest.mark.parametrize(
+    ("new", "now", "write"),
+    [
+        pytest.param(_OLD, NOW + timedelta(hours=9), False, id="nothing"),
+        pytest.param(*_again([match("a"), keep("b")], timedelta(minutes=1)), False, id="time-alone"),
+        pytest.param(*_again([match("a"), keep("b")], timedelta(seconds=299)), False, id="time-just-before-5-min"),
+        pytest.param(*_again([match("a"), keep("b")], timedelta(minutes=5)), True, id="time-after-5-min"),
+        pytest.param(*_again([match("a"), keep("b", "CaughtUp")], timedelta(minutes=1)), False, id="reason-to-keep"),
+        pytest.param(*_again([match("a"), keep("b", "CaughtUp")], timedelta(minutes=5)), True, id="reason-after-5-min"),
+        pytest.param(*_again([match("a"), *map(keep, "bcd")], timedelta(minutes=1)), False, id="more-groups-kept"),
+        pytest.param(*_again([match("a"), *map(keep, "bcd")], timedelta(minutes=6)), True, id="more-kept-after-5-min"),
+        pytest.param(*_again([match("c"), keep("b")], timedelta(minutes=1)), True, id="another-match"),
+        pytest.param(*_again([match("a"), match("b")], timedelta(minutes=1)), True, id="more-matches"),
+        pytest.param(*_again([keep("a"), keep("b")], timedelta(minutes=1)), True, id="no-match"),
+        pytest.param(*_again([match("a"), keep("b", "LagUnknown")], timedelta(minutes=1)), True, id="failure"),
+        pytest.param(
+            *_again([match("a"), keep("b")], timedelta(minutes=1), observedGeneration=4), True, id="generation"
+        ),
+        pytest.param(*_again([match("a"), keep("b")], timedelta(minutes=1), totals={"deleted": 1}), True, id="totals"),
+    ],
+)
+def test_needs_write(new: Status, now: datetime, write: bool) -> None:
+    """What people act on is written at once; times and what else changes all the time at most every 5 minutes."""
+    assert needs_write(_OLD, new, now) is write
+
+
+def test_needs_write_of_refusal_numbers() -> None:
+    """A refusal whose numbers move with the size of the cluster is no news; its coming and going is."""
+    verdicts = [match("a"), keep("b")]
+    small = _status(delete(), verdicts, total=1)
+    assert not needs_write(small, _status(delete(), verdicts, small, total=2), NOW)
+    assert needs_write(small, _status(delete(), verdicts, small, total=100), NOW)
+
+
+def test_needs_write_of_another_problem() -> None:
+    """A problem whose text changes is written at once: another broker, another cause."""
+    first = build_problem_status(3, _OLD, Problem(reasons.BROKERS_UNREACHABLE, "kafka-0"), NOW)
+    second = build_problem_status(3, first, Problem(reasons.BROKERS_UNREACHABLE, "kafka-1"), NOW)
+    assert needs_write(first, second, NOW)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"clusterId": "x"}, id="cluster"),
+        pytest.param({"brokers": {"answered": 1, "expected": 2}}, id="brokers"),
+        pytest.param({"features": []}, id="features"),
+        pytest.param({"groups": {"total": 1}}, id="total"),
+    ],
+)
+def test_needs_write_of_connection(changes: dict[str, Any]) -> None:
+    """What a connection knows of its cluster is written at once when it changes; the time of a scan is not."""
+    old = build_connection_status(2, _NEW, _facts())
+    quiet = build_connection_status(2, old, _facts(snapshot=snapshot(taken_at=NOW + timedelta(minutes=1))))
+    assert not needs_write(old, quiet, NOW + timedelta(minutes=1))
+    assert needs_write(old, {**old, **changes}, NOW + timedelta(minutes=1))
+
+
+def test_needs_write_of_first_status() -> None:
+    """A new object gets its status at once."""
+    assert needs_write(_NEW, _OLD, NOW)
+    assert needs_write({}, {"lastRunTime": timestamp(NOW)}, NOW)
+
+
+def _apply(target: Any, patch: Any) -> Any:
+    """RFC 7386, section 2, to the letter."""
+    if not isinstance(patch, Mapping):
+        return patch
+    result = dict(target) if isinstance(target, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = _apply(result.get(key), value)
+    return result
+
+
+_LEAVES = st.booleans() | st.integers(0, 2) | st.sampled_from(["", "x"])
+_KEYS = st.sampled_from(["a", "b", "c"])
+_JSON = st.recursive(
+    _LEAVES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_KEYS, inner, max_size=3), max_leaves=8
+)
+_OBJECTS = st.dictionaries(_KEYS, _JSON, max_size=3)
+
+
+@given(old=_OBJECTS, new=_OBJECTS)
+@example(old={"a": {"b": 1}}, new={"a": {}})
+@example(old={"a": {}}, new={})
+@example(old={}, new={"a": {}})
+@example(old={"a": {"b": {"c": 1}}}, new={"a": {"b": 1}})
+@example(old={"a": [{"b": 1}]}, new={"a": [{}]})
+def test_merge_patch(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Applied to the old object as RFC 7386 says, the patch gives the new one; of equal objects it is empty."""
+    patch = merge_patch(old, new)
+    assert _apply(old, patch) == new
+    assert (patch == {}) is (old == new)
+
+
+def test_merge_patch_is_small() -> None:
+    """Only what differs is sent."""
+    old = {"same": {"x": 1}, "deep": {"stays": 1, "goes": 2}, "list": [1, 2]}
+    new = {"same": {"x": 1}, "deep": {"stays": 1, "comes": 3}, "list": [1]}
+    assert merge_patch(old, new) == {"deep": {"goes": None, "comes": 3}, "list": [1]}
