@@ -207,11 +207,12 @@ def test_connection_that_cannot_be_read(
     process: Run, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch, account: str | None, name: str, says: str
 ) -> None:
     """One sentence, exit code 1."""
-    kubeconfig = {
-        "admin": lambda: cluster.kubeconfig,
-        "nobody": lambda: cluster.kubeconfig_for_service_account("kafka", "nobody"),
-        None: lambda: Path("/no/kubeconfig"),
-    }[account]()
+    if account == "admin":
+        kubeconfig = cluster.kubeconfig
+    elif account is not None:
+        kubeconfig = cluster.kubeconfig_for_service_account("kafka", account)
+    else:
+        kubeconfig = Path("/no/kubeconfig")
     monkeypatch.setitem(os.environ, "KUBECONFIG", str(kubeconfig))
     answer = process("list", "--connection", name, "-n", "kafka")
     assert (answer.code, answer.out) == (1, "")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.model import CommittedOffset, GroupType, Offsets, fingerprint
+from group_hygiene.model import CommittedOffset, GroupType, Offsets, Partition, fingerprint
 from tests.unit.make import FAULT, OFFSETS, P0, P1, group, snapshot
 
 
@@ -15,6 +15,8 @@ from tests.unit.make import FAULT, OFFSETS, P0, P1, group, snapshot
         pytest.param({}, {P0: CommittedOffset(10)}, id="partition-gone"),
         pytest.param({}, {**OFFSETS, P0: CommittedOffset(11)}, id="offset-forward"),
         pytest.param({}, {**OFFSETS, P0: CommittedOffset(9)}, id="offset-back"),
+        pytest.param({}, {**OFFSETS, P1: CommittedOffset(21)}, id="offset-of-the-other-partition"),
+        pytest.param({}, {Partition("orders", 5): OFFSETS[P0], P1: OFFSETS[P1]}, id="other-partition"),
         pytest.param({}, {**OFFSETS, P0: CommittedOffset(10, 3)}, id="leader-epoch"),
         pytest.param({}, {**OFFSETS, P0: CommittedOffset(10, -1, "note")}, id="metadata"),
         pytest.param({}, {P0: OFFSETS[P1], P1: OFFSETS[P0]}, id="offsets-swapped"),

@@ -119,17 +119,22 @@ def test_nothing_due_is_not_refused() -> None:
 @pytest.mark.parametrize(
     ("limits", "actions", "refused"),
     [
-        pytest.param(None, 10, False, id="none"),
+        pytest.param(None, 8, False, id="none"),
         pytest.param(Limits(3, 100), 3, False, id="stricter-pace"),
-        pytest.param(Limits(10_000, 10), 10, False, id="percent-at-the-limit"),
+        pytest.param(Limits(10_000, 10), 8, False, id="percent-at-the-limit"),
         pytest.param(Limits(10_000, 9), 0, True, id="stricter-percent"),
-        pytest.param(Limits(10_000, 100), 10, False, id="looser-changes-nothing"),
+        pytest.param(Limits(10_000, 100), 8, False, id="looser-changes-nothing"),
     ],
 )
 def test_connection_limits(limits: Limits | None, actions: int, refused: bool) -> None:
     """The connection's limits count where they are stricter than the policy's."""
-    result = plan(_limited(), _matches(10), limits=limits)
+    result = plan(_limited(per_run=8), _matches(10), limits=limits)
     assert (len(result.actions), result.refusal is not None) == (actions, refused)
+
+
+def test_connection_loosens_nothing() -> None:
+    """A connection that allows more percent than the policy does not let more through."""
+    assert plan(_limited(percent=5), _matches(10), limits=Limits(10_000, 100)).refusal is not None
 
 
 _INTERVAL = timedelta(minutes=10)

@@ -62,6 +62,7 @@ from tests.unit.make import group, policy_object
         pytest.param("Orders", "orders", False, id="case"),
         pytest.param("o.d+r[s]|(x)?^$", "o.d+r[s]|(x)?^$", True, id="regex-metacharacters-literal"),
         pytest.param("a.c", "abc", False, id="dot-is-literal"),
+        pytest.param("a*.x*c", "abxc", False, id="dot-between-stars-is-literal"),
         pytest.param("a|b", "a", False, id="bar-is-literal"),
         pytest.param("[ab]*", "a1", False, id="brackets-are-literal"),
         pytest.param("größe-*-日本", "größe-1-日本", True, id="unicode"),
@@ -119,6 +120,7 @@ def test_patterns_list() -> None:
     """A list matches what any of its patterns matches, tells the first that does, and nothing when empty."""
     patterns = Patterns(["a*", "*b", "c|d"])
     assert [patterns.matching(name) for name in ("ab", "xb", "c|d", "c")] == ["a*", "*b", "c|d", None]
+    assert not Patterns(["ab", "c"]).matches("abx")
     assert not Patterns([]).matches("")
     assert Patterns([]).matching("a") is None
 

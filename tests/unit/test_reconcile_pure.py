@@ -7,6 +7,7 @@ import pytest
 from group_hygiene import reasons, reconcile
 from group_hygiene.model import Cluster, Fault, Group, GroupState, GroupType, OutcomeKind
 from group_hygiene.policy import Policy
+from group_hygiene.reconcile import context, deletion, scan
 from tests.unit.make import FAULT, alert, cluster, delete, group, seen, snapshot
 
 _EMPTY_DEAD = frozenset({GroupState.EMPTY, GroupState.DEAD})
@@ -37,7 +38,7 @@ _NONE: frozenset[str] = frozenset()
 )
 def test_filters(policies: list[Policy], states: frozenset[GroupState], types: frozenset[GroupType]) -> None:
     """Only what no policy asks for is left out of the lists, and only by names that every broker knows."""
-    assert reconcile._filters(policies) == (states, types)
+    assert scan._filters(policies) == (states, types)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_filters(policies: list[Policy], states: frozenset[GroupState], types: f
 )
 def test_dash_prefixes(name: str, prefixes: list[str]) -> None:
     """Every id that a Streams topic may belong to is taken: too many protects too much, too few deletes."""
-    assert reconcile._dash_prefixes(name) == prefixes
+    assert context._dash_prefixes(name) == prefixes
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_dash_prefixes(name: str, prefixes: list[str]) -> None:
 )
 def test_incomplete(before: Cluster, faults: Mapping[int, Fault], after: Cluster | Fault, problems: list[str]) -> None:
     """A scan is complete only when every broker answered and the same leaders led before and after."""
-    found = reconcile._incomplete(before, faults, after)
+    found = scan._incomplete(before, faults, after)
     assert len(found) == len(problems)
     assert all(problem in text for problem, text in zip(problems, found, strict=True))
 
@@ -82,16 +83,16 @@ def test_incomplete(before: Cluster, faults: Mapping[int, Fault], after: Cluster
         pytest.param({"a": group("a", state=GroupState.STABLE)}, (), False, id="in-use-again"),
         pytest.param({"a": group("a", state=GroupState.STABLE)}, ("lost",), False, id="in-use-in-an-incomplete-list"),
         pytest.param({}, (), False, id="gone"),
-        pytest.param({}, ("broker 1: lost",), True, id="missing-from-an-incomplete-list"),
+        pytest.param({}, ("broker 1: lost",), False, id="missing-from-an-incomplete-list"),
     ],
 )
 def test_what_was_seen_unchanged_is_forgotten(
     listed: Mapping[str, Group], incomplete: tuple[str, ...], remembered: bool
 ) -> None:
-    """A group that a scan shows in use, or that is gone, starts anew; missing from a partial list proves nothing."""
+    """A group that a scan does not list as Empty starts anew, also where the list is incomplete: that only delays."""
     policy = delete()
     memory = reconcile.Memory(unchanged={(policy.uid, policy.digest): {"a": seen()}})
-    reconcile._forget_used(memory, policy, snapshot(groups=listed, incomplete=incomplete))
+    scan._forget_used(memory, policy, snapshot(groups=listed, incomplete=incomplete))
     assert ("a" in memory.unchanged[policy.uid, policy.digest]) is remembered
 
 
@@ -106,10 +107,10 @@ def test_what_was_seen_unchanged_is_forgotten(
 )
 def test_answer_to_a_deletion(code: str, kind: OutcomeKind, reason: str) -> None:
     """Each answer to DeleteGroups is one outcome; that somebody uses the group is no error."""
-    outcome = reconcile._deleted("a", Fault(code, ""))
+    outcome = deletion._deleted("a", Fault(code, ""))
     assert (outcome.kind, outcome.reason) == (kind, reason)
 
 
 def test_deletion_without_fault() -> None:
     """No fault means deleted."""
-    assert reconcile._deleted("a", None).kind is OutcomeKind.DELETED
+    assert deletion._deleted("a", None).kind is OutcomeKind.DELETED

@@ -14,6 +14,8 @@ from group_hygiene.model import CommittedOffset, Fault, Offsets, Partition
 
 # Groups per OffsetFetch: large enough that the round trip does not count, small enough that answers don't pile up.
 _FETCH_CHUNK = 500
+# Groups times named partitions per OffsetFetch: some 2 MB of answer.
+_NAMED_PARTITIONS = 50_000
 _PARTITION_CHUNK = 5_000
 _LATEST, _EARLIEST = -1, -2
 
@@ -48,7 +50,12 @@ def committed_offsets(
         return OffsetFetchRequest(groups=members, min_version=8, max_version=8, **extra)
 
     if batched:
-        question = Question(request, _batched_answers, _FETCH_CHUNK)
+        chunk = (
+            _FETCH_CHUNK
+            if partitions is None
+            else max(1, min(_FETCH_CHUNK, _NAMED_PARTITIONS // max(1, len(partitions))))
+        )
+        question = Question(request, _batched_answers, chunk)
         return ask(client, groups, question, deadline)
     results: dict[str, Offsets | Fault] = {}
     for group, coordinator in groups.items():
