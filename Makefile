@@ -19,7 +19,7 @@ demo: $(STAMP) ## the main job on a real Kafka and a real API server, in a minut
 
 test: $(STAMP) ## all tests, on real parts
 	@$(BIN)/python -m sandbox prepare
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 check: format-check lint types imports test ## what CI runs
 

@@ -13,7 +13,7 @@ _STUCK_S = 30.0
 
 
 class Health:
-    """Serves on `port` of all interfaces (0 = any free port, then in `port`)."""
+    """Serves on `port` of all interfaces; 0 = any free port of 127.0.0.1, which is then in `port`."""
 
     def __init__(self, port: int, registry: CollectorRegistry, ready: Callable[[], bool]) -> None:
         self.port = port
@@ -33,7 +33,8 @@ class Health:
         app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, port=self.port)
+        # Any free port would be another one for each address family, so it is one of loopback only.
+        site = web.TCPSite(self._runner, host=None if self.port else "127.0.0.1", port=self.port)
         await site.start()
         self.port = self._runner.addresses[0][1]
 
