@@ -46,7 +46,10 @@ def protected(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
 
 def claimed(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """A workload scaled to zero (KEDA) or a stopped connector is Empty, and needs its offsets to come back."""
-    owner = evidence.protections.claimed.get(group.id)
+    claims = evidence.protections.claimed
+    if claims is None:
+        return Keep(reasons.CLAIMED, "KEDA or Strimzi objects could not be listed: any of them may name it")
+    owner = claims.get(group.id)
     if owner is not None:
         return Keep(reasons.CLAIMED, f"named by {owner}")
     return None

@@ -78,6 +78,10 @@ class Metrics:
     def connection_down(self, namespace: str, connection: str) -> None:
         self._up.labels(namespace, connection).set(0)
 
+    def forget_connection(self, namespace: str, connection: str) -> None:
+        for metric in (self._up, self._scan):
+            metric.remove_by_labels({"namespace": namespace, "connection": connection})
+
     def status_written(self, kind: str) -> None:
         self._status_writes.labels(kind).inc()
 

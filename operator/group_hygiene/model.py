@@ -99,12 +99,13 @@ class Protections:
 
     streams: ids that own topics named `<id>-*-changelog` or `<id>-*-repartition`; None = topics could not be read.
     mirrored: ids that MirrorMaker 2 checkpoints name; None = this is a mirror target whose checkpoints were not read.
-    claimed: id -> the Kubernetes object that names it (a KEDA ScaledObject, a Strimzi KafkaConnector).
+    claimed: id -> the Kubernetes object that names it (a KEDA ScaledObject, a Strimzi KafkaConnector); None = such
+        objects may be there, but could not be listed.
     """
 
     streams: frozenset[str] | None = frozenset()
     mirrored: frozenset[str] | None = frozenset()
-    claimed: Mapping[str, str] = field(default_factory=dict)
+    claimed: Mapping[str, str] | None = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

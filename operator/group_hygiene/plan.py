@@ -35,7 +35,7 @@ class Plan:
 
     @property
     def matched(self) -> tuple[str, ...]:
-        return tuple(group for group, verdict in self.verdicts.items() if verdict.matches)
+        return tuple(sorted(group for group, verdict in self.verdicts.items() if verdict.matches))
 
 
 @dataclass(frozen=True, slots=True)

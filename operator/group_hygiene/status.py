@@ -44,9 +44,17 @@ def timestamp(moment: datetime) -> str:
 
 
 def build_status(
-    policy: Policy, previous: Mapping[str, Any], plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot
+    policy: Policy,
+    previous: Mapping[str, Any],
+    plan: Plan,
+    outcomes: Sequence[Outcome],
+    snapshot: Snapshot,
+    owed: int = 0,
 ) -> Status:
-    """A policy's status after a run that looked at the cluster. `previous` is the status that the object has now."""
+    """A policy's status after a run that looked at the cluster.
+
+    previous: the status that the object has now. owed: deleted by earlier runs whose status could not be written.
+    """
     now = snapshot.taken_at
     by_group = {outcome.group: outcome for outcome in outcomes}
     deleted = sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
@@ -77,7 +85,7 @@ def build_status(
             "kept": sum(not verdict.matches for verdict in plan.verdicts.values()) - len(failed),
             "failed": len(failed) + len(failed_outcomes),
         },
-        "totals": {"deleted": int((previous.get("totals") or {}).get("deleted", 0)) + deleted},
+        "totals": {"deleted": int((previous.get("totals") or {}).get("deleted", 0)) + owed + deleted},
         "reasons": dict(sorted(_reason_counts(plan, by_group).items())),
         "sample": sample,
         "truncated": len(plan.verdicts) > len(sample),

@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import yaml
@@ -27,10 +27,9 @@ from sandbox.kubernetes import ApiServer
 ROOT = Path(__file__).parents[2]
 PASSWORD = "correct-horse-battery"
 Object = dict[str, Any]
-T = TypeVar("T")
 
 
-def wait_for(what: Callable[[], T], timeout: float = 30.0) -> T:
+def wait_for(what: Callable[[], Any], timeout: float = 30.0) -> Any:
     """Poll until `what` answers something true; fails with its last answer."""
     deadline = time.monotonic() + timeout
     while True:
@@ -66,7 +65,7 @@ class World:
             return found if found is not None and found["reason"] == reason else None
 
         try:
-            return wait_for(ready, timeout)  # type: ignore[return-value]
+            return dict(wait_for(ready, timeout))
         except pytest.fail.Exception:
             pytest.fail(f"Ready is {self.condition(kind, namespace, name, 'Ready')}, not {reason}")
 
@@ -182,7 +181,7 @@ class RunningOperator:
     @property
     def port(self) -> int:
         found = wait_for(lambda: re.search(r"/metrics on port (\d+)", self.log()))
-        return int(found[1])  # type: ignore[index]
+        return int(found[1])
 
     def http(self, path: str) -> tuple[int, str]:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -289,6 +290,107 @@ def test_claimed_groups_are_kept(world: World, kafka: KafkaCluster, groups: Grou
     assert "claimed-by-keda" in groups.names()
     row = wait_for(lambda: next(iter(world.get("kgp", namespace, "p")["status"].get("sample", [])[-1:]), None))
     assert (row["reason"], row["message"]) == ("ClaimedByResource", "named by ScaledObject claimed/worker")
+
+
+@pytest.mark.parametrize("value", ["x" * 64 + ".example.com:9092", "a..b:9092", ".:9092"])
+def test_a_name_that_can_be_none_is_refused(world: World, value: str) -> None:
+    """An address that no resolver would take never reaches the operator."""
+    refused = world.server.kubectl("create", "-f", "-", input=yaml.safe_dump(connection("default", value)), check=False)
+    assert "must be one host:port" in refused.stderr
+
+
+def test_oddities_stop_nobody(world: World, kafka: KafkaCluster, secure_kafka: KafkaCluster) -> None:
+    """Credentials beyond ASCII and a token endpoint that is none are conditions; the neighbour goes on."""
+    odd, healthy = world.namespace("odd"), world.namespace("odd-neighbour")
+    secret = {"metadata": {"name": "oauth", "namespace": odd}, "stringData": {"secret": "pa\u00dfw\u00f6rt\u2603"}}
+    world.apply({"apiVersion": "v1", "kind": "Secret"} | secret)
+    oauth = {
+        "tokenEndpoint": "http://127.0.0.1:1/token",
+        "clientId": "\u2603",
+        "clientSecret": {"name": "oauth", "key": "secret"},
+    }
+    world.apply(
+        connection(odd, secure_kafka.bootstrap_servers, sasl={"mechanism": "OAUTHBEARER", "oauth": oauth}),
+        connection(healthy, kafka.bootstrap_servers),
+        policy(healthy, "p", match={"groups": ["none-*"]}),
+    )
+    ready = world.wait_ready("kconn", odd, "main", "AuthenticationFailed")
+    assert "the token endpoint http://127.0.0.1:1/token does not answer" in ready["message"]
+    world.wait_ready("kgp", healthy, "p", "Succeeded")
+
+
+def test_a_status_that_can_not_be_written_ends_deleting(world: World, kafka: KafkaCluster, groups: Groups) -> None:
+    """While its status is refused, a policy deletes what one run deletes and no more; later its total is right."""
+    namespace, topic = world.namespace("unwritable"), groups.topic("unwritable")
+    groups.produce(topic)
+    names = {f"unwritable-{index}" for index in range(4)}
+    for name in names:
+        groups.abandoned(name, topic)
+    groups.produce(topic)
+    world.apply(
+        connection(namespace, kafka.bootstrap_servers),
+        policy(namespace, "p", match={"groups": ["unwritable-*"]}, delete={"maxPercent": 100, "maxPerRun": 1}),
+    )
+    wait_for(lambda: world.get("kgp", namespace, "p")["status"].get("groups", {}).get("due") == 4)
+    world.apply(*_refuse_status(namespace, "p"))
+    time.sleep(2)
+    world.server.kubectl("patch", "kgp", "p", "-n", namespace, "--type=merge", "-p", '{"spec":{"mode":"Enforce"}}')
+    wait_for(lambda: len(names & groups.names()) == 3)
+    time.sleep(15)
+    assert len(names & groups.names()) == 3
+    world.server.kubectl("delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", "refuse-status")
+    wait_for(lambda: not names & groups.names(), 60)
+    wait_for(lambda: world.get("kgp", namespace, "p")["status"]["totals"]["deleted"] == 4)
+
+
+def _refuse_status(namespace: str, name: str) -> list[dict[str, object]]:
+    rule = {
+        "apiGroups": ["grouphygiene.io"],
+        "apiVersions": ["v1alpha1"],
+        "operations": ["UPDATE"],
+        "resources": ["grouppolicies/status"],
+    }
+    expression = f"object.metadata.namespace != '{namespace}' || object.metadata.name != '{name}'"
+    api, metadata = "admissionregistration.k8s.io/v1", {"name": "refuse-status"}
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": expression, "message": "refused by a test"}],
+    }
+    binding = {"policyName": "refuse-status", "validationActions": ["Deny"]}
+    return [
+        {"apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": metadata, "spec": spec},
+        {"apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": metadata, "spec": binding},
+    ]
+
+
+def test_200_policies_share_one_list_per_scan(world: World) -> None:
+    """200 policies on one connection, all with matches: one ListGroups per broker per scan, as the broker counts it."""
+    namespace = world.namespace("many")
+    policies = [
+        policy(namespace, f"p{index:03}", match={"groups": ["many-*"]}, interval="10s", delete={"maxPercent": 100})
+        for index in range(200)
+    ]
+    # A broker of their own, since the connections of the other tests look at the shared one.
+    with KafkaCluster(request_log=True) as alone:
+        own = Groups(alone)
+        own.topic("many")
+        own.produce("many")
+        own.abandoned("many-old", "many")
+        own.produce("many")
+        world.apply(*policies, connection(namespace, alone.bootstrap_servers))
+
+        def all_due() -> bool:
+            items = json.loads(world.server.kubectl("get", "kgp", "-n", namespace, "-o", "json").stdout)["items"]
+            return all(item["status"].get("groups", {}).get("due") == 1 for item in items)
+
+        wait_for(all_due, 60)
+        time.sleep(11)
+        mark = alone.mark()
+        time.sleep(31)
+        (lists,) = alone.count_requests("LIST_GROUPS", client_id="group-hygiene", since=mark).values()
+        assert 3 <= lists <= 4, "one for each of three or four scans of 10 s"
+        own.close()
+        world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 
 
 def test_another_cluster_under_the_same_address_stops_deletion(

@@ -139,7 +139,11 @@ class Maker:
     def groups(self) -> dict[str, str]:
         """Every group of this maker -> its state, as Kafka's own C client lists them, in capitals."""
         listed = self.admin.list_consumer_groups().result()
-        return {group.group_id: group.state.name for group in listed.valid if self.tag in group.group_id}
+        states = {group.group_id: group.state.name for group in listed.valid if self.tag in group.group_id}
+        # Brokers older than 2.6 list no states.
+        unknown = [name for name, state in states.items() if state == "UNKNOWN"]
+        described = self.admin.describe_consumer_groups(unknown) if unknown else {}
+        return states | {name: future.result().state.name for name, future in described.items()}
 
     def wait_state(self, group: str, state: str) -> None:
         wait_for(lambda: self.groups().get(group) == state)

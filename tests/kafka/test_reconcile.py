@@ -288,7 +288,7 @@ def test_only_groups_whose_verdict_hangs_on_it_are_read(
 
     mark = kafka.mark()
     scene.observe(tidy, after=30)
-    assert ends_asked(mark) == [topic]
+    assert ends_asked(mark) == [topic, topic], "where it begins and where it ends"
 
 
 def test_a_scan_that_selects_nothing_lists_and_no_more(scene: Scene, make: Maker, kafka: KafkaCluster) -> None:

@@ -1,4 +1,4 @@
-"""Hypothesis without deadlines (a busy machine is no failure) and without files left behind."""
+"""Hypothesis without deadlines (a busy machine is no failure) and without a database of earlier examples."""
 
 from hypothesis import settings
 

@@ -67,6 +67,13 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
         # claimed
         pytest.param(delete(), group(), evidence(protections=_CLAIM), reasons.CLAIMED, id="keda-scaled-to-zero"),
         pytest.param(delete(), group("other"), evidence(protections=_CLAIM), _MATCH, id="keda-names-another"),
+        pytest.param(
+            delete(),
+            group(),
+            evidence(protections=Protections(claimed=None)),
+            reasons.CLAIMED,
+            id="keda-objects-that-may-not-be-listed",
+        ),
         # connect
         pytest.param(delete(), group("connect-sink"), evidence(), reasons.CONNECT, id="stopped-sink-connector"),
         pytest.param(delete(), group(protocol_type="connect"), evidence(), reasons.CONNECT, id="connect-worker"),
@@ -200,7 +207,9 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
         pytest.param(alert(committed="None"), group(), evidence(), reasons.HAS_OFFSETS, id="committed-none-has-some"),
         pytest.param(alert(committed="None"), group(), evidence(offsets={}), _MATCH, id="committed-none"),
         pytest.param(delete(committed="None"), group(), evidence(), reasons.HAS_OFFSETS, id="delete-none-has-some"),
-        pytest.param(delete(committed="None"), group(), evidence(offsets={}), _MATCH, id="delete-committed-none"),
+        pytest.param(
+            delete(committed="None"), group(), evidence(offsets={}, lag=None), _MATCH, id="delete-committed-none"
+        ),
         pytest.param(
             delete(committed="None"),
             group(),
@@ -467,6 +476,7 @@ def test_delete_needs_every_proof(case: _Case) -> None:
     assert group.type is not GroupType.SHARE
     assert not group.id.startswith("__group_hygiene")
     assert known.protected_by is None
+    assert known.protections.claimed is not None
     assert group.id not in known.protections.claimed
     assert known.offsets is not None
     assert not isinstance(known.offsets, Fault)

@@ -38,7 +38,7 @@ class Session:
 
     client: Client
     connection: Connection
-    claimed: Mapping[str, str] = field(default_factory=dict)
+    claimed: Mapping[str, str] | None = field(default_factory=dict)
     in_kubernetes: bool = False
     clock: SystemClock = field(default_factory=SystemClock)
 
@@ -52,7 +52,7 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
 
     `claims`: also look, where there is a Kubernetes cluster to ask, for objects that name groups. Raises HygieneError.
     """
-    claimed: Mapping[str, str] = {}
+    claimed: Mapping[str, str] | None = {}
     if target.connection is not None:
         with working("reading the KafkaConnection"):
             connection, settings, claimed = _from_kubernetes(target.namespace, target.connection, claims)
@@ -118,7 +118,7 @@ def _no_secret(ref: SecretRef) -> str:
     )
 
 
-def _from_kubernetes(namespace: str, name: str, claims: bool) -> tuple[Connection, Settings, Mapping[str, str]]:
+def _from_kubernetes(namespace: str, name: str, claims: bool) -> tuple[Connection, Settings, Mapping[str, str] | None]:
     from group_hygiene.controller.api import CONNECTIONS, Api, load_config
 
     # The Kubernetes library prints what it tries, where our answer belongs.

@@ -41,6 +41,7 @@ class Api:
     def __init__(self, client: kubernetes.client.ApiClient) -> None:
         self._custom = kubernetes.client.CustomObjectsApi(client)
         self._core = kubernetes.client.CoreV1Api(client)
+        self._apis = kubernetes.client.ApisApi(client)
         self._extensions = kubernetes.client.ApiextensionsV1Api(client)
 
     def list_all(self, plural: str) -> list[Object]:
@@ -103,25 +104,32 @@ class Api:
                 missing.append(f"{name} (version {VERSION})")
         return missing
 
-    def claimed_groups(self) -> dict[str, str]:
+    def claimed_groups(self) -> dict[str, str] | None:
         """Group id -> the object that names it, of KEDA ScaledObjects and Strimzi KafkaConnectors of all namespaces.
 
-        Kinds that are not installed, or that we may not list, name nothing.
+        Kinds that are not installed name nothing. None = they are installed, and we may not list them.
         """
         claimed: dict[str, str] = {}
-        for group, versions, plural, names in _CLAIMING_KINDS:
-            for version in versions:
-                list_kind = self._custom.list_cluster_custom_object
-                try:
-                    answer = _call(partial(list_kind, group, version, plural, _request_timeout=_TIMEOUT_S))
-                except (NotFound, Forbidden):
-                    continue
-                for item in answer["items"]:
-                    metadata = item["metadata"]
-                    owner = f"{item['kind']} {metadata['namespace']}/{metadata['name']}"
-                    claimed.update(dict.fromkeys(names(item), owner))
-                break
+        installed = {group.name: group for group in _call(self._groups_and_versions).groups}
+        for name, plural, names in _CLAIMING_KINDS:
+            if name not in installed:
+                continue
+            version = installed[name].preferred_version.version
+            list_kind = partial(self._custom.list_cluster_custom_object, name, version, plural)
+            try:
+                answer = _call(partial(list_kind, _request_timeout=_TIMEOUT_S))
+            except NotFound:
+                continue
+            except Forbidden:
+                return None
+            for item in answer["items"]:
+                owner = f"{item['kind']} {item['metadata']['namespace']}/{item['metadata']['name']}"
+                # Those kinds keep unknown fields of any shape: what is no text names no group.
+                claimed.update((group, owner) for group in names(item) if isinstance(group, str))
         return claimed
+
+    def _groups_and_versions(self) -> Any:
+        return self._apis.get_api_versions(_request_timeout=_TIMEOUT_S)
 
     def create_event(self, namespace: str, body: Object) -> None:
         """Create a core/v1 Event. Raises Conflict when one of that name exists."""
@@ -135,20 +143,20 @@ class Api:
         _call(lambda: self._core.patch_namespaced_event(name, namespace, body, _request_timeout=_TIMEOUT_S))
 
 
-def _scaled_object_groups(item: Mapping[str, Any]) -> list[str]:
+def _scaled_object_groups(item: Mapping[str, Any]) -> list[Any]:
     triggers = (item.get("spec") or {}).get("triggers") or []
     metadata = [t.get("metadata") or {} for t in triggers if t.get("type") in ("kafka", "apache-kafka")]
     return [m[key] for m in metadata for key in ("consumerGroup", "group") if m.get(key)]
 
 
-def _connector_groups(item: Mapping[str, Any]) -> list[str]:
+def _connector_groups(item: Mapping[str, Any]) -> list[Any]:
     override = ((item.get("spec") or {}).get("config") or {}).get("consumer.override.group.id")
     return [override or f"connect-{item['metadata']['name']}"]
 
 
-_CLAIMING_KINDS: tuple[tuple[str, tuple[str, ...], str, Callable[[Mapping[str, Any]], list[str]]], ...] = (
-    ("keda.sh", ("v1alpha1",), "scaledobjects", _scaled_object_groups),
-    ("kafka.strimzi.io", ("v1", "v1beta2"), "kafkaconnectors", _connector_groups),
+_CLAIMING_KINDS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], list[Any]]], ...] = (
+    ("keda.sh", "scaledobjects", _scaled_object_groups),
+    ("kafka.strimzi.io", "kafkaconnectors", _connector_groups),
 )
 
 

@@ -21,7 +21,8 @@ from group_hygiene.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-_WORKERS = 8
+# One for each connection that runs at the same time; a thread is made when it is needed.
+_WORKERS = 64
 _STOP_WITHIN_S = 20.0
 _BEAT_S = 2.0
 _RETRY_CAP_S = 30
@@ -65,9 +66,9 @@ class Operator:
         api = Api(load_config())
         await self._check_crds(api)
         executor = ThreadPoolExecutor(_WORKERS, thread_name_prefix="reconcile")
-        backups = self._options.allow_delete_without_backup
-        self._services = Services(api, Recorder(api), self._metrics, executor, backups)
-        if backups:
+        may_delete = self._options.allow_delete_without_backup
+        self._services = Services(api, Recorder(api), self._metrics, executor, may_delete)
+        if may_delete:
             log.warning("--allow-delete-without-backup: groups are deleted with no backup but a line in this log")
         health = Health(self._options.health_port, self._metrics.registry, self._ready.is_set)
         await health.start()

@@ -19,7 +19,7 @@ from typing import Any
 
 from group_hygiene import reasons, reconcile, status
 from group_hygiene.connection import Connection, Settings, parse_connection
-from group_hygiene.controller.api import CONNECTIONS, POLICIES, Api, Object
+from group_hygiene.controller.api import CONNECTIONS, KINDS, POLICIES, Api, Object
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.errors import ApiError, Conflict, ConnectError, HygieneError, NotFound, SpecError
 from group_hygiene.kafka import client as kafka_client
@@ -37,6 +37,7 @@ _FULL_LIST_INTERVAL = timedelta(minutes=10)
 _CONNECT_TIMEOUT_S = 10.0
 _BACKOFF_START_S, _BACKOFF_CAP_S = 5.0, 120.0
 _NAMES_IN_EVENT = 10
+_WRITE_ATTEMPTS = 5
 
 
 class SystemClock:
@@ -49,13 +50,13 @@ class SystemClock:
 
 @dataclass(frozen=True)
 class Services:
-    """What all loops share. backups: whether deleting is possible. stopping: set when the process must end."""
+    """What all loops share. may_delete: False forbids all deletions. stopping: set when the process must end."""
 
     api: Api
     recorder: Recorder
     metrics: Metrics
     executor: Executor
-    backups: bool
+    may_delete: bool
     clock: reconcile.Clock = field(default_factory=SystemClock)
     stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -95,9 +96,9 @@ class Schedule:
         self._next[uid] = (generation, self._clock.monotonic() + wait)
 
     def wait(self, uids: Sequence[str]) -> float:
-        """Seconds until the first of them is due."""
-        times = [self._next[uid][1] for uid in uids if uid in self._next]
-        return max(0.0, min(times, default=self._clock.monotonic() + 60) - self._clock.monotonic())
+        """Seconds until the first of them is due; one that never ran, or was forgotten, is due now."""
+        now = self._clock.monotonic()
+        return max(0.0, min(self._next.get(uid, (0, now))[1] for uid in uids) - now)
 
     def forget(self, uid: str) -> None:
         """Let it be due at the next run of anything."""
@@ -122,6 +123,7 @@ class ConnectionLoop:
         self._features: tuple[str, ...] = ()
         self._retention: int | None = None
         self._known_policies: set[tuple[str, str]] = set()
+        self._owed: dict[str, int] = {}
 
     def wake(self) -> None:
         self._wake.set()
@@ -147,12 +149,27 @@ class ConnectionLoop:
             self._disconnect()
 
     def _run_safely(self) -> float | None:
-        """`run_due`, with a failing API server turned into a later try; what is left is a bug, and ends the process."""
+        """`run_due`, with whatever it raises turned into a later try: one team's objects must not stop the others."""
         try:
             return self.run_due()
         except ApiError as error:
             log.warning("connection %s/%s: %s; trying again", self.namespace, self.name, error)
-            return self._back_off()
+        except Exception as error:
+            log.exception("connection %s/%s: unexpected; trying again", self.namespace, self.name)
+            try:
+                self._tell_bug(error)
+            except ApiError as unwritten:
+                log.warning("connection %s/%s: %s", self.namespace, self.name, unwritten)
+        self._disconnect()
+        return self._back_off()
+
+    def _tell_bug(self, error: Exception) -> None:
+        # Its text may hold anything, a secret too: that stays in the log's traceback.
+        problem = Problem(reasons.INTERNAL_ERROR, f"{type(error).__name__}: see the operator's log; it tries again")
+        obj = self._get_connection()
+        if obj is not None:
+            self._tell_problem(CONNECTIONS, obj, problem)
+        self._tell_policies(self._bind(self._services.api.list_all(POLICIES)), problem)
 
     def run_due(self) -> float | None:
         """One round: list, observe, decide, apply, patch. Returns the seconds until the next, None = nothing left."""
@@ -176,7 +193,7 @@ class ConnectionLoop:
         full = self._schedule.due(connection.uid, connection.generation)
         if due or full:
             claimed = services.api.claimed_groups() if due else {}
-            context = reconcile.Context(client, connection, self._memory, services.clock, services.backups, claimed)
+            context = reconcile.Context(client, connection, self._memory, services.clock, services.may_delete, claimed)
             try:
                 self._run(context, connection_obj, due, full)
             except ConnectError as error:
@@ -191,20 +208,12 @@ class ConnectionLoop:
         observation = reconcile.observe(context, [entry.policy for entry in due], full)
         snapshot = observation.snapshot
         services.metrics.scanned(self.namespace, self.name, clock.monotonic() - started, snapshot.complete)
-        deleted = False
+        deleted, failure = False, None
         for entry in due:
-            plan = make_plan(
-                entry.policy, len(snapshot.groups), observation.verdicts[entry.policy.key], observation.conditions
-            )
-            outcomes: list[Outcome] = []
-            if plan.actions:
-                outcomes = reconcile.apply(context, plan, observation, lambda p=entry.policy: self._still_wanted(p))  # type: ignore[misc]
-            new = status.build_status(entry.policy, entry.status, plan, outcomes, snapshot)
-            self._tell(POLICIES, entry.obj, new)
-            self._record(entry, new, plan, outcomes)
-            deleted |= any(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
-            services.metrics.policy_ran(plan, outcomes, clock.now().timestamp())
-            self._schedule.ran(entry.policy.uid, entry.policy.generation, entry.policy.interval)
+            try:
+                deleted |= self._run_policy(context, connection_obj, entry, observation)
+            except ApiError as error:
+                failure = error
         self._refresh_cluster_facts(context, snapshot.cluster, full)
         facts = status.ConnectionFacts(
             snapshot, self._features, self._retention, observation.all_groups, self._identity_problem(snapshot.cluster)
@@ -216,6 +225,32 @@ class ConnectionLoop:
         if deleted:
             # So that the counts of the connection don't go on showing what is gone.
             self._schedule.forget(connection.uid)
+        if failure is not None:
+            raise failure
+
+    def _run_policy(
+        self, context: reconcile.Context, connection_obj: Object, entry: _Bound, observation: reconcile.Observation
+    ) -> bool:
+        """Decide, apply and tell, for one policy; whether it deleted anything."""
+        policy, snapshot = entry.policy, observation.snapshot
+        # Noted first: whatever fails from here on, the policy's pace is its interval.
+        self._schedule.ran(policy.uid, policy.generation, policy.interval)
+        plan = make_plan(policy, len(snapshot.groups), observation.verdicts[policy.key], observation.conditions)
+        outcomes: list[Outcome] = []
+        # What was deleted and could not be written to the status yet is owed; until then nothing more is deleted.
+        owed = self._owed.get(policy.uid, 0)
+        if plan.actions and not owed:
+            outcomes = reconcile.apply(context, plan, observation, lambda: self._still_wanted(policy, connection_obj))
+        for outcome in outcomes:
+            log.info("policy %s: group %r: %s: %s", policy.key, outcome.group, outcome.reason, outcome.message)
+        self._services.metrics.policy_ran(plan, outcomes, self._services.clock.now().timestamp())
+        deleted = sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
+        self._owed[policy.uid] = owed + deleted
+        new = status.build_status(policy, entry.status, plan, outcomes, snapshot, owed)
+        self._tell(POLICIES, entry.obj, new)
+        del self._owed[policy.uid]
+        self._record(entry, new, plan, outcomes)
+        return deleted > 0
 
     # What belongs to this connection
 
@@ -225,6 +260,7 @@ class ConnectionLoop:
         except NotFound:
             self._disconnect()
             self._uid = None
+            self._services.metrics.forget_connection(self.namespace, self.name)
             return None
         if obj["metadata"]["uid"] != self._uid:
             # Another object of that name: nothing that was learnt about the old one holds.
@@ -321,17 +357,21 @@ class ConnectionLoop:
 
     # Before a deletion
 
-    def _still_wanted(self, policy: Policy) -> Keep | None:
+    def _still_wanted(self, policy: Policy, connection_obj: Object) -> Keep | None:
+        """Read the policy and its connection again: an edit, a deletion or a stop of the operator ends the run."""
         if self._services.stopping.is_set():
             return Keep(reasons.STOPPING, "the operator is stopping")
-        try:
-            metadata = self._services.api.get(POLICIES, policy.namespace, policy.name)["metadata"]
-        except ApiError as error:
-            return Keep(reasons.POLICY_CHANGED, f"the policy could not be read again: {error}")
-        if (metadata["uid"], metadata["generation"]) != (policy.uid, policy.generation):
-            return Keep(reasons.POLICY_CHANGED, "the policy was edited during the run")
-        if metadata.get("deletionTimestamp"):
-            return Keep(reasons.POLICY_CHANGED, "the policy is being deleted")
+        expected = {
+            (POLICIES, policy.namespace, policy.name): (policy.uid, policy.generation),
+            (CONNECTIONS, self.namespace, self.name): _version(connection_obj),
+        }
+        for (plural, namespace, name), version in expected.items():
+            try:
+                obj = self._services.api.get(plural, namespace, name)
+            except ApiError as error:
+                return Keep(reasons.POLICY_CHANGED, f"{KINDS[plural]} {name} could not be read again: {error}")
+            if _version(obj) != version or obj["metadata"].get("deletionTimestamp"):
+                return Keep(reasons.POLICY_CHANGED, f"{KINDS[plural]} {name} was edited or deleted during the run")
         return None
 
     # What people see
@@ -342,15 +382,19 @@ class ConnectionLoop:
         if not status.needs_write(old, new, self._services.clock.now()):
             return
         patch = status.merge_patch(old, new)
-        try:
+        for attempt in range(_WRITE_ATTEMPTS):
             try:
                 api.patch_status(plural, obj, patch)
+                break
+            except NotFound:
+                return
             except Conflict:
+                if attempt == _WRITE_ATTEMPTS - 1:
+                    raise
                 fresh = api.get(plural, obj["metadata"]["namespace"], obj["metadata"]["name"])
-                if fresh["metadata"]["uid"] == obj["metadata"]["uid"]:
-                    api.patch_status(plural, fresh, patch)
-        except (Conflict, NotFound):
-            return
+                if fresh["metadata"]["uid"] != obj["metadata"]["uid"]:
+                    return
+                obj = fresh
         self._services.metrics.status_written(plural)
         self._record_readiness(plural, obj, old, new)
 
@@ -384,8 +428,6 @@ class ConnectionLoop:
         deleted = [outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED]
         if deleted:
             record(POLICIES, entry.obj, reasons.GROUPS_DELETED, f"deleted {_counted(deleted)}: {_names(deleted)}")
-        for outcome in outcomes:
-            log.info("policy %s: group %r: %s: %s", plan.policy.key, outcome.group, outcome.reason, outcome.message)
         blocked = next((c for c in before.get("conditions") or [] if c["type"] == "DeletionBlocked"), None)
         if plan.refusal is not None and (blocked is None or blocked["reason"] != plan.refusal.reason):
             record(POLICIES, entry.obj, plan.refusal.reason, plan.refusal.message, True)
@@ -395,6 +437,10 @@ def _matching(of: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
     """How many groups a status says match, and those of them that it names."""
     named = frozenset(row["group"] for row in of.get("sample") or [] if row["verdict"] == "Match")
     return (of.get("groups") or {}).get("matched", 0), named
+
+
+def _version(obj: Object) -> tuple[str, int]:
+    return obj["metadata"]["uid"], int(obj["metadata"].get("generation") or 0)
 
 
 def _ready(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -407,4 +453,4 @@ def _counted(groups: Sequence[str]) -> str:
 
 def _names(groups: Sequence[str]) -> str:
     more = f" and {len(groups) - _NAMES_IN_EVENT} more" if len(groups) > _NAMES_IN_EVENT else ""
-    return ", ".join(groups[:_NAMES_IN_EVENT]) + more
+    return ", ".join(repr(group) for group in groups[:_NAMES_IN_EVENT]) + more

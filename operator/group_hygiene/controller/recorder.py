@@ -36,7 +36,7 @@ class Recorder:
             return
         message = message[:_MESSAGE_LENGTH]
         digest = hashlib.sha256(f"{metadata['uid']}/{reason}/{message}".encode()).hexdigest()[:16]
-        name, namespace = f"{metadata['name'][:200]}.{digest}", metadata["namespace"]
+        name, namespace = f"{metadata['name'][:200].rstrip('.-')}.{digest}", metadata["namespace"]
         now = timestamp(datetime.now(UTC))
         body = {
             "metadata": {"name": name, "namespace": namespace},

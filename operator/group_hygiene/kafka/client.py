@@ -159,7 +159,11 @@ def connect(settings: Settings, timeout: float | None = None) -> Client:
     except kafka_errors.KafkaError as error:
         _end(manager, net)
         raise _explain(settings, config["ssl_context"], [error]) from error
-    except HygieneError:
+    except (ValueError, OverflowError) as error:
+        # A name that can't be one (an empty label, one of 64 characters) fails where it is encoded.
+        _end(manager, net)
+        raise Unreachable(f"bootstrapServers {', '.join(settings.bootstrap_servers)}: {error}") from error
+    except BaseException:
         _end(manager, net)
         raise
     return Client(manager, net, settings)
@@ -287,6 +291,9 @@ def _reach_one(
         connection = manager.get_connection(broker.node_id, timeout_ms=deadline.left * 1000)
         try:
             await connection
+        except (ValueError, OverflowError) as error:
+            failures.append(kafka_errors.KafkaConnectionError(str(error)))
+            return False
         except kafka_errors.KafkaError as error:
             # Over TLS the library loses the broker's refusal: the connection ends in the same moment. But when the
             # versions were exchanged, what the broker ended was the authentication.
@@ -345,3 +352,5 @@ def _probe(server: str, context: ssl.SSLContext | None) -> str | ConnectError:
         return "no answer to a TCP connect within 3 s"
     except OSError as error:
         return (error.strerror or str(error)).lower()
+    except (ValueError, OverflowError):
+        return "that can't be a host name and port"

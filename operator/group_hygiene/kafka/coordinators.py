@@ -5,7 +5,7 @@ Describe, offset fetch, commit and delete all go through `ask`, so each of them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,12 @@ _MOVED = frozenset({"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "NETWORK_EXC
 class Question:
     """What to ask of many groups.
 
-    request: the request for these groups; answers: from its response, a result or a Fault for each of them.
+    request: the request for these groups. answers: from them and its response, a result or a Fault for each.
     chunk: groups per request.
     """
 
     request: Callable[[list[str]], Request]
-    answers: Callable[[Response], Mapping[str, Any]]
+    answers: Callable[[Sequence[str], Response], Mapping[str, Any]]
     chunk: int
 
 
@@ -77,7 +77,7 @@ def _ask_chunks(
     results: dict[str, Any] = {}
     while chunks:
         calls = {chunk: Call(chunk[0], question.request(list(chunk[1]))) for chunk in chunks}
-        answers = client.send_each(calls, deadline, lambda _, response: question.answers(response))
+        answers = client.send_each(calls, deadline, lambda chunk, response: question.answers(chunk[1], response))
         chunks = []
         for (broker, members), answer in answers.items():
             if not isinstance(answer, Fault):

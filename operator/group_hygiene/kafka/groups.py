@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
@@ -112,7 +113,7 @@ def _with_states(
             complete[name] = group
             faults[group.coordinator] = Fault(answer.code, f"describing {name}: {answer.message}", answer.retriable)
         else:
-            complete[name] = answer.group
+            complete[name] = replace(answer.group, coordinator=group.coordinator)
     return complete, faults
 
 
@@ -136,12 +137,12 @@ def _describe_question(kind: GroupType) -> Question:
         request_class = _NEW_PROTOCOLS[kind]
         return Question(
             request=lambda ids: request_class(group_ids=ids),
-            answers=lambda response: {row.group_id: _described_new(kind, row) for row in response.groups},
+            answers=lambda _, response: {row.group_id: _described_new(kind, row) for row in response.groups},
             chunk=_DESCRIBE_CHUNK,
         )
     return Question(
         request=lambda ids: DescribeGroupsRequest(groups=ids),
-        answers=lambda response: {row.group_id: _described_classic(row) for row in response.groups},
+        answers=lambda _, response: {row.group_id: _described_classic(row) for row in response.groups},
         chunk=_DESCRIBE_CHUNK,
     )
 
@@ -234,7 +235,7 @@ def delete_groups(client: Client, groups: Mapping[str, int | None], deadline: De
     """
     question = Question(
         request=lambda ids: DeleteGroupsRequest(groups_names=ids),
-        answers=lambda response: {
+        answers=lambda _, response: {
             row.group_id: fault_of_code(row.error_code) if row.error_code else None for row in response.results
         },
         chunk=_DELETE_CHUNK,

@@ -6,6 +6,7 @@ The record key of a checkpoint begins with the group id (org.apache.kafka.connec
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Mapping
 
@@ -16,7 +17,13 @@ from group_hygiene.kafka.client import Client, Deadline, fault_of, library_confi
 from group_hygiene.kafka.cluster import topic_ids
 from group_hygiene.model import Fault
 
-CHECKPOINTS_SUFFIX = ".checkpoints.internal"
+# DefaultReplicationPolicy builds the name with replication.policy.separator, by default a dot.
+_CHECKPOINTS = re.compile(r".[^a-zA-Z0-9]checkpoints[^a-zA-Z0-9]internal\Z")
+
+
+def is_checkpoints(topic: str) -> bool:
+    """Whether MirrorMaker 2 writes its checkpoints to a topic of this name."""
+    return _CHECKPOINTS.search(topic) is not None
 
 
 class Checkpoints:
@@ -28,7 +35,7 @@ class Checkpoints:
 
     def read(self, client: Client, topics: Iterable[str], deadline: Deadline) -> frozenset[str] | Fault:
         """All group ids named by checkpoints up to the topics' ends, or the Fault that kept us from reading them."""
-        wanted = sorted(topic for topic in topics if topic.endswith(CHECKPOINTS_SUFFIX))
+        wanted = sorted(topic for topic in topics if is_checkpoints(topic))
         if not wanted:
             return frozenset()
         ids = topic_ids(client, wanted, deadline)

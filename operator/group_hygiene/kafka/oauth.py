@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 import time
+from urllib.parse import urlsplit
 
 import urllib3
 from kafka.net.sasl.oauth import AbstractTokenProvider
@@ -24,6 +26,9 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._token = ""
         self._renew_at = 0.0
+        # Without what may stand before an @: messages show it.
+        parts = urlsplit(oauth.token_endpoint)
+        self._shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         context = trusting(oauth.ca, "sasl.oauth.ca")
         self._http = urllib3.PoolManager(ssl_context=context, retries=False, timeout=_TIMEOUT_S)
 
@@ -38,17 +43,18 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
     def _fetch(self) -> tuple[str, float]:
         oauth = self._oauth
         fields = {"grant_type": "client_credentials", **({"scope": oauth.scope} if oauth.scope else {})}
-        headers = urllib3.make_headers(basic_auth=f"{oauth.client_id}:{oauth.client_secret.reveal()}")
+        credentials = f"{oauth.client_id}:{oauth.client_secret.reveal()}".encode()
+        headers = {"Authorization": "Basic " + base64.b64encode(credentials).decode("ascii")}
         try:
             answer = self._http.request(
                 "POST", oauth.token_endpoint, fields=fields, headers=headers, encode_multipart=False
             )
-        except urllib3.exceptions.HTTPError as error:
-            raise AuthenticationFailed(f"the token endpoint {oauth.token_endpoint} does not answer") from error
+        except (urllib3.exceptions.HTTPError, ValueError) as error:
+            raise AuthenticationFailed(f"the token endpoint {self._shown} does not answer") from error
         if answer.status != 200:
-            raise AuthenticationFailed(f"the token endpoint {oauth.token_endpoint} answers HTTP {answer.status}")
+            raise AuthenticationFailed(f"the token endpoint {self._shown} answers HTTP {answer.status}")
         try:
             body = answer.json()
             return str(body["access_token"]), float(body.get("expires_in", 300))
         except (ValueError, KeyError, TypeError) as error:
-            raise AuthenticationFailed(f"the token endpoint {oauth.token_endpoint} answers without a token") from error
+            raise AuthenticationFailed(f"the token endpoint {self._shown} answers without a token") from error

@@ -1,11 +1,16 @@
-"""Offsets: what groups committed (KIP-88, KIP-447, KIP-709) and where partitions begin and end."""
+"""Offsets: what groups committed (KIP-88, KIP-447, KIP-709), to commit and delete them, and where partitions end."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kafka.protocol.consumer import ListOffsetsRequest, OffsetFetchRequest
+from kafka.protocol.consumer import (
+    ListOffsetsRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+)
 from kafka.protocol.metadata import MetadataRequest
 
 from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
@@ -17,7 +22,11 @@ _FETCH_CHUNK = 500
 # Groups times named partitions per OffsetFetch: some 2 MB of answer.
 _NAMED_PARTITIONS = 50_000
 _PARTITION_CHUNK = 5_000
+# Bytes per OffsetCommit or OffsetDelete: the broker writes each as one batch, of 1 MB at most (max.message.bytes).
+_WRITE_BYTES = 500_000
+_RECORD_BYTES = 100
 _LATEST, _EARLIEST = -1, -2
+_NOT_ANSWERED = Fault("NO_ANSWER", "the broker's answer leaves it out")
 
 
 def committed_offsets(
@@ -49,22 +58,17 @@ def committed_offsets(
         members = [group_class(group_id=group, topics=named) for group in ids]
         return OffsetFetchRequest(groups=members, min_version=8, max_version=8, **extra)
 
-    if batched:
-        chunk = (
-            _FETCH_CHUNK
-            if partitions is None
-            else max(1, min(_FETCH_CHUNK, _NAMED_PARTITIONS // max(1, len(partitions))))
+    if not batched:
+        return ask(
+            client, groups, Question(request, lambda ids, response: {ids[0]: _offsets_of(response)}, 1), deadline
         )
-        question = Question(request, _batched_answers, chunk)
-        return ask(client, groups, question, deadline)
-    results: dict[str, Offsets | Fault] = {}
-    for group, coordinator in groups.items():
-        alone = Question(request, lambda r, g=group: {g: _offsets_of(r)}, 1)  # type: ignore[misc]
-        results.update(ask(client, {group: coordinator}, alone, deadline))
-    return results
+    # An answer must stay small also when many partitions are named for each group.
+    chunk = _FETCH_CHUNK if partitions is None else _NAMED_PARTITIONS // max(1, len(partitions))
+    question = Question(request, _batched_answers, max(1, min(_FETCH_CHUNK, chunk)))
+    return ask(client, groups, question, deadline)
 
 
-def _batched_answers(response: Response) -> dict[str, Offsets | Fault]:
+def _batched_answers(ids: Sequence[str], response: Response) -> dict[str, Offsets | Fault]:
     return {row.group_id: _offsets_of(row) for row in response.groups}
 
 
@@ -86,21 +90,122 @@ def _offsets_of(row: Any) -> Offsets | Fault:
     return offsets
 
 
+def commit_offsets(client: Client, group: str, offsets: Offsets, deadline: Deadline) -> dict[Partition, Fault | None]:
+    """Commit as an assign+commit consumer does (generation -1): for each partition None = committed, else the Fault.
+
+    Asked once: a commit without an answer may have been carried out. A group with members answers UNKNOWN_MEMBER_ID; an
+    absent one is made, as a simple group, even under the id of a share group that was deleted.
+    """
+    row_class = OffsetCommitRequest.OffsetCommitRequestTopic
+
+    def entry(place: Partition) -> Any:
+        commit = offsets[place]
+        return row_class.OffsetCommitRequestPartition(
+            partition_index=place.partition,
+            committed_offset=commit.offset,
+            committed_leader_epoch=commit.leader_epoch,
+            committed_metadata=commit.metadata,
+        )
+
+    def request(chunk: list[Partition]) -> Any:
+        topics = [
+            row_class(name=topic, partitions=[entry(Partition(topic, index)) for index in indexes])
+            for topic, indexes in _by_topic(chunk).items()
+        ]
+        # v10 names topics by their ids.
+        return OffsetCommitRequest(group_id=group, topics=topics, max_version=9)
+
+    return _write(client, group, {place: commit.metadata for place, commit in offsets.items()}, request, deadline)
+
+
+def delete_offsets(
+    client: Client, group: str, partitions: Collection[Partition], deadline: Deadline
+) -> dict[Partition, Fault | None]:
+    """Delete a group's committed offsets (KIP-496): for each partition None = none is left, else the Fault.
+
+    Asked once. GROUP_SUBSCRIBED_TO_TOPIC is the Fault of a partition whose topic a member subscribes to, and
+    UNSUPPORTED_VERSION that of all of them where brokers are older than 2.4.
+    """
+    row_class = OffsetDeleteRequest.OffsetDeleteRequestTopic
+    entry_class = row_class.OffsetDeleteRequestPartition
+
+    def request(chunk: list[Partition]) -> Any:
+        topics = [
+            row_class(name=topic, partitions=[entry_class(partition_index=index) for index in indexes])
+            for topic, indexes in _by_topic(chunk).items()
+        ]
+        return OffsetDeleteRequest(group_id=group, topics=topics)
+
+    return _write(client, group, dict.fromkeys(partitions, ""), request, deadline)
+
+
+def _write(
+    client: Client,
+    group: str,
+    places: Mapping[Partition, str],
+    request: Callable[[list[Partition]], Any],
+    deadline: Deadline,
+) -> dict[Partition, Fault | None]:
+    """Send `request` for the partitions (each with its metadata) at the group's coordinator, in as many as it takes."""
+    results: dict[Partition, Fault | None] = {}
+    for chunk in _write_chunks(group, places):
+        answer = _write_once(client, group, request(chunk), deadline)
+        for place in chunk:
+            results[place] = answer if isinstance(answer, Fault) else answer.get(place, _NOT_ANSWERED)
+    return results
+
+
+def _write_once(client: Client, group: str, message: Any, deadline: Deadline) -> dict[Partition, Fault | None] | Fault:
+    question = Question(lambda _: message, lambda ids, response: {ids[0]: _written(response)}, 1)
+    answer: dict[Partition, Fault | None] | Fault = ask(client, {group: None}, question, deadline, retry=False)[group]
+    return answer
+
+
+def _write_chunks(group: str, places: Mapping[Partition, str]) -> Iterator[list[Partition]]:
+    chunk: list[Partition] = []
+    size = 0
+    for place, metadata in sorted(places.items()):
+        record = _RECORD_BYTES + len(group.encode()) + len(place.topic) + len(metadata.encode())
+        if chunk and size + record > _WRITE_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(place)
+        size += record
+    if chunk:
+        yield chunk
+
+
+def _written(response: Response) -> dict[Partition, Fault | None] | Fault:
+    if getattr(response, "error_code", 0):
+        return fault_of_code(response.error_code)
+    return {
+        Partition(topic.name, entry.partition_index): fault_of_code(entry.error_code) if entry.error_code else None
+        for topic in response.topics
+        for entry in topic.partitions
+    }
+
+
 def end_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
     """The offset after the last record that a read_uncommitted consumer can see (high watermark), of each partition."""
-    return _list_offsets(client, partitions, deadline, _LATEST)
+    return _list_offsets(client, dict.fromkeys(partitions, _LATEST), deadline)
 
 
 def start_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
     """The offset of the first record that retention or DeleteRecords left (log start), of each partition."""
-    return _list_offsets(client, partitions, deadline, _EARLIEST)
+    return _list_offsets(client, dict.fromkeys(partitions, _EARLIEST), deadline)
+
+
+def offsets_at(
+    client: Client, times: Mapping[Partition, int], deadline: Deadline
+) -> dict[Partition, int | Fault | None]:
+    """The offset of the first record with that timestamp (ms since the epoch) or a later one; None = there is none."""
+    answers = _list_offsets(client, times, deadline)
+    return {place: None if answer == -1 else answer for place, answer in answers.items()}
 
 
 def _list_offsets(
-    client: Client, partitions: Iterable[Partition], deadline: Deadline, timestamp: int
+    client: Client, timestamps: Mapping[Partition, int], deadline: Deadline
 ) -> dict[Partition, int | Fault]:
-    wanted = sorted(set(partitions))
-
     def attempt(left: list[Partition]) -> dict[Partition, int | Fault]:
         leaders = _leaders(client, {partition.topic for partition in left}, deadline)
         results: dict[Partition, int | Fault] = {}
@@ -114,7 +219,7 @@ def _list_offsets(
             else:
                 by_leader.setdefault(leader, []).append(partition)
         calls = {
-            (leader, start): Call(leader, _list_offsets_request(members[start : start + _PARTITION_CHUNK], timestamp))
+            (leader, start): Call(leader, _list_offsets_request(members[start : start + _PARTITION_CHUNK], timestamps))
             for leader, members in by_leader.items()
             for start in range(0, len(members), _PARTITION_CHUNK)
         }
@@ -128,14 +233,17 @@ def _list_offsets(
                     results[key] = fault_of_code(entry.error_code) if entry.error_code else entry.offset
         return results
 
-    return retrying(wanted, attempt, deadline)
+    return retrying(sorted(timestamps), attempt, deadline)
 
 
-def _list_offsets_request(partitions: list[Partition], timestamp: int) -> Any:
+def _list_offsets_request(partitions: list[Partition], timestamps: Mapping[Partition, int]) -> Any:
     topic_class = ListOffsetsRequest.ListOffsetsTopic
     partition_class = topic_class.ListOffsetsPartition
     topics = [
-        topic_class(name=name, partitions=[partition_class(partition_index=p, timestamp=timestamp) for p in indexes])
+        topic_class(
+            name=name,
+            partitions=[partition_class(partition_index=p, timestamp=timestamps[Partition(name, p)]) for p in indexes],
+        )
         for name, indexes in _by_topic(partitions).items()
     ]
     return ListOffsetsRequest(isolation_level=0, topics=topics, min_version=1)
@@ -150,7 +258,9 @@ def _leaders(client: Client, topics: set[str], deadline: Deadline) -> dict[Parti
     for topic in answer.topics:
         for entry in topic.partitions:
             key = Partition(topic.name, entry.partition_index)
-            leaders[key] = fault_of_code(entry.error_code) if entry.leader_id < 0 else entry.leader_id
+            # An offline partition may stay so for long: waiting for a leader would use up the scan's time.
+            leaderless = Fault("LEADER_NOT_AVAILABLE", f"{key} has no leader")
+            leaders[key] = leaderless if entry.leader_id < 0 else entry.leader_id
     return leaders
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from group_hygiene.connection import Connection
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.mirror import CHECKPOINTS_SUFFIX, Checkpoints
+from group_hygiene.kafka.mirror import Checkpoints, is_checkpoints
 from group_hygiene.model import Fault, Group, Offsets, Partition, Protections, Snapshot, Unchanged, Verdict
 from group_hygiene.plan import Conditions, seen_again
 from group_hygiene.policy import Policy
@@ -30,11 +30,23 @@ class Memory:
 
     unchanged: policy digest key -> group -> how long it was seen unchanged.
     cluster_id: of the first answer; another one later means that the address leads elsewhere now.
+    answered_last: the id of the cluster that answered the last scan.
+    due_before: whether the last scan found something that a policy would delete.
     """
 
     unchanged: dict[tuple[str, str], dict[str, Unchanged]] = field(default_factory=dict)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     cluster_id: str | None = None
+    due_before: bool = False
+    answered_last: str | None = None
+
+    def meet(self, cluster_id: str) -> None:
+        """Note which cluster answers. What was seen of another one says nothing of this."""
+        if self.answered_last != cluster_id:
+            self.unchanged.clear()
+        self.answered_last = cluster_id
+        if self.cluster_id is None:
+            self.cluster_id = cluster_id
 
     def look(
         self, policy: Policy, before: Unchanged | None, print_: bytes, now: datetime, monotonic: float
@@ -51,15 +63,15 @@ class Memory:
 class Context:
     """Whom a run talks to.
 
-    backups: whether deleting is possible at all; claimed: group id -> the Kubernetes object that names it.
+    may_delete: False forbids every deletion. claimed: group id -> the Kubernetes object that names it; None = unknown.
     """
 
     client: Client
     connection: Connection
     memory: Memory
     clock: Clock
-    backups: bool
-    claimed: Mapping[str, str] = field(default_factory=dict)
+    may_delete: bool
+    claimed: Mapping[str, str] | None = field(default_factory=dict)
 
     def deadline(self) -> Deadline:
         return Deadline(self.connection.timeout.total_seconds())
@@ -91,7 +103,7 @@ def read_protections(context: Context, topics: Mapping[str, int] | Fault) -> Pro
         if topic.endswith(("-changelog", "-repartition"))
         for prefix in _dash_prefixes(topic.rpartition("-")[0])
     )
-    checkpoints = [topic for topic in topics if topic.endswith(CHECKPOINTS_SUFFIX)]
+    checkpoints = [topic for topic in topics if is_checkpoints(topic)]
     mirrored = context.memory.checkpoints.read(context.client, checkpoints, context.deadline())
     return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, context.claimed)
 
@@ -105,16 +117,20 @@ def _dash_prefixes(name: str) -> list[str]:
 def read_lag(
     client: Client, committed: Mapping[str, Offsets], deadline: Deadline
 ) -> dict[str, Mapping[Partition, int | Fault]]:
-    """group -> partition -> records after the committed offset (0 where the offset lies behind the end)."""
-    ends = kafka_offsets.end_offsets(client, {p for offsets in committed.values() for p in offsets}, deadline)
+    """group -> partition -> offsets after the committed one that still hold something (not what retention removed)."""
+    partitions = {partition for offsets in committed.values() for partition in offsets}
+    starts = kafka_offsets.start_offsets(client, partitions, Deadline(deadline.left / 2))
+    ends = kafka_offsets.end_offsets(client, partitions, deadline)
     return {
-        name: {p: _behind(ends[p], offset.offset) for p, offset in offsets.items()}
+        name: {p: _behind(starts[p], ends[p], offset.offset) for p, offset in offsets.items()}
         for name, offsets in committed.items()
     }
 
 
-def _behind(end: int | Fault, offset: int) -> int | Fault:
-    return end if isinstance(end, Fault) else max(0, end - offset)
+def _behind(start: int | Fault, end: int | Fault, offset: int) -> int | Fault:
+    if isinstance(start, Fault):
+        return start
+    return end if isinstance(end, Fault) else max(0, end - max(offset, start))
 
 
 def readable(offsets: Offsets | Fault | None) -> Offsets:

@@ -32,6 +32,8 @@ from group_hygiene.reconcile.context import Context, Observation, read_lag, read
 backup_log = logging.getLogger("group_hygiene.backup")
 
 _DELETE_BATCH = 20
+# State and offsets may be this old when DeleteGroups is sent. Any older, and they say too little.
+_FRESH_S = 2.0
 _UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
 
 
@@ -87,37 +89,55 @@ def _leaders_moved(context: Context, before: Cluster, deadline: Deadline) -> Kee
 
 
 def _read_again(context: Context, plan: Plan, batch: Sequence[str], deadline: Deadline) -> dict[str, Offsets | Keep]:
-    """For each group what it has committed now, if it is as the scan saw it and still matches; else why it stays."""
-    client = context.client
-    described = kafka_groups.describe_groups(client, [plan.verdicts[name].group for name in batch], deadline)
-    results: dict[str, Offsets | Keep] = {}
-    empty: dict[str, int | None] = {}
-    for name in batch:
-        keep = _no_longer_empty(plan.verdicts[name].group, described[name])
-        if keep is None:
-            empty[name] = None
-        else:
-            results[name] = keep
-    if not empty:
-        return results
-    committed = kafka_offsets.committed_offsets(client, empty, deadline, require_stable=True)
+    """For each group what it has committed now, if it is as the scan saw it and still matches; else why it stays.
+
+    What may take long comes first and what must be fresh comes last: state and offsets, right before the deletion.
+    """
+    client, groups = context.client, {name: plan.verdicts[name].group for name in batch}
+    seen = {name: readable(plan.verdicts[name].evidence.offsets) for name in batch}
     topics = kafka_cluster.read_topics(client, deadline)
-    pending = _pending(context, empty, topics, deadline)
     protections = read_protections(context, topics)
-    lag = read_lag(client, {name: readable(committed[name]) for name in empty}, deadline)
-    for name in empty:
-        offsets, before = committed[name], plan.verdicts[name]
-        if name in pending:
-            results[name] = pending[name]
+    missing = _missing_topics(context, plan.policy, seen, deadline)
+    lag = read_lag(client, seen, Deadline(deadline.left / 2))
+    pending = _pending(context, dict.fromkeys(batch), topics, deadline)
+    started = context.clock.monotonic()
+    described = kafka_groups.describe_groups(client, [replace(g, coordinator=-1) for g in groups.values()], deadline)
+    committed = kafka_offsets.committed_offsets(client, dict.fromkeys(batch), deadline, require_stable=True)
+    late = context.clock.monotonic() - started > _FRESH_S
+    results: dict[str, Offsets | Keep] = {}
+    for name, group in groups.items():
+        offsets = committed[name]
+        keep = _no_longer_empty(group, described[name]) or pending.get(name)
+        if keep is not None:
+            results[name] = keep
         elif isinstance(offsets, Fault):
             results[name] = _unreadable(offsets)
-        elif fingerprint(before.group, offsets) != fingerprint(before.group, readable(before.evidence.offsets)):
+        elif fingerprint(group, offsets) != fingerprint(group, seen[name]):
             results[name] = Keep(reasons.CHANGED, "its committed offsets changed since the scan")
+        elif late:
+            results[name] = Keep(reasons.OFFSETS_UNKNOWN, f"reading it again took more than {_FRESH_S:.0f} s")
         else:
-            evidence = replace(before.evidence, offsets=offsets, lag=lag[name], protections=protections)
-            keep = checks.judge(plan.policy, before.group, evidence, context.clock.now()).keep
-            results[name] = offsets if keep is None else keep
+            evidence = replace(
+                plan.verdicts[name].evidence,
+                offsets=offsets,
+                lag=lag[name],
+                missing_topics=missing.get(name),
+                protections=protections,
+            )
+            judged = checks.judge(plan.policy, group, evidence, context.clock.now()).keep
+            results[name] = offsets if judged is None else judged
     return results
+
+
+def _missing_topics(
+    context: Context, policy: Policy, seen: Mapping[str, Offsets], deadline: Deadline
+) -> dict[str, frozenset[str] | Fault]:
+    """Whether the topics are still gone, where the policy asks: one may have been made again since the scan."""
+    if policy.when.topics is None:
+        return {}
+    topics = {name: {partition.topic for partition in offsets} for name, offsets in seen.items()}
+    missing = kafka_cluster.missing_topics(context.client, set().union(*topics.values()), deadline)
+    return {name: missing if isinstance(missing, Fault) else missing & topics[name] for name in seen}
 
 
 def _no_longer_empty(group: Group, described: Description | Fault) -> Keep | None:

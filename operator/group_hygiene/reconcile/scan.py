@@ -64,9 +64,10 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     cluster = kafka_cluster.read_cluster(client, deadline)
     if isinstance(cluster, Fault):
         raise Unreachable(f"no broker answers: {cluster}")
-    if context.memory.cluster_id is None:
-        context.memory.cluster_id = cluster.id
-    states, types = ((), ()) if full else _filters(policies)
+    memory = context.memory
+    memory.meet(cluster.id)
+    # Something was due the last time: ask for all groups at once, as the total will be needed again.
+    states, types = ((), ()) if full or memory.due_before else _filters(policies)
     # A broker that does not answer must not take the time that the groups of the others need.
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
     selected = {
@@ -79,7 +80,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     incomplete = _incomplete(cluster, listing.faults, kafka_cluster.read_cluster(client, deadline))
     snapshot = Snapshot(cluster, listing.groups, listing.faults, incomplete, listing.notes, clock.now())
     for policy in policies:
-        _forget_used(context.memory, policy, snapshot)
+        _forget_used(memory, policy, snapshot)
     unfiltered = listing.groups if not states and not types else None
     deleting = any(
         verdict.matches
@@ -88,6 +89,8 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
         for verdict in verdicts[policy.key].values()
     )
     conditions = Conditions(limits=context.connection.limits)
+    if policies:
+        memory.due_before = deleting
     if deleting:
         conditions, unfiltered = _conditions(context, snapshot, unfiltered, deadline)
     return Observation(snapshot, verdicts, conditions, facts.protections, unfiltered)
@@ -218,7 +221,7 @@ def _conditions(
     known, found = context.memory.cluster_id, snapshot.cluster.id
     if known != found:
         refusals.append(Keep(reasons.CLUSTER_CHANGED, f"the address led to cluster {known}, and now leads to {found}"))
-    if not context.backups:
+    if not context.may_delete:
         refusals.append(Keep(reasons.NO_BACKUP, NO_BACKUP_MESSAGE))
     if not snapshot.complete:
         refusals.append(Keep(reasons.SNAPSHOT_INCOMPLETE, "; ".join(snapshot.incomplete[:3])))
