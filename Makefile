@@ -9,7 +9,7 @@ XDG_CACHE_HOME ?= $(HOME)/.cache
 export PIP_CACHE_DIR ?= $(XDG_CACHE_HOME)/kafka-group-hygiene/pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test check format format-check lint types imports sandbox lock clean
+.PHONY: help demo test check format format-check lint types imports sandbox bench-scan lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -34,13 +34,16 @@ lint: $(STAMP) ## lint
 	@$(BIN)/ruff check .
 
 types: $(STAMP) ## check the types, strictly
-	@$(BIN)/mypy operator/group_hygiene sandbox tests
+	@$(BIN)/mypy operator/group_hygiene sandbox tests bench
 
 imports: $(STAMP) ## check that imports go one way
 	@cd operator && ../$(BIN)/lint-imports --config ../.importlinter --no-cache > ../$(VENV)/imports.log || { cat ../$(VENV)/imports.log; exit 1; }
 
 sandbox: $(STAMP) ## one real Kafka and one real API server in the foreground; source .sandbox/env in another shell
 	@$(BIN)/python -m sandbox up
+
+bench-scan: $(STAMP) ## time scans of 100,000 groups beside Java, franz-go and others, about 15 minutes (GROUPS= to change)
+	@$(BIN)/python -m bench.scan --groups $(or $(GROUPS),100000)
 
 lock: ## pin all dependencies anew into requirements.lock
 	$(PYTHON) -m venv $(VENV)/lock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -78,6 +78,39 @@ class Group:
     @property
     def simple(self) -> bool:
         return self.protocol_type == ""
+
+
+class Listed(NamedTuple):
+    """What ListGroups says of a group besides its id: the same for most groups of a broker, so they share it."""
+
+    type: GroupType
+    protocol_type: str
+    state: GroupState
+    coordinator: int
+
+
+class Groups(Mapping[str, Group]):
+    """Groups by id, as a scan of a large cluster can afford them: a record is made when somebody asks for it."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: Mapping[str, Listed]) -> None:
+        self.rows = rows
+
+    def __getitem__(self, name: str) -> Group:
+        return Group(name, *self.rows[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"Groups({dict(self)!r})"
 
 
 @dataclass(frozen=True, slots=True)

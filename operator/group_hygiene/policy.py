@@ -141,6 +141,11 @@ class Match:
     protocol_types: frozenset[str] | None
     unprotect: frozenset[Unprotect]
 
+    def select(self, groups: Mapping[str, Group]) -> list[Group]:
+        """Those of the groups that the policy has anything to say about. By their names first: most don't match."""
+        names = [name for name in groups if self.groups.matches(name)]
+        return [group for group in map(groups.__getitem__, names) if self.selects(group)]
+
     def selects(self, group: Group) -> bool:
         """Whether the policy has anything to say about this group. Exclude wins."""
         return (

@@ -40,6 +40,7 @@ CLIENT_ID = "group-hygiene"
 _IN_FLIGHT_PER_BROKER = 4
 _ENDED_IN_SASL = "it ended the connection (wrong username, password or mechanism?)"
 _BACKOFF_START, _BACKOFF_CAP = 0.1, 2.0
+_NO_ANSWER = Fault("NO_ANSWER", "the broker's answer leaves it out")
 
 
 class Call(NamedTuple):
@@ -113,6 +114,9 @@ class Client:
                     results[key] = fault_of(error)
                 except kafka_errors.KafkaError as error:
                     results[key] = fault_of(error)
+                except AuthenticationFailed as error:
+                    # A connection that was lost could not get a token, and so nothing was sent.
+                    results[key] = Fault("SASL_AUTHENTICATION_FAILED", str(error))
 
         async def run_all() -> None:
             workers = [
@@ -196,7 +200,9 @@ _ADVICE = {
     "CLUSTER_AUTHORIZATION_FAILED": "needs DESCRIBE on the cluster",
     "COORDINATOR_LOAD_IN_PROGRESS": "the coordinator is still loading its groups",
     "COORDINATOR_NOT_AVAILABLE": "the group has no coordinator now",
+    "GROUP_AUTHORIZATION_FAILED": "needs DESCRIBE on the group",
     "NOT_COORDINATOR": "the group's coordinator moved",
+    "TOPIC_AUTHORIZATION_FAILED": "needs DESCRIBE on the topic",
 }
 
 
@@ -214,7 +220,7 @@ def retrying(
     while left:
         answers = attempt(left)
         for key in left:
-            results[key] = answers.get(key, Fault("NO_ANSWER", "the broker's answer leaves it out"))
+            results[key] = answers.get(key, _NO_ANSWER)
         left = [key for key in left if isinstance(fault := results[key], Fault) and fault.retriable]
         if not left or deadline.left <= pause:
             break

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
+from group_hygiene.kafka import answers
 from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
 from group_hygiene.kafka.coordinators import Question, ask
 from group_hygiene.kafka.messages import (
     ConsumerGroupDescribeRequest,
+    RawAnswer,
+    RawListGroupsRequest,
     ShareGroupDescribeRequest,
     StreamsGroupDescribeRequest,
 )
@@ -21,8 +23,10 @@ from group_hygiene.model import (
     Description,
     Fault,
     Group,
+    Groups,
     GroupState,
     GroupType,
+    Listed,
     Listing,
     Member,
     Partition,
@@ -30,6 +34,8 @@ from group_hygiene.model import (
 
 _DESCRIBE_CHUNK = 200
 _DELETE_CHUNK = 50
+_GROUP_DENIED = 30
+_DELETE_ADVICE = {_GROUP_DENIED: "needs DELETE on the group"}
 
 
 def list_groups(
@@ -50,70 +56,62 @@ def list_groups(
         filters |= {"states_filter": [str(state) for state in states], "min_version": 4}
     if types and client.supports(ListGroupsRequest, 5):
         filters |= {"types_filter": [str(kind) for kind in types], "min_version": 5}
-    calls = {broker: Call(broker, ListGroupsRequest(**filters)) for broker in cluster.brokers}
-    answers = retrying(
+    request_class = RawListGroupsRequest if client.supports(ListGroupsRequest, 3) else ListGroupsRequest
+    calls = {broker: Call(broker, request_class(**filters)) for broker in cluster.brokers}
+    answered = retrying(
         calls,
         lambda left: client.send_each({b: calls[b] for b in left}, deadline, _listed),
         deadline,
     )
-    groups: dict[str, Group] = {}
+    rows: dict[str, Listed] = {}
     faults: dict[int, Fault] = {}
-    for broker, answer in answers.items():
+    for broker, answer in answered.items():
         if isinstance(answer, Fault):
             faults[broker] = answer
             continue
-        for group in answer:
-            known = groups.get(group.id)
-            # Listed twice while its coordinator moves: believe the one that says it is in use.
-            if known is None or known.state is GroupState.EMPTY:
-                groups[group.id] = group
+        # Listed twice while its coordinator moves: believe the one that says it is in use.
+        in_use = {name: rows[name] for name in rows.keys() & answer.keys() if rows[name].state is not GroupState.EMPTY}
+        rows.update(answer)
+        rows.update(in_use)
     if not client.supports(ListGroupsRequest, 4):
         notes.append("brokers older than 2.6 list no states: each group was described")
-        groups, unknown = _with_states(client, groups, deadline)
+        rows, unknown = _with_states(client, Groups(rows), deadline)
         faults.update(unknown)
     elif types and not client.supports(ListGroupsRequest, 5):
         notes.append("brokers older than 3.8 list no types: all groups are taken for Classic")
     chosen = {
-        name: group
-        for name, group in groups.items()
-        if (not states or group.state in states) and (not types or group.type in types)
+        name: row
+        for name, row in rows.items()
+        if (not states or row.state in states) and (not types or row.type in types)
     }
-    return Listing(chosen, faults, tuple(notes))
+    return Listing(Groups(chosen), faults, tuple(notes))
 
 
-def _listed(broker: int, response: Response) -> list[Group] | Fault:
+def _listed(broker: int, response: Response) -> dict[str, Listed] | Fault:
+    if isinstance(response, RawAnswer):
+        return answers.listed(response.body, response.version, broker)
     if response.error_code:
         return fault_of_code(response.error_code)
-    version = response.API_VERSION
-    return [
-        Group(
-            id=row.group_id,
-            type=_TYPES.get(row.group_type.lower(), GroupType.UNKNOWN) if version >= 5 else GroupType.CLASSIC,
-            protocol_type=row.protocol_type,
-            state=_STATES.get(row.group_state.lower(), GroupState.UNKNOWN) if version >= 4 else GroupState.UNKNOWN,
-            coordinator=broker,
-        )
+    return {
+        row.group_id: Listed(GroupType.CLASSIC, row.protocol_type, GroupState.UNKNOWN, broker)
         for row in response.groups
-    ]
+    }
 
 
-_TYPES = {kind.lower(): kind for kind in GroupType}
 _STATES = {state.lower(): state for state in GroupState}
 
 
-def _with_states(
-    client: Client, groups: Mapping[str, Group], deadline: Deadline
-) -> tuple[dict[str, Group], dict[int, Fault]]:
+def _with_states(client: Client, groups: Groups, deadline: Deadline) -> tuple[dict[str, Listed], dict[int, Fault]]:
     described = describe_groups(client, groups.values(), deadline)
-    complete: dict[str, Group] = {}
+    complete: dict[str, Listed] = {}
     faults: dict[int, Fault] = {}
-    for name, group in groups.items():
+    for name, row in groups.rows.items():
         answer = described[name]
         if isinstance(answer, Fault):
-            complete[name] = group
-            faults[group.coordinator] = Fault(answer.code, f"describing {name}: {answer.message}", answer.retriable)
+            complete[name] = row
+            faults[row.coordinator] = Fault(answer.code, f"describing {name}: {answer.message}", answer.retriable)
         else:
-            complete[name] = replace(answer.group, coordinator=group.coordinator)
+            complete[name] = row._replace(protocol_type=answer.group.protocol_type, state=answer.group.state)
     return complete, faults
 
 
@@ -236,7 +234,8 @@ def delete_groups(client: Client, groups: Mapping[str, int | None], deadline: De
     question = Question(
         request=lambda ids: DeleteGroupsRequest(groups_names=ids),
         answers=lambda _, response: {
-            row.group_id: fault_of_code(row.error_code) if row.error_code else None for row in response.results
+            row.group_id: fault_of_code(row.error_code, _DELETE_ADVICE.get(row.error_code)) if row.error_code else None
+            for row in response.results
         },
         chunk=_DELETE_CHUNK,
     )

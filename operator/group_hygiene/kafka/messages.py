@@ -5,7 +5,13 @@ The schemas follow the message definitions of Apache Kafka (clients/src/main/res
 
 from __future__ import annotations
 
+import struct
+from typing import Any
+
+from kafka.protocol.admin import ListGroupsRequest
+from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.consumer import OffsetFetchRequest
 
 from group_hygiene.kafka import schemas
 
@@ -32,3 +38,52 @@ class StreamsGroupDescribeRequest(ApiMessage, load_json=schemas):  # type: ignor
 
 class StreamsGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
     pass
+
+
+class RawAnswer:
+    """The body of an answer as it came, for `answers` to read."""
+
+    __slots__ = ("body", "version")
+
+    def __init__(self, body: bytes, version: int) -> None:
+        self.body = body
+        self.version = version
+
+    @property
+    def throttle_time_ms(self) -> int:
+        """What the library asks each response for; the first field of those that are read raw."""
+        (milliseconds,) = struct.unpack_from(">i", self.body)
+        return int(milliseconds)
+
+
+class _RawResponseClass:
+    """What the library takes for the class of a response: it reads the header, and leaves the body alone."""
+
+    def __init__(self, response_class: Any, version: int) -> None:
+        self._class = response_class
+        self._version = version
+
+    def parse_header(self, buffer: Any) -> Any:
+        return self._class.parse_header(buffer)
+
+    def decode(self, buffer: Any) -> RawAnswer:
+        return RawAnswer(buffer.read(), self._version)
+
+
+class _RawHeader(RequestHeader, init=False):  # type: ignore[call-arg, misc]
+    """Goes with a request until its answer comes, and tells the library then what to make of it."""
+
+    def get_response_class(self) -> _RawResponseClass:
+        return _RawResponseClass(super().get_response_class(), self.request_api_version)
+
+
+class RawListGroupsRequest(ListGroupsRequest, init=False):  # type: ignore[call-arg, misc]
+    """ListGroups that is answered by a RawAnswer."""
+
+    header_class = _RawHeader
+
+
+class RawOffsetFetchRequest(OffsetFetchRequest, init=False):  # type: ignore[call-arg, misc]
+    """OffsetFetch that is answered by a RawAnswer."""
+
+    header_class = _RawHeader

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from kafka.protocol.consumer import (
@@ -13,8 +13,10 @@ from kafka.protocol.consumer import (
 )
 from kafka.protocol.metadata import MetadataRequest
 
+from group_hygiene.kafka import answers
 from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
 from group_hygiene.kafka.coordinators import Question, ask
+from group_hygiene.kafka.messages import RawOffsetFetchRequest
 from group_hygiene.model import CommittedOffset, Fault, Offsets, Partition
 
 # Groups per OffsetFetch: large enough that the round trip does not count, small enough that answers don't pile up.
@@ -26,6 +28,14 @@ _PARTITION_CHUNK = 5_000
 _WRITE_BYTES = 500_000
 _RECORD_BYTES = 100
 _LATEST, _EARLIEST = -1, -2
+_TOPIC_DENIED, _GROUP_DENIED = 29, 30
+# What a write needs, by the API key of its answer and the code of the refusal.
+_WRITE_ADVICE = {
+    (OffsetCommitRequest.API_KEY, _TOPIC_DENIED): "needs READ on the topic",
+    (OffsetCommitRequest.API_KEY, _GROUP_DENIED): "needs READ on the group",
+    (OffsetDeleteRequest.API_KEY, _TOPIC_DENIED): "needs READ on the topic",
+    (OffsetDeleteRequest.API_KEY, _GROUP_DENIED): "needs DELETE on the group",
+}
 _NOT_ANSWERED = Fault("NO_ANSWER", "the broker's answer leaves it out")
 
 
@@ -56,7 +66,7 @@ def committed_offsets(
         topic_class = group_class.OffsetFetchRequestTopics
         named = None if topics is None else [topic_class(name=t, partition_indexes=p) for t, p in topics.items()]
         members = [group_class(group_id=group, topics=named) for group in ids]
-        return OffsetFetchRequest(groups=members, min_version=8, max_version=8, **extra)
+        return RawOffsetFetchRequest(groups=members, min_version=8, max_version=8, **extra)
 
     if not batched:
         return ask(
@@ -64,12 +74,8 @@ def committed_offsets(
         )
     # An answer must stay small also when many partitions are named for each group.
     chunk = _FETCH_CHUNK if partitions is None else _NAMED_PARTITIONS // max(1, len(partitions))
-    question = Question(request, _batched_answers, max(1, min(_FETCH_CHUNK, chunk)))
+    question = Question(request, lambda _, answer: answers.committed(answer.body), max(1, min(_FETCH_CHUNK, chunk)))
     return ask(client, groups, question, deadline)
-
-
-def _batched_answers(ids: Sequence[str], response: Response) -> dict[str, Offsets | Fault]:
-    return {row.group_id: _offsets_of(row) for row in response.groups}
 
 
 def _offsets_of(row: Any) -> Offsets | Fault:
@@ -176,10 +182,13 @@ def _write_chunks(group: str, places: Mapping[Partition, str]) -> Iterator[list[
 
 
 def _written(response: Response) -> dict[Partition, Fault | None] | Fault:
+    def fault(code: int) -> Fault:
+        return fault_of_code(code, _WRITE_ADVICE.get((response.API_KEY, code)))
+
     if getattr(response, "error_code", 0):
-        return fault_of_code(response.error_code)
+        return fault(response.error_code)
     return {
-        Partition(topic.name, entry.partition_index): fault_of_code(entry.error_code) if entry.error_code else None
+        Partition(topic.name, entry.partition_index): fault(entry.error_code) if entry.error_code else None
         for topic in response.topics
         for entry in topic.partitions
     }

@@ -70,9 +70,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     states, types = ((), ()) if full or memory.due_before else _filters(policies)
     # A broker that does not answer must not take the time that the groups of the others need.
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
-    selected = {
-        policy.key: [group for group in listing.groups.values() if policy.match.selects(group)] for policy in policies
-    }
+    selected = {policy.key: policy.match.select(listing.groups) for policy in policies}
     facts = _Facts()
     if any(selected.values()):
         facts.protections = read_protections(context, kafka_cluster.read_topics(client, deadline))

@@ -1,0 +1,612 @@
+"""Every way to be let in, what the least permissions allow, what a missing one says, and no secret anywhere."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from group_hygiene import reasons
+from group_hygiene.connection import Hidden, Mechanism, OAuth, Sasl, Settings, Tls
+from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError
+from group_hygiene.kafka.client import Client, connect
+from group_hygiene.kafka.cluster import offsets_retention_minutes, read_cluster
+from group_hygiene.kafka.groups import list_groups
+from group_hygiene.model import Cluster, OutcomeKind
+from sandbox.kafka import KafkaCluster, Security
+from sandbox.kafka.oauth import TokenEndpoint
+from sandbox.kafka.tls import Authority
+from tests.kafka.makers import Maker, at, soon, wait_for
+from tests.kafka.scene import Scene, policy, verdicts
+
+PERMISSIONS = Path(__file__).parents[2] / "docs" / "kafka-permissions.md"
+# With what must be escaped somewhere on its way, and a part by which a leak is found in any form.
+LEAK = "never-to-be-seen-71Kq"
+PASSWORD = f'{LEAK}"ä\\,=n'
+WRONG_LEAK = "wrong-one-44Zx"
+SOON_SECONDS = 5.0
+ALL_MECHANISMS = {
+    "listener.name.client.sasl.enabled.mechanisms": ",".join(Mechanism),
+    "listener.name.client.oauthbearer.sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer."
+    'OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="admin";',
+} | {
+    f"listener.name.client.{mechanism.lower()}.sasl.jaas.config": "org.apache.kafka.common.security.scram."
+    "ScramLoginModule required;"
+    for mechanism in (Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512)
+}
+
+CLUSTER, TOPIC, GROUP = ResourceType.BROKER, ResourceType.TOPIC, ResourceType.GROUP
+DESCRIBE, DELETE, READ = AclOperation.DESCRIBE, AclOperation.DELETE, AclOperation.READ
+DESCRIBE_CONFIGS = AclOperation.DESCRIBE_CONFIGS
+# What docs/kafka-permissions.md asks for.
+LEAST = (
+    (CLUSTER, "kafka-cluster", DESCRIBE),
+    (TOPIC, "*", DESCRIBE),
+    (GROUP, "*", DESCRIBE),
+    (GROUP, "*", DELETE),
+)
+A_GROUP = "a-group"
+CHECKPOINTS = "primary.checkpoints.internal"
+HIDDEN_TOPIC = "hidden-topic"
+# A name that ends with a dash stands for all that begin with it.
+DENIED_GROUPS = "denied-"
+Acl = tuple[object, str, object]
+USERS: Mapping[str, tuple[Acl, ...]] = {
+    "nobody": (),
+    "least": LEAST,
+    "reader": LEAST[:3],
+    "mirror": (*LEAST, (TOPIC, CHECKPOINTS, READ)),
+    "configs": (*LEAST, (CLUSTER, "kafka-cluster", DESCRIBE_CONFIGS)),
+    "no-cluster": LEAST[1:],
+    "no-topics": (LEAST[0], *LEAST[2:]),
+    "no-groups": LEAST[:2],
+    "one-topic-hidden": LEAST,
+    "one-group-denied": LEAST,
+}
+DENIED: tuple[tuple[str, Acl], ...] = (
+    ("one-topic-hidden", (TOPIC, HIDDEN_TOPIC, DESCRIBE)),
+    ("one-group-denied", (GROUP, DENIED_GROUPS, DESCRIBE)),
+)
+
+Login = Callable[[str], Client]
+
+# kafka-python forgets to close the socket of a connection that was refused; it ends with the object.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def forgotten_sockets() -> Iterator[None]:
+    """Let them end here, and not in the middle of another test, where a warning is an error."""
+    yield
+    gc.collect()
+
+
+def grant(maker: Maker, users: Mapping[str, tuple[Acl, ...]], denied: tuple[tuple[str, Acl], ...] = ()) -> None:
+    """Give each user exactly these permissions, and wait until they hold."""
+    allow = [(user, *acl, AclPermissionType.ALLOW) for user, acls in users.items() for acl in acls]
+    deny = [(user, *acl, AclPermissionType.DENY) for user, acl in denied]
+    bindings = [
+        AclBinding(resource, name, _pattern(name), f"User:{user}", "*", operation, permission)
+        for user, resource, name, operation, permission in allow + deny
+    ]
+    for future in maker.admin.create_acls(bindings).values():
+        future.result()
+    everything = AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    wait_for(lambda: len(maker.admin.describe_acls(everything).result()) == len(bindings))
+
+
+def _pattern(name: str) -> object:
+    return ResourcePatternType.PREFIXED if name.endswith("-") else ResourcePatternType.LITERAL
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[KafkaCluster]:
+    """One broker that takes all four mechanisms, with ACLs."""
+    security = Security(sasl="PLAIN", users=dict.fromkeys(USERS, PASSWORD), authorizer=True)
+    with KafkaCluster(security=security, config=ALL_MECHANISMS) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def inside(guarded: KafkaCluster) -> Iterator[Maker]:
+    """Makes things behind the guards, where each user has its permissions."""
+    maker = Maker(guarded.plaintext_bootstrap)
+    upserts = [
+        UserScramCredentialUpsertion("least", ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
+    ]
+    for upsert in upserts:
+        for future in maker.admin.alter_user_scram_credentials([upsert]).values():
+            future.result()
+    grant(maker, USERS, DENIED)
+    maker.topic(HIDDEN_TOPIC)
+    maker.simple(A_GROUP, at(HIDDEN_TOPIC))
+    yield maker
+    maker.close()
+
+
+@pytest.fixture(scope="module")
+def tokens() -> Iterator[TokenEndpoint]:
+    """Gives tokens to who knows the password."""
+    with TokenEndpoint({"least": PASSWORD}) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="module")
+def login(guarded: KafkaCluster, inside: Maker) -> Iterator[Login]:
+    """A client as that user, the same one each time."""
+    clients: dict[str, Client] = {}
+
+    def logged_in(user: str) -> Client:
+        if user not in clients:
+            clients[user] = connect(by_password(guarded, Mechanism.PLAIN, user))
+        return clients[user]
+
+    yield logged_in
+    for client in clients.values():
+        client.close()
+
+
+def servers(cluster: KafkaCluster) -> tuple[str, ...]:
+    return tuple(cluster.bootstrap_servers.split(","))
+
+
+def by_password(cluster: KafkaCluster, mechanism: Mechanism, user: str = "least", password: str = PASSWORD) -> Settings:
+    return Settings(servers(cluster), sasl=Sasl(mechanism, user, Hidden(password)))
+
+
+def by_token(cluster: KafkaCluster, url: str, secret: str = PASSWORD, ca: str | None = None) -> Settings:
+    oauth = OAuth(url, "least", Hidden(secret), ca=ca)
+    return Settings(servers(cluster), sasl=Sasl(Mechanism.OAUTHBEARER, oauth=oauth))
+
+
+def seen(client: Client) -> Cluster:
+    cluster = read_cluster(client, soon())
+    assert isinstance(cluster, Cluster)
+    return cluster
+
+
+def refused(settings: Settings) -> HygieneError:
+    """The error of connecting, which must come soon."""
+    before = time.monotonic()
+    with pytest.raises(HygieneError) as caught:
+        connect(settings)
+    assert time.monotonic() - before < SOON_SECONDS
+    assert_clean(caught.value)
+    return caught.value
+
+
+def assert_clean(error: BaseException) -> None:
+    """No secret in an error, nor in what it was made from."""
+    chain: BaseException | None = error
+    while chain is not None:
+        for leak in (LEAK, WRONG_LEAK):
+            assert leak not in f"{chain} {chain!r}"
+        chain = chain.__cause__ or chain.__context__
+
+
+# Who is let in.
+
+PASSWORDS = (Mechanism.PLAIN, Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512)
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+def test_who_is_known_lists_groups(
+    guarded: KafkaCluster, inside: Maker, tokens: TokenEndpoint, mechanism: Mechanism
+) -> None:
+    """By each mechanism, with the permissions of the user that it names."""
+    oauth = mechanism is Mechanism.OAUTHBEARER
+    client = connect(by_token(guarded, tokens.url) if oauth else by_password(guarded, mechanism))
+    try:
+        cluster = seen(client)
+        assert cluster.problems == ()
+        listing = list_groups(client, cluster, soon())
+        assert not listing.faults
+        assert A_GROUP in listing.groups
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("mechanism", PASSWORDS)
+@pytest.mark.parametrize(
+    "user", [pytest.param("least", id="wrong-password"), pytest.param("stranger", id="wrong-user")]
+)
+def test_who_is_not_known_is_told_so_soon(
+    guarded: KafkaCluster, inside: Maker, mechanism: Mechanism, user: str
+) -> None:
+    """AuthenticationFailed with the user's name, long before the timeout."""
+    error = refused(by_password(guarded, mechanism, user, WRONG_LEAK))
+    assert isinstance(error, AuthenticationFailed)
+    assert f"{user!r}" in str(error)
+
+
+def test_a_wrong_client_secret_is_told_soon(guarded: KafkaCluster, inside: Maker, tokens: TokenEndpoint) -> None:
+    """With the address of who refuses it."""
+    error = refused(by_token(guarded, tokens.url, WRONG_LEAK))
+    assert isinstance(error, AuthenticationFailed)
+    assert f"{tokens.url} answers HTTP 401" in str(error)
+
+
+def test_a_token_endpoint_that_is_down_is_told_soon(guarded: KafkaCluster, inside: Maker) -> None:
+    """With its address."""
+    with TokenEndpoint({}) as endpoint:
+        url = endpoint.url
+    error = refused(by_token(guarded, url))
+    assert isinstance(error, AuthenticationFailed)
+    assert f"{url} does not answer" in str(error)
+
+
+def test_a_token_that_the_broker_refuses_is_told_soon(guarded: KafkaCluster, inside: Maker) -> None:
+    """One that has expired already, for instance: the endpoint is not to blame."""
+    with TokenEndpoint({"least": PASSWORD}, lifetime=-60) as endpoint:
+        error = refused(by_token(guarded, endpoint.url))
+    assert isinstance(error, AuthenticationFailed)
+    assert "broker" in str(error)
+
+
+def test_a_token_endpoint_is_trusted_by_its_own_authority(guarded: KafkaCluster, inside: Maker, tmp_path: Path) -> None:
+    """Over HTTPS with `ca`; another authority's certificate is refused, before the secret is sent."""
+    authority, other = Authority(tmp_path / "one"), Authority(tmp_path / "other")
+    with TokenEndpoint({"least": PASSWORD}, certificate=authority.issue("tokens")) as endpoint:
+        connect(by_token(guarded, endpoint.url, ca=authority.ca.read_text())).close()
+        assert endpoint.asked == 1
+        error = refused(by_token(guarded, endpoint.url, ca=other.ca.read_text()))
+        assert isinstance(error, AuthenticationFailed)
+        assert endpoint.url in str(error)
+        assert endpoint.asked == 1
+
+
+def test_a_token_is_renewed_before_it_expires(guarded: KafkaCluster, inside: Maker) -> None:
+    """The broker ends a session with its token (KIP-368): a client that lives longer must show another one."""
+    with TokenEndpoint({"least": PASSWORD}, lifetime=3) as endpoint:
+        client = connect(by_token(guarded, endpoint.url))
+        try:
+            cluster, end = seen(client), time.monotonic() + 5
+            while time.monotonic() < end:
+                assert not list_groups(client, cluster, soon()).faults
+                time.sleep(0.25)
+            assert endpoint.asked >= 2
+        finally:
+            client.close()
+
+
+def test_a_token_endpoint_that_goes_down_is_a_fault(guarded: KafkaCluster, inside: Maker) -> None:
+    """Once the old token ends: what is asked then fails soon, with the endpoint's address."""
+    with TokenEndpoint({"least": PASSWORD}, lifetime=2) as endpoint:
+        client = connect(by_token(guarded, endpoint.url))
+        cluster = seen(client)
+    try:
+        time.sleep(2.5)
+        before = time.monotonic()
+        listing = list_groups(client, cluster, soon(3))
+        assert time.monotonic() - before < SOON_SECONDS
+        (fault,) = listing.faults.values()
+        assert endpoint.url in str(fault)
+        assert not listing.groups
+    finally:
+        client.close()
+
+
+@pytest.fixture(scope="module")
+def mutual() -> Iterator[KafkaCluster]:
+    """One broker that asks for a client certificate, with ACLs."""
+    with KafkaCluster(security=Security(tls=True, client_auth="required", authorizer=True)) as cluster:
+        maker = Maker(cluster.plaintext_bootstrap)
+        grant(maker, {"least": LEAST})
+        maker.simple(A_GROUP, at(maker.topic()))
+        maker.close()
+        yield cluster
+
+
+def by_certificate(cluster: KafkaCluster, authority: Authority, name: str = "least") -> Settings:
+    made = authority.issue(name)
+    tls = Tls(cluster.ca_file.read_text(), made.certificate.read_text(), Hidden(made.key.read_text()))
+    return Settings(servers(cluster), tls=tls)
+
+
+def test_a_client_certificate_lets_in(mutual: KafkaCluster) -> None:
+    """Under the name in it."""
+    client = connect(by_certificate(mutual, mutual.authority))
+    try:
+        assert seen(client).problems == ()
+        assert A_GROUP in list_groups(client, seen(client), soon()).groups
+    finally:
+        client.close()
+
+
+def test_without_a_client_certificate_it_is_told_soon(mutual: KafkaCluster) -> None:
+    """The message says what may be missing."""
+    error = refused(Settings(servers(mutual), tls=Tls(mutual.ca_file.read_text())))
+    assert isinstance(error, ConnectError)
+    assert "client certificate" in str(error)
+
+
+def test_a_client_certificate_of_another_authority_is_told_soon(mutual: KafkaCluster, tmp_path: Path) -> None:
+    """The broker refuses it, and says so only after the handshake (TLS 1.3)."""
+    error = refused(by_certificate(mutual, Authority(tmp_path / "other")))
+    assert isinstance(error, ConnectError)
+    assert "client certificate" in str(error)
+
+
+# What the least permissions allow, and what is said where one of them is missing.
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a user's run comes to: why the scan is incomplete, the group's verdict, the refusal and the outcome."""
+
+    incomplete: str = ""
+    verdict: str = "Match"
+    verdict_message: str = ""
+    refusal: str = ""
+    refusal_message: str = ""
+    outcome: str = ""
+    outcome_message: str = ""
+
+
+RUNS = {
+    "least": Seen(outcome=reasons.DELETED),
+    "configs": Seen(outcome=reasons.DELETED),
+    "reader": Seen(outcome=reasons.DENIED, outcome_message="needs DELETE on the group"),
+    "no-cluster": Seen(
+        incomplete="DESCRIBE on the cluster is denied",
+        refusal=reasons.SNAPSHOT_INCOMPLETE,
+        refusal_message="DESCRIBE on the cluster is denied",
+    ),
+    "no-topics": Seen(
+        incomplete="topic __consumer_offsets: TOPIC_AUTHORIZATION_FAILED: needs DESCRIBE on the topic",
+        verdict=reasons.NO_OFFSETS,
+    ),
+    "no-groups": Seen(
+        verdict=reasons.DENIED, verdict_message="GROUP_AUTHORIZATION_FAILED: needs DESCRIBE on the group"
+    ),
+    "one-topic-hidden": Seen(
+        refusal=reasons.TOPICS_HIDDEN, refusal_message=f"DESCRIBE is denied on 1 topics ({HIDDEN_TOPIC})"
+    ),
+    "one-group-denied": Seen(outcome=reasons.DELETED),
+}
+
+
+@pytest.mark.parametrize("user", RUNS)
+def test_a_run_goes_as_far_as_its_permissions(login: Login, inside: Maker, user: str) -> None:
+    """Scan and deletion by a user that lacks one of the least permissions: who reads why knows what to grant."""
+    group = inside.abandoned(inside.name("old"), inside.topic(records=3))
+    expected, scene, tidy = RUNS[user], Scene(login(user)), policy(group)
+    observation, plan = scene.plan(tidy)
+    assert expected.incomplete in "; ".join(observation.snapshot.incomplete)
+    assert bool(expected.incomplete) == bool(observation.snapshot.incomplete)
+    assert verdicts(observation, tidy) == {group: expected.verdict}
+    keep = observation.verdicts[tidy.key][group].keep
+    assert expected.verdict_message in (keep.message if keep else "")
+    assert (plan.refusal.reason if plan.refusal else "") == expected.refusal
+    assert expected.refusal_message in (plan.refusal.message if plan.refusal else "")
+    assert plan.actions == ((group,) if expected.outcome else ())
+    outcomes = scene.apply(plan, observation)
+    assert [outcome.reason for outcome in outcomes] == ([expected.outcome] if expected.outcome else [])
+    assert expected.outcome_message in "".join(outcome.message for outcome in outcomes)
+    deleted = expected.outcome == reasons.DELETED
+    assert (group in inside.groups()) != deleted
+
+
+def test_a_group_that_is_denied_stays_alone(login: Login, inside: Maker) -> None:
+    """One group that we may not DESCRIBE says so; what else is due is deleted."""
+    groups = [inside.abandoned(inside.name("old"), inside.topic(records=3)) for _ in range(2)]
+    denied = inside.abandoned(f"{DENIED_GROUPS}{inside.name()}", inside.topic(records=3))
+    scene, tidy = Scene(login("one-group-denied")), policy(*groups, denied)
+    observation, plan = scene.plan(tidy)
+    assert verdicts(observation, tidy) == dict.fromkeys(groups, "Match") | {denied: reasons.DENIED}
+    outcomes = scene.apply(plan, observation)
+    assert {(outcome.group, outcome.kind) for outcome in outcomes} == {(group, OutcomeKind.DELETED) for group in groups}
+
+
+def test_nobody_sees_nothing_and_deletes_nothing(login: Login, inside: Maker) -> None:
+    """Somebody who is let in and has no permission at all gets no empty answer for an answer."""
+    inside.abandoned(inside.name("old"), inside.topic(records=3))
+    observation = Scene(login("nobody")).observe(policy(f"{inside.tag}*"), full=True)
+    assert not observation.snapshot.groups
+    assert not observation.snapshot.complete
+    assert "DESCRIBE on the cluster is denied" in "; ".join(observation.snapshot.incomplete)
+
+
+@pytest.mark.parametrize(("user", "minutes"), [("least", None), ("configs", 7 * 24 * 60)])
+def test_the_retention_of_offsets_is_an_optional_permission(login: Login, user: str, minutes: int | None) -> None:
+    """DESCRIBE_CONFIGS on the cluster shows it; without, it is unknown, and nothing else changes."""
+    client = login(user)
+    assert offsets_retention_minutes(client, seen(client), soon()) == minutes
+
+
+def test_a_mirror_target_needs_its_checkpoints(login: Login, inside: Maker) -> None:
+    """Without READ on them every group may be mirrored, and stays; with it only those that are."""
+    topic = inside.topic(records=3)
+    mirrored, other = (inside.abandoned(inside.name(what), topic) for what in ("mirrored", "other"))
+    inside.checkpoints(inside.topic(CHECKPOINTS), [mirrored])
+    tidy = policy(mirrored, other)
+    try:
+        observation, plan = Scene(login("least")).plan(tidy)
+        assert verdicts(observation, tidy) == dict.fromkeys((mirrored, other), reasons.MIRROR_MAKER)
+        assert plan.actions == ()
+        keep = observation.verdicts[tidy.key][other].keep
+        assert keep is not None
+        assert "checkpoints could not be read" in keep.message
+        scene = Scene(login("mirror"))
+        observation, plan = scene.plan(tidy)
+        assert verdicts(observation, tidy) == {mirrored: reasons.MIRROR_MAKER, other: "Match"}
+        assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeKind.DELETED]
+        assert mirrored in inside.groups()
+    finally:
+        inside.delete_topic(CHECKPOINTS)
+
+
+def test_the_least_permissions_suffice_on_the_oldest_brokers() -> None:
+    """And a missing one on the cluster is told there, too, in another way (Metadata before DescribeCluster)."""
+    users = {"least": LEAST, "no-cluster": LEAST[1:]}
+    security = Security(sasl="PLAIN", users=dict.fromkeys(users, PASSWORD), authorizer=True)
+    with KafkaCluster("2.5.1", security=security) as cluster:
+        maker = Maker(cluster.plaintext_bootstrap)
+        grant(maker, users)
+        group = maker.abandoned(maker.name("old"), maker.topic(records=3))
+        tidy = policy(group)
+        for user, deleted in (("no-cluster", False), ("least", True)):
+            client = connect(by_password(cluster, Mechanism.PLAIN, user))
+            scene = Scene(client)
+            observation, plan = scene.plan(tidy)
+            assert observation.snapshot.complete == deleted
+            assert (plan.refusal is None) == deleted
+            assert len(scene.apply(plan, observation)) == int(deleted)
+            assert (group in maker.groups()) != deleted
+            client.close()
+        maker.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "reason"),
+    [
+        pytest.param("no-topics", reasons.SNAPSHOT_INCOMPLETE, id="all-topics"),
+        pytest.param("one-topic-hidden", reasons.TOPICS_HIDDEN, id="the-group's-topic"),
+    ],
+)
+def test_a_group_whose_offsets_are_hidden_is_not_taken_for_one_without(
+    login: Login, inside: Maker, user: str, reason: str
+) -> None:
+    """It looks as if it had never committed: a policy for such groups must not get it."""
+    group, tidy = inside.name("old"), policy(f"{inside.tag}*", committed="None")
+    inside.abandoned(group, HIDDEN_TOPIC)
+    scene = Scene(login(user))
+    observation, plan = scene.plan(tidy)
+    assert verdicts(observation, tidy)[group] == "Match"
+    assert plan.actions == ()
+    assert plan.refusal is not None
+    assert plan.refusal.reason == reason
+    assert verdicts(Scene(login("least")).plan(tidy)[0], tidy)[group] == reasons.HAS_OFFSETS
+
+
+# What is documented is what is tested.
+
+
+def documented(language: str) -> str:
+    """The one block in that language."""
+    text = PERMISSIONS.read_text()
+    (block,) = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return str(block)
+
+
+def test_the_documented_commands_grant_the_least_permissions(guarded: KafkaCluster, inside: Maker) -> None:
+    """Kafka's own tool takes them as they are, and grants what the tests here use, no more and no less."""
+    user = AclBindingFilter(
+        ResourceType.ANY,
+        None,
+        ResourcePatternType.ANY,
+        "User:group-hygiene",
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    for line in documented("bash").splitlines():
+        script, *arguments = shlex.split(line)
+        assert script == "kafka-acls.sh"
+        where = arguments.index("--command-config")
+        del arguments[where : where + 2]
+        arguments[arguments.index("--bootstrap-server") + 1] = guarded.plaintext_bootstrap
+        done = guarded.tool("org.apache.kafka.tools.AclCommand", *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+    granted = inside.admin.describe_acls(user).result()
+    assert {(acl.restype, acl.name, acl.operation) for acl in granted} == set(LEAST)
+    inside.admin.delete_acls([user])[user].result()
+
+
+def test_the_documented_kafka_user_has_the_least_permissions() -> None:
+    """The same for Strimzi."""
+    kinds = {"cluster": CLUSTER, "topic": TOPIC, "group": GROUP}
+    operations = {"Describe": DESCRIBE, "Delete": DELETE}
+    acls = yaml.safe_load(documented("yaml"))["spec"]["authorization"]["acls"]
+    assert {
+        (kinds[acl["resource"]["type"]], acl["resource"].get("name", "kafka-cluster"), operations[operation])
+        for acl in acls
+        for operation in acl["operations"]
+    } == set(LEAST)
+
+
+# No secret anywhere.
+
+
+def test_no_secret_is_logged_or_shown(
+    guarded: KafkaCluster,
+    mutual: KafkaCluster,
+    inside: Maker,
+    tokens: TokenEndpoint,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Passwords, client secrets, tokens and keys: in no record at DEBUG, in no repr and in no error, right or wrong."""
+    certificate = by_certificate(mutual, mutual.authority)
+    assert certificate.tls is not None
+    assert certificate.tls.private_key is not None
+    good = [
+        *(by_password(guarded, mechanism) for mechanism in PASSWORDS),
+        by_token(guarded, tokens.url),
+        certificate,
+    ]
+    bad = [
+        *(by_password(guarded, mechanism, password=WRONG_LEAK) for mechanism in PASSWORDS),
+        by_token(guarded, tokens.url, WRONG_LEAK),
+        replace(certificate, bootstrap_servers=servers(guarded)),
+    ]
+    shown = [f"{settings!r} {settings} {settings.sasl} {settings.tls}" for settings in good + bad]
+    with everything_logged():
+        for settings in good:
+            client = connect(settings)
+            shown.append(f"{client!r} {vars(client)}")
+            list_groups(client, seen(client), soon())
+            client.close()
+        for settings in bad:
+            with pytest.raises(HygieneError) as caught:
+                connect(settings, timeout=2)
+            assert_clean(caught.value)
+            shown.append(f"{caught.value!r}")
+        logging.getLogger("anything").debug("debug is on")
+    assert "debug is on" in caplog.text
+    shown += [f"{record.getMessage()} {record.__dict__} {record.exc_text}" for record in caplog.records]
+    key_line = certificate.tls.private_key.reveal().splitlines()[1]
+    # The header that every unsecured token of the sandbox begins with, and what HTTP calls the secret.
+    token_start, basic = "eyJhbGciOi", "Basic "
+    for text in shown:
+        for leak in (LEAK, WRONG_LEAK, key_line, token_start, basic):
+            assert leak not in text
+
+
+@contextmanager
+def everything_logged() -> Iterator[None]:
+    """The root at DEBUG, as `--log-level debug` sets it, and every logger that has a level of its own.
+
+    But kafka-python's, which shows requests at DEBUG, passwords included: that its level stays is what keeps them in.
+    """
+    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] != "kafka"]
+    before = {name: logging.getLogger(name).level for name in ("", *names)}
+    for name in before:
+        logging.getLogger(name).setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
