@@ -113,12 +113,19 @@ class Maker:
 
     def simple_groups(self, commits: Mapping[str, Offsets]) -> None:
         """Many simple groups at once."""
-        requests = [ConsumerGroupTopicPartitions(group, _positions(offsets)) for group, offsets in commits.items()]
-        futures = [
-            future for request in requests for future in self.admin.alter_consumer_group_offsets([request]).values()
-        ]
-        failed = [place.error for future in futures for place in future.result().topic_partitions if place.error]
-        assert not failed
+        left = dict(commits)
+
+        def committed() -> bool:
+            # A new topic, and a new coordinator, are not known to every broker at once.
+            asked = [ConsumerGroupTopicPartitions(group, _positions(offsets)) for group, offsets in left.items()]
+            futures = [self.admin.alter_consumer_group_offsets([each]) for each in asked]
+            for answers in futures:
+                for group, future in answers.items():
+                    if not future.exception() and not any(place.error for place in future.result().topic_partitions):
+                        del left[group]
+            return not left
+
+        wait_for(committed)
 
     def pending(self, group: str, offsets: Offsets) -> Any:
         """A transaction that has sent offsets for the group and is neither committed nor aborted: its producer."""

@@ -32,7 +32,8 @@ from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneErro
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import offsets_retention_minutes, read_cluster
 from group_hygiene.kafka.groups import list_groups
-from group_hygiene.model import Cluster, OutcomeKind
+from group_hygiene.kafka.offsets import commit_offsets, committed_offsets, delete_offsets
+from group_hygiene.model import Cluster, Fault, OutcomeKind, Partition
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.oauth import TokenEndpoint
 from sandbox.kafka.tls import Authority
@@ -411,14 +412,40 @@ def test_a_run_goes_as_far_as_its_permissions(login: Login, inside: Maker, user:
 
 
 def test_a_group_that_is_denied_stays_alone(login: Login, inside: Maker) -> None:
-    """One group that we may not DESCRIBE says so; what else is due is deleted."""
-    groups = [inside.abandoned(inside.name("old"), inside.topic(records=3)) for _ in range(2)]
-    denied = inside.abandoned(f"{DENIED_GROUPS}{inside.name()}", inside.topic(records=3))
-    scene, tidy = Scene(login("one-group-denied")), policy(*groups, denied)
+    """Among many in one batch only the one that we may not DESCRIBE says so; what else is due is deleted."""
+    topic, client = inside.topic(records=3), login("one-group-denied")
+    groups = [inside.abandoned(inside.name("old"), topic) for _ in range(2)]
+    denied = inside.abandoned(f"{DENIED_GROUPS}{inside.name()}", topic)
+    many = {inside.name("many"): at(topic, number) for number in range(50)}
+    inside.simple_groups(many)
+    offsets = committed_offsets(client, dict.fromkeys([*many, denied]), soon())
+    fault = offsets.pop(denied)
+    assert isinstance(fault, Fault)
+    assert str(fault) == "GROUP_AUTHORIZATION_FAILED: needs DESCRIBE on the group"
+    assert offsets == many
+
+    scene, tidy = Scene(client), policy(*groups, denied)
     observation, plan = scene.plan(tidy)
     assert verdicts(observation, tidy) == dict.fromkeys(groups, "Match") | {denied: reasons.DENIED}
     outcomes = scene.apply(plan, observation)
     assert {(outcome.group, outcome.kind) for outcome in outcomes} == {(group, OutcomeKind.DELETED) for group in groups}
+
+
+def test_a_write_that_is_denied_says_what_it_needs(login: Login, inside: Maker) -> None:
+    """READ on the group and the topic, which deleting groups does not need."""
+    client, topic, place = login("least"), inside.topic(), Partition(HIDDEN_TOPIC, 0)
+    group = inside.simple(inside.name("simple"), at(topic, 1) | at(HIDDEN_TOPIC, 1))
+    answers = [
+        commit_offsets(client, group, at(HIDDEN_TOPIC, 2), soon())[place],
+        delete_offsets(client, group, [place], soon())[place],
+        delete_offsets(login("reader"), group, [place], soon())[place],
+    ]
+    assert [str(answer) for answer in answers] == [
+        "GROUP_AUTHORIZATION_FAILED: needs READ on the group",
+        "TOPIC_AUTHORIZATION_FAILED: needs READ on the topic",
+        "GROUP_AUTHORIZATION_FAILED: needs DELETE on the group",
+    ]
+    assert committed_offsets(client, {group: None}, soon()) == {group: at(topic, 1) | at(HIDDEN_TOPIC, 1)}
 
 
 def test_nobody_sees_nothing_and_deletes_nothing(login: Login, inside: Maker) -> None:
