@@ -42,7 +42,7 @@ imports: $(STAMP) ## check that imports go one way
 sandbox: $(STAMP) ## one real Kafka and one real API server in the foreground; source .sandbox/env in another shell
 	@$(BIN)/python -m sandbox up
 
-bench-scan: $(STAMP) ## time scans of 100,000 groups beside Java, franz-go and others, about 15 minutes (GROUPS= to change)
+bench-scan: $(STAMP) ## time scans of 100,000 groups beside Java, franz-go and others, about 15 minutes (make bench-scan GROUPS=2000)
 	@$(BIN)/python -m bench.scan --groups $(or $(GROUPS),100000)
 
 lock: ## pin all dependencies anew into requirements.lock
