@@ -42,6 +42,8 @@ def main() -> int:
     )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
+    # A shell starts what it puts into the background with SIGINT ignored; whoever sends one all the same means it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         for program in (JAVA, OPENSSL, KUBECTL):
             find(program)

@@ -216,7 +216,7 @@ _WIDEST = ["\N{GRINNING FACE}" * 255] * 64
     [
         pytest.param(a_policy({"match": {"groups": _WIDEST, "exclude": _WIDEST}}), id="policy"),
         pytest.param(
-            a_connection({"protect": _WIDEST, "bootstrapServers": ["a" * 250 + ":9092"] * 32}), id="connection"
+            a_connection({"protect": _WIDEST, "bootstrapServers": ["aaaa." * 49 + "aaaa:9092"] * 32}), id="connection"
         ),
     ],
 )
