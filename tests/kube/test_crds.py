@@ -72,7 +72,7 @@ def api(api_server: ApiServer) -> Iterator[CustomObjectsApi]:
 def _leave_nothing(api_server: ApiServer) -> Iterator[None]:
     """Other modules share the API server, and must not meet the examples there."""
     yield
-    api_server.kubectl("delete", "group-hygiene", "--all", "-n", "kafka")
+    api_server.kubectl("delete", "kafkaconnections,grouppolicies", "--all", "-n", "kafka")
 
 
 def accepted(api: CustomObjectsApi, candidate: Object) -> Object:
