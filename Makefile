@@ -5,11 +5,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(shell cat requirements.lock pyproject.toml | cksum | cut -d' ' -f1)
+# A test of the operator that needs a run of Spark: with those of the pipeline.
+WITH_SPARK := tests/e2e/test_evidence.py::test_the_idle_goes_and_who_commits_the_same_again_stays
 XDG_CACHE_HOME ?= $(HOME)/.cache
 export PIP_CACHE_DIR ?= $(XDG_CACHE_HOME)/kafka-group-hygiene/pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test check format format-check lint types imports sandbox bench-scan lock clean
+.PHONY: help demo test test-spark faults kill-ingest check format format-check lint types imports sandbox bench-scan bench-purge bench-pipeline lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -19,7 +21,19 @@ demo: $(STAMP) ## the main job on a real Kafka and a real API server, in a minut
 
 test: $(STAMP) ## all tests, on real parts
 	@$(BIN)/python -m sandbox prepare
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --ignore=tests/spark --deselect $(WITH_SPARK) $(PYTEST_ARGS)
+
+test-spark: $(STAMP) ## the tests of the pipeline, on a real Spark and real brokers, about 10 minutes
+	@$(BIN)/python -m sandbox prepare
+	@$(BIN)/python -m pytest tests/spark $(WITH_SPARK) $(PYTEST_ARGS)
+
+faults: $(STAMP) ## kill, freeze and cut off everything around a deletion, about 20 minutes (make faults FAULTS="--help")
+	@$(BIN)/python -m sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m faults $(FAULTS)
+
+kill-ingest: $(STAMP) ## kill -9 of the pipeline's ingest at 20 random points, about 10 minutes (make kill-ingest KILLS=5)
+	@$(BIN)/python -m sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m faults.ingest_kills --kills $(or $(KILLS),20)
 
 check: format-check lint types imports test ## what CI runs
 
@@ -34,7 +48,7 @@ lint: $(STAMP) ## lint
 	@$(BIN)/ruff check .
 
 types: $(STAMP) ## check the types, strictly
-	@$(BIN)/mypy operator/group_hygiene sandbox tests bench
+	@$(BIN)/mypy operator/group_hygiene sandbox tests bench faults
 
 imports: $(STAMP) ## check that imports go one way
 	@cd operator && ../$(BIN)/lint-imports --config ../.importlinter --no-cache > ../$(VENV)/imports.log || { cat ../$(VENV)/imports.log; exit 1; }
@@ -45,10 +59,17 @@ sandbox: $(STAMP) ## one real Kafka and one real API server in the foreground; s
 bench-scan: $(STAMP) ## time scans of 100,000 groups beside Java, franz-go and others, about 15 minutes (make bench-scan GROUPS=2000)
 	@$(BIN)/python -m bench.scan --groups $(or $(GROUPS),100000)
 
+bench-purge: $(STAMP) ## purge 50,000 groups: memory, ledger, and what another client feels, about 40 minutes (make bench-purge GROUPS=2000)
+	@$(BIN)/python -m sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m bench.purge --groups $(or $(GROUPS),50000) $(PURGE)
+
+bench-pipeline: $(STAMP) ## time the pipeline on 1,000,000 commits beside Spark's count and franz-go (make bench-pipeline RECORDS=100000)
+	@PYTHONPATH=operator:. $(BIN)/python -m bench.pipeline --records $(or $(RECORDS),1000000)
+
 lock: ## pin all dependencies anew into requirements.lock
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/pip install -q uv==0.13.8
-	$(VENV)/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra dev pyproject.toml -o requirements.lock
+	$(VENV)/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra dev --extra pipeline pyproject.toml -o requirements.lock
 
 clean: ## remove the virtual environment and what tools left (the cache outside the checkout stays)
 	rm -rf $(VENV) .sandbox build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis operator/*.egg-info

@@ -29,12 +29,12 @@ PARTITIONS = 10
 _LITTER_EVERY = 100
 _LIVE = 5
 _TOPICS = 20
-_OFFSET_TOPIC_SECONDS = 60.0
+_OFFSET_TOPIC_SECONDS = 300.0
 _CONNECTIONS_PER_BROKER = 12
 _COMMIT_VERSION = 8
 # COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: right after `__consumer_offsets` was made.
 _NOT_YET = frozenset({14, 15, 16})
-_NOT_YET_SECONDS = 60.0
+_NOT_YET_SECONDS = 300.0
 _WORDS = ("billing", "checkout", "clickstream-enricher", "search-indexer", "fraud", "mailer", "warehouse-loader")
 
 
@@ -96,6 +96,18 @@ def load(bootstrap: str, groups: int) -> tuple[Loaded, Members]:
     return Loaded(groups, groups * PARTITIONS, len(names), litter, litter * PARTITIONS), members
 
 
+def commit_more(bootstrap: str, groups: int, every: int) -> int:
+    """One of so many of the groups that `load` made commits one of its partitions once more: how many did."""
+    again = some_of(groups, every)
+    asyncio.run(_commit_all(_by_coordinator(bootstrap, again), len(again), partitions=1))
+    return len(again)
+
+
+def some_of(groups: int, every: int) -> list[str]:
+    """One of so many of the groups that `load` made."""
+    return [_name(number) for number in range(0, groups - _LIVE, every)]
+
+
 def make_topics(bootstrap: str) -> None:
     """The topics that the groups commit to."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
@@ -147,7 +159,7 @@ def _by_coordinator(bootstrap: str, names: list[str]) -> dict[str, list[str]]:
     return found
 
 
-async def _commit_all(by_coordinator: Mapping[str, list[str]], total: int) -> None:
+async def _commit_all(by_coordinator: Mapping[str, list[str]], total: int, partitions: int = PARTITIONS) -> None:
     done = [0]
     started = time.monotonic()
 
@@ -161,17 +173,18 @@ async def _commit_all(by_coordinator: Mapping[str, list[str]], total: int) -> No
     # The connections to one broker share one iterator.
     shared = [(address, iter(names)) for address, names in by_coordinator.items()]
     try:
-        await asyncio.gather(*(_commit_from(address, left, done) for address, left in shared * _CONNECTIONS_PER_BROKER))
+        workers = shared * _CONNECTIONS_PER_BROKER
+        await asyncio.gather(*(_commit_from(address, left, done, partitions) for address, left in workers))
     finally:
         reporting.cancel()
 
 
-async def _commit_from(address: str, names: Iterator[str], done: list[int]) -> None:
+async def _commit_from(address: str, names: Iterator[str], done: list[int], partitions: int) -> None:
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         for name in names:
-            request = _commit(name)
+            request = _commit(name, partitions)
             give_up = time.monotonic() + _NOT_YET_SECONDS
             while True:
                 writer.write(request)
@@ -190,13 +203,13 @@ async def _commit_from(address: str, names: Iterator[str], done: list[int]) -> N
         writer.close()
 
 
-def _commit(name: str) -> bytes:
+def _commit(name: str, count: int) -> bytes:
     number = int(name[-7:])
     topic_class = OffsetCommitRequest.OffsetCommitRequestTopic
     partition_class = topic_class.OffsetCommitRequestPartition
     partitions = [
         partition_class(partition_index=index, committed_offset=number * 10 + index, committed_metadata="")
-        for index in range(PARTITIONS)
+        for index in range(count)
     ]
     request = OffsetCommitRequest(
         group_id=name,

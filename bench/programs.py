@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bench.command import say
 from bench.errors import BenchError
 from bench.load import LITTER
 from sandbox.cache import cached, run_long
@@ -136,7 +137,17 @@ def _java_classes() -> Path:
 
 
 def _kadm() -> Path:
-    sources = [_HERE / "go" / name for name in ("main.go", "go.mod", "go.sum")]
+    return _go_program("kadm", Path())
+
+
+def raw_read() -> Path:
+    """The program that reads a topic with franz-go: see bench/go/rawread. Raises MissingPrerequisite."""
+    return _go_program("rawread", Path("rawread"))
+
+
+def _go_program(name: str, folder: Path) -> Path:
+    """Builds it, if that was not done yet; folder: in bench/go."""
+    sources = [_HERE / "go" / file for file in (folder / "main.go", "go.mod", "go.sum")]
 
     def build(into: Path) -> None:
         environment = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
@@ -147,12 +158,12 @@ def _kadm() -> Path:
             "-buildvcs=false",
             "-trimpath",
             "-o",
-            into / "kadm",
-            ".",
+            into / name,
+            f"./{folder}",
         ]
-        run_long("building the franz-go benchmark", Command(argv, Path("go.log"), environment, _HERE / "go"))
+        run_long(f"building the franz-go benchmark {name}", Command(argv, Path("go.log"), environment, _HERE / "go"))
 
-    return cached(f"bench-kadm-{_digest(*sources)}", build) / "kadm"
+    return cached(f"bench-{name}-{_digest(*sources)}", build) / name
 
 
 def _digest(*files: Path) -> str:
@@ -249,10 +260,10 @@ def take_turns(chosen: Sequence[Job], servers: str, runs: int) -> list[Measured]
     sessions: list[Session] = []
     try:
         for job in chosen:
-            _say(f"  {job}: first run")
+            say(f"  {job}: first run")
             sessions.append(Session(job, servers))
         for number in range(runs):
-            _say(f"  round {number + 1} of {runs}")
+            say(f"  round {number + 1} of {runs}")
             for session in reversed(sessions) if number % 2 else sessions:
                 session.run()
         return [session.close() for session in sessions]
@@ -270,7 +281,3 @@ def _peak_mb(pid: int) -> float:
         return int(found[1]) / 1024 if found else 0.0
     answer = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return int(answer.stdout or 0) / 1024
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

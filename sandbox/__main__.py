@@ -18,6 +18,7 @@ from sandbox.kafka.jars import VERSIONS
 from sandbox.kubernetes import ApiServer
 from sandbox.kubernetes.binaries import control_plane
 from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
+from sandbox.spark.jars import jars as spark_jars
 
 _ROOT = Path(__file__).parents[1]
 _EXAMPLES = """\
@@ -71,7 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "prepare",
         help="only download and build everything",
-        description=f"Download Kafka {', '.join(VERSIONS)} and build the Kubernetes API server into the cache.",
+        description=f"Download Kafka {', '.join(VERSIONS)} and what Spark needs, and build the Kubernetes API server, "
+        "into the cache.",
     )
     return parser
 
@@ -80,6 +82,7 @@ def _prepare() -> None:
     for version in VERSIONS:
         KafkaCluster(version).prepare()
     control_plane()
+    spark_jars()
 
 
 def _up(version: str, brokers: int) -> None:
@@ -116,7 +119,7 @@ def _install_crds(kubernetes: ApiServer) -> None:
     directory = _ROOT / "crds"
     if any(directory.glob("*.yaml")):
         kubernetes.kubectl("apply", "--server-side", "-f", str(directory))
-        kubernetes.kubectl("wait", "--for=condition=Established", "-f", str(directory), "--timeout=30s")
+        kubernetes.wait_established("-f", str(directory))
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ It makes litter and things that look like litter, lets the operator loose on bot
 
 import argparse
 import os
-import re
 import signal
 import sys
 import threading
@@ -15,8 +14,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
-from sandbox.demo_checks import TITLES, Story, check_groups, check_operator, reasons_in
+from sandbox.demo_checks import (
+    TITLES,
+    Story,
+    check_groups,
+    check_history,
+    check_kept,
+    check_operator,
+    check_restored,
+    reasons_in,
+)
 from sandbox.demo_clients import View
+from sandbox.demo_command import CommandLine
 from sandbox.demo_kubernetes import NAMESPACE, OPERATOR, POLICY, Kubernetes, wait_for
 from sandbox.demo_screen import Check, Screen, in_columns, shorten
 from sandbox.errors import SandboxError
@@ -27,7 +36,8 @@ from sandbox.litter import Kind, Shop, make_all
 from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
 
 _SWARM = "console-consumer-"
-_DRY_RUN_SECONDS, _ENFORCE_SECONDS = 40.0, 25.0
+_DRY_RUN_SECONDS, _MARK_SECONDS, _ENFORCE_SECONDS, _RUN_SECONDS = 120.0, 60.0, 90.0, 60.0
+_KEPT, _RESTORED = "old-billing", "batch-report-2023"
 
 
 def main() -> int:
@@ -106,16 +116,18 @@ class _Demo:
         self._dry_run(story, view)
         story.baseline = view.offsets(story.before)
         story.done = {client.name: client.done for client in shop.clients}
-        self._enforce(story, view)
+        command_line = CommandLine(shop.bootstrap)
+        self._enforce(story, view, command_line)
         # First, as the next check lets the clients go on, and the operator may have something new to say then.
         checks = check_operator(story, self._kubernetes)
-        rows = check_groups(story, shop, self._kubernetes)
+        rows = check_groups(story, shop)
         self._screen.heading("4  After: what became of each group, and whether those who need theirs still work")
         self._screen.table(TITLES, rows)
-        self._screen.heading("5  What the operator says, against what Kafka says")
+        restored = self._restore(story, view, shop, command_line)
+        self._screen.heading("6  What the operator says, against what Kafka says")
         self._screen.checks(checks)
         self._progress(f"all of it took {time.monotonic() - self._started:.0f} s")
-        return self._end([*(row.check for row in rows), *checks])
+        return self._end([*(row.check for row in rows), *restored, *checks])
 
     def _show_before(self, story: Story) -> None:
         screen, states = self._screen, {group: seen.state for group, seen in story.before.items()}
@@ -132,14 +144,15 @@ class _Demo:
     def _dry_run(self, story: Story, view: View) -> None:
         screen, kubernetes = self._screen, self._kubernetes
         self._progress("applied examples/demo/; waiting until the operator has seen the groups unchanged for 3 s")
-        litter = [group for kind in story.kinds if kind.abandoned for group in kind.groups]
+        litter = [group for kind in story.kinds if kind.looks_abandoned for group in kind.groups]
         expected = {
             POLICY: len(litter),
             "console-litter": sum(group.startswith(_SWARM) for group in litter),
             "report-unused": sum(not group.startswith(_SWARM) for group in litter),
         }
         self._wait(
-            lambda: all(_matched(kubernetes, name) >= count for name, count in expected.items()), _DRY_RUN_SECONDS
+            lambda: all(_count(kubernetes, name, "matched") >= count for name, count in expected.items()),
+            _DRY_RUN_SECONDS,
         )
         story.dry = frozenset(view.states())
         screen.heading("2  Dry run: what would be deleted, and why the rest stays")
@@ -157,27 +170,48 @@ class _Demo:
             *in_columns([(", ".join(groups), reason, message) for (reason, message), groups in sorted(kept.items())]),
         )
 
-    def _enforce(self, story: Story, view: View) -> None:
+    def _enforce(self, story: Story, view: View, command_line: CommandLine) -> None:
         screen, kubernetes = self._screen, self._kubernetes
-        screen.heading("3  Enforce: one word in one object, as a commit would change it")
+        looks_abandoned = [group for kind in story.kinds if kind.looks_abandoned for group in kind.groups]
+        screen.heading("3  Enforce: one word in one object, as a commit would change it; and somebody speaks up")
         screen.command(kubernetes.enforce())
-        self._progress("waiting for the run that deletes and the one after it")
+        self._progress("waiting for the marks")
+        self._wait(lambda: _count(kubernetes, POLICY, "marked") >= len(looks_abandoned), _MARK_SECONDS)
+        screen.command(*kubernetes.look("kgp"))
+        screen.command(*kubernetes.describe())
+        screen.command(command_line.address())
+        screen.command(*command_line.run("keep", _KEPT, "--for", "30d", "--why", "invoices until the year ends"))
+        self._progress("waiting until the grace period of 8 s is over, for the run that deletes and the one after it")
         self._wait(lambda: self._settled(len(story.before)), _ENFORCE_SECONDS)
-        story.after = view.groups()
+        story.after, story.ledger = view.groups(), view.ledger()
         entries = reasons_in(kubernetes.objects())
         story.reasons = {group: entry["reason"] for group, entry in entries.items() if "reason" in entry}
         screen.command(*kubernetes.look("kconn"))
         screen.command(*kubernetes.look("kgp"))
         screen.command(*kubernetes.describe())
 
+    def _restore(self, story: Story, view: View, shop: Shop, command_line: CommandLine) -> list[Check]:
+        screen, kubernetes = self._screen, self._kubernetes
+        screen.heading("5  Restore: somebody needs one of them after all")
+        screen.command(*command_line.run("restore", _RESTORED))
+        checks = check_restored(story, _RESTORED, view, shop)
+        command, history = command_line.run("history", _RESTORED)
+        screen.command(command, history)
+        checks.append(check_history(_RESTORED, history))
+        self._progress("waiting for the operator's next look at it")
+        self._wait(lambda: kubernetes.kept("Reappeared") > 0, _RUN_SECONDS)
+        checks.append(check_kept(_RESTORED, kubernetes))
+        screen.checks(checks)
+        return checks
+
     def _settled(self, groups: int) -> bool:
-        """Whether the run after the deletion is over: nothing matches any more, and the groups were counted anew."""
+        """Whether the run after the deletion is over: nothing is due any more, and the groups were counted anew."""
         objects = self._kubernetes.objects()
         statuses = {name: obj.get("status") or {} for name, obj in objects.items()}
         deleted = statuses[POLICY].get("totals", {}).get("deleted", 0)
-        matched = [status.get("groups", {}).get("matched", 0) for status in statuses.values()]
+        left = [statuses[name].get("groups", {}).get("matched", 0) for name in (POLICY, "console-litter")]
         recounted = statuses["main"].get("groups", {}).get("total", 0) + deleted == groups
-        return bool(deleted) and not any(matched) and recounted
+        return bool(deleted) and not any(left) and recounted
 
     def _end(self, checks: list[Check]) -> bool:
         if self._keep:
@@ -193,12 +227,12 @@ class _Demo:
 
     def _explain(self) -> None:
         """How to look around."""
-        port = re.search(r"on port (\d+)", self._kubernetes.operator_log())
+        url = self._kubernetes.metrics_url()
         lines = [
             f"export KUBECONFIG={self._api.kubeconfig}",
             f"kubectl get kconn,kgp -n {NAMESPACE}",
             f"kubectl describe kgp {POLICY} -n {NAMESPACE}",
-            *([f"curl http://127.0.0.1:{port[1]}/metrics"] if port else []),
+            *([f"curl {url}"] if url else []),
         ]
         self._screen.heading("Everything stays up until Ctrl-C. In another terminal:")
         for line in lines:
@@ -228,8 +262,8 @@ class _Demo:
         print(f"[{time.monotonic() - self._started:3.0f} s] {text} ...", file=sys.stderr, flush=True)
 
 
-def _matched(kubernetes: Kubernetes, policy: str) -> int:
-    return int(kubernetes.status(policy).get("groups", {}).get("matched", 0))
+def _count(kubernetes: Kubernetes, policy: str, what: str) -> int:
+    return int(kubernetes.status(policy).get("groups", {}).get(what, 0))
 
 
 def _wait_for_all(*futures: Future[Any]) -> None:

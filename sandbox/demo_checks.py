@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandbox.demo_clients import Position, Seen
+from sandbox.demo_clients import Ledger, Position, Seen, View
 from sandbox.demo_kubernetes import POLICY, Kubernetes
 from sandbox.demo_screen import Check, Row
 from sandbox.litter import Kind, Shop, come_back
@@ -24,7 +24,7 @@ class Story:
 
     before: as Kafka showed the groups before the operator had a policy; dry: their names at the end of the dry run.
     baseline: committed offsets, and done: what each client had done, just before mode Enforce. after: at the end.
-    reasons: group -> why the operator keeps it, from status.sample.
+    reasons: group -> why the operator keeps it, from status.sample. ledger: as it was at the end.
     """
 
     kinds: Sequence[Kind]
@@ -34,6 +34,7 @@ class Story:
     done: Mapping[str, int] = field(default_factory=dict)
     after: Mapping[str, Seen] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
 
     @property
     def gone(self) -> frozenset[str]:
@@ -47,16 +48,15 @@ def reasons_in(objects: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[st
     return {entry["group"]: entry for sample in samples for entry in sample}
 
 
-def check_groups(story: Story, shop: Shop, kubernetes: Kubernetes) -> list[Row]:
+def check_groups(story: Story, shop: Shop) -> list[Row]:
     """One row per kind: litter is gone; what is needed is there, untouched, and its client works."""
-    backups = kubernetes.backups()
     # At last, something happens in the topic where nothing happened.
     shop.produce(["fire-alarms"], 1)
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(lambda kind: _row(story, kind, shop, kind.groups[0] in backups), story.kinds))
+        return list(pool.map(lambda kind: _row(story, kind, shop), story.kinds))
 
 
-def _row(story: Story, kind: Kind, shop: Shop, deleted: bool) -> Row:
+def _row(story: Story, kind: Kind, shop: Shop) -> Row:
     group = kind.groups[0]
     before, after = story.before[group], story.after.get(group)
     waiting = f", lag {before.waiting}" if before.waiting and before.state == "Empty" else ""
@@ -66,7 +66,7 @@ def _row(story: Story, kind: Kind, shop: Shop, deleted: bool) -> Row:
         detail = f"{len(left)} still there" if left else ""
         end = after.state if after else "deleted"
         return Row(Check(f"{kind.name} is gone", detail), (kind.name, kind.what, start, end, "unused"))
-    problems = [] if not deleted else ["the operator deleted it"]
+    problems = ["the operator deleted it"] if group in story.ledger.deleted else []
     problems += _offset_problems(story, kind)
     works, how = _works(story, kind, shop)
     if not works:
@@ -93,7 +93,7 @@ def _works(story: Story, kind: Kind, shop: Shop) -> tuple[bool, str]:
     """Whether its client did something since Enforce, or comes back to where it stopped; and that in words."""
     group = kind.groups[0]
     if kind.client is not None:
-        if kind.client.wait_for(story.done[kind.client.name] + 1, 10):
+        if kind.client.wait_for(story.done[kind.client.name] + 1):
             return True, "reads" if story.before[group].state == "Stable" else "commits"
         return False, f"its client stopped working: {kind.client.error or 'nothing done'}"
     ((topic, _), committed), *_ = story.baseline[group].items()
@@ -118,7 +118,7 @@ def check_operator(story: Story, kubernetes: Kubernetes) -> list[Check]:
             (objects["main"].get("status") or {}).get("groups", {}).get("total"),
             len(story.after),
         ),
-        _backups(story, kubernetes),
+        _backups(story),
         _event(kubernetes, len(gone)),
         _conditions(objects),
         _objects_untouched(objects),
@@ -144,16 +144,33 @@ def _dry_run(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> Check:
     return Check("the dry run deleted nothing", detail)
 
 
-def _backups(story: Story, kubernetes: Kubernetes) -> Check:
-    backups = kubernetes.backups()
-    wrong = [group for group in sorted(story.gone) if not _covers(backups.get(group, {}), story.before[group].offsets)]
-    claim = "before it deleted a group, the operator wrote that group's committed offsets to its log"
+def _backups(story: Story) -> Check:
+    backups = story.ledger.backups
+    wrong = [group for group in sorted(story.gone) if backups.get(group) != story.before[group].offsets]
+    claim = f"the ledger topic holds a backup of each of the {len(story.gone)} groups, with exactly the offsets it had"
     return Check(claim, f"missing or wrong for {', '.join(wrong)}" if wrong else "")
 
 
-def _covers(backup: Mapping[Position, int], offsets: Mapping[Position, int]) -> bool:
-    """Whether it has the same partitions, and no offset is older."""
-    return backup.keys() == offsets.keys() and all(backup[position] >= at for position, at in offsets.items())
+def check_restored(story: Story, group: str, view: View, shop: Shop) -> list[Check]:
+    """Whether a deleted group has just what it had, says Kafka, and its consumer goes on with it."""
+    before, now = story.before[group].offsets, view.offsets([group])[group]
+    offsets = ", ".join(f"{topic}-{number} at {at}" for (topic, number), at in sorted(before.items()))
+    ((topic, _), committed), *_ = before.items()
+    return [
+        _same(f"{group} has exactly the offsets that it had before: {offsets}", now, before),
+        Check("a consumer of that group goes on where it was", come_back(shop, group, topic, committed) or ""),
+    ]
+
+
+def check_kept(group: str, kubernetes: Kubernetes) -> Check:
+    claim = f"the operator won't delete {group} once more: it counts one group as Reappeared"
+    return _same(claim, kubernetes.kept("Reappeared"), 1)
+
+
+def check_history(group: str, lines: Sequence[str]) -> Check:
+    untold = [what for what in ("Marked", "Deleted", "Restored") if not any(f" {what} " in line for line in lines)]
+    detail = f"no line tells {', '.join(untold)}" if untold else ""
+    return Check(f"the history of {group} tells of its mark, its deletion and its return", detail)
 
 
 def _event(kubernetes: Kubernetes, gone: int) -> Check:

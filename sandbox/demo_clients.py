@@ -3,21 +3,24 @@
 What each group is and why it looks the way it does is in `sandbox.litter`.
 """
 
+import json
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sandbox.errors import SandboxError
 
-TIMEOUT = 20.0
+TIMEOUT = 90.0
 # librdkafka writes to stderr by itself, for example when the cluster is stopped at the end.
 QUIET = {"log_level": 0}
 
 Position = tuple[str, int]
+LEDGER = "__group_hygiene"
 Work = Generator[int, None, None]
 
 
@@ -84,11 +87,20 @@ class Seen:
     waiting: int
 
 
+@dataclass(frozen=True)
+class Ledger:
+    """What the operator wrote down. backups: group -> partition -> offset, of the whole ones; deleted: groups."""
+
+    backups: Mapping[str, Mapping[Position, int]] = field(default_factory=dict)
+    deleted: frozenset[str] = frozenset()
+
+
 class View:
     """What Kafka itself says about its groups, asked with another library than the operator's."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._admin: Any = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+        self._settings = {"bootstrap.servers": bootstrap, **QUIET}
+        self._admin: Any = AdminClient(self._settings)
 
     def states(self) -> dict[str, str]:
         """Group -> state, of all groups."""
@@ -116,6 +128,52 @@ class View:
             group: Seen(state, offsets[group], sum(max(0, ends[p] - at) for p, at in offsets[group].items()))
             for group, state in states.items()
         }
+
+    def ledger(self) -> Ledger:
+        """The ledger, read as any program could: a compacted topic whose keys and values are JSON."""
+        found: dict[tuple[str, str], list[Any]] = {}
+        deleted: set[str] = set()
+        for (kind, *key), value in self._records(LEDGER):
+            if kind == "outcome" and value["what"] == "Deleted":
+                deleted.add(key[0])
+            elif kind == "backup":
+                group, deletion, _part = key
+                found.setdefault((group, deletion), []).append(value)
+        backups = {
+            group: {
+                (topic, number): offset
+                for part in parts
+                for topic, rows in part["offsets"].items()
+                for number, offset, *_ in rows
+            }
+            for (group, _), parts in found.items()
+            if len(parts) == parts[0]["parts"]
+        }
+        return Ledger(backups, frozenset(deleted))
+
+    def _records(self, topic: str) -> Iterable[tuple[list[str], Any]]:
+        """Key and value of each record of the topic's one partition that was committed and is no tombstone."""
+        settings = {
+            "group.id": "reads-only",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+        consumer: Any = Consumer(self._settings | settings)
+        try:
+            consumer.assign([TopicPartition(topic, 0, 0)])
+            deadline = time.monotonic() + TIMEOUT
+            while time.monotonic() < deadline:
+                message = consumer.poll(0.2)
+                if message is None:
+                    continue
+                if message.error() is not None:
+                    # The end; or there is no such topic, and nothing in it.
+                    return
+                if message.value() is not None:
+                    yield json.loads(message.key()), json.loads(message.value())
+        finally:
+            consumer.close()
 
     def _ends(self, positions: Iterable[Position]) -> dict[Position, int]:
         wanted = {TopicPartition(*position): OffsetSpec.latest() for position in positions}

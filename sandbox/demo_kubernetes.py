@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.request import ProxyHandler, build_opener
 
 from sandbox.demo_screen import in_columns
 from sandbox.errors import SandboxError
@@ -22,10 +23,11 @@ POLICY = "everything-unused"
 OPERATOR = f"{shlex.quote(sys.executable)} -m group_hygiene.cli"
 
 _PLACEHOLDER = "my-cluster-kafka-bootstrap.kafka:9092"
-_OPTIONS = ("operator", "--health-port", "0", "--allow-delete-without-backup")
+# A lease that is not lost when this machine is busy.
+_OPTIONS = ("operator", "--health-port", "0", "--lease-duration", "180")
 _ACCOUNT = "group-hygiene"
 _STOP_SECONDS = 20.0
-_BACKUP = re.compile(r"group_hygiene\.backup: (\{.*\})$", re.MULTILINE)
+_KEPT = r'^group_hygiene_groups_kept{{[^}}]*policy="{policy}",reason="{reason}"}} (\S+)'
 
 
 class Kubernetes:
@@ -39,7 +41,7 @@ class Kubernetes:
     def install(self) -> None:
         """What a user does: install the kinds and the operator, and have a namespace for Kafka's objects."""
         self._api.kubectl("apply", "-f", str(ROOT / "crds"))
-        self._api.kubectl("wait", "--for=condition=Established", "-f", str(ROOT / "crds"), "--timeout=30s")
+        self._api.wait_established("-f", str(ROOT / "crds"))
         self._api.kubectl("apply", "-k", str(ROOT / "deploy"))
         self._api.kubectl("create", "namespace", NAMESPACE)
 
@@ -47,13 +49,13 @@ class Kubernetes:
         """Run the operator as a process, with the rights of the ServiceAccount of deploy/ and no others."""
         kubeconfig = self._api.kubeconfig_for_service_account(_ACCOUNT, _ACCOUNT)
         # The API server learns of new roles, and begins to serve new kinds, a moment after they are stored.
-        question = ("get", "kconn,kgp", "-A", f"--kubeconfig={kubeconfig}")
-        wait_for(lambda: self._api.kubectl(*question, check=False).returncode == 0, 15)
+        question = ("get", "kconn,kgp,kgr", "-A", f"--kubeconfig={kubeconfig}")
+        wait_for(lambda: self._api.kubectl(*question, check=False).returncode == 0, 120)
         self._keeper = Keeper()
         environment = {"KUBECONFIG": str(kubeconfig), "NO_PROXY": f"127.0.0.1,{os.environ.get('NO_PROXY', '')}"}
         program = Command([*shlex.split(command), *_OPTIONS], self._keeper.scratch / "operator.log", environment)
         self._operator = self._keeper.start("operator", program)
-        if not wait_for(lambda: "watching" in self.operator_log(), 30):
+        if not wait_for(lambda: "watching" in self.operator_log(), 120):
             raise SandboxError(f"the operator did not start; its log:\n{self._operator.log_tail()}")
 
     def stop(self) -> None:
@@ -118,10 +120,21 @@ class Kubernetes:
             return ""
         return self._operator.log.read_text(errors="replace")
 
-    def backups(self) -> dict[str, dict[tuple[str, int], int]]:
-        """Group -> partition -> committed offset, from the lines that the operator logs before it deletes."""
-        rows = [json.loads(line) for line in _BACKUP.findall(self.operator_log())]
-        return {row["group"]: {(topic, number): at for topic, number, at, *_ in row["offsets"]} for row in rows}
+    def metrics_url(self) -> str | None:
+        """Where the operator's metrics are, as its log says."""
+        port = re.search(r"on port (\d+)", self.operator_log())
+        return f"http://127.0.0.1:{port[1]}/metrics" if port else None
+
+    def kept(self, reason: str) -> int:
+        """How many groups the policy keeps for that reason, by the metrics: a status may tell it minutes later."""
+        url = self.metrics_url()
+        if url is None:
+            return 0
+        # Not by way of a proxy that the environment names.
+        with build_opener(ProxyHandler({})).open(url, timeout=60) as answer:
+            text = answer.read().decode()
+        found = re.search(_KEPT.format(policy=POLICY, reason=reason), text, re.MULTILINE)
+        return int(float(found[1])) if found else 0
 
     def _lines(self, *arguments: str) -> list[str]:
         return self._api.kubectl(*arguments, "-n", NAMESPACE).stdout.splitlines()

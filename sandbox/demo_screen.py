@@ -56,7 +56,7 @@ class Screen:
     def lines(self, *lines: str) -> None:
         """Lines, each cut where it is too long."""
         for line in lines:
-            print(self._cut(f"   {line}"))
+            print(self._cut(f"   {line}".rstrip()))
 
     def command(self, command: str, output: Iterable[str] = ()) -> None:
         """A command as one would type it, and what it says; long lines are cut."""

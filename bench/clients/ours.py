@@ -1,4 +1,4 @@
-"""The operator's own calls: `steady` is what every scan costs, `full` reads all that the cluster holds."""
+"""The operator's own calls: `steady` is a part of every scan, `full` reads all that the cluster holds."""
 
 import argparse
 from collections.abc import Mapping
@@ -20,7 +20,10 @@ _SECONDS = 300.0
 
 
 def steady(client: Client, patterns: Patterns) -> Counts:
-    """A scan: the lists with what no policy asks for filtered out at the broker, then the offsets of what matches."""
+    """The lists with what no policy asks for filtered out at the broker, then the offsets of what matches.
+
+    A scan also reads topics, ends and checkpoints.
+    """
     deadline = Deadline(_SECONDS)
     cluster = _sound(read_cluster(client, deadline))
     states, types = [GroupState.EMPTY], [GroupType.CLASSIC, GroupType.CONSUMER]

@@ -1,22 +1,31 @@
 """Whether one group stays: an ordered chain of pure functions `(policy, group, evidence, now) -> Keep or None`.
 
 The chain runs from "somebody said hands off" over "it is not what the policy looks for" to "it may be in use", and the
-first Keep decides. Missing evidence keeps. Three answers also say what to read next (OffsetsNotRead, TopicsNotRead,
-LagNotRead): `reconcile.observe` reads just that, for just these groups, and judges again, so that a scan costs what its
-policies ask and nothing else.
+first Keep decides. Missing evidence keeps. Four answers also say what to read next (EvidenceNotRead, OffsetsNotRead,
+TopicsNotRead, LagNotRead): `reconcile.observe` reads just that, for just these groups, and judges again, so that a scan
+costs what its policies ask and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from group_hygiene import reasons
-from group_hygiene.model import Evidence, Fault, Group, GroupState, GroupType, Keep, Verdict
+from group_hygiene.model import (
+    NO_SUCH_TOPIC,
+    Activity,
+    Evidence,
+    Fault,
+    Group,
+    GroupState,
+    GroupType,
+    Keep,
+    Verdict,
+)
 from group_hygiene.policy import Action, Policy, Topics, Unprotect, format_duration
 
 OWN_PREFIX = "__group_hygiene"
-_NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PARTITION"
 
 Check = Callable[[Policy, Group, Evidence, datetime], Keep | None]
 
@@ -42,6 +51,34 @@ def protected(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
     if evidence.protected_by is not None:
         return Keep(reasons.PROTECTED, f"the connection protects {evidence.protected_by!r}")
     return None
+
+
+def kept_on_request(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """Somebody asked for time. An Alert policy changes nothing, so it still reports the group."""
+    request = evidence.keep_request
+    if policy.action is not Action.DELETE or request is None or request.until <= now:
+        return None
+    why = f": {request.why}" if request.why else ""
+    return Keep(reasons.KEPT_ON_REQUEST, f"{request.by} asked to keep it until {_time(request.until)}{why}")
+
+
+def record_unreadable(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """What can't be read may have been a request to keep it, a mark, or a deletion that came to no end."""
+    if policy.action is Action.DELETE and evidence.damaged is not None:
+        return Keep(reasons.RECORD_UNREADABLE, f"a record about it in the ledger can't be read: {evidence.damaged}")
+    return None
+
+
+def reappeared(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """Whoever made it again needs it; and a broker can bring back what it had deleted."""
+    deleted = evidence.deleted
+    if policy.action is not Action.DELETE or deleted is None or deleted.until <= now:
+        return None
+    return Keep(
+        reasons.REAPPEARED,
+        f"deleted by policy {deleted.policy} at {_time(deleted.at)}, and there again: kept until "
+        f"{_time(deleted.until)}",
+    )
 
 
 def claimed(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
@@ -113,7 +150,8 @@ def dead(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Kee
 
 def not_empty(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """Only an Empty group can be abandoned."""
-    asks = policy.action is Action.DELETE or policy.when.unchanged_for is not None
+    when = policy.when
+    asks = policy.action is Action.DELETE or when.unchanged_for is not None or when.asks_evidence
     if asks and group.state is not GroupState.EMPTY:
         return Keep(reasons.NOT_EMPTY, f"its state is {group.state}")
     return None
@@ -128,10 +166,73 @@ def simple(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> K
     return None
 
 
+def evidence_known(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """Only the offsets log tells when a group last committed: tables that are old, or of another log, say nothing."""
+    if not policy.when.asks_evidence:
+        return None
+    activity = evidence.activity
+    if activity is None:
+        return Keep(reasons.EVIDENCE_NOT_READ, "what the pipeline's tables say of it was not read")
+    if isinstance(activity, Fault):
+        return Keep(activity.code, activity.message)
+    if activity.type is not group.type or (
+        activity.type is GroupType.CLASSIC and activity.protocol_type != group.protocol_type
+    ):
+        return Keep(
+            reasons.EVIDENCE_MISSING,
+            f"the tables know it as {_kind(activity.type, activity.protocol_type)}, and it is "
+            f"{_kind(group.type, group.protocol_type)}: it changed since, or its beginnings are not in the log",
+        )
+    if activity.state in ("Active", "Gone"):
+        said = "had members" if activity.state == "Active" else "was gone"
+        return Keep(reasons.EVIDENCE_MISSING, f"it {said} when the log was read at {_time(activity.read_at)}")
+    return None
+
+
+def idle(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """Nobody may have committed, in vain or not, or been a member for that long."""
+    wanted, activity = policy.when.idle_for, evidence.activity
+    if wanted is None or not isinstance(activity, Activity):
+        return None
+    since = activity.idle_since
+    if since is None:
+        what = "a commit" if activity.simple else "when its last member left"
+        return Keep(reasons.EVIDENCE_MISSING, f"the log does not tell {what}, so it may be in use")
+    if now - since >= wanted:
+        return None
+    due = since + wanted + _delay(policy)
+    end = None if evidence.retention is None else activity.last_expiry(evidence.retention)
+    if end is not None and due > end:
+        return _expires_first("idleFor", due, end)
+    so_far = format_duration(_seconds(max(timedelta(), now - since)))
+    return Keep(reasons.TOO_RECENT, f"idle since {_time(since)}, for {so_far} of {format_duration(wanted)}")
+
+
+def expires(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """`expiresWithin` looks for groups whose offsets Kafka will soon drop, whether somebody needs them or not."""
+    within, activity = policy.when.expires_within, evidence.activity
+    if within is None or not isinstance(activity, Activity):
+        return None
+    if evidence.retention is None:
+        return Keep(
+            reasons.EVIDENCE_MISSING,
+            "offsets.retention.minutes of the brokers could not be read: needs DESCRIBE_CONFIGS on the cluster",
+        )
+    at = activity.first_expiry(evidence.retention)
+    if at is None:
+        what = "when its last member left" if activity.oldest_commit is not None else "a commit"
+        return Keep(reasons.EVIDENCE_MISSING, f"the log does not tell {what}, so nobody knows when its offsets expire")
+    if at - now > within:
+        return Keep(reasons.EXPIRES_LATER, f"the first of its offsets expire at {_time(at)}")
+    return None
+
+
 def offsets_known(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """What a policy asks of the committed offsets must have been read, and read whole."""
     when = policy.when
-    if not when.committed_none and when.topics is None and when.unchanged_for is None:
+    asks = when.committed_none or when.topics is not None or when.unchanged_for is not None
+    # What is to be deleted is compared with what it was at the last look.
+    if not asks and not (when.idle_for is not None and (policy.action is Action.DELETE or _outside(evidence))):
         return None
     if evidence.offsets is None:
         return Keep(reasons.OFFSETS_NOT_READ, "its committed offsets were not read")
@@ -178,6 +279,11 @@ def unchanged(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
         )
     seen = evidence.unchanged
     if seen is None or seen.observed < wanted:
+        if seen is not None and evidence.retention is not None:
+            # It was Empty at `since` at the latest, so whatever clock Kafka takes runs since then or longer.
+            due, end = seen.since + wanted + _delay(policy), seen.since + evidence.retention
+            if due > end:
+                return _expires_first("unchangedFor", due, end)
         so_far = format_duration(seen.observed) if seen else "0s"
         return Keep(reasons.TOO_RECENT, f"seen unchanged for {so_far} of {format_duration(wanted)}")
     return None
@@ -185,10 +291,15 @@ def unchanged(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
 
 def caught_up(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """A live consumer of a silent topic commits once and then never (librdkafka): only unread records tell."""
-    offsets = evidence.offsets
+    offsets, when = evidence.offsets, policy.when
+    outside = when.idle_for is not None and _outside(evidence)
     # Offsets of deleted topics only: no consumer can be reading them, and there is no end to compare with.
-    if policy.when.unchanged_for is None or not offsets or policy.when.topics is Topics.ALL_DELETED:
+    if when.topics is Topics.ALL_DELETED or (when.unchanged_for is None and not outside):
         return None
+    if not offsets:
+        if not outside:
+            return None
+        return Keep(reasons.NO_OFFSETS, "has no committed offsets, so nothing tells whether records wait for it")
     lag = evidence.lag
     if lag is None:
         return Keep(reasons.LAG_NOT_READ, "whether records wait for it was not read")
@@ -197,15 +308,53 @@ def caught_up(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
     if any(not isinstance(behind, Fault) and behind > 0 for behind in lag.values()):
         return None
     # A deleted topic has no end to compare with: no failure, and nothing that somebody could mend.
-    faults = [fault for fault in lag.values() if isinstance(fault, Fault) and fault.code != _NO_SUCH_TOPIC]
+    faults = [fault for fault in lag.values() if isinstance(fault, Fault) and fault.code != NO_SUCH_TOPIC]
     if faults:
         return Keep(reasons.LAG_UNKNOWN, f"whether records wait for it could not be read: {faults[0]}")
     return Keep(reasons.CAUGHT_UP, "no records wait for it: a consumer of a silent topic looks just like this")
 
 
+def _outside(evidence: Evidence) -> bool:
+    """Whether clients commit without being members: they stay unseen on a silent topic, and need not commit again.
+
+    A group that somebody joined once keeps its protocol type, so commits after it became Empty tell.
+    """
+    activity = evidence.activity
+    if not isinstance(activity, Activity) or activity.last_commit is None:
+        return False
+    return activity.simple or (activity.empty_since is not None and activity.last_commit > activity.empty_since)
+
+
+def _delay(policy: Policy) -> timedelta:
+    """How long after it begins to match a group is acted on at the latest."""
+    return policy.interval + (policy.grace_period if policy.action is Action.DELETE else timedelta())
+
+
+def _expires_first(field: str, due: datetime, end: datetime) -> Keep:
+    return Keep(
+        reasons.EXPIRES_FIRST,
+        f"Kafka drops its offsets by {_time(end)}, before {field} and what comes after it are over at {_time(due)}",
+    )
+
+
+def _seconds(value: timedelta) -> timedelta:
+    return timedelta(seconds=value // timedelta(seconds=1))
+
+
+def _kind(type_: GroupType, protocol_type: str) -> str:
+    return f"{type_} ({protocol_type or 'simple'})" if type_ is GroupType.CLASSIC else str(type_)
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+
+
 CHECKS: tuple[Check, ...] = (
     own_group,
     protected,
+    kept_on_request,
+    record_unreadable,
+    reappeared,
     claimed,
     connect,
     streams,
@@ -214,6 +363,9 @@ CHECKS: tuple[Check, ...] = (
     dead,
     not_empty,
     simple,
+    evidence_known,
+    idle,
+    expires,
     offsets_known,
     committed,
     topics_deleted,

@@ -5,16 +5,55 @@ No I/O: Secrets are read by the function that the caller hands in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from group_hygiene.errors import SpecError
-from group_hygiene.policy import Limits, Patterns, parse_duration, parse_limits
+from group_hygiene import reasons
+from group_hygiene.access import Access, Grant, Right, parse_access
+from group_hygiene.errors import SecretProblem, SpecError
+from group_hygiene.policy import (
+    Limits,
+    Patterns,
+    Policy,
+    parse_duration,
+    parse_limits,
+    parse_mapping,
+    parse_whole,
+)
 
 _TIMEOUT_MIN, _TIMEOUT_MAX = timedelta(seconds=1), timedelta(minutes=10)
+_MAX_AGE, _MAX_AGE_MIN, _MAX_AGE_MAX = timedelta(hours=1), timedelta(seconds=1), timedelta(hours=720)
+
+# Neither credentials nor a query belong into an address that everybody may read; the @ of Azure's is no login.
+_ACTIVITY_URI = re.compile(r"(s3a?|gs|az|abfss?)://[^\s?#]+|(file://)?/[^\s?#]*")
+# What a Secret may say of how to reach an object store, by the names that AWS, Google and Azure gave them. Others would
+# make the operator use files or identities of its own.
+STORAGE_OPTIONS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_ALLOW_HTTP",
+    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "AZURE_STORAGE_ACCOUNT_NAME",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_CLIENT_ID",
+    "AZURE_STORAGE_CLIENT_SECRET",
+    "AZURE_STORAGE_TENANT_ID",
+)
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+# Kafka's own, and the two names that no topic can have.
+_NO_LEDGER = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata", ".", ".."}
+)
 
 
 class Mechanism(StrEnum):
@@ -50,6 +89,8 @@ class SecretRef(NamedTuple):
 
 
 ReadSecret = Callable[[SecretRef], str]
+# Of a Secret by its name: the texts under those of the given keys that it has.
+ReadSecretTexts = Callable[[str, Collection[str]], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +126,63 @@ class Sasl:
 class Settings:
     """All that a client needs to reach a cluster, secrets included. Equal settings = no need to connect anew.
 
-    timeout: of one whole scan, and of connecting.
+    timeout: of one whole scan, and of connecting. requests_per_second: at most; None = as fast as brokers answer.
     """
 
     bootstrap_servers: tuple[str, ...]
     tls: Tls | None = None
     sasl: Sasl | None = None
     timeout: timedelta = timedelta(seconds=30)
+    requests_per_second: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSpec:
+    """Where the operator keeps its ledger. confirmed: the id of the one that is ours, as the spec's author says."""
+
+    topic: str = "__group_hygiene"
+    replication_factor: int = 3
+    confirmed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ActivitySpec:
+    """Where a pipeline's tables of the cluster are.
+
+    max_age: how old may be what they cover. secret: whose keys say how to reach the object store (STORAGE_OPTIONS);
+    None = what the process's own environment says.
+    """
+
+    uri: str
+    max_age: timedelta = _MAX_AGE
+    secret: str | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether it is a path on the machine that reads it."""
+        return self.uri.startswith(("/", "file:"))
+
+    def options(self, read_secret: ReadSecretTexts) -> dict[str, Hidden]:
+        """How to reach the object store, read by `read_secret` (which raises SecretProblem, as this does)."""
+        if self.secret is None:
+            return {}
+        texts = read_secret(self.secret, STORAGE_OPTIONS)
+        options = {key: Hidden(text.rstrip("\r\n")) for key, text in texts.items()}
+        if not options:
+            raise SecretProblem(
+                f"Secret {self.secret} of spec.activity.secretRef has none of the keys {', '.join(STORAGE_OPTIONS)}",
+                reasons.SECRET_KEY_MISSING,
+            )
+        return options
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A `KafkaConnection` object whose Secrets were not read yet: `settings` reads them."""
+    """A `KafkaConnection` object whose Secrets were not read yet: `settings` reads them.
+
+    requests_per_second: how many requests to the cluster at most; None = as fast as it answers. activity: None = there
+    is no pipeline.
+    """
 
     namespace: str
     name: str
@@ -106,10 +192,19 @@ class Connection:
     limits: Limits | None
     timeout: timedelta
     spec: Mapping[str, Any]
+    ledger: LedgerSpec = LedgerSpec()
+    requests_per_second: int | None = None
+    access: tuple[Access, ...] = ()
+    activity: ActivitySpec | None = None
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def selects_by_label(self) -> bool:
+        """Whether who may use it hangs on labels of namespaces."""
+        return any(entry.selector is not None for entry in self.access)
 
     def settings(self, read_secret: ReadSecret) -> Settings:
         """The settings, with each Secret that the spec names read by `read_secret` (which raises SecretProblem)."""
@@ -119,6 +214,7 @@ class Connection:
             tls=None if tls is None else _tls(tls, read_secret),
             sasl=None if sasl is None else _sasl(sasl, read_secret),
             timeout=self.timeout,
+            requests_per_second=self.requests_per_second,
         )
 
 
@@ -128,19 +224,91 @@ def parse_connection(obj: Mapping[str, Any]) -> Connection:
     servers = spec.get("bootstrapServers") or []
     if not servers or not all(isinstance(server, str) and ":" in server for server in servers):
         raise SpecError("spec.bootstrapServers must hold at least one host:port")
-    limits = spec.get("limits")
+    limits = spec.get("limits") or {}
+    counts = {key for key in ("maxPerRun", "maxPercent") if key in limits}
+    rate = limits.get("requestsPerSecond")
     return Connection(
         namespace=metadata.get("namespace") or "default",
         name=metadata.get("name") or "",
         uid=metadata.get("uid") or "",
         generation=int(metadata.get("generation") or 0),
         protect=Patterns(spec.get("protect") or [], "spec.protect"),
-        limits=None if not limits else parse_limits(limits, "spec.limits", Limits(10_000, 100)),
+        limits=parse_limits(limits, "spec.limits", Limits(10_000, 100)) if counts else None,
         timeout=parse_duration(
             (spec.get("scan") or {}).get("timeout", "30s"), "spec.scan.timeout", _TIMEOUT_MIN, _TIMEOUT_MAX
         ),
+        ledger=_parse_ledger(spec.get("ledger") or {}),
+        requests_per_second=None if rate is None else parse_whole(rate, 1, 10_000, "spec.limits.requestsPerSecond"),
+        access=parse_access(spec.get("access") or []),
+        activity=None if spec.get("activity") is None else parse_activity(spec["activity"]),
         spec=spec,
     )
+
+
+def parse_activity(spec: Mapping[str, Any]) -> ActivitySpec:
+    """`spec.activity` of a KafkaConnection. Raises SpecError."""
+    spec = parse_mapping(spec, "spec.activity")
+    uri, secret = spec.get("uri"), spec.get("secretRef")
+    if not isinstance(uri, str) or not _ACTIVITY_URI.fullmatch(uri):
+        raise SpecError(
+            "spec.activity.uri must be the address of a folder, like s3://bucket/kafka-main (or gs://, az://, abfss://)"
+            ", or an absolute path"
+        )
+    name = None if secret is None else parse_mapping(secret, "spec.activity.secretRef").get("name")
+    if secret is not None and (not isinstance(name, str) or not name):
+        raise SpecError("spec.activity.secretRef.name must be given")
+    max_age = spec.get("maxAge")
+    return ActivitySpec(
+        uri=uri,
+        max_age=(
+            _MAX_AGE if max_age is None else parse_duration(max_age, "spec.activity.maxAge", _MAX_AGE_MIN, _MAX_AGE_MAX)
+        ),
+        secret=name,
+    )
+
+
+def grant(connection: Connection, namespace: str, labels: Mapping[str, str] | None) -> Grant | None:
+    """What the connection grants a namespace; None = nothing. labels: the namespace's own, None = could not be read."""
+    if namespace == connection.namespace:
+        return Grant(None)
+    entries = tuple(entry for entry in connection.access if entry.picks(namespace, labels))
+    return Grant(entries) if entries else None
+
+
+def admit(connection: Connection, policy: Policy, labels: Mapping[str, str] | None) -> Policy:
+    """The policy, narrowed to the groups that its namespace is granted for its action (see Match.beyond).
+
+    Raises SpecError with the reason CrossNamespaceRefused or ActionNotGranted when it is granted nothing at all.
+    """
+    given = grant(connection, policy.namespace, labels)
+    if given is None:
+        raise SpecError(nothing_granted(connection.key, policy.namespace), reasons.CROSS_NAMESPACE)
+    right = Right(policy.action.value)
+    if right not in given.rights:
+        raise SpecError(
+            f"KafkaConnection {connection.key} does not grant action {right} to namespace {policy.namespace}: "
+            f"spec.action must be one of {', '.join(sorted(given.rights))}",
+            reasons.ACTION_NOT_GRANTED,
+        )
+    return replace(policy, match=replace(policy.match, within=given.groups(right)))
+
+
+def nothing_granted(key: str, namespace: str) -> str:
+    """What a namespace is told that may not use a connection: the same whether there is such a connection or not."""
+    return (
+        f"KafkaConnection {key} grants nothing to namespace {namespace}: "
+        "its spec.access must name it, or connectionRef must name a connection of that namespace itself"
+    )
+
+
+def _parse_ledger(spec: Mapping[str, Any]) -> LedgerSpec:
+    topic, confirmed = spec.get("topic", LedgerSpec().topic), spec.get("id")
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in _NO_LEDGER:
+        raise SpecError(f"spec.ledger.topic must be the name of a topic that is not Kafka's own, not {topic!r}")
+    if confirmed is not None and not isinstance(confirmed, str):
+        raise SpecError("spec.ledger.id must be a text")
+    factor = parse_whole(spec.get("replicationFactor", 3), 1, 10, "spec.ledger.replicationFactor")
+    return LedgerSpec(topic, factor, confirmed or None)
 
 
 def _read(spec: Mapping[str, Any], field: str, read_secret: ReadSecret) -> str | None:

@@ -7,10 +7,13 @@
     │   ├── TLSFailed          the TLS handshake fails
     │   ├── AuthenticationFailed  the broker refuses the credentials
     │   └── SecretProblem      a Secret, or a key in it, is missing or malformed
+    ├── LedgerProblem          the ledger can't be read or written: nothing is deleted without it
+    ├── LedgerFenced           another process writes this installation's ledger now: this one must end
     ├── ApiError               the Kubernetes API server refuses or does not answer
     │   ├── NotFound
     │   ├── Conflict           the object changed since it was read
     │   └── Forbidden          RBAC denies it
+    ├── PipelineError          the Spark pipeline can't go on: Spark, the log that it reads, or its tables
     └── UsageError             the command line asks for something that makes no sense
 
 Errors that concern one group, one partition or one broker are data, not exceptions: see `model.Fault`.
@@ -56,6 +59,18 @@ class SecretProblem(ConnectError):
     reason = "SecretNotFound"
 
 
+class LedgerProblem(HygieneError):
+    """`reason` is one of LedgerUnavailable, LedgerReset, LedgerOwnedByAnother."""
+
+    reason = "LedgerUnavailable"
+
+
+class LedgerFenced(HygieneError):
+    """No LedgerProblem on purpose: nobody may go on after it."""
+
+    reason = "LedgerFenced"
+
+
 class ApiError(HygieneError):
     reason = "ApiServerError"
 
@@ -70,6 +85,10 @@ class Conflict(ApiError):
 
 class Forbidden(ApiError):
     pass
+
+
+class PipelineError(HygieneError):
+    reason = "PipelineFailed"
 
 
 class UsageError(HygieneError):

@@ -1,4 +1,4 @@
-"""The records that everything passes on: frozen, without I/O, without an opinion. Imports nothing of this package."""
+"""The records that everything passes on: frozen, without I/O, without an opinion. Of this package only `entries`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
+
+from group_hygiene.entries import Deletion, KeepRequest
 
 
 class GroupType(StrEnum):
@@ -51,6 +53,8 @@ class CommittedOffset(NamedTuple):
 
 
 Offsets = Mapping[Partition, CommittedOffset]
+# The code of a Fault: there is no such topic, or it has no such partition.
+NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +119,69 @@ class Groups(Mapping[str, Group]):
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """How long the operator itself saw a group Empty with the same committed offsets.
+    """How long the operator itself saw a group Empty with the same committed offsets, at every look (see `watching`).
 
-    `observed` adds up the monotonic time between scans, so a clock that is set forward never makes a group look old.
+    since: for people. observed: what decides; never longer than the time that has really passed.
     """
 
-    fingerprint: bytes
     since: datetime
     observed: timedelta
-    last_seen: float
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the offsets log tells of one group, up to a place in the log. A time that is None is not known.
+
+    type, protocol_type: the group as the log last described it. state: Empty, Active, Gone or Unknown, likewise.
+    first_seen: of any record. last_commit: of any partition, undone by an aborted transaction or not.
+    oldest_commit: the least of the last commit times of the partitions that still have an offset.
+    empty_since: when its last member left; None also where nobody ever joined it.
+    log_partition: of `__consumer_offsets`. covered_to: every record before that log offset is taken in. read_at: when
+    that was the end of all that was decided there. complete_since: before that moment, records were lost unread; None =
+    never.
+    """
+
+    type: GroupType
+    protocol_type: str
+    state: str
+    first_seen: datetime | None
+    last_commit: datetime | None
+    oldest_commit: datetime | None
+    empty_since: datetime | None
+    log_partition: int
+    covered_to: int
+    read_at: datetime
+    complete_since: datetime | None = None
+
+    @property
+    def simple(self) -> bool:
+        return self.type is GroupType.CLASSIC and self.protocol_type == ""
+
+    @property
+    def idle_since(self) -> datetime | None:
+        """Since when nobody committed or was a member; None = that can't be known, so it may be in use.
+
+        A group with members before it was Empty needs both times: clients skip commits of unchanged offsets
+        (librdkafka), and records of KIP-848 groups carry no time at which they became Empty.
+        """
+        needed = self.last_commit if self.simple else self.empty_since
+        if needed is None or self.type is GroupType.UNKNOWN:
+            return None
+        return max(filter(None, (needed, self.last_commit, self.complete_since)))
+
+    def first_expiry(self, retention: timedelta) -> datetime | None:
+        """When brokers drop the first of its offsets, while it stays Empty; None = not known.
+
+        retention: the brokers' offsets.retention.minutes. A Classic group's clock starts when it becomes Empty, and no
+        later commit moves it (ClassicGroup.offsetExpirationCondition); all others' are those of each commit.
+        """
+        start = self.empty_since if self.type is GroupType.CLASSIC and not self.simple else self.oldest_commit
+        return None if start is None else start + retention
+
+    def last_expiry(self, retention: timedelta) -> datetime | None:
+        """When the last of its offsets is dropped, and the group with it; as `first_expiry`."""
+        start = self.empty_since if self.type is GroupType.CLASSIC and not self.simple else self.last_commit
+        return None if start is None else start + retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +204,32 @@ class Evidence:
     """All that is known about one group when it is judged. None = not read (yet); a Fault = could not be read.
 
     protected_by: the connection's `protect` pattern that covers the group.
+    keep_request: somebody's request to leave it alone, as the ledger has it.
+    deleted: its last deletion by this operator, if the ledger still knows it.
+    damaged: why a record about it in the ledger can't be read.
     missing_topics: those of the committed topics that the cluster says do not exist.
     lag: records after the committed offset, per committed partition.
+    activity: a Fault's code is one of the reasons that begin with Evidence.
+    retention: the brokers' offsets.retention.minutes.
     """
 
     protections: Protections
     protected_by: str | None = None
+    keep_request: KeepRequest | None = None
+    deleted: Deletion | None = None
+    damaged: str | None = None
     unchanged: Unchanged | None = None
     offsets: Offsets | Fault | None = None
     missing_topics: frozenset[str] | Fault | None = None
     lag: Mapping[Partition, int | Fault] | Fault | None = None
+    activity: Activity | Fault | None = None
+    retention: timedelta | None = None
+
+    @property
+    def idle_since(self) -> datetime | None:
+        """Since when nobody uses it: by the offsets log where that tells, else as far as our own looks go."""
+        told = self.activity.idle_since if isinstance(self.activity, Activity) else None
+        return told or (self.unchanged.since if self.unchanged else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,16 +269,37 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The answers to ListGroups: every group, and beside them a fault for each broker that gave no answer."""
+    """The answers to ListGroups: every group, and beside them a fault for each broker that gave no answer.
+
+    group_faults: why the state of a listed group is not known, where brokers list none. Its state is Unknown then, and
+    whatever states were asked for, it is among the groups.
+    """
 
     groups: Mapping[str, Group]
     faults: Mapping[int, Fault]
     notes: tuple[str, ...] = ()
+    group_faults: Mapping[str, Fault] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of the offsets log a pipeline's tables tell. problem: why they may not decide, of all or of some groups.
+
+    covered: of how many of the log's `partitions` they may. as_of: the earliest at which one of these was read.
+    """
+
+    problem: Keep | None
+    covered: int
+    partitions: int
+    as_of: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One observation of a cluster. `incomplete` says in words why absence proves nothing here; empty = complete."""
+    """One observation of a cluster. `incomplete` says in words why absence proves nothing here; empty = complete.
+
+    coverage: None = the pipeline's tables were not looked at.
+    """
 
     cluster: Cluster
     groups: Mapping[str, Group]
@@ -212,6 +307,7 @@ class Snapshot:
     incomplete: tuple[str, ...]
     notes: tuple[str, ...]
     taken_at: datetime
+    coverage: Coverage | None = None
 
     @property
     def complete(self) -> bool:
@@ -224,7 +320,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of a group. epoch: of the KIP-848 family only. assignment: empty where a custom assignor hides it."""
+    """One member of a group. epoch: of the KIP-848 family only. assignment: empty where a custom assignor hides it.
+
+    topics: what it subscribes to; of a Streams group, all that the application reads.
+    """
 
     id: str
     instance_id: str | None

@@ -1,29 +1,65 @@
-"""From verdicts to what one run will do: the order, the limits, or why nothing is deleted. Pure.
+"""From verdicts and marks to what one run will do: whom to warn, whom to delete, in which order, or why nobody. Pure.
 
-Limits abort, they do not slice: a run that would delete more than `maxPercent` of all groups deletes none, since a
-policy that suddenly matches half of a cluster is more likely a mistake than half a cluster of litter.
+A group is marked first and deleted only when its mark is older than the policy's grace period. Limits abort, they do
+not slice: a run that would delete more than `maxPercent` of all groups deletes none, since a policy that suddenly
+matches half of a cluster is more likely a mistake than half a cluster of litter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from group_hygiene import reasons
-from group_hygiene.model import Keep, Unchanged, Verdict
+from group_hygiene.entries import Mark
+from group_hygiene.model import GroupType, Keep, Verdict
 from group_hygiene.policy import Action, Limits, Mode, Policy
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
+
+# A group that could not be judged or deleted, as opposed to one that is kept on purpose.
+FAILURES = frozenset(
+    {reasons.DENIED, reasons.OFFSETS_UNKNOWN, reasons.TOPICS_UNKNOWN, reasons.LAG_UNKNOWN, reasons.DELETE_FAILED}
+)
+# What says that a group could not be judged this time: its mark stays, and waits.
+_NOT_KNOWN = FAILURES | {
+    reasons.OFFSETS_NOT_READ,
+    reasons.TOPICS_NOT_READ,
+    reasons.LAG_NOT_READ,
+    reasons.RECORD_UNREADABLE,
+    reasons.EVIDENCE_NOT_READ,
+    reasons.EVIDENCE_MISSING,
+    reasons.EVIDENCE_STALE,
+    reasons.EVIDENCE_INCOMPLETE,
+    reasons.EVIDENCE_OF_ANOTHER_CLUSTER,
+    reasons.EVIDENCE_WENT_BACK,
+    reasons.EVIDENCE_UNREADABLE,
+}
+# Without a ledger a mark can't be written; by a clock that is wrong it would bear a wrong date; and what stands in
+# another cluster is not what the policy means.
+_NO_MARKS = frozenset(
+    {
+        reasons.LEDGER_UNAVAILABLE,
+        reasons.LEDGER_RESET,
+        reasons.LEDGER_OWNED,
+        reasons.LEDGER_FENCED,
+        reasons.CLOCK_SKEW,
+        reasons.CLUSTER_CHANGED,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a run of one policy will do.
 
-    due: every group that Enforce would delete, oldest first, before `maxPerRun` paces them.
-    actions: the groups that this run deletes, in that order; empty in DryRun, for Alert, and when refused.
-    refusal: why none of the due may be deleted, in Enforce as in DryRun.
+    due: what may be deleted now, oldest first, before limits pace or refuse it: in Enforce the groups whose grace
+    period is over, in DryRun all that match. actions: the groups that this run deletes, in that order; empty in
+    DryRun, for Alert, and when refused. refusal: why none of the due is deleted, or no match is marked.
+    marking: groups that get a new mark now. unmarking: groups that lose theirs, and why. marked: mark of each group
+    that has one already and keeps it (its date stands). at: when this was decided, the date of the new marks.
+    untold: those of the marked that no status shows yet, since their run came to no end: due or not, they wait.
     """
 
     policy: Policy
@@ -32,69 +68,189 @@ class Plan:
     due: tuple[str, ...]
     actions: tuple[str, ...]
     refusal: Keep | None
+    marking: tuple[str, ...] = ()
+    unmarking: Mapping[str, Keep] = field(default_factory=dict)
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    at: datetime = _NEVER
+    untold: tuple[str, ...] = ()
 
     @property
     def matched(self) -> tuple[str, ...]:
         return tuple(sorted(group for group, verdict in self.verdicts.items() if verdict.matches))
+
+    @property
+    def marked(self) -> tuple[str, ...]:
+        """All groups that are marked after this run."""
+        return tuple(sorted({*self.marks, *self.marking}))
+
+    def due_time(self, group: str) -> datetime | None:
+        """When a marked group may be deleted at the earliest; None = it is not marked."""
+        if group in self.marks:
+            return self.marks[group].due
+        return self.at + self.policy.grace_period if group in self.marking else None
+
+    def halted(self, why: Keep) -> Plan:
+        """What is left of it when its marks can't be written: nothing is marked, nothing is deleted."""
+        return replace(self, marking=(), actions=(), refusal=why)
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """What the cluster and the installation say about deleting at all.
 
-    total: groups of the whole cluster, from one unfiltered list; None = not known.
-    refusals: what forbids any deletion now (an incomplete snapshot, hidden topics, no place for backups).
+    limits: the connection's own. total: groups of the whole cluster, from one unfiltered list; None = not known.
+    refusals: what forbids any deletion now (hidden topics, a ledger that can't be written, a wrong clock).
+    complete: whether the snapshot is, so that a group which it lacks is gone or in use.
+    budget: how many more groups this run of the connection may delete; None = only the policy's own limit.
+    due_elsewhere: groups that are due by other policies of this connection: its maxPercent holds for all together.
+    told: the date of the newest mark that the policy's status shows; None = it shows none.
     """
 
     limits: Limits | None = None
     total: int | None = None
     refusals: Sequence[Keep] = ()
+    complete: bool = True
+    budget: int | None = None
+    due_elsewhere: Collection[str] = frozenset()
+    told: datetime | None = None
+
+    @property
+    def may_mark(self) -> bool:
+        return not any(refusal.reason in _NO_MARKS for refusal in self.refusals)
 
 
-def make_plan(policy: Policy, scanned: int, verdicts: Mapping[str, Verdict], conditions: Conditions) -> Plan:
-    """Order what matches, hold it against the limits, and decide. `scanned` is how many groups were looked at."""
-    due: tuple[str, ...] = ()
-    if policy.action is Action.DELETE:
-        matching = [verdict for verdict in verdicts.values() if verdict.matches]
-        due = tuple(verdict.group.id for verdict in sorted(matching, key=_oldest_first))
-    limits = policy.limits.stricter(conditions.limits)
-    refusal = _refusal(due, limits, conditions) if due else None
-    enforced = policy.mode is Mode.ENFORCE and refusal is None
-    return Plan(policy, scanned, verdicts, due, due[: limits.max_per_run] if enforced else (), refusal)
+def make_plan(
+    policy: Policy,
+    scanned: int,
+    verdicts: Mapping[str, Verdict],
+    conditions: Conditions,
+    marks: Mapping[str, Mark],
+    now: datetime,
+) -> Plan:
+    """Mark what matches, order what is due, hold it against the limits, and decide.
 
-
-def seen_again(
-    before: Unchanged | None, fingerprint: bytes, now: datetime, monotonic: float, interval: timedelta
-) -> Unchanged:
-    """What a further look at an Empty group adds: time since the last one, if nothing changed and no look was missed.
-
-    Looks more than two intervals apart start anew, since the group may have been used and left in between.
+    scanned: how many groups were looked at. marks: group -> the policy's mark of it, as the ledger has them.
     """
-    if (
-        before is None
-        or before.fingerprint != fingerprint
-        or monotonic - before.last_seen > 2 * interval.total_seconds()
-    ):
-        return Unchanged(fingerprint, now, timedelta(0), monotonic)
-    gap = timedelta(seconds=max(0.0, monotonic - before.last_seen))
-    return Unchanged(fingerprint, before.since, before.observed + gap, monotonic)
+    enforced = policy.action is Action.DELETE and policy.mode is Mode.ENFORCE
+    unmarking = _unmarking(policy, verdicts, conditions, marks)
+    held = {
+        name: mark
+        for name, mark in marks.items()
+        if enforced and mark.digest == policy.digest and name not in unmarking
+    }
+    marking: tuple[str, ...] = ()
+    if enforced and conditions.may_mark:
+        marking = tuple(sorted(name for name, verdict in verdicts.items() if verdict.matches and name not in held))
+    due = due_groups(policy, verdicts, held, now)
+    refusal = _refusal(policy, due, conditions)
+    if refusal is None and enforced and not conditions.may_mark and any(v.matches for v in verdicts.values()):
+        refusal = next(refusal for refusal in conditions.refusals if refusal.reason in _NO_MARKS)
+    untold = tuple(sorted(name for name, mark in held.items() if _untold(mark, conditions.told)))
+    ready = [name for name in due if name not in set(untold)]
+    actions = tuple(ready[: pace(policy, conditions)]) if enforced and refusal is None else ()
+    return Plan(policy, scanned, verdicts, due, actions, refusal, marking, unmarking, held, now, untold)
 
 
-def _oldest_first(verdict: Verdict) -> tuple[datetime, str]:
-    seen = verdict.evidence.unchanged
-    return (seen.since if seen else _NEVER, verdict.group.id)
+def _untold(mark: Mark, told: datetime | None) -> bool:
+    """Whether nobody was warned: the process died after it wrote the mark, or the API server refused the status."""
+    return told is None or mark.since.replace(microsecond=0) > told
 
 
-def _refusal(due: Sequence[str], limits: Limits, conditions: Conditions) -> Keep | None:
+def due_groups(
+    policy: Policy, verdicts: Mapping[str, Verdict], marks: Mapping[str, Mark], now: datetime
+) -> tuple[str, ...]:
+    """What of a policy's matches is due, oldest first: in DryRun all, in Enforce those whose grace period is over."""
+    if policy.action is not Action.DELETE:
+        return ()
+    matching = [verdict for verdict in verdicts.values() if verdict.matches]
+    if policy.mode is Mode.ENFORCE:
+        matching = [verdict for verdict in matching if _ripe(policy, marks.get(verdict.group.id), now)]
+
+    def age(verdict: Verdict) -> tuple[datetime, datetime, str]:
+        mark = marks.get(verdict.group.id)
+        return (mark.since if mark else _NEVER, verdict.evidence.idle_since or _NEVER, verdict.group.id)
+
+    return tuple(verdict.group.id for verdict in sorted(matching, key=age))
+
+
+def _ripe(policy: Policy, mark: Mark | None, now: datetime) -> bool:
+    """A mark of the policy as it is now, that has stood for its grace period; one from the future has not."""
+    if mark is None or mark.digest != policy.digest:
+        return False
+    return mark.since <= now and now >= max(mark.due, mark.since + policy.grace_period)
+
+
+def _unmarking(
+    policy: Policy, verdicts: Mapping[str, Verdict], conditions: Conditions, marks: Mapping[str, Mark]
+) -> dict[str, Keep]:
+    """Which marks end, and why. What can't be known now ends none; nor does a look at another cluster."""
+    if any(refusal.reason == reasons.CLUSTER_CHANGED for refusal in conditions.refusals):
+        return {}
+    ending: dict[str, Keep] = {}
+    for name, mark in marks.items():
+        keep = _no_longer(policy, verdicts.get(name), conditions, mark)
+        if keep is not None:
+            ending[name] = keep
+    return ending
+
+
+def _no_longer(policy: Policy, verdict: Verdict | None, conditions: Conditions, mark: Mark) -> Keep | None:
+    """Why a mark ends; None = it stays, or a new one takes its place."""
+    if policy.action is not Action.DELETE:
+        return Keep(reasons.POLICY_CHANGED, "the policy deletes nothing any more")
+    if policy.mode is Mode.DRY_RUN:
+        return Keep(reasons.DRY_RUN, "the policy is a dry run now")
+    if verdict is not None and verdict.keep is not None and not _not_known(verdict):
+        return verdict.keep
+    if verdict is None and conditions.complete:
+        return Keep(reasons.GONE, "it is not among the groups that the policy selects: gone, in use again, or excluded")
+    if mark.digest != policy.digest and (verdict is None or not verdict.matches):
+        return Keep(reasons.POLICY_CHANGED, "the policy was edited since it was marked")
+    return None
+
+
+def _not_known(verdict: Verdict) -> bool:
+    """Whether the group is kept only because something could not be read this time."""
+    reason = verdict.keep.reason if verdict.keep else None
+    known = verdict.evidence.protections
+    return (
+        reason in _NOT_KNOWN
+        or (reason == reasons.CLAIMED and known.claimed is None)
+        or (reason == reasons.MIRROR_MAKER and known.mirrored is None)
+        or (reason == reasons.STREAMS and known.streams is None and verdict.group.type is not GroupType.STREAMS)
+    )
+
+
+def pace(policy: Policy, conditions: Conditions) -> int:
+    """How many groups this run may delete at most."""
+    most = policy.limits.stricter(conditions.limits).max_per_run
+    return most if conditions.budget is None else max(0, min(most, conditions.budget))
+
+
+def _refusal(policy: Policy, due: Sequence[str], conditions: Conditions) -> Keep | None:
+    if not due:
+        return None
     if conditions.refusals:
         return conditions.refusals[0]
+    if not conditions.complete:
+        return Keep(reasons.SNAPSHOT_INCOMPLETE, "groups may be missing from the answers of the brokers")
     if conditions.total is None:
         return Keep(reasons.TOTAL_UNKNOWN, "how many groups the cluster has is not known, so maxPercent can't be held")
-    if len(due) * 100 > limits.max_percent * conditions.total:
-        share = len(due) * 100 / conditions.total if conditions.total else 100
-        return Keep(
-            reasons.LIMIT_EXCEEDED,
-            f"{len(due)} of {conditions.total} groups are due ({share:.1f}%), more than maxPercent "
-            f"{limits.max_percent}: none is deleted. Look at them; if that is right, raise maxPercent",
+    refusal = _too_many(len(due), conditions.total, policy.limits.max_percent, "delete.maxPercent of the policy")
+    if refusal is None and conditions.limits is not None:
+        together = len({*due, *conditions.due_elsewhere})
+        refusal = _too_many(
+            together, conditions.total, conditions.limits.max_percent, "limits.maxPercent of the KafkaConnection"
         )
-    return None
+    return refusal
+
+
+def _too_many(due: int, total: int, percent: int, field_: str) -> Keep | None:
+    if due * 100 <= percent * total:
+        return None
+    share = due * 100 / total if total else 100
+    return Keep(
+        reasons.LIMIT_EXCEEDED,
+        f"{due} of {total} groups are due ({share:.1f}%), more than {percent}%: none is deleted. "
+        f"Look at them; if that is right, raise {field_} in Git",
+    )

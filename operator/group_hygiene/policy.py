@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -23,7 +23,11 @@ E = TypeVar("E", bound=StrEnum)
 DURATION = re.compile(r"([0-9]{1,5}(h|ms|m|s)){1,4}")
 _UNITS = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _INTERVAL_MIN, _INTERVAL_MAX = timedelta(seconds=5), timedelta(hours=24)
-_UNCHANGED_MIN = timedelta(seconds=1)
+_PERIOD_MIN = timedelta(seconds=1)
+_GRACE, _GRACE_MIN, _GRACE_MAX = timedelta(hours=24), timedelta(seconds=1), timedelta(hours=720)
+_RETENTION, _RETENTION_MIN, _RETENTION_MAX = timedelta(hours=720), timedelta(hours=1), timedelta(hours=8760)
+# Of what private use is reserved for: one of them occurs in no pattern.
+_PRIVATE_USE = range(0xE000, 0xF8FF)
 
 
 class Action(StrEnum):
@@ -82,6 +86,18 @@ def pattern_to_regex(pattern: str, field: str = "pattern") -> str:
 
     `*` is any run of characters, `\*` a literal star, `\\` a literal backslash, all else itself; case-sensitive.
     """
+    pieces = _literals(pattern, field)
+    if len(pieces) == 1:
+        return re.escape(pieces[0])
+    first, *between, last = pieces
+    # Each piece between two stars at its first place, for good: `*a*a*a*a*b` with plain `.*` would try every
+    # combination of places, and hold up the whole process over one long group id.
+    found = "".join(f"(?>.*?{re.escape(piece)})" for piece in between if piece)
+    return f"{re.escape(first)}{found}.*{re.escape(last)}"
+
+
+def _literals(pattern: str, field: str) -> list[str]:
+    r"""The texts between the stars of a pattern: `a*b\*` -> ["a", "b*"]."""
     if not pattern:
         raise SpecError(f"{field} must not be empty")
     pieces = [""]
@@ -96,13 +112,7 @@ def pattern_to_regex(pattern: str, field: str = "pattern") -> str:
             pieces.append("")
         else:
             pieces[-1] += character
-    if len(pieces) == 1:
-        return re.escape(pieces[0])
-    first, *between, last = pieces
-    # Each piece between two stars at its first place, for good: `*a*a*a*a*b` with plain `.*` would try every
-    # combination of places, and hold up the whole process over one long group id.
-    found = "".join(f"(?>.*?{re.escape(piece)})" for piece in between if piece)
-    return f"{re.escape(first)}{found}.*{re.escape(last)}"
+    return pieces
 
 
 class Patterns:
@@ -128,18 +138,41 @@ class Patterns:
             return None
         return next((p for p in self.sources if Patterns([p]).matches(group_id)), None)
 
+    def covers(self, pattern: str) -> bool:
+        """Whether one of these patterns by itself matches everything that `pattern` does.
+
+        Put a character that occurs in none of them for each star of `pattern`: what matches this text must take that
+        character by a star, and the same star takes whatever else may stand in its place. So the one text stands for
+        all. That several patterns together cover it is not found out: then the answer is False.
+        """
+        used = set("".join(self.sources)) | set(pattern)
+        fresh = next(chr(code) for code in _PRIVATE_USE if chr(code) not in used)
+        return self.matches(fresh.join(_literals(pattern, "pattern")))
+
     def __repr__(self) -> str:
         return f"Patterns({list(self.sources)!r})"
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
+    """within: what the connection grants the policy's namespace; None = everything."""
+
     groups: Patterns
     exclude: Patterns
     states: frozenset[GroupState]
     types: frozenset[GroupType]
     protocol_types: frozenset[str] | None
     unprotect: frozenset[Unprotect]
+    within: Patterns | None = None
+
+    @property
+    def beyond(self) -> tuple[str, ...]:
+        """The patterns of `groups` that could match more than is granted; only what is granted is ever selected."""
+        return () if self.within is None else tuple(p for p in self.groups.sources if not self.within.covers(p))
+
+    def visible(self, groups: Collection[str]) -> int:
+        """How many of the groups the policy's namespace may know of."""
+        return len(groups) if self.within is None else sum(map(self.within.matches, groups))
 
     def select(self, groups: Mapping[str, Group]) -> list[Group]:
         """Those of the groups that the policy has anything to say about. By their names first: most don't match."""
@@ -153,6 +186,7 @@ class Match:
             and group.type in self.types
             and (self.protocol_types is None or group.protocol_type in self.protocol_types)
             and self.groups.matches(group.id)
+            and (self.within is None or self.within.matches(group.id))
             and not self.exclude.matches(group.id)
         )
 
@@ -164,6 +198,13 @@ class When:
     committed_none: bool = False
     topics: Topics | None = None
     unchanged_for: timedelta | None = None
+    idle_for: timedelta | None = None
+    expires_within: timedelta | None = None
+
+    @property
+    def asks_evidence(self) -> bool:
+        """Whether only a pipeline's tables can tell."""
+        return self.idle_for is not None or self.expires_within is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +222,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
+    """grace_period: from a group's mark to its deletion. backup_retention: how long a deleted group can be restored.
+
+    digest: of what decides which groups are deleted and when; a difference starts observations and marks anew.
+    """
+
     namespace: str
     name: str
     uid: str
@@ -194,6 +240,8 @@ class Policy:
     when: When
     action: Action
     limits: Limits
+    grace_period: timedelta
+    backup_retention: timedelta
     digest: str
 
     @property
@@ -215,22 +263,23 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
 
     Raises SpecError, whose text says what must be, for a spec that the CRD would have refused.
     """
-    metadata, spec = obj.get("metadata") or {}, _mapping(obj.get("spec"), "spec")
+    metadata, spec = obj.get("metadata") or {}, parse_mapping(obj.get("spec"), "spec")
     namespace = metadata.get("namespace") or "default"
-    reference = _mapping(spec.get("connectionRef"), "spec.connectionRef")
+    reference = parse_mapping(spec.get("connectionRef"), "spec.connectionRef")
     action = _enum(Action, spec.get("action"), "spec.action")
-    when = _parse_when(_mapping(spec.get("when") or {}, "spec.when"))
-    match = _parse_match(_mapping(spec.get("match"), "spec.match"), action)
+    when = _parse_when(parse_mapping(spec.get("when") or {}, "spec.when"))
+    match = _parse_match(parse_mapping(spec.get("match"), "spec.match"), action)
     if action is Action.DELETE:
-        if when.unchanged_for is None:
-            raise SpecError("spec.when.unchangedFor must be given with action Delete")
+        if when.unchanged_for is None and when.idle_for is None:
+            raise SpecError("spec.when.idleFor or unchangedFor must be given with action Delete")
         if not match.states <= _DELETABLE:
             raise SpecError("spec.match.states must be only Empty and Dead with action Delete")
         if GroupType.SHARE in match.types:
             raise SpecError("spec.match.types must not hold Share with action Delete")
     elif spec.get("delete"):
         raise SpecError("spec.delete must only be given with action Delete")
-    limits = _mapping(spec.get("delete") or {}, "spec.delete")
+    deletion = parse_mapping(spec.get("delete") or {}, "spec.delete")
+    grace = _delay(deletion, "gracePeriod", _GRACE, (_GRACE_MIN, _GRACE_MAX))
     return Policy(
         namespace=namespace,
         name=metadata.get("name") or "",
@@ -244,16 +293,18 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
         match=match,
         when=when,
         action=action,
-        limits=parse_limits(limits, "spec.delete", Limits()),
-        digest=_digest(spec),
+        limits=parse_limits(deletion, "spec.delete", Limits()),
+        grace_period=grace,
+        backup_retention=_delay(deletion, "backupRetention", _RETENTION, (_RETENTION_MIN, _RETENTION_MAX)),
+        digest=_digest(spec, grace if action is Action.DELETE else None),
     )
 
 
 def parse_limits(spec: Mapping[str, Any], field: str, default: Limits) -> Limits:
     """`{maxPerRun, maxPercent}` with what is left out taken from `default`."""
     return Limits(
-        max_per_run=_whole(spec.get("maxPerRun", default.max_per_run), 1, 10_000, f"{field}.maxPerRun"),
-        max_percent=_whole(spec.get("maxPercent", default.max_percent), 1, 100, f"{field}.maxPercent"),
+        max_per_run=parse_whole(spec.get("maxPerRun", default.max_per_run), 1, 10_000, f"{field}.maxPerRun"),
+        max_percent=parse_whole(spec.get("maxPercent", default.max_percent), 1, 100, f"{field}.maxPercent"),
     )
 
 
@@ -282,31 +333,45 @@ def _types(values: Iterable[Any]) -> frozenset[GroupType]:
 
 
 def _parse_when(spec: Mapping[str, Any]) -> When:
-    committed, topics, unchanged_for = spec.get("committed"), spec.get("topics"), spec.get("unchangedFor")
+    committed, topics = spec.get("committed"), spec.get("topics")
     if committed not in (None, "None"):
         raise SpecError(f"spec.when.committed must be None, not {committed!r}")
     return When(
         committed_none=committed == "None",
         topics=_enum(Topics, topics, "spec.when.topics") if topics is not None else None,
-        unchanged_for=(
-            None if unchanged_for is None else parse_duration(unchanged_for, "spec.when.unchangedFor", _UNCHANGED_MIN)
-        ),
+        unchanged_for=_period(spec, "unchangedFor"),
+        idle_for=_period(spec, "idleFor"),
+        expires_within=_period(spec, "expiresWithin"),
     )
 
 
-def _digest(spec: Mapping[str, Any]) -> str:
-    """Of what decides which groups match: a difference starts every observation anew; mode and limits do not."""
+def _period(spec: Mapping[str, Any], key: str) -> timedelta | None:
+    text = spec.get(key)
+    return None if text is None else parse_duration(text, f"spec.when.{key}", _PERIOD_MIN)
+
+
+def _delay(spec: Mapping[str, Any], key: str, default: timedelta, bounds: tuple[timedelta, timedelta]) -> timedelta:
+    text = spec.get(key)
+    return default if text is None else parse_duration(text, f"spec.delete.{key}", *bounds)
+
+
+def _digest(spec: Mapping[str, Any], grace: timedelta | None) -> str:
+    """Of what decides which groups match, and when they are deleted; mode and limits do not."""
     decisive = {key: spec.get(key) for key in ("connectionRef", "match", "when", "action")}
+    if grace is not None:
+        decisive["gracePeriod"] = format_duration(grace)
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _mapping(value: Any, field: str) -> Mapping[str, Any]:
+def parse_mapping(value: Any, field: str) -> Mapping[str, Any]:
+    """The value, if it is a mapping; raises SpecError, which names `field`, if not."""
     if not isinstance(value, Mapping):
         raise SpecError(f"{field} must be given, as a mapping")
     return value
 
 
-def _whole(value: Any, low: int, high: int, field: str) -> int:
+def parse_whole(value: Any, low: int, high: int, field: str) -> int:
+    """The value, if it is a whole number from `low` to `high`; raises SpecError, which names `field`, if not."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise SpecError(f"{field} must be a whole number from {low} to {high}, not {value!r}")
     return value

@@ -13,20 +13,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from group_hygiene import reasons
-from group_hygiene.model import Group, Outcome, OutcomeKind, Snapshot, Verdict
-from group_hygiene.plan import Plan
-from group_hygiene.policy import Action, Mode, Policy
+from group_hygiene.model import Activity, Coverage, Group, Keep, Outcome, OutcomeKind, Snapshot, Verdict
+from group_hygiene.plan import FAILURES, Plan
+from group_hygiene.policy import Action, Mode, Policy, format_duration
 
 SAMPLE_SIZE = 20
 QUIET_PERIOD = timedelta(minutes=5)
 _MESSAGE_LENGTH = 1_000
+# Conditions whose message somebody must read to mend what is wrong.
+_TELLING = ("Ready", "LedgerReady", "EvidenceReady")
+_ORDER = ("Ready", "Reconciling", "Stalled", "DeletionBlocked", "LedgerReady", "EvidenceReady")
 
 Status = dict[str, Any]
-
-# A group that could not be judged or deleted, as opposed to one that is kept on purpose.
-FAILURES = frozenset(
-    {reasons.DENIED, reasons.OFFSETS_UNKNOWN, reasons.TOPICS_UNKNOWN, reasons.LAG_UNKNOWN, reasons.DELETE_FAILED}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +64,18 @@ def build_status(
     elif failed or failed_outcomes:
         reason, message = _first_failure(failed, failed_outcomes)
         conditions.not_ready(reason, message)
+    elif policy.match.beyond:
+        conditions.ready(reasons.ACCESS_LIMITED, f"{_summary(plan, outcomes)}; {_access(policy)}")
     else:
         conditions.ready(reasons.SUCCEEDED, _summary(plan, outcomes))
     if policy.action is Action.DELETE:
         refusal = plan.refusal
         reason, message = (refusal.reason, refusal.message) if refusal else (reasons.NOT_BLOCKED, "")
         conditions.set("DeletionBlocked", refusal is not None, reason, message)
+    if policy.when.asks_evidence and snapshot.coverage is not None:
+        conditions.evidence(snapshot.coverage)
     sample = _sample(plan, by_group)
+    next_due = _next_due(plan)
     return {
         "observedGeneration": policy.generation,
         "lastRunTime": timestamp(now),
@@ -80,16 +83,34 @@ def build_status(
         "groups": {
             "scanned": plan.scanned,
             "matched": len(plan.matched),
+            "marked": len(plan.marked) - deleted,
             "due": len(plan.due),
             "deleted": deleted,
             "kept": sum(not verdict.matches for verdict in plan.verdicts.values()) - len(failed),
             "failed": len(failed) + len(failed_outcomes),
         },
         "totals": {"deleted": int((previous.get("totals") or {}).get("deleted", 0)) + owed + deleted},
+        **_marked_time(plan, previous),
+        **({} if next_due is None else {"nextDueTime": timestamp(next_due)}),
         "reasons": dict(sorted(_reason_counts(plan, by_group).items())),
         "sample": sample,
         "truncated": len(plan.verdicts) > len(sample),
     }
+
+
+def told(status: Mapping[str, Any]) -> datetime | None:
+    """The date of the newest mark that a policy's status shows; None = it shows none."""
+    text = status.get("lastMarkedTime")
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _marked_time(plan: Plan, previous: Mapping[str, Any]) -> dict[str, str]:
+    """What `told` reads at the next run. It stays when marks end, and never moves back."""
+    dates = [timestamp(mark.since) for mark in plan.marks.values()]
+    dates += [timestamp(plan.at)] * bool(plan.marking)
+    if previous.get("lastMarkedTime"):
+        dates.append(previous["lastMarkedTime"])
+    return {"lastMarkedTime": max(dates)} if dates else {}
 
 
 def build_problem_status(generation: int, previous: Mapping[str, Any], problem: Problem, now: datetime) -> Status:
@@ -107,14 +128,30 @@ def build_suspended_status(generation: int, previous: Mapping[str, Any], now: da
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerFacts:
+    """What is known of a connection's ledger. id: None = not known. problem: why nothing may be written to it."""
+
+    topic: str
+    id: str | None
+    unreadable: int
+    problem: Keep | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionFacts:
-    """What a connection's status shows beside its conditions; all_groups None = no full list in this run."""
+    """What a connection's status shows beside its conditions.
+
+    retention: the brokers' offsets.retention.minutes, None = not known. all_groups: None = no full list in this run.
+    ledger: None = no policy needs one. has_activity: whether its spec names the tables of a pipeline.
+    """
 
     snapshot: Snapshot
     features: Sequence[str]
-    retention_minutes: int | None
+    retention: timedelta | None
     all_groups: Mapping[str, Group] | None
     problem: Problem | None = None
+    ledger: LedgerFacts | None = None
+    has_activity: bool = False
 
 
 def build_connection_status(generation: int, previous: Mapping[str, Any], facts: ConnectionFacts) -> Status:
@@ -130,6 +167,14 @@ def build_connection_status(generation: int, previous: Mapping[str, Any], facts:
     else:
         notes = "".join(f"; {note}" for note in snapshot.notes)
         conditions.ready(reasons.CONNECTED, f"{brokers['answered']} of {brokers['expected']} brokers answer{notes}")
+    if facts.ledger is not None:
+        why = facts.ledger.problem or Keep(reasons.LEDGER_READY, f"topic {facts.ledger.topic}")
+        conditions.set("LedgerReady", facts.ledger.problem is None, why.reason, why.message)
+    if facts.has_activity:
+        if snapshot.coverage is not None:
+            conditions.evidence(snapshot.coverage)
+        else:
+            conditions.leave("EvidenceReady")
     status: Status = {
         **previous,
         "observedGeneration": generation,
@@ -139,8 +184,14 @@ def build_connection_status(generation: int, previous: Mapping[str, Any], facts:
         "features": list(facts.features),
         "lastScanTime": timestamp(now),
     }
-    if facts.retention_minutes is not None:
-        status["offsetsRetentionMinutes"] = facts.retention_minutes
+    if facts.ledger is not None:
+        status["ledger"] = _ledger(facts.ledger, previous.get("ledger") or {})
+    if not facts.has_activity:
+        status.pop("evidence", None)
+    elif snapshot.coverage is not None:
+        status["evidence"] = _evidence(snapshot.coverage)
+    if facts.retention is not None:
+        status["offsetsRetentionMinutes"] = facts.retention // timedelta(minutes=1)
     if facts.all_groups is not None and snapshot.complete:
         groups = facts.all_groups.values()
         status["groups"] = {
@@ -150,6 +201,17 @@ def build_connection_status(generation: int, previous: Mapping[str, Any], facts:
             "asOf": timestamp(now),
         }
     return status
+
+
+def _ledger(facts: LedgerFacts, before: Mapping[str, Any]) -> dict[str, Any]:
+    """The id stays while there is a problem: another ledger must not become ours by being looked at."""
+    id_ = before.get("id") if facts.problem is not None else facts.id or before.get("id")
+    return {"topic": facts.topic, "unreadableRecords": facts.unreadable, **({"id": id_} if id_ else {})}
+
+
+def _evidence(coverage: Coverage) -> dict[str, Any]:
+    as_of = {} if coverage.as_of is None else {"asOf": timestamp(coverage.as_of)}
+    return {"coveredPartitions": coverage.covered, "partitions": coverage.partitions, **as_of}
 
 
 def needs_write(old: Mapping[str, Any], new: Mapping[str, Any], now: datetime) -> bool:
@@ -188,14 +250,15 @@ def _telling(status: Mapping[str, Any]) -> tuple[Any, ...]:
                 c["type"],
                 c["status"],
                 c["reason"],
-                c["message"] if (c["type"], c["status"]) == ("Ready", "False") else "",
+                c["message"] if c["type"] in _TELLING and c["status"] == "False" else "",
             )
             for c in status.get("conditions") or []
         ],
-        [groups.get(key) for key in ("matched", "due", "deleted", "failed", "total")],
+        [groups.get(key) for key in ("matched", "marked", "due", "deleted", "failed", "total")],
         status.get("totals"),
+        status.get("lastMarkedTime"),
         [entry["group"] for entry in status.get("sample") or [] if entry["verdict"] == "Match"],
-        [status.get(key) for key in ("clusterId", "brokers", "features")],
+        [status.get(key) for key in ("clusterId", "brokers", "features", "ledger")],
     )
 
 
@@ -204,15 +267,39 @@ def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
     text = f"{matched} of {looked_at} groups match"
     if plan.policy.action is Action.ALERT or not matched:
         return text
-    if plan.refusal is not None:
-        return f"{text}; none is deleted: {plan.refusal.message}"
     if plan.policy.mode is Mode.DRY_RUN:
-        return f"{text}; dry run: mode Enforce would delete them"
+        refused = "" if plan.refusal is None else f", but for this: {plan.refusal.message}"
+        grace = format_duration(plan.policy.grace_period)
+        return f"{text}; dry run: mode Enforce would mark them, and delete them {grace} later{refused}"
     deleted = sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
+    marked, next_due = len(plan.marked) - deleted, _next_due(plan)
+    if marked:
+        text += f"; {marked} marked"
+    if next_due is not None and not plan.due:
+        text += f", the first is due at {timestamp(next_due)}"
+    if plan.refusal is not None:
+        return f"{text}; none is {'deleted' if plan.due else 'marked'}: {plan.refusal.message}"
+    if not plan.due:
+        return text
     waiting = len(plan.due) - len(plan.actions)
-    later = f", {waiting} wait for the next run (maxPerRun)" if waiting else ""
+    why = "nobody was warned of some" if plan.untold else "maxPerRun"
+    later = f", {waiting} wait for the next run ({why})" if waiting else ""
     kept = f", {len(outcomes) - deleted} kept" if deleted < len(outcomes) else ""
     return f"{text}; {deleted} deleted{kept}{later}"
+
+
+def _next_due(plan: Plan) -> datetime | None:
+    """When the first of the marked groups may be deleted."""
+    return min(filter(None, map(plan.due_time, plan.marked)), default=None)
+
+
+def _access(policy: Policy) -> str:
+    granted = ", ".join(map(repr, policy.match.within.sources)) if policy.match.within else ""
+    beyond = ", ".join(map(repr, policy.match.beyond))
+    return (
+        f"{beyond} reaches beyond what the KafkaConnection grants to namespace {policy.namespace} ({granted}): "
+        "nothing else is looked at"
+    )
 
 
 def _first_failure(failed: Mapping[str, Any], outcomes: Sequence[Outcome]) -> tuple[str, str]:
@@ -232,7 +319,8 @@ def _reason_counts(plan: Plan, outcomes: Mapping[str, Outcome]) -> Counter[str]:
 
 def _sample(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
     """What matches first, in the order of deletion; then what is kept, a few of each reason before more of one."""
-    matched = plan.due or plan.matched
+    due = set(plan.due)
+    matched = [*plan.due, *sorted(set(plan.matched) - due, key=lambda name: (plan.due_time(name) or plan.at, name))]
     by_reason: dict[str, list[str]] = {}
     for name, verdict in sorted(plan.verdicts.items()):
         if verdict.keep is not None:
@@ -240,10 +328,10 @@ def _sample(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]
     kept: list[str] = []
     for turn in range(SAMPLE_SIZE):
         kept += [names[turn] for _, names in sorted(by_reason.items()) if turn < len(names)]
-    return [_entry(plan.verdicts[name], outcomes.get(name)) for name in [*matched, *kept][:SAMPLE_SIZE]]
+    return [_entry(plan, plan.verdicts[name], outcomes.get(name)) for name in [*matched, *kept][:SAMPLE_SIZE]]
 
 
-def _entry(verdict: Verdict, outcome: Outcome | None) -> dict[str, Any]:
+def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "group": verdict.group.id,
         "state": str(verdict.group.state),
@@ -255,6 +343,13 @@ def _entry(verdict: Verdict, outcome: Outcome | None) -> dict[str, Any]:
         entry |= {"reason": why.reason, "message": _cut(why.message)}
     if verdict.evidence.unchanged is not None:
         entry["unchangedSince"] = timestamp(verdict.evidence.unchanged.since)
+    activity = verdict.evidence.activity
+    if isinstance(activity, Activity) and activity.idle_since is not None:
+        entry["idleSince"] = timestamp(activity.idle_since)
+    due_time, mark = plan.due_time(verdict.group.id), plan.marks.get(verdict.group.id)
+    deleted = outcome is not None and outcome.kind is OutcomeKind.DELETED
+    if due_time is not None and not deleted:
+        entry |= {"markedSince": timestamp(mark.since if mark else plan.at), "dueTime": timestamp(due_time)}
     return entry
 
 
@@ -290,5 +385,16 @@ class _Conditions:
         self.set("Ready", False, reason, message)
         self.set("Stalled" if stalled else "Reconciling", True, reason, message)
 
+    def evidence(self, coverage: Coverage) -> None:
+        why = coverage.problem or Keep(
+            reasons.EVIDENCE_READY, f"the tables cover all {coverage.partitions} partitions of the offsets log"
+        )
+        self.set("EvidenceReady", coverage.problem is None, why.reason, why.message)
+
+    def leave(self, kind: str) -> None:
+        """As it was: nobody looked this time."""
+        if kind in self._before:
+            self._new[kind] = {**self._before[kind]}
+
     def result(self) -> list[dict[str, Any]]:
-        return [self._new[kind] for kind in ("Ready", "Reconciling", "Stalled", "DeletionBlocked") if kind in self._new]
+        return [self._new[kind] for kind in _ORDER if kind in self._new]

@@ -10,7 +10,7 @@ from typing import Self
 from sandbox.errors import PortTaken, SandboxError
 from sandbox.kafka.jars import jars
 from sandbox.kafka.java import JavaProgram, Jvm, java_command, properties_file, record_classes
-from sandbox.kafka.layout import CONTROLLER_ID, Layout, Node, new_cluster_id, uses_kraft
+from sandbox.kafka.layout import CONTROLLER_ID, Door, Layout, Node, new_cluster_id, uses_kraft
 from sandbox.kafka.request_log import LOGGER, requests_in, settled_size
 from sandbox.kafka.security import Security
 from sandbox.kafka.storage import format_broker, format_controller, run
@@ -20,7 +20,7 @@ from sandbox.kafka.zookeeper import broker_registered, scram_commands, serves, z
 from sandbox.ports import Ports
 from sandbox.process import Command, Keeper, Server, check_running, wait_until
 
-START_SECONDS = 90.0
+START_SECONDS = 300.0
 STOP_SECONDS = 60.0
 START_ATTEMPTS = 3
 
@@ -104,6 +104,10 @@ class KafkaCluster:
         """host:port,... of the internal plaintext listener, whose users may do everything."""
         return ",".join(f"127.0.0.1:{node.internal_port}" for node in self._layout.brokers)
 
+    def door(self, index: int) -> dict[int, Door]:
+        """The ports of one of `security.doors` by broker; what stands before it listens on the advertised ones."""
+        return {node.id: node.doors[index] for node in self._layout.brokers}
+
     @property
     def cluster_id(self) -> str:
         """The id that clients see; with ZooKeeper, Kafka makes it itself."""
@@ -169,6 +173,33 @@ class KafkaCluster:
 
         wait_until(ready, list(self._servers.values()), timeout)
 
+    def wait_forgotten(self, broker: int, timeout: float = START_SECONDS) -> None:
+        """Wait until none of the brokers that run (and are not paused) tells clients of one that was killed."""
+        running = [node for node in self._layout.brokers if node.id in self._servers and node.id not in self._paused]
+
+        def forgotten() -> bool:
+            told = [known_brokers(node.internal_port) for node in running]
+            return all(brokers is not None and broker not in brokers for brokers in told)
+
+        wait_until(forgotten, list(self._servers.values()), timeout)
+
+    def wait_deleted(self, topic: str, timeout: float = START_SECONDS) -> None:
+        """Wait until all of a deleted topic is gone, after clients see it no more.
+
+        A controller with ZooKeeper removes a topic's settings last: a topic of that name made any sooner loses its own.
+        """
+        port = self._layout.zookeeper_port
+        if not port:
+            return
+
+        def done() -> bool:
+            shell = ["-server", f"127.0.0.1:{port}", "ls", "/admin/delete_topics"]
+            answer = self.tool("org.apache.zookeeper.ZooKeeperMain", *shell)
+            listed = [line for line in answer.stdout.splitlines() if line.startswith("[")]
+            return bool(listed) and topic not in listed[-1].strip("[]").split(", ")
+
+        wait_until(done, list(self._servers.values()), timeout)
+
     def check(self) -> None:
         """Raise StartFailed with the end of its log when a process has ended by itself."""
         check_running(list(self._servers.values()))
@@ -184,8 +215,9 @@ class KafkaCluster:
         """
         if not self._request_log:
             raise SandboxError("this cluster was started without request_log=True")
+        plain = self.security.protocol == "PLAINTEXT"
         return {
-            node.id: settled_size(self._log(node), node.internal_port)
+            node.id: settled_size(self._log(node), node.client_port if plain else node.internal_port)
             if node.id in self._servers and node.id not in self._paused
             else self._log(node).stat().st_size
             for node in self._layout.brokers
@@ -206,7 +238,7 @@ class KafkaCluster:
         """Run one of Kafka's own command-line classes with this version's jars; the output is text."""
         program = JavaProgram(main_class, self._jars, arguments, log_levels={"": "warn"})
         command = java_command(program, self._scratch / "tool.args")
-        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=600, check=False)
 
     @property
     def _running(self) -> Keeper:
@@ -226,7 +258,9 @@ class KafkaCluster:
             tls = self._authority.broker_properties(self.security.client_auth == "required")
         for node in self._layout.nodes:
             node.directory.mkdir()
-            settings = self._layout.properties(node, self.security) | (tls if node.client_port else {}) | self._config
+            settings = self._layout.properties(node, self.security) | (tls if node.client_port else {})
+            # One thread for each listener logs its requests in their order.
+            settings |= ({"num.network.threads": "1"} if self._request_log else {}) | self._config
             properties_file(node.directory / "server.properties", settings)
         if self._layout.kraft:
             self._start_kraft()
@@ -266,9 +300,12 @@ class KafkaCluster:
         version = tuple(int(part) for part in self.version.split("."))
         scratch = self._scratch
         alone = len(self.broker_ids) == 1 and uses_kraft(version)
-        ports = iter(self._ports.take(3 * len(self.broker_ids) + 1))
+        ports = iter(self._ports.take((3 + 2 * self.security.doors) * len(self.broker_ids) + 1))
         brokers = tuple(
-            Node(broker, scratch / f"broker-{broker}", next(ports), next(ports), next(ports) if alone else 0)
+            Node(
+                *(broker, scratch / f"broker-{broker}", next(ports), next(ports), next(ports) if alone else 0),
+                doors=tuple(Door(next(ports), next(ports)) for _ in range(self.security.doors)),
+            )
             for broker in self.broker_ids
         )
         if not uses_kraft(version):

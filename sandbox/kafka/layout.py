@@ -11,6 +11,14 @@ CONTROLLER_ID = 100
 
 
 @dataclass(frozen=True)
+class Door:
+    """A further client listener of one broker, behind something else: clients are told `advertised`, not `port`."""
+
+    port: int
+    advertised: int
+
+
+@dataclass(frozen=True)
 class Node:
     """One Kafka process. A port is 0 where the process doesn't listen for that purpose."""
 
@@ -19,6 +27,7 @@ class Node:
     client_port: int = 0
     internal_port: int = 0
     controller_port: int = 0
+    doors: tuple[Door, ...] = ()
 
     @property
     def name(self) -> str:
@@ -51,7 +60,7 @@ class Layout:
         ours = self._kraft(node) if self.kraft else self._zookeeper(node)
         ours |= listener_properties(node, security.protocol) | {"log.dirs": str(node.directory / "data")}
         if node.client_port:
-            ours |= self._topics() | security.sasl_properties()
+            ours |= self._topics() | security.sasl_properties(["client", *door_names(node)])
         return ours | security.authorizer_properties(self.kraft)
 
     def _kraft(self, node: Node) -> dict[str, str]:
@@ -107,15 +116,29 @@ def uses_kraft(version: tuple[int, ...]) -> bool:
 def listener_properties(node: Node, protocol: str) -> dict[str, str]:
     """The listeners of one process; `protocol` is the client listener's security.protocol."""
     ports = {"CLIENT": node.client_port, "INTERNAL": node.internal_port, "CONTROLLER": node.controller_port}
+    doors = dict(zip((name.upper() for name in door_names(node)), node.doors, strict=True))
+    ports |= {name: door.port for name, door in doors.items()}
     listeners = {name: f"{name}://127.0.0.1:{port}" for name, port in ports.items() if port}
-    advertised = [address for name, address in listeners.items() if name != "CONTROLLER"]
+    told = listeners | {name: f"{name}://127.0.0.1:{door.advertised}" for name, door in doors.items()}
+    advertised = [address for name, address in told.items() if name != "CONTROLLER"]
+    protocols = {
+        "CLIENT": protocol,
+        "INTERNAL": "PLAINTEXT",
+        "CONTROLLER": "PLAINTEXT",
+        **dict.fromkeys(doors, protocol),
+    }
     settings = {
         "listeners": ",".join(listeners.values()),
-        "listener.security.protocol.map": f"CLIENT:{protocol},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listener.security.protocol.map": ",".join(f"{name}:{value}" for name, value in protocols.items()),
     }
     if advertised:
         settings |= {"advertised.listeners": ",".join(advertised), "inter.broker.listener.name": "INTERNAL"}
     return settings
+
+
+def door_names(node: Node) -> list[str]:
+    """The names of its listeners with a door, as security settings spell them."""
+    return [f"door{index}" for index in range(len(node.doors))]
 
 
 def new_cluster_id() -> str:

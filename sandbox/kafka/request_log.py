@@ -12,7 +12,7 @@ from sandbox.kafka.wire import known_brokers
 
 LOGGER = "kafka.request.logger"
 QUIET_SECONDS = 0.1
-SETTLE_SECONDS = 15.0
+SETTLE_SECONDS = 120.0
 # Brokers before 2.7 write the header as text, later ones all as JSON.
 _TEXT = re.compile(r"RequestHeader\(apiKey=(\w+), apiVersion=\d+, clientId=(.*?), correlationId=")
 _JSON = "Completed request:"
@@ -29,12 +29,12 @@ def settled_size(log: Path, port: int) -> int:
     """The size of a broker's log once it shows all that was answered before this call.
 
     A line is written just after the answer was sent, so a client may be ahead of it. How long that takes depends on
-    how busy the machine is: hence a request of our own, on the broker's plaintext port, which must show up first.
+    how busy the machine is: hence a request of our own, on a plaintext port of the broker, which must show up first.
     """
     start = log.stat().st_size
     us = f"settle-{uuid.uuid4()}"
     deadline = time.monotonic() + SETTLE_SECONDS
-    known_brokers(port, client_id=us)
+    known_brokers(port, SETTLE_SECONDS, us)
     # Other network threads may be a little behind the one that served us.
     time.sleep(QUIET_SECONDS)
     while us.encode() not in (written := _read(log, start)) or not written.endswith(b"\n"):

@@ -5,7 +5,7 @@ authorizer its principal, User:ANONYMOUS, is a superuser.
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -27,6 +27,7 @@ class Security:
 
     `users` is name -> password. The superuser `admin` is always there, with a random password unless one is given.
     With `client_auth="required"` the principal is the common name of the client's certificate (unless SASL names it).
+    `doors`: how many further such listeners each broker has, whose advertised ports are somebody else's (a proxy's).
     With OAUTHBEARER the broker takes unsecured tokens (`sandbox.kafka.oauth`): anyone can make one for any name.
     """
 
@@ -35,6 +36,7 @@ class Security:
     sasl: Sasl | None = None
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     authorizer: bool = False
+    doors: int = 0
 
     def __post_init__(self) -> None:
         if self.client_auth == "required" and not self.tls:
@@ -62,8 +64,8 @@ class Security:
         """True when the users' credentials are kept by Kafka itself."""
         return self.sasl is not None and self.sasl.startswith("SCRAM")
 
-    def sasl_properties(self) -> dict[str, str]:
-        """Broker settings for SASL on the client listener."""
+    def sasl_properties(self, listeners: Sequence[str] = ("client",)) -> dict[str, str]:
+        """Broker settings for SASL on the client listener, and on others that clients may use."""
         if self.sasl is None:
             return {}
         options = ""
@@ -72,11 +74,12 @@ class Security:
         elif self.sasl == "OAUTHBEARER":
             # What the broker itself would log in with; it never does, as brokers talk over the internal listener.
             options = f' unsecuredLoginStringClaim_sub="{ADMIN}"'
-        listener = f"listener.name.client.{self.sasl.lower()}"
-        return {
-            "listener.name.client.sasl.enabled.mechanisms": self.sasl,
-            f"{listener}.sasl.jaas.config": f"{_MODULES[self.sasl]} required{options};",
-        }
+        settings: dict[str, str] = {}
+        for name in listeners:
+            settings[f"listener.name.{name}.sasl.enabled.mechanisms"] = self.sasl
+            mechanism = f"listener.name.{name}.{self.sasl.lower()}"
+            settings[f"{mechanism}.sasl.jaas.config"] = f"{_MODULES[self.sasl]} required{options};"
+        return settings
 
     def authorizer_properties(self, kraft: bool) -> dict[str, str]:
         """Broker and controller settings for the authorizer; without an ACL nothing is allowed."""

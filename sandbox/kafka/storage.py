@@ -43,7 +43,7 @@ def format_broker(layout: Layout, node: Node) -> None:
 
 def run(command: list[str | Path], stdin: str = "") -> str:
     """Run a short program; raises StartFailed with its output when it fails."""
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode != 0:
         raise StartFailed(f"exit code {done.returncode} from Kafka's own tool:\n{done.stdout}{done.stderr}")
     return done.stdout

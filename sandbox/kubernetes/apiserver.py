@@ -21,8 +21,9 @@ from sandbox.ports import Ports
 from sandbox.prerequisites import KUBECTL, OPENSSL, find
 from sandbox.process import Command, Keeper, check_running, wait_until
 
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 STOP_SECONDS = 10.0
+ESTABLISHED_SECONDS = 180.0
 START_ATTEMPTS = 3
 TOKEN_HOURS = 24
 
@@ -96,6 +97,11 @@ class ApiServer:
         return f"https://127.0.0.1:{self._port}"
 
     @property
+    def certificate(self) -> Path:
+        """PEM file of its own certificate, which is what clients must trust."""
+        return self._scratch / "certificates" / "apiserver.crt"
+
+    @property
     def kubeconfig(self) -> Path:
         """A kubeconfig file of an administrator (group system:masters)."""
         return self._scratch / "admin.kubeconfig"
@@ -117,12 +123,22 @@ class ApiServer:
             input=input or "",
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         if check and done.returncode != 0:
             raise SandboxError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done
+
+    def wait_established(self, *what: str) -> None:
+        """Wait until these CustomResourceDefinitions are served: what `kubectl wait` would be told.
+
+        By itself that fails at once where one has no condition yet.
+        """
+        wait = ["wait", "--for=condition=Established", *what, "--timeout=60s"]
+        wait_until(
+            lambda: self.kubectl(*wait, check=False).returncode == 0, [self._apiserver, self._etcd], ESTABLISHED_SECONDS
+        )
 
     def audit_events(self) -> list[dict[str, Any]]:
         """All requests so far, as audit.k8s.io/v1 Events at level Metadata; needs audit_log=True."""
@@ -203,27 +219,24 @@ class ApiServer:
             ]
         return Command(argv, log=scratch / "kube-apiserver.log")
 
-    def _certificate(self) -> Path:
-        return self._scratch / "certificates" / "apiserver.crt"
-
     def _ready(self) -> bool:
-        if not self._certificate().exists():
+        if not self.certificate.exists():
             return False
         try:
-            trust = ssl.create_default_context(cafile=str(self._certificate()))
+            trust = ssl.create_default_context(cafile=str(self.certificate))
             # Nothing between us and loopback: a proxy in the environment must not be asked.
             handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust))
             opener = urllib.request.build_opener(*handlers)
             opener.addheaders = [("Authorization", f"Bearer {self._token}")]
             # It says ready a moment before it has made the namespace that most users need first.
             for path in ("/readyz", "/api/v1/namespaces/default"):
-                opener.open(self.url + path, timeout=2).close()
+                opener.open(self.url + path, timeout=10).close()
             return True
         except (OSError, ssl.SSLError, urllib.error.URLError):
             return False
 
     def _write_kubeconfig(self, name: str, token: str, namespace: str) -> Path:
-        authority = base64.b64encode(self._certificate().read_bytes()).decode()
+        authority = base64.b64encode(self.certificate.read_bytes()).decode()
         context = {"cluster": "sandbox", "user": name, "namespace": namespace}
         # JSON is YAML, so no YAML library is needed.
         config = {

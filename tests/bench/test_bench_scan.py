@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ import pytest
 from bench import report
 from bench.errors import BenchError, WrongCount
 from bench.load import Loaded, coordinating_partition, load
-from bench.programs import Job, Measured, jobs, ours, python_peers, take_turns
+from bench.memory import ALIVE_PER_BROKER, held
+from bench.plan import check_verdicts, plan_runs, target
+from bench.programs import KAFKA_VERSION, Job, Measured, jobs, prepare, take_turns
 from sandbox.kafka import KafkaCluster
 
 ROOT = Path(__file__).parents[2]
@@ -27,14 +31,24 @@ def filled() -> Iterator[tuple[str, Loaded]]:
         members.stop()
 
 
+@pytest.fixture(scope="module")
+def many() -> Iterator[tuple[str, Loaded]]:
+    """One broker with 4,000 groups."""
+    with KafkaCluster(config={"group.coordinator.append.linger.ms": "0"}) as kafka:
+        loaded, members = load(kafka.bootstrap_servers, 4_000)
+        yield kafka.bootstrap_servers, loaded
+        members.stop()
+
+
 def test_programs_count_what_was_loaded(filled: tuple[str, Loaded]) -> None:
-    """Ours and the peers in Python agree with what was loaded, in every run, and their memory is known."""
+    """Ours and all peers, Java and Go built for it, agree with what was loaded in every run; their memory is known."""
     servers, loaded = filled
-    results = take_turns([*ours(), *python_peers()], servers, 2)
+    prepare()
+    results = take_turns(jobs(), servers, 2)
     report.check_counts(results, loaded)
-    assert [len(result.runs) for result in results] == [2] * 4
+    assert [len(result.runs) for result in results] == [2] * 8
     assert all(0 < min(result.runs) < result.first < result.total for result in results)
-    assert all(10 < result.rss_mb < 1_000 for result in results)
+    assert all(1 < result.rss_mb < 1_000 for result in results)
 
 
 def test_a_program_that_fails_ends_the_benchmark(filled: tuple[str, Loaded]) -> None:
@@ -42,6 +56,44 @@ def test_a_program_that_fails_ends_the_benchmark(filled: tuple[str, Loaded]) -> 
     failing = Job("failing", "full", lambda _: [sys.executable, "-c", "raise SystemExit(3)"])
     with pytest.raises(BenchError, match="failing full gave no answer: exit code 3"):
         take_turns([failing], filled[0], 1)
+
+
+def test_plan_is_measured_on_a_shipped_example() -> None:
+    """As a whole process, its start apart, on groups that the example matches; and it says whether it was quick."""
+    with KafkaCluster() as kafka:
+        start, plan = results = plan_runs(kafka.bootstrap_servers, 1, 50)
+    assert (str(start.job), str(plan.job)) == ("group-hygiene start-up", "group-hygiene plan 50")
+    assert start.runs[0] + plan.runs[0] == pytest.approx(plan.first)
+    plan.runs = [0.25, 0.999, 30.0]
+    assert target(results) == "target plan after start-up < 1 s: 0.999, met"
+    plan.runs = [1.0]
+    assert target(results).endswith(": 1.000, NOT MET")
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        pytest.param("console-consumer-1  Empty  Classic  Match  -\n", id="one-is-missing"),
+        pytest.param(
+            "console-consumer-1  Empty  Classic  Match  -\nconsole-consumer-2  Empty  Classic  Keep  CaughtUp\n",
+            id="one-is-kept",
+        ),
+    ],
+)
+def test_plan_that_does_not_judge_all_is_a_failure(printed: str) -> None:
+    """Also here: what is left out takes no time."""
+    with pytest.raises(WrongCount, match="but there are 2 groups"):
+        check_verdicts(printed, 2)
+
+
+def test_answers_do_not_pile_up(many: tuple[str, Loaded]) -> None:
+    """However many requests a scan takes, what is alive are the few that a broker answers at a time."""
+    servers, loaded = many
+    few, more = held(servers, 1_000, loaded.groups), held(servers, 100, loaded.groups)
+    assert (few.requests, more.requests) == (4, 40)
+    assert few.alive > 0
+    assert 0 < more.alive <= ALIVE_PER_BROKER < 10
+    assert more.alive_mb < few.alive_mb
 
 
 def test_a_wrong_count_is_a_failure() -> None:
@@ -78,6 +130,44 @@ def test_the_last_line_has_these_keys() -> None:
     ]
     assert (line["steady_s"], line["java_full_s"], line["full_vs_java_full"]) == (0.5, 2.0, 0.25)
     assert "0.25x" in report.table(results)
+    assert report.targets(line).splitlines() == [
+        "target steady_vs_java_full <= 0.25: 0.25, met",
+        "target steady_vs_java_steady <= 2: 0.25, met",
+        "target full_vs_java_full <= 1.3: 0.25, met",
+        "target rss_mb <= 200: 40, met",
+    ]
+    assert "target rss_mb <= 200: 200.1, NOT MET" in report.targets(line | {"rss_mb": 200.1})
+
+
+def test_what_is_kept_says_where_it_is_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A figure without its commit, machine, broker and date can't be compared with another."""
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    line = dict.fromkeys(report.TARGETS, 0.5) | {"groups": 300}
+    text = json.loads(
+        report.keep(line, [measured("full", (300, 300, 3000))], {"commit": "abc", "dirty": True}).read_text()
+    )
+    assert text["targets_met"] == dict.fromkeys(report.TARGETS, True) | {"steady_vs_java_full": False}
+    assert (text["commit"], text["dirty"], text["kafka"], text["result"]) == ("abc", True, KAFKA_VERSION, line)
+    assert datetime.fromisoformat(text["date"]).tzinfo is not None
+    assert text["machine"]["cpu"]
+    assert text["machine"]["cores"] > 0
+
+
+def test_the_source_is_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And whether files differ from it, other than results; unknown outside of a repository."""
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "bench" / "results")
+    (tmp_path / "bench" / "results").mkdir(parents=True)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert report.source() == {"commit": None, "dirty": None}
+    author = ("-c", "user.name=n", "-c", "user.email=e@example.com")
+    for command in (["init", "-q"], [*author, "commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    (tmp_path / "bench" / "results" / "scan-1.json").write_text("{}")
+    clean = report.source()
+    assert len(clean["commit"]) == 40
+    assert clean["dirty"] is False
+    (tmp_path / "bench" / "new.py").write_text("")
+    assert report.source() == clean | {"dirty": True}
 
 
 def test_groups_are_sent_to_their_coordinators() -> None:

@@ -43,7 +43,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def run() -> Run:
     """`group-hygiene` with these arguments."""
 
-    def call(*arguments: object, stdin: str | None = None) -> Answer:
+    def call(*arguments: object, stdin: str | bytes | None = None) -> Answer:
         result = CliRunner().invoke(main, [str(argument) for argument in arguments], input=stdin)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -58,7 +58,7 @@ def process() -> Run:
 
     def call(*arguments: object, stdin: str | None = None) -> Answer:
         command = [sys.executable, "-m", "group_hygiene.cli", *(str(argument) for argument in arguments)]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=300, check=False)
         return Answer(done.returncode, done.stdout, done.stderr)
 
     return call
@@ -66,8 +66,8 @@ def process() -> Run:
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaCluster]:
-    """One broker of the newest version, open to everybody."""
-    with KafkaCluster("4.3.0") as cluster:
+    """One broker of the newest version, open to everybody, that counts requests."""
+    with KafkaCluster("4.3.0", request_log=True) as cluster:
         yield cluster
 
 

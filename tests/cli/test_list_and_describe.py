@@ -6,10 +6,12 @@ import os
 import re
 
 import pytest
+from kafka import KafkaConsumer
 
 from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
-from tests.kafka.makers import Maker, at
+from tests.kafka.makers import Maker, at, requests, wait_for
+from tests.kafka.members import ShareMember
 
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 KINDS = ["live-classic", "live-848", "assign-only"]
@@ -84,13 +86,34 @@ def test_list_as_json(on: Run, kafka: KafkaCluster) -> None:
         pytest.param(["--state", "Stable,EMPTY", "--type", "consumer"], ["left-848", "live-848"], id="both"),
         pytest.param(["--state", "Dead", "--state", "Stable"], ["live-848", "live-classic"], id="repeated"),
         pytest.param(["--type", "Share,Streams"], [], id="types-that-nobody-has"),
+        pytest.param(["--state", "Unknown"], [], id="state-that-brokers-do-not-know"),
+        pytest.param(["--state", "Unknown,Stable"], ["live-848", "live-classic"], id="unknown-or"),
         pytest.param(["--match", "*-classic"], ["left-classic", "live-classic"], id="pattern"),
     ],
 )
 def test_list_filters(on: Run, arguments: list[str], names: list[str]) -> None:
     """States and types as comma-separated lists or repeated, patterns as in a policy."""
-    found = on("list", "-o", "name", *arguments).out.split()
+    answer = on("list", "-o", "name", *arguments)
+    found = answer.out.split()
+    assert (answer.code, answer.err) == (0, "")
     assert [name for name in found if name in ALL] == names
+
+
+@pytest.mark.parametrize(
+    ("states", "pushed"),
+    [
+        pytest.param("Empty,Dead", ["Dead", "Empty"], id="known"),
+        pytest.param("Empty,Unknown", [], id="unknown"),
+    ],
+)
+def test_brokers_filter_by_the_states_that_they_know(
+    on: Run, kafka: KafkaCluster, states: str, pushed: list[str]
+) -> None:
+    """Unknown is ours: a broker that was asked for it would leave out just the groups that it stands for."""
+    mark = kafka.mark()
+    assert on("list", "--state", states).code == 0
+    asked = [sorted(body["statesFilter"]) for body in requests(kafka, "LIST_GROUPS", mark)]
+    assert asked == [pushed]
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -188,10 +211,12 @@ def test_offsets_as_json(on: Run, kafka: KafkaCluster) -> None:
     }
 
 
-def test_topic_that_no_longer_exists_is_marked(on: Run, groups: Maker) -> None:
+def test_topic_that_no_longer_exists_is_marked(on: Run, kafka: KafkaCluster, groups: Maker) -> None:
     """A member still has partitions of a deleted topic: they are shown, marked, and no error."""
     topic = groups.topic()
-    groups.join("of-a-deleted-topic", topic)
+    # One that is not polled any more: it does not see that its topic is gone, and gives nothing back.
+    member = KafkaConsumer(topic, group_id="of-a-deleted-topic", bootstrap_servers=kafka.bootstrap_servers)
+    wait_for(lambda: member.poll(500) or member.assignment())
     groups.delete_topic(topic)
     answer = on("offsets", "of-a-deleted-topic")
     assert answer.out.splitlines()[1].split(maxsplit=7) == [
@@ -201,6 +226,29 @@ def test_topic_that_no_longer_exists_is_marked(on: Run, groups: Maker) -> None:
     assert (answer.code, answer.err) == (0, "")
     partition = on("offsets", "of-a-deleted-topic", "-o", "json").json["groups"][0]["partitions"][0]
     assert partition["topicExists"] is False
+    member.close(autocommit=False)
+
+
+def test_committed_offset_after_the_end(on: Run, groups: Maker) -> None:
+    """That of a topic which was made anew, or lost records: no record has it yet."""
+    groups.simple("ahead", at("orders", 9))
+    row = on("offsets", "ahead").out.splitlines()[1].split(maxsplit=7)
+    groups.delete_group("ahead")
+    assert row == ["ahead", "orders", "0", "9", "0", "5", "0", "after the end"]
+
+
+def test_share_group_has_no_committed_offsets(on: Run, kafka: KafkaCluster, groups: Maker) -> None:
+    """An empty table alone would look like a group that has read nothing."""
+    with ShareMember(kafka, groups, "shared", groups.topic()):
+        wait_for(lambda: "shared" in on("list", "-o", "name").out.split())
+    offsets = on("offsets", "shared", "left-848", "-o", "json")
+    described = on("describe", "shared", "--offsets")
+    groups.delete_group("shared")
+    assert [group["group"] for group in offsets.json["groups"]] == ["left-848", "shared"]
+    (note,) = offsets.json["notes"]
+    assert note.startswith("group shared: share groups commit no offsets: ")
+    assert (offsets.code, described.code) == (0, 0)
+    assert f"Note: {note}\n" in described.err
 
 
 def test_absent_group_does_not_hide_the_others(on: Run) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import filecmp
 import importlib.resources
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +126,73 @@ def test_mistakes_are_named_with_their_line(run: Run, text: str, says: str) -> N
     """Found before any cluster is asked, said without a traceback, exit code 1."""
     answer = run("plan", "-f", "-", stdin=text)
     assert (answer.code, answer.out) == (1, "")
+    assert says in answer.err
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[Path]:
+    """A folder that everybody may enter; and we are nobody, as root may read everything."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become nobody")
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.parametrize("what", ["folder", "file-in-a-folder", "in-a-locked-folder"])
+def test_what_may_not_be_read_is_named(run: Run, unprivileged: Path, what: str) -> None:
+    """One sentence, no traceback, exit code 1."""
+    folder = unprivileged / "policies"
+    folder.mkdir()
+    (folder / "a.yaml").write_text(GOOD)
+    (folder / "a.yaml").chmod(0o644 if what != "file-in-a-folder" else 0)
+    folder.chmod(0o755 if what == "file-in-a-folder" else 0)
+    name = folder / "a.yaml" if what == "in-a-locked-folder" else folder
+    os.seteuid(65534)
+    try:
+        answer = run("plan", "-f", name)
+    finally:
+        os.seteuid(0)
+    unreadable = folder / "a.yaml" if what == "file-in-a-folder" else name
+    assert (answer.code, answer.out, answer.err) == (1, "", f"Error: {unreadable} can't be read: Permission denied\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        pytest.param("absent.yaml", "absent.yaml can't be read: No such file or directory", id="absent"),
+        pytest.param(
+            "links", "links/broken.yaml can't be read: No such file or directory", id="broken-link-in-a-folder"
+        ),
+        pytest.param("links/broken.yaml", "links/broken.yaml can't be read: No such file", id="broken-link"),
+        pytest.param("links/round.yml", "round.yml can't be read: Too many levels of symbolic links", id="round"),
+        pytest.param("n" * 300, "can't be read: File name too long", id="too-long"),
+        pytest.param("folders", "folders/a.yaml can't be read: Is a directory", id="folder-called-like-a-file"),
+        pytest.param("nothing", "there is no YAML file in", id="no-file-in-it"),
+        pytest.param("binary.yaml", "binary.yaml is not UTF-8 text", id="binary"),
+    ],
+)
+def test_files_that_are_none(run: Run, tmp_path: Path, name: str, says: str) -> None:
+    """One sentence, no traceback, exit code 1."""
+    for folder in ("links", "folders/a.yaml", "nothing"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "links" / "broken.yaml").symlink_to("nowhere")
+    (tmp_path / "links" / "round.yml").symlink_to("round.yml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
+    answer = run("plan", "-f", tmp_path / name)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith("Error: ")
+    assert says in answer.err
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [pytest.param("-", "stdin is not UTF-8 text", id="stdin"), pytest.param("", "-f is empty", id="no-name")],
+)
+def test_input_that_is_none(run: Run, name: str, says: str) -> None:
+    """Also what is no text, and a variable of a script that was empty."""
+    answer = run("plan", "-f", name, stdin=b"\xff\xfe")
+    assert answer.code == 1
     assert says in answer.err
 
 

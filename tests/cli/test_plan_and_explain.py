@@ -10,10 +10,12 @@ import pytest
 import yaml
 
 import group_hygiene.cli
-from group_hygiene import checks
+from group_hygiene import checks, reasons
+from group_hygiene.cli.planning import not_read
+from group_hygiene.model import Protections
 from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
-from tests.kafka.makers import Maker
+from tests.kafka.makers import Maker, at
 
 ABANDONED = ["left-848", "left-classic"]
 
@@ -51,7 +53,8 @@ def test_plan_says_what_would_be_done(on: Run, tmp_path: Path) -> None:
     heading, would, granted, titles, *rows = answer.out.splitlines()
     assert answer.code == 2
     assert heading == "GroupPolicy kafka/litter (Delete, DryRun)"
-    assert would.strip() == "2 of 4 groups match: it would report them; mode Enforce would delete them"
+    later = "mode Enforce would mark them and delete them after 24h"
+    assert would.strip() == f"2 of 4 groups match: it would report them; {later}"
     assert granted.strip().endswith("what is Empty now would match once seen unchanged for 72h")
     assert titles.split() == ["GROUP", "STATE", "TYPE", "VERDICT", "REASON", "MESSAGE"]
     assert [(row.split()[0], *row.split()[3:5]) for row in rows] == [
@@ -79,13 +82,13 @@ def test_plan_changes_nothing(on: Run, groups: Maker) -> None:
 @pytest.mark.parametrize(
     ("spec", "code", "would"),
     [
-        pytest.param({}, 2, "mode Enforce would delete them", id="dry-run"),
-        pytest.param({"mode": "Enforce"}, 2, "it would delete them", id="enforce"),
+        pytest.param({}, 2, "mode Enforce would mark them and delete them after 24h", id="dry-run"),
+        pytest.param({"mode": "Enforce"}, 2, "it would mark them and delete them after 24h", id="enforce"),
         pytest.param({"mode": "Enforce", "delete": {"maxPercent": 1}}, 2, "LimitExceeded", id="over-the-limit"),
         pytest.param(
             {"mode": "Enforce", "delete": {"maxPercent": 100, "maxPerRun": 1}},
             2,
-            "1 of them in the first run",
+            "after 24h, 1 in the first run",
             id="paced",
         ),
         pytest.param({"action": "Alert", "delete": None}, 2, "it would report them", id="alert"),
@@ -111,7 +114,7 @@ def test_plan_as_json(on: Run, kafka: KafkaCluster) -> None:
         "mode": "DryRun",
         "clusterId": kafka.cluster_id,
         "takenForGranted": {"unchangedFor": "72h"},
-        "would": "1 of 1 groups match: it would report them; mode Enforce would delete them",
+        "would": "1 of 1 groups match: it would report them; mode Enforce would mark them and delete them after 24h",
         "judged": 1,
         "matched": 1,
         "due": ["left-classic"],
@@ -191,7 +194,8 @@ def test_explain_walks_the_chain(on: Run, group: str, outcome: str, results: dic
 def test_explain_a_group_that_is_not_there(on: Run) -> None:
     """One sentence, exit code 1."""
     answer = on("explain", "nobody", "-f", "-", stdin=policy())
-    assert (answer.code, answer.out, answer.err) == (1, "", "Error: there is no group nobody\n")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.splitlines()[-1] == "Error: there is no group nobody"
 
 
 def test_pattern_characters_in_a_group_id_are_literal(on: Run, groups: Maker) -> None:
@@ -200,6 +204,50 @@ def test_pattern_characters_in_a_group_id_are_literal(on: Run, groups: Maker) ->
     (explained,) = on("explain", "left-*\\", "-f", "-", "-o", "json", stdin=policy()).json["policies"]
     groups.delete_group("left-*\\")
     assert explained["group"]["group"] == "left-*\\"
+
+
+PROTECTED = [reasons.CLAIMED, reasons.STREAMS, reasons.MIRROR_MAKER]
+
+
+@pytest.mark.parametrize(
+    ("protections", "kept", "needed"),
+    [
+        pytest.param(Protections(), PROTECTED, [], id="all-known"),
+        pytest.param(Protections(claimed=None), PROTECTED, ["list on scaledobjects.keda.sh"], id="claims"),
+        pytest.param(Protections(streams=None), PROTECTED, ["topics could not be listed"], id="topics"),
+        pytest.param(Protections(mirrored=None), PROTECTED, ["READ on each topic *.checkpoints"], id="checkpoints"),
+        pytest.param(Protections(None, None, None), [reasons.SIMPLE], [], id="nobody-was-kept-for-it"),
+        pytest.param(
+            Protections(None, None, None), PROTECTED, ["ScaledObjects", "Streams", "MirrorMaker"], id="nothing-known"
+        ),
+    ],
+)
+def test_what_keeps_groups_since_it_is_not_known_is_an_error(
+    protections: Protections, kept: list[str], needed: list[str]
+) -> None:
+    """ "Nothing would be done" is no answer where somebody who may read more would see a match."""
+    said = not_read(protections, kept)
+    assert len(said) == len(needed)
+    assert all(part in text for part, text in zip(needed, said, strict=True))
+
+
+def test_plan_on_a_thousand_groups(run: Run, kafka: KafkaCluster, groups: Maker) -> None:
+    """Each has a row with its verdict, and with the reason where it is kept."""
+    names = [f"bulk-{number:04}" for number in range(1_000)]
+    groups.simple_groups({name: at("orders") for name in names})
+    odd = connection(kafka, protect=[f"bulk-*{digit}" for digit in "13579"])
+    alert = policy(match={"groups": ["bulk-*"]}, when=None, action="Alert", delete=None)
+    answer = run("plan", "-f", "-", stdin=odd + alert)
+    for future in groups.admin.delete_consumer_groups(names).values():
+        future.result()
+    _, would, titles, *rows = answer.out.splitlines()
+    assert would.strip() == "500 of 1000 groups match: it would report them"
+    assert titles.split() == ["GROUP", "STATE", "TYPE", "VERDICT", "REASON", "MESSAGE"]
+    assert [row.split()[0] for row in rows] == names
+    cells = [row.split(maxsplit=5)[3:] for row in rows]
+    assert cells[0::2] == [["Match", "-", "-"]] * 500
+    assert [cell[:2] for cell in cells[1::2]] == [["Keep", reasons.PROTECTED]] * 500
+    assert answer.code == 2
 
 
 def test_the_command_line_cannot_delete() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from group_hygiene.cli import main, output
 from group_hygiene.model import GroupState
+from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]
@@ -113,6 +114,64 @@ def test_unknown_state_lists_the_valid_ones(run: Run) -> None:
     answer = run("list", "--state", "Idle")
     assert answer.code == 1
     assert f"'Idle' is none of {', '.join(GroupState)}" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        pytest.param(">/dev/full", "Error: the answer can't be written: No space left on device\n", id="full"),
+        pytest.param(">&-", "Error: the answer can't be written: stdout is closed\n", id="closed"),
+        pytest.param("2>&-", "", id="stderr-closed"),
+        pytest.param(">&- 2>&-", "", id="both-closed"),
+        pytest.param("| true", "", id="nobody-reads"),
+    ],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.usefixtures("groups")
+def test_an_answer_that_nobody_takes(kafka: KafkaCluster, where: str, says: str, unbuffered: str) -> None:
+    """One line where there is somebody to read it, no traceback, and exit code 1; without stderr all goes on."""
+    asked = f"{sys.executable} -m group_hygiene.cli list -o json --bootstrap-server {kafka.bootstrap_servers} {where}"
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    script = ["bash", "-c", f"{asked}; exit ${{PIPESTATUS[0]}}"]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0 if where == "2>&-" else 1, says)
+    assert ("assign-only" in done.stdout) is (where == "2>&-")
+
+
+NO_UTF8, LONG = os.fsdecode(b"\xff\xfe"), "é" * 16_384
+OF_GROUPS = [
+    *(["describe"], ["offsets"], ["explain", "-f", "-"], ["history"], ["restore"]),
+    ["keep", "--for", "1d", "--why", "x"],
+]
+
+
+@pytest.mark.parametrize(
+    ("group", "says"),
+    [
+        pytest.param(NO_UTF8, r"\xff\xfe is not UTF-8", id="not-utf-8"),
+        pytest.param(LONG, f"{'é' * 80}... is 32,768 bytes long, and Kafka takes 32,767", id="too-long"),
+    ],
+)
+@pytest.mark.parametrize("command", OF_GROUPS, ids=lambda command: command[0])
+def test_a_group_that_can_be_none(process: Run, command: list[str], group: str, says: str) -> None:
+    """Refused before anything is asked, with its beginning."""
+    answer = process(*command, group, "--bootstrap-server", "127.0.0.1:1")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.splitlines()[-1].endswith(f": {says}")
+
+
+@pytest.mark.parametrize("option", ["--why", "--by", "--ledger-topic"])
+def test_text_that_kafka_could_not_take(process: Run, option: str) -> None:
+    """The ledger is written in UTF-8."""
+    answer = process("keep", "g", "--for", "1d", "--why", "x", option, NO_UTF8, "--bootstrap-server", "127.0.0.1:1")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.endswith("is not UTF-8\n")
+
+
+def test_the_longest_group_is_looked_for(run: Run) -> None:
+    """As long as Kafka takes it."""
+    answer = run("describe", "x" * 32_767, "--bootstrap-server", "127.0.0.1:1", "--timeout", "20s")
+    assert "connection refused" in answer.err
 
 
 @pytest.mark.parametrize("how", ["-m", "script", "kubectl"])

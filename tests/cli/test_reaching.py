@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
-from kafka.admin import ACL, ACLOperation, ACLPermissionType, KafkaAdminClient, ResourcePattern, ResourceType
 
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kubernetes import ApiServer
 from tests.cli.conftest import Run
-from tests.kafka.makers import Maker, at
+from tests.kafka.makers import Maker, at, wait_for
+from tests.kafka.permissions import CLUSTER, DESCRIBE, GROUP, TOPIC, grant
 
 ROOT = Path(__file__).parents[2]
 PASSWORD = "correct-horse-battery"
@@ -23,22 +23,19 @@ FORMS = ["table", "wide", "json", "yaml", "name"]
 
 @pytest.fixture(scope="module")
 def secure() -> Iterator[KafkaCluster]:
-    """TLS, SCRAM-SHA-512, and an authorizer: `hygiene` may read the cluster, topics, and groups named `mine-*`."""
-    users = {"hygiene": PASSWORD}
+    """TLS, SCRAM-SHA-512, and an authorizer.
+
+    `hygiene` may describe all topics and the group `mine`; `half` the cluster, all groups and the topic `orders`.
+    """
+    users = {"hygiene": PASSWORD, "half": PASSWORD}
     with KafkaCluster(security=Security(tls=True, sasl="SCRAM-SHA-512", users=users, authorizer=True)) as cluster:
-        admin = KafkaAdminClient(bootstrap_servers=cluster.plaintext_bootstrap)
-        allowed = [
-            (ResourcePattern(ResourceType.TOPIC, "*"), ACLOperation.DESCRIBE),
-            (ResourcePattern(ResourceType.GROUP, "mine"), ACLOperation.DESCRIBE),
-        ]
-        admin.create_acls(
-            [ACL("User:hygiene", "*", operation, ACLPermissionType.ALLOW, pattern) for pattern, operation in allowed]
-        )
-        admin.close()
         make = Maker(cluster.plaintext_bootstrap)
+        half = ((CLUSTER, "kafka-cluster", DESCRIBE), (GROUP, "*", DESCRIBE), (TOPIC, "orders", DESCRIBE))
+        grant(make, {"hygiene": ((TOPIC, "*", DESCRIBE), (GROUP, "mine", DESCRIBE)), "half": half})
         make.topic("orders", records=5)
+        make.topic("secret", records=5)
         make.simple("mine", at("orders", 2))
-        make.simple("theirs", at("orders", 2))
+        make.simple("theirs", at("orders", 2) | at("secret", 1))
         yield cluster
         make.close()
 
@@ -65,21 +62,47 @@ def test_command_config_lets_us_in(run: Run, secure: KafkaCluster, properties: P
     where = ["--bootstrap-server", secure.bootstrap_servers, "--command-config", properties]
     for command in (["list"], ["describe", "mine", "--members", "--offsets"], ["offsets", "mine"]):
         answer = run(*command, *where, "-o", form)
-        assert answer.code == 0, answer.err
+        # A list without DESCRIBE on the cluster is never known to be whole.
+        assert answer.code == (1 if command == ["list"] else 0), answer.err
         assert "mine" in answer.out
         assert f"Note: {properties}: ignored: client.id\n" in answer.err
         assert PASSWORD not in answer.out + answer.err
 
 
 def test_what_may_not_be_seen_is_said(run: Run, secure: KafkaCluster, properties: Path) -> None:
-    """Without DESCRIBE on the cluster brokers leave groups out silently: a note says so. A denied group is an error."""
+    """Without DESCRIBE on the cluster brokers leave groups out silently: an error. So is a group that is denied."""
     where = ["--bootstrap-server", secure.bootstrap_servers, "--command-config", properties]
     answer = run("list", *where, "-o", "name")
-    assert answer.out == "mine\n"
-    assert "Note: groups may be missing: DESCRIBE on the cluster is denied" in answer.err
+    assert (answer.code, answer.out) == (1, "mine\n")
+    assert "Error: groups may be missing: DESCRIBE on the cluster is denied" in answer.err
     partly = run("offsets", "mine", "theirs", *where, "-o", "name")
     assert (partly.code, partly.out) == (1, "mine\n")
     assert "Error: group theirs: GROUP_AUTHORIZATION_FAILED" in partly.err
+
+
+@pytest.mark.parametrize("command", [["offsets"], ["describe", "--offsets"]], ids=["offsets", "describe"])
+def test_offsets_of_topics_that_may_not_be_described_are_named(
+    run: Run, secure: KafkaCluster, properties: Path, command: list[str]
+) -> None:
+    """Brokers leave them out of their answer without an error; the rest is shown."""
+    properties.write_text(properties.read_text().replace('"hygiene"', '"half"'))
+    where = ["--bootstrap-server", secure.bootstrap_servers, "--command-config", properties]
+    answer = run(*command, "theirs", *where, "-o", "json")
+    assert [p["topic"] for p in answer.json["groups"][0]["partitions"]] == ["orders"]
+    (error,) = answer.json["errors"]
+    assert error.startswith("offsets of topics that may not be described are left out: __consumer_offsets, secret (")
+    assert answer.code == 1
+    assert "Note: not every group could be listed: topic __consumer_offsets: TOPIC_AUTHORIZATION_FAILED" in answer.err
+    assert run("describe", "theirs", *where).code == 0
+
+
+def test_whether_topics_are_hidden_may_be_unknown(run: Run, secure: KafkaCluster, properties: Path) -> None:
+    """Then a note says which permission tells; and that the list of groups may not be whole."""
+    where = ["--bootstrap-server", secure.bootstrap_servers, "--command-config", properties]
+    notes = run("offsets", "mine", *where, "-o", "json").json["notes"]
+    (unknown,) = [note for note in notes if note.startswith("whether offsets are left out")]
+    assert unknown.endswith("needs DESCRIBE on the cluster")
+    assert any(note.startswith("not every group could be listed: DESCRIBE on the cluster") for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +123,7 @@ def test_failing_to_get_in(
     """One sentence, no traceback, exit code 1, no password."""
     properties.write_text(properties.read_text().replace(*change))
     where = ["--bootstrap-server", secure.bootstrap_servers, "--command-config", properties]
-    answer = process("list", *where, "--timeout", "5s")
+    answer = process("list", *where, "--timeout", "20s")
     assert (answer.code, answer.out) == (1, "")
     assert says in answer.err
     assert answer.err.splitlines()[-1].startswith("Error: ")
@@ -113,11 +136,14 @@ def test_failing_to_get_in(
     [
         pytest.param([], "which Kafka cluster? Give --bootstrap-server", id="nothing"),
         pytest.param(["--bootstrap-server", "kafka"], "'kafka' is not host:port", id="no-port"),
-        pytest.param(["--bootstrap-server", "127.0.0.1:1", "--timeout", "1s"], "connection refused", id="nobody-there"),
+        pytest.param(
+            ["--bootstrap-server", "127.0.0.1:1", "--timeout", "20s"], "connection refused", id="nobody-there"
+        ),
         pytest.param(["--bootstrap-server", "a:1", "--connection", "b"], "can't be given together", id="both"),
         pytest.param(["--command-config", "/no/file"], "/no/file can't be read", id="no-file"),
         pytest.param(["--bootstrap-server", "a:1", "-n", "b"], "--namespace must only be given with", id="namespace"),
         pytest.param(["--bootstrap-server", "a:1", "--timeout", "1d"], "must be a duration", id="timeout"),
+        pytest.param(["--match", ""], "'--match': a pattern must not be empty", id="empty-pattern"),
     ],
 )
 def test_mistakes_in_the_options(run: Run, arguments: list[str], says: str) -> None:
@@ -127,14 +153,28 @@ def test_mistakes_in_the_options(run: Run, arguments: list[str], says: str) -> N
     assert says in answer.err
 
 
+@pytest.mark.parametrize("command", [["plan"], ["explain", "mine"]], ids=["plan", "explain"])
+def test_namespace_of_objects_that_name_none(run: Run, secure: KafkaCluster, command: list[str]) -> None:
+    """Also without --connection, for what reads files."""
+    unplaced = policy() | {"metadata": {"name": "unplaced"}}
+    where = ["--bootstrap-server", secure.plaintext_bootstrap, "-n", "team"]
+    answer = run(*command, *where, "-f", "-", "-o", "json", stdin=yaml.safe_dump(unplaced))
+    assert [planned["namespace"] for planned in answer.json["policies"]] == ["team"], answer.err
+
+
 def test_document_with_secrets_needs_them_from_elsewhere(run: Run, secure: KafkaCluster, properties: Path) -> None:
     """A file names Secrets and has none: --command-config supplies them."""
     manifests = yaml.safe_dump_all([connection(secure), policy()])
     alone = run("plan", "-f", "-", stdin=manifests)
     assert alone.code == 1
     assert "a file can't supply: give --command-config FILE, or --connection NAME" in alone.err
-    answer = run("plan", "-f", "-", "--command-config", properties, "-o", "name", stdin=manifests)
-    assert (answer.code, answer.out) == (0, ""), answer.err
+    answer = run("plan", "-f", "-", "--command-config", properties, "-o", "json", stdin=manifests)
+    (planned,) = answer.json["policies"]
+    assert planned["judged"] == 1
+    assert answer.json["errors"] == [
+        "groups may be missing: DESCRIBE on the cluster is denied, so brokers leave groups out of their lists"
+    ]
+    assert answer.code == 1
 
 
 def connection(kafka: KafkaCluster) -> dict[str, Any]:
@@ -169,9 +209,13 @@ def cluster(secure: KafkaCluster) -> Iterator[ApiServer]:
     """An API server with the KafkaConnection and its Secret, and an account that may read neither."""
     with ApiServer() as server:
         server.kubectl("apply", "-f", str(ROOT / "crds"))
-        server.kubectl("wait", "--for=condition=Established", "-f", str(ROOT / "crds"), "--timeout=30s")
+        server.wait_established("-f", str(ROOT / "crds"))
         server.kubectl("create", "namespace", "kafka")
         server.kubectl("create", "serviceaccount", "nobody", "-n", "kafka")
+        server.kubectl("create", "serviceaccount", "reader", "-n", "kafka")
+        mine = ["--resource=kafkaconnections.grouphygiene.io,secrets", "-n", "kafka"]
+        server.kubectl("create", "role", "reader", "--verb=get", *mine)
+        server.kubectl("create", "rolebinding", "reader", "--role=reader", "--serviceaccount=kafka:reader", *mine[1:])
         secret = {
             "apiVersion": "v1",
             "kind": "Secret",
@@ -179,6 +223,10 @@ def cluster(secure: KafkaCluster) -> Iterator[ApiServer]:
             "stringData": {"password": PASSWORD, "ca.crt": secure.ca_file.read_text()},
         }
         server.kubectl("apply", "-f", "-", input=yaml.safe_dump_all([secret, connection(secure)]))
+        reader = server.kubeconfig_for_service_account("kafka", "reader")
+        question = ("auth", "can-i", "get", "secrets", "-n", "kafka", f"--kubeconfig={reader}")
+        # The authorizer reads roles and bindings from watches, a moment after they are stored.
+        wait_for(lambda: server.kubectl(*question, check=False).returncode == 0)
         yield server
 
 
@@ -193,6 +241,71 @@ def test_connection_of_the_kubernetes_cluster(
     planned = process("plan", *where, "-f", "-", stdin=yaml.safe_dump(policy()))
     assert "Protected" in planned.out
     assert PASSWORD not in planned.out + planned.err
+
+
+def test_namespace_of_the_kubeconfig(process: Run, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without -n that of the current context counts, as for kubectl; for objects in files that name none, too."""
+    monkeypatch.setitem(os.environ, "KUBECONFIG", str(cluster.kubeconfig_for_service_account("kafka", "reader")))
+    unplaced = policy()
+    del unplaced["metadata"]["namespace"]
+    answer = process("plan", "--connection", "main", "-f", "-", "-o", "json", stdin=yaml.safe_dump(unplaced))
+    assert [planned["namespace"] for planned in answer.json["policies"]] == ["kafka"], answer.err
+
+
+def test_connection_chooses_its_own_policies(process: Run, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Policies of another connection are left out with a note; where there are no others, that is an error."""
+    monkeypatch.setitem(os.environ, "KUBECONFIG", str(cluster.kubeconfig))
+    other = policy()
+    other["metadata"]["name"] = "other"
+    other["spec"]["connectionRef"]["name"] = "elsewhere"
+    where = ["plan", "--connection", "main", "-n", "kafka", "-f", "-", "-o", "json"]
+    answer = process(*where, stdin=yaml.safe_dump_all([policy(), other]))
+    assert [planned["name"] for planned in answer.json["policies"]] == ["litter"]
+    assert "GroupPolicy kafka/other: is for KafkaConnection kafka/elsewhere, left out" in answer.json["notes"]
+    assert not any("in none of the files" in note for note in answer.json["notes"])
+    none = process(*where, stdin=yaml.safe_dump(other))
+    assert (none.code, none.out) == (1, "")
+    assert "no GroupPolicy in the files is for KafkaConnection kafka/main, but for kafka/elsewhere" in none.err
+
+
+SCALED_OBJECTS = """\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: scaledobjects.keda.sh}
+spec:
+  group: keda.sh
+  scope: Namespaced
+  names: {kind: ScaledObject, plural: scaledobjects}
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+"""
+
+
+def test_claims_that_may_not_be_listed(
+    process: Run, secure: KafkaCluster, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything is kept: said once, as an error, with the permission that is needed."""
+    cluster.kubectl("apply", "-f", "-", input=SCALED_OBJECTS)
+    cluster.wait_established("crd/scaledobjects.keda.sh")
+    # Clients are told of a new kind a moment after it is established.
+    wait_for(lambda: cluster.kubectl("get", "scaledobjects.keda.sh", "-A", check=False).returncode == 0)
+    monkeypatch.setitem(os.environ, "KUBECONFIG", str(cluster.kubeconfig_for_service_account("kafka", "reader")))
+    where = ["plan", "--connection", "main", "-n", "kafka", "-f", "-", "-o", "json"]
+    unprotected = connection(secure)
+    del unprotected["spec"]["protect"]
+    more = policy() | {"metadata": {"name": "more", "namespace": "kafka"}}
+    two = yaml.safe_dump_all([unprotected, policy(), more])
+    answer = process(*where, stdin=two)
+    said = [error for error in answer.json["errors"] if "could not be listed" in error]
+    assert len(said) == 1
+    assert "needs list on scaledobjects.keda.sh and kafkaconnectors.kafka.strimzi.io in all namespaces" in said[0]
+    assert answer.code == 1
+    monkeypatch.setitem(os.environ, "KUBECONFIG", str(cluster.kubeconfig))
+    allowed = process(*where, stdin=two)
+    assert "could not be listed" not in allowed.err
 
 
 @pytest.mark.parametrize(

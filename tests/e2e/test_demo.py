@@ -25,8 +25,9 @@ EMPTY_AND_NEEDED = {
     "connect-orders-sink",
     "stock-view",
     "payments-audit",
+    "old-billing",
 }
-LITTER = {"20 console-consumer-*", "batch-report-2023", "old-billing", "search-index-v1", "summer-promo"}
+LITTER = {"20 console-consumer-*", "batch-report-2023", "search-index-v1", "summer-promo"}
 IN_USE = {"checkout", "search-index-v2"}
 
 
@@ -49,7 +50,7 @@ class Demo:
 
     def finish(self) -> tuple[int, str]:
         """Exit code and stdout."""
-        output, errors = self.process.communicate(timeout=300)
+        output, errors = self.process.communicate(timeout=1200)
         # Shown by pytest when the test fails.
         sys.stdout.write(errors + output)
         return self.process.returncode, output
@@ -81,7 +82,7 @@ def rows(output: str, mark: str) -> set[str]:
 
 def eventually_nothing(demo: Demo) -> bool:
     """Whether all is gone soon: what was just being started ends when it sees that its caller is gone."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while demo.left_behind():
         if time.monotonic() > deadline:
             return False
@@ -89,35 +90,56 @@ def eventually_nothing(demo: Demo) -> bool:
     return True
 
 
-def test_the_demo_passes_and_leaves_nothing(scratch: Path) -> None:
-    """Every check holds, the last line says so, and no process or file is left."""
-    demo = Demo(scratch)
-    code, output = demo.finish()
+def test_the_demo_passes_and_stays_up_until_ctrl_c(scratch: Path) -> None:
+    """Every check holds, the last line says so; --keep lets one look around; then no process and no file is left."""
+    demo = Demo(scratch, "--keep")
+    assert demo.process.stdout is not None
+    output = ""
+    for line in demo.process.stdout:
+        output += line
+        if LAST_LINE.fullmatch(line.strip()):
+            break
     result = LAST_LINE.fullmatch(output.splitlines()[-1])
-    assert result is not None
+    assert result is not None, output
+    assert rows(output, "✗") == set(), output
     assert result[2] == "0"
-    assert code == 0
-    assert rows(output, "✗") == set()
     assert rows(output, "✓") >= LITTER | EMPTY_AND_NEEDED | IN_USE
     assert len(rows(output, "✓")) == int(result[1])
     assert "\033" not in output
-    assert demo.left_behind() == []
+    exported = re.search(r"export (KUBECONFIG)=(\S+)", output)
+    assert exported is not None, output
+    look = ["kubectl", "get", "kconn,kgp", "-n", "kafka", "-o", "name"]
+    looked = subprocess.run(
+        look, env={**os.environ, exported[1]: exported[2]}, capture_output=True, text=True, check=True
+    )
+    assert "grouppolicy.grouphygiene.io/everything-unused" in looked.stdout
+    demo.process.send_signal(signal.SIGINT)
+    demo.process.communicate(timeout=300)
+    assert demo.process.returncode == 0
+    assert eventually_nothing(demo)
 
 
 def test_the_demo_fails_with_a_reckless_operator(scratch: Path) -> None:
-    """An operator that deletes whatever is Empty fails at every Empty group that somebody needs, and only there."""
+    """An operator that deletes whatever is Empty fails at every Empty group that somebody needs, and only there.
+
+    Except at the one that somebody asked to keep: the ledger is asked once more, whatever the judgement was. Nothing
+    keeps it from deleting what was brought back.
+    """
+    needed = EMPTY_AND_NEEDED - {"old-billing"}
     demo = Demo(scratch, "--operator-command", RECKLESS)
     code, output = demo.finish()
     result = LAST_LINE.fullmatch(output.splitlines()[-1])
     assert result is not None
-    assert int(result[2]) >= len(EMPTY_AND_NEEDED)
+    assert int(result[2]) >= len(needed)
     assert code == 1
     groups = LITTER | EMPTY_AND_NEEDED | IN_USE
-    assert rows(output, "✗") & groups == EMPTY_AND_NEEDED
-    assert rows(output, "✓") & groups == LITTER | IN_USE
-    assert output.count("the operator deleted it") == len(EMPTY_AND_NEEDED)
+    assert rows(output, "✗") & groups == needed
+    assert rows(output, "✓") & groups == groups - needed
+    # Of the one that commits all the time, the look right before a deletion may see another offset: then it stays.
+    assert output.count("the operator deleted it") >= len(needed - {"fraud-check"})
     # The numbers don't add up when clients make their deleted groups anew; the rest of the operator is as it was.
     assert "the dry run deleted nothing" in rows(output, "✓")
+    assert "a consumer of that group goes on where it was" in rows(output, "✓")
     assert demo.left_behind() == []
 
 
@@ -129,28 +151,6 @@ def test_ctrl_c_stops_everything(scratch: Path) -> None:
         if "making litter" in line:
             break
     demo.process.send_signal(signal.SIGINT)
-    demo.process.communicate(timeout=15)
+    demo.process.communicate(timeout=300)
     assert demo.process.returncode == 130
     assert eventually_nothing(demo)
-
-
-def test_keep_stays_up_until_ctrl_c(scratch: Path) -> None:
-    """With --keep everything can be looked at by the printed commands; Ctrl-C then is the normal end."""
-    demo = Demo(scratch, "--keep")
-    assert demo.process.stdout is not None
-    output = ""
-    for line in demo.process.stdout:
-        output += line
-        if LAST_LINE.fullmatch(line.strip()):
-            break
-    exported = re.search(r"export (KUBECONFIG)=(\S+)", output)
-    assert exported is not None, output
-    look = ["kubectl", "get", "kconn,kgp", "-n", "kafka", "-o", "name"]
-    looked = subprocess.run(
-        look, env={**os.environ, exported[1]: exported[2]}, capture_output=True, text=True, check=True
-    )
-    assert "grouppolicy.grouphygiene.io/everything-unused" in looked.stdout
-    demo.process.send_signal(signal.SIGINT)
-    demo.process.communicate(timeout=60)
-    assert demo.process.returncode == 0
-    assert demo.left_behind() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from sandbox.kafka import KafkaCluster
 from sandbox.kubernetes import ApiServer
 from tests.e2e.conftest import (
     PASSWORD,
+    PATIENCE,
     ROOT,
     Groups,
     RunningOperator,
@@ -27,15 +29,30 @@ from tests.e2e.conftest import (
 
 pytestmark = pytest.mark.usefixtures("operator", "quiet")
 
+_LEDGER = (ACLOperation.CREATE, ACLOperation.DESCRIBE_CONFIGS, ACLOperation.READ, ACLOperation.WRITE)
+_LEDGER_WRITER = (ACLOperation.DESCRIBE, ACLOperation.WRITE)
+
 
 @dataclass(frozen=True)
 class Quiet:
-    """A policy for which nothing changes from `since` on, and where the logs stood then."""
+    """A policy for which nothing changes from `since` on, and where the log and the count of scans stood then."""
 
     namespace: str
     since: float
     requests: int
-    kafka: dict[int, int]
+    scans: int
+
+
+def last_run(operator: RunningOperator, namespace: str, policy: str) -> float:
+    """When the policy last ran, as its metric says."""
+    series = f'group_hygiene_policy_last_run_timestamp_seconds{{namespace="{namespace}",policy="{policy}"}} '
+    return float(operator.http("/metrics")[1].partition(series)[2].partition("\n")[0])
+
+
+def scans(operator: RunningOperator, namespace: str) -> int:
+    """How often the operator scanned for the namespace's connection, as its metric says."""
+    series = f'group_hygiene_scan_duration_seconds_count{{connection="main",namespace="{namespace}"}} '
+    return int(float(operator.http("/metrics")[1].partition(series)[2].partition("\n")[0]))
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +61,14 @@ def quiet(world: World, kafka: KafkaCluster, operator: RunningOperator) -> Quiet
     namespace = world.namespace("quiet")
     world.apply(connection(namespace, kafka.bootstrap_servers), policy(namespace, "p", match={"groups": ["none-*"]}))
     world.wait_ready("kgp", namespace, "p", "Succeeded")
-    time.sleep(2)
-    return Quiet(namespace, time.monotonic(), len(world.server.audit_events()), kafka.mark())
+    # Written last, with the groups as a full list has them.
+    world.wait_ready("kconn", namespace, "main", "Connected")
+    return Quiet(namespace, time.monotonic(), len(world.server.audit_events()), scans(operator, namespace))
 
 
-def test_enforce_deletes_the_abandoned_and_nothing_in_use(world: World, kafka: KafkaCluster, groups: Groups) -> None:
+def test_enforce_deletes_the_abandoned_and_nothing_in_use(
+    world: World, kafka: KafkaCluster, groups: Groups, operator: RunningOperator
+) -> None:
     """Over `*`, abandoned groups go; Stable, simple, caught-up and protected ones stay; status and events tell it."""
     namespace, topic, silent = world.namespace("enforce"), groups.topic("enforce"), groups.topic("enforce-silent")
     groups.produce(topic)
@@ -64,10 +84,13 @@ def test_enforce_deletes_the_abandoned_and_nothing_in_use(world: World, kafka: K
         connection(namespace, kafka.bootstrap_servers, protect=["enforce-pay*"]),
         policy(namespace, "p", match={"groups": ["*enforce*"]}, mode="Enforce", delete={"maxPercent": 100}),
     )
-    wait_for(lambda: not {"enforce-old-1", "enforce-old-2"} & groups.names(), 40)
+    wait_for(lambda: not {"enforce-old-1", "enforce-old-2"} & groups.names())
     assert stay <= groups.names()
-    found = wait_for(lambda: (s := world.get("kgp", namespace, "p")["status"])["totals"]["deleted"] == 2 and s)
-    time.sleep(7)
+    found = wait_for(
+        lambda: (s := world.get("kgp", namespace, "p")["status"]).get("totals", {}).get("deleted") == 2 and s
+    )
+    ran = last_run(operator, namespace, "p")
+    wait_for(lambda: last_run(operator, namespace, "p") > ran)
     assert stay <= groups.names(), "nor at the next run"
     status = world.get("kgp", namespace, "p")["status"]
     assert found["observedGeneration"] == 1
@@ -108,9 +131,9 @@ def test_columns_of_kubectl_get(world: World, kafka: KafkaCluster) -> None:
     world.apply(connection(namespace, kafka.bootstrap_servers), policy(namespace, "p", match={"groups": ["none-*"]}))
     world.wait_ready("kgp", namespace, "p", "Succeeded")
     header, row = world.server.kubectl("get", "kgp", "-n", namespace).stdout.splitlines()
-    columns = ["NAME", "MODE", "ACTION", "MATCHED", "DUE", "DELETED", "READY", "LAST RUN", "AGE"]
+    columns = ["NAME", "MODE", "ACTION", "MATCHED", "MARKED", "DUE", "DELETED", "READY", "LAST RUN", "AGE"]
     assert [column for column in columns if column in header] == columns
-    assert row.split()[1:7] == ["DryRun", "Delete", "0", "0", "0", "True"]
+    assert row.split()[1:8] == ["DryRun", "Delete", "0", "0", "0", "0", "True"]
     wide = world.server.kubectl("get", "kconn", "-n", namespace, "-o", "wide").stdout
     assert kafka.cluster_id in wide
     assert "1 of 1 brokers answer" in wide
@@ -122,14 +145,16 @@ def test_dry_run_deletes_nothing_and_says_what_it_would(world: World, kafka: Kaf
     groups.produce(topic)
     groups.abandoned("dry-run-old", topic)
     groups.produce(topic)
+    delete = {"maxPercent": 100, "gracePeriod": "1h"}
     world.apply(
         connection(namespace, kafka.bootstrap_servers),
-        policy(namespace, "p", match={"groups": ["dry-run-*"]}, delete={"maxPercent": 100}),
+        policy(namespace, "p", interval="15s", match={"groups": ["dry-run-*"]}, delete=delete),
     )
     status = wait_for(lambda: (s := world.get("kgp", namespace, "p")["status"]).get("groups", {}).get("due") == 1 and s)
     assert status["groups"] | {"scanned": 0} == {
         "scanned": 0,
         "matched": 1,
+        "marked": 0,
         "due": 1,
         "deleted": 0,
         "kept": 0,
@@ -139,10 +164,12 @@ def test_dry_run_deletes_nothing_and_says_what_it_would(world: World, kafka: Kaf
     assert ready is not None
     assert "dry run" in ready["message"]
     assert "dry-run-old" in groups.names()
-    started = time.monotonic()
-    world.server.kubectl("patch", "kgp", "p", "-n", namespace, "--type=merge", "-p", '{"spec":{"mode":"Enforce"}}')
-    wait_for(lambda: "dry-run-old" not in groups.names(), 10)
-    assert time.monotonic() - started < 10
+    patch = ("patch", "kgp", "p", "-n", namespace, "--type=merge", "-p")
+    world.server.kubectl(*patch, '{"spec":{"mode":"Enforce"}}')
+    marked = wait_for(lambda: (s := world.get("kgp", namespace, "p")["status"])["groups"]["marked"] == 1 and s)
+    assert marked["sample"][0]["unchangedSince"] == status["sample"][0]["unchangedSince"], "it is not seen anew"
+    world.server.kubectl(*patch, '{"spec":{"delete":{"gracePeriod":"1s"}}}')
+    wait_for(lambda: "dry-run-old" not in groups.names())
 
 
 def test_more_than_max_percent_deletes_none(world: World, kafka: KafkaCluster, groups: Groups) -> None:
@@ -161,7 +188,9 @@ def test_more_than_max_percent_deletes_none(world: World, kafka: KafkaCluster, g
         lambda: (c := world.condition("kgp", namespace, "p", "DeletionBlocked")) and c["status"] == "True" and c
     )
     assert blocked["reason"] == "LimitExceeded"
-    assert "raise maxPercent" in blocked["message"]
+    assert "raise delete.maxPercent of the policy" in blocked["message"]
+    # Their dates stand.
+    wait_for(lambda: world.get("kgp", namespace, "p")["status"]["groups"]["marked"] == len(names))
     ready = world.condition("kgp", namespace, "p", "Ready")
     assert ready is not None
     assert ready["status"] == "True"
@@ -210,7 +239,7 @@ def test_things_may_be_applied_in_any_order(world: World, kafka: KafkaCluster) -
     assert reconciling is not None
     assert reconciling["status"] == "True"
     world.apply(connection(namespace, kafka.bootstrap_servers))
-    world.wait_ready("kgp", namespace, "p", "Succeeded", 10)
+    world.wait_ready("kgp", namespace, "p", "Succeeded")
     assert world.condition("kgp", namespace, "p", "Reconciling") is None
 
 
@@ -221,9 +250,9 @@ def test_another_namespace_is_refused(world: World, kafka: KafkaCluster) -> None
     messages = []
     for name, target in (("there", owner), ("not-there", "cross-nowhere")):
         world.apply(policy(stranger, name, connectionRef={"name": "main", "namespace": target}))
-        messages.append(world.wait_ready("kgp", stranger, name, "CrossNamespaceRefused")["message"])
-        stalled = world.condition("kgp", stranger, name, "Stalled")
-        assert stalled is not None
+        message = world.wait_ready("kgp", stranger, name, "CrossNamespaceRefused")["message"]
+        messages.append(message.replace(target, "TARGET"))
+        assert world.condition("kgp", stranger, name, "Stalled") is None, "an edit of the connection helps as well"
     assert messages[0] == messages[1]
 
 
@@ -246,7 +275,7 @@ def test_unreachable_broker_disturbs_nobody_else(world: World, kafka: KafkaClust
     """The connection says why nobody answers, its policy that the connection is not ready; others go on."""
     broken, healthy = world.namespace("unreachable"), world.namespace("unreachable-neighbour")
     world.apply(
-        connection(broken, "127.0.0.1:1,no-such-host.invalid:9092", scan={"timeout": "2s"}), policy(broken, "p")
+        connection(broken, "127.0.0.1:1,no-such-host.invalid:9092", scan={"timeout": "20s"}), policy(broken, "p")
     )
     world.apply(connection(healthy, kafka.bootstrap_servers), policy(healthy, "p", match={"groups": ["none-*"]}))
     ready = world.wait_ready("kconn", broken, "main", "BrokersUnreachable")
@@ -268,7 +297,9 @@ def test_claimed_groups_are_kept(world: World, kafka: KafkaCluster, groups: Grou
         "spec": {"group": "keda.sh", "scope": "Namespaced", "names": names, "versions": [version]},
     }
     world.apply(crd)
-    world.server.kubectl("wait", "--for=condition=Established", "crd/scaledobjects.keda.sh", "--timeout=30s")
+    world.server.wait_established("crd/scaledobjects.keda.sh")
+    # Clients are told of a new kind a moment after it is established.
+    wait_for(lambda: world.server.kubectl("get", "scaledobjects.keda.sh", "-A", check=False).returncode == 0)
     namespace, topic = world.namespace("claimed"), groups.topic("claimed")
     groups.produce(topic)
     groups.abandoned("claimed-by-keda", topic)
@@ -288,7 +319,12 @@ def test_claimed_groups_are_kept(world: World, kafka: KafkaCluster, groups: Grou
     )
     wait_for(lambda: "claimed-by-nobody" not in groups.names())
     assert "claimed-by-keda" in groups.names()
-    row = wait_for(lambda: next(iter(world.get("kgp", namespace, "p")["status"].get("sample", [])[-1:]), None))
+
+    def kept() -> list[dict[str, str]]:
+        rows = world.get("kgp", namespace, "p")["status"].get("sample", [])
+        return [row for row in rows if row["verdict"] == "Keep" and row["group"] == "claimed-by-keda"]
+
+    (row,) = wait_for(kept)
     assert (row["reason"], row["message"]) == ("ClaimedByResource", "named by ScaledObject claimed/worker")
 
 
@@ -323,24 +359,29 @@ def test_a_status_that_can_not_be_written_ends_deleting(world: World, kafka: Kaf
     """While its status is refused, a policy deletes what one run deletes and no more; later its total is right."""
     namespace, topic = world.namespace("unwritable"), groups.topic("unwritable")
     groups.produce(topic)
-    names = {f"unwritable-{index}" for index in range(4)}
+    names, delete = {f"unwritable-{index}" for index in range(4)}, {"maxPercent": 1, "maxPerRun": 1}
     for name in names:
         groups.abandoned(name, topic)
     groups.produce(topic)
     world.apply(
         connection(namespace, kafka.bootstrap_servers),
-        policy(namespace, "p", match={"groups": ["unwritable-*"]}, delete={"maxPercent": 100, "maxPerRun": 1}),
+        # Held back by its limit until all is prepared: marks that no status told of would delete nothing.
+        policy(namespace, "p", match={"groups": ["unwritable-*"]}, mode="Enforce", delete=delete),
     )
-    wait_for(lambda: world.get("kgp", namespace, "p")["status"].get("groups", {}).get("due") == 4)
+    wait_for(lambda: world.get("kgp", namespace, "p")["status"].get("groups", {}).get("marked") == 4)
     world.apply(*_refuse_status(namespace, "p"))
-    time.sleep(2)
-    world.server.kubectl("patch", "kgp", "p", "-n", namespace, "--type=merge", "-p", '{"spec":{"mode":"Enforce"}}')
+    patch = ("patch", "kgp", "p", "-n", namespace, "--type=merge", "-p")
+    touch = (*patch, '{"status":{"conditions":[]}}', "--subresource=status", "--dry-run=server")
+    # A rule of that kind takes effect a moment after it is stored.
+    wait_for(lambda: "refused by a test" in world.server.kubectl(*touch, check=False).stderr)
+    world.server.kubectl(*patch, '{"spec":{"delete":{"maxPercent":100}}}')
     wait_for(lambda: len(names & groups.names()) == 3)
     time.sleep(15)
     assert len(names & groups.names()) == 3
     world.server.kubectl("delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", "refuse-status")
-    wait_for(lambda: not names & groups.names(), 60)
-    wait_for(lambda: world.get("kgp", namespace, "p")["status"]["totals"]["deleted"] == 4)
+    # After the pauses between its tries, which have grown.
+    wait_for(lambda: not names & groups.names(), 2 * PATIENCE)
+    wait_for(lambda: world.get("kgp", namespace, "p")["status"].get("totals", {}).get("deleted") == 4)
 
 
 def _refuse_status(namespace: str, name: str) -> list[dict[str, object]]:
@@ -363,11 +404,12 @@ def _refuse_status(namespace: str, name: str) -> list[dict[str, object]]:
     ]
 
 
-def test_200_policies_share_one_list_per_scan(world: World) -> None:
+def test_200_policies_share_one_list_per_scan(world: World, operator: RunningOperator) -> None:
     """200 policies on one connection, all with matches: one ListGroups per broker per scan, as the broker counts it."""
     namespace = world.namespace("many")
+    # Not less: a run in which all have news must end before two intervals are over, else all would look anew.
     policies = [
-        policy(namespace, f"p{index:03}", match={"groups": ["many-*"]}, interval="10s", delete={"maxPercent": 100})
+        policy(namespace, f"p{index:03}", match={"groups": ["many-*"]}, interval="30s", delete={"maxPercent": 100})
         for index in range(200)
     ]
     # A broker of their own, since the connections of the other tests look at the shared one.
@@ -383,12 +425,17 @@ def test_200_policies_share_one_list_per_scan(world: World) -> None:
             items = json.loads(world.server.kubectl("get", "kgp", "-n", namespace, "-o", "json").stdout)["items"]
             return all(item["status"].get("groups", {}).get("due") == 1 for item in items)
 
-        wait_for(all_due, 60)
-        time.sleep(11)
-        mark = alone.mark()
-        time.sleep(31)
+        wait_for(all_due, 2 * PATIENCE)
+        # What the first runs asked for beside is over.
+        before = scans(operator, namespace)
+        wait_for(lambda: scans(operator, namespace) > before)
+        before, mark, start = scans(operator, namespace), alone.mark(), time.monotonic()
+        wait_for(lambda: scans(operator, namespace) >= before + 2)
         (lists,) = alone.count_requests("LIST_GROUPS", client_id="group-hygiene", since=mark).values()
-        assert 3 <= lists <= 4, "one for each of three or four scans of 10 s"
+        done, seconds = scans(operator, namespace) - before, time.monotonic() - start
+        # One may have listed, and have been counted as a scan, a moment before or after.
+        assert done - 1 <= lists <= done + 1, "one for each scan"
+        assert done <= seconds / 30 + 3, "and no scan for a policy alone"
         own.close()
         # In one request: kubectl paces itself when it deletes many by name.
         path = f"/apis/grouphygiene.io/v1alpha1/namespaces/{namespace}"
@@ -452,13 +499,13 @@ class TestSecrets:
         world.wait_ready("kconn", namespace, "main", "SecretInvalid")
         self.secret(world, namespace, "my-cluster-cluster-ca-cert", **{"ca.crt": secure_kafka.ca_file.read_text()})
         self._poke(world, namespace)
-        ready = world.wait_ready("kconn", namespace, "main", "AuthenticationFailed", 60)
+        ready = world.wait_ready("kconn", namespace, "main", "AuthenticationFailed")
         assert "'hygiene'" in ready["message"]
         self._allow(secure_kafka)
         self.secret(world, namespace, "hygiene", password=PASSWORD)
         self._poke(world, namespace)
-        world.wait_ready("kconn", namespace, "main", "Connected", 60)
-        world.wait_ready("kgp", namespace, "console-litter", "Succeeded", 30)
+        world.wait_ready("kconn", namespace, "main", "Connected")
+        world.wait_ready("kgp", namespace, "console-litter", "Succeeded")
         assert PASSWORD not in operator.log()
         assert PASSWORD not in world.server.kubectl("get", "kconn,kgp,events", "-A", "-o", "yaml").stdout
 
@@ -485,16 +532,16 @@ class TestSecrets:
         self.quickstart(world, secure_kafka, namespace)
         spec = {"match": {"groups": ["denied-*"]}, "mode": "Enforce", "delete": {"maxPercent": 100}}
         world.apply(policy(namespace, "p", **spec))
-        ready = world.wait_ready("kgp", namespace, "p", "AuthorizationDenied", 40)
+        ready = world.wait_ready("kgp", namespace, "p", "AuthorizationDenied")
         assert "denied-secret" in ready["message"]
-        wait_for(lambda: "denied-open" not in made.names(), 30)
+        wait_for(lambda: "denied-open" not in made.names())
         assert "denied-secret" in made.names()
         made.admin.create_acls(
             [_acl(ResourceType.CLUSTER, "kafka-cluster", ACLOperation.DESCRIBE, ACLPermissionType.DENY)]
         )
         made.abandoned("denied-late", topic)
         made.produce(topic)
-        ready = world.wait_ready("kgp", namespace, "p", "SnapshotIncomplete", 30)
+        ready = world.wait_ready("kgp", namespace, "p", "SnapshotIncomplete")
         assert "DESCRIBE on the cluster is denied" in ready["message"]
         time.sleep(8)
         assert "denied-late" in made.names(), "nothing is deleted on an incomplete snapshot"
@@ -513,6 +560,8 @@ class TestSecrets:
                 _acl(ResourceType.GROUP, "*", ACLOperation.DESCRIBE),
                 _acl(ResourceType.GROUP, "*", ACLOperation.DELETE),
                 _acl(ResourceType.TOPIC, "*", ACLOperation.DESCRIBE),
+                *(_acl(ResourceType.TOPIC, "__group_hygiene", operation) for operation in _LEDGER),
+                *(_acl(ResourceType.TRANSACTIONAL_ID, "*", operation) for operation in _LEDGER_WRITER),
             ]
         )
         admin.close()
@@ -524,18 +573,22 @@ def _acl(
     return ACL("User:hygiene", "*", operation, permission, ResourcePattern(kind, name))
 
 
-def test_few_status_writes_while_nothing_changes(world: World, kafka: KafkaCluster, quiet: Quiet) -> None:
+def test_few_status_writes_while_nothing_changes(world: World, operator: RunningOperator, quiet: Quiet) -> None:
     """At an interval of 5 s, ten runs without news write each status at most once, as the API server counts it."""
-    time.sleep(max(0.0, 54 - (time.monotonic() - quiet.since)))
+    wait_for(lambda: scans(operator, quiet.namespace) - quiet.scans >= 10 and time.monotonic() - quiet.since > 60)
+    # Tests may have run for minutes since then, and times alone are written every five minutes.
+    end = datetime.now(UTC) - timedelta(seconds=time.monotonic() - quiet.since - 60)
     written = [
         event
         for event in world.server.audit_events()[quiet.requests :]
-        if event["verb"] == "patch" and event["objectRef"].get("namespace") == quiet.namespace
+        if event["verb"] == "patch"
+        and event["objectRef"].get("namespace") == quiet.namespace
+        and datetime.fromisoformat(event["requestReceivedTimestamp"]) < end
     ]
     names = [event["objectRef"]["resource"] for event in written]
-    assert len(names) == len(set(names)), names
-    lists = kafka.count_requests("LIST_GROUPS", client_id="group-hygiene", since=quiet.kafka)
-    assert min(lists.values()) >= 10
+    assert names.count("grouppolicies") <= 1, names
+    # Once more when somebody else's policy has the ledger made, which the connection's status then names.
+    assert names.count("kafkaconnections") <= 2, names
 
 
 def test_api_server_restart(world: World, kafka: KafkaCluster, groups: Groups, operator: RunningOperator) -> None:
@@ -547,62 +600,29 @@ def test_api_server_restart(world: World, kafka: KafkaCluster, groups: Groups, o
     world.server.stop_apiserver()
     time.sleep(5)
     world.server.start_apiserver()
+    # It is ready a moment before it serves what CRDs define.
+    wait_for(lambda: world.server.kubectl("get", "kconn,kgp", "-A", check=False).returncode == 0)
     world.apply(
         connection(namespace, kafka.bootstrap_servers),
         policy(namespace, "p", match={"groups": ["restart-*"]}, mode="Enforce", delete={"maxPercent": 100}),
     )
-    wait_for(lambda: "restart-old" not in groups.names(), 60)
+    wait_for(lambda: "restart-old" not in groups.names(), 2 * PATIENCE)
     assert operator.process.poll() is None
 
 
 class TestProcess:
     """Operators of their own: start, stop, flags."""
 
-    def test_without_backups_nothing_is_deleted(
-        self, world: World, kafka: KafkaCluster, groups: Groups, service_account: Path, tmp_path: Path
-    ) -> None:
-        """Without --allow-delete-without-backup an Enforce policy is blocked, and says which flag it would take."""
-        namespace, topic = world.namespace("no-backup"), groups.topic("no-backup")
-        groups.produce(topic)
-        groups.abandoned("no-backup-old", topic)
-        groups.produce(topic)
-        with ApiServer() as server:
-            other = World(server)
-            server.kubectl("apply", "-f", str(ROOT / "crds"))
-            server.kubectl("wait", "--for=condition=Established", "-f", str(ROOT / "crds"), "--timeout=30s")
-            other.namespace(namespace, secrets=False)
-            other.apply(
-                connection(namespace, kafka.bootstrap_servers),
-                policy(namespace, "p", match={"groups": ["no-backup-*"]}, mode="Enforce", delete={"maxPercent": 100}),
-            )
-            with running_operator(server.kubeconfig, tmp_path / "log") as process:
-                blocked = wait_for(
-                    lambda: (
-                        (c := other.condition("kgp", namespace, "p", "DeletionBlocked")) and c["status"] == "True" and c
-                    )
-                )
-                assert blocked["reason"] == "BackupUnavailable"
-                assert "--allow-delete-without-backup" in blocked["message"]
-                assert "no-backup-old" in groups.names()
-                assert process.stop(20) == 0
-            self._deletes_with_the_operator_stopped(other, namespace)
-
-    def _deletes_with_the_operator_stopped(self, world: World, namespace: str) -> None:
-        """With no operator running, a policy, a connection and their namespace can be deleted at once."""
-        world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace, "--timeout=5s")
-        assert "No resources found" in world.server.kubectl("get", "kgp,kconn", "-n", namespace).stderr
-        world.server.kubectl("delete", "namespace", namespace, "--wait=false")
-
     def test_missing_kinds_end_it_at_once(self, tmp_path: Path) -> None:
         """Without the CRDs the operator exits 1 with a sentence that says what to apply, and no traceback."""
         with ApiServer() as server, running_operator(server.kubeconfig, tmp_path / "log") as process:
-            assert process.process.wait(20) == 1
+            assert process.process.wait(PATIENCE) == 1
             assert "Apply the files in crds/ first" in process.log()
             assert "Traceback" not in process.log()
 
     def test_no_api_server_to_talk_to(self, tmp_path: Path) -> None:
         """Without a kubeconfig or a pod it says so and exits 1."""
         with running_operator(tmp_path / "none", tmp_path / "log") as process:
-            assert process.process.wait(20) == 1
+            assert process.process.wait(PATIENCE) == 1
             assert "set KUBECONFIG" in process.log()
             assert "Traceback" not in process.log()

@@ -1,4 +1,7 @@
-"""Real brokers, shared by all tests of this folder; each test works under names of its own."""
+"""Real brokers, shared by all tests of this folder; each test works under names of its own.
+
+A module that needs other ones has its own fixture `kafka`, and `access` where one needs a password there.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,17 @@ from group_hygiene.model import Cluster
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, soon
 
-# A member of a KIP-848 group hears of its assignment with its next heartbeat, every 5 s by default.
-QUICK = {"group.consumer.heartbeat.interval.ms": "200", "group.consumer.min.heartbeat.interval.ms": "200"}
+# A member of a group of the newer protocols hears of its assignment with its next heartbeat, every 5 s by default.
+QUICK = {
+    f"group.{kind}.{name}": "200"
+    for kind in ("consumer", "share", "streams")
+    for name in ("heartbeat.interval.ms", "min.heartbeat.interval.ms")
+} | {
+    "group.streams.initial.rebalance.delay.ms": "0",
+    # Its member beats only when a test tells it to.
+    "group.streams.max.session.timeout.ms": "600000",
+    "group.streams.session.timeout.ms": "600000",
+}
 
 
 @pytest.fixture(scope="session")
@@ -24,10 +36,16 @@ def kafka() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="session")
-def client(kafka: KafkaCluster) -> Iterator[Client]:
-    """The product's client, connected to the shared broker."""
-    made = connect(Settings(tuple(kafka.bootstrap_servers.split(","))))
+@pytest.fixture(scope="module")
+def access(kafka: KafkaCluster) -> Settings:
+    """How the product's client gets in."""
+    return Settings(tuple(kafka.bootstrap_servers.split(",")))
+
+
+@pytest.fixture(scope="module")
+def client(access: Settings) -> Iterator[Client]:
+    """The product's client, connected to all brokers."""
+    made = connect(access)
     yield made
     made.close()
 
@@ -42,7 +60,7 @@ def cluster(client: Client) -> Cluster:
 
 @pytest.fixture
 def make(kafka: KafkaCluster) -> Iterator[Maker]:
-    """Makes what the test needs in the shared broker."""
-    maker = Maker(kafka.bootstrap_servers)
+    """Makes what the test needs, where it may do everything."""
+    maker = Maker(kafka.plaintext_bootstrap)
     yield maker
     maker.close()

@@ -2,73 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from group_hygiene import reconcile
+from group_hygiene.activity import Tables
 from group_hygiene.connection import parse_connection
-from group_hygiene.kafka.client import Client
-from group_hygiene.model import Keep, Outcome
+from group_hygiene.entries import Mark
+from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.ledger import LedgerSettings
+from group_hygiene.model import Fault, Keep, Outcome
 from group_hygiene.plan import Plan, make_plan
 from group_hygiene.policy import Policy, parse_policy
 from group_hygiene.reconcile import Context, Memory, Observation
 
 
 class Clock:
-    """A clock that stands still until it is told not to."""
+    """Monotonic time stands still until it is told not to; wall time goes on by itself, and can be moved a little.
+
+    A little, because the operator holds its wall clock against the broker's.
+    """
 
     def __init__(self) -> None:
-        self._passed = timedelta()
+        self._passed = 0.0
+        self.moved = timedelta()
 
     def now(self) -> datetime:
-        return datetime(2030, 1, 1, tzinfo=UTC) + self._passed
+        return datetime.now(UTC) + self.moved
 
     def monotonic(self) -> float:
-        return 1_000_000 + self._passed.total_seconds()
+        return 1_000_000 + self._passed
 
     def pass_minutes(self, minutes: float) -> None:
-        self._passed += timedelta(minutes=minutes)
+        self._passed += minutes * 60
+
+
+@dataclass
+class Guard:
+    """Lets everything pass, unless it is told not to."""
+
+    stop: Callable[[], Keep | None] = lambda: None
+    left: float = 60.0
+
+    def refusal(self) -> Keep | None:
+        return self.stop()
+
+    def seconds_left(self) -> float:
+        return self.left
 
 
 class Scene:
-    """Scans, plans and deletes with one memory."""
+    """Scans, plans, marks and deletes with one memory and a ledger of its own."""
 
     def __init__(
         self,
         client: Client,
         protect: Sequence[str] = (),
         claimed: Mapping[str, str] | None = None,
-        backups: bool = True,
-        timeout: str = "20s",
+        timeout: str = "60s",
+        ledger: str = "",
+        need: reconcile.Need = reconcile.Need.MAKE,
     ) -> None:
+        """ledger: the topic; by default one that nobody else uses. need: what its policies need it for."""
         servers = list(client.settings.bootstrap_servers)
         spec = {"bootstrapServers": servers, "protect": list(protect), "scan": {"timeout": timeout}}
-        connection = parse_connection({"metadata": {"name": "main", "namespace": "kafka"}, "spec": spec})
+        self.client = client
+        self.connection = parse_connection({"metadata": {"name": "main", "namespace": "kafka"}, "spec": spec})
         self.clock = Clock()
         self.memory = Memory()
-        self.context = Context(client, connection, self.memory, self.clock, backups, claimed or {})
+        self.ledger = ledger or f"__group_hygiene-{secrets.token_hex(6)}"
+        self.claimed, self._need = claimed or {}, need
+        self.tables: Tables | Fault | None = None
+        self.context = self.open()
+
+    def use(self, tables: Tables | Fault | None) -> None:
+        """From the next scan on, these are the pipeline's tables."""
+        self.tables = tables
+        self.context = replace(self.context, tables=tables)
+
+    def open(self) -> Context:
+        """What a run begins with: the ledger, read to its end."""
+        settings = LedgerSettings(installation="tests", writer=f"group-hygiene-{self.ledger}", topic=self.ledger)
+        journal = reconcile.open_journal(self.memory, self.client, settings, self._need, (), Deadline(60))
+        who = self.client, self.connection, self.memory, self.clock, journal
+        return Context(*who, claims=lambda: self.claimed, tables=self.tables)
 
     def observe(self, *policies: Policy, after: float = 0, full: bool = False) -> Observation:
         """One scan, so many minutes after the last one."""
         self.clock.pass_minutes(after)
+        if self.context.journal.problem is not None:
+            # As each run does: what failed in the last one may go well now.
+            self.context = self.open()
         return reconcile.observe(self.context, policies, full)
 
     def plan(self, policy: Policy, after: float = 60) -> tuple[Observation, Plan]:
-        """Scan now and once more, so many minutes later, and plan."""
+        """Scan now and once more, so many minutes later; mark; and plan again when grace is over."""
         self.observe(policy)
-        observation = self.observe(policy, after=after)
-        return observation, planned(observation, policy)
+        self.mark(policy, self.observe(policy, after=after))
+        self.clock.moved += timedelta(seconds=2)
+        observation = self.observe(policy)
+        return observation, self.planned(observation, policy)
 
-    def apply(
-        self, plan: Plan, observation: Observation, still_wanted: Callable[[], Keep | None] = lambda: None
-    ) -> list[Outcome]:
-        return reconcile.apply(self.context, plan, observation, still_wanted)
+    def mark(self, policy: Policy, observation: Observation) -> Plan:
+        """Plan, and write the marks of that."""
+        plan = self.planned(observation, policy)
+        reconcile.note_marks(self.context, plan)
+        return plan
 
+    def marked(self, policy: Policy, groups: Iterable[str]) -> None:
+        """Mark the groups as if long ago."""
+        since = self.clock.now() - timedelta(days=1)
+        marks = [
+            Mark(policy_uid=policy.uid, group=group, policy=policy.key, digest=policy.digest, since=since, due=since)
+            for group in groups
+        ]
+        assert self.context.journal.record(marks) is None
 
-def planned(observation: Observation, policy: Policy) -> Plan:
-    scanned = len(observation.snapshot.groups)
-    return make_plan(policy, scanned, observation.verdicts[policy.key], observation.conditions)
+    def planned(self, observation: Observation, policy: Policy) -> Plan:
+        marks = self.context.journal.contents.marks.get(policy.uid, {})
+        scanned, verdicts = len(observation.snapshot.groups), observation.verdicts[policy.key]
+        conditions = replace(observation.conditions, told=self.clock.now())
+        return make_plan(policy, scanned, verdicts, conditions, marks, self.clock.now())
+
+    def apply(self, plan: Plan, observation: Observation, guard: Guard | None = None) -> list[Outcome]:
+        return reconcile.apply(self.context, plan, observation, guard or Guard())
 
 
 def verdicts(observation: Observation, policy: Policy, tag: str = "") -> dict[str, str]:
@@ -89,7 +149,7 @@ def policy(*groups: str, name: str = "tidy", mode: str = "Enforce", **when: Any)
         "match": {"groups": list(groups)},
         "when": {"unchangedFor": "1h", **when},
         "action": "Delete",
-        "delete": {"maxPercent": 100, "maxPerRun": 10_000},
+        "delete": {"gracePeriod": "1s", "maxPercent": 100, "maxPerRun": 10_000},
     }
     return _parsed(name, spec)
 

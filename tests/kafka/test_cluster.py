@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -26,17 +26,29 @@ from confluent_kafka.admin import (
 from group_hygiene.connection import Hidden, Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.errors import AuthenticationFailed, ConnectError, SecretProblem, TLSFailed, Unreachable
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.kafka.cluster import features, hidden_topics, missing_topics, offsets_retention_minutes, read_cluster
+from group_hygiene.kafka.cluster import (
+    features,
+    hidden_topics,
+    offsets_retention_minutes,
+    read_cluster,
+    topic_ids,
+    topics_exist,
+)
 from group_hygiene.kafka.groups import delete_groups, describe_groups, list_groups
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets, end_offsets
 from group_hygiene.model import Cluster, Fault, Group, GroupState, GroupType, Partition
+from group_hygiene.reconcile.context import read_missing_topics
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.tls import Authority
 from tests.kafka.makers import Maker, at, soon, wait_for
 
 PASSWORD = "never-to-be-seen-93Zq"
+TIMEOUT = 60
+# No program gets that port by chance.
+NOBODY = "127.0.0.1:1"
 USERS = ("allowed", "no-cluster", "no-topic", "no-group", "no-delete")
+DENIED_TOPIC = Fault("TOPIC_AUTHORIZATION_FAILED", "needs DESCRIBE on the topic")
 HIDDEN_TOPIC, DENIED_GROUP = "hidden-topic", "denied-group"
 MECHANISMS = (Mechanism.PLAIN, Mechanism.SCRAM_SHA_512)
 SCRAM = "listener.name.client.scram-sha-512.sasl.jaas.config"
@@ -132,6 +144,7 @@ def settings(
         bootstrap_servers=tuple(cluster.bootstrap_servers.split(",")),
         tls=Tls(ca=cluster.ca_file.read_text()),
         sasl=Sasl(mechanism, user, Hidden(password)),
+        timeout=timedelta(seconds=TIMEOUT),
     )
 
 
@@ -157,24 +170,59 @@ def test_a_missing_permission_on_the_cluster_is_a_problem(login: Login) -> None:
 
 
 def test_missing_topics_are_told_from_existing_ones(login: Login, inside: Maker) -> None:
-    """Exactly those that don't exist; none asked, none missing."""
+    """One answer for each topic; none asked, none given."""
     topic, absent = inside.topic(), inside.name("no-topic")
-    assert missing_topics(login("allowed"), [topic, absent], soon()) == frozenset({absent})
-    assert missing_topics(login("allowed"), [], soon()) == frozenset()
+    assert topics_exist(login("allowed"), [topic, absent], soon()) == {topic: True, absent: False}
+    assert topics_exist(login("allowed"), [], soon()) == {}
 
 
-def test_a_topic_that_must_not_be_seen_is_not_missing(login: Login) -> None:
-    """A denied topic may well exist: that is a fault, and never an answer."""
-    fault = missing_topics(login("no-topic"), [HIDDEN_TOPIC], soon())
-    assert isinstance(fault, Fault)
-    assert fault.code == "TOPIC_AUTHORIZATION_FAILED"
+def test_a_topic_that_must_not_be_seen_is_not_missing(login: Login, inside: Maker) -> None:
+    """A denied topic may well exist: that is a fault of its own, and the others are answered beside it."""
+    topic, absent = inside.topic(), inside.name("no-topic")
+    answers = topics_exist(login("no-topic"), [topic, absent, HIDDEN_TOPIC], soon())
+    assert answers == {topic: True, absent: False, HIDDEN_TOPIC: DENIED_TOPIC}
+
+
+def test_an_unanswered_question_says_nothing_of_any_topic(login: Login, inside: Maker) -> None:
+    """Without an answer in time no topic exists, and none is missing."""
+    answers = topics_exist(login("allowed"), [inside.topic(), inside.name("no-topic")], soon(0))
+    assert {answer.code for answer in answers.values() if isinstance(answer, Fault)} == {"REQUEST_TIMED_OUT"}
+    assert not {answer for answer in answers.values() if not isinstance(answer, Fault)}
+
+
+def test_each_topic_has_its_id_or_its_fault(login: Login, inside: Maker) -> None:
+    """Kafka's code for the topic that has none, and the others are not affected."""
+    topic, absent = inside.topic(), inside.name("no-topic")
+    for user, other, code in (
+        ("allowed", absent, "UNKNOWN_TOPIC_OR_PARTITION"),
+        ("no-topic", HIDDEN_TOPIC, "TOPIC_AUTHORIZATION_FAILED"),
+    ):
+        ids = topic_ids(login(user), [topic, other], soon())
+        assert isinstance(ids[topic], str)
+        assert ids[topic]
+        fault = ids[other]
+        assert isinstance(fault, Fault)
+        assert fault.code == code
+
+
+def test_a_denied_topic_does_not_spoil_what_is_known_of_others(login: Login, inside: Maker) -> None:
+    """Each group hears of its own topics: the denied one is doubt for who committed there, and nobody else."""
+    topic, absent = inside.topic(), inside.name("no-topic")
+    topics = {"fine": {topic, absent}, "doubtful": {absent, HIDDEN_TOPIC}, "none": set[str]()}
+    missing = read_missing_topics(login("no-topic"), topics, soon())
+    doubt = missing.pop("doubtful")
+    assert missing == {"fine": frozenset({absent}), "none": frozenset()}
+    assert isinstance(doubt, Fault)
+    assert doubt.code == "TOPIC_AUTHORIZATION_FAILED"
+    assert HIDDEN_TOPIC in doubt.message
 
 
 def test_hidden_topics_are_named(login: Login, inside: Maker) -> None:
     """A topic that is on disk and not in Metadata is hidden; one that was deleted is not."""
     inside.delete_topic(inside.topic())
     allowed, denied = login("allowed"), login("no-topic")
-    assert hidden_topics(allowed, seen(allowed), soon()) == ()
+    # A moment after it is gone from Metadata it is gone from disk.
+    wait_for(lambda: hidden_topics(allowed, seen(allowed), soon()) == ())
     assert hidden_topics(denied, seen(denied), soon()) == (HIDDEN_TOPIC,)
 
 
@@ -193,8 +241,8 @@ def test_a_hidden_topic_takes_its_committed_offsets_along(login: Login, inside: 
     assert committed_offsets(login("no-topic"), {group: None}, soon()) == {group: at(topic, 1)}
     assert committed_offsets(login("allowed"), {group: None}, soon()) == {group: at(topic, 1) | at(HIDDEN_TOPIC, 2)}
     ends = end_offsets(login("no-topic"), [Partition(topic, 0), Partition(HIDDEN_TOPIC, 0)], soon())
-    assert ends[Partition(topic, 0)] == 0
-    assert isinstance(ends[Partition(HIDDEN_TOPIC, 0)], Fault)
+    # Not as if it did not exist: offsets of a deleted topic wait for nobody.
+    assert ends == {Partition(topic, 0): 0, Partition(HIDDEN_TOPIC, 0): DENIED_TOPIC}
 
 
 def test_a_denied_group_is_a_fault_of_its_own(login: Login, inside: Maker) -> None:
@@ -252,7 +300,7 @@ def test_a_wrong_password_fails_soon(guarded: KafkaCluster, inside: Maker, mecha
     before = time.monotonic()
     with pytest.raises(AuthenticationFailed, match="'allowed'") as caught:
         connect(settings(guarded, password="wrong-Xy7", mechanism=mechanism))
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < TIMEOUT - 5
     assert "wrong-Xy7" not in str(caught.value)
 
 
@@ -283,16 +331,10 @@ def test_tls_to_a_plain_listener_fails_as_tls(guarded: KafkaCluster) -> None:
     assert isinstance(caught.value, TLSFailed)
 
 
-def closed_port() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{listener.getsockname()[1]}"
-
-
 @pytest.mark.parametrize(
     ("server", "why"),
     [
-        pytest.param(closed_port(), "connection refused", id="nobody-listens"),
+        pytest.param(NOBODY, "connection refused", id="nobody-listens"),
         pytest.param("no-such-host.invalid:9092", "no-such-host.invalid does not resolve", id="no-such-name"),
     ],
 )
@@ -305,7 +347,7 @@ def test_an_address_that_leads_nowhere_says_why(server: str, why: str) -> None:
 
 def test_one_good_server_is_enough(guarded: KafkaCluster, inside: Maker) -> None:
     """A dead bootstrap server beside a live one does not matter."""
-    servers = (closed_port(), *guarded.bootstrap_servers.split(","))
+    servers = (NOBODY, *guarded.bootstrap_servers.split(","))
     connect(replace(settings(guarded), bootstrap_servers=servers)).close()
 
 
@@ -371,7 +413,7 @@ def test_no_log_shows_the_password(
         assert Checkpoints().read(client, [topic], soon()) == frozenset()
         client.close()
         for bad in (
-            replace(good, bootstrap_servers=(closed_port(),)),
+            replace(good, bootstrap_servers=(NOBODY,)),
             settings(guarded, "nobody", mechanism=mechanism),
         ):
             with pytest.raises(ConnectError) as caught:

@@ -121,7 +121,7 @@ def test_a_pending_transactional_commit_is_unstable(client: Client, make: Maker,
         assert deadline.left > 15
         assert committed_offsets(client, {group: None}, soon()) == {group: before}
     finally:
-        producer.abort_transaction(20)
+        producer.abort_transaction(60)
     named = [Partition(topic, 0)]
     wait_for(lambda: committed_offsets(client, {group: None}, soon(), named, require_stable=True) == {group: before})
 
@@ -137,4 +137,4 @@ def test_a_pending_commit_spoils_only_its_own_group(client: Client, make: Maker)
         assert isinstance(answers[pending], Fault)
         assert answers[other] == at(topic, 1)
     finally:
-        producer.abort_transaction(20)
+        producer.abort_transaction(60)

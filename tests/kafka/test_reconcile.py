@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
-from group_hygiene import reasons
-from group_hygiene.kafka.client import CLIENT_ID, Client
+from group_hygiene import reasons, reconcile
+from group_hygiene.entries import Backup, Intent, KeepRequest, Outcome, What, group_of
+from group_hygiene.kafka.client import CLIENT_ID, Client, Deadline
+from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
+from group_hygiene.kafka.offsets import commit_offsets
 from group_hygiene.model import CommittedOffset, Keep, OutcomeKind, Partition
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
 from tests.kafka.makers import Maker, at, requests
-from tests.kafka.scene import Scene, alert, planned, policy, verdicts
+from tests.kafka.scene import Guard, Scene, alert, policy, verdicts
 
 MATCH = "Match"
 RECORDS = 5
@@ -77,12 +81,13 @@ def test_a_dry_run_plans_no_action(scene: Scene, make: Maker, topic: str) -> Non
     assert (plan.due, plan.actions, plan.refusal) == ((group,), (), None)
 
 
-def test_without_a_place_for_backups_nothing_is_deleted(client: Client, make: Maker, topic: str) -> None:
-    """Refused in Enforce too."""
-    _, plan = Scene(client, backups=False).plan(policy(make.abandoned(make.name("old"), topic)))
-    assert plan.actions == ()
+def test_without_a_ledger_nothing_is_marked_or_deleted(client: Client, make: Maker, topic: str) -> None:
+    """A topic that is no ledger: what matches is reported, and why nothing follows."""
+    scene = Scene(client, ledger=topic)
+    _, plan = scene.plan(policy(make.abandoned(make.name("old"), topic)))
+    assert (plan.marking, plan.actions) == ((), ())
     assert plan.refusal is not None
-    assert plan.refusal.reason == reasons.NO_BACKUP
+    assert plan.refusal.reason == reasons.LEDGER_UNAVAILABLE
 
 
 def test_another_cluster_behind_the_address_stops_all_deletion(scene: Scene, make: Maker, topic: str) -> None:
@@ -218,7 +223,7 @@ def test_a_pending_transaction_keeps_its_group(scene: Scene, make: Maker, topic:
     try:
         outcomes = {outcome.group: (outcome.kind, outcome.reason) for outcome in scene.apply(plan, observation)}
     finally:
-        producer.abort_transaction(20)
+        producer.abort_transaction(60)
     assert outcomes == {
         group: (OutcomeKind.KEPT, reasons.PENDING_TRANSACTION),
         other: (OutcomeKind.DELETED, reasons.DELETED),
@@ -226,36 +231,118 @@ def test_a_pending_transaction_keeps_its_group(scene: Scene, make: Maker, topic:
     assert make.groups() == {group: "EMPTY"}
 
 
+def test_who_is_claimed_during_the_run_is_kept(scene: Scene, make: Maker, topic: str) -> None:
+    """A KEDA or Strimzi object that was made since the scan names it: asked for anew with each look."""
+    group, other = make.abandoned(make.name("scaled"), topic), make.abandoned(make.name("old"), topic)
+    observation, plan = scene.plan(policy(f"{make.tag}*"))
+    scene.claimed = {group: "ScaledObject kafka/orders"}
+    outcomes = {outcome.group: outcome.reason for outcome in scene.apply(plan, observation)}
+    assert outcomes == {group: reasons.CLAIMED, other: reasons.DELETED}
+
+
 def test_whoever_is_asked_can_stop_a_deletion(scene: Scene, make: Maker, topic: str) -> None:
     """When the policy is not wanted any more, nothing is deleted and each group says so."""
     groups = {make.abandoned(make.name("old"), topic) for _ in range(2)}
     observation, plan = scene.plan(policy(f"{make.tag}*"))
     assert set(plan.actions) == groups
-    outcomes = scene.apply(plan, observation, lambda: Keep(reasons.POLICY_CHANGED, "it was edited"))
+    outcomes = scene.apply(plan, observation, Guard(lambda: Keep(reasons.POLICY_CHANGED, "it was edited")))
     assert {(o.group, o.kind, o.reason, o.message) for o in outcomes} == {
         (group, OutcomeKind.KEPT, reasons.POLICY_CHANGED, "it was edited") for group in groups
     }
     assert set(make.groups()) == groups
 
 
-def test_a_deleted_group_leaves_a_backup_in_the_log(
-    scene: Scene, make: Maker, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One line with every committed offset, written before the deletion."""
-    caplog.set_level("INFO", "group_hygiene.backup")
+def test_a_process_that_does_not_lead_deletes_nothing(scene: Scene, make: Maker, topic: str) -> None:
+    """Asked right before the request: another process may have taken over since the run began."""
+    group = make.abandoned(make.name("old"), topic)
+    observation, plan = scene.plan(policy(group))
+    outcomes = scene.apply(plan, observation, Guard(left=0.5))
+    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.KEPT, reasons.NOT_LEADER)]
+    assert set(make.groups()) == {group}
+
+
+def test_a_deletion_leaves_a_whole_backup_and_its_outcome(scene: Scene, make: Maker, topic: str) -> None:
+    """Every committed offset as it was, under one id with what was done; neither mark nor intent stays."""
     commit = {
-        Partition(topic, 0): CommittedOffset(2),
+        Partition(topic, 0): CommittedOffset(2, 0, "checkpoint 7"),
         Partition(topic, 1): CommittedOffset(0),
     }
-    group = make.abandoned(make.name("old"), topic, commit=commit)
-    observation, plan = scene.plan(policy(group))
-    (before,) = observation.verdicts["kafka/tidy"].values()
-    assert not isinstance(before.evidence.offsets, type(None))
+    group = make.abandoned(make.name("old"), topic)
+    commit_offsets(scene.client, group, commit, Deadline(60))
+    tidy = policy(group)
+    observation, plan = scene.plan(tidy)
     assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeKind.DELETED]
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "group_hygiene.backup"]
-    assert group in line
-    assert f'["{topic}", 0, 2, ' in line
-    assert f'["{topic}", 1, 0, ' in line
+    assert scene.memory.ledger is not None
+    kept = list(scene.memory.ledger.entries(lambda key: group_of(key) == group, Deadline(60)))
+    (backup,) = [entry for entry in kept if isinstance(entry, Backup)]
+    (outcome,) = [entry for entry in kept if isinstance(entry, Outcome)]
+    assert len(kept) == 2
+    assert (outcome.what, outcome.id, outcome.policy) == (What.DELETED, backup.id, tidy.key)
+    assert outcome.marked_since is not None
+    rows = {Partition(name, row.partition): row[1:4] for name, of in backup.offsets.items() for row in of}
+    assert rows == {partition: tuple(offset) for partition, offset in commit.items()}
+    assert backup.topic_ids.keys() == {topic}
+
+
+def test_what_was_deleted_and_is_there_again_is_kept(scene: Scene, make: Maker, topic: str) -> None:
+    """Somebody made it anew, or a broker brought it back: it is needed, or at least not litter like before."""
+    group = make.abandoned(make.name("old"), topic)
+    tidy = policy(group)
+    observation, plan = scene.plan(tidy)
+    scene.apply(plan, observation)
+    make.abandoned(group, topic)
+    assert verdicts(scene.plan(tidy)[0], tidy) == {group: reasons.REAPPEARED}
+
+
+def test_a_request_to_keep_a_group_counts_up_to_the_last_moment(scene: Scene, make: Maker, topic: str) -> None:
+    """Written by somebody else, after the plan was made."""
+    group, other = make.abandoned(make.name("old"), topic), make.abandoned(make.name("old"), topic)
+    observation, plan = scene.plan(policy(f"{make.tag}*"))
+    assert set(plan.actions) == {group, other}
+    now = scene.clock.now()
+    request = KeepRequest(group=group, until=now + timedelta(days=1), why="wait", by="alice", at=now)
+    settings = LedgerSettings(installation=None, writer=f"group-hygiene-cli-{make.tag}", topic=scene.ledger)
+    somebody = open_ledger(scene.client, settings, Deadline(60), create=False)
+    assert somebody is not None
+    somebody.claim()
+    somebody.write([request])
+    outcomes = {outcome.group: outcome.reason for outcome in scene.apply(plan, observation)}
+    assert outcomes == {group: reasons.KEPT_ON_REQUEST, other: reasons.DELETED}
+
+
+@pytest.mark.parametrize("gone", [pytest.param(True, id="it-is-gone"), pytest.param(False, id="it-is-there")])
+def test_a_deletion_that_came_to_no_end_is_settled(scene: Scene, make: Maker, topic: str, gone: bool) -> None:
+    """What a process wrote before it died says that it may have deleted; what Kafka says now is what became of it."""
+    group = make.abandoned(make.name("old"), topic)
+    tidy, now = policy(group), scene.clock.now()
+    intent = Intent(
+        group=group,
+        id="earlier",
+        type="Classic",
+        policy=tidy.key,
+        policy_uid=tidy.uid,
+        generation=1,
+        at=now,
+        deadline=now + timedelta(seconds=10),
+        expires=now + timedelta(days=1),
+        writer=scene.context.journal.writer,
+    )
+    scene.context.journal.record([intent])
+    if gone:
+        make.delete_group(group)
+    # Known for long enough: nobody acts on it any more.
+    scene.memory.intents[intent.id] = scene.clock.monotonic() - 60
+    assert reconcile.settle(scene.context) == ({tidy.uid: 1} if gone else {})
+    contents = scene.context.journal.contents
+    assert contents.intents == {}
+    assert (group in contents.deletions) is gone
+    if not gone:
+        # A broker that hung goes on, and carries out what everybody had given up.
+        assert reconcile.settle(scene.context) == {}
+        make.delete_group(group)
+        assert reconcile.settle(scene.context) == {tidy.uid: 1}
+        assert group in contents.deletions
+    assert reconcile.settle(scene.context) == {}
 
 
 # What a scan costs is what its policies ask for.
@@ -314,4 +401,4 @@ def test_many_policies_cost_one_list(scene: Scene, make: Maker, topic: str, kafk
     assert len(requests(kafka, "OFFSET_FETCH", mark)) == 1
     for each in policies:
         assert verdicts(observation, each) == dict.fromkeys(groups, reasons.TOO_RECENT)
-        assert planned(observation, each).actions == ()
+        assert scene.planned(observation, each).actions == ()

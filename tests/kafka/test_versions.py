@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from group_hygiene import reasons
-from group_hygiene.connection import Settings
-from group_hygiene.kafka.client import CLIENT_ID, Client, connect
+from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.kafka.cluster import features, hidden_topics, offsets_retention_minutes, read_cluster
 from group_hygiene.kafka.groups import delete_groups, describe_groups, list_groups
 from group_hygiene.kafka.offsets import (
@@ -33,7 +32,7 @@ from group_hygiene.model import (
 )
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, soon
-from tests.kafka.scene import Scene, planned, policy, verdicts
+from tests.kafka.scene import Scene, policy, verdicts
 
 NO_STATES = "brokers older than 2.6 list no states: each group was described"
 NO_TYPES = "brokers older than 3.8 list no types: all groups are taken for Classic"
@@ -77,14 +76,6 @@ def kafka(generation: Generation) -> Iterator[KafkaCluster]:
     """One broker of that version that counts requests."""
     with KafkaCluster(generation.version, request_log=True) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def client(kafka: KafkaCluster) -> Iterator[Client]:
-    """The product's client, connected to it."""
-    made = connect(Settings((kafka.bootstrap_servers,)))
-    yield made
-    made.close()
 
 
 @dataclass(frozen=True)
@@ -277,6 +268,7 @@ def test_exactly_the_abandoned_group_is_deleted(client: Client, generation: Gene
     scene, tidy = Scene(client), policy(f"{make.tag}*")
     first = scene.observe(tidy)
     assert first.snapshot.notes == generation.notes
+    scene.marked(tidy, [population.abandoned])
     observation = scene.observe(tidy, after=60)
     assert observation.snapshot.complete
     assert verdicts(observation, tidy) == {
@@ -284,7 +276,7 @@ def test_exactly_the_abandoned_group_is_deleted(client: Client, generation: Gene
         population.caught_up: reasons.CAUGHT_UP,
         population.simple: reasons.SIMPLE,
     }
-    plan = planned(observation, tidy)
+    plan = scene.planned(observation, tidy)
     assert plan.refusal is None
     assert plan.actions == (population.abandoned,)
     (outcome,) = scene.apply(plan, observation)
@@ -311,7 +303,7 @@ def test_what_happens_between_scan_and_deletion_is_told_apart(client: Client, ma
     try:
         outcomes = {outcome.group: (outcome.kind, outcome.reason) for outcome in scene.apply(plan, observation)}
     finally:
-        producer.abort_transaction(20)
+        producer.abort_transaction(60)
     assert outcomes == {
         joined: (OutcomeKind.KEPT, reasons.BECAME_ACTIVE),
         gone: (OutcomeKind.KEPT, reasons.GONE),

@@ -15,6 +15,6 @@ def api_server() -> Iterator[ApiServer]:
     """An API server with the CRDs of crds/ established, and an empty namespace `kafka`."""
     with ApiServer() as server:
         server.kubectl("apply", "-f", str(ROOT / "crds"))
-        server.kubectl("wait", "--for=condition=Established", "-f", str(ROOT / "crds"), "--timeout=30s")
+        server.wait_established("-f", str(ROOT / "crds"))
         server.kubectl("create", "namespace", "kafka")
         yield server

@@ -21,7 +21,7 @@ Patch = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
-PLURALS = {"KafkaConnection": "kafkaconnections", "GroupPolicy": "grouppolicies"}
+PLURALS = {"KafkaConnection": "kafkaconnections", "GroupPolicy": "grouppolicies", "GroupRestore": "grouprestores"}
 
 SECRET = {"name": "hygiene", "key": "password"}
 OAUTH = {"tokenEndpoint": "https://sso.example.com/token", "clientId": "hygiene", "clientSecret": SECRET}
@@ -51,6 +51,12 @@ def a_policy(spec: Patch, name: str = "candidate") -> Object:
     return _object("GroupPolicy", name, merged(base, spec))
 
 
+def access(**fields: Any) -> Patch:
+    """One entry of access, with `fields` in place of its own."""
+    entry = {"namespaces": {"names": ["team-a"]}, "groups": ["a-*"], "actions": ["Delete"], **fields}
+    return {"access": [{name: value for name, value in entry.items() if value is not None}]}
+
+
 def a_connection(spec: Patch, name: str = "candidate") -> Object:
     """The smallest connection, with `spec` merged into its spec."""
     return _object("KafkaConnection", name, merged({"bootstrapServers": ["a:9092"]}, spec))
@@ -72,7 +78,7 @@ def api(api_server: ApiServer) -> Iterator[CustomObjectsApi]:
 def _leave_nothing(api_server: ApiServer) -> Iterator[None]:
     """Other modules share the API server, and must not meet the examples there."""
     yield
-    api_server.kubectl("delete", "kafkaconnections,grouppolicies", "--all", "-n", "kafka")
+    api_server.kubectl("delete", ",".join(PLURALS.values()), "--all", "-n", "kafka")
 
 
 def accepted(api: CustomObjectsApi, candidate: Object) -> Object:
@@ -130,11 +136,11 @@ def test_example_is_accepted(api_server: ApiServer, file: Path) -> None:
 
 
 def test_examples_fit_together(api_server: ApiServer) -> None:
-    """A policy of examples/ names a connection of examples/, in the same namespace."""
+    """A policy or restore of examples/ names a connection of examples/, in the same namespace."""
     api_server.kubectl("apply", "--recursive", "-f", str(ROOT / "examples"))
     found = json.loads(api_server.kubectl("get", "group-hygiene", "-n", "kafka", "-o", "json").stdout)["items"]
     connections = {item["metadata"]["name"] for item in found if item["kind"] == "KafkaConnection"}
-    named = {item["spec"]["connectionRef"]["name"] for item in found if item["kind"] == "GroupPolicy"}
+    named = {item["spec"]["connectionRef"]["name"] for item in found if item["kind"] != "KafkaConnection"}
     assert named
     assert named <= connections
 
@@ -146,17 +152,31 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({"when": {"committed": "None"}}, id="alert-committed"),
         pytest.param({"when": {"topics": "AllDeleted"}}, id="alert-topics"),
         pytest.param({"when": {"unchangedFor": "1s"}}, id="alert-unchanged"),
+        pytest.param({"when": {"idleFor": "1s"}}, id="alert-idle"),
+        pytest.param({"when": {"expiresWithin": "48h"}}, id="alert-what-expires"),
         pytest.param({"mode": "Enforce"}, id="alert-enforce"),
         pytest.param({"match": {"types": ["Share"], "unprotect": ["Share"], "states": ["Stable"]}}, id="alert-share"),
         pytest.param(DELETE, id="delete"),
         pytest.param({**DELETE, "delete": {"maxPerRun": 10000, "maxPercent": 100}}, id="delete-limits-highest"),
         pytest.param({**DELETE, "delete": {"maxPerRun": 1, "maxPercent": 1}}, id="delete-limits-lowest"),
+        pytest.param({**DELETE, "delete": {"gracePeriod": "1s", "backupRetention": "1h"}}, id="delete-times-shortest"),
+        pytest.param({**DELETE, "delete": {"gracePeriod": "720h", "backupRetention": "8760h"}}, id="times-longest"),
         pytest.param({**DELETE, "match": {"states": ["Empty", "Dead"]}}, id="delete-empty-and-dead"),
         pytest.param({**DELETE, "match": {"types": ["Streams"], "unprotect": ["Streams"]}}, id="delete-streams"),
         pytest.param(
-            {"action": "Delete", "when": {"committed": "None", "topics": "SomeDeleted", "unchangedFor": "1h30m"}},
+            {
+                "action": "Delete",
+                "when": {
+                    "committed": "None",
+                    "topics": "SomeDeleted",
+                    "unchangedFor": "1h30m",
+                    "idleFor": "72h",
+                    "expiresWithin": "24h",
+                },
+            },
             id="delete-all-conditions",
         ),
+        pytest.param({"action": "Delete", "when": {"idleFor": "72h"}}, id="delete-idle"),
         pytest.param({"match": {"groups": ["*"]}}, id="pattern-everything"),
         pytest.param({"match": {"groups": [r"a\*b"]}}, id="pattern-literal-star"),
         pytest.param({"match": {"groups": [r"a\\", r"\\*"]}}, id="pattern-literal-backslash"),
@@ -198,6 +218,37 @@ def test_policy_is_accepted(api: CustomObjectsApi, spec: Patch) -> None:
         pytest.param({"tls": {"ca": {"name": "a.b-c", "key": "..2024_a-b.crt"}}}, id="secret-names"),
         pytest.param({"protect": ["*"]}, id="protect-everything"),
         pytest.param({"limits": {"maxPerRun": 1}}, id="limits-one-only"),
+        pytest.param({"limits": {"requestsPerSecond": 1}}, id="rate-lowest"),
+        pytest.param({"limits": {"requestsPerSecond": 10000}}, id="rate-highest"),
+        pytest.param({"activity": {"uri": "s3://bucket/kafka-main"}}, id="activity"),
+        pytest.param(
+            {"activity": {"uri": "gs://b/a/b", "maxAge": "720h", "secretRef": {"name": "a.b-c"}}},
+            id="activity-all-fields",
+        ),
+        pytest.param({"activity": {"uri": "abfss://c@acc.dfs.core.windows.net/x"}}, id="activity-azure"),
+        pytest.param({"activity": {"uri": "/srv/tables", "maxAge": "1s"}}, id="activity-path"),
+        pytest.param({"activity": {"uri": "file:///srv/tables"}}, id="activity-path-as-url"),
+        pytest.param({"ledger": {}}, id="ledger-empty"),
+        pytest.param({"ledger": {"topic": "a.b-C_1", "replicationFactor": 10, "id": "x"}}, id="ledger-all-fields"),
+        pytest.param({"access": []}, id="access-none"),
+        pytest.param(access(), id="access-by-name"),
+        pytest.param(access(namespaces={"selector": {}}), id="access-everybody"),
+        pytest.param(
+            access(
+                namespaces={
+                    "selector": {
+                        "matchLabels": {"a.b/c": "", "d": "e"},
+                        "matchExpressions": [
+                            {"key": "a", "operator": "In", "values": ["b"]},
+                            {"key": "a", "operator": "DoesNotExist"},
+                            {"key": "a", "operator": "Exists", "values": []},
+                        ],
+                    }
+                }
+            ),
+            id="access-by-labels",
+        ),
+        pytest.param(access(groups=[r"a\*", "*"], actions=["Restore", "Delete", "Alert"]), id="access-all-actions"),
         pytest.param({"scan": {"timeout": "1s"}}, id="timeout-shortest"),
         pytest.param({"scan": {"timeout": "10m"}}, id="timeout-longest"),
     ],
@@ -209,6 +260,20 @@ def test_connection_is_accepted(api: CustomObjectsApi, spec: Patch) -> None:
 
 # Four bytes a character: what costs the rules the most.
 _WIDEST = ["\N{GRINNING FACE}" * 255] * 64
+_WIDEST_ACCESS = {
+    "namespaces": {"names": ["a" * 63] * 32},
+    "groups": _WIDEST[:8],
+    "actions": ["Alert", "Delete", "Restore"],
+}
+_WIDEST_SELECTOR = {
+    **_WIDEST_ACCESS,
+    "namespaces": {
+        "selector": {
+            "matchLabels": {f"{number:063}": "a" * 63 for number in range(16)},
+            "matchExpressions": [{"key": "a" * 317, "operator": "In", "values": ["a" * 63] * 32}] * 16,
+        }
+    },
+}
 
 
 @pytest.mark.parametrize(
@@ -216,7 +281,14 @@ _WIDEST = ["\N{GRINNING FACE}" * 255] * 64
     [
         pytest.param(a_policy({"match": {"groups": _WIDEST, "exclude": _WIDEST}}), id="policy"),
         pytest.param(
-            a_connection({"protect": _WIDEST, "bootstrapServers": ["aaaa." * 49 + "aaaa:9092"] * 32}), id="connection"
+            a_connection(
+                {
+                    "protect": _WIDEST,
+                    "bootstrapServers": ["aaaa." * 49 + "aaaa:9092"] * 32,
+                    "access": [_WIDEST_ACCESS] * 56 + [_WIDEST_SELECTOR] * 8,
+                }
+            ),
+            id="connection",
         ),
     ],
 )
@@ -248,6 +320,18 @@ def ca(name: str, key: str) -> Patch:
     return {"tls": {"ca": {"name": name, "key": key}}}
 
 
+def activity(**fields: Any) -> Patch:
+    return {"activity": {"uri": "s3://bucket/main", **fields}}
+
+
+def ledger(**fields: Any) -> Patch:
+    return {"ledger": fields}
+
+
+def selected(**expression: Any) -> Patch:
+    return access(namespaces={"selector": {"matchExpressions": [{"key": "a", **expression}]}})
+
+
 def scram(**fields: Any) -> Patch:
     return {"sasl": {**SCRAM, **fields}}
 
@@ -260,11 +344,15 @@ def oauth(**fields: Any) -> Patch:
     return bearer(oauth={**OAUTH, **fields})
 
 
+TOPIC = "must be the name of a topic that is not Kafka's own"
+EITHER = "must hold either names or selector"
+VALUES = "values must be given with In and NotIn, and only with them"
 BACKSLASH = r"must have \* or \\ after each backslash"
 DURATION = "must be a duration like"
 ADDRESS = "must be one host:port"
 URL = "must be an http or https URL"
-UNCHANGED_MISSING = "spec.when.unchangedFor: .* must be given with action Delete"
+IDLE_MISSING = "spec.when: .* must hold idleFor or unchangedFor with action Delete"
+FOLDER = "must be the address of a folder"
 STATES_IN_USE = "spec.match.states: .* must hold only Empty and Dead with action Delete"
 NO_SHARE = "spec.match.types: .* must not hold Share with action Delete"
 TOGETHER = "certificate and privateKey must be given together"
@@ -329,10 +417,15 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param(when(topics="None"), "spec.when.topics: Unsupported value", id="topics-unknown"),
         pytest.param(when(unchangedFor="3d"), f"spec.when.unchangedFor: .* {DURATION}", id="unchanged-in-days"),
         pytest.param(when(unchangedFor="0h"), "spec.when.unchangedFor: .* must be at least 1s", id="unchanged-zero"),
+        pytest.param(when(idleFor="3d"), f"spec.when.idleFor: .* {DURATION}", id="idle-in-days"),
+        pytest.param(when(idleFor="0h"), "spec.when.idleFor: .* must be at least 1s", id="idle-zero"),
+        pytest.param(when(expiresWithin="2d"), f"spec.when.expiresWithin: .* {DURATION}", id="expires-in-days"),
+        pytest.param(when(expiresWithin="0s"), "spec.when.expiresWithin: .* must be at least 1s", id="expires-zero"),
         pytest.param({"delete": {}}, "spec.delete: .* must only be given with action Delete", id="alert-with-delete"),
-        pytest.param({"action": "Delete"}, UNCHANGED_MISSING, id="delete-without-when"),
-        pytest.param({"action": "Delete", "when": {}}, UNCHANGED_MISSING, id="delete-with-empty-when"),
-        pytest.param({"action": "Delete", **when(topics="AllDeleted")}, UNCHANGED_MISSING, id="delete-deleted-topics"),
+        pytest.param({"action": "Delete"}, IDLE_MISSING, id="delete-without-when"),
+        pytest.param({"action": "Delete", "when": {}}, IDLE_MISSING, id="delete-with-empty-when"),
+        pytest.param({"action": "Delete", **when(topics="AllDeleted")}, IDLE_MISSING, id="delete-deleted-topics"),
+        pytest.param({"action": "Delete", **when(expiresWithin="48h")}, IDLE_MISSING, id="delete-what-expires"),
         pytest.param({**DELETE, **match(states=["Empty", "Stable"])}, STATES_IN_USE, id="delete-stable"),
         pytest.param({**DELETE, **match(types=["Classic", "Share"])}, NO_SHARE, id="delete-share"),
         pytest.param(
@@ -343,6 +436,12 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param(delete(maxPercent="20%"), "delete.maxPercent: .* must be of type integer", id="percent-text"),
         pytest.param(delete(maxPerRun=0), "delete.maxPerRun: .* greater than or equal to 1", id="per-run-0"),
         pytest.param(delete(maxPerRun=10001), "delete.maxPerRun: .* less than or equal to 10000", id="per-run-10001"),
+        pytest.param(delete(gracePeriod="999ms"), "delete.gracePeriod: .* must be at least 1s", id="grace-short"),
+        pytest.param(delete(gracePeriod="720h1s"), "delete.gracePeriod: .* must be at most 720h", id="grace-long"),
+        pytest.param(delete(gracePeriod="1d"), f"delete.gracePeriod: .* {DURATION}", id="grace-in-days"),
+        pytest.param(delete(backupRetention="59m"), "backupRetention: .* must be at least 1h", id="retention-short"),
+        pytest.param(delete(backupRetention="8761h"), "backupRetention: .* must be at most 8760h", id="retention-long"),
+        pytest.param(delete(backupRetention="1y"), f"backupRetention: .* {DURATION}", id="retention-in-years"),
     ],
 )
 def test_policy_is_refused(api: CustomObjectsApi, spec: Patch, complaint: str) -> None:
@@ -404,6 +503,56 @@ def test_policy_is_refused(api: CustomObjectsApi, spec: Patch, complaint: str) -
         pytest.param({"limits": {"maxPercent": 101}}, "maxPercent: .* less than or equal to 100", id="percent-101"),
         pytest.param({"limits": {"maxPerRun": 0}}, "maxPerRun: .* greater than or equal to 1", id="per-run-0"),
         pytest.param({"limits": {"maxPerRun": 10001}}, "maxPerRun: .* less than or equal to 10000", id="per-run-10001"),
+        pytest.param({"limits": {"requestsPerSecond": 0}}, "greater than or equal to 1", id="rate-0"),
+        pytest.param({"limits": {"requestsPerSecond": 10001}}, "less than or equal to 10000", id="rate-10001"),
+        pytest.param(ledger(topic="a/b"), f"spec.ledger.topic: .* {TOPIC}", id="ledger-topic-with-slash"),
+        pytest.param(ledger(topic=""), f"spec.ledger.topic: .* {TOPIC}", id="ledger-topic-empty"),
+        pytest.param(ledger(topic=".."), f"spec.ledger.topic: .* {TOPIC}", id="ledger-topic-dots"),
+        pytest.param(ledger(topic="__consumer_offsets"), f"spec.ledger.topic: .* {TOPIC}", id="ledger-topic-of-kafka"),
+        pytest.param(ledger(topic="a" * 250), "spec.ledger.topic: Too long", id="ledger-topic-too-long"),
+        pytest.param(ledger(replicationFactor=0), "greater than or equal to 1", id="ledger-replicas-0"),
+        pytest.param(ledger(replicationFactor=11), "less than or equal to 10", id="ledger-replicas-11"),
+        pytest.param({"activity": {}}, "spec.activity.uri: Required value", id="activity-nowhere"),
+        pytest.param(activity(uri=""), f"spec.activity.uri: .* {FOLDER}", id="activity-empty"),
+        pytest.param(activity(uri="tables"), f"spec.activity.uri: .* {FOLDER}", id="activity-relative"),
+        pytest.param(activity(uri="https://b/x"), f"spec.activity.uri: .* {FOLDER}", id="activity-by-https"),
+        pytest.param(activity(uri="s3://b/x?sig=1"), f"spec.activity.uri: .* {FOLDER}", id="activity-with-a-query"),
+        pytest.param(activity(uri="s3://b/x y"), f"spec.activity.uri: .* {FOLDER}", id="activity-with-space"),
+        pytest.param(activity(uri="file://host/x"), f"spec.activity.uri: .* {FOLDER}", id="activity-on-a-host"),
+        pytest.param(activity(uri="/" * 1025), "spec.activity.uri: Too long", id="activity-too-long"),
+        pytest.param(activity(maxAge="1d"), f"spec.activity.maxAge: .* {DURATION}", id="activity-age-in-days"),
+        pytest.param(activity(maxAge="999ms"), "spec.activity.maxAge: .* must be at least 1s", id="activity-age-short"),
+        pytest.param(activity(maxAge="721h"), "spec.activity.maxAge: .* must be at most 720h", id="activity-age-long"),
+        pytest.param(activity(secretRef={}), "spec.activity.secretRef.name: Required value", id="activity-secret"),
+        pytest.param(activity(secretRef={"name": "A"}), "must be the name of a Secret", id="activity-secret-name"),
+        pytest.param(
+            activity(secretRef={"name": "a", "key": "b"}),
+            'unknown field "spec.activity.secretRef.key"',
+            id="activity-secret-key",
+        ),
+        pytest.param(ledger(id=""), "spec.ledger.id: .* must not be empty", id="ledger-id-empty"),
+        pytest.param(access(namespaces=None), r"access\[0\].namespaces: Required value", id="access-nobody"),
+        pytest.param(access(groups=None), r"access\[0\].groups: Required value", id="access-groups-missing"),
+        pytest.param(access(actions=None), r"access\[0\].actions: Required value", id="access-actions-missing"),
+        pytest.param(access(namespaces={}), rf"access\[0\].namespaces: .* {EITHER}", id="access-empty"),
+        pytest.param(access(namespaces={"names": ["a"], "selector": {}}), EITHER, id="access-names-and-selector"),
+        pytest.param(
+            access(namespaces={"names": []}), "names: .* must hold at least one namespace", id="access-no-names"
+        ),
+        pytest.param(access(namespaces={"names": ["A"]}), "must be the name of a namespace", id="access-name"),
+        pytest.param(access(namespaces={"names": ["a"] * 33}), "names: Too many", id="access-names-too-many"),
+        pytest.param(access(groups=[]), "groups: .* must hold at least one pattern", id="access-no-groups"),
+        pytest.param(access(groups=[r"a\d"]), rf"groups\[0\]: .* {BACKSLASH}", id="access-regex"),
+        pytest.param(access(groups=["a"] * 9), "groups: Too many", id="access-groups-too-many"),
+        pytest.param(access(actions=[]), "actions: .* must hold at least one of", id="access-no-actions"),
+        pytest.param(access(actions=["Keep"]), r"actions\[0\]: Unsupported value", id="access-action-unknown"),
+        pytest.param(access(actions=["Alert"] * 2), r"actions\[1\]: Duplicate value", id="access-action-twice"),
+        pytest.param(selected(operator="In"), VALUES, id="selector-in-without-values"),
+        pytest.param(selected(operator="NotIn", values=[]), VALUES, id="selector-not-in-without-values"),
+        pytest.param(selected(operator="Exists", values=["a"]), VALUES, id="selector-exists-with-values"),
+        pytest.param(selected(operator="Is"), "operator: Unsupported value", id="selector-operator"),
+        pytest.param(selected(operator="Exists", key=""), "key: .* must not be empty", id="selector-key-empty"),
+        pytest.param({"access": access()["access"] * 65}, "spec.access: Too many", id="access-too-many"),
         pytest.param({"scan": {"timeout": "999ms"}}, "scan.timeout: .* must be from 1s to 10m", id="timeout-too-short"),
         pytest.param({"scan": {"timeout": "601s"}}, "scan.timeout: .* must be from 1s to 10m", id="timeout-too-long"),
         pytest.param({"scan": {"timeout": "30"}}, f"scan.timeout: .* {DURATION}", id="timeout-without-unit"),
@@ -477,8 +626,15 @@ def test_kubectl_shows_the_complaint(api_server: ApiServer, spec: Patch, said: s
         ),
         pytest.param(a_connection({}), {"bootstrapServers": ["a:9092"]}, id="connection"),
         pytest.param(
-            a_connection({"tls": {}, "scan": {}, "limits": {}}),
-            {"bootstrapServers": ["a:9092"], "tls": {"verifyHostname": True}, "scan": {"timeout": "30s"}, "limits": {}},
+            a_connection({"tls": {}, "scan": {}, "limits": {}, "ledger": {}, "activity": {"uri": "/x"}}),
+            {
+                "bootstrapServers": ["a:9092"],
+                "tls": {"verifyHostname": True},
+                "scan": {"timeout": "30s"},
+                "limits": {},
+                "ledger": {"topic": "__group_hygiene", "replicationFactor": 3},
+                "activity": {"uri": "/x", "maxAge": "1h"},
+            },
             id="connection-with-empty-blocks",
         ),
     ],
@@ -491,14 +647,15 @@ def test_defaults(api: CustomObjectsApi, candidate: Object, spec: Object) -> Non
 @pytest.mark.parametrize(
     ("given", "stored"),
     [
-        pytest.param({}, {"maxPerRun": 50, "maxPercent": 20}, id="empty"),
-        pytest.param({"maxPerRun": 5}, {"maxPerRun": 5, "maxPercent": 20}, id="only-per-run"),
-        pytest.param({"maxPercent": 5}, {"maxPerRun": 50, "maxPercent": 5}, id="only-percent"),
+        pytest.param({}, {}, id="empty"),
+        pytest.param({"maxPerRun": 5}, {"maxPerRun": 5}, id="only-per-run"),
+        pytest.param({"gracePeriod": "1h"}, {"gracePeriod": "1h"}, id="only-grace"),
     ],
 )
-def test_default_limits_of_delete(api: CustomObjectsApi, given: Patch, stored: Object) -> None:
-    """One limit in a delete block leaves the other at its default."""
-    assert accepted(api, a_policy({**DELETE, "delete": given}))["spec"]["delete"] == stored
+def test_defaults_of_delete(api: CustomObjectsApi, given: Patch, stored: Object) -> None:
+    """One field of a delete block leaves the others at their defaults."""
+    defaults = {"gracePeriod": "24h", "maxPerRun": 50, "maxPercent": 20, "backupRetention": "720h"}
+    assert accepted(api, a_policy({**DELETE, "delete": given}))["spec"]["delete"] == {**defaults, **stored}
 
 
 @pytest.mark.parametrize(
@@ -544,7 +701,9 @@ def test_every_text_and_list_of_a_spec_is_bounded(api_server: ApiServer, plural:
     unbounded = []
     for path, field in fields(schema_of(api_server, plural)["properties"]["spec"]):
         for schema in (field, field.get("items", {})):
-            if schema.get("type") == "string" and not {"maxLength", "enum"} & schema.keys():
+            # A time has a longest form, which the API server knows.
+            bounded = {"maxLength", "enum"} & schema.keys() or schema.get("format") == "date-time"
+            if schema.get("type") == "string" and not bounded:
                 unbounded.append(path)
             if schema.get("type") == "array" and "maxItems" not in schema:
                 unbounded.append(path)
@@ -563,8 +722,8 @@ def test_every_secret_reference_is_whole(api_server: ApiServer) -> None:
 @pytest.fixture(scope="session")
 def published(api_server: ApiServer) -> ApiServer:
     """The API server once it publishes our schemas, which it does a moment after it serves the kinds."""
-    for short in ("kconn", "kgp"):
-        deadline = time.monotonic() + 30
+    for short in ("kconn", "kgp", "kgr"):
+        deadline = time.monotonic() + 180
         while api_server.kubectl("explain", f"{short}.spec", check=False).returncode != 0:
             assert time.monotonic() < deadline, f"no schema of {short}"
             time.sleep(0.2)
@@ -574,27 +733,55 @@ def published(api_server: ApiServer) -> ApiServer:
 @pytest.mark.parametrize(
     ("field", "names"),
     [
-        pytest.param("kconn.spec", "bootstrapServers tls sasl protect limits scan", id="connection"),
+        pytest.param(
+            "kconn.spec", "bootstrapServers tls sasl protect limits ledger activity access scan", id="connection"
+        ),
+        pytest.param("kconn.spec.limits", "maxPerRun maxPercent requestsPerSecond", id="connection-limits"),
+        pytest.param("kconn.spec.ledger", "topic replicationFactor id", id="connection-ledger"),
+        pytest.param("kconn.spec.activity", "uri maxAge secretRef", id="connection-activity"),
+        pytest.param("kconn.status.evidence", "coveredPartitions partitions asOf", id="connection-evidence"),
+        pytest.param("kconn.spec.access", "namespaces groups actions", id="connection-access"),
+        pytest.param("kconn.spec.access.namespaces", "names selector", id="connection-namespaces"),
         pytest.param("kconn.spec.tls", "ca certificate privateKey verifyHostname", id="connection-tls"),
         pytest.param("kconn.spec.tls.ca", "name key", id="connection-secret"),
         pytest.param("kconn.spec.sasl", "mechanism username password oauth", id="connection-sasl"),
         pytest.param("kconn.spec.sasl.oauth", "tokenEndpoint clientId clientSecret scope ca", id="connection-oauth"),
         pytest.param(
             "kconn.status",
-            "observedGeneration conditions clusterId brokers features groups offsetsRetentionMinutes lastScanTime",
+            "observedGeneration conditions clusterId brokers ledger evidence features groups offsetsRetentionMinutes "
+            "lastScanTime",
             id="connection-status",
         ),
         pytest.param("kgp.spec", "connectionRef interval suspend mode match when action delete", id="policy"),
         pytest.param("kgp.spec.match", "groups exclude states types protocolTypes unprotect", id="policy-match"),
-        pytest.param("kgp.spec.when", "committed topics unchangedFor", id="policy-when"),
-        pytest.param("kgp.spec.delete", "maxPerRun maxPercent", id="policy-delete"),
+        pytest.param("kgp.spec.when", "committed topics unchangedFor idleFor expiresWithin", id="policy-when"),
+        pytest.param("kgp.spec.delete", "gracePeriod maxPerRun maxPercent backupRetention", id="policy-delete"),
         pytest.param(
             "kgp.status",
-            "observedGeneration lastRunTime conditions groups totals reasons sample truncated",
+            "observedGeneration lastRunTime conditions groups totals lastMarkedTime nextDueTime "
+            "reasons sample truncated",
             id="policy-status",
         ),
         pytest.param(
-            "kgp.status.sample", "group state type verdict reason message unchangedSince", id="policy-status-sample"
+            "kgp.status.sample",
+            "group state type verdict reason message unchangedSince idleSince markedSince dueTime",
+            id="policy-status-sample",
+        ),
+        pytest.param(
+            "kgr.spec",
+            "connectionRef groups policyRef deletedAfter at outOfRange allowUnknownTopicIdentity",
+            id="restore",
+        ),
+        pytest.param(
+            "kgr.status",
+            "observedGeneration startTime completionTime conditions counts results truncated",
+            id="restore-status",
+        ),
+        pytest.param("kgr.status.counts", "groups restored partly refused waiting", id="restore-counts"),
+        pytest.param(
+            "kgr.status.results",
+            "group result reason message partitions restoredPartitions backupTime",
+            id="restore-results",
         ),
     ],
 )
@@ -618,8 +805,10 @@ POLICY_STATUS = {
     "observedGeneration": 1,
     "lastRunTime": "2030-01-31T12:00:00Z",
     "conditions": [CONDITION],
-    "groups": {"scanned": 120, "matched": 3, "due": 2, "deleted": 1, "kept": 117, "failed": 0},
+    "groups": {"scanned": 120, "matched": 3, "marked": 4, "due": 2, "deleted": 1, "kept": 117, "failed": 0},
     "totals": {"deleted": 2**40},
+    "lastMarkedTime": "2030-01-30T12:00:00Z",
+    "nextDueTime": "2030-02-01T12:00:00Z",
     "reasons": {"TooRecent": 100, "CaughtUp": 17},
     "sample": [
         {
@@ -630,6 +819,9 @@ POLICY_STATUS = {
             "reason": "TooRecent",
             "message": "seen unchanged for 20h of 72h",
             "unchangedSince": "2030-01-30T16:00:00Z",
+            "idleSince": "2030-01-29T16:00:00Z",
+            "markedSince": "2030-01-31T12:00:00Z",
+            "dueTime": "2030-02-01T12:00:00Z",
         }
     ],
     "truncated": True,
@@ -639,6 +831,8 @@ CONNECTION_STATUS = {
     "conditions": [CONDITION],
     "clusterId": "vPeOCWypqUOSepEvx0cbog",
     "brokers": {"answered": 3, "expected": 3},
+    "ledger": {"topic": "__group_hygiene", "id": "id-1", "unreadableRecords": 1},
+    "evidence": {"coveredPartitions": 49, "partitions": 50, "asOf": "2030-01-31T11:50:00Z"},
     "features": ["ListGroupsStateFilter"],
     "groups": {"total": 120, "byState": {"Empty": 120}, "byType": {"Classic": 120}, "asOf": "2030-01-31T12:00:00Z"},
     "offsetsRetentionMinutes": 10080,
@@ -652,8 +846,8 @@ CONNECTION_STATUS = {
         pytest.param(
             a_policy(DELETE, "columns"),
             POLICY_STATUS,
-            "NAME|MODE|ACTION|MATCHED|DUE|DELETED|READY|LAST RUN|AGE|MESSAGE",
-            ["columns", "DryRun", "Delete", "3", "2", str(2**40), "True"],
+            "NAME|MODE|ACTION|MATCHED|MARKED|DUE|DELETED|READY|LAST RUN|AGE|MESSAGE",
+            ["columns", "DryRun", "Delete", "3", "4", "2", str(2**40), "True"],
             id="policy",
         ),
         pytest.param(
@@ -684,11 +878,11 @@ def test_status_and_columns(
     api_server.kubectl("delete", resource, "columns", *place)
 
 
-def test_category_names_both_kinds(api_server: ApiServer) -> None:
+def test_category_names_all_kinds(api_server: ApiServer) -> None:
     """`kubectl get group-hygiene` shows everything of ours."""
     api_server.kubectl("apply", "-f", str(ROOT / "examples"))
     shown = api_server.kubectl("get", "group-hygiene", "-n", "kafka", "-o", "name").stdout
-    assert {name.split(".")[0] for name in shown.split()} == {"kafkaconnection", "grouppolicy"}
+    assert {name.split(".")[0] for name in shown.split()} == {"kafkaconnection", "grouppolicy", "grouprestore"}
 
 
 def test_kubectl_get_kafka_still_means_strimzis(api_server: ApiServer, tmp_path: Path) -> None:
@@ -709,7 +903,7 @@ def test_kubectl_get_kafka_still_means_strimzis(api_server: ApiServer, tmp_path:
     kafka = {"apiVersion": "kafka.strimzi.io/v1", "kind": "Kafka", "metadata": {"name": "main", "namespace": "kafka"}}
     api_server.kubectl("apply", "-f", "-", input=json.dumps(crd))
     try:
-        api_server.kubectl("wait", "--for=condition=Established", "crd/kafkas.kafka.strimzi.io", "--timeout=30s")
+        api_server.wait_established("crd/kafkas.kafka.strimzi.io")
         api_server.kubectl("apply", "-f", "-", input=json.dumps(kafka))
         shown = api_server.kubectl("get", "kafka", "-n", "kafka", "-o", "name", f"--cache-dir={tmp_path}")
         assert shown.stdout.split() == ["kafka.kafka.strimzi.io/main"]

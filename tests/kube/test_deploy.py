@@ -34,6 +34,7 @@ def as_operator(deployed: ApiServer) -> str:
     # The authorizer reads new bindings from a watch, a moment after they are stored.
     _wait_until_allowed(deployed, f"--kubeconfig={path}", "list", "grouppolicies", "-A")
     _wait_until_allowed(deployed, f"--kubeconfig={path}", "get", "secrets", "-n", "group-hygiene")
+    _wait_until_allowed(deployed, f"--kubeconfig={path}", "get", "leases/group-hygiene", "-n", "group-hygiene")
     return f"--kubeconfig={path}"
 
 
@@ -44,7 +45,7 @@ def _can_i(server: ApiServer, who: str, *question: str) -> bool:
 
 
 def _wait_until_allowed(server: ApiServer, who: str, *question: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 180
     while not _can_i(server, who, *question):
         assert time.monotonic() < deadline, f"not allowed: {' '.join(question)}"
         time.sleep(0.1)
@@ -66,6 +67,8 @@ def test_kustomize_builds_what_the_api_server_accepts(deployed: ApiServer) -> No
         "clusterrolebinding.rbac.authorization.k8s.io/group-hygiene-operator",
         "deployment.apps/group-hygiene",
         "namespace/group-hygiene",
+        "role.rbac.authorization.k8s.io/group-hygiene-leader-election",
+        "rolebinding.rbac.authorization.k8s.io/group-hygiene-leader-election",
         "rolebinding.rbac.authorization.k8s.io/group-hygiene-secrets",
         "serviceaccount/group-hygiene",
     ]
@@ -86,12 +89,22 @@ CRD = "customresourcedefinitions.apiextensions.k8s.io"
         pytest.param("get grouppolicies --subresource=status -n kafka", True, id="policies-status-get"),
         pytest.param("patch grouppolicies --subresource=status -n kafka", True, id="policies-status-patch"),
         pytest.param("patch kafkaconnections --subresource=status -n kafka", True, id="connections-status-patch"),
+        pytest.param("list grouprestores -A", True, id="restores-list-everywhere"),
+        pytest.param("watch grouprestores -A", True, id="restores-watch-everywhere"),
+        pytest.param("get grouprestores -n kafka", True, id="restores-get"),
+        pytest.param("patch grouprestores --subresource=status -n kafka", True, id="restores-status-patch"),
         pytest.param("create events -n kafka", True, id="events-create"),
         pytest.param("patch events -n kafka", True, id="events-patch"),
         pytest.param("get events -n kafka", True, id="events-get"),
         pytest.param(f"get {CRD}/grouppolicies.grouphygiene.io", True, id="crd-of-policies-get"),
         pytest.param(f"get {CRD}/kafkaconnections.grouphygiene.io", True, id="crd-of-connections-get"),
+        pytest.param(f"get {CRD}/grouprestores.grouphygiene.io", True, id="crd-of-restores-get"),
         pytest.param("get secrets -n group-hygiene", True, id="secrets-of-its-own-namespace-get"),
+        pytest.param("get leases/group-hygiene -n group-hygiene", True, id="its-lease-get"),
+        pytest.param("update leases/group-hygiene -n group-hygiene", True, id="its-lease-update"),
+        pytest.param("create leases -n group-hygiene", True, id="leases-of-its-own-namespace-create"),
+        pytest.param("get namespaces/kube-system", True, id="namespace-kube-system-get"),
+        pytest.param("get namespaces/kafka", True, id="namespaces-get"),
         pytest.param("patch grouppolicies -n kafka", False, id="policies-patch"),
         pytest.param("update grouppolicies -n kafka", False, id="policies-update"),
         pytest.param("update grouppolicies --subresource=status -n kafka", False, id="policies-status-update"),
@@ -99,6 +112,9 @@ CRD = "customresourcedefinitions.apiextensions.k8s.io"
         pytest.param("create grouppolicies -n kafka", False, id="policies-create"),
         pytest.param("patch kafkaconnections -n kafka", False, id="connections-patch"),
         pytest.param("delete kafkaconnections -n kafka", False, id="connections-delete"),
+        pytest.param("create grouprestores -n kafka", False, id="restores-create"),
+        pytest.param("patch grouprestores -n kafka", False, id="restores-patch"),
+        pytest.param("delete grouprestores -n kafka", False, id="restores-delete"),
         pytest.param("list events -n kafka", False, id="events-list"),
         pytest.param("delete events -n kafka", False, id="events-delete"),
         pytest.param("get secrets -n kafka", False, id="secrets-of-another-namespace-get"),
@@ -111,7 +127,13 @@ CRD = "customresourcedefinitions.apiextensions.k8s.io"
         pytest.param(f"patch {CRD}/grouppolicies.grouphygiene.io", False, id="crd-patch"),
         pytest.param("create pods -n group-hygiene", False, id="pods-create"),
         pytest.param("get configmaps -n kafka", False, id="configmaps-get"),
+        pytest.param("get leases/other -n group-hygiene", False, id="other-lease-get"),
+        pytest.param("delete leases/group-hygiene -n group-hygiene", False, id="its-lease-delete"),
+        pytest.param("update leases/group-hygiene -n kube-system", False, id="leases-of-another-namespace-update"),
+        pytest.param("create leases -n kafka", False, id="leases-of-another-namespace-create"),
         pytest.param("list namespaces", False, id="namespaces-list"),
+        pytest.param("watch namespaces", False, id="namespaces-watch"),
+        pytest.param("patch namespaces/kafka", False, id="namespaces-patch"),
         pytest.param("create serviceaccounts --subresource=token -n group-hygiene", False, id="tokens-create"),
         pytest.param("* * -A", False, id="everything"),
     ],
@@ -149,11 +171,10 @@ def test_permission_on_kinds_of_others(
 def test_operators_calls(deployed: ApiServer, as_operator: str) -> None:
     """The calls of one run, really made: list everywhere, read the CRDs, write a status and an event."""
     deployed.kubectl("apply", "-f", "-", input=json.dumps(POLICY))
-    listed = deployed.kubectl("get", "grouppolicies,kafkaconnections", "-A", "-o", "name", as_operator)
+    listed = deployed.kubectl("get", "grouppolicies,kafkaconnections,grouprestores", "-A", "-o", "name", as_operator)
     assert "grouppolicy.grouphygiene.io/rbac" in listed.stdout.split()
-    deployed.kubectl(
-        "get", f"{CRD}/grouppolicies.grouphygiene.io", f"{CRD}/kafkaconnections.grouphygiene.io", as_operator
-    )
+    kinds = [f"{CRD}/{plural}.grouphygiene.io" for plural in ("grouppolicies", "kafkaconnections", "grouprestores")]
+    deployed.kubectl("get", *kinds, as_operator)
     patch = ("--type=merge", "-p", '{"status": {"observedGeneration": 1}}')
     deployed.kubectl("patch", "grouppolicy", "rbac", *PLACE, "--subresource=status", *patch, as_operator)
     refused = deployed.kubectl("patch", "grouppolicy", "rbac", *PLACE, *patch, as_operator, check=False)
@@ -218,10 +239,14 @@ def test_pod_is_restricted(deployed: ApiServer, container: dict[str, Any], viola
         assert violation in done.stderr
 
 
-def test_only_one_operator_at_a_time(deployed: ApiServer) -> None:
-    """Two operators side by side would each count unchanged groups and each delete up to the limit."""
+def test_update_leaves_one_to_lead(deployed: ApiServer) -> None:
+    """Two replicas, none of which an update stops before a new one is ready; the Lease is in their own namespace."""
     spec = _deployment(deployed)
-    assert (spec["replicas"], spec["strategy"]["type"]) == (1, "Recreate")
+    assert (spec["replicas"], spec["strategy"]["type"]) == (2, "RollingUpdate")
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    (container,) = spec["template"]["spec"]["containers"]
+    variables = {entry["name"]: entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in container["env"]}
+    assert variables == {"POD_NAMESPACE": "metadata.namespace"}
 
 
 def test_container(deployed: ApiServer) -> None:

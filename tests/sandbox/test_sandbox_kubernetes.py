@@ -8,6 +8,7 @@ import pytest
 
 from sandbox.errors import SandboxError
 from sandbox.kubernetes import ApiServer
+from tests.kafka.makers import wait_for
 
 ROLE = """
 apiVersion: rbac.authorization.k8s.io/v1
@@ -55,23 +56,28 @@ def test_a_service_account_may_do_what_its_role_says(api: ApiServer) -> None:
             ["kubectl", f"--kubeconfig={kubeconfig}", *arguments], capture_output=True, text=True, check=False
         )
 
-    assert kubectl("get", "configmaps").returncode == 0
+    # The authorizer reads roles and bindings from watches, a moment after they are stored.
+    wait_for(lambda: kubectl("get", "configmaps").returncode == 0)
     refused = kubectl("create", "configmap", "no")
     assert refused.returncode == 1
     assert "Forbidden" in refused.stderr or "forbidden" in refused.stderr
 
 
 def test_the_audit_log_counts_writes(api: ApiServer) -> None:
-    """Each request is one event, in order, as soon as it was answered."""
+    """Each request is one event, in order, a moment after it was answered."""
     before = len(api.audit_events())
     api.kubectl("create", "configmap", "counted")
     api.kubectl("delete", "configmap", "counted", "--wait=false")
-    writes = [
-        (event["verb"], event["responseStatus"]["code"])
-        for event in api.audit_events()[before:]
-        if event.get("objectRef", {}).get("name") == "counted" and event["verb"] in ("create", "delete")
-    ]
-    assert writes == [("create", 201), ("delete", 200)]
+
+    def writes() -> list[tuple[str, int]]:
+        return [
+            (event["verb"], event["responseStatus"]["code"])
+            for event in api.audit_events()[before:]
+            if event.get("objectRef", {}).get("name") == "counted" and event["verb"] in ("create", "delete")
+        ]
+
+    wait_for(lambda: len(writes()) >= 2)
+    assert writes() == [("create", 201), ("delete", 200)]
 
 
 def test_two_run_at_once(api: ApiServer) -> None:

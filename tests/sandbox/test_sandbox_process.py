@@ -55,7 +55,7 @@ def processes_of(directory: str) -> list[str]:
     return found
 
 
-def eventually_clean(directory: str, seconds: float = 10.0) -> bool:
+def eventually_clean(directory: str, seconds: float = 180.0) -> bool:
     """True when the directory and all processes that use it are gone in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -118,7 +118,7 @@ def test_a_server_that_ends_shows_its_log() -> None:
         words = Command([sys.executable, "-c", "print('last words'); raise SystemExit(3)"], log=keeper.scratch / "log")
         server = keeper.start("talker", words)
         with pytest.raises(StartFailed, match=r"(?s)talker ended with exit code 3.*last words"):
-            wait_until(lambda: False, [server], timeout=10)
+            wait_until(lambda: False, [server], timeout=180)
 
 
 def test_a_stubborn_server_is_killed() -> None:
@@ -127,7 +127,7 @@ def test_a_stubborn_server_is_killed() -> None:
     with Keeper() as keeper:
         log = keeper.scratch / "log"
         server = keeper.start("stubborn", Command([sys.executable, "-c", stubborn], log=log))
-        wait_until(lambda: "up" in server.log_tail(), [server], timeout=10)
+        wait_until(lambda: "up" in server.log_tail(), [server], timeout=180)
         server.send(signal.SIGSTOP)
         server.stop(grace=0.2)
         assert server.exit_code() == -signal.SIGKILL
@@ -190,7 +190,7 @@ def test_a_missing_prerequisite_is_one_line(command: str, tmp_path: Path) -> Non
     """It says what is missing and how to install it, without a traceback."""
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     run = [sys.executable, "-m", "sandbox", command]
-    done = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()

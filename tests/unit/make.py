@@ -7,7 +7,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from msgspec import structs
+
+from group_hygiene.entries import Mark
 from group_hygiene.model import (
+    Activity,
     Cluster,
     CommittedOffset,
     Evidence,
@@ -23,7 +27,7 @@ from group_hygiene.model import (
     Verdict,
 )
 from group_hygiene.plan import Conditions, Plan, make_plan
-from group_hygiene.policy import Policy, parse_policy
+from group_hygiene.policy import Action, Mode, Policy, parse_policy
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 P0, P1 = Partition("orders", 0), Partition("invoices", 1)
@@ -57,6 +61,12 @@ def delete(match: Mapping[str, Any] | None = None, *, enforce: bool = False, **w
     return parse_policy(policy_object("Delete", {"unchangedFor": "72h", **when}, match, mode=mode))
 
 
+def idle(match: Mapping[str, Any] | None = None, *, enforce: bool = False, **when: Any) -> Policy:
+    """A Delete policy with idleFor 72h, and `when` beside it."""
+    mode = "Enforce" if enforce else "DryRun"
+    return parse_policy(policy_object("Delete", {"idleFor": "72h", **when}, match, mode=mode))
+
+
 def alert(match: Mapping[str, Any] | None = None, **when: Any) -> Policy:
     """An Alert policy that asks for nothing but `when`."""
     return parse_policy(policy_object("Alert", when, match))
@@ -69,7 +79,23 @@ def group(name: str = "console-consumer-1", **changes: Any) -> Group:
 
 def seen(hours: float = 72, since: datetime | None = None) -> Unchanged:
     observed = timedelta(hours=hours)
-    return Unchanged(b"same", since or NOW - observed, observed, 1_000.0)
+    return Unchanged(since or NOW - observed, observed)
+
+
+def activity(hours: float = 100, **changes: Any) -> Activity:
+    """A classic group that consumers once joined, Empty for so long by a log that was read a minute ago."""
+    since = NOW - timedelta(hours=hours)
+    before = since - timedelta(minutes=1)
+    read_at = NOW - timedelta(minutes=1)
+    known = Activity(GroupType.CLASSIC, "consumer", "Empty", before, before, before, since, 7, 1000, read_at)
+    return replace(known, **changes)
+
+
+def simple_activity(hours: float = 100, **changes: Any) -> Activity:
+    """A group that nobody ever joined, whose last commit is so long ago."""
+    since = NOW - timedelta(hours=hours)
+    known = {"protocol_type": "", "state": "Unknown", "empty_since": None, "last_commit": since, "oldest_commit": since}
+    return activity(hours, **(known | changes))
 
 
 def evidence(**changes: Any) -> Evidence:
@@ -86,10 +112,29 @@ def keep(name: str, reason: str = "TooRecent", message: str = "seen unchanged fo
     return Verdict(group(name), evidence(), Keep(reason, message))
 
 
-def plan(policy: Policy, verdicts: Iterable[Verdict], **conditions: Any) -> Plan:
-    """The plan for these verdicts in a cluster of 100 groups, unless `conditions` say otherwise."""
+def mark(policy: Policy, name: str, since: datetime | None = None, **changes: Any) -> Mark:
+    """A mark that the policy made, just as long ago as its grace period unless `since` says when."""
+    began = since or NOW - policy.grace_period
+    known = Mark(
+        policy_uid=policy.uid,
+        group=name,
+        policy=policy.key,
+        digest=policy.digest,
+        since=began,
+        due=began + policy.grace_period,
+    )
+    return structs.replace(known, **changes)
+
+
+def plan(
+    policy: Policy, verdicts: Iterable[Verdict], marks: Mapping[str, Mark] | None = None, **conditions: Any
+) -> Plan:
+    """The plan for these verdicts in a cluster of 100 groups, all of them marked long enough ago, unless told else."""
     by_name = {verdict.group.id: verdict for verdict in verdicts}
-    return make_plan(policy, len(by_name), by_name, Conditions(**{"total": 100, **conditions}))
+    if marks is None:
+        enforced = policy.mode is Mode.ENFORCE and policy.action is Action.DELETE
+        marks = {name: mark(policy, name) for name, verdict in by_name.items() if verdict.matches and enforced}
+    return make_plan(policy, len(by_name), by_name, Conditions(**{"total": 100, "told": NOW, **conditions}), marks, NOW)
 
 
 def cluster(**changes: Any) -> Cluster:

@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from group_hygiene.connection import (
+    ActivitySpec,
     Hidden,
+    LedgerSpec,
     Mechanism,
     SecretRef,
     Settings,
     parse_connection,
 )
-from group_hygiene.errors import SpecError
+from group_hygiene.errors import SecretProblem, SpecError
 from group_hygiene.policy import Limits
 
 _CA, _CERT, _KEY = "-----CA-----\n", "-----CERT-----\n", "-----KEY-----\n"
@@ -192,6 +194,8 @@ def test_connection_defaults() -> None:
     connection = parse_connection(_object())
     assert (connection.key, connection.uid, connection.generation) == ("kafka/main", "uid-9", 2)
     assert (connection.limits, connection.protect.sources) == (None, ())
+    assert (connection.requests_per_second, connection.access, connection.activity) == (None, (), None)
+    assert connection.ledger == LedgerSpec("__group_hygiene", 3, None)
     settings = connection.settings(_SECRETS.__getitem__)
     assert (settings.tls, settings.sasl, settings.timeout) == (None, None, timedelta(seconds=30))
 
@@ -202,11 +206,70 @@ def test_connection_defaults() -> None:
         pytest.param({}, None, id="none"),
         pytest.param({"maxPerRun": 5}, Limits(5, 100), id="per-run-only"),
         pytest.param({"maxPercent": 5}, Limits(10_000, 5), id="percent-only"),
+        pytest.param({"requestsPerSecond": 5}, None, id="rate-only"),
     ],
 )
 def test_connection_limits(limits: dict[str, int], expected: Limits | None) -> None:
     """A limit that a connection leaves out restricts no policy."""
     assert parse_connection(_object(limits=limits)).limits == expected
+
+
+@pytest.mark.parametrize(
+    ("activity", "expected", "local"),
+    [
+        pytest.param(
+            {"uri": "s3://b/main"}, ActivitySpec("s3://b/main", timedelta(hours=1), None), False, id="shortest"
+        ),
+        pytest.param({"uri": "/srv/x"}, ActivitySpec("/srv/x", timedelta(hours=1), None), True, id="path"),
+        pytest.param({"uri": "file:///srv/x"}, ActivitySpec("file:///srv/x"), True, id="path-as-url"),
+        pytest.param(
+            {"uri": "abfss://c@a.dfs.core.windows.net/x", "maxAge": "5m", "secretRef": {"name": "bucket"}},
+            ActivitySpec("abfss://c@a.dfs.core.windows.net/x", timedelta(minutes=5), "bucket"),
+            False,
+            id="all",
+        ),
+    ],
+)
+def test_activity(activity: dict[str, Any], expected: ActivitySpec, local: bool) -> None:
+    """Where the tables are, how old they may be, and whether that is a path on this machine."""
+    found = parse_connection(_object(activity=activity)).activity
+    assert found == expected
+    assert found is not None
+    assert found.local is local
+
+
+def test_storage_options_are_hidden_and_few() -> None:
+    """Of a Secret only what reaches an object store: no option that makes the operator use files of its own."""
+    secret = {"AWS_ACCESS_KEY_ID": "AKIA\n", "AWS_SECRET_ACCESS_KEY": "hunter2", "GOOGLE_APPLICATION_CREDENTIALS": "/x"}
+
+    def read(name: str, keys: Collection[str]) -> dict[str, str]:
+        assert name == "bucket"
+        return {key: secret[key] for key in keys if key in secret}
+
+    options = ActivitySpec("s3://b/x", secret="bucket").options(read)
+    assert {key: value.reveal() for key, value in options.items()} == {
+        "AWS_ACCESS_KEY_ID": "AKIA",
+        "AWS_SECRET_ACCESS_KEY": "hunter2",
+    }
+    assert "hunter2" not in f"{options} {options!r}"
+    assert ActivitySpec("s3://b/x").options(read) == {}
+
+
+def test_a_secret_without_storage_options() -> None:
+    """Nothing that helps in it is a mistake to be told."""
+    with pytest.raises(
+        SecretProblem, match=r"Secret bucket of spec\.activity\.secretRef has none of the keys AWS_"
+    ) as caught:
+        ActivitySpec("s3://b/x", secret="bucket").options(lambda name, keys: {})
+    assert caught.value.reason == "SecretKeyMissing"
+
+
+def test_ledger_and_rate() -> None:
+    """What the spec says of the ledger and of the rate of requests arrives."""
+    ledger = {"topic": "hygiene.a_b-c", "replicationFactor": 1, "id": "id-1"}
+    connection = parse_connection(_object(ledger=ledger, limits={"requestsPerSecond": 20, "maxPerRun": 1}))
+    assert connection.ledger == LedgerSpec("hygiene.a_b-c", 1, "id-1")
+    assert (connection.requests_per_second, connection.limits) == (20, Limits(1, 100))
 
 
 @pytest.mark.parametrize(
@@ -217,6 +280,23 @@ def test_connection_limits(limits: dict[str, int], expected: Limits | None) -> N
         pytest.param({"protect": "a-*"}, "spec.protect must be a list", id="protect-as-a-text"),
         pytest.param({"protect": [""]}, r"spec.protect\[0\] must not be empty", id="empty-pattern"),
         pytest.param({"limits": {"maxPercent": 0}}, "spec.limits.maxPercent must be a whole number", id="limit"),
+        pytest.param({"limits": {"requestsPerSecond": 0}}, "requestsPerSecond must be a whole number", id="rate"),
+        pytest.param({"ledger": {"topic": "a/b"}}, "spec.ledger.topic must be the name of a topic", id="ledger-topic"),
+        pytest.param({"ledger": {"topic": "__consumer_offsets"}}, "not Kafka's own", id="ledger-of-kafka"),
+        pytest.param({"ledger": {"topic": ".."}}, "spec.ledger.topic must be", id="ledger-dots"),
+        pytest.param({"ledger": {"topic": "a" * 250}}, "spec.ledger.topic must be", id="ledger-long"),
+        pytest.param({"ledger": {"replicationFactor": 11}}, "replicationFactor must be .* from 1 to 10", id="replicas"),
+        pytest.param({"ledger": {"id": 7}}, "spec.ledger.id must be a text", id="ledger-id"),
+        pytest.param({"activity": {}}, "spec.activity.uri must be the address of a folder", id="activity-nowhere"),
+        pytest.param({"activity": {"uri": "tables"}}, "spec.activity.uri must be", id="activity-relative"),
+        pytest.param({"activity": {"uri": "http://x/y"}}, "spec.activity.uri must be", id="activity-by-http"),
+        pytest.param({"activity": {"uri": "s3://b/x?key=1"}}, "spec.activity.uri must be", id="activity-with-a-query"),
+        pytest.param({"activity": {"uri": "file://host/x"}}, "spec.activity.uri must be", id="activity-on-a-host"),
+        pytest.param({"activity": {"uri": "/x", "maxAge": "1d"}}, "spec.activity.maxAge must be a duration", id="age"),
+        pytest.param({"activity": {"uri": "/x", "maxAge": "0s"}}, "maxAge must be at least 1s", id="age-zero"),
+        pytest.param({"activity": {"uri": "/x", "maxAge": "721h"}}, "maxAge must be at most 720h", id="age-long"),
+        pytest.param({"activity": {"uri": "/x", "secretRef": {}}}, "secretRef.name must be given", id="no-secret"),
+        pytest.param({"activity": "s3://b/x"}, "spec.activity must be given, as a mapping", id="activity-as-a-text"),
         pytest.param({"scan": {"timeout": "30"}}, "spec.scan.timeout must be a duration", id="timeout"),
         pytest.param({"scan": {"timeout": "0s"}}, "spec.scan.timeout must be at least 1s", id="timeout-zero"),
         pytest.param({"scan": {"timeout": "11m"}}, "spec.scan.timeout must be at most 10m", id="timeout-long"),

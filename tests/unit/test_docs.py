@@ -13,7 +13,19 @@ from group_hygiene import errors, reasons
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "operator" / "group_hygiene").rglob("*.py"))
 CONSTANTS = {name: value for name, value in vars(reasons).items() if name.isupper() and isinstance(value, str)}
-PLACES = {"sample", "reasons", "Ready", "DeletionBlocked", "event", "metrics", "log"}
+PLACES = {
+    "sample",
+    "reasons",
+    "Ready",
+    "DeletionBlocked",
+    "LedgerReady",
+    "EvidenceReady",
+    "event",
+    "restore",
+    "metrics",
+    "history",
+    "log",
+}
 _ROW = re.compile(r"^\| `(\w+)` *\| ([^|]+?) *\| ([^|]+?) *\| ([^|]+?) *\|$", re.MULTILINE)
 
 
@@ -75,6 +87,29 @@ def _errors(kind: type[errors.HygieneError] = errors.HygieneError) -> list[type[
 
 @pytest.mark.parametrize("error", [pytest.param(error, id=error.__name__) for error in _errors()])
 def test_errors_have_documented_reasons(error: type[errors.HygieneError]) -> None:
-    """Every error that can end up in a status carries a documented reason; UsageError only ends the command line."""
-    assert error.reason in reasons.all_reasons() | {"UsageError"}
+    """Every error that can end up in a status carries a documented reason; two only end the command line."""
+    assert error.reason in reasons.all_reasons() | {"UsageError", "PipelineFailed"}
     assert error("text", "SecretForbidden").reason == "SecretForbidden"
+
+
+def _proofs() -> list[str]:
+    return re.findall(r"`(tests/[a-z_0-9/]+\.py(?:::\w+)?)`", (ROOT / "docs" / "safety.md").read_text())
+
+
+@pytest.mark.parametrize("proof", _proofs())
+def test_each_proof_of_safety_exists(proof: str) -> None:
+    """A promise stands on a test that is there."""
+    file, _, name = proof.partition("::")
+    text = (ROOT / file).read_text()
+    assert not name or re.search(rf"^(async )?def {name}\(", text, re.MULTILINE)
+
+
+def test_each_fault_that_safety_names_exists() -> None:
+    """By the name under which `make faults` runs it."""
+    page = (ROOT / "docs" / "safety.md").read_text()
+    named = {
+        name for text in re.findall(r"faults? ((?:`[a-z-]+`(?:, )?)+)", page) for name in re.findall("`([^`]+)`", text)
+    }
+    there = "\n".join(file.read_text() for file in (ROOT / "faults").glob("*.py"))
+    assert named
+    assert {name for name in named if f"def {name.replace('-', '_')}(" not in there} == set()

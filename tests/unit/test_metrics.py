@@ -11,16 +11,18 @@ from group_hygiene import reasons
 from group_hygiene.metrics import Metrics
 from group_hygiene.model import Keep, Outcome, OutcomeKind
 from group_hygiene.plan import Plan
-from tests.unit.make import delete, keep, match, plan
+from tests.unit.make import delete, keep, mark, match, plan
 
-_LABELS = {"namespace", "policy", "connection", "reason", "outcome", "kind", "le"}
+_LABELS = {"namespace", "policy", "connection", "reason", "outcome", "kind", "change", "le"}
 _POLICY = {"namespace": "kafka", "policy": "litter"}
 
 
 def _plan(refused: bool = False) -> Plan:
-    refusals = (Keep(reasons.NO_BACKUP, "none"),) if refused else ()
+    refusals = (Keep(reasons.TOPICS_HIDDEN, "none"),) if refused else ()
     verdicts = [match("secret-a"), match("secret-b"), keep("secret-c"), keep("secret-d", reasons.CAUGHT_UP)]
-    return plan(delete(enforce=True), verdicts, refusals=refusals)
+    policy = delete(enforce=True)
+    marks = {name: mark(policy, name) for name in ("secret-a", "secret-b", "secret-gone")}
+    return plan(policy, verdicts, marks, refusals=refusals)
 
 
 def _outcomes() -> list[Outcome]:
@@ -61,7 +63,7 @@ def test_labels_never_name_groups(metrics: Metrics) -> None:
 def test_names_follow_the_conventions(metrics: Metrics) -> None:
     """One prefix, snake case, base units at the end, _total for counters and nothing else, and a help text."""
     families = list(_families(metrics))
-    assert len(families) == 9
+    assert len(families) == 13
     for family in families:
         assert re.fullmatch(r"group_hygiene(_[a-z]+)+", family.name)
         assert family.documentation
@@ -92,6 +94,17 @@ def test_next_run_replaces_and_adds(metrics: Metrics) -> None:
     assert _value(metrics, "groups_kept", **_POLICY, reason="TooRecent") == 1
     assert _value(metrics, "groups_kept", **_POLICY, reason="CaughtUp") is None
     assert _value(metrics, "outcomes_total", **_POLICY, outcome="Deleted", reason="") == 2
+
+
+def test_marks(metrics: Metrics) -> None:
+    """How many groups are marked now, and how many were marked and let go so far, with the reason."""
+    assert _value(metrics, "groups_marked", **_POLICY) == 1
+    policy = delete(enforce=True)
+    marks = {name: mark(policy, name) for name in ("gone", "secret-a")}
+    metrics.policy_ran(plan(policy, [match("secret-a"), match("secret-new")], marks), [], 1.0)
+    assert _value(metrics, "groups_marked", **_POLICY) == 2
+    assert _value(metrics, "marks_total", **_POLICY, change="marked", reason="") == 1
+    assert _value(metrics, "marks_total", **_POLICY, change="unmarked", reason="Gone") == 2
 
 
 def test_blocked(metrics: Metrics) -> None:

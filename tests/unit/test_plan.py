@@ -1,15 +1,16 @@
-"""The plan: order, pace, limits that abort, and how looks add up to "unchanged since"."""
+"""The plan: marks, grace, order, pace, limits that abort."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from group_hygiene import reasons
-from group_hygiene.model import Keep, Unchanged
-from group_hygiene.plan import seen_again
+from group_hygiene.entries import Mark
+from group_hygiene.model import Keep, Protections, Verdict
+from group_hygiene.plan import due_groups
 from group_hygiene.policy import Limits, Policy, parse_policy
-from tests.unit.make import NOW, alert, delete, keep, match, plan, policy_object, seen
+from tests.unit.make import NOW, activity, alert, delete, evidence, group, keep, mark, match, plan, policy_object, seen
 
 
 def _limited(per_run: int = 50, percent: int = 20, mode: str = "Enforce") -> Policy:
@@ -21,7 +22,7 @@ def _matches(count: int) -> list[Any]:
 
 
 def test_oldest_first() -> None:
-    """Who has been unchanged for longest is deleted first; equal ones by name; the unseen last."""
+    """Among equally old marks who has been unchanged for longest comes first; equal ones by name; the unseen last."""
     verdicts = [
         match("unseen", unchanged=None),
         match("b", unchanged=seen(since=NOW - timedelta(hours=80))),
@@ -34,6 +35,38 @@ def test_oldest_first() -> None:
     assert result.actions == result.due
     assert result.refusal is None
     assert set(result.matched) == set(result.due)
+
+
+def test_oldest_idle_first() -> None:
+    """By the offsets log, where it tells; whatever the operator saw itself."""
+    verdicts = [
+        match("b", activity=activity(80), unchanged=seen(since=NOW - timedelta(hours=300))),
+        match("c", unchanged=seen(since=NOW - timedelta(hours=79))),
+        match("a", activity=activity(90), unchanged=None),
+    ]
+    assert plan(delete(enforce=True), verdicts).due == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("told", "actions", "untold"),
+    [
+        pytest.param(None, (), ("later", "newest"), id="the-status-shows-no-mark"),
+        pytest.param(timedelta(hours=30), ("later",), ("newest",), id="the-status-shows-the-older-one"),
+        pytest.param(timedelta(hours=26), ("later", "newest"), (), id="the-status-shows-both"),
+    ],
+)
+def test_who_was_never_warned_of_is_warned_of_first(
+    told: timedelta | None, actions: tuple[str, ...], untold: tuple[str, ...]
+) -> None:
+    """A mark whose run died before it was told deletes nothing in the run that tells it, however old it is."""
+    policy = delete(enforce=True)
+    dates = {"later": timedelta(hours=30), "newest": timedelta(hours=26)}
+    # The status has whole seconds.
+    marks = {name: mark(policy, name, NOW - age + timedelta(microseconds=5)) for name, age in dates.items()}
+    result = plan(policy, map(match, dates), marks, told=None if told is None else NOW - told)
+    assert result.due == ("later", "newest")
+    assert result.actions == actions
+    assert result.untold == untold
 
 
 def test_max_per_run_paces() -> None:
@@ -75,7 +108,8 @@ def test_refusal_says_how_many() -> None:
     assert refusal is not None
     assert "21 of 100 groups" in refusal.message
     assert "21.0%" in refusal.message
-    assert "maxPercent 20" in refusal.message
+    assert "more than 20%" in refusal.message
+    assert "raise delete.maxPercent of the policy in Git" in refusal.message
 
 
 def test_percent_counts_due_before_pace() -> None:
@@ -97,14 +131,14 @@ def test_dry_run_has_no_actions(mode: str) -> None:
 
 def test_alert_is_never_due() -> None:
     """An Alert policy has matches, and neither anything due nor a refusal, whatever forbids deletions."""
-    result = plan(alert(), _matches(50), total=None, refusals=(Keep(reasons.NO_BACKUP, "none"),))
+    result = plan(alert(), _matches(50), total=None, refusals=(Keep(reasons.TOPICS_HIDDEN, "none"),))
     assert len(result.matched) == 50
     assert (result.due, result.actions, result.refusal) == ((), (), None)
 
 
 def test_refusals_come_first() -> None:
     """What forbids any deletion is said before the limits, the first of them first; nothing is deleted."""
-    refusals = (Keep(reasons.CLUSTER_CHANGED, "another cluster"), Keep(reasons.NO_BACKUP, "none"))
+    refusals = (Keep(reasons.CLUSTER_CHANGED, "another cluster"), Keep(reasons.TOPICS_HIDDEN, "none"))
     result = plan(_limited(), _matches(50), refusals=refusals, total=None)
     assert result.refusal == refusals[0]
     assert result.actions == ()
@@ -112,7 +146,7 @@ def test_refusals_come_first() -> None:
 
 def test_nothing_due_is_not_refused() -> None:
     """Without anything due there is nothing to refuse, also where nothing could be deleted."""
-    result = plan(_limited(), [keep("a")], refusals=(Keep(reasons.NO_BACKUP, "none"),), total=None)
+    result = plan(_limited(), [keep("a")], refusals=(Keep(reasons.TOPICS_HIDDEN, "none"),), total=None)
     assert (result.refusal, result.due, result.scanned) == (None, (), 1)
 
 
@@ -137,55 +171,201 @@ def test_connection_loosens_nothing() -> None:
     assert plan(_limited(percent=5), _matches(10), limits=Limits(10_000, 100)).refusal is not None
 
 
-_INTERVAL = timedelta(minutes=10)
-_SINCE = NOW - timedelta(hours=5)
-_BEFORE = Unchanged(b"same", _SINCE, timedelta(hours=4), 1_000.0)
-_LATER = NOW + timedelta(days=400)
+def test_oldest_mark_first() -> None:
+    """Who was marked first is deleted first, whatever was unchanged for longer."""
+    policy = _limited(per_run=1)
+    verdicts = [match("young", unchanged=seen(200)), match("old", unchanged=seen(72))]
+    marks = {name: mark(policy, name, NOW - timedelta(hours=hours)) for name, hours in {"young": 30, "old": 31}.items()}
+    result = plan(policy, verdicts, marks)
+    assert result.due == ("old", "young")
+    assert result.actions == ("old",)
+
+
+_POLICY = delete(enforce=True)
+_GRACE = _POLICY.grace_period
+_SECOND = timedelta(seconds=1)
 
 
 @pytest.mark.parametrize(
-    ("before", "fingerprint", "now", "monotonic", "since", "observed"),
+    ("known", "due", "marking"),
     [
-        pytest.param(None, b"same", NOW, 5.0, NOW, timedelta(0), id="first-look"),
-        pytest.param(
-            _BEFORE, b"same", NOW, 1_600.0, _SINCE, timedelta(hours=4, minutes=10), id="adds-the-time-between"
-        ),
-        pytest.param(_BEFORE, b"new", NOW, 1_600.0, NOW, timedelta(0), id="changed"),
-        pytest.param(_BEFORE, b"same", NOW, 2_200.0, _SINCE, timedelta(hours=4, minutes=20), id="two-intervals"),
-        pytest.param(_BEFORE, b"same", NOW, 2_200.1, NOW, timedelta(0), id="more-than-two-intervals"),
-        pytest.param(_BEFORE, b"same", _LATER, 1_600.0, _SINCE, timedelta(hours=4, minutes=10), id="clock-set-forward"),
-        pytest.param(
-            _BEFORE,
-            b"same",
-            _SINCE - timedelta(days=9),
-            1_600.0,
-            _SINCE,
-            timedelta(hours=4, minutes=10),
-            id="clock-set-back",
-        ),
-        pytest.param(_BEFORE, b"same", NOW, 1_000.0, _SINCE, timedelta(hours=4), id="same-moment"),
-        pytest.param(_BEFORE, b"same", NOW, 900.0, _SINCE, timedelta(hours=4), id="never-less"),
+        pytest.param(None, False, True, id="not-marked-yet"),
+        pytest.param(mark(_POLICY, "a", NOW - _GRACE), True, False, id="just-due"),
+        pytest.param(mark(_POLICY, "a", NOW - _GRACE + _SECOND), False, False, id="one-second-too-early"),
+        pytest.param(mark(_POLICY, "a", NOW - 30 * _GRACE), True, False, id="long-overdue"),
+        pytest.param(mark(_POLICY, "a", NOW + _SECOND), False, False, id="from-the-future"),
+        pytest.param(mark(_POLICY, "a", NOW + _SECOND, due=NOW), False, False, id="from-the-future-but-due"),
+        pytest.param(mark(_POLICY, "a", NOW, due=NOW), False, False, id="due-at-once"),
+        pytest.param(mark(_POLICY, "a", NOW - _GRACE, due=NOW + _SECOND), False, False, id="due-later-than-grace"),
+        pytest.param(mark(_POLICY, "a", digest="other"), False, True, id="of-another-digest"),
     ],
 )
-def test_seen_again(
-    before: Unchanged | None,
-    fingerprint: bytes,
-    now: datetime,
-    monotonic: float,
-    since: datetime,
-    observed: timedelta,
-) -> None:
-    """Time between looks adds up by the monotonic clock; a change, or a look that was missed, starts anew."""
-    expected = Unchanged(fingerprint, since, observed, monotonic)
-    assert seen_again(before, fingerprint, now, monotonic, _INTERVAL) == expected
+def test_mark_and_grace(known: Mark | None, due: bool, marking: bool) -> None:
+    """A match is marked once, and due when a mark of the policy as it is now has stood for its grace period."""
+    result = plan(_POLICY, [match("a")], {} if known is None else {"a": known})
+    assert result.due == result.actions == (("a",) if due else ())
+    assert result.marking == (("a",) if marking else ())
+    assert result.marked == ("a",)
+    assert not result.unmarking
+    assert result.due_time("a") == (known.due if known and not marking else NOW + _GRACE)
 
 
-def test_seen_again_adds_up() -> None:
-    """Many looks at a steady interval add up to the whole time, whatever the wall clock does."""
-    known: Unchanged | None = None
-    for turn in range(433):
-        wall = NOW + timedelta(days=turn * (-1) ** turn)
-        known = seen_again(known, b"same", wall, turn * 600.0, _INTERVAL)
-    assert known is not None
-    assert known.observed == timedelta(hours=72)
-    assert known.since == NOW
+_UNLISTED = Protections(claimed=None)
+_UNREAD_TOPICS = Protections(streams=None)
+_UNREAD_MIRROR = Protections(mirrored=None)
+
+
+def _kept(reason: str, protections: Protections | None = None) -> Verdict:
+    return Verdict(group("a"), evidence(protections=protections or Protections()), Keep(reason, "why"))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "complete", "unmarked"),
+    [
+        pytest.param(_kept(reasons.TOO_RECENT), True, reasons.TOO_RECENT, id="changed"),
+        pytest.param(_kept(reasons.NOT_EMPTY), False, reasons.NOT_EMPTY, id="in-use-though-incomplete"),
+        pytest.param(_kept(reasons.KEPT_ON_REQUEST), True, reasons.KEPT_ON_REQUEST, id="kept-on-request"),
+        pytest.param(_kept(reasons.CAUGHT_UP), True, reasons.CAUGHT_UP, id="caught-up"),
+        pytest.param(_kept(reasons.CLAIMED), True, reasons.CLAIMED, id="claimed"),
+        pytest.param(_kept(reasons.STREAMS), True, reasons.STREAMS, id="streams"),
+        pytest.param(_kept(reasons.MIRROR_MAKER), True, reasons.MIRROR_MAKER, id="mirrored"),
+        pytest.param(_kept(reasons.CLAIMED, _UNLISTED), True, None, id="claims-unread"),
+        pytest.param(_kept(reasons.STREAMS, _UNREAD_TOPICS), True, None, id="topics-unread"),
+        pytest.param(_kept(reasons.MIRROR_MAKER, _UNREAD_MIRROR), True, None, id="mirrors-unread"),
+        pytest.param(_kept(reasons.OFFSETS_UNKNOWN), True, None, id="offsets-unknown"),
+        pytest.param(_kept(reasons.OFFSETS_NOT_READ), True, None, id="offsets-not-read"),
+        pytest.param(_kept(reasons.TOPICS_UNKNOWN), True, None, id="topics-unknown"),
+        pytest.param(_kept(reasons.LAG_UNKNOWN), True, None, id="lag-unknown"),
+        pytest.param(_kept(reasons.DENIED), True, None, id="denied"),
+        pytest.param(_kept(reasons.RECORD_UNREADABLE), True, None, id="record-unreadable"),
+        pytest.param(_kept(reasons.EVIDENCE_NOT_READ), True, None, id="evidence-not-read"),
+        pytest.param(_kept(reasons.EVIDENCE_MISSING), True, None, id="evidence-missing"),
+        pytest.param(_kept(reasons.EVIDENCE_STALE), True, None, id="evidence-stale"),
+        pytest.param(_kept(reasons.EVIDENCE_INCOMPLETE), True, None, id="evidence-incomplete"),
+        pytest.param(_kept(reasons.EVIDENCE_OF_ANOTHER_CLUSTER), True, None, id="evidence-of-another-cluster"),
+        pytest.param(_kept(reasons.EVIDENCE_WENT_BACK), True, None, id="evidence-went-back"),
+        pytest.param(_kept(reasons.EVIDENCE_UNREADABLE), True, None, id="evidence-unreadable"),
+        pytest.param(
+            _kept(reasons.EVIDENCE_NOT_CONFIGURED), True, reasons.EVIDENCE_NOT_CONFIGURED, id="evidence-taken-away"
+        ),
+        pytest.param(_kept(reasons.EXPIRES_FIRST), True, reasons.EXPIRES_FIRST, id="used-and-now-too-late"),
+        pytest.param(None, True, reasons.GONE, id="gone"),
+        pytest.param(None, False, None, id="absent-from-an-incomplete-list"),
+    ],
+)
+def test_unmarking(verdict: Verdict | None, complete: bool, unmarked: str | None) -> None:
+    """A mark ends with a known reason; it stays, and waits, while something could not be read. None is due."""
+    result = plan(_POLICY, [verdict] if verdict else [], {"a": mark(_POLICY, "a")}, complete=complete)
+    assert {name: keep.reason for name, keep in result.unmarking.items()} == ({"a": unmarked} if unmarked else {})
+    assert result.marked == (() if unmarked else ("a",))
+    assert (result.due, result.actions, result.marking) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"),
+    [
+        pytest.param(delete(), reasons.DRY_RUN, id="dry-run"),
+        pytest.param(alert(), reasons.POLICY_CHANGED, id="alert"),
+    ],
+)
+def test_only_enforce_marks(policy: Policy, reason: str) -> None:
+    """A policy that deletes nothing any more lets all its marks go, and makes none."""
+    result = plan(policy, [match("a"), match("b")], {"a": mark(_POLICY, "a"), "gone": mark(_POLICY, "gone")})
+    assert {keep.reason for keep in result.unmarking.values()} == {reason}
+    assert set(result.unmarking) == {"a", "gone"}
+    assert (result.marking, result.marked, result.actions) == ((), (), ())
+
+
+def test_mark_of_an_older_policy_ends() -> None:
+    """What was marked before an edit, and can't be judged now, is not marked any more."""
+    old = {"a": mark(_POLICY, "a", digest="old"), "b": mark(_POLICY, "b", digest="old")}
+    result = plan(_POLICY, [_kept(reasons.OFFSETS_UNKNOWN)], old, complete=False)
+    assert {name: keep.reason for name, keep in result.unmarking.items()} == dict.fromkeys(
+        ("a", "b"), reasons.POLICY_CHANGED
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "marks"),
+    [
+        pytest.param(reasons.LEDGER_UNAVAILABLE, False, id="ledger-unavailable"),
+        pytest.param(reasons.LEDGER_RESET, False, id="ledger-reset"),
+        pytest.param(reasons.LEDGER_OWNED, False, id="ledger-of-another"),
+        pytest.param(reasons.LEDGER_FENCED, False, id="ledger-fenced"),
+        pytest.param(reasons.CLOCK_SKEW, False, id="clock-skew"),
+        pytest.param(reasons.CLUSTER_CHANGED, False, id="another-cluster"),
+        pytest.param(reasons.TOPICS_HIDDEN, True, id="topics-hidden"),
+        pytest.param(reasons.SNAPSHOT_INCOMPLETE, True, id="incomplete"),
+    ],
+)
+def test_marking_while_refused(reason: str, marks: bool) -> None:
+    """A refused run deletes nothing and still warns, unless a mark could not be kept or would bear a wrong date."""
+    refusal = Keep(reason, "why")
+    result = plan(_POLICY, [match("old"), match("new")], {"old": mark(_POLICY, "old")}, refusals=(refusal,))
+    assert result.actions == ()
+    assert result.refusal == refusal
+    assert result.marking == (("new",) if marks else ())
+    nothing_due = plan(_POLICY, [match("new")], {}, refusals=(refusal,))
+    assert nothing_due.refusal == (None if marks else refusal)
+
+
+def test_another_cluster_ends_no_mark() -> None:
+    """What the wrong cluster lists says nothing of the groups that are marked."""
+    refusals = (Keep(reasons.CLUSTER_CHANGED, "why"),)
+    assert not plan(_POLICY, [], {"a": mark(_POLICY, "a")}, refusals=refusals).unmarking
+
+
+def test_incomplete_deletes_nothing() -> None:
+    """An incomplete snapshot refuses by itself, also if nobody put it among the refusals."""
+    result = plan(_POLICY, [match("a")], complete=False)
+    assert result.refusal is not None
+    assert result.refusal.reason == reasons.SNAPSHOT_INCOMPLETE
+    assert result.actions == ()
+
+
+def test_halted() -> None:
+    """A plan whose marks can't be written deletes nothing and marks nothing."""
+    why = Keep(reasons.LEDGER_UNAVAILABLE, "why")
+    result = plan(_POLICY, [match("old"), match("new")], {"old": mark(_POLICY, "old")}).halted(why)
+    assert (result.actions, result.marking, result.refusal, result.marked) == ((), (), why, ("old",))
+
+
+@pytest.mark.parametrize(
+    ("budget", "actions"),
+    [
+        pytest.param(None, 8, id="none"),
+        pytest.param(20, 8, id="enough"),
+        pytest.param(3, 3, id="less-is-left"),
+        pytest.param(0, 0, id="used-up"),
+        pytest.param(-1, 0, id="never-negative"),
+    ],
+)
+def test_budget(budget: int | None, actions: int) -> None:
+    """What other policies of the run have deleted counts against the connection's maxPerRun."""
+    assert len(plan(_limited(per_run=8), _matches(10), budget=budget).actions) == actions
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "refused"),
+    [
+        pytest.param({f"other{n}" for n in range(10)}, False, id="together-at-the-limit"),
+        pytest.param({f"other{n}" for n in range(11)}, True, id="together-over-it"),
+        pytest.param({f"g{n:04}" for n in range(10)}, False, id="the-same-groups-count-once"),
+    ],
+)
+def test_percent_of_all_policies(elsewhere: set[str], refused: bool) -> None:
+    """The connection's maxPercent holds for what all its policies would delete together."""
+    result = plan(_limited(percent=100), _matches(10), limits=Limits(10_000, 20), due_elsewhere=elsewhere)
+    assert (result.refusal is not None) is refused
+    assert bool(result.actions) is not refused
+    if result.refusal is not None:
+        assert "raise limits.maxPercent of the KafkaConnection" in result.refusal.message
+
+
+def test_due_groups_is_what_the_plan_has() -> None:
+    """Asked ahead for all policies, so that each can count what the others have due."""
+    verdicts = {name: match(name) for name in ("a", "b")}
+    marks = {"a": mark(_POLICY, "a")}
+    assert due_groups(_POLICY, verdicts, marks, NOW) == ("a",) == plan(_POLICY, verdicts.values(), marks).due
+    assert due_groups(delete(), verdicts, {}, NOW) == ("a", "b")
+    assert due_groups(_POLICY, verdicts, {"a": mark(_POLICY, "a", digest="other")}, NOW) == ()

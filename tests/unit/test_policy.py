@@ -227,6 +227,7 @@ def test_policy_defaults() -> None:
     assert (policy.mode, policy.action, policy.suspend) == (Mode.DRY_RUN, Action.DELETE, False)
     assert policy.interval == timedelta(minutes=10)
     assert policy.limits == Limits(max_per_run=50, max_percent=20)
+    assert (policy.grace_period, policy.backup_retention) == (timedelta(hours=24), timedelta(hours=720))
     assert policy.match.states == {GroupState.EMPTY, GroupState.DEAD}
     assert policy.match.types == {GroupType.CLASSIC, GroupType.CONSUMER}
     assert (policy.match.protocol_types, policy.match.unprotect) == (None, frozenset())
@@ -244,7 +245,7 @@ def test_policy_all_fields() -> None:
         interval="5s",
         suspend=True,
         mode="Enforce",
-        delete={"maxPerRun": 1, "maxPercent": 100},
+        delete={"maxPerRun": 1, "maxPercent": 100, "gracePeriod": "1h30m", "backupRetention": "1h"},
     )
     policy = parse_policy(obj)
     assert (policy.uid, policy.generation, policy.name) == ("uid-1", 3, "litter")
@@ -256,6 +257,7 @@ def test_policy_all_fields() -> None:
     assert policy.match.unprotect == {Unprotect.CONNECT, Unprotect.SHARE}
     assert (policy.when.topics, policy.when.committed_none) == (Topics.ALL_DELETED, True)
     assert policy.limits == Limits(1, 100)
+    assert (policy.grace_period, policy.backup_retention) == (timedelta(minutes=90), timedelta(hours=1))
 
 
 def test_alert_looks_at_all_states() -> None:
@@ -298,9 +300,24 @@ def test_alert_looks_at_all_states() -> None:
             "spec.match.unprotect must be one of",
             id="bad-unprotect",
         ),
-        pytest.param({"when": None}, "spec.when.unchangedFor must be given", id="delete-without-when"),
-        pytest.param({"when": {"topics": "AllDeleted"}}, "spec.when.unchangedFor must be given", id="topics-alone"),
-        pytest.param({"when": {"committed": "None"}}, "spec.when.unchangedFor must be given", id="committed-alone"),
+        pytest.param({"when": None}, "spec.when.idleFor or unchangedFor must be given", id="delete-without-when"),
+        pytest.param(
+            {"when": {"topics": "AllDeleted"}}, "spec.when.idleFor or unchangedFor must be given", id="topics-alone"
+        ),
+        pytest.param(
+            {"when": {"committed": "None"}}, "spec.when.idleFor or unchangedFor must be given", id="committed-alone"
+        ),
+        pytest.param(
+            {"when": {"expiresWithin": "48h"}}, "spec.when.idleFor or unchangedFor must be given", id="expires-alone"
+        ),
+        pytest.param({"when": {"idleFor": "3d"}}, "spec.when.idleFor must be a duration", id="idle-days"),
+        pytest.param({"when": {"idleFor": "0s"}}, "spec.when.idleFor must be at least 1s", id="idle-zero"),
+        pytest.param({"when": {"idleFor": 72}}, "spec.when.idleFor must be a duration", id="idle-number"),
+        pytest.param(
+            {"when": {"idleFor": "1h", "expiresWithin": "1w"}},
+            "spec.when.expiresWithin must be a duration",
+            id="expires-weeks",
+        ),
         pytest.param({"when": {"unchangedFor": "3d"}}, "spec.when.unchangedFor must be a duration", id="days"),
         pytest.param({"when": {"unchangedFor": "0s"}}, "spec.when.unchangedFor must be at least 1s", id="zero"),
         pytest.param({"when": {"unchangedFor": "999ms"}}, "spec.when.unchangedFor must be at least 1s", id="short"),
@@ -324,6 +341,12 @@ def test_alert_looks_at_all_states() -> None:
         pytest.param({"delete": {"maxPercent": 0}}, "maxPercent must be a whole number", id="percent-zero"),
         pytest.param({"delete": {"maxPercent": 101}}, "maxPercent must be .* from 1 to 100", id="percent-large"),
         pytest.param({"delete": {"maxPercent": "20"}}, "maxPercent must be a whole number", id="percent-text"),
+        pytest.param({"delete": {"gracePeriod": "0s"}}, "spec.delete.gracePeriod must be at least 1s", id="no-grace"),
+        pytest.param({"delete": {"gracePeriod": "721h"}}, "gracePeriod must be at most 720h", id="grace-long"),
+        pytest.param({"delete": {"gracePeriod": "1d"}}, "gracePeriod must be a duration", id="grace-in-days"),
+        pytest.param({"delete": {"gracePeriod": 24}}, "gracePeriod must be a duration", id="grace-as-a-number"),
+        pytest.param({"delete": {"backupRetention": "59m"}}, "backupRetention must be at least 1h", id="retention"),
+        pytest.param({"delete": {"backupRetention": "8761h"}}, "must be at most 8760h", id="retention-long"),
     ],
 )
 def test_policy_refused(changes: dict[str, Any], problem: str) -> None:
@@ -341,6 +364,32 @@ def test_policy_without_spec_refused() -> None:
         parse_policy({"metadata": {"name": "p"}})
 
 
+@pytest.mark.parametrize(
+    ("when", "expected"),
+    [
+        pytest.param({"unchangedFor": "1h"}, (timedelta(hours=1), None, None, False), id="unchanged"),
+        pytest.param({"idleFor": "36h"}, (None, timedelta(hours=36), None, True), id="idle"),
+        pytest.param(
+            {"idleFor": "1s", "unchangedFor": "1m", "expiresWithin": "1h"},
+            (timedelta(minutes=1), timedelta(seconds=1), timedelta(hours=1), True),
+            id="all",
+        ),
+    ],
+)
+def test_either_proof_of_idleness(when: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    """Delete takes idleFor or unchangedFor, or both; only what the offsets log tells asks for the tables."""
+    found = parse_policy(policy_object("Delete", when)).when
+    assert (found.unchanged_for, found.idle_for, found.expires_within, found.asks_evidence) == expected
+
+
+@pytest.mark.parametrize(
+    "when", [pytest.param({"idleFor": "1h"}, id="idle"), pytest.param({"expiresWithin": "1h"}, id="expires")]
+)
+def test_alert_takes_each_alone(when: dict[str, Any]) -> None:
+    """An Alert policy needs nothing beside it."""
+    assert parse_policy(policy_object("Alert", when)).when.asks_evidence
+
+
 _SPEC = policy_object()["spec"]
 
 
@@ -355,6 +404,9 @@ def _policy(**changes: Any) -> Policy:
     [
         pytest.param({"mode": "Enforce"}, id="mode"),
         pytest.param({"delete": {"maxPerRun": 1, "maxPercent": 1}}, id="limits"),
+        pytest.param({"delete": {"backupRetention": "1h"}}, id="retention"),
+        pytest.param({"delete": {"gracePeriod": "24h"}}, id="grace-as-by-default"),
+        pytest.param({"delete": {"gracePeriod": "23h60m"}}, id="grace-in-other-words"),
         pytest.param({"interval": "1h"}, id="interval"),
         pytest.param({"suspend": True}, id="suspend"),
     ],
@@ -370,8 +422,12 @@ def test_digest_stays(changes: dict[str, Any]) -> None:
         pytest.param({"match": {"groups": ["a*"]}}, id="groups"),
         pytest.param({"match": {"groups": ["*"], "exclude": ["a*"]}}, id="exclude"),
         pytest.param({"when": {"unchangedFor": "71h"}}, id="when"),
+        pytest.param({"when": {"idleFor": "72h"}}, id="idle-instead"),
+        pytest.param({"when": {"unchangedFor": "72h", "idleFor": "72h"}}, id="idle-too"),
+        pytest.param({"when": {"unchangedFor": "72h", "expiresWithin": "1h"}}, id="expires-too"),
         pytest.param({"action": "Alert"}, id="action"),
         pytest.param({"connectionRef": {"name": "other"}}, id="connection"),
+        pytest.param({"delete": {"gracePeriod": "23h"}}, id="grace"),
     ],
 )
 def test_digest_changes(changes: dict[str, Any]) -> None:

@@ -1,14 +1,15 @@
 """What reconcile computes without asking anybody: filters, prefixes, and why a scan is incomplete."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
-from group_hygiene import reasons, reconcile
-from group_hygiene.model import Cluster, Fault, Group, GroupState, GroupType, OutcomeKind
+from group_hygiene import reasons
+from group_hygiene.model import Cluster, Fault, GroupState, GroupType, Listing, Offsets, OutcomeKind
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile import context, deletion, scan
-from tests.unit.make import FAULT, alert, cluster, delete, group, seen, snapshot
+from tests.unit.make import DENIED, FAULT, alert, cluster, delete, group
 
 _EMPTY_DEAD = frozenset({GroupState.EMPTY, GroupState.DEAD})
 _DEFAULT_TYPES = frozenset({GroupType.CLASSIC, GroupType.CONSUMER})
@@ -71,29 +72,25 @@ def test_dash_prefixes(name: str, prefixes: list[str]) -> None:
 )
 def test_incomplete(before: Cluster, faults: Mapping[int, Fault], after: Cluster | Fault, problems: list[str]) -> None:
     """A scan is complete only when every broker answered and the same leaders led before and after."""
-    found = scan._incomplete(before, faults, after)
+    found = scan._incomplete(before, Listing({}, faults), after, {})
     assert len(found) == len(problems)
     assert all(problem in text for problem, text in zip(problems, found, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("listed", "incomplete", "remembered"),
-    [
-        pytest.param({"a": group("a")}, (), True, id="still-empty"),
-        pytest.param({"a": group("a", state=GroupState.STABLE)}, (), False, id="in-use-again"),
-        pytest.param({"a": group("a", state=GroupState.STABLE)}, ("lost",), False, id="in-use-in-an-incomplete-list"),
-        pytest.param({}, (), False, id="gone"),
-        pytest.param({}, ("broker 1: lost",), False, id="missing-from-an-incomplete-list"),
-    ],
-)
-def test_what_was_seen_unchanged_is_forgotten(
-    listed: Mapping[str, Group], incomplete: tuple[str, ...], remembered: bool
-) -> None:
-    """A group that a scan does not list as Empty starts anew, also where the list is incomplete: that only delays."""
-    policy = delete()
-    memory = reconcile.Memory(unchanged={(policy.uid, policy.digest): {"a": seen()}})
-    scan._forget_used(memory, policy, snapshot(groups=listed, incomplete=incomplete))
-    assert ("a" in memory.unchanged[policy.uid, policy.digest]) is remembered
+def test_incomplete_by_what_was_not_read() -> None:
+    """A broker that is lost after the lists takes offsets along; one group's own fault concerns nobody else."""
+    lost = replace(FAULT, code="NETWORK_EXCEPTION")
+    offsets: dict[str, Offsets | Fault] = {"a": {}, "b": DENIED, "c": lost, "d": lost}
+    (problem,) = scan._incomplete(cluster(), Listing({}, {}), cluster(), offsets)
+    assert "of 2 groups" in problem
+    assert scan._incomplete(cluster(), Listing({}, {}), cluster(), {"b": DENIED}) == ()
+
+
+def test_incomplete_where_groups_have_no_topic() -> None:
+    """A broker with old metadata may not know the offsets topic: then nobody knows who coordinates what."""
+    groups = {"a": group("a")}
+    (problem,) = scan._incomplete(cluster(leaders={}), Listing(groups, {}), cluster(leaders={}), {})
+    assert "no topic __consumer_offsets" in problem
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The status: conditions, counts, the bounded sample, what is worth a write, and the patch that writes it."""
 
 from collections.abc import Mapping
+from dataclasses import astuple, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,10 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from group_hygiene import reasons
-from group_hygiene.model import GroupState, GroupType, Keep, Outcome, OutcomeKind, Verdict
-from group_hygiene.policy import Policy
+from group_hygiene.model import Coverage, GroupState, GroupType, Keep, Outcome, OutcomeKind, Verdict
+from group_hygiene.policy import Patterns, Policy
 from group_hygiene.status import (
     ConnectionFacts,
+    LedgerFacts,
     Problem,
     Status,
     build_connection_status,
@@ -22,10 +24,28 @@ from group_hygiene.status import (
     merge_patch,
     needs_write,
     timestamp,
+    told,
 )
-from tests.unit.make import FAULT, NOW, alert, delete, evidence, group, keep, match, plan, seen, snapshot
+from tests.unit.make import (
+    FAULT,
+    NOW,
+    activity,
+    alert,
+    delete,
+    evidence,
+    group,
+    idle,
+    keep,
+    mark,
+    match,
+    plan,
+    seen,
+    snapshot,
+)
 
 _NEW: Status = {"observedGeneration": -1}
+_ENFORCE = delete(enforce=True)
+_NO_LEDGER = Keep(reasons.LEDGER_UNAVAILABLE, "no ledger")
 _LATER = NOW + timedelta(minutes=10)
 
 
@@ -74,7 +94,7 @@ def test_first_run() -> None:
         "type": "Ready",
         "status": "True",
         "reason": reasons.SUCCEEDED,
-        "message": "1 of 2 groups match; dry run: mode Enforce would delete them",
+        "message": "1 of 2 groups match; dry run: mode Enforce would mark them, and delete them 24h later",
         "observedGeneration": 3,
         "lastTransitionTime": "2030-01-31T12:00:00Z",
     }
@@ -119,7 +139,7 @@ def test_deletion_blocked_is_about_delete_only() -> None:
 
 def test_deletion_blocked_says_why() -> None:
     """What refuses a deletion is shown in DeletionBlocked, and the policy stays Ready."""
-    refusal = Keep(reasons.NO_BACKUP, "no place for backups")
+    refusal = Keep(reasons.TOPICS_HIDDEN, "topics are hidden")
     status = _status(delete(), [match("a")], refusals=(refusal,))
     blocked = _condition(status, "DeletionBlocked")
     assert (blocked["status"], blocked["reason"], blocked["message"]) == ("True", refusal.reason, refusal.message)
@@ -196,8 +216,42 @@ def test_long_messages_are_cut() -> None:
             [match("a"), match("b")],
             [_deleted("a"), _kept("b")],
             {},
-            "2 of 2 groups match; 1 deleted, 1 kept",
+            "2 of 2 groups match; 1 marked; 1 deleted, 1 kept",
             id="kept-at-the-last-moment",
+        ),
+        pytest.param(
+            _ENFORCE,
+            [match("a"), match("b")],
+            [],
+            {"marks": {"a": mark(_ENFORCE, "a", NOW - timedelta(hours=1))}},
+            "2 of 2 groups match; 2 marked, the first is due at 2030-02-01T11:00:00Z",
+            id="marked",
+        ),
+        pytest.param(
+            _ENFORCE,
+            [match("a")],
+            [],
+            {"marks": {}, "refusals": (_NO_LEDGER,)},
+            "1 of 1 groups match; none is marked: no ledger",
+            id="can't-be-marked",
+        ),
+        pytest.param(
+            _ENFORCE,
+            [match("a")],
+            [],
+            {"total": 2},
+            "1 of 1 groups match; 1 marked; none is deleted: 1 of 2 groups are due (50.0%), more than 20%: none is "
+            "deleted. Look at them; if that is right, raise delete.maxPercent of the policy in Git",
+            id="refused",
+        ),
+        pytest.param(
+            delete(),
+            [match("a")],
+            [],
+            {"refusals": (_NO_LEDGER,)},
+            "1 of 1 groups match; dry run: mode Enforce would mark them, and delete them 24h later, but for this: "
+            "no ledger",
+            id="dry-run-refused",
         ),
     ],
 )
@@ -213,7 +267,7 @@ def test_summary_of_paced_run() -> None:
     verdicts = [match(f"g{number:02}") for number in range(60)]
     outcomes = [_deleted(f"g{number:02}") for number in range(50)]
     status = _status(delete(enforce=True), verdicts, outcomes=outcomes, total=1_000)
-    text = "60 of 60 groups match; 50 deleted, 10 wait for the next run (maxPerRun)"
+    text = "60 of 60 groups match; 10 marked; 50 deleted, 10 wait for the next run (maxPerRun)"
     assert _condition(status, "Ready")["message"] == text
 
 
@@ -225,7 +279,8 @@ def test_counts() -> None:
     verdicts = [match("a"), match("b"), keep("c"), keep("d", reasons.CAUGHT_UP), keep("e", reasons.LAG_UNKNOWN)]
     previous = {**_NEW, "totals": {"deleted": 40}}
     status = _status(delete(enforce=True), verdicts, previous, [_deleted("a"), _kept("b")])
-    assert status["groups"] == {"scanned": 5, "matched": 2, "due": 2, "deleted": 1, "kept": 2, "failed": 1}
+    counts = {"scanned": 5, "matched": 2, "marked": 1, "due": 2, "deleted": 1, "kept": 2, "failed": 1}
+    assert status["groups"] == counts
     assert status["totals"] == {"deleted": 41}
     assert status["reasons"] == {"BecameActive": 1, "CaughtUp": 1, "Deleted": 1, "LagUnknown": 1, "TooRecent": 1}
 
@@ -266,7 +321,14 @@ def test_sample_entries() -> None:
     )
     status = _status(delete(enforce=True), [match("a"), match("b"), stable], outcomes=[_kept("a")])
     since = timestamp(NOW - timedelta(hours=72))
-    common = {"state": "Empty", "type": "Classic", "verdict": "Match", "unchangedSince": since}
+    common = {
+        "state": "Empty",
+        "type": "Classic",
+        "verdict": "Match",
+        "unchangedSince": since,
+        "markedSince": timestamp(NOW - timedelta(hours=24)),
+        "dueTime": timestamp(NOW),
+    }
     assert status["sample"] == [
         {**common, "group": "a", "reason": "BecameActive", "message": "its state is Stable now"},
         {**common, "group": "b"},
@@ -300,17 +362,125 @@ def test_suspended_is_healthy() -> None:
     assert (status["observedGeneration"], status["groups"]) == (4, before["groups"])
 
 
+def test_marks_in_the_sample() -> None:
+    """What is due comes first, then what is due next; a new mark shows the date it is given, a deleted group none."""
+    names = ("new", "due", "soon", "deleted")
+    hours = {"due": 30, "soon": 20, "deleted": 40}
+    marks = {name: mark(_ENFORCE, name, NOW - timedelta(hours=ago)) for name, ago in hours.items()}
+    status = _status(_ENFORCE, [match(name) for name in names], outcomes=[_deleted("deleted")], marks=marks)
+    shown = [(entry["group"], entry.get("markedSince"), entry.get("dueTime")) for entry in status["sample"]]
+    assert shown == [
+        ("deleted", None, None),
+        ("due", "2030-01-30T06:00:00Z", "2030-01-31T06:00:00Z"),
+        ("soon", "2030-01-30T16:00:00Z", "2030-01-31T16:00:00Z"),
+        ("new", "2030-01-31T12:00:00Z", "2030-02-01T12:00:00Z"),
+    ]
+    assert status["groups"]["marked"] == 3
+    assert "nextDueTime" not in _status(_ENFORCE, [keep("a")])
+    assert _status(_ENFORCE, [match("new")], marks={})["nextDueTime"] == "2030-02-01T12:00:00Z"
+
+
+def test_the_newest_mark_is_told() -> None:
+    """What the next run reads: it moves with new marks, stays when marks end, never moves back, and is news."""
+    first = _status(_ENFORCE, [match("new")], marks={})
+    assert first["lastMarkedTime"] == "2030-01-31T12:00:00Z"
+    assert told(first) == NOW
+    assert _status(_ENFORCE, [match("old")])["lastMarkedTime"] < first["lastMarkedTime"]
+    assert _status(_ENFORCE, [match("old")], previous=first)["lastMarkedTime"] == first["lastMarkedTime"]
+    assert _status(_ENFORCE, [keep("a")], previous=first)["lastMarkedTime"] == first["lastMarkedTime"]
+    assert told(_status(_ENFORCE, [keep("a")])) is None
+    assert needs_write(first, {**first, "lastMarkedTime": "2030-01-31T12:00:01Z"}, NOW)
+
+
+def test_access_limited() -> None:
+    """A pattern that reaches beyond the grant keeps the policy Ready, with a reason and the patterns in words."""
+    policy = replace(_ENFORCE, match=replace(_ENFORCE.match, within=Patterns(["team-a-*"])))
+    ready = _condition(_status(policy, [match("team-a-1")]), "Ready")
+    assert (ready["status"], ready["reason"]) == ("True", reasons.ACCESS_LIMITED)
+    assert "'*' reaches beyond what the KafkaConnection grants to namespace kafka ('team-a-*')" in ready["message"]
+    inside = replace(_ENFORCE, match=replace(_ENFORCE.match, within=Patterns(["*"])))
+    assert _condition(_status(inside, [match("a")]), "Ready")["reason"] == reasons.SUCCEEDED
+
+
 def test_timestamp_is_utc() -> None:
     """Times are RFC 3339 in UTC with seconds."""
     assert timestamp(datetime.fromisoformat("2030-01-31T14:00:00.999+02:00")) == "2030-01-31T12:00:00Z"
+
+
+# Evidence
+
+
+def _covered(problem: Keep | None = None, covered: int = 50, as_of: datetime | None = NOW) -> Coverage:
+    return Coverage(problem, covered, 50, as_of)
+
+
+_STALE = Keep(reasons.EVIDENCE_STALE, "partition 7 of __consumer_offsets was read last at ...")
+
+
+def test_evidence_of_a_policy() -> None:
+    """EvidenceReady is there where the policy asks; when it is False, the policy is Ready, and keeps its groups."""
+    asks = idle(enforce=True)
+    told = evidence(activity=activity(90), unchanged=None)
+    look = plan(asks, [Verdict(group("a"), told, None)])
+    good = build_status(asks, _NEW, look, [], snapshot(coverage=_covered()))
+    assert (_condition(good, "EvidenceReady")["status"], _condition(good, "Ready")["status"]) == ("True", "True")
+    assert good["sample"][0]["idleSince"] == timestamp(NOW - timedelta(hours=90))
+    assert "unchangedSince" not in good["sample"][0]
+    kept = plan(asks, [keep("a", reasons.EVIDENCE_STALE)])
+    bad = build_status(asks, good, kept, [], snapshot(coverage=_covered(_STALE, 49)))
+    condition = _condition(bad, "EvidenceReady")
+    assert (condition["status"], condition["reason"], condition["message"]) == ("False", *astuple(_STALE))
+    assert _condition(bad, "Ready")["status"] == "True"
+    assert (bad["reasons"], bad["groups"]["failed"]) == ({"EvidenceStale": 1}, 0)
+    assert needs_write(good, bad, NOW)
+    plain = build_status(delete(), _NEW, plan(delete(), []), [], snapshot(coverage=_covered()))
+    assert "EvidenceReady" not in _kinds(plain)
+
+
+def test_evidence_of_a_connection() -> None:
+    """How much the tables cover, as of the last look; gone with `activity`."""
+    first = build_connection_status(2, _NEW, _facts(has_activity=True, snapshot=snapshot(coverage=_covered())))
+    assert _condition(first, "EvidenceReady")["status"] == "True"
+    assert first["evidence"] == {"coveredPartitions": 50, "partitions": 50, "asOf": timestamp(NOW)}
+    nobody_looked = build_connection_status(2, first, _facts(has_activity=True))
+    assert _condition(nobody_looked, "EvidenceReady") == _condition(first, "EvidenceReady")
+    assert nobody_looked["evidence"] == first["evidence"]
+    missing = snapshot(coverage=Coverage(Keep(reasons.EVIDENCE_MISSING, "no tables"), 0, 50, None))
+    bad = build_connection_status(2, first, _facts(has_activity=True, snapshot=missing))
+    assert _condition(bad, "EvidenceReady")["reason"] == reasons.EVIDENCE_MISSING
+    assert bad["evidence"] == {"coveredPartitions": 0, "partitions": 50}
+    assert needs_write(first, bad, NOW)
+    gone = build_connection_status(2, bad, _facts())
+    assert "evidence" not in gone
+    assert _kinds(gone) == {"Ready"}
 
 
 # The connection
 
 
 def _facts(**changes: Any) -> ConnectionFacts:
-    known: dict[str, Any] = {"snapshot": snapshot(), "features": ["A"], "retention_minutes": 10_080, "all_groups": None}
+    known: dict[str, Any] = {
+        "snapshot": snapshot(),
+        "features": ["A"],
+        "retention": timedelta(days=7),
+        "all_groups": None,
+    }
     return ConnectionFacts(**{**known, **changes})
+
+
+def test_ledger_of_a_connection() -> None:
+    """LedgerReady is there while a policy needs a ledger; a problem never changes which ledger is ours."""
+    assert _kinds(build_connection_status(2, _NEW, _facts())) == {"Ready"}
+    good = build_connection_status(2, _NEW, _facts(ledger=LedgerFacts("hygiene", "id-1", 0)))
+    assert _condition(good, "LedgerReady")["status"] == "True"
+    assert good["ledger"] == {"topic": "hygiene", "id": "id-1", "unreadableRecords": 0}
+    reset = LedgerFacts("hygiene", "id-2", 3, Keep(reasons.LEDGER_RESET, "another ledger"))
+    bad = build_connection_status(2, good, _facts(ledger=reset))
+    assert _condition(bad, "LedgerReady")["status"] == "False"
+    assert _condition(bad, "LedgerReady")["reason"] == reasons.LEDGER_RESET
+    assert bad["ledger"] == {"topic": "hygiene", "id": "id-1", "unreadableRecords": 3}
+    assert needs_write(good, bad, NOW)
+    assert build_connection_status(2, bad, _facts())["ledger"] == bad["ledger"]
 
 
 def test_connection_status() -> None:
@@ -336,7 +506,7 @@ def test_connection_keeps_groups_of_the_last_full_list() -> None:
     """Neither a filtered nor an incomplete list changes the counts; an unknown retention keeps the known one."""
     before = build_connection_status(2, _NEW, _facts(all_groups={"a": group("a")}))
     partial = snapshot(incomplete=("broker 1: lost",), broker_faults={1: FAULT})
-    filtered = build_connection_status(2, before, _facts(retention_minutes=None))
+    filtered = build_connection_status(2, before, _facts(retention=None))
     incomplete = build_connection_status(2, before, _facts(all_groups={}, snapshot=partial))
     assert filtered["groups"] == incomplete["groups"] == before["groups"]
     assert filtered["offsetsRetentionMinutes"] == 10_080

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,21 +73,37 @@ def read_documents(names: Sequence[str]) -> list[Document]:
     documents: list[Document] = []
     for name in names:
         if name == "-":
-            documents += _parse("stdin", sys.stdin.read())
+            documents += _parse("stdin", _read("stdin", sys.stdin.buffer.read))
             continue
-        path = Path(name)
-        files = sorted(p for p in path.iterdir() if p.suffix in _SUFFIXES) if path.is_dir() else [path]
-        if not files:
-            raise UsageError(f"there is no YAML file in {name}")
-        for file in files:
-            try:
-                text = file.read_text("utf-8")
-            except OSError as error:
-                raise UsageError(f"{file} can't be read: {error.strerror}") from error
-            except UnicodeDecodeError as error:
-                raise UsageError(f"{file} is not UTF-8 text") from error
-            documents += _parse(str(file), text)
+        for file in _files(name):
+            documents += _parse(str(file), _read(str(file), file.read_bytes))
     return documents
+
+
+def _files(name: str) -> list[Path]:
+    """The file of that name, or the YAML files in the folder of that name."""
+    if not name:
+        raise UsageError("a file must have a name: -f is empty")
+    path = Path(name)
+    try:
+        # Unlike is_dir(), says why it can't be told.
+        if not stat.S_ISDIR(path.stat().st_mode):
+            return [path]
+        files = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES)
+    except OSError as error:
+        raise UsageError(f"{name} can't be read: {error.strerror}") from error
+    if not files:
+        raise UsageError(f"there is no YAML file in {name}")
+    return files
+
+
+def _read(source: str, read: Callable[[], bytes]) -> str:
+    try:
+        return read().decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"{source} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{source} is not UTF-8 text") from error
 
 
 def _parse(source: str, text: str) -> list[Document]:

@@ -8,22 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from group_hygiene import checks
-from group_hygiene.cli.manifests import read_manifests
 from group_hygiene.cli.options import Target
-from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
-from group_hygiene.cli.planning import (
-    Scan,
-    by_connection,
-    first_errors,
-    first_notes,
-    granted,
-    judged,
-    look,
-    scan_errors,
-    scan_notes,
-)
-from group_hygiene.cli.target import open_session
-from group_hygiene.errors import UsageError
+from group_hygiene.cli.output import Cell, Column, Report, Table, printable
+from group_hygiene.cli.planning import Scan, granted, judged, look
+from group_hygiene.connection import ActivitySpec
 from group_hygiene.model import Group, Verdict
 from group_hygiene.policy import Match, Patterns, Policy
 
@@ -54,22 +42,18 @@ class _Explained:
     steps: Sequence[_Step]
 
 
-def explain(target: Target, name: str, files: Sequence[str]) -> Report:
+def explain(target: Target, name: str, files: Sequence[str], activity: ActivitySpec | None = None) -> Report:
     """What each check of each policy in the files says of one group."""
-    manifests = read_manifests(files)
-    every: list[_Explained] = []
-    notes, errors = first_notes(target, manifests), first_errors(manifests)
-    for connection, policies in by_connection(manifests):
-        with open_session(target, connection, claims=True) as session, working("reading groups"):
-            scan = look(session, [_only(policy, name) for policy in policies], full=True)
-        if name not in scan.snapshot.groups:
-            doubts = f" ({'; '.join(scan.snapshot.incomplete)})" if scan.snapshot.incomplete else ""
-            raise UsageError(f"there is no group {printable(name)}{doubts}")
-        notes += scan_notes(scan)
-        errors += scan_errors(scan)
-        every += [_explain_one(scan, policy, name) for policy in policies]
+    scans = look(target, files, activity, lambda policy: _only(policy, name), full=True)
+    notes, errors = list(scans.notes), list(scans.errors)
+    there = [scan for scan in scans.every if name in scan.snapshot.groups]
+    if scans.every and not there:
+        errors.append(f"there is no group {printable(name)}")
+    elif there:
+        elsewhere = [scan.connection for scan in scans.every if scan not in there]
+        notes += [f"there is no group {printable(name)} in the cluster of KafkaConnection {key}" for key in elsewhere]
+    every = [_explain_one(scan, policy, name) for scan in there for policy in scan.policies]
     every.sort(key=lambda explained: explained.policy.key)
-    notes = list(dict.fromkeys(notes))
     document = {"policies": [_document(explained) for explained in every], "notes": notes, "errors": errors}
     matches = [name] if any(one.verdict is not None and one.verdict.matches for one in every) else []
     return Report(document, matches, [_table(explained) for explained in every], notes, errors)

@@ -1,26 +1,28 @@
-"""`list`, `describe` and `offsets`: read groups, and lay out what was read. Partial failures stand beside the rest."""
+"""`list`, `describe` and `offsets`: read groups, and keep partial failures beside the rest. How it looks: `layout`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from group_hygiene.cli import layout
+from group_hygiene.cli.layout import Found, Position
 from group_hygiene.cli.options import Target
-from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
+from group_hygiene.cli.output import Report, printable, working
 from group_hygiene.cli.target import Session, open_session
 from group_hygiene.errors import Unreachable
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.model import (
+    NO_SUCH_TOPIC,
     Cluster,
     Description,
     Fault,
     Group,
     GroupState,
     GroupType,
-    Member,
+    Listing,
     Offsets,
     Partition,
 )
@@ -29,172 +31,98 @@ from group_hygiene.policy import Patterns
 # Brokers refuse the name of a type that they don't know; Classic and Consumer all with a filter know.
 _NAMEABLE = frozenset({GroupType.CLASSIC, GroupType.CONSUMER})
 _GONE = "GROUP_ID_NOT_FOUND"
-_NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PARTITION"
-
-_LIST = (
-    Column("GROUP"),
-    Column("STATE", coloured=True),
-    Column("TYPE"),
-    Column("PROTOCOL-TYPE"),
-    Column("COORDINATOR", wide=True),
-)
-_DESCRIBE = (
-    Column("GROUP"),
-    Column("COORDINATOR"),
-    Column("STATE", coloured=True),
-    Column("TYPE"),
-    Column("PROTOCOL-TYPE"),
-    Column("ASSIGNOR"),
-    Column("EPOCH", number=True),
-    Column("MEMBERS", number=True),
-)
-_MEMBERS = (
-    Column("GROUP"),
-    Column("MEMBER"),
-    Column("HOST"),
-    Column("CLIENT-ID"),
-    Column("INSTANCE-ID"),
-    Column("EPOCH", wide=True, number=True),
-    Column("PARTITIONS", number=True),
-    Column("ASSIGNMENT"),
-    Column("TOPICS", wide=True),
-)
-_OFFSETS = (
-    Column("GROUP"),
-    Column("TOPIC"),
-    Column("PARTITION", number=True),
-    Column("COMMITTED", number=True),
-    Column("START", number=True),
-    Column("END", number=True),
-    Column("LAG", number=True),
-    Column("NOTE"),
-    Column("MEMBER", wide=True),
-    Column("HOST", wide=True),
-    Column("CLIENT-ID", wide=True),
-)
+_NAMED_TOPICS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """The groups that a user named: what each is, or why it can't be said; with what holds for all of them."""
+class _Read:
+    """The positions of groups, sorted; why a group has none; and what holds for all of them."""
 
-    cluster: Cluster
-    descriptions: Mapping[str, Description | Fault]
-    coordinators: Mapping[str, int | None]
+    positions: Mapping[str, list[Position]]
+    faults: Mapping[str, Fault]
     notes: Sequence[str]
-
-    @property
-    def readable(self) -> dict[str, Description]:
-        return {name: d for name, d in sorted(self.descriptions.items()) if not isinstance(d, Fault)}
+    errors: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One partition of one group. None = there is no such value; `fault`: why start and end are missing."""
-
-    partition: Partition
-    committed: int | None
-    start: int | None
-    end: int | None
-    topic_exists: bool
-    member: Member | None
-    fault: Fault | None
-
-    @property
-    def lag(self) -> int | None:
-        if self.committed is None or self.end is None:
-            return None
-        return max(0, self.end - self.committed)
-
-    @property
-    def note(self) -> str | None:
-        if not self.topic_exists:
-            return "topic does not exist"
-        if self.fault is not None:
-            return self.fault.code
-        if self.committed is not None and self.start is not None and self.end is not None:
-            if self.committed > self.end:
-                return "behind the end"
-            if self.committed < self.start:
-                return "before the start"
-        return None
+_NOTHING_READ = _Read({}, {}, (), ())
 
 
 def list_groups(
     target: Target, states: Collection[GroupState], types: Collection[GroupType], patterns: Sequence[str]
 ) -> Report:
     """Every group that fits; empty collections and patterns = all."""
+    # A broker knows no state of the name Unknown.
+    pushed_states = () if GroupState.UNKNOWN in states else states
+    pushed_types = types if set(types) <= _NAMEABLE else ()
     with open_session(target) as session, working("listing groups"):
         cluster = _cluster(session)
-        nameable = types if set(types) <= _NAMEABLE else ()
-        listing = kafka_groups.list_groups(session.client, cluster, session.deadline(), states, nameable)
+        listing = kafka_groups.list_groups(session.client, cluster, session.deadline(), pushed_states, pushed_types)
         after = kafka_cluster.read_cluster(session.client, session.deadline())
     fits = Patterns(list(patterns)).matches
-    groups = [
-        group
-        for _, group in sorted(listing.groups.items())
-        if (not types or group.type in types) and (not patterns or fits(group.id))
-    ]
-    notes = [*listing.notes, *_doubts(cluster)]
-    if not isinstance(after, Fault) and after.leaders != cluster.leaders:
-        notes.append("groups may be missing: some moved to another broker in between; list again")
-    errors = [f"groups are missing: broker {broker}: {fault}" for broker, fault in sorted(listing.faults.items())]
+    named = [group for name, group in sorted(listing.groups.items()) if not patterns or fits(name)]
+    groups = [g for g in named if (not states or g.state in states) and (not types or g.type in types)]
+    errors = [f"groups may be missing: {problem}" for problem in incomplete(cluster, listing, after)]
+    errors += unknown_states(listing, named)
+    # Asked for by state or not: it may be in any.
+    unknown = {name: fault for name, fault in sorted(listing.group_faults.items()) if not patterns or fits(name)}
+    errors += [f"group {printable(name)}: {fault}" for name, fault in unknown.items()]
     document = {
         "clusterId": cluster.id,
-        "groups": [_identity(group) | {"coordinator": _broker(cluster, group.coordinator)} for group in groups],
-        "notes": notes,
+        "groups": [layout.listed(cluster, group) for group in groups],
+        "notes": list(listing.notes),
         "errors": errors,
     }
-    rows = [(g.id, str(g.state), str(g.type), g.protocol_type or None, _at(cluster, g.coordinator)) for g in groups]
-    return Report(document, [group.id for group in groups], [Table(_LIST, rows)], notes, errors)
+    table = layout.list_table(cluster, groups)
+    return Report(document, [group.id for group in groups], [table], listing.notes, errors)
+
+
+def incomplete(cluster: Cluster, listing: Listing, after: Cluster | Fault) -> list[str]:
+    """Why groups may be missing from a list; empty = none is."""
+    return kafka_groups.left_out(cluster, listing, after, "some moved to another broker in between; list again")
+
+
+def unknown_states(listing: Listing, groups: Sequence[Group]) -> list[str]:
+    """Those of the groups whose state could not be read, each with the reason: they fit no state that is asked for."""
+    faults = listing.group_faults
+    return [f"group {printable(g.id)}: its state is not known: {faults[g.id]}" for g in groups if g.id in faults]
 
 
 def describe(target: Target, names: Sequence[str], members: bool, with_offsets: bool) -> Report:
     """Each named group, with its members and its partitions where asked."""
     with open_session(target) as session, working("describing groups"):
         found = _find(session, names)
-        partitions, faults = _partitions(session, found) if with_offsets else ({}, {})
-    errors = _errors(found, faults, partitions)
+        read = _positions(session, found) if with_offsets else _NOTHING_READ
+    notes, errors = [*found.notes, *read.notes], _errors(found, read)
     document = {
         "clusterId": found.cluster.id,
-        "groups": [
-            _identity(d.group)
-            | {
-                "coordinator": _broker(found.cluster, found.coordinators[name]),
-                "assignor": d.protocol or None,
-                "epoch": d.epoch,
-                "members": [_member(member) for member in _by_id(d.members)],
-            }
-            | ({"partitions": [_partition(row) for row in partitions[name]]} if name in partitions else {})
-            for name, d in found.readable.items()
-        ],
-        "notes": list(found.notes),
+        "groups": [layout.described(found, name, d, read.positions) for name, d in found.readable.items()],
+        "notes": notes,
         "errors": errors,
     }
-    tables = [Table(_DESCRIBE, [_described(found, name, d) for name, d in found.readable.items()])]
+    tables = [layout.groups_table(found)]
     if members:
-        rows = [_member_row(name, member) for name, d in found.readable.items() for member in _by_id(d.members)]
-        tables.append(Table(_MEMBERS, rows, () if rows else ["no members"]))
+        tables.append(layout.members_table(found))
     if with_offsets:
-        tables.append(_offsets_table(partitions))
-    return Report(document, list(found.readable), tables, found.notes, errors)
+        tables.append(layout.offsets_table(read.positions))
+    return Report(document, list(found.readable), tables, notes, errors)
 
 
 def offsets(target: Target, names: Sequence[str]) -> Report:
     """Each partition of each named group."""
     with open_session(target) as session, working("reading offsets"):
         found = _find(session, names)
-        partitions, faults = _partitions(session, found)
-    errors = _errors(found, faults, partitions)
+        read = _positions(session, found)
+    notes, errors = [*found.notes, *read.notes], _errors(found, read)
     document = {
         "clusterId": found.cluster.id,
         "groups": [
-            {"group": name, "partitions": [_partition(row) for row in rows]} for name, rows in partitions.items()
+            {"group": name, "partitions": [layout.partition(position) for position in positions]}
+            for name, positions in read.positions.items()
         ],
-        "notes": list(found.notes),
+        "notes": notes,
         "errors": errors,
     }
-    return Report(document, list(partitions), [_offsets_table(partitions)], found.notes, errors)
+    return Report(document, list(read.positions), [layout.offsets_table(read.positions)], notes, errors)
 
 
 def _cluster(session: Session) -> Cluster:
@@ -204,26 +132,22 @@ def _cluster(session: Session) -> Cluster:
     return cluster
 
 
-def _doubts(cluster: Cluster) -> list[str]:
-    return [f"groups may be missing: {problem}" for problem in cluster.problems]
-
-
-def _find(session: Session, names: Sequence[str]) -> _Found:
+def _find(session: Session, names: Sequence[str]) -> Found:
     """Describe the named groups. Which request a group needs hangs on its type, which only a list tells."""
-    cluster, deadline = _cluster(session), session.deadline()
-    listing = kafka_groups.list_groups(session.client, cluster, deadline)
+    cluster, turns = _cluster(session), session.turns(2)
+    listing = kafka_groups.list_groups(session.client, cluster, next(turns))
     wanted = {name: listing.groups.get(name) or _unlisted(name) for name in names}
-    described = kafka_groups.describe_groups(session.client, wanted.values(), deadline)
+    described = kafka_groups.describe_groups(session.client, wanted.values(), next(turns))
     coordinators: dict[str, int | None] = {}
     descriptions: dict[str, Description | Fault] = {}
-    doubts = [f"broker {broker} gave no list: {fault}" for broker, fault in sorted(listing.faults.items())]
-    doubts += cluster.problems
+    doubts = [*kafka_groups.unanswered(listing), *cluster.problems]
     for name, group in wanted.items():
         listed = name in listing.groups
         answer = described[name]
         descriptions[name] = _no_such_group(doubts) if _absent(answer, listed) else answer
         coordinators[name] = group.coordinator if listed else None
-    return _Found(cluster, descriptions, coordinators, listing.notes)
+    notes = [*listing.notes, *(f"not every group could be listed: {doubt}" for doubt in doubts)]
+    return Found(cluster, descriptions, coordinators, notes)
 
 
 def _unlisted(name: str) -> Group:
@@ -241,143 +165,67 @@ def _no_such_group(doubts: Sequence[str]) -> Fault:
     return Fault(_GONE, "there is no such group" + (f", as far as can be seen: {'; '.join(doubts)}" if doubts else ""))
 
 
-def _partitions(session: Session, found: _Found) -> tuple[dict[str, list[_Row]], dict[str, Fault]]:
-    """Per group its rows, sorted; and beside them why a group has none."""
-    client, deadline = session.client, session.deadline()
-    committed = kafka_offsets.committed_offsets(
-        client, {name: found.coordinators[name] for name in found.readable}, deadline
-    )
+def _positions(session: Session, found: Found) -> _Read:
+    client, turns = session.client, session.turns(5)
+    committing = {n: found.coordinators[n] for n, d in found.readable.items() if d.group.type is not GroupType.SHARE}
+    committed = kafka_offsets.committed_offsets(client, committing, next(turns))
     faults = {name: answer for name, answer in committed.items() if isinstance(answer, Fault)}
+    shares = found.readable.keys() - committing.keys()
     readable: dict[str, Offsets] = {n: answer for n, answer in committed.items() if not isinstance(answer, Fault)}
+    readable |= {name: {} for name in shares}
     assigned = {name: {p: m for m in d.members for p in m.assignment} for name, d in found.readable.items()}
     every = {p for name, answer in readable.items() for p in (*answer, *assigned[name])}
-    missing = kafka_cluster.missing_topics(client, {p.topic for p in every}, deadline)
-    ends = kafka_offsets.end_offsets(client, every, deadline)
-    starts = kafka_offsets.start_offsets(client, every, deadline)
+    exist = kafka_cluster.topics_exist(client, {p.topic for p in every}, next(turns))
+    ends = kafka_offsets.end_offsets(client, every, next(turns))
+    starts = kafka_offsets.start_offsets(client, every, next(turns))
+    hidden = kafka_cluster.hidden_topics(client, found.cluster, next(turns))
 
-    def row(name: str, partition: Partition) -> _Row:
+    def position(name: str, partition: Partition) -> Position:
         offset = readable[name].get(partition)
         start, end = starts[partition], ends[partition]
-        gone = not isinstance(missing, Fault) and partition.topic in missing
+        exists = exist[partition.topic]
         fault = next((answer for answer in (end, start) if isinstance(answer, Fault)), None)
         # Whether it exists could not be read: then "unknown" must not look like "deleted".
-        if fault is not None and fault.code == _NO_SUCH_TOPIC and isinstance(missing, Fault):
-            fault = missing
-        return _Row(
+        if fault is not None and fault.code == NO_SUCH_TOPIC and isinstance(exists, Fault):
+            fault = exists
+        return Position(
             partition=partition,
             committed=None if offset is None else offset.offset,
             start=None if isinstance(start, Fault) else start,
             end=None if isinstance(end, Fault) else end,
-            topic_exists=not gone,
+            topic_exists=exists is not False,
             member=assigned[name].get(partition),
-            fault=None if gone else fault,
+            fault=None if exists is False else fault,
         )
 
-    rows = {name: [row(name, p) for p in sorted({*readable[name], *assigned[name]})] for name in sorted(readable)}
-    return rows, faults
+    positions = {
+        name: [position(name, p) for p in sorted({*readable[name], *assigned[name]})] for name in sorted(readable)
+    }
+    notes = [
+        f"group {printable(name)}: share groups commit no offsets: how far one has come is in its share state, "
+        "which is not shown here"
+        for name in sorted(shares)
+    ]
+    if isinstance(hidden, Fault):
+        notes.append(f"whether offsets are left out, of topics that may not be described, is not known: {hidden}")
+    return _Read(positions, faults, notes, [] if isinstance(hidden, Fault) else _left_out(hidden))
 
 
-def _errors(found: _Found, faults: Mapping[str, Fault], partitions: Mapping[str, Sequence[_Row]]) -> list[str]:
-    of_groups = {name: d for name, d in found.descriptions.items() if isinstance(d, Fault)} | dict(faults)
+def _left_out(hidden: Sequence[str]) -> list[str]:
+    if not hidden:
+        return []
+    more = f" and {len(hidden) - _NAMED_TOPICS} more" if len(hidden) > _NAMED_TOPICS else ""
+    topics = ", ".join(hidden[:_NAMED_TOPICS])
+    return [f"offsets of topics that may not be described are left out: {topics}{more} (needs DESCRIBE on each topic)"]
+
+
+def _errors(found: Found, read: _Read) -> list[str]:
+    of_groups = {name: d for name, d in found.descriptions.items() if isinstance(d, Fault)} | dict(read.faults)
     errors = [f"group {printable(name)}: {_said(fault)}" for name, fault in sorted(of_groups.items())]
-    for name, rows in partitions.items():
-        errors += [f"group {printable(name)}: {row.partition}: {row.fault}" for row in rows if row.fault is not None]
-    return errors
+    for name, positions in read.positions.items():
+        errors += [f"group {printable(name)}: {p.partition}: {p.fault}" for p in positions if p.fault is not None]
+    return [*errors, *read.errors]
 
 
 def _said(fault: Fault) -> str:
     return fault.message if fault.code == _GONE else str(fault)
-
-
-def _identity(group: Group) -> dict[str, Any]:
-    return {
-        "group": group.id,
-        "state": str(group.state),
-        "type": str(group.type),
-        "protocolType": group.protocol_type,
-    }
-
-
-def _broker(cluster: Cluster, broker: int | None) -> dict[str, Any] | None:
-    return None if broker is None else {"id": broker, "address": cluster.brokers.get(broker, "")}
-
-
-def _at(cluster: Cluster, broker: int | None) -> str | None:
-    return None if broker is None else f"{cluster.brokers.get(broker, '')} ({broker})"
-
-
-def _described(found: _Found, name: str, described: Description) -> tuple[Cell, ...]:
-    group = described.group
-    return (
-        name,
-        _at(found.cluster, found.coordinators[name]),
-        str(group.state),
-        str(group.type),
-        group.protocol_type or None,
-        described.protocol or None,
-        described.epoch,
-        len(described.members),
-    )
-
-
-def _by_id(members: Sequence[Member]) -> list[Member]:
-    return sorted(members, key=lambda member: (member.client_id, member.id))
-
-
-def _member_row(name: str, member: Member) -> tuple[Cell, ...]:
-    return (
-        name,
-        member.id,
-        member.host,
-        member.client_id,
-        member.instance_id,
-        member.epoch,
-        len(member.assignment),
-        _assignment(member.assignment),
-        ",".join(sorted(member.topics)) or None,
-    )
-
-
-def _assignment(partitions: Sequence[Partition]) -> str | None:
-    """As Kafka's own tools write it: `clicks(0),orders(0,1)`."""
-    topics: dict[str, list[str]] = {}
-    for topic, partition in sorted(partitions):
-        topics.setdefault(topic, []).append(str(partition))
-    return ",".join(f"{topic}({','.join(numbers)})" for topic, numbers in topics.items()) or None
-
-
-def _member(member: Member) -> dict[str, Any]:
-    return {
-        "id": member.id,
-        "clientId": member.client_id,
-        "host": member.host,
-        "instanceId": member.instance_id,
-        "epoch": member.epoch,
-        "topics": sorted(member.topics),
-        "assignment": [{"topic": p.topic, "partition": p.partition} for p in sorted(member.assignment)],
-    }
-
-
-def _partition(row: _Row) -> dict[str, Any]:
-    member = row.member
-    return {
-        "topic": row.partition.topic,
-        "partition": row.partition.partition,
-        "committed": row.committed,
-        "start": row.start,
-        "end": row.end,
-        "lag": row.lag,
-        "topicExists": row.topic_exists,
-        "member": None if member is None else {"id": member.id, "host": member.host, "clientId": member.client_id},
-    }
-
-
-def _offsets_table(partitions: Mapping[str, Sequence[_Row]]) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for name, of_group in partitions.items():
-        for row in of_group:
-            member = row.member
-            who = (None, None, None) if member is None else (member.id, member.host, member.client_id)
-            numbers = (row.committed, row.start, row.end, row.lag)
-            rows.append((name, row.partition.topic, row.partition.partition, *numbers, row.note, *who))
-    return Table(_OFFSETS, rows, () if rows else ["no committed offsets, no assigned partitions"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from group_hygiene.cli.documents import read_documents
@@ -21,12 +21,12 @@ class Manifests:
     connections: dict[tuple[str, str], Connection] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)
 
-    def connection_of(self, policy: Policy) -> Connection | None:
-        return self.connections.get((policy.connection_namespace, policy.connection_name))
 
+def read_manifests(names: Sequence[str], namespace: str = "default") -> Manifests:
+    """The policies and connections of all files; `namespace` is that of objects which name none, as for kubectl.
 
-def read_manifests(names: Sequence[str]) -> Manifests:
-    """The policies and connections of all files. Raises UsageError with one line for each mistake in any of them."""
+    Raises UsageError with one line for each mistake in any of them.
+    """
     manifests = Manifests()
     mistakes: list[str] = []
     seen = set[tuple[str, str, str]]()
@@ -43,7 +43,7 @@ def read_manifests(names: Sequence[str]) -> Manifests:
                 f"{document.at(['kind'])}: {version} {kind} is not known: {API_VERSION} {', '.join(PLURALS)}"
             )
             continue
-        obj = without_nulls(document.content)
+        obj = _placed(without_nulls(document.content), namespace)
         wrong = complaints(obj) or list(_parse(kind, obj, manifests))
         key = (kind, *_key(obj))
         wrong.sort(key=lambda complaint: document.line(complaint.path))
@@ -63,6 +63,8 @@ def _parse(kind: str, obj: Mapping[str, Any], manifests: Manifests) -> Iterator[
     try:
         if kind == "GroupPolicy":
             _parse_policy(obj, manifests)
+        elif kind == "GroupRestore":
+            manifests.skipped.add(kind)
         else:
             _parse_connection(obj, manifests)
     except SpecError as error:
@@ -75,7 +77,9 @@ def _parse_policy(obj: Mapping[str, Any], manifests: Manifests) -> None:
         raise SpecError("spec.delete must only be given with action Delete")
     if spec["action"] != "Delete" and spec.get("when") == {}:
         raise SpecError("spec.when must name at least one condition, or be left out")
-    manifests.policies.append(parse_policy(obj))
+    policy = parse_policy(obj)
+    # What is seen of a policy is filed under its uid, which an unapplied one has none of.
+    manifests.policies.append(replace(policy, uid=policy.uid or policy.key))
 
 
 def _parse_connection(obj: Mapping[str, Any], manifests: Manifests) -> None:
@@ -86,6 +90,13 @@ def _parse_connection(obj: Mapping[str, Any], manifests: Manifests) -> None:
     # Whether its parts fit together shows when it is read with Secrets, here with empty ones.
     connection.settings(lambda ref: "")
     manifests.connections[connection.namespace, connection.name] = connection
+
+
+def _placed(obj: dict[str, Any], namespace: str) -> dict[str, Any]:
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, Mapping) or metadata.get("namespace"):
+        return obj
+    return obj | {"metadata": {**metadata, "namespace": namespace}}
 
 
 def _key(obj: Mapping[str, Any]) -> tuple[str, str]:

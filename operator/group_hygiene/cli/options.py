@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -14,12 +15,18 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from group_hygiene.cli.output import printable
+from group_hygiene.connection import ActivitySpec, parse_activity
 from group_hygiene.errors import SpecError
-from group_hygiene.policy import Patterns, parse_duration
+from group_hygiene.policy import parse_duration, pattern_to_regex
 
 E = TypeVar("E", bound=StrEnum)
 F = TypeVar("F", bound=Callable[..., Any])
 
+_NO_NAMESPACE = "default"
+# A string of Kafka's protocol has its length in an int16.
+_TEXT_MAX = 32_767
+_SHOWN = 80
 _TIMEOUT_MIN, _TIMEOUT_MAX = timedelta(seconds=1), timedelta(minutes=10)
 
 
@@ -30,7 +37,7 @@ class Target:
     bootstrap_servers: tuple[str, ...] = ()
     command_config: Path | None = None
     connection: str | None = None
-    namespace: str = "default"
+    namespace: str = _NO_NAMESPACE
     timeout: timedelta | None = None
 
 
@@ -92,6 +99,42 @@ class Duration(click.ParamType[timedelta]):
             self.fail(str(error), param, ctx)
 
 
+class Text(click.ParamType[str]):
+    """Text as Kafka takes it in a request: UTF-8, and no longer than its longest string."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            # What the shell gave us that is no UTF-8 is there as surrogates (PEP 383).
+            given = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+            self.fail(f"{_beginning(given)} is not UTF-8", param, ctx)
+        if size > _TEXT_MAX:
+            self.fail(f"{_beginning(text)} is {size:,} bytes long, and Kafka takes {_TEXT_MAX:,}", param, ctx)
+        return text
+
+
+def _beginning(text: str) -> str:
+    shown = printable(text[:_SHOWN])
+    return f"{shown[:_SHOWN]}..." if len(text) > _SHOWN or len(shown) > _SHOWN else shown
+
+
+class Activity(click.ParamType[ActivitySpec]):
+    """The folder of a pipeline's tables, here or in an object store."""
+
+    name = "uri"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> ActivitySpec:
+        text = str(value)
+        try:
+            return parse_activity({"uri": text if "://" in text else str(Path(text).absolute())})
+        except SpecError:
+            self.fail(f"{text!r} is no folder and no address like s3://bucket/path", param, ctx)
+
+
 class Pattern(click.ParamType[str]):
     """A pattern of group ids, as in a policy's match.groups."""
 
@@ -99,7 +142,7 @@ class Pattern(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
-            Patterns([str(value)], "it")
+            pattern_to_regex(str(value), "a pattern")
         except SpecError as error:
             self.fail(str(error), param, ctx)
         return str(value)
@@ -127,7 +170,11 @@ _TARGET_OPTIONS = (
         help="Instead of these two: a KafkaConnection of the Kubernetes cluster, with the Secrets that it names.",
     ),
     click.option(
-        "-n", "--namespace", default="default", show_default=True, help="The namespace of --connection.", metavar="NAME"
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        help="The namespace of --connection, and of objects in files that name none.  "
+        "[default: with --connection that of the kubeconfig's current context, else `default`]",
     ),
     click.option(
         "--timeout",
@@ -146,7 +193,7 @@ def target_options(command: F) -> F:
         bootstrap_server: tuple[str, ...] | None,
         command_config: Path | None,
         connection: str | None,
-        namespace: str,
+        namespace: str | None,
         timeout: timedelta | None,
         **others: Any,
     ) -> Any:
@@ -158,9 +205,13 @@ def target_options(command: F) -> F:
                     raise click.UsageError(f"--connection and --{option} can't be given together", context)
             # What a flag says wins over what the environment says.
             bootstrap_server, command_config = None, None
-        elif context.get_parameter_source("namespace") is ParameterSource.COMMANDLINE:
+            if namespace is None:
+                from group_hygiene.cli.kubeconfig import current_namespace
+
+                namespace = current_namespace()
+        elif namespace is not None and "files" not in others:
             raise click.UsageError("--namespace must only be given with --connection", context)
-        target = Target(bootstrap_server or (), command_config, connection, namespace, timeout)
+        target = Target(bootstrap_server or (), command_config, connection, namespace or _NO_NAMESPACE, timeout)
         return command(target=target, **others)
 
     for option in reversed(_TARGET_OPTIONS):
@@ -193,6 +244,69 @@ def file_option(command: F) -> F:
     )(command)
 
 
+def activity_option(command: F) -> F:
+    """Add `--activity`; the command gets it as `activity`, None = as the connection says."""
+    return click.option(
+        "--activity",
+        type=Activity(),
+        metavar="URI",
+        help="Where the tables of `group-hygiene pipeline` are, for idleFor and expiresWithin: a folder, or s3://, "
+        "gs://, az:// or abfss:// with credentials in the environment (AWS_ACCESS_KEY_ID, ...). Default: activity of "
+        "the KafkaConnection.",
+    )(command)
+
+
 def flattened(lists: Iterable[tuple[E, ...]]) -> frozenset[E]:
     """The values of an option that is both repeatable and a list."""
     return frozenset(member for one in lists for member in one)
+
+
+_DAYS = re.compile(r"([0-9]{1,5})d(.*)")
+_PERIOD_MAX = timedelta(days=3650)
+
+
+class Period(click.ParamType[timedelta]):
+    """A duration that may begin with days: 30d, 1d12h, 90m. Kubernetes itself knows no days."""
+
+    name = "period"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        days, rest = 0, str(value)
+        if (match := _DAYS.fullmatch(rest)) is not None:
+            days, rest = int(match[1]), match[2]
+        try:
+            period = timedelta(days=days) + (parse_duration(rest, "it") if rest or not days else timedelta())
+        except SpecError:
+            self.fail(f"{str(value)!r} is no duration like 30d, 12h or 1d12h", param, ctx)
+        if not timedelta() < period <= _PERIOD_MAX:
+            self.fail("it must be more than 0 and at most 3650d", param, ctx)
+        return period
+
+
+class Moment(click.ParamType[datetime]):
+    """A point in time as RFC 3339 writes it, with its zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            moment = datetime.fromisoformat(str(value))
+        except ValueError:
+            self.fail(f"{str(value)!r} is no time like 2030-01-31T12:00:00Z", param, ctx)
+        if moment.tzinfo is None:
+            self.fail(f"{str(value)!r} has no time zone: write it like 2030-01-31T12:00:00Z", param, ctx)
+        return moment
+
+
+def ledger_option(command: F) -> F:
+    """Add `--ledger-topic`; the command gets it as `ledger_topic`, None = as the connection says, or the default."""
+    return click.option(
+        "--ledger-topic",
+        type=Text(),
+        metavar="TOPIC",
+        help="The topic of the operator's ledger. Default: that of --connection, else __group_hygiene.",
+    )(command)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from group_hygiene import reasons
 from group_hygiene.cli.manifests import Manifests, read_manifests
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
-from group_hygiene.cli.target import Session, open_session
-from group_hygiene.connection import Connection
-from group_hygiene.model import Snapshot, Unchanged, Verdict
-from group_hygiene.plan import Plan, make_plan
+from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
+from group_hygiene.connection import ActivitySpec, Connection, admit
+from group_hygiene.errors import HygieneError, SpecError, UsageError
+from group_hygiene.kafka.ledger import LedgerSettings
+from group_hygiene.model import Protections, Snapshot, Unchanged, Verdict
+from group_hygiene.plan import FAILURES, Plan, make_plan, pace
 from group_hygiene.policy import Action, Mode, Policy, format_duration
-from group_hygiene.reconcile import Context, Memory, Observation, observe
-from group_hygiene.status import FAILURES, timestamp
+from group_hygiene.reconcile import Context, Journal, Memory, Need, Observation, observe, open_journal
+from group_hygiene.status import timestamp
 
 _WOULD_ACT = 2
 _COLUMNS = (
@@ -34,18 +36,18 @@ _COLUMNS = (
 class Patience(Memory):
     """Takes for granted what one look can't see: that a group which is Empty now was so, unchanged, for long enough."""
 
-    def look(
-        self, policy: Policy, before: Unchanged | None, print_: bytes, now: datetime, monotonic: float
-    ) -> Unchanged:
+    def unchanged(self, policy: Policy, group: str) -> Unchanged | None:
+        if group not in self.contents.seen.get(policy.uid, {}):
+            return None
         long_enough = policy.when.unchanged_for or policy.interval
-        return Unchanged(print_, now - long_enough, long_enough, monotonic)
+        return Unchanged(datetime.now(UTC) - long_enough, long_enough)
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
     """Policies of one connection, and what one scan of its cluster says of them."""
 
-    session: Session
+    connection: str
     policies: Sequence[Policy]
     observation: Observation
 
@@ -55,101 +57,220 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
+class Scans:
+    """One scan for each connection whose cluster could be looked at; and what is to be said of all."""
+
+    every: Sequence[Scan]
+    notes: list[str]
+    errors: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class _Planned:
-    """One policy, and what it would do in mode Enforce: `enforced.actions` is its first run."""
+    """One policy, and what it would do in mode Enforce once its grace period is over. first: in its first run then."""
 
     policy: Policy
-    enforced: Plan
+    made: Plan
+    first: Sequence[str]
     snapshot: Snapshot
 
 
-def plan(target: Target, files: Sequence[str]) -> Report:
-    """What each policy in the files would do now."""
-    manifests = read_manifests(files)
-    every: list[_Planned] = []
-    notes, errors = first_notes(target, manifests), first_errors(manifests)
-    for connection, policies in by_connection(manifests):
-        with open_session(target, connection, claims=True) as session, working("reading groups"):
-            scan = look(session, policies)
-        notes += scan_notes(scan)
-        errors += scan_errors(scan)
-        every += [_plan_one(scan, policy) for policy in policies]
+def plan(target: Target, files: Sequence[str], activity: ActivitySpec | None = None) -> Report:
+    """What each policy in the files would do now. activity: instead of what the connection says."""
+    scans = look(target, files, activity)
+    every = [_plan_one(scan, policy) for scan in scans.every for policy in scan.policies]
     every.sort(key=lambda planned: planned.policy.key)
-    notes = list(dict.fromkeys(notes))
-    document = {"policies": [_document(planned) for planned in every], "notes": notes, "errors": errors}
-    matched = sorted({name for planned in every for name in planned.enforced.matched})
+    document = {"policies": [_document(planned) for planned in every], "notes": scans.notes, "errors": scans.errors}
+    matched = sorted({name for planned in every for name in planned.made.matched})
     tables = [_table(planned) for planned in every]
-    return Report(document, matched, tables, notes, errors, _WOULD_ACT if matched else 0)
+    return Report(document, matched, tables, scans.notes, scans.errors, _WOULD_ACT if matched else 0)
 
 
 def _plan_one(scan: Scan, policy: Policy) -> _Planned:
     verdicts = dict(sorted(scan.observation.verdicts[policy.key].items()))
-    enforced = replace(policy, mode=Mode.ENFORCE)
-    made = make_plan(enforced, len(scan.snapshot.groups), verdicts, scan.observation.conditions)
-    return _Planned(policy, made, scan.snapshot)
+    conditions = scan.observation.conditions
+    # In a dry run everything that matches is due, as if grace were over.
+    dry = replace(policy, mode=Mode.DRY_RUN)
+    made = make_plan(dry, len(scan.snapshot.groups), verdicts, conditions, {}, datetime.now(UTC))
+    first = made.due[: pace(policy, conditions)] if made.refusal is None else ()
+    return _Planned(policy, made, first, scan.snapshot)
 
 
-def look(session: Session, policies: Sequence[Policy], full: bool = False) -> Scan:
-    """One scan for these policies, which remembers nothing and takes `unchangedFor` for granted."""
-    # A plan is about the policies: whether this or that operator may delete without backups is not known here.
-    context = Context(session.client, session.connection, Patience(), session.clock, True, session.claimed)
-    return Scan(session, policies, observe(context, policies, full))
+def look(
+    target: Target,
+    files: Sequence[str],
+    activity: ActivitySpec | None = None,
+    narrowed: Callable[[Policy], Policy] = lambda policy: policy,
+    full: bool = False,
+) -> Scans:
+    """One scan for the policies of each connection, which remembers nothing and takes `unchangedFor` for granted.
+
+    A connection whose cluster can't be reached is an error of its policies, and does not stop the others. `narrowed`:
+    what to ask of each policy instead.
+    """
+    manifests = read_manifests(files, target.namespace)
+    chosen = _by_connection(target, manifests)
+    notes, errors = _first_notes(target, manifests), _first_errors(target, manifests)
+    every: list[Scan] = []
+    for key, policies in chosen.items():
+        document = manifests.connections.get(key)
+        try:
+            with open_session(target, document, claims=True) as session, working("reading groups"):
+                admitted, refused = _admitted(session.connection, policies)
+                errors += refused
+                memory = Patience()
+                journal = _read_ledger(session, memory)
+                if journal.problem is not None:
+                    notes.append(f"who asked to keep a group is not known here: {journal.problem.message}")
+                    # A plan is about the policies: the operator may be able to write where we may not even read.
+                    journal.problem = None
+                who = session.client, session.connection, memory, session.clock, journal
+                context = Context(*who, claims=session.claims, tables=open_tables(session, activity))
+                observation = observe(context, [narrowed(policy) for policy in admitted], full)
+        except HygieneError as error:
+            errors.append(f"GroupPolicy {', '.join(policy.key for policy in policies)}: {error}")
+            continue
+        scan = Scan("/".join(key), admitted, observation)
+        if target.connection is None and document is None:
+            notes.append(
+                f"KafkaConnection {scan.connection} is in none of the files: its protect and limits are not known here"
+            )
+        notes += _scan_notes(scan, session.in_kubernetes)
+        errors += _scan_errors(scan)
+        every.append(scan)
+    return Scans(every, list(dict.fromkeys(notes)), errors)
 
 
-def by_connection(manifests: Manifests) -> Iterator[tuple[Connection | None, list[Policy]]]:
-    """The policies that would run, by the KafkaConnection of the files that they refer to; None = not there."""
-    grouped: dict[tuple[str, str] | None, list[Policy]] = {}
+def _read_ledger(session: Session, memory: Memory) -> Journal:
+    """What the ledger says of groups that somebody asked to keep, and of earlier deletions; nothing is written."""
+    settings = LedgerSettings(installation=None, writer="", topic=session.connection.ledger.topic)
+    return open_journal(memory, session.client, settings, Need.READ, (), session.deadline())
+
+
+def _admitted(connection: Connection, policies: Sequence[Policy]) -> tuple[list[Policy], list[str]]:
+    """The policies as the connection lets them in, and what is wrong with the others."""
+    admitted: list[Policy] = []
+    errors: list[str] = []
+    for policy in policies:
+        if not policy.crosses_namespace:
+            admitted.append(policy)
+            continue
+        try:
+            # Labels of namespaces are not known here: what is granted by them looks refused.
+            admitted.append(admit(connection, policy, None))
+        except SpecError as error:
+            errors.append(f"GroupPolicy {policy.key}: {error.reason}: {error}")
+    return admitted, errors
+
+
+def _strangers(target: Target, manifests: Manifests) -> list[Policy]:
+    """Policies of other namespaces than their KafkaConnection's, which is not there to say what it grants them."""
+    asked = target.namespace, target.connection
+    return [
+        policy
+        for policy in manifests.policies
+        if policy.crosses_namespace and _reference(policy) not in (asked, *manifests.connections)
+    ]
+
+
+def _by_connection(target: Target, manifests: Manifests) -> dict[tuple[str, str], list[Policy]]:
+    """The policies that would run, by the KafkaConnection that each refers to: that of --connection alone, if given.
+
+    Raises UsageError where they are of several connections, and options lead to one cluster: it would be the wrong one
+    for some of them.
+    """
+    chosen: dict[tuple[str, str], list[Policy]] = {}
+    strangers = _strangers(target, manifests)
     for policy in manifests.policies:
-        if not policy.suspend and not policy.crosses_namespace:
-            connection = manifests.connection_of(policy)
-            key = None if connection is None else (connection.namespace, connection.name)
-            grouped.setdefault(key, []).append(policy)
-    for key, policies in grouped.items():
-        yield None if key is None else manifests.connections[key], policies
+        if not policy.suspend and policy not in strangers:
+            chosen.setdefault(_reference(policy), []).append(policy)
+    named = ", ".join("/".join(key) for key in sorted(chosen))
+    if target.connection is not None:
+        asked = target.namespace, target.connection
+        if chosen and asked not in chosen:
+            raise UsageError(f"no GroupPolicy in the files is for KafkaConnection {'/'.join(asked)}, but for {named}")
+        return {key: policies for key, policies in chosen.items() if key == asked}
+    if len(chosen) > 1 and names_cluster(target):
+        raise UsageError(
+            f"the files hold GroupPolicies of {len(chosen)} KafkaConnections ({named}), and the options lead to one "
+            "cluster (--bootstrap-server, GROUP_HYGIENE_BOOTSTRAP_SERVER, or bootstrap.servers of --command-config): "
+            "give with -f the policies of one connection, or choose one with --connection"
+        )
+    return chosen
 
 
-def first_notes(target: Target, manifests: Manifests) -> list[str]:
+def _reference(policy: Policy) -> tuple[str, str]:
+    return policy.connection_namespace, policy.connection_name
+
+
+def _first_notes(target: Target, manifests: Manifests) -> list[str]:
     """What to know before any cluster was asked."""
     notes = [f"{kind}: not ours, left out" for kind in sorted(manifests.skipped)]
     for policy in manifests.policies:
         if policy.suspend:
             notes.append(f"GroupPolicy {policy.key} is suspended: it would do nothing")
-        elif target.connection not in (None, policy.connection_name) or (
-            target.connection is not None and target.namespace != policy.connection_namespace
-        ):
-            named = f"{policy.connection_namespace}/{policy.connection_name}"
-            notes.append(f"GroupPolicy {policy.key} is for KafkaConnection {named}, which is not what was asked")
+        elif target.connection is not None and _reference(policy) != (target.namespace, target.connection):
+            notes.append(f"GroupPolicy {policy.key}: is for KafkaConnection {'/'.join(_reference(policy))}, left out")
     return notes
 
 
-def first_errors(manifests: Manifests) -> list[str]:
-    """Policies that the API server would take, and the operator would refuse to run."""
-    message = "spec.connectionRef.namespace must be the policy's own namespace"
-    refused = [policy for policy in manifests.policies if policy.crosses_namespace]
-    return [f"GroupPolicy {policy.key}: {reasons.CROSS_NAMESPACE}: {message}" for policy in refused]
+def _first_errors(target: Target, manifests: Manifests) -> list[str]:
+    advice = "is not known here: put it into the files, or give --connection"
+    return [
+        f"GroupPolicy {policy.key}: {reasons.CROSS_NAMESPACE}: "
+        f"what KafkaConnection {'/'.join(_reference(policy))} grants other namespaces {advice}"
+        for policy in _strangers(target, manifests)
+    ]
 
 
-def scan_notes(scan: Scan) -> list[str]:
-    """What makes the answer doubtful, and what old brokers made slow."""
-    notes = [*scan.snapshot.notes, *(f"groups may be missing: {problem}" for problem in scan.snapshot.incomplete)]
+def _scan_notes(scan: Scan, in_kubernetes: bool) -> list[str]:
+    """What makes a match doubtful, and what old brokers made slow."""
+    notes = list(scan.snapshot.notes)
     matched = any(verdict.matches for verdicts in scan.observation.verdicts.values() for verdict in verdicts.values())
-    if matched and not scan.session.in_kubernetes:
+    if matched and not in_kubernetes:
         notes.append(
             "which groups a ScaledObject or KafkaConnector names is not known here: --connection asks Kubernetes"
         )
     return notes
 
 
-def scan_errors(scan: Scan) -> list[str]:
-    """Brokers that gave no answer, and groups that could not be judged."""
-    faults = scan.snapshot.broker_faults
-    errors = [f"groups are missing: broker {broker}: {fault}" for broker, fault in sorted(faults.items())]
+def _scan_errors(scan: Scan) -> list[str]:
+    """Why groups may be missing, what keeps all groups only since it could not be read, and groups not judged."""
+    errors = [f"groups may be missing: {problem}" for problem in scan.snapshot.incomplete]
+    everything = scan.observation.verdicts.values()
+    kept = {verdict.keep.reason for verdicts in everything for verdict in verdicts.values() if verdict.keep}
+    errors += not_read(scan.observation.protections, kept)
+    coverage = scan.snapshot.coverage
+    if coverage is not None and coverage.problem is not None and coverage.problem.reason in kept:
+        problem = coverage.problem
+        errors.append(f"groups are kept for lack of evidence: {problem.reason}: {problem.message}")
     for key, verdicts in scan.observation.verdicts.items():
         for name, verdict in sorted(verdicts.items()):
             if verdict.keep is not None and verdict.keep.reason in FAILURES:
                 errors.append(
                     f"GroupPolicy {key}: group {printable(name)}: {verdict.keep.reason}: {verdict.keep.message}"
                 )
+    return errors
+
+
+def not_read(protections: Protections, kept: Collection[str]) -> list[str]:
+    """What could not be read of that which protects groups, and so kept some that may not be needed at all.
+
+    kept: the reasons of all groups that are kept.
+    """
+    errors = []
+    if protections.claimed is None and reasons.CLAIMED in kept:
+        errors.append(
+            "every group is kept, since ScaledObjects or KafkaConnectors could not be listed, and any of them may name "
+            "it: needs list on scaledobjects.keda.sh and kafkaconnectors.kafka.strimzi.io in all namespaces"
+        )
+    if protections.streams is None and reasons.STREAMS in kept:
+        errors.append("every group is kept that may be a Kafka Streams application: topics could not be listed")
+    if protections.mirrored is None and reasons.MIRROR_MAKER in kept:
+        errors.append(
+            "every group is kept that MirrorMaker 2 may write: its checkpoints could not be read: "
+            "needs READ on each topic *.checkpoints.internal"
+        )
     return errors
 
 
@@ -163,7 +284,7 @@ def granted(policy: Policy) -> str | None:
 
 def _would(planned: _Planned) -> str:
     """What a run of the policy would do, in one line."""
-    policy, made = planned.policy, planned.enforced
+    policy, made = planned.policy, planned.made
     text = f"{len(made.matched)} of {len(made.verdicts)} groups match"
     if not made.matched:
         return f"{text}: it would do nothing"
@@ -171,14 +292,15 @@ def _would(planned: _Planned) -> str:
         return f"{text}: it would report them"
     if made.refusal is not None:
         return f"{text}: it would report them, and delete none: {made.refusal.reason}: {made.refusal.message}"
-    first = f", {len(made.actions)} of them in the first run" if len(made.actions) < len(made.due) else ""
+    pace_ = f", {len(planned.first)} in the first run" if len(planned.first) < len(made.due) else ""
+    later = f"and delete them after {format_duration(policy.grace_period)}{pace_}"
     if policy.mode is Mode.DRY_RUN:
-        return f"{text}: it would report them; mode Enforce would delete them{first}"
-    return f"{text}: it would delete them{first}"
+        return f"{text}: it would report them; mode Enforce would mark them {later}"
+    return f"{text}: it would mark them {later}"
 
 
 def _table(planned: _Planned) -> Table:
-    policy, made = planned.policy, planned.enforced
+    policy, made = planned.policy, planned.made
     heading = [f"GroupPolicy {policy.key} ({policy.action}, {policy.mode})", f"  {_would(planned)}"]
     taken = granted(policy)
     if taken is not None and made.verdicts:
@@ -197,7 +319,7 @@ def _word(verdict: Verdict) -> str:
 
 
 def _document(planned: _Planned) -> dict[str, Any]:
-    policy, made = planned.policy, planned.enforced
+    policy, made = planned.policy, planned.made
     unchanged_for, refusal = policy.when.unchanged_for, made.refusal
     return {
         "namespace": policy.namespace,
@@ -211,7 +333,7 @@ def _document(planned: _Planned) -> dict[str, Any]:
         "judged": len(made.verdicts),
         "matched": len(made.matched),
         "due": list(made.due),
-        "firstRun": list(made.actions),
+        "firstRun": list(planned.first),
         "refusal": None if refusal is None else {"reason": refusal.reason, "message": refusal.message},
         "groups": [judged(name, verdict) for name, verdict in made.verdicts.items()],
     }

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from group_hygiene import __version__
-from group_hygiene.cli import commands
+from group_hygiene.cli import commands, pipelining
 from group_hygiene.errors import HygieneError
 
 _INTERRUPTED = 130
+# What a full disk, a quota, or a terminal or file that is gone answers to a write.
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 
 
 class Program(click.Group):
@@ -35,6 +39,12 @@ class Program(click.Group):
     def _run(
         self, args: Sequence[str] | None, name: str | None, complete_var: str | None, extra: dict[str, Any]
     ) -> NoReturn:
+        if sys.stderr is None:
+            sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # whoever closed it wants to hear nothing
+        if sys.stdout is None:
+            # Before anything is done: nobody would see the answer, and the next connection would get its number.
+            click.echo("Error: the answer can't be written: stdout is closed", err=True)
+            sys.exit(1)
         for stream in (sys.stdout, sys.stderr):
             # A group id may hold what the terminal's encoding can't show: that is no reason to fail.
             if hasattr(stream, "reconfigure"):
@@ -52,7 +62,19 @@ class Program(click.Group):
         except HygieneError as error:
             click.echo(f"Error: {error}", err=True)
             code = 1
+        except OSError as error:
+            # click itself ends with 1 where nobody reads the answer to its end (EPIPE).
+            if error.errno not in _UNWRITABLE:
+                raise
+            _discard_answer()
+            click.echo(f"Error: the answer can't be written: {error.strerror}", err=True)
+            code = 1
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _discard_answer() -> None:
+    """Python flushes stdout once more at its end, and would complain again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _name() -> str | None:
@@ -72,7 +94,7 @@ def main() -> None:
       group-hygiene describe billing --members --connection main -n kafka
       group-hygiene plan -f policies/
 
-    Only `operator` ever changes a cluster; every other command reads.
+    Only `operator` and `restore` ever change a group, and `keep` writes to the operator's ledger; all others read.
 
     Exit codes: 0 done, 1 an error, 2 plan would act.
     """
@@ -81,21 +103,45 @@ def main() -> None:
 @main.command()
 @click.option("--health-port", default=8080, show_default=True, help="Port of /healthz, /readyz and /metrics; 0 = any.")
 @click.option(
-    "--allow-delete-without-backup",
-    is_flag=True,
-    help="Let policies in mode Enforce delete groups although there is no place for backups yet. "
-    "Each group's committed offsets are written to this log before it is deleted.",
+    "--leader-election-namespace",
+    metavar="NAMESPACE",
+    help="Where the Lease is by which several replicas agree on who acts. Default: the pod's namespace, else the "
+    "kubeconfig's.",
+)
+@click.option(
+    "--lease-duration",
+    type=click.IntRange(min=6),
+    metavar="SECONDS",
+    default=30,
+    show_default=True,
+    help="For how long another replica waits after the last renewal before it takes over.",
+)
+@click.option(
+    "--allow-local-activity",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    help="A folder of this machine in which tables of a pipeline may be read (activity.uri of a KafkaConnection); may "
+    "be given more than once. Default: none, only object stores.",
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
-def operator(health_port: int, allow_delete_without_backup: bool, log_level: str) -> None:
+def operator(
+    health_port: int,
+    leader_election_namespace: str | None,
+    lease_duration: int,
+    allow_local_activity: tuple[Path, ...],
+    log_level: str,
+) -> None:
     """Run the operator against the cluster of the pod's ServiceAccount, or of $KUBECONFIG.
+
+    Of several that run at the same time, one acts; the others stand by.
 
     \b
     Examples:
       group-hygiene operator
       KUBECONFIG=~/.kube/config group-hygiene operator --health-port 0 --log-level debug
 
-    Exit codes: 0 stopped by a signal, 1 a part of it failed or the CRDs are missing.
+    Exit codes: 0 stopped by a signal, 1 a part of it failed, it lost the leadership, or the CRDs are missing.
     """
     from group_hygiene.controller import app
 
@@ -103,8 +149,11 @@ def operator(health_port: int, allow_delete_without_backup: bool, log_level: str
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    app.run(app.Options(health_port, allow_delete_without_backup))
+    app.run(app.Options(health_port, leader_election_namespace, lease_duration, allow_local_activity))
 
 
-for command in (commands.list_, commands.describe, commands.offsets, commands.plan, commands.explain):
+for command in (
+    *(commands.list_, commands.describe, commands.offsets, commands.plan, commands.explain),
+    *(commands.history, commands.keep, commands.restore, pipelining.pipeline),
+):
     main.add_command(command)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jsonschema
 import yaml
 
-PLURALS = {"GroupPolicy": "grouppolicies", "KafkaConnection": "kafkaconnections"}
+PLURALS = {"GroupPolicy": "grouppolicies", "KafkaConnection": "kafkaconnections", "GroupRestore": "grouprestores"}
 API_VERSION = "grouphygiene.io/v1alpha1"
 
 _NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"

@@ -6,17 +6,32 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from time import monotonic
+from typing import TYPE_CHECKING
 
+from group_hygiene import reasons
+from group_hygiene.activity import Tables
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import note, working
 from group_hygiene.client_properties import ClientProperties, parse_client_properties
-from group_hygiene.connection import Connection, SecretRef, Settings, parse_connection
+from group_hygiene.connection import (
+    ActivitySpec,
+    Connection,
+    ReadSecretTexts,
+    SecretRef,
+    Settings,
+    parse_connection,
+)
 from group_hygiene.errors import Forbidden, NotFound, SecretProblem, UsageError
 from group_hygiene.kafka.client import Client, Deadline, connect
+from group_hygiene.model import Fault
 from group_hygiene.policy import Patterns
+
+if TYPE_CHECKING:
+    from group_hygiene.controller.api import Api
 
 _TIMEOUT = timedelta(seconds=30)
 
@@ -31,19 +46,34 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A cluster to read. `connection`: what policies may do there; `claimed`: see reconcile.Context.
+    """A cluster to read. `connection`: what policies may do there; `claimed`: see reconcile.Context.claims.
 
-    in_kubernetes: whether objects that claim groups could be looked for.
+    in_kubernetes: whether objects that claim groups could be looked for. read_secret: of the connection's namespace.
     """
 
     client: Client
     connection: Connection
     claimed: Mapping[str, str] | None = field(default_factory=dict)
+
+    def claims(self) -> Mapping[str, str] | None:
+        """As reconcile.Context asks."""
+        return self.claimed
+
     in_kubernetes: bool = False
+    read_secret: ReadSecretTexts | None = None
     clock: SystemClock = field(default_factory=SystemClock)
 
     def deadline(self) -> Deadline:
         return Deadline(self.connection.timeout.total_seconds())
+
+    def turns(self, stages: int) -> Iterator[Deadline]:
+        """One deadline for each of the stages that share the time of one reading, to be taken as a stage begins.
+
+        A stage may use its part, and what those before it left: a broker that hangs can't take the time of the others.
+        """
+        whole = self.deadline()
+        for left in range(stages, 0, -1):
+            yield Deadline(whole.left / left)
 
 
 @contextmanager
@@ -53,11 +83,16 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
     `claims`: also look, where there is a Kubernetes cluster to ask, for objects that name groups. Raises HygieneError.
     """
     claimed: Mapping[str, str] | None = {}
+    read_secret: ReadSecretTexts | None = None
     if target.connection is not None:
         with working("reading the KafkaConnection"):
-            connection, settings, claimed = _from_kubernetes(target.namespace, target.connection, claims)
+            api, connection, settings = _from_kubernetes(target.namespace, target.connection)
+            claimed = api.claimed_groups() if claims else {}
+            read_secret = partial(api.read_secret_texts, target.namespace)
         if document is not None:
-            connection = replace(connection, protect=document.protect, limits=document.limits)
+            connection = replace(
+                connection, protect=document.protect, limits=document.limits, activity=document.activity
+            )
     else:
         connection, settings = _from_options(target, document)
     if target.timeout is not None:
@@ -66,13 +101,41 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
     with working(f"connecting to {', '.join(settings.bootstrap_servers)}"):
         client = connect(settings)
     try:
-        yield Session(client, connection, claimed, target.connection is not None)
+        yield Session(client, connection, claimed, target.connection is not None, read_secret)
     finally:
         client.close()
 
 
+def open_tables(session: Session, asked: ActivitySpec | None) -> Tables | Fault | None:
+    """The pipeline's tables: those that were `asked` for, else the connection's; None = it names none.
+
+    Credentials come from the Secret that the connection names, where Kubernetes can be asked for it, else from the
+    environment. Nobody asks for tables of this machine but its own user.
+    """
+    own = session.connection.activity
+    if asked is not None:
+        return Tables(replace(asked, max_age=own.max_age) if own else asked, {})
+    if own is None:
+        return None
+    if own.secret is None or session.read_secret is None:
+        return Tables(own, {})
+    try:
+        return Tables(own, own.options(session.read_secret))
+    except SecretProblem as error:
+        return Fault(reasons.EVIDENCE_UNREADABLE, str(error))
+
+
+def names_cluster(target: Target) -> bool:
+    """Whether the options by themselves lead to one cluster. Raises UsageError for a properties file that is wrong."""
+    if target.bootstrap_servers or target.connection is not None:
+        return True
+    return target.command_config is not None and bool(_read_properties(target.command_config).bootstrap_servers)
+
+
 def _from_options(target: Target, document: Connection | None) -> tuple[Connection, Settings]:
     properties = None if target.command_config is None else _read_properties(target.command_config)
+    if properties is not None and properties.ignored:
+        note(f"{target.command_config}: ignored: {', '.join(properties.ignored)}")
     servers = target.bootstrap_servers or (properties.bootstrap_servers if properties else ())
     if document is not None and not servers:
         if properties is None:
@@ -103,12 +166,9 @@ def _read_properties(path: Path) -> ClientProperties:
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}") from error
     try:
-        properties = parse_client_properties(text, read_file)
+        return parse_client_properties(text, read_file)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
-    if properties.ignored:
-        note(f"{path}: ignored: {', '.join(properties.ignored)}")
-    return properties
 
 
 def _no_secret(ref: SecretRef) -> str:
@@ -118,7 +178,7 @@ def _no_secret(ref: SecretRef) -> str:
     )
 
 
-def _from_kubernetes(namespace: str, name: str, claims: bool) -> tuple[Connection, Settings, Mapping[str, str] | None]:
+def _from_kubernetes(namespace: str, name: str) -> tuple[Api, Connection, Settings]:
     from group_hygiene.controller.api import CONNECTIONS, Api, load_config
 
     # The Kubernetes library prints what it tries, where our answer belongs.
@@ -138,4 +198,4 @@ def _from_kubernetes(namespace: str, name: str, claims: bool) -> tuple[Connectio
         # The API's own advice is for the operator.
         message = f"you may not read the Secrets that KafkaConnection {namespace}/{name} names"
         raise SecretProblem(message, error.reason) from None
-    return connection, settings, api.claimed_groups() if claims else {}
+    return api, connection, settings

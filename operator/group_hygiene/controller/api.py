@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import kubernetes.client
@@ -17,22 +19,43 @@ from group_hygiene.connection import SecretRef
 from group_hygiene.errors import ApiError, Conflict, Forbidden, HygieneError, NotFound, SecretProblem
 
 GROUP, VERSION = "grouphygiene.io", "v1alpha1"
-CONNECTIONS, POLICIES = "kafkaconnections", "grouppolicies"
-KINDS = {CONNECTIONS: "KafkaConnection", POLICIES: "GroupPolicy"}
+CONNECTIONS, POLICIES, RESTORES = "kafkaconnections", "grouppolicies", "grouprestores"
+KINDS = {CONNECTIONS: "KafkaConnection", POLICIES: "GroupPolicy", RESTORES: "GroupRestore"}
 _TIMEOUT_S = 10
 _MERGE_PATCH = "application/merge-patch+json"
+_LEASES = ("coordination.k8s.io", "v1")
+_POD_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 T = TypeVar("T")
 Object = dict[str, Any]
 
 
-def load_config() -> kubernetes.client.ApiClient:
-    """A client by the pod's ServiceAccount, else by $KUBECONFIG. Raises HygieneError where there is neither."""
+def load_config(retries: bool = True) -> kubernetes.client.ApiClient:
+    """A client by the pod's ServiceAccount, else by $KUBECONFIG. Raises HygieneError where there is neither.
+
+    retries: False = a request that fails is not sent again behind the caller's back, so its timeout is what it says.
+    """
     try:
         kubernetes.config.load_config()
     except kubernetes.config.ConfigException as error:
         raise HygieneError(f"no Kubernetes API server to talk to (set KUBECONFIG, or run in a pod): {error}") from error
-    return kubernetes.client.ApiClient()
+    configuration = kubernetes.client.Configuration.get_default_copy()
+    if not retries:
+        configuration.retries = False
+    return kubernetes.client.ApiClient(configuration)
+
+
+def own_namespace() -> str:
+    """$POD_NAMESPACE, else the namespace of the pod's ServiceAccount, else the kubeconfig's, else `default`."""
+    if named := os.environ.get("POD_NAMESPACE"):
+        return named
+    if _POD_NAMESPACE_FILE.exists():
+        return _POD_NAMESPACE_FILE.read_text().strip()
+    try:
+        _, context = kubernetes.config.list_kube_config_contexts()
+    except kubernetes.config.ConfigException:
+        return "default"
+    return str(context["context"].get("namespace") or "default")
 
 
 class Api:
@@ -71,9 +94,22 @@ class Api:
 
     def read_secret(self, namespace: str, ref: SecretRef) -> str:
         """The text under one key of a Secret. Raises SecretProblem, which names the Secret and never its content."""
-        where = f"Secret {namespace}/{ref.name}"
+        data, where = self._secret(namespace, ref.name)
+        value = data.get(ref.key)
+        if value is None:
+            raise SecretProblem(f"{where} has no key {ref.key!r}", "SecretKeyMissing")
+        return _secret_text(value, where, ref.key)
+
+    def read_secret_texts(self, namespace: str, name: str, keys: Collection[str]) -> dict[str, str]:
+        """The texts under those of `keys` that a Secret has. Raises SecretProblem, as `read_secret`."""
+        data, where = self._secret(namespace, name)
+        return {key: _secret_text(data[key], where, key) for key in keys if key in data}
+
+    def _secret(self, namespace: str, name: str) -> tuple[Mapping[str, str], str]:
+        """A Secret's data in base64, and how messages name the Secret."""
+        where = f"Secret {namespace}/{name}"
         try:
-            secret = _call(lambda: self._core.read_namespaced_secret(ref.name, namespace, _request_timeout=_TIMEOUT_S))
+            secret = _call(lambda: self._core.read_namespaced_secret(name, namespace, _request_timeout=_TIMEOUT_S))
         except NotFound:
             raise SecretProblem(f"{where} does not exist", "SecretNotFound") from None
         except Forbidden:
@@ -81,13 +117,15 @@ class Api:
                 f"bind the ClusterRole group-hygiene-secrets in namespace {namespace} to the operator's ServiceAccount"
             )
             raise SecretProblem(f"{where} may not be read: {advice}", "SecretForbidden") from None
-        value = (secret.data or {}).get(ref.key)
-        if value is None:
-            raise SecretProblem(f"{where} has no key {ref.key!r}", "SecretKeyMissing")
+        return secret.data or {}, where
+
+    def namespace_labels(self, name: str) -> dict[str, str] | None:
+        """The labels of a namespace; None = it is gone, or may not be read."""
         try:
-            return base64.b64decode(value, validate=True).decode("utf-8")
-        except (binascii.Error, UnicodeDecodeError):
-            raise SecretProblem(f"{where}: the value of {ref.key!r} is not UTF-8 text", "SecretInvalid") from None
+            namespace = _call(lambda: self._core.read_namespace(name, _request_timeout=_TIMEOUT_S))
+        except (NotFound, Forbidden):
+            return None
+        return dict(namespace.metadata.labels or {})
 
     def missing_crds(self) -> list[str]:
         """Names of our CRDs that are not installed, or not served in this version."""
@@ -131,6 +169,28 @@ class Api:
     def _groups_and_versions(self) -> Any:
         return self._apis.get_api_versions(_request_timeout=_TIMEOUT_S)
 
+    def installation_id(self) -> str:
+        """The uid of namespace kube-system: it names this Kubernetes cluster, and nothing else ever."""
+        read = partial(self._core.read_namespace, "kube-system", _request_timeout=_TIMEOUT_S)
+        return str(_call(read).metadata.uid)
+
+    # Leases as the plain objects that they are on the wire: a time that Python can't hold must not stop an election.
+
+    def get_lease(self, namespace: str, name: str, timeout: float) -> Object:
+        """A coordination.k8s.io/v1 Lease; `timeout` in seconds. Raises NotFound."""
+        arguments = (*_LEASES, namespace, "leases", name)
+        return dict(_call(lambda: self._custom.get_namespaced_custom_object(*arguments, _request_timeout=timeout)))
+
+    def create_lease(self, namespace: str, body: Object, timeout: float) -> Object:
+        """Raises Conflict when it exists, NotFound when its namespace does not."""
+        arguments = (*_LEASES, namespace, "leases", body)
+        return dict(_call(lambda: self._custom.create_namespaced_custom_object(*arguments, _request_timeout=timeout)))
+
+    def replace_lease(self, namespace: str, name: str, body: Object, timeout: float) -> Object:
+        """Raises Conflict when it is no more as `body` was read."""
+        arguments = (*_LEASES, namespace, "leases", name, body)
+        return dict(_call(lambda: self._custom.replace_namespaced_custom_object(*arguments, _request_timeout=timeout)))
+
     def create_event(self, namespace: str, body: Object) -> None:
         """Create a core/v1 Event. Raises Conflict when one of that name exists."""
         _call(lambda: self._core.create_namespaced_event(namespace, body, _request_timeout=_TIMEOUT_S))
@@ -141,6 +201,13 @@ class Api:
 
     def patch_event(self, namespace: str, name: str, body: Object) -> None:
         _call(lambda: self._core.patch_namespaced_event(name, namespace, body, _request_timeout=_TIMEOUT_S))
+
+
+def _secret_text(value: str, where: str, key: str) -> str:
+    try:
+        return base64.b64decode(value, validate=True).decode("utf-8")
+    except (binascii.Error, UnicodeDecodeError):
+        raise SecretProblem(f"{where}: the value of {key!r} is not UTF-8 text", "SecretInvalid") from None
 
 
 def _scaled_object_groups(item: Mapping[str, Any]) -> list[Any]:

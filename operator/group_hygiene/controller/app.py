@@ -1,4 +1,7 @@
-"""The operator as a process: wires the parts, wakes loops on kopf's events, and ends as a whole when any part fails."""
+"""The operator as a process: wires the parts, wakes loops on kopf's events, and ends as a whole when any part fails.
+
+Every replica watches; only the one that leads runs loops.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import kopf
 
-from group_hygiene.controller.api import CONNECTIONS, GROUP, POLICIES, VERSION, Api, load_config
+from group_hygiene.controller.api import CONNECTIONS, GROUP, KINDS, VERSION, Api, load_config, own_namespace
 from group_hygiene.controller.health import Health
+from group_hygiene.controller.leader import DURATION_S, Leader
 from group_hygiene.controller.loop import ConnectionLoop, Services
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.errors import HygieneError
@@ -23,17 +28,23 @@ log = logging.getLogger(__name__)
 
 # One for each connection that runs at the same time; a thread is made when it is needed.
 _WORKERS = 64
-_STOP_WITHIN_S = 20.0
+# A stop is over within 20 s: runs in flight, then 5 s for giving the Lease back, then kopf by itself, then by force.
+_RUNS_END_WITHIN_S, _REST_ENDS_WITHIN_S = 12.0, 1.5
 _BEAT_S = 2.0
 _RETRY_CAP_S = 30
 
 
 @dataclass(frozen=True)
 class Options:
-    """health_port 0 = any free port. allow_delete_without_backup: without it, nothing is deleted (yet)."""
+    """health_port 0 = any free port. lease_namespace: None = our own. lease_duration: seconds.
+
+    local_activity: folders of this machine in which a pipeline's tables may be read.
+    """
 
     health_port: int = 8080
-    allow_delete_without_backup: bool = False
+    lease_namespace: str | None = None
+    lease_duration: int = DURATION_S
+    local_activity: tuple[Path, ...] = ()
 
 
 class _Backoffs:
@@ -54,8 +65,10 @@ class Operator:
         self._metrics = Metrics()
         self._ready = threading.Event()
         self._stop = asyncio.Event()
+        self._stop_watching = asyncio.Event()
         self._failure: BaseException | None = None
         self._loops: dict[tuple[str, str], tuple[ConnectionLoop, asyncio.Task[None]]] = {}
+        self._waiting: set[tuple[str, str]] = set()
         self._seen: dict[tuple[str, str, str], tuple[str, int]] = {}
 
     def stop(self) -> None:
@@ -66,16 +79,27 @@ class Operator:
         api = Api(load_config())
         await self._check_crds(api)
         executor = ThreadPoolExecutor(_WORKERS, thread_name_prefix="reconcile")
-        may_delete = self._options.allow_delete_without_backup
-        self._services = Services(api, Recorder(api), self._metrics, executor, may_delete)
-        if may_delete:
-            log.warning("--allow-delete-without-backup: groups are deleted with no backup but a line in this log")
-        health = Health(self._options.health_port, self._metrics.registry, self._ready.is_set)
+        installation = await asyncio.to_thread(api.installation_id)
+        namespace = self._options.lease_namespace or own_namespace()
+        # Of its own client, so that no other request is in its way.
+        self._leader = Leader(Api(load_config(retries=False)), namespace, self._options.lease_duration)
+        self._metrics.show_leadership(self._leads)
+        self._services = Services(
+            api,
+            Recorder(api),
+            self._metrics,
+            executor,
+            self._leader,
+            installation,
+            local_activity=self._options.local_activity,
+        )
+        health = Health(self._options.health_port, self._metrics.registry, self._is_ready)
         await health.start()
         log.info("serving /healthz, /readyz and /metrics on port %d", health.port)
         self._handle_signals()
         watch = self._guard(asyncio.create_task(self._watch(), name="watch"))
         beat = self._guard(asyncio.create_task(self._beat(health), name="heartbeat"))
+        lead = self._guard(asyncio.create_task(self._lead(), name="leader election"))
         await self._stop.wait()
         log.info("stopping")
         self._services.stopping.set()
@@ -83,12 +107,23 @@ class Operator:
             loop.wake()
         tasks = [task for _, task in self._loops.values()]
         if tasks:
-            await asyncio.wait(tasks, timeout=_STOP_WITHIN_S - 5)
+            await asyncio.wait(tasks, timeout=_RUNS_END_WITHIN_S)
+        lead.cancel()
+        # Of one that was cancelled, the thread may still be at work.
+        in_flight = [task for task in tasks if not task.done() or task.cancelled()]
+        if in_flight:
+            log.warning("%d runs have not ended: the Lease is left to run out", len(in_flight))
+        else:
+            await self._leader.release()
+        await health.stop()
+        # Only now: when kopf ends, it cancels whatever was started after itself, runs in flight too. And
+        # cancelled while it was ending it was seen to hang.
+        self._stop_watching.set()
+        await asyncio.wait([watch], timeout=_REST_ENDS_WITHIN_S)
         for task in (watch, beat, *tasks):
             task.cancel()
-        await asyncio.wait([watch, beat, *tasks], timeout=4)
+        await asyncio.wait([watch, beat, lead, *tasks], timeout=_REST_ENDS_WITHIN_S)
         executor.shutdown(wait=False, cancel_futures=True)
-        await health.stop()
         log.info("stopped")
         if self._failure is not None:
             raise self._failure
@@ -99,6 +134,20 @@ class Operator:
             raise HygieneError(
                 f"not installed on this API server: {', '.join(missing)}. Apply the files in crds/ first"
             )
+
+    def _leads(self) -> bool:
+        return self._leader.seconds_left() > 0
+
+    def _is_ready(self) -> bool:
+        """Whether it watches, and leads or could: not without an answer about the Lease."""
+        return self._ready.is_set() and self._leader.informed
+
+    async def _lead(self) -> None:
+        await self._leader.acquire()
+        waiting, self._waiting = self._waiting, set()
+        for namespace, name in sorted(waiting):
+            self._wake(namespace, name)
+        await self._leader.keep()
 
     async def _watch(self) -> None:
         registry = kopf.OperatorRegistry()
@@ -111,7 +160,7 @@ class Operator:
         settings.networking.connect_timeout = 5
         settings.networking.error_backoffs = _Backoffs()
         kopf.on.login(registry=registry)(kopf.login_via_client)
-        for plural in (CONNECTIONS, POLICIES):
+        for plural in KINDS:
             kopf.on.event(GROUP, VERSION, plural, registry=registry)(self._on_event)
         ready = asyncio.create_task(self._announce(flag := asyncio.Event()))
         try:
@@ -121,7 +170,7 @@ class Operator:
                 standalone=True,
                 clusterwide=True,
                 ready_flag=flag,
-                stop_flag=self._stop,
+                stop_flag=self._stop_watching,
             )
         finally:
             ready.cancel()
@@ -137,7 +186,7 @@ class Operator:
         # kopf took the signals for itself when it started; ours let runs in flight come to an end first.
         self._handle_signals()
         self._ready.set()
-        log.info("watching %s and %s in all namespaces", CONNECTIONS, POLICIES)
+        log.info("watching %s in all namespaces", ", ".join(KINDS))
 
     async def _on_event(self, event: Any, body: Any, resource: Any, **_: Any) -> None:
         """An object was added, edited or deleted: wake the loop of its connection. Our own status is no news."""
@@ -150,13 +199,16 @@ class Operator:
             return
         else:
             self._seen[key] = version
-        if resource.plural == POLICIES:
+        if resource.plural != CONNECTIONS:
             reference = (body.get("spec") or {}).get("connectionRef") or {}
             namespace, name = reference.get("namespace") or namespace, reference.get("name") or ""
         self._wake(namespace, name)
 
     def _wake(self, namespace: str, name: str) -> None:
         key = (namespace, name)
+        if not self._leads() or self._stop.is_set():
+            self._waiting.add(key)
+            return
         running = self._loops.get(key)
         if running is None or running[1].done():
             loop = ConnectionLoop(namespace, name, self._services)
@@ -176,9 +228,12 @@ class Operator:
         def done(finished: asyncio.Task[None]) -> None:
             if finished.cancelled() or (not endless and finished.exception() is None):
                 return
+            failure = finished.exception() or RuntimeError(f"{finished.get_name()} ended")
             if not self._stop.is_set():
-                self._failure = finished.exception() or RuntimeError(f"{finished.get_name()} ended")
-                log.critical("%s failed, so the operator ends", finished.get_name(), exc_info=finished.exception())
+                self._failure = failure
+                # Errors of our own say it in words; where others come from, only the traceback tells.
+                trace = None if isinstance(failure, HygieneError) else failure
+                log.critical("%s: %s: so the operator ends", finished.get_name(), failure, exc_info=trace)
                 self._stop.set()
 
         task.add_done_callback(done)

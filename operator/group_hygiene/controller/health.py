@@ -1,4 +1,4 @@
-"""The operator's HTTP server: `/healthz` (the event loop turns), `/readyz` (it watches), `/metrics` (Prometheus)."""
+"""The operator's HTTP server: `/healthz` (its event loop turns), `/readyz` (it leads or stands by), `/metrics`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,11 @@ class Health:
         )
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        return web.Response(text="ok\n") if self._ready() else web.Response(status=503, text="not watching yet\n")
+        return (
+            web.Response(text="ok\n")
+            if self._ready()
+            else web.Response(status=503, text="not watching yet, or no answer about the Lease yet\n")
+        )
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

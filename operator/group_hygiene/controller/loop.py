@@ -12,22 +12,29 @@ import random
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from group_hygiene import reasons, reconcile, status
 from group_hygiene.connection import Connection, Settings, parse_connection
-from group_hygiene.controller.api import CONNECTIONS, KINDS, POLICIES, Api, Object
+from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, Api, Object
+from group_hygiene.controller.binding import Binding, Bound
+from group_hygiene.controller.evidence import Source
+from group_hygiene.controller.guarding import Guard, Leadership
 from group_hygiene.controller.recorder import Recorder
-from group_hygiene.errors import ApiError, Conflict, ConnectError, HygieneError, NotFound, SpecError
+from group_hygiene.controller.restores import Asked, Restores
+from group_hygiene.controller.schedule import Schedule
+from group_hygiene.controller.telling import Teller
+from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, NotFound, SpecError
 from group_hygiene.kafka import client as kafka_client
 from group_hygiene.kafka import cluster as kafka_cluster
+from group_hygiene.kafka.ledger import LedgerSettings
 from group_hygiene.metrics import Metrics
-from group_hygiene.model import Cluster, Keep, Outcome, OutcomeKind
-from group_hygiene.plan import Plan, make_plan
-from group_hygiene.policy import Action, Policy, parse_policy
+from group_hygiene.model import Cluster, Outcome, OutcomeKind, Snapshot
+from group_hygiene.plan import Plan, due_groups, make_plan
+from group_hygiene.policy import Action, Mode
 from group_hygiene.status import Problem
 
 log = logging.getLogger(__name__)
@@ -36,8 +43,7 @@ _DEBOUNCE_S = 0.3
 _FULL_LIST_INTERVAL = timedelta(minutes=10)
 _CONNECT_TIMEOUT_S = 10.0
 _BACKOFF_START_S, _BACKOFF_CAP_S = 5.0, 120.0
-_NAMES_IN_EVENT = 10
-_WRITE_ATTEMPTS = 5
+_SWEEP_EVERY_S, _SWEEP_AGAIN_S = 24 * 3600.0, 600.0
 
 
 class SystemClock:
@@ -50,62 +56,20 @@ class SystemClock:
 
 @dataclass(frozen=True)
 class Services:
-    """What all loops share. may_delete: False forbids all deletions. stopping: set when the process must end."""
+    """What all loops share. installation: who we are to the ledgers. stopping: set when the process must end.
+
+    local_activity: folders of this machine in which a pipeline's tables may be.
+    """
 
     api: Api
     recorder: Recorder
     metrics: Metrics
     executor: Executor
-    may_delete: bool
+    leadership: Leadership
+    installation: str
     clock: reconcile.Clock = field(default_factory=SystemClock)
     stopping: threading.Event = field(default_factory=threading.Event)
-
-
-@dataclass
-class _Bound:
-    """A policy of this connection, as listed in this run."""
-
-    obj: Object
-    policy: Policy
-
-    @property
-    def status(self) -> Mapping[str, Any]:
-        return self.obj.get("status") or {}
-
-
-class Schedule:
-    """When each policy is due: at once when it is new or edited, then at whole multiples of its interval.
-
-    Multiples, so that policies that were created one by one still share their scans.
-    """
-
-    def __init__(self, clock: reconcile.Clock) -> None:
-        self._clock = clock
-        self._next: dict[str, tuple[int, float]] = {}
-
-    def due(self, uid: str, generation: int) -> bool:
-        known = self._next.get(uid)
-        return known is None or known[0] != generation or self._clock.monotonic() >= known[1]
-
-    def ran(self, uid: str, generation: int, interval: timedelta) -> None:
-        seconds = interval.total_seconds()
-        wall = self._clock.now().timestamp()
-        to_boundary = seconds - wall % seconds
-        # Just ran a moment before the boundary: that was this boundary's run.
-        wait = to_boundary if to_boundary > seconds * 0.1 else to_boundary + seconds
-        self._next[uid] = (generation, self._clock.monotonic() + wait)
-
-    def wait(self, uids: Sequence[str]) -> float:
-        """Seconds until the first of them is due; one that never ran, or was forgotten, is due now."""
-        now = self._clock.monotonic()
-        return max(0.0, min(self._next.get(uid, (0, now))[1] for uid in uids) - now)
-
-    def forget(self, uid: str) -> None:
-        """Let it be due at the next run of anything."""
-        self._next.pop(uid, None)
-
-    def forget_all_but(self, uids: set[str]) -> None:
-        self._next = {uid: value for uid, value in self._next.items() if uid in uids}
+    local_activity: Sequence[Path] = ()
 
 
 class ConnectionLoop:
@@ -116,14 +80,18 @@ class ConnectionLoop:
         self._services = services
         self._wake = asyncio.Event()
         self._schedule = Schedule(services.clock)
+        self._teller = Teller(services.api, services.recorder, services.metrics, services.clock)
+        self._binding = Binding(services.api, self._teller, services.clock, namespace, name)
+        self._restores = Restores(services.api, self._teller, services.clock, namespace, name)
         self._memory = reconcile.Memory()
+        self._evidence = Source(services.api, services.local_activity)
         self._uid: str | None = None
         self._client: kafka_client.Client | None = None
         self._backoff = _BACKOFF_START_S
         self._features: tuple[str, ...] = ()
-        self._retention: int | None = None
         self._known_policies: set[tuple[str, str]] = set()
         self._owed: dict[str, int] = {}
+        self._sweep_at = 0.0
 
     def wake(self) -> None:
         self._wake.set()
@@ -150,8 +118,14 @@ class ConnectionLoop:
 
     def _run_safely(self) -> float | None:
         """`run_due`, with whatever it raises turned into a later try: one team's objects must not stop the others."""
+        if self._services.leadership.seconds_left() <= 0:
+            # Continued after it was frozen, maybe: the process is about to end.
+            return self._back_off()
         try:
             return self.run_due()
+        except LedgerFenced:
+            # Another process took over. This one must not even write a status any more.
+            raise
         except ApiError as error:
             log.warning("connection %s/%s: %s; trying again", self.namespace, self.name, error)
         except Exception as error:
@@ -168,89 +142,190 @@ class ConnectionLoop:
         problem = Problem(reasons.INTERNAL_ERROR, f"{type(error).__name__}: see the operator's log; it tries again")
         obj = self._get_connection()
         if obj is not None:
-            self._tell_problem(CONNECTIONS, obj, problem)
-        self._tell_policies(self._bind(self._services.api.list_all(POLICIES)), problem)
+            self._teller.problem(CONNECTIONS, obj, problem)
+        self._binding.tell(self._binding.bind(self._services.api.list_all(POLICIES)), problem)
 
     def run_due(self) -> float | None:
         """One round: list, observe, decide, apply, patch. Returns the seconds until the next, None = nothing left."""
         services = self._services
         connection_obj = self._get_connection()
-        bound = self._bind(services.api.list_all(POLICIES))
-        if connection_obj is None and not bound and not self._known_policies:
+        every = services.api.list_all(POLICIES)
+        bound, restores = self._binding.bind(every), self._restores.open()
+        if connection_obj is None and not bound and not restores and not self._known_policies:
             return None
         self._forget_gone(bound)
         if connection_obj is None:
-            message = f"there is no KafkaConnection {self.namespace}/{self.name} (yet)"
-            self._tell_policies(bound, Problem(reasons.CONNECTION_NOT_FOUND, message))
-            return self._back_off() if bound else None
-        active = self._settle_suspended(bound)
+            self._binding.tell_missing(bound)
+            self._restores.tell_missing(restores)
+            return self._back_off() if bound or restores else None
+        active: list[Bound] = []
+        asked: list[Asked] = []
         try:
             connection = parse_connection(connection_obj)
+            active = self._binding.active(connection, bound)
+            asked = self._restores.due(connection, restores)
             client = self._connect(connection)
-        except HygieneError as error:
-            return self._connection_failed(connection_obj, active, error)
-        due = [entry for entry in active if self._schedule.due(entry.policy.uid, entry.policy.generation)]
-        full = self._schedule.due(connection.uid, connection.generation)
-        if due or full:
-            claimed = services.api.claimed_groups() if due else {}
-            context = reconcile.Context(client, connection, self._memory, services.clock, services.may_delete, claimed)
-            try:
+            due = [entry for entry in active if self._schedule.due(entry.policy.uid, entry.policy.generation)]
+            full = self._schedule.due(connection.uid, connection.generation)
+            if due or full or asked:
+                context = self._context(connection_obj, connection, client, active, bool(asked))
+                reconcile.forget_policies(context, {obj["metadata"]["uid"] for obj in every})
+                self._restores.run(context, asked, lambda obj: self._guard((RESTORES, obj), connection_obj))
+            if due or full:
                 self._run(context, connection_obj, due, full)
-            except ConnectError as error:
-                return self._connection_failed(connection_obj, active, error)
+        except HygieneError as error:
+            if isinstance(error, ApiError | LedgerFenced):
+                raise
+            self._restores.tell_not_ready(asked, error)
+            return self._connection_failed(connection_obj, active, error)
         self._backoff = _BACKOFF_START_S
-        return self._schedule.wait([connection.uid, *(entry.policy.uid for entry in active)])
+        wait = self._schedule.wait([connection.uid, *(entry.policy.uid for entry in active)])
+        again = self._restores.seconds_to_wait()
+        return wait if again is None else min(wait, again)
 
-    def _run(self, context: reconcile.Context, connection_obj: Object, due: Sequence[_Bound], full: bool) -> None:
+    def _context(
+        self,
+        connection_obj: Object,
+        connection: Connection,
+        client: kafka_client.Client,
+        active: Sequence[Bound],
+        restoring: bool,
+    ) -> reconcile.Context:
+        """Whom this run talks to, with the ledger read to its end and what earlier runs left open settled."""
+        services = self._services
+        need = reconcile.Need.WRITE if restoring else reconcile.Need.READ
+        if any(e.policy.action is Action.DELETE and e.policy.mode is Mode.ENFORCE for e in active):
+            need = reconcile.Need.MAKE
+        known = connection.ledger.confirmed or ((connection_obj.get("status") or {}).get("ledger") or {}).get("id")
+        settings = LedgerSettings(
+            topic=connection.ledger.topic,
+            replication_factor=connection.ledger.replication_factor,
+            installation=services.installation,
+            writer=f"group-hygiene-{services.installation}-{connection.uid}",
+            known=known,
+        )
+        deadline = kafka_client.Deadline(connection.timeout.total_seconds())
+        uids = [entry.policy.uid for entry in active]
+        journal = reconcile.open_journal(self._memory, client, settings, need, uids, deadline)
+        who = client, connection, self._memory, services.clock, journal
+        context = reconcile.Context(*who, claims=self._claims, tables=self._evidence.tables(connection))
+        for uid, count in reconcile.settle(context).items():
+            self._owed[uid] = self._owed.get(uid, 0) + count
+        return context
+
+    def _sweep(self, context: reconcile.Context, observation: reconcile.Observation) -> None:
+        """Take out of the ledger what is past its time, once a day: a run that may delete no group removes nothing."""
+        clock = self._services.clock
+        if observation.conditions.refusals or clock.monotonic() < self._sweep_at:
+            return
+        swept = context.journal.sweep(clock.now())
+        self._sweep_at = clock.monotonic() + (_SWEEP_EVERY_S if swept else _SWEEP_AGAIN_S)
+
+    def _claims(self) -> Mapping[str, str] | None:
+        """See reconcile.Context; unknown, and so everybody's, when the API server does not tell."""
+        try:
+            return self._services.api.claimed_groups()
+        except ApiError as error:
+            log.warning("what KEDA and Strimzi objects name could not be read: %s", error)
+            return None
+
+    def _run(self, context: reconcile.Context, connection_obj: Object, due: Sequence[Bound], full: bool) -> None:
         services, clock = self._services, self._services.clock
         connection = context.connection
         started = clock.monotonic()
         observation = reconcile.observe(context, [entry.policy for entry in due], full)
         snapshot = observation.snapshot
         services.metrics.scanned(self.namespace, self.name, clock.monotonic() - started, snapshot.complete)
-        deleted, failure = False, None
+        services.metrics.covered(self.namespace, self.name, snapshot.coverage)
+        deleted, failure, budget = 0, None, observation.conditions.budget
+        # Before the first deletion: what is due by all policies together is what the connection's maxPercent is about.
+        due_by = self._due_by_policy(context, observation, due)
         for entry in due:
+            others = frozenset().union(*(groups for uid, groups in due_by.items() if uid != entry.policy.uid))
+            left = None if budget is None else budget - deleted
+            told = status.told(entry.status)
+            conditions = replace(observation.conditions, budget=left, due_elsewhere=others, told=told)
+            plan, outcomes = self._act(context, connection_obj, entry, replace(observation, conditions=conditions))
+            deleted += sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
             try:
-                deleted |= self._run_policy(context, connection_obj, entry, observation)
+                self._tell(entry, plan, outcomes, snapshot)
             except ApiError as error:
                 failure = error
-        self._refresh_cluster_facts(context, snapshot.cluster, full)
+        if full or not self._features:
+            self._features = kafka_cluster.features(context.client)
         facts = status.ConnectionFacts(
-            snapshot, self._features, self._retention, observation.all_groups, self._identity_problem(snapshot.cluster)
+            snapshot=snapshot,
+            features=self._features,
+            retention=context.memory.retention,
+            all_groups=observation.all_groups,
+            problem=self._identity_problem(snapshot.cluster),
+            ledger=_ledger_facts(context.journal, connection.ledger.topic),
+            has_activity=connection.activity is not None,
         )
         new = status.build_connection_status(connection.generation, connection_obj.get("status") or {}, facts)
-        self._tell(CONNECTIONS, connection_obj, new)
+        self._teller.tell(CONNECTIONS, connection_obj, new)
         if full:
             self._schedule.ran(connection.uid, connection.generation, _FULL_LIST_INTERVAL)
         if deleted:
             # So that the counts of the connection don't go on showing what is gone.
             self._schedule.forget(connection.uid)
+        self._sweep(context, observation)
         if failure is not None:
             raise failure
 
-    def _run_policy(
-        self, context: reconcile.Context, connection_obj: Object, entry: _Bound, observation: reconcile.Observation
-    ) -> bool:
-        """Decide, apply and tell, for one policy; whether it deleted anything."""
-        policy, snapshot = entry.policy, observation.snapshot
+    def _act(
+        self, context: reconcile.Context, connection_obj: Object, entry: Bound, observation: reconcile.Observation
+    ) -> tuple[Plan, list[Outcome]]:
+        """Decide and apply, for one policy."""
+        policy, snapshot, clock = entry.policy, observation.snapshot, self._services.clock
         # Noted first: whatever fails from here on, the policy's pace is its interval.
         self._schedule.ran(policy.uid, policy.generation, policy.interval)
-        plan = make_plan(policy, len(snapshot.groups), observation.verdicts[policy.key], observation.conditions)
+        marks = context.journal.contents.marks.get(policy.uid, {})
+        verdicts = observation.verdicts[policy.key]
+        scanned = policy.match.visible(snapshot.groups)
+        plan = make_plan(policy, scanned, verdicts, observation.conditions, marks, clock.now())
+        unwritten = reconcile.note_marks(context, plan)
+        if unwritten is not None:
+            plan = plan.halted(unwritten)
         outcomes: list[Outcome] = []
         # What was deleted and could not be written to the status yet is owed; until then nothing more is deleted.
-        owed = self._owed.get(policy.uid, 0)
-        if plan.actions and not owed:
-            outcomes = reconcile.apply(context, plan, observation, lambda: self._still_wanted(policy, connection_obj))
+        if plan.actions and not self._owed.get(policy.uid, 0):
+            guard = self._guard((POLICIES, entry.obj), connection_obj)
+            outcomes = reconcile.apply(context, plan, observation, guard)
         for outcome in outcomes:
             log.info("policy %s: group %r: %s: %s", policy.key, outcome.group, outcome.reason, outcome.message)
-        self._services.metrics.policy_ran(plan, outcomes, self._services.clock.now().timestamp())
-        deleted = sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
-        self._owed[policy.uid] = owed + deleted
-        new = status.build_status(policy, entry.status, plan, outcomes, snapshot, owed)
-        self._tell(POLICIES, entry.obj, new)
-        del self._owed[policy.uid]
-        self._record(entry, new, plan, outcomes)
-        return deleted > 0
+        self._services.metrics.policy_ran(plan, outcomes, clock.now().timestamp())
+        return plan, outcomes
+
+    def _tell(self, entry: Bound, plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> None:
+        """Status and Events of one policy's run."""
+        uid = entry.policy.uid
+        owed = self._owed.get(uid, 0)
+        self._owed[uid] = owed + sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
+        new = status.build_status(entry.policy, entry.status, plan, outcomes, snapshot, owed)
+        self._teller.tell(POLICIES, entry.obj, new)
+        del self._owed[uid]
+        self._teller.run(entry.obj, new, plan, outcomes)
+
+    def _due_by_policy(
+        self, context: reconcile.Context, observation: reconcile.Observation, due: Sequence[Bound]
+    ) -> dict[str, frozenset[str]]:
+        """Policy uid -> the groups that it would delete now; by their marks for policies that don't run now."""
+        now, marks = self._services.clock.now(), context.journal.contents.marks
+        groups = {
+            uid: frozenset(name for name, mark in of_policy.items() if mark.due <= now)
+            for uid, of_policy in marks.items()
+        }
+        for entry in due:
+            policy, verdicts = entry.policy, observation.verdicts[entry.policy.key]
+            of_policy = due_groups(policy, verdicts, marks.get(policy.uid, {}), now)
+            groups[policy.uid] = frozenset(of_policy if policy.mode is Mode.ENFORCE else ())
+        return groups
+
+    def _guard(self, of: tuple[str, Object], connection_obj: Object) -> Guard:
+        """Of a run of a policy, or of a restore: its plural and object."""
+        services = self._services
+        return Guard(services.api, services.leadership, services.stopping, (of, (CONNECTIONS, connection_obj)))
 
     # What belongs to this connection
 
@@ -265,47 +340,14 @@ class ConnectionLoop:
         if obj["metadata"]["uid"] != self._uid:
             # Another object of that name: nothing that was learnt about the old one holds.
             self._uid = obj["metadata"]["uid"]
-            self._memory = reconcile.Memory(cluster_id=(obj.get("status") or {}).get("clusterId"))
             self._disconnect()
+            self._memory = reconcile.Memory(cluster_id=(obj.get("status") or {}).get("clusterId"))
         return obj
 
-    def _bind(self, objects: Sequence[Object]) -> list[_Bound]:
-        """The policies that refer to this connection; those that never may get their status here, and are left out."""
-        bound: list[_Bound] = []
-        for obj in objects:
-            namespace = obj["metadata"]["namespace"]
-            reference = (obj.get("spec") or {}).get("connectionRef") or {}
-            if (reference.get("namespace") or namespace, reference.get("name")) != (self.namespace, self.name):
-                continue
-            try:
-                policy = parse_policy(obj)
-            except SpecError as error:
-                self._tell_problem(POLICIES, obj, Problem(reasons.INVALID_SPEC, str(error), stalled=True))
-                continue
-            if policy.crosses_namespace:
-                message = (
-                    f"connectionRef.namespace must be the policy's own namespace {policy.namespace}: "
-                    f"a KafkaConnection can't be used from another one"
-                )
-                self._tell_problem(POLICIES, obj, Problem(reasons.CROSS_NAMESPACE, message, stalled=True))
-                continue
-            bound.append(_Bound(obj, policy))
-        return bound
-
-    def _settle_suspended(self, bound: Sequence[_Bound]) -> list[_Bound]:
-        """Give suspended policies their status; the others are active."""
-        for entry in bound:
-            if entry.policy.suspend:
-                now = self._services.clock.now()
-                new = status.build_suspended_status(entry.policy.generation, entry.status, now)
-                self._tell(POLICIES, entry.obj, new)
-        return [entry for entry in bound if not entry.policy.suspend]
-
-    def _forget_gone(self, bound: Sequence[_Bound]) -> None:
+    def _forget_gone(self, bound: Sequence[Bound]) -> None:
         names = {(entry.policy.namespace, entry.policy.name) for entry in bound}
         self._services.metrics.forget_policies(self._known_policies - names)
         self._known_policies = names
-        self._memory.forget_all_but(entry.policy for entry in bound)
         kept = {entry.policy.uid for entry in bound}
         self._schedule.forget_all_but(kept | ({self._uid} if self._uid else set()))
 
@@ -323,14 +365,10 @@ class ConnectionLoop:
         return self._client
 
     def _disconnect(self) -> None:
+        self._memory.close_ledger()
         if self._client is not None:
             self._client.close()
             self._client = None
-
-    def _refresh_cluster_facts(self, context: reconcile.Context, cluster: Cluster, full: bool) -> None:
-        if full or not self._features:
-            self._features = kafka_cluster.features(context.client)
-            self._retention = kafka_cluster.offsets_retention_minutes(context.client, cluster, context.deadline())
 
     def _identity_problem(self, cluster: Cluster) -> Problem | None:
         known = self._memory.cluster_id
@@ -342,11 +380,10 @@ class ConnectionLoop:
         )
         return Problem(reasons.CLUSTER_CHANGED, message, stalled=True)
 
-    def _connection_failed(self, obj: Object, active: Sequence[_Bound], error: HygieneError) -> float:
+    def _connection_failed(self, obj: Object, active: Sequence[Bound], error: HygieneError) -> float:
         problem = Problem(error.reason, str(error), stalled=isinstance(error, SpecError))
-        self._tell_problem(CONNECTIONS, obj, problem)
-        message = f"KafkaConnection {self.namespace}/{self.name} is not ready: {error.reason}: {error}"
-        self._tell_policies(active, Problem(reasons.CONNECTION_NOT_READY, message))
+        self._teller.problem(CONNECTIONS, obj, problem)
+        self._binding.tell_not_ready(active, error)
         self._services.metrics.connection_down(self.namespace, self.name)
         self._disconnect()
         return self._back_off()
@@ -355,102 +392,9 @@ class ConnectionLoop:
         wait, self._backoff = self._backoff, min(self._backoff * 2, _BACKOFF_CAP_S)
         return wait * random.uniform(0.8, 1.2)
 
-    # Before a deletion
 
-    def _still_wanted(self, policy: Policy, connection_obj: Object) -> Keep | None:
-        """Read the policy and its connection again: an edit, a deletion or a stop of the operator ends the run."""
-        if self._services.stopping.is_set():
-            return Keep(reasons.STOPPING, "the operator is stopping")
-        expected = {
-            (POLICIES, policy.namespace, policy.name): (policy.uid, policy.generation),
-            (CONNECTIONS, self.namespace, self.name): _version(connection_obj),
-        }
-        for (plural, namespace, name), version in expected.items():
-            try:
-                obj = self._services.api.get(plural, namespace, name)
-            except ApiError as error:
-                return Keep(reasons.POLICY_CHANGED, f"{KINDS[plural]} {name} could not be read again: {error}")
-            if _version(obj) != version or obj["metadata"].get("deletionTimestamp"):
-                return Keep(reasons.POLICY_CHANGED, f"{KINDS[plural]} {name} was edited or deleted during the run")
+def _ledger_facts(journal: reconcile.Journal, topic: str) -> status.LedgerFacts | None:
+    if not journal.exists and journal.problem is None:
         return None
-
-    # What people see
-
-    def _tell(self, plural: str, obj: Object, new: status.Status) -> None:
-        """Patch the status if the change is worth it; over an edit made meanwhile too, since what was done was done."""
-        api, old = self._services.api, obj.get("status") or {}
-        if not status.needs_write(old, new, self._services.clock.now()):
-            return
-        patch = status.merge_patch(old, new)
-        for attempt in range(_WRITE_ATTEMPTS):
-            try:
-                api.patch_status(plural, obj, patch)
-                break
-            except NotFound:
-                return
-            except Conflict:
-                if attempt == _WRITE_ATTEMPTS - 1:
-                    raise
-                fresh = api.get(plural, obj["metadata"]["namespace"], obj["metadata"]["name"])
-                if fresh["metadata"]["uid"] != obj["metadata"]["uid"]:
-                    return
-                obj = fresh
-        self._services.metrics.status_written(plural)
-        self._record_readiness(plural, obj, old, new)
-
-    def _tell_problem(self, plural: str, obj: Object, problem: Problem) -> None:
-        generation = int(obj["metadata"].get("generation") or 0)
-        old = obj.get("status") or {}
-        self._tell(plural, obj, status.build_problem_status(generation, old, problem, self._services.clock.now()))
-
-    def _tell_policies(self, bound: Sequence[_Bound], problem: Problem) -> None:
-        for entry in bound:
-            self._tell_problem(POLICIES, entry.obj, problem)
-
-    def _record_readiness(self, plural: str, obj: Object, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        """An Event when Ready turns, or is not True for another reason than before."""
-        before, after = _ready(old), _ready(new)
-        if after is None or (before and (before["status"], before["reason"]) == (after["status"], after["reason"])):
-            return
-        warning = after["status"] != "True"
-        if before is None and not warning:
-            return
-        self._services.recorder.event(plural, obj, after["reason"], after["message"], warning)
-
-    def _record(self, entry: _Bound, new: status.Status, plan: Plan, outcomes: Sequence[Outcome]) -> None:
-        """Events of one run: newly matching groups, what was deleted, and why due groups may not be."""
-        record = self._services.recorder.event
-        before, matched = entry.status, plan.due or plan.matched
-        if matched and _matching(before) != _matching(new):
-            alert = plan.policy.action is Action.ALERT
-            verb = "match" if alert else f"are due ({plan.policy.mode})"
-            record(POLICIES, entry.obj, reasons.GROUPS_MATCHED, f"{_counted(matched)} {verb}: {_names(matched)}", alert)
-        deleted = [outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED]
-        if deleted:
-            record(POLICIES, entry.obj, reasons.GROUPS_DELETED, f"deleted {_counted(deleted)}: {_names(deleted)}")
-        blocked = next((c for c in before.get("conditions") or [] if c["type"] == "DeletionBlocked"), None)
-        if plan.refusal is not None and (blocked is None or blocked["reason"] != plan.refusal.reason):
-            record(POLICIES, entry.obj, plan.refusal.reason, plan.refusal.message, True)
-
-
-def _matching(of: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
-    """How many groups a status says match, and those of them that it names."""
-    named = frozenset(row["group"] for row in of.get("sample") or [] if row["verdict"] == "Match")
-    return (of.get("groups") or {}).get("matched", 0), named
-
-
-def _version(obj: Object) -> tuple[str, int]:
-    return obj["metadata"]["uid"], int(obj["metadata"].get("generation") or 0)
-
-
-def _ready(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    return next((condition for condition in of.get("conditions") or [] if condition["type"] == "Ready"), None)
-
-
-def _counted(groups: Sequence[str]) -> str:
-    return f"{len(groups)} group{'s' if len(groups) != 1 else ''}"
-
-
-def _names(groups: Sequence[str]) -> str:
-    more = f" and {len(groups) - _NAMES_IN_EVENT} more" if len(groups) > _NAMES_IN_EVENT else ""
-    return ", ".join(repr(group) for group in groups[:_NAMES_IN_EVENT]) + more
+    owner = journal.contents.owner
+    return status.LedgerFacts(topic, owner.ledger if owner else None, journal.contents.unreadable, journal.problem)

@@ -10,11 +10,12 @@ import gc
 import logging
 import os
 import random
-import socket
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import kafka.errors as kafka_errors
@@ -22,15 +23,20 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
 from group_hygiene.connection import Mechanism, Settings, Tls
-from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError, SecretProblem, TLSFailed, Unreachable
+from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError, SecretProblem, Unreachable
 from group_hygiene.kafka.oauth import TokenProvider
+from group_hygiene.kafka.probe import probe
 from group_hygiene.kafka.tls import trusting
 from group_hygiene.model import Fault
 
 log = logging.getLogger(__name__)
 
-# At DEBUG the library logs requests, and SASL PLAIN sends the password in one. Above that it logs what it also raises.
+# Above DEBUG the library logs what it also raises.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
+# At DEBUG it logs requests, and PLAIN and OAUTHBEARER send the password or the token in one. Whoever configures logging
+# sets levels, of these loggers, too; filters stay.
+for _name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "kafka"]:
+    logging.getLogger(_name).addFilter(lambda record: record.levelno > logging.DEBUG)
 
 Request = Any
 Response = Any
@@ -41,6 +47,8 @@ CLIENT_ID = "group-hygiene"
 _IN_FLIGHT_PER_BROKER = 4
 _ENDED_IN_SASL = "it ended the connection (wrong username, password or mechanism?)"
 _BACKOFF_START, _BACKOFF_CAP = 0.1, 2.0
+_LOOK_S = 0.01
+_TIMED_OUT = Fault("REQUEST_TIMED_OUT", "no answer in time", retriable=True)
 _NO_ANSWER = Fault("NO_ANSWER", "the broker's answer leaves it out")
 
 
@@ -68,6 +76,8 @@ class Client:
     def __init__(self, manager: KafkaConnectionManager, net: NetworkSelector, settings: Settings) -> None:
         self._manager = manager
         self._net = net
+        self._next_at = 0.0
+        self._in_burst = False
         self.settings = settings
 
     def supports(self, request_class: Any, version: int = 0) -> bool:
@@ -99,6 +109,10 @@ class Client:
         async def worker(queue: list[tuple[K, Call]]) -> None:
             while queue:
                 key, call = queue.pop()
+                await self._keep_pace()
+                if deadline.left <= 0:
+                    results[key] = _named(_TIMED_OUT, call.broker)
+                    continue
                 try:
                     # Any broker may be one that hangs: leave time to ask another.
                     seconds = (
@@ -114,7 +128,9 @@ class Client:
                     self._manager.cluster.request_update()
                     results[key] = fault_of(error)
                 except kafka_errors.KafkaError as error:
-                    results[key] = fault_of(error)
+                    results[key] = _named(fault_of(error), call.broker)
+                except UnicodeEncodeError:
+                    results[key] = Fault("INVALID_REQUEST", "a name in it is no valid text")
                 except AuthenticationFailed as error:
                     # A connection that was lost could not get a token, and so nothing was sent.
                     results[key] = Fault("SASL_AUTHENTICATION_FAILED", str(error))
@@ -133,6 +149,26 @@ class Client:
         self._manager.run(run_all)
         return results
 
+    async def _keep_pace(self) -> None:
+        """Wait for this request's turn, where the connection limits requests per second. Runs in the network thread."""
+        rate = self.settings.requests_per_second
+        if rate is None:
+            return
+        now = time.monotonic()
+        turn = max(now, self._next_at)
+        self._next_at = turn + 1 / rate
+        if turn > now and not self._in_burst:
+            await self._net.sleep(turn - now)
+
+    @contextmanager
+    def burst(self) -> Iterator[None]:
+        """Send at once what must come in quick succession; requests after it wait longer, so that the rate holds."""
+        self._in_burst = True
+        try:
+            yield
+        finally:
+            self._in_burst = False
+
     def close(self) -> None:
         self._manager.close()
         self._net.close()
@@ -145,7 +181,8 @@ def connect(settings: Settings, timeout: float | None = None) -> Client:
     """
     _collect_rarely()
     seconds = timeout if timeout is not None else settings.timeout.total_seconds()
-    config = library_config(settings) | {
+    deadline = Deadline(seconds)
+    config = library_config(settings, seconds) | {
         "client_software_name": CLIENT_ID,
         # The widest answer of a broker: a list of a million groups.
         "receive_message_max_bytes": 500_000_000,
@@ -157,14 +194,20 @@ def connect(settings: Settings, timeout: float | None = None) -> Client:
         config["sasl_oauth_token_provider"].token()  # the library would only log why there is none, and try again
     net = NetworkSelector(**config)
     manager = KafkaConnectionManager(net, **config)
-    deadline = Deadline(seconds)
     try:
         net.start()
-        _reach_one(manager, settings, config["ssl_context"], deadline)
+        answering = _reach_one(manager, net, settings, config["ssl_context"], deadline)
+        if len(settings.bootstrap_servers) > 1:
+            # The library would ask one of them at random, and wait for it to the end, also if that one hangs.
+            _end(manager, net)
+            config["bootstrap_servers"] = [answering]
+            net = NetworkSelector(**config)
+            manager = KafkaConnectionManager(net, **config)
+            net.start()
         manager.bootstrap(int(max(1.0, deadline.left) * 1000))
     except kafka_errors.KafkaError as error:
         _end(manager, net)
-        raise _explain(settings, config["ssl_context"], [error]) from error
+        raise _explain(settings, config["ssl_context"], [error], deadline) from error
     except (ValueError, OverflowError) as error:
         # A name that can't be one (an empty label, one of 64 characters) fails where it is encoded.
         _end(manager, net)
@@ -179,14 +222,21 @@ def fault_of(error: kafka_errors.KafkaError) -> Fault:
     """A library exception as a Fault, under Kafka's own name for it."""
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
         return Fault("UNSUPPORTED_VERSION", "the broker is too old for this request")
-    if isinstance(error, kafka_errors.KafkaTimeoutError):
-        return Fault("REQUEST_TIMED_OUT", "no answer in time", retriable=True)
+    if isinstance(error, (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)):
+        return _TIMED_OUT
     if isinstance(error, kafka_errors.BrokerResponseError) and error.errno is not None:
         return fault_of_code(error.errno)
     if isinstance(error, kafka_errors.UnknownBrokerIdError):
         return Fault("BROKER_NOT_AVAILABLE", "the broker is not in the cluster's metadata", retriable=True)
     text = ", ".join(str(arg) for arg in error.args) or type(error).__name__
     return Fault("NETWORK_EXCEPTION", text, retriable=bool(error.retriable))
+
+
+def _named(fault: Fault, broker: int | None) -> Fault:
+    """Whoever reads that nobody answered in time wants to know who."""
+    if fault is not _TIMED_OUT or broker is None:
+        return fault
+    return replace(fault, message=f"no answer from broker {broker} in time")
 
 
 def fault_of_code(code: int, message: str | None = None) -> Fault:
@@ -231,8 +281,10 @@ def retrying(
     return results
 
 
-def library_config(settings: Settings) -> dict[str, Any]:
-    """What every client of the library needs to reach the cluster. Raises SecretProblem for malformed PEM."""
+def library_config(settings: Settings, timeout: float) -> dict[str, Any]:
+    """What the library needs to reach the cluster. timeout: seconds that a token may take. Raises SecretProblem for
+    malformed PEM.
+    """
     config: dict[str, Any] = {
         "bootstrap_servers": list(settings.bootstrap_servers),
         "client_id": CLIENT_ID,
@@ -244,7 +296,7 @@ def library_config(settings: Settings) -> dict[str, Any]:
     if sasl is not None:
         config["sasl_mechanism"] = str(sasl.mechanism)
         if sasl.mechanism is Mechanism.OAUTHBEARER and sasl.oauth is not None:
-            config["sasl_oauth_token_provider"] = TokenProvider(sasl.oauth)
+            config["sasl_oauth_token_provider"] = TokenProvider(sasl.oauth, timeout)
         else:
             config["sasl_plain_username"] = sasl.username
             config["sasl_plain_password"] = sasl.password
@@ -293,43 +345,57 @@ def _end(manager: KafkaConnectionManager, net: NetworkSelector) -> None:
 
 
 def _reach_one(
-    manager: KafkaConnectionManager, settings: Settings, context: ssl.SSLContext | None, deadline: Deadline
-) -> None:
-    """Connect to the bootstrap servers side by side until one lets us in; raises why none does.
+    manager: KafkaConnectionManager,
+    net: NetworkSelector,
+    settings: Settings,
+    context: ssl.SSLContext | None,
+    deadline: Deadline,
+) -> str:
+    """Connect to the bootstrap servers side by side: the first that lets us in. Raises why none does.
 
     The library's own bootstrap would try again until its time is up, whatever the reason, and only log that.
     """
     failures: list[kafka_errors.KafkaError] = []
 
-    async def reach(broker: Any) -> bool:
+    async def reach(broker: Any) -> str | None:
         connection = manager.get_connection(broker.node_id, timeout_ms=deadline.left * 1000)
         try:
             await connection
         except (ValueError, OverflowError) as error:
             failures.append(kafka_errors.KafkaConnectionError(str(error)))
-            return False
+            return None
         except kafka_errors.KafkaError as error:
             # Over TLS the library loses the broker's refusal: the connection ends in the same moment. But when the
             # versions were exchanged, what the broker ended was the authentication.
             in_sasl = settings.sasl is not None and connection.broker_version is not None
             ended = in_sasl and not isinstance(error, kafka_errors.BrokerResponseError)
             failures.append(kafka_errors.SaslAuthenticationFailedError(_ENDED_IN_SASL) if ended else error)
-            return False
-        return True
+            return None
+        return f"[{broker.host}]:{broker.port}" if ":" in broker.host else f"{broker.host}:{broker.port}"
 
-    async def reach_all() -> bool:
+    async def reach_all() -> str | None:
         attempts = [manager.call_soon(reach, broker) for broker in manager.cluster.bootstrap_brokers()]
-        for attempt in attempts:
-            if await attempt:
-                return True
-        return False
+        while True:
+            # The library sets no time limit on a TLS handshake.
+            over = deadline.left <= 0 or all(attempt.is_done for attempt in attempts)
+            for attempt in attempts:
+                if attempt.is_done and attempt.value:
+                    return str(attempt.value)
+            if over:
+                return None
+            await net.sleep(_LOOK_S)
 
-    if not manager.run(reach_all):
-        raise _explain(settings, context, failures)
+    answering: str | None = manager.run(reach_all)
+    if answering is None:
+        raise _explain(settings, context, failures, deadline)
+    return answering
 
 
 def _explain(
-    settings: Settings, context: ssl.SSLContext | None, errors: Sequence[kafka_errors.KafkaError]
+    settings: Settings,
+    context: ssl.SSLContext | None,
+    errors: Sequence[kafka_errors.KafkaError],
+    deadline: Deadline,
 ) -> HygieneError:
     """Why connecting failed, in the words of whoever refused; what the library can't tell, plain sockets find out."""
     refused = (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
@@ -338,33 +404,9 @@ def _explain(
             who = f"as {settings.sasl.username!r} " if settings.sasl and settings.sasl.username else ""
             text = ", ".join(str(arg) for arg in error.args) or type(error).__name__
             return AuthenticationFailed(f"the broker refuses to authenticate {who}by SASL: {text}")
-    problems: list[str] = []
-    for server in settings.bootstrap_servers:
-        problem = _probe(server, context)
+    found = probe(settings.bootstrap_servers, context, settings.sasl is not None, deadline.left)
+    for problem in found.values():
         if isinstance(problem, ConnectError):
             return problem
-        problems.append(f"{server}: {problem}")
-    return Unreachable(f"no bootstrap server answers ({'; '.join(problems)})")
-
-
-def _probe(server: str, context: ssl.SSLContext | None) -> str | ConnectError:
-    host, _, port = server.rpartition(":")
-    host = host.strip("[]")
-    try:
-        with socket.create_connection((host, int(port)), timeout=3) as raw:
-            if context is None:
-                return "accepts connections but does not speak Kafka in plain text (does it want TLS or SASL?)"
-            with context.wrap_socket(raw, server_hostname=host):
-                return "speaks TLS but does not answer Kafka requests (does it want SASL or a client certificate?)"
-    except ssl.SSLCertVerificationError as error:
-        return TLSFailed(f"{server}: the certificate is not trusted: {error.verify_message}")
-    except ssl.SSLError as error:
-        return TLSFailed(f"{server}: the TLS handshake fails: {error.reason or error}")
-    except socket.gaierror:
-        return f"the name {host} does not resolve"
-    except TimeoutError:
-        return "no answer to a TCP connect within 3 s"
-    except OSError as error:
-        return (error.strerror or str(error)).lower()
-    except (ValueError, OverflowError):
-        return "that can't be a host name and port"
+    told = "; ".join(f"{server}: {problem}" for server, problem in found.items())
+    return Unreachable(f"no bootstrap server answers ({told})")

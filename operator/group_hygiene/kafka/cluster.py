@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from kafka.protocol.admin import (
@@ -17,11 +18,10 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from group_hygiene.kafka.client import Call, Client, Deadline, fault_of_code, retrying
 from group_hygiene.kafka.messages import ConsumerGroupDescribeRequest
-from group_hygiene.model import Cluster, Fault
+from group_hygiene.model import NO_SUCH_TOPIC, Cluster, Fault
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _UNKNOWN_TOPIC = 3
-_TOPIC_DENIED = 29
 # org.apache.kafka.common.acl.AclOperation.DESCRIBE; and the one bit that is set where nobody asked or knows.
 _DESCRIBE = 8
 _UNKNOWN_OPERATIONS = frozenset({31})
@@ -41,7 +41,7 @@ def read_cluster(client: Client, deadline: Deadline) -> Cluster | Fault:
     problems: list[str] = []
     for topic in answer.topics:
         if topic.error_code not in (0, _UNKNOWN_TOPIC):
-            problems.append(f"topic {OFFSETS_TOPIC}: {_topic_fault(topic.error_code)}")
+            problems.append(f"topic {OFFSETS_TOPIC}: {fault_of_code(topic.error_code)}")
         for partition in topic.partitions:
             leaders[partition.partition_index] = (partition.leader_id, partition.leader_epoch)
             if partition.leader_id not in brokers:
@@ -62,29 +62,45 @@ def read_topics(client: Client, deadline: Deadline) -> dict[str, int] | Fault:
     return {topic.name: len(topic.partitions) for topic in answer.topics if topic.error_code == 0}
 
 
-def missing_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> frozenset[str] | Fault:
-    """Those of the topics that do not exist, asked by name: an all-topics answer leaves out what we may not see."""
+def ask_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, Any | Fault]:
+    """One Metadata request by name, as an all-topics answer leaves out what we may not see; it is not asked again.
+
+    For each topic its row of the answer, or its own Fault, by Kafka's code. That of a topic which does not exist is not
+    retriable here: it would be asked for until the deadline.
+    """
     wanted = sorted(set(topics))
-    if not wanted:
-        return frozenset()
-    answer = _metadata(client, wanted, deadline)
+    answer = client.send(Call(None, _metadata_request(wanted)), deadline)
     if isinstance(answer, Fault):
-        return answer
-    for topic in answer.topics:
-        if topic.error_code not in (0, _UNKNOWN_TOPIC):
-            return Fault(_topic_fault(topic.error_code).code, f"topic {topic.name}")
-    return frozenset(topic.name for topic in answer.topics if topic.error_code == _UNKNOWN_TOPIC)
+        return dict.fromkeys(wanted, answer)
+    rows: dict[str, Any | Fault] = {}
+    for row in answer.topics:
+        fault = fault_of_code(row.error_code) if row.error_code else None
+        absent = row.error_code == _UNKNOWN_TOPIC
+        rows[row.name] = row if fault is None else replace(fault, retriable=fault.retriable and not absent)
+    return rows
 
 
-def topic_ids(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, str] | Fault:
-    """Each topic -> its id (KIP-516), another one once it was made anew; empty below 2.8. A Fault if one is missing."""
-    answer = _metadata(client, sorted(set(topics)), deadline)
-    if isinstance(answer, Fault):
-        return answer
-    for topic in answer.topics:
-        if topic.error_code:
-            return Fault(_topic_fault(topic.error_code).code, f"topic {topic.name}")
-    return {topic.name: str(topic.topic_id or "") for topic in answer.topics}
+def topics_exist(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, bool | Fault]:
+    """Whether each topic exists, or the Fault that hides it: a topic that we may not DESCRIBE may well exist."""
+
+    def existence(row: Any | Fault) -> bool | Fault:
+        if not isinstance(row, Fault):
+            return True
+        return False if row.code == NO_SUCH_TOPIC else row
+
+    return {topic: existence(row) for topic, row in _topic_rows(client, topics, deadline).items()}
+
+
+def partition_counts(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, int | Fault]:
+    """The number of partitions of each topic, or the Fault that hides it."""
+    rows = _topic_rows(client, topics, deadline)
+    return {topic: row if isinstance(row, Fault) else len(row.partitions) for topic, row in rows.items()}
+
+
+def topic_ids(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, str | Fault]:
+    """Each topic -> its id (KIP-516), another one once it was made anew, empty below 2.8; or its own Fault."""
+    rows = _topic_rows(client, topics, deadline)
+    return {topic: row if isinstance(row, Fault) else str(row.topic_id or "") for topic, row in rows.items()}
 
 
 def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple[str, ...] | Fault:
@@ -112,8 +128,8 @@ def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple
         return visible
     suspects = on_disk - visible.keys() - {"__cluster_metadata"}
     # A topic that was deleted between the two answers is not hidden.
-    gone = missing_topics(client, suspects, deadline) if suspects else frozenset()
-    return tuple(sorted(suspects - gone)) if not isinstance(gone, Fault) else tuple(sorted(suspects))
+    exist = topics_exist(client, suspects, deadline)
+    return tuple(sorted(topic for topic in suspects if exist[topic] is not False))
 
 
 def features(client: Client) -> tuple[str, ...]:
@@ -148,9 +164,17 @@ def offsets_retention_minutes(client: Client, cluster: Cluster, deadline: Deadli
 
 
 def _metadata(client: Client, topics: list[str] | None, deadline: Deadline) -> Any | Fault:
-    named = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
-    request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
+    request = _metadata_request(topics)
     return retrying([None], lambda _: client.send_each({None: Call(None, request)}, deadline), deadline)[None]
+
+
+def _metadata_request(topics: list[str] | None) -> Any:
+    named = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
+    return MetadataRequest(topics=named, allow_auto_topic_creation=False)
+
+
+def _topic_rows(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, Any | Fault]:
+    return retrying(sorted(set(topics)), lambda left: ask_topics(client, left, deadline), deadline)
 
 
 def _cluster_operations(client: Client, deadline: Deadline) -> frozenset[int] | Fault:
@@ -168,8 +192,3 @@ def _cluster_operations(client: Client, deadline: Deadline) -> frozenset[int] | 
         return fault_of_code(answer.error_code)
     operations = answer.authorized_operations
     return _UNKNOWN_OPERATIONS if operations is None else frozenset(operations)
-
-
-def _topic_fault(code: int) -> Fault:
-    fault = fault_of_code(code)
-    return Fault(fault.code, "needs DESCRIBE on the topic") if code == _TOPIC_DENIED else fault

@@ -15,8 +15,12 @@ from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response
 from group_hygiene.model import Fault
 
 _LOOKUP_CHUNK = 1_000
+_ROUNDS = 3
+_SHORTEST_ROUND_S = 1.0
 # The group's coordinator is not who was asked: look it up before asking again.
-_MOVED = frozenset({"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "NETWORK_EXCEPTION", "BROKER_NOT_AVAILABLE"})
+_MOVED = frozenset(
+    {"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "NETWORK_EXCEPTION", "BROKER_NOT_AVAILABLE", "REQUEST_TIMED_OUT"}
+)
 
 
 @dataclass(frozen=True)
@@ -42,12 +46,15 @@ def ask(
     and nothing is split.
     """
     coordinators: dict[str, int | None] = dict(groups)
+    # A broker that hangs holds up its round: what others could not answer yet must get another one.
+    round_seconds = max(_SHORTEST_ROUND_S, deadline.left / _ROUNDS)
 
     def attempt(left: list[str]) -> dict[str, Any]:
         results: dict[str, Any] = {}
+        until = Deadline(min(deadline.left, round_seconds)) if retry else deadline
         unknown = [group for group in left if coordinators[group] is None]
         if unknown:
-            for group, found in _look_up(client, unknown, deadline).items():
+            for group, found in look_up(client, unknown, until).items():
                 if isinstance(found, Fault):
                     results[group] = found
                 else:
@@ -62,7 +69,7 @@ def ask(
             for broker, members in by_broker.items()
             for start in range(0, len(members), question.chunk)
         ]
-        results.update(_ask_chunks(client, chunks, question, deadline, split=retry))
+        results.update(_ask_chunks(client, chunks, question, until, split=retry))
         for group, answer in results.items():
             if isinstance(answer, Fault) and answer.code in _MOVED:
                 coordinators[group] = None
@@ -90,7 +97,7 @@ def _ask_chunks(
     return results
 
 
-def _look_up(client: Client, groups: list[str], deadline: Deadline) -> dict[str, int | Fault]:
+def look_up(client: Client, groups: Sequence[str], deadline: Deadline) -> dict[str, int | Fault]:
     """The coordinator's broker id for each group: batched (KIP-699, brokers 3.0 on), else one request a group."""
     key_type = CoordinatorType.GROUP.value
     found: dict[str, int | Fault] = {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
@@ -10,6 +11,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 
 from group_hygiene.kafka import answers
 from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
+from group_hygiene.kafka.cluster import partition_counts
 from group_hygiene.kafka.coordinators import Question, ask
 from group_hygiene.kafka.messages import (
     ConsumerGroupDescribeRequest,
@@ -38,6 +40,24 @@ _GROUP_DENIED = 30
 _DELETE_ADVICE = {_GROUP_DENIED: "needs DELETE on the group"}
 
 
+def left_out(before: Cluster, listing: Listing, after: Cluster | Fault, moved: str) -> list[str]:
+    """Why groups may be missing from a list, by what the cluster looked like before and after it; empty = none is.
+
+    Each of these leaves groups out without an error: a coordinator that is lost or moves takes its groups along.
+    moved: what to say when one did.
+    """
+    problems = [*before.problems, *unanswered(listing)]
+    if isinstance(after, Fault):
+        problems.append(f"the cluster could not be read again after the list: {after}")
+    elif after.leaders != before.leaders:
+        problems.append(moved)
+    return problems
+
+
+def unanswered(listing: Listing) -> list[str]:
+    return [f"broker {broker} gave no list: {fault}" for broker, fault in sorted(listing.faults.items())]
+
+
 def list_groups(
     client: Client,
     cluster: Cluster,
@@ -48,7 +68,8 @@ def list_groups(
     """The groups of every broker, all brokers at once; empty `states` or `types` = all.
 
     Filters are pushed down where the brokers know them (states: ListGroups v4, types: v5). Older brokers are asked for
-    all groups; below v4 their states come from DescribeGroups. `Listing.notes` says so.
+    all groups; below v4 their states come from DescribeGroups, and one that can't be described is listed as Unknown.
+    `Listing.notes` says so.
     """
     notes: list[str] = []
     filters: dict[str, Any] = {}
@@ -65,6 +86,7 @@ def list_groups(
     )
     rows: dict[str, Listed] = {}
     faults: dict[int, Fault] = {}
+    group_faults: dict[str, Fault] = {}
     for broker, answer in answered.items():
         if isinstance(answer, Fault):
             faults[broker] = answer
@@ -75,16 +97,16 @@ def list_groups(
         rows.update(in_use)
     if not client.supports(ListGroupsRequest, 4):
         notes.append("brokers older than 2.6 list no states: each group was described")
-        rows, unknown = _with_states(client, Groups(rows), deadline)
-        faults.update(unknown)
+        rows, group_faults = _with_states(client, Groups(rows), deadline)
     elif types and not client.supports(ListGroupsRequest, 5):
         notes.append("brokers older than 3.8 list no types: all groups are taken for Classic")
     chosen = {
         name: row
         for name, row in rows.items()
-        if (not states or row.state in states) and (not types or row.type in types)
+        if (not states or row.state in states or name in group_faults) and (not types or row.type in types)
     }
-    return Listing(Groups(chosen), faults, tuple(notes))
+    unknown = {name: fault for name, fault in group_faults.items() if name in chosen}
+    return Listing(Groups(chosen), faults, tuple(notes), unknown)
 
 
 def _listed(broker: int, response: Response) -> dict[str, Listed] | Fault:
@@ -101,15 +123,15 @@ def _listed(broker: int, response: Response) -> dict[str, Listed] | Fault:
 _STATES = {state.lower(): state for state in GroupState}
 
 
-def _with_states(client: Client, groups: Groups, deadline: Deadline) -> tuple[dict[str, Listed], dict[int, Fault]]:
+def _with_states(client: Client, groups: Groups, deadline: Deadline) -> tuple[dict[str, Listed], dict[str, Fault]]:
     described = describe_groups(client, groups.values(), deadline)
     complete: dict[str, Listed] = {}
-    faults: dict[int, Fault] = {}
+    faults: dict[str, Fault] = {}
     for name, row in groups.rows.items():
         answer = described[name]
         if isinstance(answer, Fault):
             complete[name] = row
-            faults[row.coordinator] = Fault(answer.code, f"describing {name}: {answer.message}", answer.retriable)
+            faults[name] = answer
         else:
             complete[name] = row._replace(protocol_type=answer.group.protocol_type, state=answer.group.state)
     return complete, faults
@@ -127,7 +149,29 @@ def describe_groups(client: Client, groups: Iterable[Group], deadline: Deadline)
     results: dict[str, Description | Fault] = {}
     for kind, members in by_type.items():
         results.update(ask(client, members, _describe_question(kind), deadline))
-    return results
+    return results | _without_phantoms(client, results, deadline)
+
+
+def _without_phantoms(
+    client: Client, described: Mapping[str, Description | Fault], deadline: Deadline
+) -> dict[str, Description]:
+    """The Streams groups, without partitions that don't exist: a subtopology has tasks for its widest topic."""
+    streams = {
+        name: answer
+        for name, answer in described.items()
+        if not isinstance(answer, Fault) and answer.group.type is GroupType.STREAMS
+    }
+    assigned = {place.topic for answer in streams.values() for member in answer.members for place in member.assignment}
+    counts = partition_counts(client, assigned, deadline)
+
+    def exists(place: Partition) -> bool:
+        count = counts[place.topic]
+        return isinstance(count, Fault) or place.partition < count
+
+    def real(member: Member) -> Member:
+        return replace(member, assignment=tuple(filter(exists, member.assignment)))
+
+    return {name: replace(answer, members=tuple(map(real, answer.members))) for name, answer in streams.items()}
 
 
 def _describe_question(kind: GroupType) -> Question:
@@ -193,35 +237,49 @@ def _described_new(kind: GroupType, row: Any) -> Description | Fault:
         return fault_of_code(row.error_code, row.error_message)
     protocol_types = {GroupType.CONSUMER: "consumer", GroupType.SHARE: "share", GroupType.STREAMS: "streams"}
     state = _STATES.get(row.group_state.lower(), GroupState.UNKNOWN)
+    sources = _sources(row.topology) if kind is GroupType.STREAMS else None
     return Description(
         group=Group(row.group_id, kind, protocol_types[kind], state, -1),
         protocol=getattr(row, "assignor_name", ""),
         epoch=row.group_epoch,
-        members=tuple(_new_member(kind, member) for member in row.members),
+        members=tuple(_new_member(member, sources) for member in row.members),
     )
 
 
-def _new_member(kind: GroupType, member: Any) -> Member:
-    if kind is GroupType.STREAMS:
-        topics: tuple[str, ...] = ()
-        assignment: tuple[Partition, ...] = ()
+def _sources(topology: Any) -> dict[str, list[str]]:
+    """What each subtopology reads: its source topics, and the repartition topics that the application makes itself."""
+    parts = topology.subtopologies if topology is not None else None
+    return {
+        part.subtopology_id: [*part.source_topics, *(topic.name for topic in part.repartition_source_topics)]
+        for part in parts or ()
+    }
+
+
+def _new_member(member: Any, sources: Mapping[str, Sequence[str]] | None) -> Member:
+    """`sources` of a Streams group: its members are given tasks, each one partition of all topics of a subtopology."""
+    if sources is not None:
+        topics = {topic for part in sources.values() for topic in part}
+        assignment = {
+            Partition(topic, partition)
+            for task in member.assignment.active_tasks
+            for topic in sources.get(task.subtopology_id, ())
+            for partition in task.partitions
+        }
     else:
-        topics = tuple(member.subscribed_topic_names or ())
-        assignment = tuple(
-            sorted(
-                Partition(topic.topic_name, partition)
-                for topic in member.assignment.topic_partitions
-                for partition in topic.partitions
-            )
-        )
+        topics = set(member.subscribed_topic_names or ())
+        assignment = {
+            Partition(topic.topic_name, partition)
+            for topic in member.assignment.topic_partitions
+            for partition in topic.partitions
+        }
     return Member(
         id=member.member_id,
         instance_id=getattr(member, "instance_id", None),
         client_id=member.client_id,
         host=member.client_host,
         epoch=member.member_epoch,
-        topics=topics,
-        assignment=assignment,
+        topics=tuple(sorted(topics)),
+        assignment=tuple(sorted(assignment)),
     )
 
 

@@ -78,12 +78,18 @@ class _RawHeader(RequestHeader, init=False):  # type: ignore[call-arg, misc]
 
 
 class RawListGroupsRequest(ListGroupsRequest, init=False):  # type: ignore[call-arg, misc]
-    """ListGroups that is answered by a RawAnswer."""
+    """ListGroups that is answered by a RawAnswer, in the versions that `answers.listed` reads."""
 
     header_class = _RawHeader
+
+    def __init__(self, min_version: int = 3, **fields: Any) -> None:
+        super().__init__(min_version=min_version, max_version=5, **fields)
 
 
 class RawOffsetFetchRequest(OffsetFetchRequest, init=False):  # type: ignore[call-arg, misc]
-    """OffsetFetch that is answered by a RawAnswer."""
+    """OffsetFetch that is answered by a RawAnswer, in the one version that `answers.committed` reads."""
 
     header_class = _RawHeader
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(min_version=8, max_version=8, **fields)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-import kafka.errors as kafka_errors
-from kafka import KafkaConsumer, TopicPartition
-
-from group_hygiene.kafka.client import Client, Deadline, fault_of, library_config
-from group_hygiene.kafka.cluster import topic_ids
-from group_hygiene.model import Fault
+from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.cluster import partition_counts, topic_ids
+from group_hygiene.kafka.offsets import end_offsets, start_offsets
+from group_hygiene.kafka.partition import Leader, fetch
+from group_hygiene.model import Fault, Partition
 
 # DefaultReplicationPolicy builds the name with replication.policy.separator, by default a dot.
 _CHECKPOINTS = re.compile(r".[^a-zA-Z0-9]checkpoints[^a-zA-Z0-9]internal\Z")
@@ -30,50 +29,48 @@ class Checkpoints:
     """Remembers what was read, so that each look costs only what is new. Ids are kept for good: too many is safe."""
 
     def __init__(self) -> None:
-        self._positions: dict[tuple[str, TopicPartition], int] = {}
+        # By topic id, as a topic that was made anew is unread; below 2.8, which has none, its end before our position
+        # tells.
+        self._positions: dict[tuple[str, Partition], int] = {}
         self._groups: set[str] = set()
 
     def read(self, client: Client, topics: Iterable[str], deadline: Deadline) -> frozenset[str] | Fault:
         """All group ids named by checkpoints up to the topics' ends, or the Fault that kept us from reading them."""
         wanted = sorted(topic for topic in topics if is_checkpoints(topic))
-        if not wanted:
-            return frozenset()
-        ids = topic_ids(client, wanted, deadline)
-        if isinstance(ids, Fault):
-            return ids
-        try:
-            consumer = KafkaConsumer(
-                **library_config(client.settings), group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
-            )
-        except kafka_errors.KafkaError as error:
-            return fault_of(error)
-        try:
-            return self._read(consumer, ids, deadline)
-        except kafka_errors.KafkaError as error:
-            return fault_of(error)
-        finally:
-            consumer.close()
-
-    def _read(self, consumer: KafkaConsumer, ids: Mapping[str, str], deadline: Deadline) -> frozenset[str] | Fault:
-        partitions: list[TopicPartition] = []
-        for topic in ids:
-            found = consumer.partitions_for_topic(topic)
-            if not found:
-                return Fault("UNKNOWN_TOPIC_OR_PARTITION", f"topic {topic}")
-            partitions += [TopicPartition(topic, partition) for partition in sorted(found)]
-        ends = consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        for partition in partitions:
-            # A topic that was made anew is unread: its id tells, and below 2.8 an end before our position.
-            start = self._positions.get((ids[partition.topic], partition), 0)
-            consumer.seek(partition, start if start <= ends[partition] else 0)
-        while any(consumer.position(partition) < ends[partition] for partition in partitions):
-            if deadline.left <= 0:
-                return Fault("REQUEST_TIMED_OUT", f"reading {', '.join(ids)} took too long", retriable=True)
-            for records in consumer.poll(timeout_ms=200).values():
-                self._groups.update(group for record in records if (group := _group_of(record.key)) is not None)
-        self._positions.update({(ids[p.topic], p): consumer.position(p) for p in partitions})
+        ids, counts = topic_ids(client, wanted, deadline), partition_counts(client, wanted, deadline)
+        for topic in wanted:
+            id_, count = ids[topic], counts[topic]
+            fault = id_ if isinstance(id_, Fault) else count if isinstance(count, Fault) else None
+            if fault is not None:
+                return Fault(fault.code, f"topic {topic}: {fault.message}", fault.retriable)
+            places = [Partition(topic, index) for index in range(count if isinstance(count, int) else 0)]
+            for place, end in end_offsets(client, places, deadline).items():
+                fault = end if isinstance(end, Fault) else self._read(client, (str(id_), place), end, deadline)
+                if fault is not None:
+                    return fault
         return frozenset(self._groups)
+
+    def _read(self, client: Client, key: tuple[str, Partition], end: int, deadline: Deadline) -> Fault | None:
+        _, place = key
+        leader, position = Leader(client, place), self._positions.get(key)
+        if position is None or position > end:
+            start = start_offsets(client, [place], deadline)[place]
+            if isinstance(start, Fault):
+                return start
+            position = start
+        while position < end:
+            answer = fetch(leader, position, deadline)
+            if isinstance(answer, Fault):
+                if answer.code == "OFFSET_OUT_OF_RANGE":
+                    # Cut off, or made anew: read from its beginning the next time.
+                    self._positions.pop(key, None)
+                return answer
+            self._groups.update(group for record in answer.records if (group := _group_of(record.key)) is not None)
+            if answer.position == position and answer.stable < end:
+                return Fault("UNSTABLE_OFFSET_COMMIT", f"a transaction is open in topic {place.topic}")
+            position = answer.position if answer.position > position else end
+        self._positions[key] = position
+        return None
 
 
 def _group_of(key: bytes | None) -> str | None:

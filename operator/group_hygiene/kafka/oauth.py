@@ -15,13 +15,16 @@ from group_hygiene.errors import AuthenticationFailed
 from group_hygiene.kafka.tls import trusting
 
 _RENEW_BEFORE_S = 30.0
-_TIMEOUT_S = 10.0
+_TIMEOUT_MAX_S = 10.0
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
-    """Gives one token to all connections until shortly before it expires. Thread-safe."""
+    """Gives one token to all connections until shortly before it expires. Thread-safe.
 
-    def __init__(self, oauth: OAuth) -> None:
+    timeout: seconds that the endpoint has for its answer, if that is less than 10.
+    """
+
+    def __init__(self, oauth: OAuth, timeout: float) -> None:
         self._oauth = oauth
         self._lock = threading.Lock()
         self._token = ""
@@ -30,7 +33,8 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         parts = urlsplit(oauth.token_endpoint)
         self._shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         context = trusting(oauth.ca, "sasl.oauth.ca")
-        self._http = urllib3.PoolManager(ssl_context=context, retries=False, timeout=_TIMEOUT_S)
+        limit = urllib3.Timeout(total=min(_TIMEOUT_MAX_S, timeout))
+        self._http = urllib3.PoolManager(ssl_context=context, retries=False, timeout=limit)
 
     def token(self) -> str:
         """The current access token. Raises AuthenticationFailed with what the endpoint said, never with a secret."""

@@ -11,13 +11,13 @@ from kafka.protocol.consumer import (
     OffsetDeleteRequest,
     OffsetFetchRequest,
 )
-from kafka.protocol.metadata import MetadataRequest
 
 from group_hygiene.kafka import answers
 from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
+from group_hygiene.kafka.cluster import ask_topics
 from group_hygiene.kafka.coordinators import Question, ask
 from group_hygiene.kafka.messages import RawOffsetFetchRequest
-from group_hygiene.model import CommittedOffset, Fault, Offsets, Partition
+from group_hygiene.model import NO_SUCH_TOPIC, CommittedOffset, Fault, Offsets, Partition
 
 # Groups per OffsetFetch: large enough that the round trip does not count, small enough that answers don't pile up.
 _FETCH_CHUNK = 500
@@ -28,6 +28,7 @@ _PARTITION_CHUNK = 5_000
 _WRITE_BYTES = 500_000
 _RECORD_BYTES = 100
 _LATEST, _EARLIEST = -1, -2
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _TOPIC_DENIED, _GROUP_DENIED = 29, 30
 # What a write needs, by the API key of its answer and the code of the refusal.
 _WRITE_ADVICE = {
@@ -66,7 +67,7 @@ def committed_offsets(
         topic_class = group_class.OffsetFetchRequestTopics
         named = None if topics is None else [topic_class(name=t, partition_indexes=p) for t, p in topics.items()]
         members = [group_class(group_id=group, topics=named) for group in ids]
-        return RawOffsetFetchRequest(groups=members, min_version=8, max_version=8, **extra)
+        return RawOffsetFetchRequest(groups=members, **extra)
 
     if not batched:
         return ask(
@@ -96,11 +97,14 @@ def _offsets_of(row: Any) -> Offsets | Fault:
     return offsets
 
 
-def commit_offsets(client: Client, group: str, offsets: Offsets, deadline: Deadline) -> dict[Partition, Fault | None]:
+def commit_offsets(
+    client: Client, group: str, offsets: Offsets, deadline: Deadline, coordinator: int | None = None
+) -> dict[Partition, Fault | None]:
     """Commit as an assign+commit consumer does (generation -1): for each partition None = committed, else the Fault.
 
-    Asked once: a commit without an answer may have been carried out. A group with members answers UNKNOWN_MEMBER_ID; an
-    absent one is made, as a simple group, even under the id of a share group that was deleted.
+    coordinator: as last known; None = look it up. Nothing is sent after the deadline, and nothing twice: a commit
+    without an answer may have been carried out. A group with members answers UNKNOWN_MEMBER_ID; an absent one is made,
+    as a simple group, even under the id of a share group that was deleted.
     """
     row_class = OffsetCommitRequest.OffsetCommitRequestTopic
 
@@ -121,7 +125,8 @@ def commit_offsets(client: Client, group: str, offsets: Offsets, deadline: Deadl
         # v10 names topics by their ids.
         return OffsetCommitRequest(group_id=group, topics=topics, max_version=9)
 
-    return _write(client, group, {place: commit.metadata for place, commit in offsets.items()}, request, deadline)
+    places = {place: commit.metadata for place, commit in offsets.items()}
+    return _write(client, {group: coordinator}, places, request, deadline)
 
 
 def delete_offsets(
@@ -142,28 +147,35 @@ def delete_offsets(
         ]
         return OffsetDeleteRequest(group_id=group, topics=topics)
 
-    return _write(client, group, dict.fromkeys(partitions, ""), request, deadline)
+    return _write(client, {group: None}, dict.fromkeys(partitions, ""), request, deadline)
 
 
 def _write(
     client: Client,
-    group: str,
+    home: Mapping[str, int | None],
     places: Mapping[Partition, str],
     request: Callable[[list[Partition]], Any],
     deadline: Deadline,
 ) -> dict[Partition, Fault | None]:
-    """Send `request` for the partitions (each with its metadata) at the group's coordinator, in as many as it takes."""
+    """Send `request` for the partitions (each with its metadata) to a group's coordinator, in as many as it takes.
+
+    home: the one group, and its coordinator; None = look it up.
+    """
     results: dict[Partition, Fault | None] = {}
+    (group,) = home
     for chunk in _write_chunks(group, places):
-        answer = _write_once(client, group, request(chunk), deadline)
+        answer = _write_once(client, home, request(chunk), deadline)
         for place in chunk:
             results[place] = answer if isinstance(answer, Fault) else answer.get(place, _NOT_ANSWERED)
     return results
 
 
-def _write_once(client: Client, group: str, message: Any, deadline: Deadline) -> dict[Partition, Fault | None] | Fault:
+def _write_once(
+    client: Client, home: Mapping[str, int | None], message: Any, deadline: Deadline
+) -> dict[Partition, Fault | None] | Fault:
     question = Question(lambda _: message, lambda ids, response: {ids[0]: _written(response)}, 1)
-    answer: dict[Partition, Fault | None] | Fault = ask(client, {group: None}, question, deadline, retry=False)[group]
+    answer: dict[Partition, Fault | None] | Fault
+    (answer,) = ask(client, home, question, deadline, retry=False).values()
     return answer
 
 
@@ -199,6 +211,15 @@ def end_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadl
     return _list_offsets(client, dict.fromkeys(partitions, _LATEST), deadline)
 
 
+def decided_offsets(
+    client: Client, partitions: Iterable[Partition], deadline: Deadline
+) -> dict[Partition, int | Fault]:
+    """The offset up to which a read_committed consumer reads (last stable offset): that of the first record of an open
+    transaction, or the end.
+    """
+    return _list_offsets(client, dict.fromkeys(partitions, _LATEST), deadline, _READ_COMMITTED)
+
+
 def start_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
     """The offset of the first record that retention or DeleteRecords left (log start), of each partition."""
     return _list_offsets(client, dict.fromkeys(partitions, _EARLIEST), deadline)
@@ -213,22 +234,22 @@ def offsets_at(
 
 
 def _list_offsets(
-    client: Client, timestamps: Mapping[Partition, int], deadline: Deadline
+    client: Client, timestamps: Mapping[Partition, int], deadline: Deadline, isolation: int = _READ_UNCOMMITTED
 ) -> dict[Partition, int | Fault]:
     def attempt(left: list[Partition]) -> dict[Partition, int | Fault]:
-        leaders = _leaders(client, {partition.topic for partition in left}, deadline)
+        leaders = _leaders(client, left, deadline)
         results: dict[Partition, int | Fault] = {}
         by_leader: dict[int, list[Partition]] = {}
         for partition in left:
-            leader = leaders.get(partition) if not isinstance(leaders, Fault) else leaders
+            leader = leaders[partition]
             if isinstance(leader, Fault):
                 results[partition] = leader
-            elif leader is None:
-                results[partition] = Fault("UNKNOWN_TOPIC_OR_PARTITION", str(partition))
             else:
                 by_leader.setdefault(leader, []).append(partition)
         calls = {
-            (leader, start): Call(leader, _list_offsets_request(members[start : start + _PARTITION_CHUNK], timestamps))
+            (leader, start): Call(
+                leader, _list_offsets_request(members[start : start + _PARTITION_CHUNK], timestamps, isolation)
+            )
             for leader, members in by_leader.items()
             for start in range(0, len(members), _PARTITION_CHUNK)
         }
@@ -245,7 +266,7 @@ def _list_offsets(
     return retrying(sorted(timestamps), attempt, deadline)
 
 
-def _list_offsets_request(partitions: list[Partition], timestamps: Mapping[Partition, int]) -> Any:
+def _list_offsets_request(partitions: list[Partition], timestamps: Mapping[Partition, int], isolation: int) -> Any:
     topic_class = ListOffsetsRequest.ListOffsetsTopic
     partition_class = topic_class.ListOffsetsPartition
     topics = [
@@ -255,22 +276,29 @@ def _list_offsets_request(partitions: list[Partition], timestamps: Mapping[Parti
         )
         for name, indexes in _by_topic(partitions).items()
     ]
-    return ListOffsetsRequest(isolation_level=0, topics=topics, min_version=1)
+    # The isolation level came with v2 (Kafka 0.11).
+    return ListOffsetsRequest(isolation_level=isolation, topics=topics, min_version=2)
 
 
-def _leaders(client: Client, topics: set[str], deadline: Deadline) -> dict[Partition, int | Fault] | Fault:
-    named = [MetadataRequest.MetadataRequestTopic(name=topic) for topic in sorted(topics)]
-    answer = client.send(Call(None, MetadataRequest(topics=named, allow_auto_topic_creation=False)), deadline)
-    if isinstance(answer, Fault):
-        return answer
-    leaders: dict[Partition, int | Fault] = {}
-    for topic in answer.topics:
-        for entry in topic.partitions:
-            key = Partition(topic.name, entry.partition_index)
-            # An offline partition may stay so for long: waiting for a leader would use up the scan's time.
-            leaderless = Fault("LEADER_NOT_AVAILABLE", f"{key} has no leader")
-            leaders[key] = leaderless if entry.leader_id < 0 else entry.leader_id
-    return leaders
+def _leaders(client: Client, partitions: Collection[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
+    rows = ask_topics(client, {partition.topic for partition in partitions}, deadline)
+    known = {
+        Partition(topic, entry.partition_index): entry.leader_id
+        for topic, row in rows.items()
+        if not isinstance(row, Fault)
+        for entry in row.partitions
+    }
+
+    def leader(partition: Partition) -> int | Fault:
+        row = rows.get(partition.topic, _NOT_ANSWERED)
+        if isinstance(row, Fault):
+            return row
+        if partition not in known:
+            return Fault(NO_SUCH_TOPIC, str(partition))
+        # An offline partition may stay so for long: waiting for a leader would use up the scan's time.
+        return Fault("LEADER_NOT_AVAILABLE", f"{partition} has no leader") if known[partition] < 0 else known[partition]
+
+    return {partition: leader(partition) for partition in partitions}
 
 
 def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:

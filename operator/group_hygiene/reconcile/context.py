@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Protocol
 
+from group_hygiene import watching
+from group_hygiene.activity import Tables
 from group_hygiene.connection import Connection
+from group_hygiene.entries import Change, Contents, Key
+from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.ledger import Ledger
 from group_hygiene.kafka.mirror import Checkpoints, is_checkpoints
-from group_hygiene.model import Fault, Group, Offsets, Partition, Protections, Snapshot, Unchanged, Verdict
-from group_hygiene.plan import Conditions, seen_again
+from group_hygiene.model import (
+    Evidence,
+    Fault,
+    Group,
+    Offsets,
+    Partition,
+    Protections,
+    Snapshot,
+    Unchanged,
+    Verdict,
+)
+from group_hygiene.plan import Conditions
 from group_hygiene.policy import Policy
+from group_hygiene.reconcile.journal import Journal
+
+# How many groups are read again, saved and deleted at once at most.
+BATCH = 50
 
 
 class Clock(Protocol):
@@ -28,50 +47,74 @@ class Clock(Protocol):
 class Memory:
     """What is remembered of one connection between runs. Lost with the process, which only delays.
 
-    unchanged: policy digest key -> group -> how long it was seen unchanged.
+    contents: what the ledger says, or what it would say if there were one. unwritten: what it does not say yet.
+    ledger: open, or None. claimed: whether this process writes it.
+    looks: policy uid -> what only this process knows of its looks.
+    intents: id of a deletion that came to no end -> monotonic time at which this process first knew of it.
+    unrecorded: id of a deletion that surely happened, and may not be told in the ledger -> uid of its policy.
     cluster_id: of the first answer; another one later means that the address leads elsewhere now.
     answered_last: the id of the cluster that answered the last scan.
     due_before: whether the last scan found something that a policy would delete.
+    retention: the brokers' offsets.retention.minutes; None = not known. retention_asked: whether they were asked.
+    batch: how many groups can be read again and saved at once while that is fresh.
     """
 
-    unchanged: dict[tuple[str, str], dict[str, Unchanged]] = field(default_factory=dict)
+    contents: Contents = field(default_factory=Contents)
+    unwritten: dict[Key, Change] = field(default_factory=dict)
+    ledger: Ledger | None = None
+    claimed: bool = False
+    looks: dict[str, watching.Looks] = field(default_factory=dict)
+    intents: dict[str, float] = field(default_factory=dict)
+    unrecorded: dict[str, str] = field(default_factory=dict)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     cluster_id: str | None = None
     due_before: bool = False
     answered_last: str | None = None
+    retention: timedelta | None = None
+    retention_asked: bool = False
+    batch: int = BATCH
 
     def meet(self, cluster_id: str) -> None:
         """Note which cluster answers. What was seen of another one says nothing of this."""
-        if self.answered_last != cluster_id:
-            self.unchanged.clear()
+        if self.answered_last not in (None, cluster_id):
+            self.contents.seen.clear()
+            self.contents.watches.clear()
+            self.contents.covered.clear()
+            self.retention_asked = False
+            self.looks.clear()
+            self.unwritten.clear()
         self.answered_last = cluster_id
         if self.cluster_id is None:
             self.cluster_id = cluster_id
 
-    def look(
-        self, policy: Policy, before: Unchanged | None, print_: bytes, now: datetime, monotonic: float
-    ) -> Unchanged:
-        """What a look at an Empty group adds to what was seen of it before. Who looks only once may override this."""
-        return seen_again(before, print_, now, monotonic, policy.interval)
+    def unchanged(self, policy: Policy, group: str) -> Unchanged | None:
+        """How long a group was seen unchanged. Who looks only once may override this."""
+        seen = self.contents.seen.get(policy.uid, {}).get(group)
+        return watching.unchanged(seen, self.contents.watches.get(policy.uid))
 
-    def forget_all_but(self, policies: Iterable[Policy]) -> None:
-        kept = {memory_key(policy) for policy in policies}
-        self.unchanged = {key: value for key, value in self.unchanged.items() if key in kept}
+    def close_ledger(self) -> None:
+        if self.ledger is not None:
+            self.ledger.close()
+            self.ledger = None
+        self.claimed = False
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """Whom a run talks to.
 
-    may_delete: False forbids every deletion. claimed: group id -> the Kubernetes object that names it; None = unknown.
+    claims: asks for group id -> the Kubernetes object that names it, None = unknown. A run may take minutes, so what
+    is deleted is asked for anew.
+    tables: of the pipeline; None = the connection has none, a Fault = why they can't be asked.
     """
 
     client: Client
     connection: Connection
     memory: Memory
     clock: Clock
-    may_delete: bool
-    claimed: Mapping[str, str] | None = field(default_factory=dict)
+    journal: Journal
+    claims: Callable[[], Mapping[str, str] | None] = dict[str, str]
+    tables: Tables | Fault | None = None
 
     def deadline(self) -> Deadline:
         return Deadline(self.connection.timeout.total_seconds())
@@ -88,15 +131,24 @@ class Observation:
     all_groups: Mapping[str, Group] | None
 
 
-def memory_key(policy: Policy) -> tuple[str, str]:
-    """What a policy's observations are filed under: an edit of what decides (see Policy.digest) starts them anew."""
-    return policy.uid, policy.digest
+def evidence_of(context: Context, policy: Policy, group: Group) -> Evidence:
+    """What is known of a group without asking Kafka: the connection's word, the ledger's, and our own looks."""
+    contents = context.journal.contents
+    return Evidence(
+        protections=Protections(),
+        protected_by=context.connection.protect.matching(group.id),
+        keep_request=contents.keeps.get(group.id),
+        deleted=contents.deletions.get(group.id),
+        damaged=contents.damaged.get(group.id),
+        unchanged=context.memory.unchanged(policy, group.id),
+        retention=context.memory.retention,
+    )
 
 
-def read_protections(context: Context, topics: Mapping[str, int] | Fault) -> Protections:
+def read_protections(context: Context, topics: Mapping[str, int] | Fault, deadline: Deadline) -> Protections:
     """What topics, checkpoints and Kubernetes objects say of who is needed; what can't be read protects everybody."""
     if isinstance(topics, Fault):
-        return Protections(streams=None, mirrored=None, claimed=context.claimed)
+        return Protections(streams=None, mirrored=None, claimed=context.claims())
     streams = frozenset(
         prefix
         for topic in topics
@@ -104,8 +156,8 @@ def read_protections(context: Context, topics: Mapping[str, int] | Fault) -> Pro
         for prefix in _dash_prefixes(topic.rpartition("-")[0])
     )
     checkpoints = [topic for topic in topics if is_checkpoints(topic)]
-    mirrored = context.memory.checkpoints.read(context.client, checkpoints, context.deadline())
-    return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, context.claimed)
+    mirrored = context.memory.checkpoints.read(context.client, checkpoints, deadline)
+    return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, context.claims())
 
 
 def _dash_prefixes(name: str) -> list[str]:
@@ -125,6 +177,25 @@ def read_lag(
         name: {p: _behind(starts[p], ends[p], offset.offset) for p, offset in offsets.items()}
         for name, offsets in committed.items()
     }
+
+
+def read_missing_topics(
+    client: Client, topics: Mapping[str, Set[str]], deadline: Deadline
+) -> dict[str, frozenset[str] | Fault]:
+    """group -> those of its topics that do not exist; a Fault if that can't be said of one of them.
+
+    A topic whose existence is not known is a matter of the groups that committed there, and of no others.
+    """
+    exist = kafka_cluster.topics_exist(client, set().union(*topics.values()), deadline)
+
+    def missing(names: Set[str]) -> frozenset[str] | Fault:
+        for name in sorted(names):
+            found = exist[name]
+            if isinstance(found, Fault):
+                return replace(found, message=f"topic {name}: {found.message}")
+        return frozenset(name for name in names if exist[name] is False)
+
+    return {group: missing(names) for group, names in topics.items()}
 
 
 def _behind(start: int | Fault, end: int | Fault, offset: int) -> int | Fault:

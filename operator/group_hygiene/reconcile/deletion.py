@@ -1,195 +1,267 @@
-"""The second half of a run: delete, each group read again right before. The only code that changes a cluster."""
+"""The second half of a run: delete, each group read again right before. With `restoration`, all that changes groups.
+
+The order of a deletion: the guard agrees -> the ledger is read to its end -> the group is read again -> its backup and
+the intent are in the ledger -> it is all still fresh and we still lead -> DeleteGroups -> the outcome is in the ledger.
+A process that dies anywhere in between leaves an intent, which `reconcile.settle` brings to its end.
+"""
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
 
-from group_hygiene import checks, reasons
-from group_hygiene.kafka import cluster as kafka_cluster
+from group_hygiene import reasons
+from group_hygiene.entries import Backup, Change, Intent, Key, Removal, SavedOffset, What, in_parts, removals
+from group_hygiene.entries import Outcome as OutcomeEntry
 from group_hygiene.kafka import groups as kafka_groups
-from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.model import (
-    Cluster,
-    Description,
-    Fault,
-    Group,
-    GroupState,
-    Keep,
-    Offsets,
-    Outcome,
-    OutcomeKind,
-    Partition,
-    fingerprint,
-)
+from group_hygiene.model import Description, Fault, Group, GroupState, GroupType, Keep, Outcome, OutcomeKind
 from group_hygiene.plan import Plan
 from group_hygiene.policy import Policy
-from group_hygiene.reconcile.context import Context, Observation, read_lag, read_protections, readable
+from group_hygiene.reconcile.context import BATCH, Context, Observation
+from group_hygiene.reconcile.rereading import FRESH_S, Ready, Reread, leaders_moved, read_again
 
-backup_log = logging.getLogger("group_hygiene.backup")
-
-_DELETE_BATCH = 20
-# State and offsets may be this old when DeleteGroups is sent. Any older, and they say too little.
-_FRESH_S = 2.0
+# An intent is good for this long at most; a successor waits that long before it does anything.
+INTENT_S = 10.0
+# What an admin request needs to reach the broker: nothing is sent when less is left.
+MARGIN_S = 1.0
+_WHAT = {OutcomeKind.DELETED: What.DELETED, OutcomeKind.KEPT: What.KEPT, OutcomeKind.FAILED: What.FAILED}
 _UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
 
 
-def apply(
-    context: Context, plan: Plan, observation: Observation, still_wanted: Callable[[], Keep | None]
-) -> list[Outcome]:
+class Guard(Protocol):
+    """Asked right before each change of Kafka."""
+
+    def refusal(self) -> Keep | None:
+        """Why the run must end here: the policy or connection was edited, or the operator stops. None = go on."""
+
+    def seconds_left(self) -> float:
+        """For how long this process surely is the only one that acts; 0 = not any more."""
+
+
+def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) -> list[Outcome]:
     """Delete `plan.actions`, a few at a time, each re-read right before; one outcome per group.
 
-    `still_wanted` is asked before each batch whether the policy still says so (uid and generation) and whether we may
-    go on; its Keep ends the run. What changed since the scan is kept with the reason; the broker has the last word.
+    `guard` is asked before each batch, and its Keep ends the run. What changed since the scan is kept with the reason;
+    the broker has the last word. Raises LedgerFenced when another process took over.
     """
     outcomes: list[Outcome] = []
     actions = list(plan.actions)
     while actions:
-        stop = still_wanted()
+        stop = guard.refusal() or context.journal.read_on(context.deadline())
         if stop is not None:
             outcomes += [Outcome(name, OutcomeKind.KEPT, stop.reason, stop.message) for name in actions]
             break
-        batch, actions = actions[:_DELETE_BATCH], actions[_DELETE_BATCH:]
-        outcomes += _delete_batch(context, plan, observation, batch)
+        size = context.memory.batch
+        batch, actions = actions[:size], actions[size:]
+        outcomes += _delete_batch(context, plan, observation, batch, guard)
+        if any(outcome.reason == reasons.INTERRUPTED for outcome in outcomes):
+            # Some broker hangs, or the ledger is out of reach: what else is due would wait for as long.
+            why = Keep(reasons.INTERRUPTED, "not tried: an earlier deletion of this run came to no end")
+            return outcomes + [_kept(name, why) for name in actions]
     return outcomes
 
 
-def _delete_batch(context: Context, plan: Plan, observation: Observation, batch: Sequence[str]) -> list[Outcome]:
+def _delete_batch(
+    context: Context, plan: Plan, observation: Observation, batch: Sequence[str], guard: Guard
+) -> list[Outcome]:
     deadline = context.deadline()
-    moved = _leaders_moved(context, observation.snapshot.cluster, deadline)
+    moved = leaders_moved(context, observation.snapshot.cluster, deadline)
     if moved is not None:
         return [_kept(name, moved) for name in batch]
+    # What is read must still hold when it is deleted, however few requests a second the connection allows.
+    with context.client.burst():
+        return _delete_unpaced(context, plan, observation, batch, guard)
+
+
+def _delete_unpaced(
+    context: Context, plan: Plan, observation: Observation, batch: Sequence[str], guard: Guard
+) -> list[Outcome]:
+    deadline = context.deadline()
+    read = read_again(context, plan, observation.snapshot.cluster, batch, deadline)
+    outcomes = [_kept(name, keep) for name, keep in read.kept.items()]
+    _adjust_batch(context, len(batch), read.late)
+    if not read.ready:
+        return outcomes
+    left = guard.seconds_left() - MARGIN_S
+    if left <= 0:
+        return outcomes + [_kept(name, _not_leader()) for name in read.ready]
+    return outcomes + _delete_ready(context, plan, observation.snapshot.cluster.id, read, min(INTENT_S, left), guard)
+
+
+def _delete_ready(
+    context: Context, plan: Plan, cluster_id: str, read: Reread, seconds: float, guard: Guard
+) -> list[Outcome]:
+    """Save, delete and record the groups of one batch, which were read again just now, within `seconds`."""
+    clock, journal = context.clock, context.journal
+    now = clock.now()
+    saved = {name: _backup(plan.policy, cluster_id, ready, now) for name, ready in read.ready.items()}
+    intents = {name: _intent(context, plan.policy, parts[0], now, seconds) for name, parts in saved.items()}
+    unwritten = journal.record(
+        [*(part for parts in saved.values() for part in parts), *intents.values()], Deadline(seconds)
+    )
+    if unwritten is not None:
+        return [_kept(name, unwritten) for name in saved]
+    stops = _last_words(context, read, saved, guard)
+    send = {name: read.ready[name].coordinator for name in saved if name not in stops}
+    results: Mapping[str, Fault | None] = {}
+    if send:
+        # Sent now or not at all: connections to the coordinators stand, as they answered a moment ago.
+        left = Deadline(max(0.1, FRESH_S - (clock.monotonic() - read.started)))
+        results = kafka_groups.delete_groups(context.client, send, left)
+    unanswered = {
+        name: read.ready[name].group.type
+        for name, result in results.items()
+        if isinstance(result, Fault) and result.code in _UNANSWERED
+    }
+    gone = are_gone(context, unanswered, Deadline(seconds))
     outcomes: list[Outcome] = []
-    ready: dict[str, int | None] = {}
-    for name, answer in _read_again(context, plan, batch, deadline).items():
-        if isinstance(answer, Keep):
-            outcomes.append(_kept(name, answer))
+    changes: list[Change] = []
+    for name, intent in intents.items():
+        if name in unanswered and not gone[name]:
+            # It may still be carried out: the intent stays open, and is settled by a later run.
+            outcomes.append(
+                _kept(name, Keep(reasons.INTERRUPTED, "no answer: a later run finds out what became of it"))
+            )
             continue
-        _log_backup(plan.policy, name, answer)
-        ready[name] = None
-    results = kafka_groups.delete_groups(context.client, ready, deadline) if ready else {}
-    for name, result in results.items():
-        unanswered = isinstance(result, Fault) and result.code in _UNANSWERED
-        done = unanswered and _is_gone(context, plan.verdicts[name].group)
-        outcomes.append(_deleted(name, None if done else result))
+        if name in stops:
+            outcome = _kept(name, stops[name])
+        else:
+            outcome = _deleted(name, None if name in unanswered else results.get(name))
+        outcomes.append(outcome)
+        changes += conclusion(intent, outcome, [part.key for part in saved[name]], clock.now())
+    if journal.record(changes) is not None:
+        # No loss: the intents are there. The run that settles them counts them, and no other one does.
+        done = {outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED}
+        context.memory.unrecorded |= {intents[name].id: plan.policy.uid for name in done}
+        why = Keep(reasons.INTERRUPTED, "deleted, but that could not be written: a later run does")
+        outcomes = [_kept(each.group, why) if each.group in done else each for each in outcomes]
     return outcomes
 
 
-def _leaders_moved(context: Context, before: Cluster, deadline: Deadline) -> Keep | None:
-    """Coordinators that moved since the scan may know less, or other things, than those that were asked."""
-    now = kafka_cluster.read_cluster(context.client, deadline)
-    if isinstance(now, Fault):
-        return Keep(reasons.SNAPSHOT_INCOMPLETE, f"the cluster could not be read again before the deletion: {now}")
-    if (now.id, now.leaders) != (before.id, before.leaders):
-        return Keep(reasons.SNAPSHOT_INCOMPLETE, f"leaders of {kafka_cluster.OFFSETS_TOPIC} changed since the scan")
-    return None
+def _adjust_batch(context: Context, size: int, late: bool) -> None:
+    """Fewer groups at a time where brokers are slow, or groups large, until a batch is in time; then more again."""
+    memory = context.memory
+    memory.batch = max(1, size // 2) if late else min(BATCH, max(memory.batch, 2 * size))
 
 
-def _read_again(context: Context, plan: Plan, batch: Sequence[str], deadline: Deadline) -> dict[str, Offsets | Keep]:
-    """For each group what it has committed now, if it is as the scan saw it and still matches; else why it stays.
+def _last_words(context: Context, read: Reread, names: Iterable[str], guard: Guard) -> dict[str, Keep]:
+    """Which groups stay, now that their intents are written, and why.
 
-    What may take long comes first and what must be fresh comes last: state and offsets, right before the deletion.
+    Whoever asks to keep a group writes that, and then looks for an intent; we wrote the intent, and now look for
+    requests. So one of the two sees the other.
     """
-    client, groups = context.client, {name: plan.verdicts[name].group for name in batch}
-    seen = {name: readable(plan.verdicts[name].evidence.offsets) for name in batch}
-    topics = kafka_cluster.read_topics(client, deadline)
-    protections = read_protections(context, topics)
-    missing = _missing_topics(context, plan.policy, seen, deadline)
-    lag = read_lag(client, seen, Deadline(deadline.left / 2))
-    pending = _pending(context, dict.fromkeys(batch), topics, deadline)
-    started = context.clock.monotonic()
-    described = kafka_groups.describe_groups(client, [replace(g, coordinator=-1) for g in groups.values()], deadline)
-    committed = kafka_offsets.committed_offsets(client, dict.fromkeys(batch), deadline, require_stable=True)
-    late = context.clock.monotonic() - started > _FRESH_S
-    results: dict[str, Offsets | Keep] = {}
-    for name, group in groups.items():
-        offsets = committed[name]
-        keep = _no_longer_empty(group, described[name]) or pending.get(name)
-        if keep is not None:
-            results[name] = keep
-        elif isinstance(offsets, Fault):
-            results[name] = _unreadable(offsets)
-        elif fingerprint(group, offsets) != fingerprint(group, seen[name]):
-            results[name] = Keep(reasons.CHANGED, "its committed offsets changed since the scan")
-        elif late:
-            results[name] = Keep(reasons.OFFSETS_UNKNOWN, f"reading it again took more than {_FRESH_S:.0f} s")
-        else:
-            evidence = replace(
-                plan.verdicts[name].evidence,
-                offsets=offsets,
-                lag=lag[name],
-                missing_topics=missing.get(name),
-                protections=protections,
-            )
-            judged = checks.judge(plan.policy, group, evidence, context.clock.now()).keep
-            results[name] = offsets if judged is None else judged
-    return results
+    clock, journal = context.clock, context.journal
+    problem = journal.read_on(Deadline(FRESH_S))
+    if problem is None and clock.monotonic() - read.started > FRESH_S:
+        problem = Keep(reasons.OFFSETS_UNKNOWN, f"reading and saving it took more than {FRESH_S:.0f} s")
+        _adjust_batch(context, len(read.ready) + len(read.kept), late=True)
+    if problem is None and guard.seconds_left() < MARGIN_S:
+        problem = _not_leader()
+    if problem is not None:
+        return dict.fromkeys(names, problem)
+    # The plan and its dates are as good as the clock, which may have been set since the scan.
+    problem = journal.skew(clock.now())
+    if problem is not None:
+        return dict.fromkeys(names, problem)
+    now, keeps = clock.now(), journal.contents.keeps
+    return {
+        name: Keep(reasons.KEPT_ON_REQUEST, f"{keeps[name].by} asked to keep it just now")
+        for name in names
+        if name in keeps and keeps[name].until > now
+    }
 
 
-def _missing_topics(
-    context: Context, policy: Policy, seen: Mapping[str, Offsets], deadline: Deadline
-) -> dict[str, frozenset[str] | Fault]:
-    """Whether the topics are still gone, where the policy asks: one may have been made again since the scan."""
-    if policy.when.topics is None:
-        return {}
-    topics = {name: {partition.topic for partition in offsets} for name, offsets in seen.items()}
-    missing = kafka_cluster.missing_topics(context.client, set().union(*topics.values()), deadline)
-    return {name: missing if isinstance(missing, Fault) else missing & topics[name] for name in seen}
+def conclusion(intent: Intent, outcome: Outcome, backup: Iterable[Key], now: datetime) -> list[Change]:
+    """What ends an intent in the ledger: the outcome; and of a deleted group the mark, of another one the backup."""
+    deleted = outcome.kind is OutcomeKind.DELETED
+    entry = OutcomeEntry(
+        group=intent.group,
+        id=intent.id,
+        at=now,
+        what=_WHAT[outcome.kind],
+        reason=outcome.reason,
+        message=outcome.message,
+        policy=intent.policy,
+        policy_uid=intent.policy_uid,
+        generation=intent.generation,
+        expires=intent.expires,
+        marked_since=intent.marked_since,
+        type=intent.type if outcome.reason == reasons.INTERRUPTED else "",
+        writer=intent.writer if outcome.reason == reasons.INTERRUPTED else "",
+    )
+    uid, name = intent.policy_uid, intent.group
+    ended: list[Key] = [("mark", uid, name), ("seen", uid, name)] if deleted else list(backup)
+    return [entry, Removal(intent.key), *removals(ended)]
 
 
-def _no_longer_empty(group: Group, described: Description | Fault) -> Keep | None:
-    if isinstance(described, Fault):
-        if described.code == "GROUP_ID_NOT_FOUND":
-            return Keep(reasons.GONE, "it is gone already")
-        return _unreadable(described)
-    now = described.group
-    if now.state is GroupState.DEAD:
-        return Keep(reasons.GONE, "it is gone already")
-    if now.state is not GroupState.EMPTY:
-        return Keep(reasons.BECAME_ACTIVE, f"its state is {now.state} now")
-    if now.protocol_type != group.protocol_type:
-        return Keep(reasons.CHANGED, "its protocol type changed since the scan")
-    return None
+def _backup(policy: Policy, cluster_id: str, ready: Ready, now: datetime) -> list[Backup]:
+    """The records that save one group."""
+    rows: dict[str, list[SavedOffset]] = {}
+    for partition, offset in sorted(ready.offsets.items()):
+        behind = ready.lag.get(partition)
+        lag = behind if isinstance(behind, int) else None
+        rows.setdefault(partition.topic, []).append(SavedOffset(partition.partition, *offset, lag))
+    return in_parts(
+        Backup(
+            group=ready.group.id,
+            id=new_id(now),
+            part=0,
+            parts=1,
+            type=str(ready.group.type),
+            protocol_type=ready.group.protocol_type,
+            cluster=cluster_id,
+            policy=policy.key,
+            policy_uid=policy.uid,
+            generation=policy.generation,
+            at=now,
+            expires=now + policy.backup_retention,
+            evidence=ready.why,
+            offsets=rows,
+            topic_ids=dict(ready.topic_ids),
+        )
+    )
 
 
-def _pending(
-    context: Context, groups: Mapping[str, int | None], topics: Mapping[str, int] | Fault, deadline: Deadline
-) -> dict[str, Keep]:
-    """Groups with a transactional commit that is not decided: DeleteGroups would succeed and lose it (KIP-447).
-
-    A fetch of "all partitions" leaves out a partition that has nothing but a pending commit, so each is asked by name.
-    """
-    if isinstance(topics, Fault):
-        return dict.fromkeys(groups, Keep(reasons.OFFSETS_UNKNOWN, f"topics could not be read: {topics}"))
-    every = [Partition(topic, index) for topic, count in topics.items() for index in range(count)]
-    answers = kafka_offsets.committed_offsets(context.client, groups, deadline, every, require_stable=True)
-    return {name: _unreadable(answer) for name, answer in answers.items() if isinstance(answer, Fault)}
-
-
-def _unreadable(fault: Fault) -> Keep:
-    if fault.code == "UNSTABLE_OFFSET_COMMIT":
-        return Keep(reasons.PENDING_TRANSACTION, f"a transaction that commits for it is open: {fault.message}")
-    if fault.code.endswith("AUTHORIZATION_FAILED"):
-        return Keep(reasons.DENIED, str(fault))
-    return Keep(reasons.OFFSETS_UNKNOWN, str(fault))
+def _intent(context: Context, policy: Policy, backup: Backup, now: datetime, seconds: float) -> Intent:
+    mark = context.journal.contents.marks.get(policy.uid, {}).get(backup.group)
+    return Intent(
+        group=backup.group,
+        id=backup.id,
+        type=backup.type,
+        policy=policy.key,
+        policy_uid=policy.uid,
+        generation=policy.generation,
+        at=now,
+        deadline=now + timedelta(seconds=seconds),
+        expires=backup.expires,
+        marked_since=mark.since if mark else None,
+        writer=context.journal.writer,
+    )
 
 
-def _log_backup(policy: Policy, name: str, offsets: Offsets) -> None:
-    """The committed offsets, one JSON line per group, before it is deleted: what a restore needs to know."""
-    rows = [[p.topic, p.partition, o.offset, o.leader_epoch, o.metadata] for p, o in sorted(offsets.items())]
-    backup_log.info("%s", json.dumps({"policy": policy.key, "group": name, "offsets": rows}, ensure_ascii=True))
+def new_id(now: datetime) -> str:
+    """An id that sorts by time."""
+    return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 
-def _is_gone(context: Context, group: Group) -> bool:
-    """After a delete request without an answer: whether it was carried out."""
-    anywhere = replace(group, coordinator=-1)
-    described = kafka_groups.describe_groups(context.client, [anywhere], context.deadline())[group.id]
-    if isinstance(described, Fault):
-        return described.code == "GROUP_ID_NOT_FOUND"
-    return described.group.state is GroupState.DEAD
+def _not_leader() -> Keep:
+    return Keep(reasons.NOT_LEADER, "this process does not lead any more, or not for long enough")
+
+
+def are_gone(context: Context, groups: Mapping[str, GroupType], deadline: Deadline) -> dict[str, bool | None]:
+    """Whether each group is there no more; None = nobody can say now."""
+    asked = [Group(name, kind, "", GroupState.UNKNOWN, -1) for name, kind in groups.items()]
+    described = kafka_groups.describe_groups(context.client, asked, deadline)
+
+    def gone(answer: Description | Fault) -> bool | None:
+        if isinstance(answer, Fault):
+            return True if answer.code == "GROUP_ID_NOT_FOUND" else None
+        return answer.group.state is GroupState.DEAD
+
+    return {name: gone(described[name]) for name in groups}
 
 
 def _kept(name: str, keep: Keep) -> Outcome:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
-from group_hygiene import checks, reasons
+from group_hygiene import checks, reasons, watching
+from group_hygiene.entries import Change, Covered, Removal, Seen, Watch
 from group_hygiene.errors import Unreachable
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import (
+    Activity,
     Cluster,
+    Coverage,
     Evidence,
     Fault,
     Group,
     GroupState,
     GroupType,
     Keep,
+    Listing,
     Offsets,
     Partition,
     Protections,
@@ -28,29 +33,36 @@ from group_hygiene.model import (
 )
 from group_hygiene.plan import Conditions
 from group_hygiene.policy import Action, Policy
+from group_hygiene.reconcile import evidence as tables
 from group_hygiene.reconcile.context import (
     Context,
-    Memory,
     Observation,
-    memory_key,
+    evidence_of,
     read_lag,
+    read_missing_topics,
     read_protections,
     readable,
 )
 
-NO_BACKUP_MESSAGE = (
-    "there is no place for backups yet: nothing is deleted unless the operator runs with --allow-delete-without-backup"
-)
+_WRITE_S = 2.0
+# Faults of a broker, as opposed to those of one group.
+_LOST = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "BROKER_NOT_AVAILABLE", "NO_ANSWER"})
 
 
 @dataclass
 class _Facts:
-    """What was read of the groups so far, shared by all policies."""
+    """What was read of the groups so far, shared by all policies. covered: what to remember of the tables."""
 
+    cluster: Cluster
+    activity: dict[str, Activity | Fault] = field(default_factory=dict)
+    coverage: Coverage | None = None
+    covered: Covered | None = None
     offsets: dict[str, Offsets | Fault] = field(default_factory=dict)
     missing_topics: dict[str, frozenset[str] | Fault] = field(default_factory=dict)
     lag: dict[str, Mapping[Partition, int | Fault]] = field(default_factory=dict)
     protections: Protections = field(default_factory=Protections)
+    watches: dict[str, Watch] = field(default_factory=dict)
+    seen: list[Seen] = field(default_factory=list)
 
 
 def observe(context: Context, policies: Sequence[Policy], full: bool = False) -> Observation:
@@ -71,14 +83,19 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     # A broker that does not answer must not take the time that the groups of the others need.
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
     selected = {policy.key: policy.match.select(listing.groups) for policy in policies}
-    facts = _Facts()
+    facts = _Facts(cluster)
+    _ask_retention(context, policies, cluster, full)
+    _begin_looks(context, policies, facts)
     if any(selected.values()):
-        facts.protections = read_protections(context, kafka_cluster.read_topics(client, deadline))
+        facts.protections = read_protections(context, kafka_cluster.read_topics(client, deadline), deadline)
     verdicts = _judge_all(context, policies, selected, facts, deadline)
-    incomplete = _incomplete(cluster, listing.faults, kafka_cluster.read_cluster(client, deadline))
-    snapshot = Snapshot(cluster, listing.groups, listing.faults, incomplete, listing.notes, clock.now())
-    for policy in policies:
-        _forget_used(memory, policy, snapshot)
+    if facts.coverage is None and (any(policy.when.asks_evidence for policy in policies) or (full and context.tables)):
+        # Nothing hung on the tables this time; whether they are in order is told all the same.
+        _read_activity(context, {}, facts, deadline)
+    incomplete = _incomplete(cluster, listing, kafka_cluster.read_cluster(client, deadline), facts.offsets)
+    notes = (*listing.notes, *_undescribed(listing.group_faults))
+    snapshot = Snapshot(cluster, listing.groups, listing.faults, incomplete, notes, clock.now(), facts.coverage)
+    stamp = _end_looks(context, policies, selected, snapshot, facts, deadline)
     unfiltered = listing.groups if not states and not types else None
     deleting = any(
         verdict.matches
@@ -86,11 +103,17 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
         if policy.action is Action.DELETE
         for verdict in verdicts[policy.key].values()
     )
-    conditions = Conditions(limits=context.connection.limits)
     if policies:
         memory.due_before = deleting
+    refusals = _refusals(context, snapshot, stamp)
     if deleting:
-        conditions, unfiltered = _conditions(context, snapshot, unfiltered, deadline)
+        refusals += _hidden(context, snapshot.cluster, deadline)
+        if unfiltered is None:
+            every = kafka_groups.list_groups(client, cluster, deadline)
+            unfiltered = None if every.faults else every.groups
+    total = None if unfiltered is None else len(unfiltered)
+    limits = context.connection.limits
+    conditions = Conditions(limits, total, tuple(refusals), snapshot.complete, limits.max_per_run if limits else None)
     return Observation(snapshot, verdicts, conditions, facts.protections, unfiltered)
 
 
@@ -104,14 +127,26 @@ def _filters(policies: Sequence[Policy]) -> tuple[frozenset[GroupState], frozens
     return frozenset() if every_state else states, types if nameable else frozenset()
 
 
-def _incomplete(cluster: Cluster, faults: Mapping[int, Fault], after: Cluster | Fault) -> tuple[str, ...]:
-    """Why groups may be missing from the lists: a moved or lost coordinator takes its groups along, silently."""
-    problems = [*cluster.problems, *(f"broker {broker}: {fault}" for broker, fault in sorted(faults.items()))]
-    if isinstance(after, Fault):
-        problems.append(f"the cluster could not be read again after the scan: {after}")
-    elif after.leaders != cluster.leaders:
-        problems.append(f"leaders of {kafka_cluster.OFFSETS_TOPIC} changed during the scan")
+def _incomplete(
+    cluster: Cluster, listing: Listing, after: Cluster | Fault, offsets: Mapping[str, Offsets | Fault]
+) -> tuple[str, ...]:
+    """Why groups or offsets may be missing; empty = nothing is."""
+    moved = f"leaders of {kafka_cluster.OFFSETS_TOPIC} changed during the scan"
+    problems = kafka_groups.left_out(cluster, listing, after, moved)
+    if listing.groups and not cluster.leaders:
+        problems.append(f"there are groups, but the broker that was asked knows no topic {kafka_cluster.OFFSETS_TOPIC}")
+    lost = [fault for fault in offsets.values() if isinstance(fault, Fault) and fault.code in _LOST]
+    if lost:
+        problems.append(f"a broker was lost while offsets were read, of {len(lost)} groups: {lost[0]}")
     return tuple(dict.fromkeys(problems))
+
+
+def _undescribed(faults: Mapping[str, Fault]) -> tuple[str, ...]:
+    """Groups that are there, in a state that could not be read: no policy that deletes selects them."""
+    if not faults:
+        return ()
+    name, fault = min(faults.items())
+    return (f"the states of {len(faults)} groups are not known, so none of them is deleted: {name}: {fault}",)
 
 
 def _judge_all(
@@ -146,14 +181,32 @@ def _judge_all(
 
 
 def _evidence(context: Context, policy: Policy, group: Group, facts: _Facts) -> Evidence:
-    return Evidence(
+    return replace(
+        evidence_of(context, policy, group),
         protections=facts.protections,
-        protected_by=context.connection.protect.matching(group.id),
-        unchanged=context.memory.unchanged.get(memory_key(policy), {}).get(group.id),
+        activity=facts.activity.get(group.id),
         offsets=facts.offsets.get(group.id),
         missing_topics=facts.missing_topics.get(group.id),
         lag=facts.lag.get(group.id),
     )
+
+
+def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluster, full: bool) -> None:
+    """How long brokers keep offsets: asked once, and again at each full look."""
+    asks = any(policy.when.asks_evidence or policy.when.unchanged_for is not None for policy in policies)
+    if full or (asks and not context.memory.retention_asked):
+        minutes = kafka_cluster.offsets_retention_minutes(context.client, cluster, context.deadline())
+        context.memory.retention = None if minutes is None else timedelta(minutes=minutes)
+        context.memory.retention_asked = True
+
+
+def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
+    look = tables.look(context, facts.cluster, groups, deadline)
+    facts.activity.update(look.groups)
+    facts.coverage = look.coverage
+    if look.mark is not None:
+        facts.covered = look.mark
+        context.journal.contents.apply([look.mark])
 
 
 def _read_offsets(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
@@ -163,9 +216,7 @@ def _read_offsets(context: Context, groups: Mapping[str, Group], facts: _Facts, 
 
 def _read_missing_topics(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
     topics = {name: {partition.topic for partition in readable(facts.offsets.get(name))} for name in groups}
-    missing = kafka_cluster.missing_topics(context.client, set().union(*topics.values()), deadline)
-    for name in groups:
-        facts.missing_topics[name] = missing if isinstance(missing, Fault) else missing & topics[name]
+    facts.missing_topics.update(read_missing_topics(context.client, topics, deadline))
 
 
 def _read_lags(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
@@ -174,64 +225,105 @@ def _read_lags(context: Context, groups: Mapping[str, Group], facts: _Facts, dea
 
 
 _READERS: Mapping[str, Callable[[Context, Mapping[str, Group], _Facts, Deadline], None]] = {
+    reasons.EVIDENCE_NOT_READ: _read_activity,
     reasons.OFFSETS_NOT_READ: _read_offsets,
     reasons.TOPICS_NOT_READ: _read_missing_topics,
     reasons.LAG_NOT_READ: _read_lags,
 }
 
 
+def _begin_looks(context: Context, policies: Sequence[Policy], facts: _Facts) -> None:
+    """A further look of each policy that asks how long groups are unchanged."""
+    memory, clock = context.memory, context.clock
+    for policy in policies:
+        if policy.when.unchanged_for is not None:
+            looks = memory.looks.setdefault(policy.uid, watching.Looks())
+            before = context.journal.contents.watches.get(policy.uid)
+            facts.watches[policy.uid] = watching.look(before, policy, clock.now(), clock.monotonic(), looks)
+
+
 def _look_again(
     context: Context, policies: Sequence[Policy], selected: Mapping[str, list[Group]], facts: _Facts
 ) -> None:
-    """Note, for each policy that asks, which groups are Empty with the same committed offsets as at its last scan."""
-    now, monotonic = context.clock.now(), context.clock.monotonic()
+    """Note, for each policy that asks, which groups are Empty with the same committed offsets as at its last look.
+
+    Only in memory until the look is over.
+    """
+    now, contents = context.clock.now(), context.journal.contents
     for policy in policies:
-        if policy.when.unchanged_for is None:
+        watch = facts.watches.get(policy.uid)
+        if watch is None:
             continue
-        seen = context.memory.unchanged.setdefault(memory_key(policy), {})
+        contents.apply([watch])
+        known, looks = contents.seen.get(policy.uid, {}), context.memory.looks[policy.uid]
         for group in selected[policy.key]:
             offsets = facts.offsets.get(group.id)
-            if group.state is not GroupState.EMPTY:
-                seen.pop(group.id, None)
-            elif offsets is not None and not isinstance(offsets, Fault):
+            if group.state is GroupState.EMPTY and offsets is not None and not isinstance(offsets, Fault):
                 print_ = fingerprint(group, offsets)
-                seen[group.id] = context.memory.look(policy, seen.get(group.id), print_, now, monotonic)
+                seen = watching.seen_again(known.get(group.id), watch, looks, group.id, print_, now)
+                if seen is not None:
+                    facts.seen.append(seen)
+                    contents.apply([seen])
 
 
-def _forget_used(memory: Memory, policy: Policy, snapshot: Snapshot) -> None:
-    """Drop groups that this scan did not list as Empty: `unchanged` means Empty at every scan.
+def _end_looks(
+    context: Context,
+    policies: Sequence[Policy],
+    selected: Mapping[str, list[Group]],
+    snapshot: Snapshot,
+    facts: _Facts,
+    deadline: Deadline,
+) -> datetime | None:
+    """Write what the looks of this scan found; the broker's time of that, None where nothing is written.
 
-    `_look_again` never sees them: a Delete policy selects Empty groups only. A group that an incomplete list leaves out
-    may still be unused: it only starts anew.
+    A Seen means Empty at every look: one of a group that is listed in another state ends here, and so does that of a
+    group which a complete list leaves out.
     """
-    seen = memory.unchanged.get(memory_key(policy), {})
-    for name in list(seen):
-        group = snapshot.groups.get(name)
-        if group is None or group.state is not GroupState.EMPTY:
-            del seen[name]
+    changes: list[Change] = [] if facts.covered is None else [facts.covered]
+    for policy in policies:
+        watch = facts.watches.get(policy.uid)
+        if watch is None:
+            continue
+        unread = {
+            group.id
+            for group in selected[policy.key]
+            if group.state is GroupState.EMPTY and isinstance(facts.offsets.get(group.id), Fault)
+        }
+        seen = context.journal.contents.seen.get(policy.uid, {})
+        if not snapshot.complete:
+            unread |= {name for name in seen if name not in snapshot.groups}
+        watch, ended = watching.finish(watch, context.memory.looks[policy.uid], seen, unread)
+        changes += [watch, *(Removal(("seen", policy.uid, name)) for name in ended)]
+    # A ledger whose broker hangs must not hold up the scan by more than this.
+    return context.journal.note([*facts.seen, *changes], Deadline(max(_WRITE_S, deadline.left)))
 
 
-def _conditions(
-    context: Context, snapshot: Snapshot, unfiltered: Mapping[str, Group] | None, deadline: Deadline
-) -> tuple[Conditions, Mapping[str, Group] | None]:
-    """What must hold for any deletion in this run; asked only when something matches."""
+def _refusals(context: Context, snapshot: Snapshot, stamp: datetime | None) -> list[Keep]:
+    """What forbids any deletion in this run, as far as it is known without asking more."""
     refusals: list[Keep] = []
     known, found = context.memory.cluster_id, snapshot.cluster.id
     if known != found:
         refusals.append(Keep(reasons.CLUSTER_CHANGED, f"the address led to cluster {known}, and now leads to {found}"))
-    if not context.may_delete:
-        refusals.append(Keep(reasons.NO_BACKUP, NO_BACKUP_MESSAGE))
+    if context.journal.problem is not None:
+        refusals.append(context.journal.problem)
+    # A run that has nothing to write, as no policy looks, is told of no time, and deletes nothing.
+    contents = context.journal.contents
+    if stamp is not None or (context.journal.writable and (contents.watches or contents.covered)):
+        skew = context.journal.skew(context.clock.now())
+        if skew is not None:
+            refusals.append(skew)
     if not snapshot.complete:
         refusals.append(Keep(reasons.SNAPSHOT_INCOMPLETE, "; ".join(snapshot.incomplete[:3])))
-    hidden = kafka_cluster.hidden_topics(context.client, snapshot.cluster, deadline)
+    return refusals
+
+
+def _hidden(context: Context, cluster: Cluster, deadline: Deadline) -> list[Keep]:
+    """Topics that we may not see have offsets that no backup would hold. Asked only when something matches."""
+    hidden = kafka_cluster.hidden_topics(context.client, cluster, deadline)
     if isinstance(hidden, Fault):
-        refusals.append(Keep(reasons.TOPICS_HIDDEN, f"whether topics are hidden from us could not be read: {hidden}"))
-    elif hidden:
-        shown = ", ".join(hidden[:3]) + (", ..." if len(hidden) > 3 else "")
-        message = f"DESCRIBE is denied on {len(hidden)} topics ({shown}), so committed offsets may be hidden"
-        refusals.append(Keep(reasons.TOPICS_HIDDEN, message))
-    if unfiltered is None:
-        listing = kafka_groups.list_groups(context.client, snapshot.cluster, deadline)
-        unfiltered = None if listing.faults else listing.groups
-    total = None if unfiltered is None else len(unfiltered)
-    return Conditions(context.connection.limits, total, tuple(refusals)), unfiltered
+        return [Keep(reasons.TOPICS_HIDDEN, f"whether topics are hidden from us could not be read: {hidden}")]
+    if not hidden:
+        return []
+    shown = ", ".join(hidden[:3]) + (", ..." if len(hidden) > 3 else "")
+    message = f"DESCRIBE is denied on {len(hidden)} topics ({shown}), so committed offsets may be hidden"
+    return [Keep(reasons.TOPICS_HIDDEN, message)]

@@ -1,0 +1,157 @@
+"""`python -m faults`: all scenarios, and what came of them. Exit code 0 = all passed."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import click
+
+from faults.auditor import Audit
+from faults.errors import FaultsError
+from faults.guards import GUARDS, Guard
+from faults.scenarios import SCENARIOS, Scenario
+from faults.stage import DOORS, Brokers, Stage
+from faults.steps import loop, points
+from sandbox.errors import SandboxError
+from sandbox.kafka import KafkaCluster, Security
+
+KILLS, FREEZES = 225, 45
+_PRINTING = threading.Lock()
+_STARTED = time.monotonic()
+
+
+@dataclass
+class Result:
+    """What came of one line of the report."""
+
+    name: str
+    tried: int = 0
+    audit: Audit = field(default_factory=Audit)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures and not self.audit.problems
+
+
+def main() -> int:
+    options = _options()
+    everything = not options.only and not options.without
+    only = set(options.only or (_names() if everything else ()))
+    without = set(options.without or ([guard.name for guard in GUARDS] if everything else ()))
+    results = []
+    with KafkaCluster(security=Security(doors=DOORS)) as kafka:
+        for what, count in (("kill", options.kills), ("freeze", options.freezes)):
+            if what in only:
+                results.append(_loop(kafka, what, count, options.jobs))
+        shared = Brokers(kafka)
+        results += _scenarios(shared, [each for each in SCENARIOS if each.name in only], options.jobs)
+        guards = _guards(shared, [guard for guard in GUARDS if guard.name in without], options.jobs)
+    return _report(results, guards)
+
+
+def _names() -> list[str]:
+    return ["kill", "freeze", *(scenario.name for scenario in SCENARIOS)]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
+    parser.add_argument("--kills", type=int, default=KILLS, help="over all steps of a deletion (%(default)s)")
+    parser.add_argument("--freezes", type=int, default=FREEZES, help="the same, frozen and continued (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=5, help=f"worlds at a time, at most {DOORS} (%(default)s)")
+    parser.add_argument("--only", nargs="+", choices=_names(), metavar="SCENARIO", help=", ".join(_names()))
+    parser.add_argument("--without", nargs="+", choices=[guard.name for guard in GUARDS], help="take out a guard")
+    return parser.parse_args()
+
+
+def say(text: str) -> None:
+    with _PRINTING:
+        click.echo(f"{time.monotonic() - _STARTED:6.0f} s  {text}")
+
+
+def _loop(kafka: KafkaCluster, what: str, count: int, jobs: int) -> Result:
+    tally = loop(kafka, jobs, list(points(what, count)), say)
+    if tally.tried < count:
+        tally.failed(f"only {tally.tried} of {count} were tried")
+    return Result(f"{what} at each step of a deletion", tally.tried, tally.audit, tally.failures)
+
+
+def _scenarios(shared: Brokers, scenarios: Iterable[Scenario], jobs: int) -> list[Result]:
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(lambda scenario: _one(shared, scenario), scenarios))
+
+
+def _one(shared: Brokers, scenario: Scenario, without: str = "") -> Result:
+    stage = Stage(f"without-{without}".replace("+", "-") if without else scenario.name, shared, say, without)
+    result = Result(scenario.name)
+    started = time.monotonic()
+    if not without:
+        say(f"{scenario.name}: {scenario.sentence}")
+    try:
+        scenario.run(stage)
+    except (FaultsError, SandboxError) as error:
+        result.failures.append(str(error))
+    except Exception:
+        # A mistake in a scenario must not end the others.
+        result.failures.append(traceback.format_exc())
+    result.tried, result.audit = stage.tried, stage.audit
+    if not without:
+        say(f"{scenario.name}: {'passed' if result.passed else 'FAILED'} after {time.monotonic() - started:.0f} s")
+        for problem in _problems(result):
+            say(f"  {problem}")
+    return result
+
+
+def _guards(shared: Brokers, guards: Iterable[Guard], jobs: int) -> list[Result]:
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(lambda guard: _guard(shared, guard), guards))
+
+
+def _guard(shared: Brokers, guard: Guard) -> Result:
+    """The guard's scenario without the guard: it must go wrong, and the auditor must see it."""
+    found = _one(shared, Scenario(guard.scenario), guard.name)
+    count = guard.count(found.audit)
+    result = Result(f"without {guard.name}: {guard.figure} {count}", found.tried)
+    if not count:
+        result.failures = [f"{guard.figure}: 0, as with the guard", *_problems(found)]
+    say(f"{result.name}{'' if count else ', which must not be 0'}")
+    return result
+
+
+def _problems(result: Result) -> Iterator[str]:
+    yield from result.failures
+    yield from result.audit.problems
+
+
+def _report(results: list[Result], guards: list[Result]) -> int:
+    every = [*results, *guards]
+    click.echo(f"\n{'scenario':44} {'faults':>6} {'deleted':>8}")
+    for result in every:
+        deletions = result.audit.deletions or ""
+        click.echo(f"{result.name:44} {result.tried:6} {deletions:>8}  {'' if result.passed else 'FAILED'}")
+        for problem in _problems(result):
+            click.echo(f"    {problem}")
+    total = Audit()
+    for result in results:
+        total.add(result.audit)
+    failed = sum(not result.passed for result in every)
+    click.echo(
+        f"\nfaults tried {sum(result.tried for result in every)}, groups wrongly deleted {len(total.wrong)}, "
+        f"backups missing {len(total.no_backup)}, deletions unrecorded {len(total.unrecorded)}"
+    )
+    click.echo(f"{len(every) - failed} passed, {failed} failed")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())
+    sys.exit(130)

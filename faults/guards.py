@@ -1,0 +1,159 @@
+"""Scenarios that one guard decides, and which figure tells when that guard is taken out.
+
+The Lease is asked right before a deletion, and taken out alone it costs no group: see `faults.reckless.lease`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from faults import races
+from faults.auditor import Audit
+from faults.errors import Broken
+from faults.kafka_proxy import Then, When
+from faults.operators import LEASE_SECONDS
+from faults.requests import Exchange
+from faults.stage import Stage
+from faults.steps import Point, one_round
+
+_END_SECONDS = 30.0
+# Longer than what was read is good for, and shorter than an intent is.
+_SLOW_SECONDS = 4.0
+
+
+@dataclass(frozen=True)
+class Guard:
+    """name: of `faults.reckless`, joined by + where one alone is made good by another.
+
+    figure: what must not be 0 without it. scenario: in which it is 0 with it.
+    """
+
+    name: str
+    figure: str
+    scenario: Callable[[Stage], None]
+    count: Callable[[Audit], int]
+
+
+def frozen_before_delete(stage: Stage) -> None:
+    """The leader is frozen right before DeleteGroups; its successor deletes, the groups are made again, it wakes up."""
+    with stage.world(2) as world:
+        stage.tried += 1
+        one_round(world, Point("freeze", "intent-end", When.BETWEEN))
+
+
+def changed_while_the_ledger_is_slow(stage: Stage) -> None:
+    """The ledger takes long to confirm a backup, and the group commits meanwhile: it stays."""
+    with stage.world(lease=30) as world:
+        names = world.abandon(4)
+        world.until_marked(names)
+
+        def use(_: Exchange) -> None:
+            world.commit(names[0], 9)
+            world.truth.stays(names[:1], "it committed after the second look, and long before the request")
+            time.sleep(_SLOW_SECONDS)
+
+        rule = world.at("intent-end", When.BETWEEN, use)
+        world.run()
+        rule.wait("the ledger is slow")
+        stage.tried += 1
+        if names[0] not in world.groups.listed():
+            raise Broken("a group that committed was deleted")
+        world.truth.free(names[:1])
+        world.until_deleted(names)
+
+
+def marked_late(stage: Stage) -> None:
+    """The leader is frozen as it writes marks, and wakes up when its successor has set later dates: those hold."""
+    with stage.world(2, grace=20.0) as world:
+        leader, names = world.replicas.leader(), world.abandon(3)
+        released = threading.Event()
+
+        def freeze(_: Exchange) -> None:
+            leader.freeze()
+            released.wait(120)
+
+        rule = world.at("mark-produce", When.BEFORE, freeze)
+        try:
+            world.until_deleted(names, rule.fired.is_set)
+            stage.tried += 1
+            frozen = time.monotonic()
+            world.replicas.another_leader(leader)
+            world.until_marked(names)
+            time.sleep(max(0.0, frozen + LEASE_SECONDS + 2 - time.monotonic()))
+        finally:
+            released.set()
+            leader.thaw()
+        leader.wait(_END_SECONDS)
+        world.until_deleted(names)
+
+
+def killed_at_delete(stage: Stage) -> None:
+    """The leader is killed before it knows what its DeleteGroups did: its successor finds out, and records it."""
+    with stage.world() as world:
+        leader, names = world.replicas.leader(), world.abandon(3)
+
+        def kill(_: Exchange) -> Then:
+            leader.kill()
+            return Then.DROP
+
+        rule = world.at("delete", When.BETWEEN, kill)
+        world.until_deleted(names, rule.done.is_set)
+        rule.wait("the leader is killed")
+        stage.tried += 1
+        world.start(1)
+        world.replicas.another_leader(leader)
+        world.until_deleted(names)
+
+
+def more_are_due_than_a_run_may_delete(stage: Stage) -> None:
+    """More groups are due than maxPerRun: each run deletes so many and no more, until all are gone."""
+    with stage.world(policy={"delete": {"gracePeriod": "1s", "maxPerRun": 2, "maxPercent": 100}}) as world:
+        names = world.abandon(5)
+        stage.tried += 1
+        world.until_deleted(names)
+
+
+def plainly(stage: Stage) -> None:
+    """Nothing is broken: abandoned groups go, each is backed up, and all is recorded."""
+    with stage.world() as world:
+        stage.tried += 1
+        world.until_deleted(world.abandon(4))
+
+
+def grace_not_over(stage: Stage) -> None:
+    """Groups are marked, and their grace period is not over."""
+    with stage.world(grace=3600.0) as world:
+        names = world.abandon(4)
+        world.truth.stays(names, "its grace period is not over")
+        world.until_marked(names)
+        stage.tried += 1
+        world.runs_and_keeps(names)
+
+
+def too_many_are_due(stage: Stage) -> None:
+    """More than maxPercent of the cluster's groups are due: none of them is deleted."""
+    spec = {"delete": {"gracePeriod": "1s", "maxPerRun": 100, "maxPercent": 1}}
+    with stage.world(policy=spec) as world:
+        names = world.abandon(60)
+        world.truth.stays(names, "more than 1% of all groups were due")
+        world.until_marked(names)
+        stage.tried += 1
+        world.runs_and_keeps(names)
+        if "LimitExceeded" not in world.reasons():
+            raise Broken(f"and nobody is told: {world.told()}")
+
+
+GUARDS = (
+    Guard("lease+fresh", "groups wrongly deleted", frozen_before_delete, lambda audit: len(audit.wrong)),
+    Guard("fresh", "groups wrongly deleted", changed_while_the_ledger_is_slow, lambda audit: len(audit.wrong)),
+    Guard("fence", "groups wrongly deleted", marked_late, lambda audit: len(audit.wrong)),
+    Guard("re-read", "groups wrongly deleted", races.changed_after_the_scan, lambda audit: len(audit.wrong)),
+    Guard("backup", "backups missing", plainly, lambda audit: len(audit.no_backup)),
+    Guard("intent", "deletions unrecorded", killed_at_delete, lambda audit: len(audit.unrecorded)),
+    Guard("mark-date", "groups wrongly deleted", grace_not_over, lambda audit: len(audit.wrong)),
+    Guard("max-percent", "groups wrongly deleted", too_many_are_due, lambda audit: len(audit.wrong)),
+    Guard("max-per-run", "groups wrongly deleted", more_are_due_than_a_run_may_delete, lambda audit: len(audit.wrong)),
+)

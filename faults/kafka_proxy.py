@@ -1,0 +1,239 @@
+"""A proxy before the brokers that knows requests from each other, and can stop the world at any of them.
+
+Whatever it does not stop passes unchanged, byte by byte. Clients reach it by the advertised ports of a cluster's door.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from confluent_kafka import KafkaException
+
+from faults.errors import FaultsError, NotReached
+from faults.owners import Owners
+from faults.requests import Exchange, Steps, parse
+from sandbox.errors import SandboxError
+from sandbox.kafka.layout import Door
+
+
+class When(Enum):
+    """A moment in the life of a request."""
+
+    BEFORE = "before the broker has it"
+    BETWEEN = "after the broker did it, before the client knows"
+    AFTER = "after the client got the answer"
+
+
+class Then(Enum):
+    """What becomes of the request or answer that was stopped."""
+
+    PASS = "it goes on"
+    DROP = "the connection ends"
+    SWALLOW = "it is lost, and the connection stands"
+
+
+@dataclass
+class Rule:
+    """Stop the world once, at a request that matches. do: called in the proxy's thread; may take its time.
+
+    fired, done: when `do` begins and ends. failure: what it raised.
+    """
+
+    matches: Callable[[Exchange], bool]
+    when: When
+    do: Callable[[Exchange], Then | None]
+    skip: int = 0
+    fired: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = field(default_factory=threading.Event)
+    failure: str = ""
+
+    def wait(self, what: str, seconds: float = 60.0) -> None:
+        """Until it was done. Raises NotReached when it was not in time, or failed."""
+        if not self.done.wait(seconds) or self.failure:
+            raise NotReached(f"{what}: {self.failure or 'it never came to that'}")
+
+
+class _Dropped(Exception):
+    pass
+
+
+class KafkaProxy:
+    """One for all brokers of a cluster. `log`: every request so far, in the order in which brokers got them."""
+
+    def __init__(self, door: Mapping[int, Door], owners: Owners) -> None:
+        self.log: list[Exchange] = []
+        self._owners = owners
+        self._lock = threading.Lock()
+        self._rules: list[Rule] = []
+        self._steps: dict[str, Steps] = {}
+        self._cut: set[str] = set()
+        self._changed = threading.Condition(self._lock)
+        self._sockets: set[socket.socket] = set()
+        self._closed = False
+        self._doors = dict(door)
+        self._listeners = [self._listen(broker, ports) for broker, ports in self._doors.items()]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """host:port,... for clients that shall be stopped."""
+        return ",".join(f"127.0.0.1:{ports.advertised}" for ports in self._doors.values())
+
+    def rule(self, rule: Rule) -> Rule:
+        with self._lock:
+            self._rules.append(rule)
+        return rule
+
+    def clear(self) -> None:
+        """No rule stands any more."""
+        with self._lock:
+            self._rules.clear()
+
+    def cut(self, sender: str) -> None:
+        """From now on nothing of a process passes, in either direction: as on a network that is down."""
+        with self._lock:
+            self._cut.add(sender)
+
+    def mend(self, sender: str) -> None:
+        """It passes again, what was sent meanwhile too, as TCP sends it again."""
+        with self._changed:
+            self._cut.discard(sender)
+            self._changed.notify_all()
+
+    def seen(self, api: int) -> list[Exchange]:
+        """The requests of one kind so far that brokers got."""
+        with self._lock:
+            return [exchange for exchange in self.log if exchange.api == api]
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            sockets = [*self._listeners, *self._sockets]
+        for each in sockets:
+            _end(each)
+
+    def _listen(self, broker: int, ports: Door) -> socket.socket:
+        listener = socket.create_server(("127.0.0.1", ports.advertised), backlog=128)
+        threading.Thread(target=self._accept, args=(listener, broker, ports.port), daemon=True).start()
+        return listener
+
+    def _accept(self, listener: socket.socket, broker: int, port: int) -> None:
+        while True:
+            try:
+                client, peer = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client, peer[1], broker, port), daemon=True).start()
+
+    def _serve(self, client: socket.socket, peer: int, broker: int, port: int) -> None:
+        sender = self._owners.of(peer, self._doors[broker].advertised)
+        try:
+            self._pass(sender)
+            server = socket.create_connection(("127.0.0.1", port), timeout=5)
+            server.settimeout(None)
+        except (OSError, _Dropped):
+            _end(client)
+            return
+        for each in (client, server):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._lock:
+            self._sockets |= {client, server}
+        waiting: dict[int, Exchange] = {}
+        back = threading.Thread(target=self._answers, args=(server, client, waiting), daemon=True)
+        back.start()
+        try:
+            while (frame := _read(client)) is not None:
+                self._request(parse(frame, sender, broker), server, waiting)
+        except (OSError, _Dropped):
+            pass
+        finally:
+            for each in (client, server):
+                _end(each)
+            back.join()
+            with self._lock:
+                self._sockets -= {client, server}
+
+    def _request(self, exchange: Exchange, server: socket.socket, waiting: dict[int, Exchange]) -> None:
+        exchange.sent = time.time()
+        with self._lock:
+            exchange.step = self._steps.setdefault(exchange.sender, Steps()).name(exchange) if exchange.sender else ""
+        self._pass(exchange.sender)
+        if self._stop(exchange, When.BEFORE) is Then.SWALLOW:
+            return
+        waiting[exchange.correlation] = exchange
+        with self._lock:
+            exchange.forwarded = time.time()
+            self.log.append(exchange)
+        server.sendall(struct.pack(">i", len(exchange.body)) + exchange.body)
+
+    def _answers(self, server: socket.socket, client: socket.socket, waiting: dict[int, Exchange]) -> None:
+        try:
+            while (frame := _read(server)) is not None:
+                exchange = waiting.pop(struct.unpack_from(">i", frame)[0])
+                exchange.answer = frame
+                self._pass(exchange.sender)
+                if self._stop(exchange, When.BETWEEN) is Then.SWALLOW:
+                    continue
+                client.sendall(struct.pack(">i", len(frame)) + frame)
+                self._stop(exchange, When.AFTER)
+        except (OSError, _Dropped):
+            pass
+        finally:
+            for each in (client, server):
+                _end(each)
+
+    def _pass(self, sender: str) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or sender not in self._cut)
+            if self._closed:
+                raise _Dropped
+
+    def _stop(self, exchange: Exchange, when: When) -> Then:
+        with self._lock:
+            found = next((rule for rule in self._rules if rule.when is when and rule.matches(exchange)), None)
+            if found is not None and found.skip > 0:
+                found.skip -= 1
+                found = None
+            if found is not None:
+                self._rules.remove(found)
+        if found is None:
+            return Then.PASS
+        found.fired.set()
+        try:
+            then = found.do(exchange) or Then.PASS
+        except (FaultsError, SandboxError, KafkaException) as error:
+            found.failure, then = str(error), Then.PASS
+        finally:
+            found.done.set()
+        if then is Then.DROP:
+            raise _Dropped
+        return then
+
+
+def _read(connection: socket.socket) -> bytes | None:
+    """One frame without its size; None = the connection ended."""
+    size = _exactly(connection, 4)
+    return None if size is None else _exactly(connection, struct.unpack(">i", size)[0])
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < size:
+        chunk = connection.recv(size - len(data))
+        if not chunk:
+            return None
+        data += chunk
+    return bytes(data)
+
+
+def _end(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

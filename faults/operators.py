@@ -1,0 +1,138 @@
+"""The operator as a process that is killed, frozen and continued."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from faults.api_proxy import ApiProxy
+from faults.errors import NotReached
+from faults.owners import Owners
+from faults.waiting import wait_for
+from sandbox.kubernetes import ApiServer
+from sandbox.process import Command, Keeper
+
+ROOT = Path(__file__).parents[1]
+# The shortest that the operator takes: in most scenarios a leader shall not last.
+LEASE_SECONDS = 6
+_NAMESPACE = "group-hygiene"
+
+
+class OperatorProcess:
+    """One life of one replica. name: as proxies and reports call it.
+
+    without: the guards that are taken out of it (see `faults.reckless`). lease: seconds. `api`: its own way to the API
+    server.
+    """
+
+    def __init__(self, keeper: Keeper, name: str, api: ApiProxy, kubeconfig: Path, without: str, lease: int) -> None:
+        log = keeper.scratch / f"{name}.log"
+        self.name, self.api, self.log_file = name, api, log
+        module = ["faults.reckless", without] if without else ["group_hygiene.cli"]
+        command = [sys.executable, "-m", *module, "operator", "--health-port", "0", "--log-level", "info"]
+        command += ["--lease-duration", str(lease), "--leader-election-namespace", _NAMESPACE]
+        command += ["--allow-local-activity", str(keeper.scratch)]
+        path = os.pathsep.join(map(str, (ROOT / "operator", ROOT)))
+        environment = {"KUBECONFIG": str(kubeconfig), "PYTHONPATH": path, "FAULTS_CLOCK": str(keeper.scratch / "clock")}
+        # A keeper, so that it surely ends with the runner.
+        self._process = keeper.start(name, Command(command, log, environment))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.exit_code() is None
+
+    @property
+    def leads(self) -> bool:
+        """Whether it said so, and lives: a process that lost the Lease ends."""
+        return self.alive and " leading: " in self.log()
+
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.send(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """SIGSTOP, and wait until it stands."""
+        self._process.send(signal.SIGSTOP)
+        end = time.monotonic() + 5
+        while Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TtZ":
+            if time.monotonic() > end:
+                raise NotReached(f"{self.name} did not stop")
+            time.sleep(0.001)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._process.send(signal.SIGCONT)
+
+    def wait(self, seconds: float) -> int:
+        """Its exit code, once it ended by itself. Raises NotReached."""
+        wait_for(lambda: not self.alive, f"{self.name} ends", seconds)
+        return self._process.exit_code() or 0
+
+    def end(self) -> None:
+        """At the end of a scenario: whatever it does, it is gone."""
+        self._process.stop(0)
+
+
+class Replicas:
+    """Makes operator processes for one API server, each with a way of its own to it."""
+
+    def __init__(
+        self, server: ApiServer, owners: Owners, keeper: Keeper, without: str = "", lease: int = LEASE_SECONDS
+    ) -> None:
+        self._server, self._owners, self._keeper = server, owners, keeper
+        self._without, self._lease = without, lease
+        account = json.loads(server.kubeconfig_for_service_account(_NAMESPACE, _NAMESPACE).read_text())
+        self._account = account
+        self._authority = server.certificate
+        self._made = 0
+        self.clock = keeper.scratch / "clock"
+        self.all: list[OperatorProcess] = []
+
+    def start(self) -> OperatorProcess:
+        """Start one more, and don't wait for it."""
+        self._made += 1
+        name = f"operator-{self._made}"
+        host, port = self._server.url.removeprefix("https://").split(":")
+        api = ApiProxy((host, int(port)), self._authority)
+        config = {
+            **self._account,
+            "clusters": [{"name": "sandbox", "cluster": {"server": f"http://127.0.0.1:{api.port}"}}],
+        }
+        kubeconfig = self._keeper.scratch / f"{name}.kubeconfig"
+        kubeconfig.write_text(json.dumps(config))
+        kubeconfig.chmod(0o600)
+        process = OperatorProcess(self._keeper, name, api, kubeconfig, self._without, self._lease)
+        self._owners.add(process.pid, name)
+        self.all.append(process)
+        return process
+
+    def leader(self, seconds: float = 60.0) -> OperatorProcess:
+        """The one that leads, once there is one."""
+        return self._wait(None, seconds)
+
+    def another_leader(self, than: OperatorProcess, seconds: float = 60.0) -> OperatorProcess:
+        """The one that leads after this one, which may not know yet that it leads no more."""
+        return self._wait(than, seconds)
+
+    def end(self) -> None:
+        for process in self.all:
+            process.end()
+            process.api.close()
+
+    def _wait(self, but: OperatorProcess | None, seconds: float) -> OperatorProcess:
+        def leading() -> list[OperatorProcess]:
+            return [each for each in self.all if each is not but and each.leads]
+
+        what = "a replica leads" if but is None else "another replica leads"
+        return wait_for(leading, what, seconds)[-1]

@@ -1,0 +1,61 @@
+"""Which process is at the other end of a connection on this machine. Linux only: it reads /proc."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+_LOOPBACK = "0100007F"
+_TRIES, _PAUSE_SECONDS = 10, 0.01
+
+
+class Owners:
+    """Processes that are known by name; everybody else is the empty name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._names: dict[int, str] = {}
+
+    def add(self, pid: int, name: str) -> None:
+        with self._lock:
+            self._names[pid] = name
+
+    def of(self, port: int, listener: int) -> str:
+        """The name of the process whose end of a connection has the local port `port`, and the other end `listener`."""
+        # The kernel's table is read in pieces: while it changes, an entry may be missed.
+        for _ in range(_TRIES):
+            socket = _inode(port, listener)
+            with self._lock:
+                names = dict(self._names)
+            found = next((name for pid, name in names.items() if socket and _has(pid, socket)), "")
+            if found:
+                return found
+            time.sleep(_PAUSE_SECONDS)
+        return ""
+
+
+def _inode(port: int, listener: int) -> str:
+    # The remote end too: former connections from the same port are in the table for a minute.
+    wanted = [f"{_LOOPBACK}:{port:04X}", f"{_LOOPBACK}:{listener:04X}"]
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1:3] == wanted:
+            return f"socket:[{fields[9]}]"
+    return ""
+
+
+def _has(pid: int, socket: str) -> bool:
+    directory = f"/proc/{pid}/fd"
+    try:
+        return any(_link(f"{directory}/{name}") == socket for name in os.listdir(directory))
+    except OSError:
+        return False
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""

@@ -1,0 +1,115 @@
+"""What the bytes between a client and a broker say, as far as faults need to know it. Pure: no sockets."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka.protocol.admin import DeleteGroupsRequest, DeleteGroupsResponse
+from kafka.protocol.consumer import OffsetFetchRequest
+from kafka.protocol.producer import ProduceRequest
+from kafka.record import MemoryRecords
+
+# Kafka's ApiKeys.
+PRODUCE, OFFSET_FETCH, DESCRIBE_GROUPS, LIST_GROUPS, ADD_PARTITIONS, END_TXN, DELETE_GROUPS = 0, 9, 15, 16, 24, 26, 42
+
+
+@dataclass
+class Exchange:
+    """One request and what became of it.
+
+    sender: the operator process that sent it, empty = somebody else. step: the step of a run that it is, see `Steps`.
+    sent, forwarded: when the proxy had it from the client and when it went on to the broker, wall time in seconds;
+    0.0 = not yet. answer: the broker's, also when the client never got it.
+    """
+
+    sender: str
+    broker: int
+    api: int
+    version: int
+    correlation: int
+    body: bytes = field(repr=False)
+    step: str = ""
+    sent: float = 0.0
+    forwarded: float = 0.0
+    answer: bytes = field(default=b"", repr=False)
+
+
+def parse(frame: bytes, sender: str, broker: int) -> Exchange:
+    """A request without its size."""
+    api, version, correlation = struct.unpack_from(">hhi", frame)
+    return Exchange(sender, broker, api, version, correlation, frame)
+
+
+def deleted_groups(exchange: Exchange) -> dict[str, int | None]:
+    """Of a DeleteGroups: group -> error code; None = the broker gave no answer."""
+    request = DeleteGroupsRequest.decode(exchange.body, version=exchange.version, header=True)
+    results: dict[str, int | None] = dict.fromkeys(request.groups_names)
+    if exchange.answer:
+        answer = DeleteGroupsResponse.decode(exchange.answer, version=exchange.version, header=True)
+        results |= {row.group_id: row.error_code for row in answer.results}
+    return results
+
+
+def written(exchange: Exchange) -> list[tuple[list[str], Any]]:
+    """Of a Produce: the JSON keys and values of its records, None for a tombstone; what is no JSON is left out."""
+    request = ProduceRequest.decode(exchange.body, version=exchange.version, header=True)
+    found: list[tuple[list[str], Any]] = []
+    for topic in request.topic_data:
+        for place in topic.partition_data:
+            records = MemoryRecords(bytes(place.records))
+            while (batch := records.next_batch()) is not None:
+                for record in batch:
+                    try:
+                        value = None if record.value is None else json.loads(record.value)
+                        found.append((json.loads(record.key or b""), value))
+                    except ValueError:
+                        continue
+    return found
+
+
+def requires_stable(exchange: Exchange) -> bool:
+    """Of an OffsetFetch: whether it is a re-read (KIP-447)."""
+    request = OffsetFetchRequest.decode(exchange.body, version=exchange.version, header=True)
+    return bool(getattr(request, "require_stable", False))
+
+
+class Steps:
+    """Names the steps of a run by what one process sends, in order.
+
+    note: what looks found. mark: marks and their end. reread-state, reread-offsets: the second look before a deletion.
+    intent: backup and intent. delete. outcome. Each write has `-add`, `-produce` and `-end`.
+    """
+
+    def __init__(self) -> None:
+        self._phase = "note"
+        self._writes = "note"
+
+    def name(self, exchange: Exchange) -> str:
+        """The step, empty = none of these."""
+        match exchange.api:
+            case api if api == DESCRIBE_GROUPS:
+                self._phase = "intent"
+                return "reread-state"
+            case api if api == OFFSET_FETCH:
+                stable = self._phase == "intent" and requires_stable(exchange)
+                return "reread-offsets" if stable else ""
+            case api if api == DELETE_GROUPS:
+                self._phase = "outcome"
+                return "delete"
+            case api if api == ADD_PARTITIONS:
+                return f"{self._phase}-add"
+            case api if api == PRODUCE:
+                self._writes = _kind(exchange)
+                return f"{self._writes}-produce"
+            case api if api == END_TXN:
+                self._phase = "note"
+                return f"{self._writes}-end"
+        return ""
+
+
+def _kind(exchange: Exchange) -> str:
+    kinds = {key[0] for key, value in written(exchange) if value is not None and key}
+    return next((kind for kind in ("intent", "outcome", "mark") if kind in kinds), "note")

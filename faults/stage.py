@@ -1,0 +1,92 @@
+"""What a scenario gets: brokers, worlds, and a place for what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+from faults.auditor import Audit
+from faults.errors import FaultsError
+from faults.world import Setup, World
+from sandbox.kafka import KafkaCluster, Security
+
+# How many worlds may use the shared brokers at the same time.
+DOORS = 8
+
+
+class Brokers:
+    """The cluster of one broker that most scenarios share, each behind a door of its own."""
+
+    def __init__(self, kafka: KafkaCluster) -> None:
+        self.kafka = kafka
+        self._free: SimpleQueue[int] = SimpleQueue()
+        for door in range(DOORS):
+            self._free.put(door)
+
+    @contextmanager
+    def door(self) -> Iterator[int]:
+        door = self._free.get()
+        try:
+            yield door
+        finally:
+            self._free.put(door)
+
+
+@dataclass
+class Stage:
+    """One run of one scenario. tried: faults so far. without: the guard that is taken out of the operator."""
+
+    name: str
+    shared: Brokers
+    say: Callable[[str], None]
+    without: str = ""
+    tried: int = 0
+    audit: Audit = field(default_factory=Audit)
+    _worlds: int = 0
+
+    @contextmanager
+    def world(self, replicas: int = 1, kafka: KafkaCluster | None = None, **specs: Any) -> Iterator[World]:
+        """A world with groups that must outlive everything, and replicas of which one leads; audited at its end.
+
+        kafka: a cluster of the scenario's own, with one door; default: the shared one. specs: `connection`, `policy`.
+        """
+        with ExitStack() as stack:
+            door = 0 if kafka is not None else stack.enter_context(self.shared.door())
+            self._worlds += 1
+            name = f"{self.name}-{self._worlds}"
+            setup = Setup(name, kafka or self.shared.kafka, door, self.without, **specs)
+            world = stack.enter_context(World(setup))
+            try:
+                needed(world, stack)
+                world.start(replicas)
+                world.replicas.leader()
+                yield world
+            except FaultsError as error:
+                dead = [process for process in world.replicas.all if not process.alive]
+                logs = "".join(f"\n  {each.name} ended: {each.log()[-600:]}" for each in dead)
+                raise type(error)(f"{error}{logs}") from error
+            finally:
+                self.audit.add(world.audit())
+
+    @contextmanager
+    def cluster(self, brokers: int, security: Security | None = None, **config: str) -> Iterator[KafkaCluster]:
+        """Brokers of this scenario's own, which it may hurt."""
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        with KafkaCluster(brokers=brokers, security=security or Security(doors=1), config=settings) as cluster:
+            yield cluster
+
+
+def needed(world: World, stack: ExitStack) -> None:
+    """Groups beside those that are deleted, which must outlive everything: one in use, one protected, one simple."""
+    live = f"{world.name}-live"
+    member = world.groups.member(live, world.topic)
+    stack.callback(member.leave)
+    world.truth.stays([live], "it has a member")
+    protected = world.abandon(1, "protected")
+    world.truth.stays(protected, "it is protected")
+    simple = f"{world.name}-simple"
+    world.commit(simple, 1)
+    world.truth.stays([simple], "nobody ever joined it")

@@ -1,0 +1,201 @@
+"""The loop over the steps of a deletion: at each of them the leader is killed, or frozen, and another takes over."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+
+from faults.api_proxy import ApiRule, patches_status
+from faults.auditor import Audit
+from faults.errors import Broken, FaultsError
+from faults.kafka_proxy import Rule, Then, When
+from faults.operators import OperatorProcess
+from faults.requests import DELETE_GROUPS, Exchange
+from faults.stage import needed
+from faults.world import Setup, World
+from sandbox.kafka import KafkaCluster
+
+STATUS = "status"
+# In the order in which a run takes them. The first three write what a look saw.
+STEPS = (
+    *("note-add", "note-produce", "note-end"),
+    *("mark-produce", "mark-end"),
+    *("reread-state", "reread-offsets"),
+    *("intent-add", "intent-produce", "intent-end"),
+    "delete",
+    *("outcome-add", "outcome-produce", "outcome-end"),
+    STATUS,
+)
+_GROUPS = 3
+_END_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """One fault: what happens to the leader (kill or freeze), at which step, when."""
+
+    what: str
+    step: str
+    when: When
+
+    def __str__(self) -> str:
+        return f"{self.what} at {self.step}, {self.when.value}"
+
+
+@dataclass
+class Tally:
+    """What came of a row of rounds. Thread-safe."""
+
+    tried: int = 0
+    failures: list[str] = field(default_factory=list)
+    audit: Audit = field(default_factory=Audit)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def one(self, point: Point, failure: str | None) -> None:
+        with self._lock:
+            self.tried += 1
+            if failure is not None:
+                self.failures.append(f"{point}: {failure}")
+
+    def audited(self, audit: Audit) -> None:
+        with self._lock:
+            self.audit.add(audit)
+
+    def failed(self, what: str) -> None:
+        with self._lock:
+            self.failures.append(what)
+
+
+def points(what: str, count: int) -> Iterator[Point]:
+    """So many faults, all steps and moments in turn."""
+    every = [Point(what, step, when) for step in STEPS for when in When]
+    return itertools.islice(itertools.cycle(every), count)
+
+
+def loop(kafka: KafkaCluster, lanes: int, wanted: list[Point], say: Callable[[str], None], without: str = "") -> Tally:
+    """All rounds, in so many worlds at the same time, which share the brokers."""
+    queue: SimpleQueue[Point] = SimpleQueue()
+    for point in wanted:
+        queue.put(point)
+    tally = Tally()
+
+    def lane(index: int) -> None:
+        try:
+            with (
+                World(Setup(f"{wanted[0].what}-{index}", kafka, door=index, without=without)) as world,
+                ExitStack() as stack,
+            ):
+                _lane(world, stack, queue, tally, say)
+        except Exception:
+            # Whatever it is, it must be told: a thread that dies says nothing.
+            tally.failed(f"lane {index}: {traceback.format_exc()}")
+
+    threads = [threading.Thread(target=lane, args=(index,)) for index in range(lanes)]
+    for thread in threads:
+        thread.start()
+        # So that their starts don't all ask for the processors at the same time.
+        time.sleep(1)
+    for thread in threads:
+        thread.join()
+    return tally
+
+
+def _lane(world: World, stack: ExitStack, queue: SimpleQueue[Point], tally: Tally, say: Callable[[str], None]) -> None:
+    needed(world, stack)
+    world.start(2)
+    while True:
+        try:
+            point = queue.get_nowait()
+        except Empty:
+            break
+        started, failure = time.monotonic(), None
+        try:
+            one_round(world, point)
+        except FaultsError as error:
+            failure = str(error)
+            _fresh(world)
+        tally.one(point, failure)
+        say(f"{world.name} {point}: {failure or f'ok, {time.monotonic() - started:.0f} s'}")
+    tally.audited(world.audit())
+
+
+def one_round(world: World, point: Point) -> None:
+    leader = world.replicas.leader()
+    names = world.abandon(_GROUPS)
+    released = threading.Event()
+    fired = _arm(world, leader, point, released)
+    try:
+        world.until_deleted(names, fired.is_set)
+    finally:
+        _disarm(world, leader)
+    if not fired.is_set():
+        raise FaultsError("all was over, and this step never came")
+    frozen = point.what == "freeze"
+    if not frozen:
+        leader.wait(_END_SECONDS)
+    world.start(1)
+    try:
+        world.replicas.another_leader(leader)
+        world.until_deleted(names)
+        if frozen and not (point.step == "delete" and point.when is When.BEFORE):
+            # Made again by somebody who needs them: whoever wakes up with a former plan must not touch them.
+            world.groups.abandon({name: {(world.topic, 0): 5} for name in names})
+            world.truth.made({name: {(world.topic, 0): 5} for name in names})
+            world.truth.stays(names, "it was made again after its deletion")
+    finally:
+        released.set()
+        if frozen:
+            leader.thaw()
+    if frozen and leader.wait(_END_SECONDS) == 0:
+        raise Broken("it came back, lost the lead, and ended as if all was well")
+
+
+def _arm(world: World, leader: OperatorProcess, point: Point, released: threading.Event) -> threading.Event:
+    """Let it happen at that point of the leader's next run; the event is set when it did."""
+    fired = threading.Event()
+    begun = len(world.proxy.seen(DELETE_GROUPS))
+
+    def strike() -> Then:
+        if point.what == "kill":
+            leader.kill()
+        else:
+            leader.freeze()
+        fired.set()
+        if point.what == "freeze" and point.when is When.BEFORE:
+            # It arrives late: when another leads, and has done all that was to be done.
+            released.wait(120)
+            return Then.PASS
+        return Then.DROP if point.when is When.BEFORE else Then.PASS
+
+    if point.step == STATUS:
+
+        def told(method: str, path: str) -> bool:
+            return patches_status(method, path) and len(world.proxy.seen(DELETE_GROUPS)) > begun
+
+        leader.api.rule(ApiRule(told, point.when, lambda: (strike(), None)[1]))
+    else:
+
+        def matches(exchange: Exchange) -> bool:
+            return exchange.sender == leader.name and exchange.step == point.step
+
+        world.proxy.rule(Rule(matches, point.when, lambda _: strike()))
+    return fired
+
+
+def _disarm(world: World, leader: OperatorProcess) -> None:
+    world.proxy.clear()
+    leader.api.clear()
+
+
+def _fresh(world: World) -> None:
+    """After a round that failed: new replicas, so that the next round begins as any."""
+    for process in world.replicas.all:
+        process.end()
+    world.start(2)
+    world.replicas.leader()

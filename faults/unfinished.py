@@ -1,0 +1,116 @@
+"""Scenarios: a deletion that came to no end, and what somebody does before it is settled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from faults.errors import Broken
+from faults.kafka_proxy import Then, When
+from faults.requests import Exchange
+from faults.stage import Stage
+from faults.waiting import wait_for
+from faults.world import World
+
+# Longer than an intent is left alone by whoever finds it.
+_SETTLING_SECONDS = 15.0
+
+
+def policy_suspended_after_a_crash(stage: Stage) -> None:
+    """The leader dies amid a deletion, and its policy is suspended: what was deleted is recorded all the same."""
+    with _crashed(stage) as (world, names):
+        world.kube.patch("GroupPolicy", world.name, "p", {"suspend": True})
+        world.start(1)
+        wait_for(lambda: world.settled(names), "all deletions are recorded", 90, 1.0)
+
+
+def policy_deleted_after_a_crash(stage: Stage) -> None:
+    """The leader dies amid a deletion, and its policy is deleted: what was deleted is recorded all the same."""
+    with _crashed(stage) as (world, names):
+        world.kube.delete("GroupPolicy", world.name, "p")
+        world.start(1)
+        wait_for(lambda: world.settled(names), "all deletions are recorded", 90, 1.0)
+
+
+def restored_after_a_crash(stage: Stage) -> None:
+    """The leader dies amid a deletion, and a group is restored before anybody leads: it was deleted, and stays now."""
+    with _crashed(stage) as (world, names):
+        restored = names[0]
+        world.command("restore", restored)
+        world.truth.made({restored: world.groups.offsets(restored)})
+        world.truth.stays([restored], "it was restored")
+        world.start(1)
+
+        def told() -> bool:
+            return world.auditor.recorded(names) and not world.auditor.open_intents()
+
+        wait_for(told, "all deletions are recorded", 90, 1.0)
+        world.runs_and_keeps([restored])
+        _counted(world, len(names))
+
+
+def outcome_unwritten(stage: Stage) -> None:
+    """The leader loses Kafka before it can write what it deleted: that is told later, and counted once."""
+    with stage.world() as world:
+        leader, names = world.replicas.leader(), world.abandon(4)
+        rule = world.at("outcome-add", When.BEFORE, lambda exchange: world.proxy.cut(exchange.sender))
+        world.until_deleted(names, rule.fired.is_set)
+        stage.tried += 1
+        # It logs what became of each group when the run is over.
+        wait_for(lambda: repr(names[0]) in leader.log(), "it gave up writing", 120, 1.0)
+        world.proxy.mend(leader.name)
+        world.until_deleted(names)
+        world.run()
+        _counted(world, len(names))
+
+
+def two_connections_to_one_cluster(stage: Stage) -> None:
+    """Another connection to the same cluster and ledger runs while a deletion is under way: it does not meddle."""
+    with stage.world() as world:
+        connection, policy = world.connection_object(), world.policy_object()
+        connection["metadata"]["name"] = policy["spec"]["connectionRef"]["name"] = "second"
+        policy["metadata"]["name"] = "q"
+        policy["spec"]["match"] = {"groups": [f"{world.name}-nothing-*"]}
+        world.kube.apply(connection)
+        world.kube.apply(policy)
+        names = world.abandon(3)
+
+        def other(_: Exchange) -> None:
+            world.kube.patch("GroupPolicy", world.name, "q", {"delete": {"maxPerRun": 77}})
+            # So that it finds the intents; not longer than their writer waits for the answer.
+            time.sleep(1.0)
+
+        rule = world.at("delete", When.BETWEEN, other)
+        world.until_deleted(names, rule.done.is_set)
+        stage.tried += 1
+        world.until_deleted(names)
+        time.sleep(_SETTLING_SECONDS)
+        world.ledger.read()
+        for name in names:
+            told = [record.value for record in world.ledger.of("outcome", name) if record.value["what"] != "Unmarked"]
+            if [outcome["message"] for outcome in told] != ["deleted"]:
+                raise Broken(f"{name}: somebody else told of its deletion: {told}")
+        _counted(world, len(names))
+
+
+@contextmanager
+def _crashed(stage: Stage) -> Iterator[tuple[World, list[str]]]:
+    """Groups that were deleted by a process that was killed before it knew."""
+    with stage.world() as world:
+        leader, names = world.replicas.leader(), world.abandon(3)
+
+        def kill(_: Exchange) -> Then:
+            leader.kill()
+            return Then.DROP
+
+        rule = world.at("delete", When.BETWEEN, kill)
+        world.until_deleted(names, rule.done.is_set)
+        stage.tried += 1
+        yield world, names
+
+
+def _counted(world: World, deleted: int) -> None:
+    count = (world.status().get("totals") or {}).get("deleted")
+    if count != deleted:
+        raise Broken(f"{deleted} groups were deleted, and status.totals.deleted is {count}")

@@ -1,0 +1,142 @@
+"""`history`: what the ledger tells of groups. Reads only. Also how a command opens the ledger, which it never owns."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from group_hygiene.cli.options import Target
+from group_hygiene.cli.output import Column, Report, Table, working
+from group_hygiene.cli.target import Session, open_session
+from group_hygiene.entries import Backup, Entry, KeepRequest, Key, Mark, Outcome, group_of, whole
+from group_hygiene.errors import LedgerProblem
+from group_hygiene.kafka.ledger import Ledger, LedgerSettings, open_ledger
+from group_hygiene.status import timestamp
+
+_KINDS = frozenset({"outcome", "mark", "keep", "backup"})
+_HISTORY = (
+    Column("TIME"),
+    Column("GROUP"),
+    Column("WHAT"),
+    Column("REASON"),
+    Column("BY"),
+    Column("UNTIL"),
+    Column("BACKUP-UNTIL"),
+    Column("MESSAGE"),
+    Column("MARKED-SINCE", wide=True),
+    Column("ID", wide=True),
+)
+
+
+class _Event(NamedTuple):
+    """One line. until: when a mark is due or a request to keep ends. backup_until: of a whole backup of this id."""
+
+    at: datetime
+    group: str
+    what: str
+    reason: str | None
+    by: str
+    until: datetime | None = None
+    backup_until: datetime | None = None
+    message: str | None = None
+    marked_since: datetime | None = None
+    id: str | None = None
+
+
+@contextmanager
+def open_books(target: Target, topic: str | None, writes: bool) -> Iterator[tuple[Session, Ledger]]:
+    """The cluster and its ledger, whoever owns it. writes: as a writer of its own, which disturbs no other one.
+
+    Raises HygieneError, also where there is no ledger: it is never made here.
+    """
+    with open_session(target) as session:
+        name = topic or session.connection.ledger.topic
+        writer = f"group-hygiene-cli-{secrets.token_hex(8)}"
+        with working("reading the ledger"):
+            settings = LedgerSettings(installation=None, writer=writer, topic=name)
+            ledger = open_ledger(session.client, settings, session.deadline(), create=False)
+            if ledger is None:
+                raise LedgerProblem(
+                    f"this cluster has no ledger: there is no topic {name}. It is made once a GroupPolicy deletes "
+                    "(mode Enforce); is it another topic, give --ledger-topic"
+                )
+            if writes:
+                ledger.claim(session.deadline())
+        try:
+            yield session, ledger
+        finally:
+            ledger.close()
+
+
+def history(target: Target, groups: Sequence[str], since: timedelta | None, topic: str | None) -> Report:
+    """What happened to the groups (none = all), the newest first; requests to keep as they are now."""
+    named = frozenset(groups)
+
+    def wanted(key: Key) -> bool:
+        return bool(key) and key[0] in _KINDS and (not named or group_of(key) in named)
+
+    with open_books(target, topic, writes=False) as (session, ledger):
+        now = session.clock.now()
+        with working("reading the ledger"):
+            events = list(_events(ledger.entries(wanted, session.deadline())))
+        damaged = ledger.contents.damaged
+    first = None if since is None else now - since
+    shown = sorted(
+        (e for e in events if first is None or e.at >= first or (e.until is not None and e.until > now)),
+        key=lambda event: (event.at, event.group),
+        reverse=True,
+    )
+    errors = [
+        f"group {group}: an entry can't be read: {why}"
+        for group, why in sorted(damaged.items())
+        if not named or group in named
+    ]
+    document = {"events": [_document(event) for event in shown], "notes": [], "errors": errors}
+    table = Table(_HISTORY, [_row(event) for event in shown], () if shown else ["nothing is known"])
+    return Report(document, list(dict.fromkeys(event.group for event in shown)), [table], (), errors)
+
+
+def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
+    parts: dict[tuple[str, str], list[Backup]] = {}
+    outcomes: list[Outcome] = []
+    # When it is due: None of those that have ended, of which only their outcomes tell.
+    marks: dict[tuple[datetime, str, str], datetime | None] = {}
+    for entry in entries:
+        match entry:
+            case Mark():
+                marks[entry.since, entry.group, entry.policy] = entry.due
+            case KeepRequest():
+                yield _Event(entry.at, entry.group, "KeepRequested", None, entry.by, entry.until, message=entry.why)
+            case Outcome():
+                outcomes.append(entry)
+            case Backup():
+                parts.setdefault((entry.group, entry.id), []).append(entry)
+    kept = {key: backup.expires for key, found in parts.items() if (backup := whole(found)) is not None}
+    for outcome in outcomes:
+        if outcome.marked_since is not None:
+            marks.setdefault((outcome.marked_since, outcome.group, outcome.policy), None)
+        yield _Event(
+            outcome.at,
+            outcome.group,
+            str(outcome.what),
+            outcome.reason,
+            outcome.policy,
+            backup_until=kept.get((outcome.group, outcome.id)),
+            message=outcome.message or None,
+            marked_since=outcome.marked_since,
+            id=outcome.id,
+        )
+    for (since, group, policy), due in marks.items():
+        yield _Event(since, group, "Marked", None, policy, until=due)
+
+
+def _row(event: _Event) -> list[str | None]:
+    return [timestamp(value) if isinstance(value, datetime) else value for value in event]
+
+
+def _document(event: _Event) -> dict[str, Any]:
+    names = ("time", "group", "what", "reason", "by", "until", "backupUntil", "message", "markedSince", "id")
+    return dict(zip(names, _row(event), strict=True))

@@ -1,0 +1,48 @@
+"""Which namespace is meant where none is given. Talks to nobody."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_OF_THE_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_DEFAULT = "default"
+
+
+def current_namespace() -> str:
+    """As kubectl: that of the kubeconfig's current context; else, in a pod, its own; else `default`.
+
+    Of several files the first that names the current context, or a context of that name, decides. What can't be read
+    names nothing here: whoever connects with it says what is wrong.
+    """
+    files = list(_files(os.environ.get("KUBECONFIG") or "~/.kube/config"))
+    if not files:
+        return _text(_OF_THE_POD).strip() or _DEFAULT
+    current = next((config["current-context"] for config in files if config.get("current-context")), None)
+    for config in files:
+        for entry in config.get("contexts") or ():
+            if isinstance(entry, Mapping) and entry.get("name") == current:
+                context = entry.get("context")
+                return str((isinstance(context, Mapping) and context.get("namespace")) or _DEFAULT)
+    return _DEFAULT
+
+
+def _files(names: str) -> Iterator[Mapping[str, Any]]:
+    for name in filter(None, names.split(os.pathsep)):
+        try:
+            config = yaml.safe_load(_text(Path(name).expanduser()))
+        except yaml.YAMLError:
+            continue
+        if isinstance(config, Mapping):
+            yield config
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,250 @@
+"""The commands of the Spark pipeline: what each takes, and its help. Spark itself is loaded when one of them runs."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from group_hygiene.cli.options import Period, Target, target_options
+from group_hygiene.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group()
+def pipeline() -> None:
+    """Read Kafka's offsets log with Spark, and tell of every group when it was last in use.
+
+    Policies with `idleFor` or `expiresWithin` are judged by these tables. Writes nothing to Kafka, and joins no group.
+
+    \b
+    Examples:
+      group-hygiene pipeline run --bootstrap-server kafka:9092 --warehouse /data/hygiene
+      group-hygiene pipeline ingest --command-config client.properties --warehouse s3a://bucket/hygiene
+      group-hygiene pipeline activity --warehouse /data/hygiene
+
+    Exit codes: 0 done, 1 an error.
+    """
+
+
+def _spark_options(command: F) -> F:
+    """Add what every job takes; the command gets it as `warehouse` and `spark`, a mapping for session.Options."""
+
+    @functools.wraps(command)
+    def wrapped(master: str | None, jars: Path | None, memory: str, log_file: Path | None, **others: Any) -> Any:
+        ui_port = others.pop("ui_port")
+        spark = {"master": master, "jars": jars, "memory": memory, "log": log_file or _log_file(), "ui_port": ui_port}
+        return command(spark=spark, **others)
+
+    for option in reversed(_SPARK_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]
+
+
+_SPARK_OPTIONS = (
+    click.option(
+        "--warehouse",
+        metavar="URI",
+        required=True,
+        help="Where the Delta tables of this Kafka cluster are: a folder, or a URI that Spark can write to.",
+    ),
+    click.option(
+        "--master",
+        metavar="URL",
+        help="Where Spark runs.  [default: as spark-submit says, else local[*]: all cores of this machine]",
+    ),
+    click.option(
+        "--jars",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        envvar="GROUP_HYGIENE_SPARK_JARS",
+        show_envvar=True,
+        help="A folder with Spark's Kafka source and Delta, so that Spark does not download them from Maven Central.",
+    ),
+    click.option(
+        "--memory", metavar="SIZE", default="2g", show_default=True, help="Of Spark's Java process: 4g, 800m."
+    ),
+    click.option(
+        "--log-file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="For all that Spark itself says.  [default: group-hygiene-spark-<uid>.log among temporary files]",
+    ),
+    click.option("--ui-port", type=click.IntRange(1, 65535), help="Port of Spark's web page.  [default: no page]"),
+)
+
+
+def _read_options(command: F) -> F:
+    """Add what a job takes that reads Kafka."""
+    for option in reversed(
+        (
+            click.option(
+                "--connection-file",
+                metavar="FILE",
+                help="A YAML file with a KafkaConnection; if it names Secrets, --command-config supplies TLS and SASL.",
+            ),
+            click.option(
+                "--once", "continuous", flag_value=False, default=True, help="End when all is read: the default."
+            ),
+            click.option("--continuous", "continuous", flag_value=True, help="Go on until a signal comes."),
+            click.option(
+                "--every",
+                type=Period(),
+                metavar="DURATION",
+                default="30s",
+                show_default=True,
+                help="With --continuous: how long to wait before what is new is read.",
+            ),
+            click.option(
+                "--start-over",
+                is_flag=True,
+                help="Go on although the log was created anew, or lost records that were not read. All history stays.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _retention_option(command: F) -> F:
+    return click.option(
+        "--keep-history",
+        type=Period(),
+        metavar="DURATION",
+        help="How long commits and group records are kept in the tables: 90d, 720h.  [default: 90d]",
+    )(command)
+
+
+@pipeline.command()
+@_read_options
+@_spark_options
+@target_options
+def ingest(target: Target, **given: Any) -> int:
+    """Read what is new in the offsets log into the tables commits, group_states and quarantine.
+
+    \b
+    Examples:
+      group-hygiene pipeline ingest --bootstrap-server kafka:9092 --warehouse /data/hygiene
+      group-hygiene pipeline ingest --command-config client.properties --warehouse /data/hygiene --continuous
+
+    Exit codes: 0 all of the log is in the tables, 1 an error: the next run goes on where this one ended.
+    """
+    return _run(("ingest",), target, given)
+
+
+@pipeline.command()
+@_spark_options
+def activity(**given: Any) -> int:
+    """Bring the table activity, one row a group, up to what was ingested. Asks no Kafka.
+
+    \b
+    Example:
+      group-hygiene pipeline activity --warehouse /data/hygiene
+
+    Exit codes: 0 done, 1 an error.
+    """
+    return _run(("activity",), None, given)
+
+
+@pipeline.command()
+@_retention_option
+@_spark_options
+def maintain(**given: Any) -> int:
+    """Compact the tables, and remove history and files that are older than what is kept. Asks no Kafka.
+
+    \b
+    Example:
+      group-hygiene pipeline maintain --warehouse /data/hygiene --keep-history 90d
+
+    Exit codes: 0 done, 1 an error.
+    """
+    return _run(("maintain",), None, given)
+
+
+@pipeline.command()
+@_retention_option
+@_read_options
+@_spark_options
+@target_options
+def run(target: Target, **given: Any) -> int:
+    """Do all three in one session: ingest, activity, maintain.
+
+    \b
+    Examples:
+      group-hygiene pipeline run --bootstrap-server kafka:9092 --warehouse /data/hygiene
+      group-hygiene pipeline run --connection main -n kafka --warehouse s3a://bucket/hygiene --continuous --every 5m
+
+    Exit codes: 0 done, or stopped by a signal, 1 an error.
+    """
+    return _run(("ingest", "activity", "maintain"), target, given)
+
+
+def _run(names: tuple[str, ...], target: Target | None, given: dict[str, Any]) -> int:
+    try:
+        from group_hygiene.pipeline import jobs
+        from group_hygiene.pipeline.session import Options
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "group_hygiene":
+            raise
+        raise UsageError(
+            f'the pipeline needs Spark ({error.name} is missing): pip install "kafka-group-hygiene[pipeline]"'
+        ) from error
+    work = jobs.Work(
+        jobs=[jobs.Job(name) for name in names],
+        warehouse=jobs.warehouse_uri(given["warehouse"]),
+        history=given.get("keep_history"),
+        start_over=given.get("start_over", False),
+        every=given["every"] if given.get("continuous") else None,
+    )
+    options = Options(**given["spark"])
+    if target is None:
+        jobs.run(options, None, work, _teller())
+        return 0
+    from group_hygiene.cli.target import open_session
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with open_session(target, _document(given["connection_file"])) as session:
+            jobs.run(options, session.client, work, _teller())
+    except KeyboardInterrupt:
+        if work.every is None:
+            raise
+    return 0
+
+
+def _document(name: str | None) -> Any:
+    """The KafkaConnection of a file."""
+    if name is None:
+        return None
+    from group_hygiene.cli.documents import read_documents
+    from group_hygiene.connection import parse_connection
+
+    found = [document for document in read_documents([name]) if document.content.get("kind") == "KafkaConnection"]
+    if len(found) != 1:
+        raise UsageError(f"{name} must hold one KafkaConnection, not {len(found)}")
+    return parse_connection(found[0].content)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _teller() -> Callable[[str], None]:
+    started = time.monotonic()
+
+    def tell(line: str) -> None:
+        click.echo(f"{time.monotonic() - started:6.1f}s  {line}", err=True)
+        sys.stderr.flush()
+
+    return tell
+
+
+def _log_file() -> Path:
+    return Path(tempfile.gettempdir(), f"group-hygiene-spark-{os.getuid()}.log")

@@ -1,0 +1,165 @@
+"""GroupRestores of one connection: which are to be run, each once, and what is told of them. Commits nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from group_hygiene import reasons, reconcile
+from group_hygiene.access import Right
+from group_hygiene.connection import Connection, grant, nothing_granted
+from group_hygiene.controller.api import RESTORES, Api, Object
+from group_hygiene.controller.telling import Teller
+from group_hygiene.errors import HygieneError, LedgerProblem, SpecError
+from group_hygiene.reconcile.grouprestore import build_restore_status, parse_restore
+from group_hygiene.reconcile.restorable import GroupResult, RestoreRequest
+from group_hygiene.reconcile.restoration import Restorer, restore
+from group_hygiene.status import Problem
+
+# How soon a restore that waits is tried again: each try reads the whole ledger.
+_AGAIN_START_S, _AGAIN_CAP_S = 15.0, 120.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A GroupRestore that may be run. granted: the groups for which."""
+
+    obj: Object
+    request: RestoreRequest
+    granted: Callable[[str], bool]
+
+
+class _Waiting(NamedTuple):
+    """When the next try is due, in monotonic seconds, how long that waits, and the connection's generation by then."""
+
+    at: float
+    pause: float
+    generation: int
+
+
+class Restores:
+    """The GroupRestores that name one connection."""
+
+    def __init__(self, api: Api, teller: Teller, clock: reconcile.Clock, namespace: str, name: str) -> None:
+        """namespace, name: of the connection, whether there is one or not."""
+        self._api, self._teller, self._clock = api, teller, clock
+        self._namespace, self._name = namespace, name
+        self._waiting: dict[str, _Waiting] = {}
+
+    def open(self) -> list[Object]:
+        """Those that have not come to an end: it is written into their status, once and for good."""
+        own = (self._namespace, self._name)
+        objects = [obj for obj in self._api.list_all(RESTORES) if _connection(obj) == own and not _is_over(obj)]
+        self._waiting = {obj["metadata"]["uid"]: waiting for obj in objects if (waiting := self._of(obj)) is not None}
+        return objects
+
+    def due(self, connection: Connection, objects: Sequence[Object]) -> list[Asked]:
+        """Those of them that the connection lets in, and that are to be tried now; who may not is told so."""
+        admitted: list[Asked] = []
+        for obj in objects:
+            try:
+                _, request = parse_restore(obj)
+                granted = self._granted(connection, obj["metadata"]["namespace"])
+            except SpecError as error:
+                # What is not granted now may be granted later; only a spec of its own can never become right.
+                self._tell(obj, Problem(error.reason, str(error), stalled=error.reason == SpecError.reason))
+                continue
+            before = self._of(obj)
+            if before is None or before.generation != connection.generation or before.at <= self._clock.monotonic():
+                admitted.append(Asked(obj, request, granted))
+        return admitted
+
+    def run(
+        self, context: reconcile.Context, restores: Sequence[Asked], guarding: Callable[[Object], reconcile.Guard]
+    ) -> None:
+        """Try each of them once; what waits is due again later. guarding: the guard of one object."""
+        for asked in restores:
+            guard = guarding(asked.obj)
+            results = self._try(context, asked, guard)
+            if guard.seconds_left() <= 0:
+                # Whoever leads now tells what became of it.
+                return
+            self._wait(asked.obj, context.connection.generation)
+            self._tell(asked.obj, results)
+
+    def seconds_to_wait(self) -> float | None:
+        """Until the next of those that were tried is due; None = none waits."""
+        now = self._clock.monotonic()
+        return min((max(0.0, waiting.at - now) for waiting in self._waiting.values()), default=None)
+
+    def tell_missing(self, objects: Sequence[Object]) -> None:
+        """There is no such connection; to other namespaces that is no other news than one that grants them nothing."""
+        for obj in objects:
+            namespace = obj["metadata"]["namespace"]
+            if namespace == self._namespace:
+                message = f"there is no KafkaConnection {self._key} (yet)"
+                self._tell(obj, Problem(reasons.CONNECTION_NOT_FOUND, message))
+            else:
+                self._tell(obj, Problem(reasons.CROSS_NAMESPACE, nothing_granted(self._key, namespace)))
+
+    def tell_not_ready(self, restores: Sequence[Asked], error: HygieneError) -> None:
+        """The connection can't be used now, for this error."""
+        for asked in restores:
+            # What it says of addresses and Secrets is for its own namespace.
+            detail = f": {error}" if asked.obj["metadata"]["namespace"] == self._namespace else ""
+            message = f"KafkaConnection {self._key} is not ready: {error.reason}{detail}"
+            self._tell(asked.obj, Problem(reasons.CONNECTION_NOT_READY, message))
+
+    @property
+    def _key(self) -> str:
+        return f"{self._namespace}/{self._name}"
+
+    def _of(self, obj: Object) -> _Waiting | None:
+        return self._waiting.get(obj["metadata"]["uid"])
+
+    def _wait(self, obj: Object, generation: int) -> None:
+        before = self._of(obj)
+        again = before is not None and before.generation == generation
+        pause = min(before.pause * 2, _AGAIN_CAP_S) if before is not None and again else _AGAIN_START_S
+        self._waiting[obj["metadata"]["uid"]] = _Waiting(self._clock.monotonic() + pause, pause, generation)
+
+    def _try(self, context: reconcile.Context, asked: Asked, guard: reconcile.Guard) -> Sequence[GroupResult] | Problem:
+        ledger, why = context.memory.ledger, context.journal.problem
+        if why is not None:
+            return Problem(why.reason, why.message)
+        if ledger is None or not context.journal.writable:
+            message = "there is no ledger, and so no backup: it is made once a GroupPolicy deletes (mode Enforce)"
+            return Problem(reasons.LEDGER_UNAVAILABLE, message)
+        seconds = context.connection.timeout.total_seconds()
+        restorer = Restorer(context.client, ledger, context.clock, guard, seconds, asked.granted)
+        try:
+            return restore(restorer, asked.request)
+        except LedgerProblem as error:
+            return Problem(error.reason, str(error))
+
+    def _granted(self, connection: Connection, namespace: str) -> Callable[[str], bool]:
+        """Which groups the namespace may restore. Raises SpecError where there are none."""
+        given = grant(connection, namespace, self._labels(connection, namespace))
+        if given is None:
+            raise SpecError(nothing_granted(connection.key, namespace), reasons.CROSS_NAMESPACE)
+        if Right.RESTORE not in given.rights:
+            message = f"KafkaConnection {connection.key} does not grant Restore to namespace {namespace} (spec.access)"
+            raise SpecError(message, reasons.ACTION_NOT_GRANTED)
+        patterns = given.groups(Right.RESTORE)
+        return (lambda group: True) if patterns is None else patterns.matches
+
+    def _labels(self, connection: Connection, namespace: str) -> Mapping[str, str] | None:
+        if namespace == connection.namespace or not connection.selects_by_label:
+            return None
+        return self._api.namespace_labels(namespace)
+
+    def _tell(self, obj: Object, results: Sequence[GroupResult] | Problem) -> None:
+        new = build_restore_status(obj, results, self._clock.now())
+        if "completionTime" in new:
+            self._waiting.pop(obj["metadata"]["uid"], None)
+        self._teller.tell(RESTORES, obj, new)
+
+
+def _connection(obj: Mapping[str, Any]) -> tuple[str, str | None]:
+    reference = (obj.get("spec") or {}).get("connectionRef") or {}
+    return reference.get("namespace") or obj["metadata"]["namespace"], reference.get("name")
+
+
+def _is_over(obj: Mapping[str, Any]) -> bool:
+    return "completionTime" in (obj.get("status") or {})

@@ -1,0 +1,43 @@
+"""When each policy is due. Knows a clock and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from group_hygiene.reconcile import Clock
+
+
+class Schedule:
+    """When each policy is due: at once when it is new or edited, then at whole multiples of its interval.
+
+    Multiples, so that policies that were created one by one still share their scans.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next: dict[str, tuple[int, float]] = {}
+
+    def due(self, uid: str, generation: int) -> bool:
+        known = self._next.get(uid)
+        return known is None or known[0] != generation or self._clock.monotonic() >= known[1]
+
+    def ran(self, uid: str, generation: int, interval: timedelta) -> None:
+        seconds = interval.total_seconds()
+        wall = self._clock.now().timestamp()
+        to_boundary = seconds - wall % seconds
+        # Just ran a moment before the boundary: that was this boundary's run.
+        wait = to_boundary if to_boundary > seconds * 0.1 else to_boundary + seconds
+        self._next[uid] = (generation, self._clock.monotonic() + wait)
+
+    def wait(self, uids: Sequence[str]) -> float:
+        """Seconds until the first of them is due; one that never ran, or was forgotten, is due now."""
+        now = self._clock.monotonic()
+        return max(0.0, min(self._next.get(uid, (0, now))[1] for uid in uids) - now)
+
+    def forget(self, uid: str) -> None:
+        """Let it be due at the next run of anything."""
+        self._next.pop(uid, None)
+
+    def forget_all_but(self, uids: set[str]) -> None:
+        self._next = {uid: value for uid, value in self._next.items() if uid in uids}

@@ -1,0 +1,104 @@
+"""What people see of a run: the status, written where it changed, and Events where it turned. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from group_hygiene import reasons, status
+from group_hygiene.controller.api import POLICIES, Api, Object
+from group_hygiene.controller.recorder import Recorder
+from group_hygiene.errors import Conflict, NotFound
+from group_hygiene.metrics import Metrics
+from group_hygiene.model import Outcome, OutcomeKind
+from group_hygiene.plan import Plan
+from group_hygiene.policy import Action, Mode, format_duration
+from group_hygiene.reconcile import Clock
+from group_hygiene.status import Problem
+
+_NAMES_IN_EVENT = 10
+_WRITE_ATTEMPTS = 5
+
+
+class Teller:
+    """Writes statuses and Events of the objects that one loop serves."""
+
+    def __init__(self, api: Api, recorder: Recorder, metrics: Metrics, clock: Clock) -> None:
+        self._api, self._recorder, self._metrics, self._clock = api, recorder, metrics, clock
+
+    def tell(self, plural: str, obj: Object, new: status.Status) -> None:
+        """Patch the status if the change is worth it; over an edit made meanwhile too, since what was done was done."""
+        api, old = self._api, obj.get("status") or {}
+        if not status.needs_write(old, new, self._clock.now()):
+            return
+        patch = status.merge_patch(old, new)
+        for attempt in range(_WRITE_ATTEMPTS):
+            try:
+                api.patch_status(plural, obj, patch)
+                break
+            except NotFound:
+                return
+            except Conflict:
+                if attempt == _WRITE_ATTEMPTS - 1:
+                    raise
+                fresh = api.get(plural, obj["metadata"]["namespace"], obj["metadata"]["name"])
+                if fresh["metadata"]["uid"] != obj["metadata"]["uid"]:
+                    return
+                obj = fresh
+        self._metrics.status_written(plural)
+        self._record_readiness(plural, obj, old, new)
+
+    def problem(self, plural: str, obj: Object, problem: Problem) -> None:
+        generation = int(obj["metadata"].get("generation") or 0)
+        old = obj.get("status") or {}
+        self.tell(plural, obj, status.build_problem_status(generation, old, problem, self._clock.now()))
+
+    def _record_readiness(self, plural: str, obj: Object, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """An Event when Ready turns, or is not True for another reason than before."""
+        before, after = _ready(old), _ready(new)
+        if after is None or (before and (before["status"], before["reason"]) == (after["status"], after["reason"])):
+            return
+        warning = after["status"] != "True"
+        if before is None and not warning:
+            return
+        self._recorder.event(plural, obj, after["reason"], after["message"], warning)
+
+    def run(self, obj: Object, new: status.Status, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+        """Events of one run: newly matching groups, what was deleted, and why due groups may not be."""
+        record = self._recorder.event
+        before, enforced = obj.get("status") or {}, plan.policy.mode is Mode.ENFORCE
+        alert = plan.policy.action is Action.ALERT
+        matched = plan.due or plan.matched
+        if matched and (alert or not enforced) and _matching(before) != _matching(new):
+            verb = "match" if alert else "are due (DryRun)"
+            record(POLICIES, obj, reasons.GROUPS_MATCHED, f"{_counted(matched)} {verb}: {_names(matched)}", alert)
+        marked = (*plan.marking, *plan.untold)
+        if marked:
+            when = f"after {format_duration(plan.policy.grace_period)}, unless somebody uses or keeps them"
+            message = f"{_counted(marked)} will be deleted {when}: {_names(marked)}"
+            record(POLICIES, obj, reasons.GROUPS_MARKED, message, True)
+        deleted = [outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED]
+        if deleted:
+            record(POLICIES, obj, reasons.GROUPS_DELETED, f"deleted {_counted(deleted)}: {_names(deleted)}")
+        blocked = next((c for c in before.get("conditions") or [] if c["type"] == "DeletionBlocked"), None)
+        if plan.refusal is not None and (blocked is None or blocked["reason"] != plan.refusal.reason):
+            record(POLICIES, obj, plan.refusal.reason, plan.refusal.message, True)
+
+
+def _matching(of: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
+    """How many groups a status says match, and those of them that it names."""
+    named = frozenset(row["group"] for row in of.get("sample") or [] if row["verdict"] == "Match")
+    return (of.get("groups") or {}).get("matched", 0), named
+
+
+def _ready(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    return next((condition for condition in of.get("conditions") or [] if condition["type"] == "Ready"), None)
+
+
+def _counted(groups: Sequence[str]) -> str:
+    return f"{len(groups)} group{'s' if len(groups) != 1 else ''}"
+
+
+def _names(groups: Sequence[str]) -> str:
+    more = f" and {len(groups) - _NAMES_IN_EVENT} more" if len(groups) > _NAMES_IN_EVENT else ""
+    return ", ".join(repr(group) for group in groups[:_NAMES_IN_EVENT]) + more

@@ -1,0 +1,343 @@
+"""What a record of `__consumer_offsets` says: bytes in, one frozen record out, or BrokenRecord. Pure.
+
+Whatever Kafka 2.5 to 4.3 writes. Layouts: group-coordinator/src/main/resources/common/message/*.json of each version,
+and the Scala schemas of kafka.coordinator.group.GroupMetadataManager before those. Spark's workers import this module:
+of this package it may import `errors` and `encoding` alone, and no client library.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from group_hygiene.errors import HygieneError
+from group_hygiene.kafka.encoding import Layout, Misfit, Reader
+
+COMMIT, STATE, QUARANTINE = "commit", "state", "quarantine"
+# What decode_columns answers with, in this order.
+COLUMNS = (
+    "what",
+    "kind",
+    "group",
+    "topic",
+    "partition",
+    "committed_offset",
+    "leader_epoch",
+    "metadata",
+    "commit_ms",
+    "protocol_type",
+    "generation",
+    "member_id",
+    "members",
+    "state_ms",
+    "gone",
+    "error",
+)
+
+
+class BrokenRecord(HygieneError):
+    """No record that Kafka 2.5 to 4.3 writes: an unknown version, or bytes that do not fit their layout exactly."""
+
+    reason = "EvidenceUnreadable"
+
+
+class Commit(NamedTuple):
+    """A group committed an offset; offset None = a tombstone: expired, deleted, or its topic is gone.
+
+    leader_epoch: -1 = not given. commit_ms: when it was committed; expire_ms: when it ends, if the client said so.
+    legacy: written under the key of Kafka 0.8, beside which the same partition may have another offset.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    offset: int | None = None
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_ms: int | None = None
+    expire_ms: int | None = None
+    legacy: bool = False
+
+    @property
+    def gone(self) -> bool:
+        return self.offset is None
+
+
+class GroupState(NamedTuple):
+    """Anything else that is told of a group; gone = a tombstone, which has none of the fields but `member_id`.
+
+    kind: see `KINDS`; `classic` is a whole group, `*-epoch` an epoch bump, `*-member` one member that is in the group.
+    generation: of a classic group, or the epoch that the record sets (of the group, its assignment or its member).
+    members: how many members a classic group has. state_ms: since when a classic group is in its state (Empty, if it
+    has no members), None where that is not told.
+    """
+
+    group: str
+    kind: str
+    gone: bool
+    protocol_type: str | None = None
+    generation: int | None = None
+    member_id: str | None = None
+    members: int | None = None
+    state_ms: int | None = None
+
+
+def decode(key: bytes | None, value: bytes | None) -> Commit | GroupState:
+    """What one record says; no value = a tombstone. Raises BrokenRecord, and nothing else.
+
+    The bytes of a transaction's marker (control batch) are no such record: leave those out.
+    """
+    if key is None:
+        raise BrokenRecord("a record without a key")
+    try:
+        number = _INT16.unpack_from(key)[0]
+        if number in _COMMIT_KEYS:
+            group, topic, partition = _commit_place(key)
+            if value is None:
+                return Commit(group, topic, partition, legacy=number == 0)
+            return Commit(group, topic, partition, *_commit_value(value), legacy=number == 0)
+        return _group_state(number, key, value)
+    except _MISFITS as misfit:
+        raise BrokenRecord(_told(misfit)) from misfit
+
+
+def decode_columns(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> dict[str, list[Any]]:
+    """`decode` of many records at once: a list for each of COLUMNS, in their order, with a row for each record.
+
+    what: COMMIT, STATE or QUARANTINE. error: why it is kept aside; such a row says nothing else. What a record does not
+    tell is None; `gone` marks tombstones.
+    """
+    rows = len(keys)
+    columns: dict[str, list[Any]] = {name: [None] * rows for name in COLUMNS}
+    columns["what"] = [COMMIT] * rows
+    columns["kind"] = ["commit"] * rows
+    columns["gone"] = [False] * rows
+    what, _, groups, topics, partitions, offsets, epochs, metadata, times = list(columns.values())[:9]
+    gone = columns["gone"]
+    # A group commits the same partitions again and again: most keys of a batch come more than once.
+    places: dict[bytes, tuple[str, str, int]] = {}
+    for row, (key, value) in enumerate(zip(keys, values, strict=True)):
+        try:
+            place = places.get(key)  # type: ignore[arg-type]
+            if place is None:
+                if key is None or key[:2] != _COMMIT_KEY:
+                    _other_row(columns, row, decode(key, value))
+                    continue
+                place = places[key] = _commit_place(key)
+            groups[row], topics[row], partitions[row] = place
+            if value is None:
+                gone[row] = True
+            else:
+                offsets[row], epochs[row], metadata[row], times[row], _ = _commit_value(value)
+        except (BrokenRecord, *_MISFITS) as error:
+            for column in columns.values():
+                column[row] = None
+            what[row] = QUARANTINE
+            columns["error"][row] = _told(error)
+    return columns
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, BrokenRecord) else f"its bytes do not fit their layout: {error}"
+
+
+def _other_row(columns: dict[str, list[Any]], row: int, record: Commit | GroupState) -> None:
+    if isinstance(record, Commit):
+        columns["kind"][row] = "legacy-commit"
+        columns["committed_offset"][row] = record.offset
+        if not record.gone:
+            for name in ("leader_epoch", "metadata", "commit_ms"):
+                columns[name][row] = getattr(record, name)
+        told: tuple[str, ...] = ("group", "topic", "partition", "gone")
+    else:
+        columns["what"][row] = STATE
+        told = record._fields
+    for name in told:
+        columns[name][row] = getattr(record, name)
+
+
+_MISFITS = (Misfit, struct.error, UnicodeDecodeError)
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_COMMIT_KEY = b"\x00\x01"
+_COMMIT_KEYS = (0, 1)
+# version, offset, (leader epoch,) length of the metadata; behind the metadata: commit time, (time of expiry).
+_HEAD_V0, _HEAD_V3, _HEAD_V4 = struct.Struct(">hqh"), struct.Struct(">hqih"), struct.Struct(">hqiB")
+_TAIL_V1, _TAIL_V4 = struct.Struct(">qq"), struct.Struct(">qB")
+
+
+def _commit_place(key: bytes) -> tuple[str, str, int]:
+    """OffsetCommitKey, LegacyOffsetCommitKey: group, topic, partition."""
+    group_ends = 4 + _INT16.unpack_from(key, 2)[0]
+    if group_ends < 4:
+        raise Misfit("a text of negative length")
+    topic_at = group_ends + 2
+    topic_ends = topic_at + _INT16.unpack_from(key, group_ends)[0]
+    if topic_ends < topic_at or len(key) != topic_ends + 4:
+        raise Misfit("the key of a commit is too short, or too long")
+    return key[4:group_ends].decode(), key[topic_at:topic_ends].decode(), _INT32.unpack_from(key, topic_ends)[0]
+
+
+def _commit_value(value: bytes) -> tuple[int, int, str, int, int | None]:
+    """OffsetCommitValue: offset, leader epoch, metadata, commit time, time of expiry."""
+    version = _INT16.unpack_from(value)[0]
+    if version == 4:
+        _, offset, epoch, size = _HEAD_V4.unpack_from(value)
+        ends = 14 + size
+        # All but always the length is one byte, and there are no tagged fields.
+        if not 0 < size < 0x80 or len(value) != ends + 9 or value[-1]:
+            return _commit_value_v4(value)
+        return offset, epoch, value[15:ends].decode(), _TAIL_V4.unpack_from(value, ends)[0], None
+    if version == 3:
+        _, offset, epoch, size = _HEAD_V3.unpack_from(value)
+        at = 16
+    elif 0 <= version < 3:
+        _, offset, size = _HEAD_V0.unpack_from(value)
+        at, epoch = 12, -1
+    else:
+        raise BrokenRecord(f"the value of a commit is of version {version}, which is not known")
+    ends = at + size
+    if size < 0 or len(value) != ends + (16 if version == 1 else 8):
+        raise Misfit("the value of a commit is too short, or too long")
+    if version != 1:
+        return offset, epoch, value[at:ends].decode(), _INT64.unpack_from(value, ends)[0], None
+    time, expiry = _TAIL_V1.unpack_from(value, ends)
+    return offset, epoch, value[at:ends].decode(), time, None if expiry == -1 else expiry
+
+
+def _commit_value_v4(value: bytes) -> tuple[int, int, str, int, None]:
+    reader = Reader(value, 2, flexible=True)
+    offset, epoch, metadata, time = reader.number(8), reader.number(4), reader.text(), reader.number(8)
+    reader.tagged()
+    reader.end()
+    return offset, epoch, metadata, time, None
+
+
+_TOPIC = (16, [4])
+_TASKS = [("text", [4])]
+_NAMED_TOPIC = (16, "text", [4])
+_TOPICS_WITH_RACKS = [(16, "text", 4, [(4, ["text"])])]
+_MEMBER_START = ("text?", "text?", "text", "text", ["text"], "text?", 4, "text?")
+_SHARE_STATE_4_0 = ([_NAMED_TOPIC], [(16, "text")])
+_CONFIGURED_TOPIC = ("text", 4, 2, [("text", "text")])
+_SUBTOPOLOGY = (
+    *("text", ["text"], ["text"], [_CONFIGURED_TOPIC], ["text"], [_CONFIGURED_TOPIC]),
+    [([2], [2], [2])],
+)
+_EPOCH: Layout = (4,)
+
+
+class _Kind(NamedTuple):
+    """A record type. second: what its key has behind the group's id. counts: its value begins with an epoch.
+
+    layouts: of its value of version 0, the newest first; early-access versions changed them and kept the number.
+    """
+
+    name: str
+    layouts: tuple[Layout, ...]
+    second: str = ""
+    counts: bool = False
+
+
+_CLASSIC = _Kind("classic", ())
+# By the number in the key: org.apache.kafka.coordinator.group.generated.CoordinatorRecordType.
+_KINDS = {
+    2: _CLASSIC,
+    3: _Kind("consumer-epoch", (_EPOCH,), counts=True),
+    # The second is Kafka 3.7's.
+    4: _Kind("consumer-topics", ((_TOPICS_WITH_RACKS,), (4, _TOPICS_WITH_RACKS))),
+    5: _Kind("consumer-member", (_MEMBER_START, (*_MEMBER_START, [("text", 2, 2, 1, 2, "bytes")])), "member"),
+    6: _Kind("consumer-target-epoch", (_EPOCH,), counts=True),
+    7: _Kind("consumer-target-member", (([_TOPIC],), (1, [_TOPIC], 2, "bytes")), "member"),
+    8: _Kind(
+        "consumer-assignment",
+        ((4, 4, 1, [_TOPIC], [_TOPIC]), (4, 4, 4, [_TOPIC], [_TOPIC], [_TOPIC], 1, 2, "bytes")),
+        "member",
+        counts=True,
+    ),
+    # The second is Kafka 4.0's, as of the share groups' epoch and state below.
+    9: _Kind("share-topics", (_SHARE_STATE_4_0, (_TOPICS_WITH_RACKS,))),
+    10: _Kind("share-member", (("text?", "text", "text", ["text"]),), "member"),
+    11: _Kind("share-epoch", ((4, 8), _EPOCH), counts=True),
+    12: _Kind("share-target-epoch", (_EPOCH,), counts=True),
+    13: _Kind("share-target-member", (([_TOPIC],),), "member"),
+    14: _Kind("share-assignment", ((4, 4, 1, [_TOPIC]),), "member", counts=True),
+    15: _Kind("share-state", (([_NAMED_TOPIC], [_NAMED_TOPIC], [(16, "text")]), _SHARE_STATE_4_0)),
+    16: _Kind("consumer-regex", ((["text"], 8, 8),), "regex"),
+    17: _Kind("streams-epoch", ((4, 8),), counts=True),
+    19: _Kind(
+        "streams-member",
+        (("text?", "text?", "text", "text", 4, 4, "text", frozenset([("text", 2)]), [("text", "text")]),),
+        "member",
+    ),
+    20: _Kind("streams-target-epoch", (_EPOCH,), counts=True),
+    21: _Kind("streams-target-member", ((_TASKS, _TASKS, _TASKS),), "member"),
+    22: _Kind(
+        "streams-assignment",
+        ((4, 4, 1, _TASKS, _TASKS, _TASKS, _TASKS, _TASKS, _TASKS),),
+        "member",
+        counts=True,
+    ),
+    23: _Kind("streams-topology", ((4, [_SUBTOPOLOGY]),)),
+}
+KINDS = tuple(kind.name for kind in _KINDS.values())
+
+
+def _group_state(number: int, key: bytes, value: bytes | None) -> GroupState:
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise BrokenRecord(f"the key is of type {number}, which is not known")
+    reader = Reader(key, 2, flexible=False)
+    group = reader.text()
+    second = reader.text() if kind.second else None
+    reader.end()
+    member = second if kind.second == "member" else None
+    if value is None:
+        return GroupState(group, kind.name, gone=True, member_id=member)
+    version = _INT16.unpack_from(value)[0]
+    if kind is _CLASSIC:
+        return _classic(group, version, value)
+    if version != 0:
+        raise BrokenRecord(f"the value of a {kind.name} record is of version {version}, which is not known")
+    _check(value, kind.layouts)
+    generation = _INT32.unpack_from(value, 2)[0] if kind.counts else None
+    return GroupState(group, kind.name, gone=False, generation=generation, member_id=member)
+
+
+def _check(value: bytes, layouts: Sequence[Layout]) -> None:
+    misfit: Exception = Misfit("no layout")
+    for layout in layouts:
+        try:
+            reader = Reader(value, 2, flexible=True)
+            reader.skip(layout)
+            reader.end()
+            return
+        except _MISFITS as error:
+            misfit = error
+    raise misfit
+
+
+def _classic(group: str, version: int, value: bytes) -> GroupState:
+    """GroupMetadataValue."""
+    if not 0 <= version <= 4:
+        raise BrokenRecord(f"the value of a classic group is of version {version}, which is not known")
+    reader = Reader(value, 2, flexible=version == 4)
+    protocol_type, generation = reader.text(), reader.number(4)
+    # The assignor, and the leader of the group.
+    reader.skip_field("text?")
+    reader.skip_field("text?")
+    since = reader.number(8) if version >= 2 else -1
+    static, patient = ["text?"] * (version >= 3), [4] * (version >= 1)
+    member = ("text", *static, "text", "text", *patient, 4, "bytes", "bytes")
+    members = reader.count()
+    for _ in range(members):
+        reader.skip(member)
+    reader.tagged()
+    reader.end()
+    return GroupState(
+        *(group, "classic", False, protocol_type, generation),
+        members=members,
+        state_ms=None if since == -1 else since,
+    )

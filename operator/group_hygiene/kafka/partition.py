@@ -1,0 +1,171 @@
+"""The log of one partition, as its leader tells it: where it ends, and what is committed in it (KIP-98).
+
+The library's consumer can't say whether the position that it stays at is the end, or where a transaction is open. Here
+both are in the answer. Only reads; what the records mean is not its subject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import kafka.errors as kafka_errors
+from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.metadata import MetadataRequest
+from kafka.record import MemoryRecords
+
+from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying
+from group_hygiene.model import Fault, Partition
+
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
+_FETCH_BYTES = 8_000_000
+# Of each of many partitions at once. To take in the records of 50 such answers must not take longer than a moment.
+_EACH_BYTES = 250_000
+# org.apache.kafka.common.protocol.Errors.THROTTLING_QUOTA_EXCEEDED.
+_THROTTLED = 89
+
+
+class Record(NamedTuple):
+    """A record as it is in the log: no value = a tombstone."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+class Fetched(NamedTuple):
+    """What one answer holds: committed records (`fetch`) or all (`fetch_all`), and the offset to go on from.
+
+    stable: the offset of the first record of an open transaction, or the end; no committed record is behind it.
+    end: the offset after the last record that all in-sync replicas have (high watermark).
+    """
+
+    records: list[Record]
+    position: int
+    stable: int
+    end: int
+
+
+class Leader:
+    """Asks the leader of one partition, and looks it up anew when it moved."""
+
+    def __init__(self, client: Client, partition: Partition) -> None:
+        self.client = client
+        self.partition = partition
+        self._broker: int | None = None
+
+    def ask(self, request: Callable[[], Request], code: Callable[[Response], int], deadline: Deadline) -> Any | Fault:
+        """The answer to a request that may be sent more than once; `code` finds the partition's error in it."""
+
+        def attempt(_: Sequence[None]) -> dict[None, Any | Fault]:
+            broker = self._broker if self._broker is not None else self._look_up(deadline)
+            if isinstance(broker, Fault):
+                return {None: broker}
+            answer = self.client.send(Call(broker, request()), deadline)
+            if not isinstance(answer, Fault) and (error := code(answer)):
+                answer = fault_of_code(error)
+            # Also after an answer that did not come: who does not answer may not lead any more.
+            self._broker = None if isinstance(answer, Fault) else broker
+            return {None: answer}
+
+        return retrying([None], attempt, deadline)[None]
+
+    def _look_up(self, deadline: Deadline) -> int | Fault:
+        named = [MetadataRequest.MetadataRequestTopic(name=self.partition.topic)]
+        answer = self.client.send(Call(None, MetadataRequest(topics=named, allow_auto_topic_creation=False)), deadline)
+        if isinstance(answer, Fault):
+            return answer
+        for topic in answer.topics:
+            if topic.error_code:
+                return fault_of_code(topic.error_code)
+            for entry in topic.partitions:
+                if entry.partition_index == self.partition.partition and entry.leader_id >= 0:
+                    return int(entry.leader_id)
+        return Fault("LEADER_NOT_AVAILABLE", f"{self.partition} has no leader", retriable=True)
+
+
+def fetch(leader: Leader, position: int, deadline: Deadline, wait_ms: int = 0) -> Fetched | Fault:
+    """What is committed from `position` on, as much as one answer holds; for the first byte the broker waits `wait_ms`.
+
+    An answer without a record that stays at its position, before `stable`: there is nothing up to there, as after
+    compaction. Damaged bytes are the Fault CORRUPT_MESSAGE.
+    """
+    answer = leader.ask(
+        lambda: _request(leader.partition, position, _READ_COMMITTED, wait_ms, _FETCH_BYTES), _fetch_error, deadline
+    )
+    return _fetched(leader.partition, position, answer)
+
+
+def fetch_all(
+    client: Client, positions: Mapping[Partition, int], leaders: Mapping[Partition, int], deadline: Deadline
+) -> dict[Partition, Fetched | Fault]:
+    """Of each partition what follows its position, committed or not, as much as one answer holds; asked once.
+
+    An answer without a record that stays at its position: there is nothing from there to `end`.
+    """
+    calls = {
+        partition: Call(leaders[partition], _request(partition, position, _READ_UNCOMMITTED, 0, _EACH_BYTES))
+        for partition, position in positions.items()
+    }
+    results: dict[Partition, Fetched | Fault] = {}
+    for partition, answer in client.send_each(calls, deadline).items():
+        error = 0 if isinstance(answer, Fault) else _fetch_error(answer)
+        results[partition] = _fetched(partition, positions[partition], fault_of_code(error) if error else answer)
+    return results
+
+
+def _request(partition: Partition, position: int, isolation: int, wait_ms: int, size: int) -> Request:
+    topic_class = FetchRequest.FetchTopic
+    place = topic_class.FetchPartition(partition=partition.partition, fetch_offset=position, partition_max_bytes=size)
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=size,
+        isolation_level=isolation,
+        topics=[topic_class(topic=partition.topic, partitions=[place])],
+        # From v13 on a topic is named by its id.
+        max_version=12,
+    )
+
+
+def _fetched(partition: Partition, position: int, answer: Response | Fault) -> Fetched | Fault:
+    if isinstance(answer, Fault):
+        denied = answer.code == "TOPIC_AUTHORIZATION_FAILED"
+        return Fault(answer.code, f"needs READ on the topic {partition.topic}") if denied else answer
+    data = answer.responses[0].partitions[0]
+    try:
+        return _records(data, position)
+    except (kafka_errors.KafkaError, ValueError, OSError, EOFError) as error:
+        return Fault("CORRUPT_MESSAGE", f"{partition} at offset {position}: {error}")
+
+
+def _fetch_error(answer: Response) -> int:
+    if answer.error_code:
+        return int(answer.error_code)
+    # Who exceeds a quota gets an answer without the partition (KIP-219), which must not be taken for an empty one.
+    if not answer.responses:
+        return _THROTTLED
+    return int(answer.responses[0].partitions[0].error_code)
+
+
+def _records(data: Any, position: int) -> Fetched:
+    """Without those of transactions that the answer names as aborted, as it does to who reads what is committed."""
+    start = position
+    begun = sorted(
+        (transaction.first_offset, transaction.producer_id) for transaction in data.aborted_transactions or []
+    )
+    aborted: set[int] = set()
+    records: list[Record] = []
+    for batch in MemoryRecords(data.records or b""):
+        if batch.magic != 2 or not batch.validate_crc():
+            raise ValueError(f"the batch at offset {batch.base_offset} is of an old format, or fails its checksum")
+        while begun and begun[0][0] <= batch.last_offset:
+            aborted.add(begun.pop(0)[1])
+        if batch.is_control_batch:
+            if any(marker.abort for marker in batch):
+                aborted.discard(batch.producer_id)
+        elif not (batch.is_transactional and batch.producer_id in aborted):
+            # The first batch may begin before the position.
+            records += [Record(row.offset, row.key, row.value) for row in batch if row.offset >= start]
+        position = max(position, batch.next_offset)
+    return Fetched(records, position, data.last_stable_offset, data.high_watermark)

@@ -1,0 +1,79 @@
+"""What is there at an address where connecting failed, found out by plain sockets. Asks nothing of kafka-python."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Sequence
+
+from group_hygiene.errors import ConnectError, TLSFailed
+
+_MAX_S, _MIN_S = 3.0, 1.0
+# ApiVersions, version 0, correlation 1, without a client id: who speaks Kafka answers it before anybody has logged in.
+_API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
+
+
+def probe(
+    servers: Sequence[str], context: ssl.SSLContext | None, with_sasl: bool, seconds: float
+) -> dict[str, str | ConnectError]:
+    """What each of the servers (host:port) does: in words, or the error that by itself says why connecting failed.
+
+    All at once, for `seconds`, but at least 1 and at most 3. with_sasl: it was tried with SASL.
+    """
+    seconds = min(_MAX_S, max(_MIN_S, seconds))
+    found: dict[str, str | ConnectError] = {}
+
+    def look(server: str) -> None:
+        found[server] = _probe(server, context, with_sasl, seconds)
+
+    # No pool: its end would wait for a resolver that hangs.
+    threads = [threading.Thread(target=look, args=(server,), daemon=True) for server in servers]
+    end = time.monotonic() + seconds + 0.2
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    return {server: found.get(server, f"no answer within {seconds:.0f} s") for server in servers}
+
+
+def _probe(server: str, context: ssl.SSLContext | None, with_sasl: bool, seconds: float) -> str | ConnectError:
+    host, _, port = server.rpartition(":")
+    host = host.strip("[]")
+    end = time.monotonic() + seconds
+    connected = False
+    try:
+        with socket.create_connection((host, int(port)), timeout=seconds) as raw:
+            connected = True
+            raw.settimeout(max(0.1, end - time.monotonic()))
+            if context is None:
+                return _plain(raw, with_sasl)
+            with context.wrap_socket(raw, server_hostname=host):
+                wants = "a client certificate" if with_sasl else "SASL or a client certificate"
+                return f"speaks TLS but does not answer Kafka requests (does it want {wants}?)"
+    except ssl.SSLCertVerificationError as error:
+        return TLSFailed(f"{server}: the certificate is not trusted: {error.verify_message}")
+    except ssl.SSLError as error:
+        return TLSFailed(f"{server}: the TLS handshake fails: {error.reason or error}")
+    except socket.gaierror:
+        return f"the name {host} does not resolve"
+    except TimeoutError:
+        does = "accepts connections but gives no answer" if connected else "no answer to a TCP connect"
+        return f"{does} within {seconds:.0f} s"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    except (ValueError, OverflowError):
+        return "that can't be a host name and port"
+
+
+def _plain(raw: socket.socket, with_sasl: bool) -> str:
+    raw.sendall(_API_VERSIONS)
+    try:
+        answer = raw.recv(8)
+    except ConnectionError:
+        answer = b""
+    if answer[4:] == _API_VERSIONS[8:12]:
+        return "speaks Kafka but lets nobody in" + ("" if with_sasl else " without SASL, it seems")
+    wants = "TLS" if with_sasl else "TLS or SASL"
+    return f"accepts connections but does not speak Kafka in plain text (does it want {wants}?)"

@@ -1,0 +1,95 @@
+"""What the offsets log says of a group after a place in it: anything at all, of open and aborted transactions too.
+
+Only reads. Whether that matters to anybody is not its subject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC
+from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, GroupState, decode
+from group_hygiene.kafka.partition import Record, fetch_all
+from group_hygiene.model import Fault, Partition
+
+
+class Place(NamedTuple):
+    """A partition of the log, and the first offset there that is to be looked at."""
+
+    partition: int
+    offset: int
+
+
+class Found(NamedTuple):
+    """The first record of a group at or after its place."""
+
+    place: Place
+    record: Commit | GroupState
+
+
+class Tail:
+    """Follows the log of some groups from a place on; each `read_on` goes as far as the log then does."""
+
+    def __init__(self, client: Client, groups: Mapping[str, Place], leaders: Mapping[int, int]) -> None:
+        """leaders: partition of the log -> the broker that leads it."""
+        self._client = client
+        self._groups = groups
+        self._leaders = {
+            Partition(OFFSETS_TOPIC, place.partition): leaders.get(place.partition, -1) for place in groups.values()
+        }
+        self._positions: dict[Partition, int] = {}
+        for index, offset in groups.values():
+            partition = Partition(OFFSETS_TOPIC, index)
+            self._positions[partition] = min(offset, self._positions.get(partition, offset))
+        self._found: dict[str, Found] = {}
+        self._faults: dict[Partition, Fault] = {}
+
+    def read_on(self, deadline: Deadline) -> dict[str, Found | Fault | None]:
+        """What is known of each group now: its first record, nothing (None), or why that can't be told.
+
+        OFFSET_OUT_OF_RANGE: the log begins after the place, or ends before it. CORRUPT_MESSAGE: some record of the
+        partition, of whatever group, can't be read. Time that is over is a Fault too. A Fault stays.
+        """
+        ends: dict[Partition, int] = {}
+        left = self._unknown()
+        while left:
+            answers = fetch_all(
+                self._client, {place: self._positions[place] for place in left}, self._leaders, deadline
+            )
+            for place in left:
+                answer = answers[place]
+                if not isinstance(answer, Fault) and answer.end < self._positions[place]:
+                    # A leader that took over a moment ago hides the end until its followers have it.
+                    answer = Fault("OFFSET_OUT_OF_RANGE", f"{place} ends at {answer.end}", retriable=True)
+                if isinstance(answer, Fault):
+                    self._faults[place] = answer
+                    continue
+                self._take(place, answer.records)
+                ends.setdefault(place, answer.end)
+                if answer.position == self._positions[place]:
+                    # Compaction has left nothing up to the end.
+                    ends[place] = answer.position
+                self._positions[place] = answer.position
+            left = [place for place in self._unknown() if self._positions[place] < ends[place]]
+        return {name: self._known(name, place) for name, place in self._groups.items()}
+
+    def _unknown(self) -> list[Partition]:
+        """Partitions with a group of which nothing is known yet."""
+        waiting = {place.partition for name, place in self._groups.items() if name not in self._found}
+        return [place for place in self._positions if place.partition in waiting and place not in self._faults]
+
+    def _take(self, place: Partition, records: Iterable[Record]) -> None:
+        for row in records:
+            try:
+                record = decode(row.key, row.value)
+            except BrokenRecord as broken:
+                self._faults[place] = Fault("CORRUPT_MESSAGE", f"{place} at offset {row.offset}: {broken}")
+                return
+            since = self._groups.get(record.group)
+            if since is not None and since.partition == place.partition and row.offset >= since.offset:
+                self._found.setdefault(record.group, Found(Place(place.partition, row.offset), record))
+
+    def _known(self, name: str, place: Place) -> Found | Fault | None:
+        return self._found.get(name) or self._faults.get(Partition(OFFSETS_TOPIC, place.partition))

@@ -1,0 +1,274 @@
+"""One run of the ingest: all that the offsets log has gained, decoded once, into the bronze tables, exactly once.
+
+Each micro-batch is written to each table in a Delta transaction that names the stream and the batch, so that a batch
+that comes again after a crash is written to those tables only that lack it; `ingested` comes last. Whether all of the
+log was read is held against what the brokers say of it: Spark's source can leave things out without an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from delta import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from group_hygiene.errors import PipelineError
+from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC
+from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
+from group_hygiene.kafka.offsets_log import COMMIT, QUARANTINE, STATE
+from group_hygiene.kafka.partition import Leader, fetch
+from group_hygiene.model import Fault, Partition
+from group_hygiene.pipeline.decoding import SCHEMA, decode_batches
+from group_hygiene.pipeline.progress import Progress, plan, read_progress, restarted, write_progress
+from group_hygiene.pipeline.source import Positions, read_range, read_stream
+from group_hygiene.pipeline.tables import BRONZE, COMMITS, GROUP_STATES, Table
+from group_hygiene.pipeline.tables import QUARANTINE as QUARANTINED
+
+Tell = Callable[[str], None]
+
+# What Spark's Kafka source says under failOnDataLoss.
+_LOST_SIGNS = ("data loss", "DATA_LOSS", "OffsetOutOfRange", "Cannot fetch record")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How many records came into the tables; `aborted` are among the commits."""
+
+    commits: int = 0
+    states: int = 0
+    quarantined: int = 0
+    aborted: int = 0
+
+    @property
+    def records(self) -> int:
+        return self.commits + self.states + self.quarantined
+
+    def __add__(self, other: Written) -> Written:
+        return Written(
+            self.commits + other.commits,
+            self.states + other.states,
+            self.quarantined + other.quarantined,
+            self.aborted + other.aborted,
+        )
+
+
+def ingest(spark: SparkSession, client: Client, warehouse: str, tell: Tell, start_over: bool = False) -> Written:
+    """Read the log to the end that it has now. Raises PipelineError where not all of it can be had, or was.
+
+    start_over: see progress.plan. `tell` gets a line for each step.
+    """
+    return _Ingest(spark, client, warehouse, tell).run(start_over)
+
+
+class _Batch(NamedTuple):
+    """A micro-batch, decoded. kinds: how many of each are committed; aborted None = its offsets have no gaps."""
+
+    number: int
+    committed: DataFrame
+    kinds: Counter[str]
+    aborted: DataFrame | None
+
+
+class _Ingest:
+    def __init__(self, spark: SparkSession, client: Client, warehouse: str, tell: Tell) -> None:
+        self._spark = spark
+        self._client = client
+        self._warehouse = warehouse.rstrip("/")
+        self._tell = tell
+        self._written = Written()
+        self._failure: Exception | None = None
+
+    def run(self, start_over: bool) -> Written:
+        before = read_progress(self._spark, self._warehouse)
+        self._bounds = bounds = self._ask_bounds()
+        self._progress = plan(before, bounds, start_over)
+        if before is None:
+            for table in BRONZE:
+                table.create(self._spark, self._warehouse)
+        if not self._exists(f"{self._checkpoint}/metadata"):
+            self._begin_stream(before)
+        if self._progress.places:
+            self._stream()
+        self._check_ends(bounds)
+        # The last batch has said so already, if there was one.
+        if (seen := self._progress.seen(bounds)) != self._progress:
+            write_progress(self._spark, self._warehouse, seen)
+        return self._written
+
+    @property
+    def _checkpoint(self) -> str:
+        return f"{self._warehouse}/_checkpoints/{self._progress.stream}"
+
+    def _ask_bounds(self) -> LogBounds:
+        bounds = read_log_bounds(self._client, self._deadline())
+        if isinstance(bounds, Fault):
+            raise PipelineError(f"the log can't be read to its end now: {bounds}")
+        return bounds
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._client.settings.timeout.total_seconds())
+
+    def _begin_stream(self, before: Progress | None) -> None:
+        """Of a stream without a checkpoint: take back what another one wrote of a batch that it did not finish."""
+        if before is not None and before.stream == self._progress.stream:
+            self._progress = restarted(self._progress)
+        if before is not None:
+            for table in (COMMITS, GROUP_STATES, QUARANTINED):
+                DeltaTable.forPath(self._spark, table.path(self._warehouse)).delete(F.col("batch") > before.batch)
+        write_progress(self._spark, self._warehouse, self._progress)
+
+    def _stream(self) -> None:
+        stream = read_stream(self._spark, self._client.settings, self._progress.positions)
+        query = (
+            stream.writeStream.foreachBatch(self._write_batch)
+            .option("checkpointLocation", self._checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+        except PySparkException as error:
+            if isinstance(self._failure, PipelineError):
+                raise self._failure from error
+            raise PipelineError(_explained(self._failure or error)) from error
+        finally:
+            query.stop()
+
+    def _write_batch(self, batch: DataFrame, number: int) -> None:
+        try:
+            self._write(batch, number)
+        except Exception as error:
+            # Spark hands on no more than its text.
+            self._failure = error
+            raise
+
+    def _write(self, batch: DataFrame, number: int) -> None:
+        positions = self._progress.positions
+        ends = self._planned(number)
+        if all(positions.get(partition, 0) >= end for partition, end in ends.items()):
+            return
+        starts = positions | (self._planned(number - 1) if number else {})
+        cores = self._spark.sparkContext.defaultParallelism
+        decoded = _decoded(batch.coalesce(cores)).persist()
+        aborted: DataFrame | None = None
+        try:
+            rows, kinds = _counted(decoded)
+            gaps = {partition: end for partition, end in ends.items() if end - starts[partition] > rows[partition]}
+            if gaps:
+                aborted = self._aborted(decoded, {partition: starts[partition] for partition in gaps}, gaps).persist()
+                self._check_silent([partition for partition in gaps if not rows[partition]], starts, ends)
+            self._written += self._append(_Batch(number, decoded, kinds, aborted))
+        finally:
+            decoded.unpersist()
+            if aborted is not None:
+                aborted.unpersist()
+        self._progress = self._progress.advanced(ends).seen(self._bounds)
+        write_progress(self._spark, self._warehouse, self._progress, number)
+        read = sum(end - starts[partition] for partition, end in ends.items())
+        self._tell(f"batch {number}: offsets {read:,}, records so far {self._written.records:,}")
+
+    def _aborted(self, committed: DataFrame, starts: Positions, ends: Positions) -> DataFrame:
+        """What lies in the gaps of a read_committed reading: records of aborted transactions, or nothing at all.
+
+        Markers of transactions, and what compaction removed, leave gaps too, which no reader can tell from the others.
+        """
+        everything = read_range(self._spark, self._client.settings, starts, ends)
+        seen = committed.where(F.col("log_partition").isin(list(starts))).select("log_partition", "log_offset")
+        same = (F.col("partition") == F.col("log_partition")) & (F.col("offset") == F.col("log_offset"))
+        return _decoded(everything.join(seen, same, "left_anti"))
+
+    def _append(self, batch: _Batch) -> Written:
+        """Each table in a transaction of its own; one that has this batch already stays as it is."""
+        frame, kinds, lost = batch.committed.withColumn("aborted", F.lit(False)), batch.kinds, Counter[str]()
+        if batch.aborted is not None:
+            lost = _counted(batch.aborted)[1]
+        if batch.aborted is not None and lost:
+            frame = frame.unionByName(batch.aborted.withColumn("aborted", F.lit(True)))
+        count = kinds + lost
+        for what, table in ((COMMIT, COMMITS), (STATE, GROUP_STATES), (QUARANTINE, QUARANTINED)):
+            if count[what]:
+                self._append_to(table, frame.where(F.col("what") == what), batch.number)
+        return Written(count[COMMIT], count[STATE], count[QUARANTINE], lost[COMMIT])
+
+    def _append_to(self, table: Table, frame: DataFrame, number: int) -> None:
+        numbered = frame.withColumns({"era": F.lit(self._progress.era), "batch": F.lit(self._progress.batch + 1)})
+        rows = numbered.select(*(F.col(field.name).cast(field.dataType) for field in table.schema))
+        writer = rows.write.format("delta").mode("append")
+        writer = writer.option("txnAppId", self._progress.stream).option("txnVersion", str(number))
+        writer.save(table.path(self._warehouse))
+
+    def _check_silent(self, partitions: Iterable[int], starts: Positions, ends: Positions) -> None:
+        """Ask a broker itself for the first record of a range of which Spark showed none."""
+        for partition in partitions:
+            place = Partition(OFFSETS_TOPIC, partition)
+            leader, position = Leader(self._client, place), starts[partition]
+            while position < ends[partition]:
+                answer = fetch(leader, position, self._deadline())
+                if isinstance(answer, Fault):
+                    raise PipelineError(f"{place} can't be read: {answer}")
+                if any(record.offset < ends[partition] for record in answer.records):
+                    raise PipelineError(f"{place} holds records from offset {position} on, and Spark read none of them")
+                if answer.position == position:
+                    break
+                position = answer.position
+
+    def _check_ends(self, bounds: LogBounds) -> None:
+        for partition, end in bounds.ends.items():
+            covered = self._progress.positions.get(partition, 0)
+            if covered < end:
+                raise PipelineError(
+                    f"{OFFSETS_TOPIC}-{partition} ends at offset {end}, and Spark read it up to {covered} only: "
+                    "nothing is lost, but the evidence is not complete"
+                )
+
+    def _planned(self, number: int) -> dict[int, int]:
+        """Where a batch ends, as Spark wrote it into the checkpoint before it began: partition -> offset."""
+        file = self._path(f"{self._checkpoint}/offsets/{number}")
+        stream = self._file_system(file).open(file)
+        try:
+            text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        finally:
+            stream.close()
+        offsets = json.loads(text.splitlines()[-1])[OFFSETS_TOPIC]
+        return {int(partition): offset for partition, offset in offsets.items()}
+
+    def _exists(self, name: str) -> bool:
+        path = self._path(name)
+        return bool(self._file_system(path).exists(path))
+
+    @property
+    def _jvm(self) -> Any:
+        return self._spark.sparkContext._jvm
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(name)
+
+    def _file_system(self, path: Any) -> Any:
+        return path.getFileSystem(self._spark.sparkContext._jsc.hadoopConfiguration())
+
+
+def _decoded(records: DataFrame) -> DataFrame:
+    return records.mapInArrow(decode_batches, SCHEMA)
+
+
+def _counted(decoded: DataFrame) -> tuple[Counter[int], Counter[str]]:
+    """How many records there are of each log partition, and of each of COMMIT, STATE and QUARANTINE."""
+    partitions, kinds = Counter[int](), Counter[str]()
+    for row in decoded.groupBy("log_partition", "what").agg(F.count("*").alias("records")).collect():
+        partitions[row.log_partition] += row.records
+        kinds[row.what] += row.records
+    return partitions, kinds
+
+
+def _explained(error: Exception) -> str:
+    text = str(error)
+    if any(sign in text for sign in _LOST_SIGNS):
+        return "the log lost records, or was created anew, while Spark read it: run it again, and it says what to do"
+    return f"Spark can't go on: {text.splitlines()[0] if text else type(error).__name__}; its log says more"

@@ -1,0 +1,85 @@
+"""Keeps the tables small and quick: drops what is too old, puts small files together, removes files of old versions.
+
+Never drops a bronze row that `activity` lacks, nor a file that `coverage` may still name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from delta import DeltaTable
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, INGESTED, PRUNED, QUARANTINE, Table
+
+# When it was done last, in seconds since 1970: a property of the table that is written to least often.
+_MAINTAINED = "grouphygiene.maintained"
+_HISTORY = (COMMITS, GROUP_STATES, QUARANTINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """history: of records, by their time in the log, and of groups that are gone. files: of old versions of a table.
+
+    Delta refuses less than a week for files: readers of an old version would lose them while they read.
+    """
+
+    history: timedelta = timedelta(days=90)
+    files: timedelta = timedelta(days=7)
+
+
+def maintain(
+    spark: SparkSession, warehouse: str, keep: Retention | None = None, at_most_every: timedelta | None = None
+) -> bool:
+    """All of it, for every table that is there. False = not due. Not while `activity.update` runs: one of both fails.
+
+    at_most_every: not if it was done less than that ago.
+    """
+    keep, now = keep or Retention(), datetime.now(UTC)
+    diary = _open(spark, warehouse, QUARANTINE)
+    if diary is None or (at_most_every is not None and now - _last(diary) < at_most_every):
+        return False
+    oldest = F.lit(now - keep.history)
+    taken_in = _taken_in(spark, warehouse)
+    for table in _HISTORY:
+        _drop(spark, warehouse, table, (F.col("record_time") < oldest) & (F.col("batch") <= taken_in))
+    _drop(
+        spark, warehouse, ACTIVITY, (F.col("state") == "Gone") & (F.greatest("tombstoned_at", "last_commit") < oldest)
+    )
+    for table in (*_HISTORY, INGESTED, ACTIVITY, COVERAGE):
+        if (found := _open(spark, warehouse, table)) is not None:
+            found.optimize().executeCompaction()
+            found.vacuum(keep.files / timedelta(hours=1))
+    _note(spark, warehouse, QUARANTINE, _MAINTAINED, str(int(now.timestamp())))
+    return True
+
+
+def _last(diary: DeltaTable) -> datetime:
+    return datetime.fromtimestamp(int(diary.detail().collect()[0]["properties"].get(_MAINTAINED, "0")), UTC)
+
+
+def _taken_in(spark: SparkSession, warehouse: str) -> int:
+    """The last batch that is in `activity`."""
+    rows = COVERAGE.read(spark, warehouse).limit(1).collect() if COVERAGE.exists(spark, warehouse) else []
+    return int(rows[0]["batch"]) if rows else 0
+
+
+def _drop(spark: SparkSession, warehouse: str, table: Table, rows: Column) -> None:
+    found = _open(spark, warehouse, table)
+    if found is None or found.toDF().where(rows).isEmpty():
+        return
+    if table in _HISTORY:
+        # Before: who makes `activity` anew from what is left must not take that for all there was.
+        _note(spark, warehouse, table, PRUNED, "true")
+    found.delete(rows)
+
+
+def _note(spark: SparkSession, warehouse: str, table: Table, name: str, value: str) -> None:
+    spark.sql(f"ALTER TABLE delta.`{table.path(warehouse)}` SET TBLPROPERTIES ('{name}' = '{value}')")
+
+
+def _open(spark: SparkSession, warehouse: str, table: Table) -> DeltaTable | None:
+    exists = table.exists(spark, warehouse)
+    return DeltaTable.forPath(spark, table.path(warehouse)) if exists else None

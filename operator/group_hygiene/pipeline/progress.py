@@ -1,0 +1,176 @@
+"""How far the log was read, and from where to go on: the table `ingested`, and what a log that changed means for it.
+
+`plan` is pure. It never goes on by itself where records were lost or the log is another one: whoever trusts the tables
+must know of it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from group_hygiene.errors import PipelineError
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC
+from group_hygiene.kafka.log_bounds import LogBounds
+from group_hygiene.pipeline.tables import INGESTED
+
+_GO_ON = (
+    "To go on with what is there now, run it once with --start-over: all history stays, and groups count as active at "
+    "that moment, since nobody knows what was lost"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One partition of the log: see tables.INGESTED."""
+
+    covered_to: int
+    read_at: datetime | None = None
+    complete_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The rows of `ingested`. stream: the name of the checkpoint, and of the writer in each table's transactions.
+
+    batch: the number of the last batch that was finished; the next one has the next number, also when it comes again.
+    """
+
+    cluster_id: str
+    topic_id: str | None
+    era: int
+    batch: int
+    stream: str
+    places: Mapping[int, Place]
+
+    @property
+    def positions(self) -> dict[int, int]:
+        return {partition: place.covered_to for partition, place in self.places.items()}
+
+    def advanced(self, ends: Mapping[int, int]) -> Progress:
+        """After one more batch, up to `ends`."""
+        moved = {
+            partition: replace(place, covered_to=max(place.covered_to, ends.get(partition, 0)))
+            for partition, place in self.places.items()
+        }
+        return replace(self, batch=self.batch + 1, places=moved)
+
+    def seen(self, bounds: LogBounds) -> Progress:
+        """With `read_at` of every partition that was read to the end that it had then."""
+        read = {
+            partition: replace(place, read_at=bounds.asked_at)
+            if place.covered_to >= bounds.ends.get(partition, 0)
+            else place
+            for partition, place in self.places.items()
+        }
+        return replace(self, places=read)
+
+
+def plan(before: Progress | None, bounds: LogBounds, start_over: bool) -> Progress:
+    """From where to go on. Raises PipelineError where the log is not the one that was read, or lost what was not read.
+
+    start_over: go on all the same. A log that began anew is a new era; one that lost its beginning is the same one.
+    """
+    if before is None:
+        places = {partition: Place(start) for partition, start in bounds.starts.items()}
+        return Progress(bounds.cluster_id, bounds.topic_id, 0, 0, _new_stream(), places)
+    if before.cluster_id != bounds.cluster_id:
+        raise PipelineError(
+            f"this warehouse holds the history of the Kafka cluster {before.cluster_id}, and this one is "
+            f"{bounds.cluster_id}: give each cluster a --warehouse of its own"
+        )
+    if (why := _began_anew(before, bounds)) is not None:
+        if not start_over:
+            raise PipelineError(f"{why}. {_GO_ON}")
+        places = {partition: Place(start, None, bounds.asked_at) for partition, start in bounds.starts.items()}
+        return Progress(bounds.cluster_id, bounds.topic_id, before.era + 1, before.batch, _new_stream(), places)
+    places = dict(before.places)
+    lost = {
+        partition: start for partition, start in bounds.starts.items() if start > _covered(before, partition, start)
+    }
+    if lost:
+        if not start_over:
+            raise PipelineError(f"{_lost(before, lost)}. {_GO_ON}")
+        places |= {partition: Place(start, None, bounds.asked_at) for partition, start in lost.items()}
+    added = {partition: Place(start) for partition, start in bounds.starts.items() if partition not in places}
+    stream = _new_stream() if lost else before.stream
+    return Progress(
+        bounds.cluster_id, bounds.topic_id or before.topic_id, before.era, before.batch, stream, places | added
+    )
+
+
+def restarted(progress: Progress) -> Progress:
+    """The same, for a checkpoint that is not there."""
+    return replace(progress, stream=_new_stream())
+
+
+def read_progress(spark: SparkSession, warehouse: str) -> Progress | None:
+    """What `ingested` says; None = nothing was read yet."""
+    if not INGESTED.exists(spark, warehouse):
+        return None
+    rows = INGESTED.read(spark, warehouse).collect()
+    if not rows:
+        return None
+    places = {row.log_partition: Place(row.covered_to, _utc(row.read_at), _utc(row.complete_since)) for row in rows}
+    first = rows[0]
+    return Progress(first.cluster_id, first.topic_id, first.era, first.batch, first.stream, places)
+
+
+def write_progress(spark: SparkSession, warehouse: str, progress: Progress, batch: int | None = None) -> None:
+    """Replace the rows of `ingested`; once only for each batch of the stream, where one is given."""
+    rows = [
+        (
+            *(progress.cluster_id, progress.topic_id, progress.era, progress.batch, partition),
+            *(place.covered_to, place.read_at, place.complete_since, progress.stream),
+        )
+        for partition, place in sorted(progress.places.items())
+    ]
+    writer = spark.createDataFrame(rows, INGESTED.schema).coalesce(1).write.format("delta").mode("overwrite")
+    if batch is not None:
+        writer = writer.option("txnAppId", progress.stream).option("txnVersion", str(batch))
+    writer.save(INGESTED.path(warehouse))
+
+
+def _utc(moment: datetime | None) -> datetime | None:
+    # Spark answers with the time zone of this machine, and does not say so.
+    return None if moment is None else moment.astimezone(UTC)
+
+
+def _new_stream() -> str:
+    return uuid4().hex
+
+
+def _covered(before: Progress, partition: int, start: int) -> int:
+    place = before.places.get(partition)
+    return start if place is None else place.covered_to
+
+
+def _began_anew(before: Progress, bounds: LogBounds) -> str | None:
+    if before.places and not bounds.ends:
+        return f"the topic {OFFSETS_TOPIC} is gone"
+    if before.topic_id and bounds.topic_id and before.topic_id != bounds.topic_id:
+        ids = f"id {before.topic_id} then, {bounds.topic_id} now"
+        return f"the topic {OFFSETS_TOPIC} was created anew since the last run ({ids})"
+    for partition, place in sorted(before.places.items()):
+        end = bounds.ends.get(partition)
+        if end is None or end < place.covered_to:
+            now = "is gone" if end is None else f"ends at {end} now"
+            return (
+                f"{OFFSETS_TOPIC}-{partition} was read up to offset {place.covered_to} and {now}: "
+                "the topic was created anew, or a broker lost the end of its log"
+            )
+    return None
+
+
+def _lost(before: Progress, lost: Mapping[int, int]) -> str:
+    partition, start = min(lost.items())
+    others = f" (and {len(lost) - 1} more partitions)" if len(lost) > 1 else ""
+    covered = before.places[partition].covered_to
+    return (
+        f"{OFFSETS_TOPIC}-{partition} was read up to offset {covered} and begins at {start} now{others}: "
+        "the records between were deleted before they were read"
+    )

@@ -1,0 +1,146 @@
+"""The Spark session: where it runs, what it needs, where its noise goes. Knows nothing of connections or of tables.
+
+Settings of a session are arguments of a process that everybody can list: no secret may become one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from group_hygiene.errors import PipelineError
+
+# What pyspark 4.0.0 lacks; Spark downloads it from Maven Central where no jars are given.
+PACKAGES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0,io.delta:delta-spark_2.13:4.0.0"
+# It logs what is raised as well, with a traceback.
+logging.getLogger("py4j").setLevel(logging.CRITICAL)
+_SECRETS = r"(?i)secret|password|passwd|token|credential|access[.]?key|jaas|keystore|truststore|kafka[.](sasl|ssl)"
+_SETTINGS = {
+    "spark.app.name": "group-hygiene",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    # What a job like this shuffles is small. Spark's 200 tasks for it take longer than the work.
+    "spark.sql.adaptive.enabled": "true",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.stats.collect.using.tableSchema": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.redaction.regex": _SECRETS,
+    "spark.sql.redaction.options.regex": _SECRETS,
+    # Also in texts that name no option, such as plans.
+    "spark.sql.redaction.string.regex": r"(?i)\S*(jaas|keystore|truststore|password|secret)\S*\s*=\s*[^,\]]*",
+    "spark.ui.showConsoleProgress": "false",
+    # One of each partition of the log for each way of reading it; beyond that, they are made anew each time.
+    "spark.kafka.consumer.cache.capacity": "256",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """master: where Spark runs; None = as spark-submit said, else on all cores of this machine.
+
+    jars: a folder of jars that PySpark lacks; None = Spark downloads PACKAGES. memory: of the driver, and with that of
+    all, where Spark runs on this machine. log: the file for all that Spark says, appended to. ui_port: of Spark's web
+    page; None = none. settings: further ones, which win; never a secret (see above).
+    """
+
+    master: str | None = None
+    jars: Path | None = None
+    memory: str = "2g"
+    log: Path = Path("spark.log")
+    ui_port: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def spark_session(options: Options) -> Iterator[SparkSession]:
+    """A session of its own Java process, both gone at the end; under spark-submit, the session of that.
+
+    Raises PipelineError with what to do: no Java, no jars, a master that is not there.
+    """
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted and shutil.which("java", path=_java_path()) is None:
+        raise PipelineError(
+            "Spark needs Java 17: install it (Debian: apt install default-jre-headless), or set JAVA_HOME"
+        )
+    conf = SparkConf(loadDefaults=False)
+    for name, value in _settings(options, submitted).items():
+        conf.set(name, value)
+    # Workers otherwise start the first python3 of the PATH, which has other packages than this one.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    options.log.parent.mkdir(parents=True, exist_ok=True)
+    with options.log.open("ab") as log:
+        try:
+            gateway: Any = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+            context = SparkContext(conf=conf, gateway=gateway)
+        except (PySparkException, OSError, RuntimeError) as error:
+            raise _start_failed(options) from error
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] != "py4j":
+                raise
+            raise _start_failed(options) from error
+    context.setLogLevel("WARN")
+    spark = SparkSession(context)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        _end(gateway)
+
+
+def _settings(options: Options, submitted: bool) -> dict[str, str]:
+    settings = dict(_SETTINGS)
+    if not submitted:
+        master = options.master or "local[*]"
+        settings["spark.master"] = master
+        settings["spark.driver.memory"] = options.memory
+        if options.jars is None:
+            settings["spark.jars.packages"] = PACKAGES
+        else:
+            jars = sorted(str(jar.resolve()) for jar in options.jars.glob("*.jar"))
+            if not jars:
+                raise PipelineError(f"{options.jars} holds no jars: leave --jars out, or name a folder that holds them")
+            settings["spark.jars"] = ",".join(jars)
+        if master.startswith("local"):
+            settings["spark.driver.host"] = "127.0.0.1"
+            settings["spark.driver.bindAddress"] = "127.0.0.1"
+            settings["spark.sql.shuffle.partitions"] = str(2 * (os.cpu_count() or 1))
+    elif options.master is not None:
+        settings["spark.master"] = options.master
+    if options.ui_port is None:
+        settings["spark.ui.enabled"] = "false"
+    else:
+        settings |= {"spark.ui.enabled": "true", "spark.ui.port": str(options.ui_port)}
+    return settings | dict(options.settings)
+
+
+def _java_path() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin")) if home else None
+
+
+def _start_failed(options: Options) -> PipelineError:
+    return PipelineError(f"Spark does not start: the end of {options.log} says why")
+
+
+def _end(gateway: Any) -> None:
+    """End the Java process too: it would stay until this process ends, and be used again by the next session."""
+    if gateway.proc is None:
+        return
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+    SparkContext._gateway = None
+    SparkContext._jvm = None

@@ -1,0 +1,209 @@
+"""The Delta tables of one Kafka cluster: names, schemas, properties, where they lie. Not how they are filled.
+
+One warehouse (a folder or an object store URI) holds one cluster. Of every bronze row, the first columns say where it
+was read: `era` counts the lives of the log (0, and one more each time the topic was created anew and the user said to
+go on: offsets begin anew with it), `batch` counts what was read at a time, over all eras, `log_partition` and
+`log_offset` say where the record lies, `record_time` the time in it. They come first, since Delta keeps minima and
+maxima of the first columns only: they are what a later read filters by.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from delta import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DateType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+# A property of a bronze table: rows were dropped that were in `activity` by then.
+PRUNED = "grouphygiene.pruned"
+
+_POSITION = (
+    StructField("era", IntegerType(), False),
+    StructField("batch", LongType(), False),
+    StructField("log_partition", IntegerType(), False),
+    StructField("log_offset", LongType(), False),
+    StructField("record_time", TimestampType()),
+)
+
+
+class Table(NamedTuple):
+    """One table: `indexed` of its first columns have minima and maxima in Delta's log."""
+
+    name: str
+    schema: StructType
+    indexed: int
+    properties: tuple[tuple[str, str], ...] = ()
+
+    def path(self, warehouse: str) -> str:
+        return f"{warehouse.rstrip('/')}/{self.name}"
+
+    def exists(self, spark: SparkSession, warehouse: str) -> bool:
+        return DeltaTable.isDeltaTable(spark, self.path(warehouse))
+
+    def read(self, spark: SparkSession, warehouse: str) -> DataFrame:
+        return spark.read.format("delta").load(self.path(warehouse))
+
+    def create(self, spark: SparkSession, warehouse: str) -> DeltaTable:
+        """The table, made when it isn't there. A table that is there keeps its own schema."""
+        builder = (
+            DeltaTable.createIfNotExists(spark)
+            .location(self.path(warehouse))
+            .addColumns(self.schema)
+            .property("delta.dataSkippingNumIndexedCols", str(self.indexed))
+        )
+        for name, value in self.properties:
+            builder = builder.property(name, value)
+        return builder.execute()
+
+
+# Every commit of an offset, and every tombstone of one (committed_offset null; then no commit_ms either). `aborted`:
+# written by a transaction that was aborted later: its time is activity, its offset never counted. commit_ms: as the
+# record's value holds it, milliseconds since 1970; leader_epoch -1 = not known.
+COMMITS = Table(
+    "commits",
+    StructType(
+        [
+            *_POSITION,
+            StructField("group", StringType(), False),
+            StructField("topic", StringType(), False),
+            StructField("partition", IntegerType(), False),
+            StructField("committed_offset", LongType()),
+            StructField("leader_epoch", IntegerType()),
+            StructField("metadata", StringType()),
+            StructField("commit_ms", LongType()),
+            StructField("aborted", BooleanType(), False),
+        ]
+    ),
+    len(_POSITION),
+)
+
+# Every other record of a group: see offsets_log.GroupState for what the columns mean for each kind.
+GROUP_STATES = Table(
+    "group_states",
+    StructType(
+        [
+            *_POSITION,
+            StructField("kind", StringType(), False),
+            StructField("group", StringType(), False),
+            StructField("protocol_type", StringType()),
+            StructField("generation", IntegerType()),
+            StructField("member_id", StringType()),
+            StructField("members", IntegerType()),
+            StructField("state_ms", LongType()),
+            StructField("gone", BooleanType(), False),
+        ]
+    ),
+    len(_POSITION),
+)
+
+# Records that could not be decoded, as they are, and why.
+QUARANTINE = Table(
+    "quarantine",
+    StructType(
+        [
+            *_POSITION,
+            StructField("key", BinaryType()),
+            StructField("value", BinaryType()),
+            StructField("error", StringType(), False),
+        ]
+    ),
+    len(_POSITION),
+)
+
+# One row a log partition: every record of that era before `covered_to` is in the three tables above, and at `read_at`
+# no record beyond it was decided (null = it was never read to its end). batch: the last one that was finished, 0 =
+# none; rows of a later one come again. complete_since: what was written before that was lost unread, in whole or in
+# part (null = nothing was). topic_id null = a broker that knows none (before 2.8). stream: the checkpoint's name.
+INGESTED = Table(
+    "ingested",
+    StructType(
+        [
+            StructField("cluster_id", StringType(), False),
+            StructField("topic_id", StringType()),
+            StructField("era", IntegerType(), False),
+            StructField("batch", LongType(), False),
+            StructField("log_partition", IntegerType(), False),
+            StructField("covered_to", LongType(), False),
+            StructField("read_at", TimestampType()),
+            StructField("complete_since", TimestampType()),
+            StructField("stream", StringType(), False),
+        ]
+    ),
+    4,
+)
+
+# What a group had committed last, in each partition where it still has an offset.
+_OFFSET = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("leader_epoch", IntegerType()),
+        StructField("metadata", StringType()),
+        StructField("commit_time", TimestampType()),
+    ]
+)
+
+# One row a group. Times are those of the log's records; null = not known. Deletion vectors: a run writes the rows that
+# changed, not the files that hold them; Delta itself puts files together that so become many.
+ACTIVITY = Table(
+    "activity",
+    StructType(
+        [
+            StructField("cluster_id", StringType(), False),
+            StructField("group", StringType(), False),
+            StructField("type", StringType(), False),
+            StructField("protocol_type", StringType()),
+            StructField("state", StringType(), False),
+            StructField("state_since", TimestampType()),
+            StructField("members", ArrayType(StringType()), False),
+            StructField("first_commit", TimestampType()),
+            StructField("last_commit", TimestampType()),
+            StructField("oldest_commit", TimestampType()),
+            StructField("empty_since", TimestampType()),
+            StructField("first_seen", TimestampType()),
+            StructField("partitions", IntegerType(), False),
+            StructField("topics", IntegerType(), False),
+            StructField("offsets", ArrayType(_OFFSET), False),
+            StructField("commits_1d", LongType(), False),
+            StructField("commits_7d", LongType(), False),
+            StructField("commits_30d", LongType(), False),
+            StructField("commits_by_day", MapType(DateType(), LongType()), False),
+            StructField("tombstoned_at", TimestampType()),
+            StructField("era", IntegerType(), False),
+            StructField("log_partition", IntegerType(), False),
+            StructField("read_to", LongType(), False),
+            StructField("updated_at", TimestampType(), False),
+        ]
+    ),
+    2,
+    (("delta.enableDeletionVectors", "true"), ("delta.autoOptimize.autoCompact", "true")),
+)
+
+# One row a log partition, copied from `ingested` once all of that is in version `activity_version` of `activity`.
+COVERAGE = Table(
+    "coverage",
+    StructType(
+        [
+            *(field for field in INGESTED.schema.fields if field.name != "stream"),
+            StructField("activity_id", StringType(), False),
+            StructField("activity_version", LongType(), False),
+        ]
+    ),
+    4,
+)
+
+BRONZE = (COMMITS, GROUP_STATES, QUARANTINE, INGESTED)

@@ -1,0 +1,210 @@
+"""Whether the pipeline's tables may decide about a group: fresh, complete, of this log, not behind what they were.
+
+Reads only, through `activity`; what is to be remembered of a look is handed back to be written.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from group_hygiene import entries, reasons
+from group_hygiene.activity import Covered, Reading
+from group_hygiene.kafka import cluster as kafka_cluster
+from group_hygiene.kafka.client import Deadline
+from group_hygiene.model import Activity, Cluster, Coverage, Fault, Keep
+from group_hygiene.policy import format_duration
+from group_hygiene.reconcile.context import Context
+
+# Clocks of a pipeline and of the operator that are further apart make every age wrong.
+_SKEW_MAX = timedelta(minutes=5)
+# A mark that nothing has renewed for so long: the tables are out of date long before.
+_MARK_KEPT = timedelta(days=30)
+_WAY_OUT = "If that is meant, delete the KafkaConnection and apply it again"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at the tables says: of each group that was asked for, of the whole, and what to remember of it."""
+
+    groups: Mapping[str, Activity | Fault]
+    coverage: Coverage
+    mark: entries.Covered | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The offsets log as it is now. topic_id: None = brokers that know none (below 2.8)."""
+
+    cluster: str
+    topic_id: str | None
+    partitions: int
+
+
+def look(context: Context, cluster: Cluster, groups: Collection[str], deadline: Deadline) -> Look:
+    """Read the tables once for all these groups. Half of the time is left for what must be read after it."""
+    tables, partitions = context.tables, len(cluster.leaders)
+    if tables is None:
+        fault = Fault(
+            reasons.EVIDENCE_NOT_CONFIGURED, "the KafkaConnection has no activity: nothing says when it was used"
+        )
+        return _nothing(groups, fault, partitions)
+    if isinstance(tables, Fault):
+        return _nothing(groups, tables, partitions)
+    topic = kafka_cluster.OFFSETS_TOPIC
+    topic_id = kafka_cluster.topic_ids(context.client, [topic], Deadline(deadline.left / 2))[topic]
+    if isinstance(topic_id, Fault):
+        return _nothing(groups, Fault(reasons.EVIDENCE_UNREADABLE, f"the id of {topic}: {topic_id}"), partitions)
+    reading = tables.read(groups, deadline.left / 2)
+    if isinstance(reading, Fault):
+        return _nothing(groups, reading, partitions)
+    log = Log(cluster.id, topic_id or None, partitions)
+    now, uid = context.clock.now(), context.connection.uid
+    before = context.journal.contents.covered.get(uid)
+    faults = faults_by_partition(reading, log, before, tables.spec.max_age, now)
+    answers = {name: told_of(name, reading, log, faults) for name in groups}
+    good = [place.read_at for partition, place in reading.covered.items() if partition not in faults]
+    first = min(faults.items(), default=None)
+    problem = None if first is None else Keep(first[1].code, first[1].message)
+    coverage = Coverage(problem, partitions - len(faults), partitions, min(good, default=None))
+    return Look(answers, coverage, remembered(reading, log, before, uid, now))
+
+
+def faults_by_partition(
+    reading: Reading, log: Log, before: entries.Covered | None, max_age: timedelta, now: datetime
+) -> dict[int, Fault]:
+    """Why the tables may not decide, for each partition of the log of whose groups that holds.
+
+    before: how far an earlier look saw them, None = there was none.
+    """
+    if reading.cluster != log.cluster:
+        fault = Fault(
+            reasons.EVIDENCE_OF_ANOTHER_CLUSTER,
+            f"the tables tell of cluster {reading.cluster}, and this is {log.cluster}: correct spec.activity.uri",
+        )
+        return dict.fromkeys(range(log.partitions), fault)
+    if before is not None and before.table == reading.table and reading.version < before.version:
+        fault = Fault(
+            reasons.EVIDENCE_WENT_BACK,
+            f"the activity table is at version {reading.version} and was at {before.version} before: "
+            f"it was replaced by an older one. {_WAY_OUT}",
+        )
+        return dict.fromkeys(range(log.partitions), fault)
+    found = {p: _fault_of(p, reading.covered.get(p), log, before, max_age, now) for p in range(log.partitions)}
+    return {partition: fault for partition, fault in found.items() if fault is not None}
+
+
+def told_of(group: str, reading: Reading, log: Log, faults: Mapping[int, Fault]) -> Activity | Fault:
+    """What the tables say of one group, where they may."""
+    if not log.partitions:
+        return Fault(reasons.EVIDENCE_INCOMPLETE, f"there is no topic {kafka_cluster.OFFSETS_TOPIC}")
+    partition = partition_of(group, log.partitions)
+    if partition in faults:
+        return faults[partition]
+    activity = reading.groups.get(group)
+    if activity is None:
+        read_at = reading.covered[partition].read_at
+        return Fault(
+            reasons.EVIDENCE_MISSING,
+            f"the tables do not know it: the log had no record of it at {read_at:%Y-%m-%dT%H:%M:%SZ}",
+        )
+    if activity.log_partition != partition:
+        return Fault(
+            reasons.EVIDENCE_INCOMPLETE,
+            f"its records were read from partition {activity.log_partition} of {kafka_cluster.OFFSETS_TOPIC}, and now "
+            f"they would be written to {partition}",
+        )
+    return activity
+
+
+def remembered(
+    reading: Reading, log: Log, before: entries.Covered | None, uid: str, now: datetime
+) -> entries.Covered | None:
+    """How far the tables were seen at most, this look included; None = they are another cluster's."""
+    if reading.cluster != log.cluster:
+        return None
+    places = {p: place for p, place in reading.covered.items() if _same_log(place, log) and p < log.partitions}
+    known = before.to if before is not None and _uuid(before.topic_id) == _uuid(log.topic_id) else {}
+    version = reading.version
+    if before is not None and before.table == reading.table:
+        version = max(version, before.version)
+    return entries.Covered(
+        connection_uid=uid,
+        topic_id=log.topic_id,
+        to={p: max(known.get(p, 0), places[p].to if p in places else 0) for p in sorted({*known, *places})},
+        table=reading.table,
+        version=version,
+        at=now,
+        expires=now + _MARK_KEPT,
+    )
+
+
+def partition_of(group: str, partitions: int) -> int:
+    """Where in `__consumer_offsets` a group's records are (GroupCoordinatorService.partitionFor, String.hashCode)."""
+    code = 0
+    units = group.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    signed = code - (1 << 32) if code >> 31 else code
+    # Utils.abs: the one number that has no counterpart is 0.
+    return (0 if signed == -(1 << 31) else abs(signed)) % partitions
+
+
+def _fault_of(
+    partition: int,
+    place: Covered | None,
+    log: Log,
+    before: entries.Covered | None,
+    max_age: timedelta,
+    now: datetime,
+) -> Fault | None:
+    topic = f"partition {partition} of {kafka_cluster.OFFSETS_TOPIC}"
+    if place is None:
+        return Fault(reasons.EVIDENCE_INCOMPLETE, f"the tables do not cover {topic}")
+    if not _same_log(place, log):
+        return Fault(
+            reasons.EVIDENCE_INCOMPLETE,
+            f"the tables cover {topic} as it was before the topic was made anew: run the pipeline",
+        )
+    if before is not None and _uuid(before.topic_id) == _uuid(log.topic_id) and place.to < before.to.get(partition, 0):
+        return Fault(
+            reasons.EVIDENCE_WENT_BACK,
+            f"the tables cover {topic} up to {place.to}, and covered it up to {before.to[partition]} before: "
+            f"they were replaced by older ones. {_WAY_OUT}, or let the pipeline catch up",
+        )
+    age = now - place.read_at
+    if age < -_SKEW_MAX:
+        return Fault(
+            reasons.EVIDENCE_STALE,
+            f"the tables say that {topic} was read at {place.read_at:%Y-%m-%dT%H:%M:%SZ}, which has not come yet: the "
+            "clock of the pipeline or of the operator is wrong",
+        )
+    if age > max_age:
+        return Fault(
+            reasons.EVIDENCE_STALE,
+            f"{topic} was read last at {place.read_at:%Y-%m-%dT%H:%M:%SZ}, longer ago than activity.maxAge "
+            f"({format_duration(max_age)}): look after the pipeline",
+        )
+    return None
+
+
+def _same_log(place: Covered, log: Log) -> bool:
+    return log.topic_id is None or place.topic_id is None or _uuid(place.topic_id) == _uuid(log.topic_id)
+
+
+def _uuid(topic_id: str | None) -> str | None:
+    """One spelling for a topic id: Kafka prints it in base64, its clients in Python as a UUID."""
+    if topic_id is not None and len(topic_id) == 22:
+        try:
+            return str(uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "==")))
+        except (binascii.Error, ValueError):
+            return topic_id
+    return topic_id
+
+
+def _nothing(groups: Collection[str], fault: Fault, partitions: int) -> Look:
+    return Look(dict.fromkeys(groups, fault), Coverage(Keep(fault.code, fault.message), 0, partitions, None))

@@ -1,0 +1,267 @@
+"""What a restore may commit of a backup, and what became of it in words: the judgement. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+from group_hygiene import reasons
+from group_hygiene.entries import Backup, SavedOffset, whole
+from group_hygiene.model import NO_SUCH_TOPIC, CommittedOffset, Fault, Offsets, Partition
+from group_hygiene.status import timestamp
+
+# What OffsetCommit of generation -1 gets from a group that has members, by its protocol.
+_ACTIVE = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "STALE_MEMBER_EPOCH"})
+_DENIED = "AUTHORIZATION_FAILED"
+# Ids of deletions begin with the time: what can't be read still tells when it was.
+_ID_TIME = "%Y%m%dT%H%M%S"
+_NEVER, _UNKNOWN = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+# id of a backup -> its parts, None = one that can't be read.
+Saved = Mapping[str, Sequence[Backup | None]]
+
+
+class Kind(StrEnum):
+    """What became of one group. Waiting: another try may help; Refused: only another request can."""
+
+    RESTORED = "Restored"
+    PARTLY = "Partly"
+    REFUSED = "Refused"
+    WAITING = "Waiting"
+
+
+_FINE = frozenset({reasons.VERIFIED, reasons.ALREADY_THERE, reasons.WOULD_RESTORE})
+_PASSING = frozenset(
+    {
+        reasons.GROUP_ACTIVE,
+        reasons.PENDING_TRANSACTION,
+        reasons.COMMIT_FAILED,
+        reasons.DENIED,
+        reasons.TOPICS_UNKNOWN,
+        reasons.OFFSETS_UNKNOWN,
+        reasons.NOT_LEADER,
+    }
+)
+
+
+class OutOfRange(StrEnum):
+    """What happens to an offset that the log has no more, or not yet. Clamp: the nearest that it has."""
+
+    SKIP = "Skip"
+    CLAMP = "Clamp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreRequest:
+    """What is to be restored. Either `groups`, or all that `policy` (namespace/name) deleted since `deleted_after`.
+
+    id: of the outcomes in the ledger; a group that has one of this id is done. at: no backup that is newer, by seconds.
+    """
+
+    id: str
+    groups: tuple[str, ...] = ()
+    policy: str | None = None
+    deleted_after: datetime | None = None
+    at: datetime | None = None
+    out_of_range: OutOfRange = OutOfRange.SKIP
+    allow_unknown_topic_identity: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResult:
+    """saved: as in the backup. commit: what is (to be) committed, None = nothing is."""
+
+    partition: Partition
+    saved: CommittedOffset
+    reason: str
+    message: str = ""
+    commit: CommittedOffset | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """saved_at: when the backup was taken; None where none is used."""
+
+    group: str
+    kind: Kind
+    reason: str
+    message: str
+    saved_at: datetime | None = None
+    partitions: tuple[PartitionResult, ...] = field(default=())
+
+    @property
+    def restored(self) -> int:
+        """Partitions that have the offset that they should."""
+        return sum(p.reason in _FINE for p in self.partitions)
+
+
+class Range(NamedTuple):
+    """Where a partition begins and ends."""
+
+    start: int | Fault
+    end: int | Fault
+
+
+def concerns(request: RestoreRequest, backups: Saved) -> bool:
+    """Whether the request asks for the group of these backups. One that can't be read may be of any policy."""
+    if request.policy is None:
+        return True
+    return any(
+        _taken(id_, parts) >= (request.deleted_after or _NEVER).replace(microsecond=0)
+        and all(part is None or part.policy == request.policy for part in parts)
+        for id_, parts in _allowed(request, backups).items()
+    )
+
+
+def choose(request: RestoreRequest, name: str, backups: Saved) -> Backup | GroupResult:
+    """The newest backup of a group, or why it can't be used: an older one never stands in for it unasked."""
+    allowed = _allowed(request, backups)
+    if not allowed:
+        return GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, "the ledger has no backup of it that fits")
+    chosen = max(allowed, key=lambda id_: (_taken(id_, allowed[id_]), _whole(allowed[id_]) is None, id_))
+    backup, at = _whole(allowed[chosen]), _taken(chosen, allowed[chosen])
+    if backup is None:
+        message = "of its newest backup a part is missing or can't be read; an older one is taken only where `at` asks"
+        return GroupResult(name, Kind.REFUSED, reasons.BACKUP_INCOMPLETE, message, None if at == _UNKNOWN else at)
+    if request.policy is not None and backup.policy != request.policy:
+        message = f"it was deleted once more at {timestamp(at)}, not by this policy: restore it by its name"
+        return GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, message)
+    return backup
+
+
+def _allowed(request: RestoreRequest, backups: Saved) -> Saved:
+    if request.at is None:
+        return backups
+    return {id_: parts for id_, parts in backups.items() if _taken(id_, parts) <= request.at}
+
+
+def _taken(id_: str, parts: Sequence[Backup | None]) -> datetime:
+    """When a backup was taken, in whole seconds, as people see it; of one that can't be read, by its id."""
+    for part in parts:
+        if part is not None:
+            return part.at.replace(microsecond=0)
+    try:
+        return datetime.strptime(id_.partition("-")[0], _ID_TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return _UNKNOWN
+
+
+def _whole(parts: Sequence[Backup | None]) -> Backup | None:
+    readable = [part for part in parts if part is not None]
+    return whole(readable) if len(readable) == len(parts) else None
+
+
+def saved_offsets(backup: Backup) -> dict[Partition, SavedOffset]:
+    return {Partition(topic, row.partition): row for topic, rows in backup.offsets.items() for row in rows}
+
+
+def decide(
+    backup: Backup,
+    now: Offsets,
+    ids: Mapping[str, str | Fault],
+    ranges: Mapping[Partition, Range],
+    request: RestoreRequest,
+) -> list[PartitionResult]:
+    """Each partition of a backup, WouldRestore with what to commit, or why it is left alone. Pure.
+
+    now: committed at the moment. ids: of the topics as they are now.
+    """
+    results: list[PartitionResult] = []
+    for place, row in sorted(saved_offsets(backup).items()):
+        saved = CommittedOffset(row.offset, row.leader_epoch, row.metadata)
+        present = now.get(place)
+        if present is not None:
+            results.append(held(place, saved, present))
+            continue
+        doubt = _another_topic(backup.topic_ids.get(place.topic, ""), ids[place.topic], request)
+        reason, message, commit = (*doubt, None) if doubt else _in_range(saved, ranges[place], request.out_of_range)
+        results.append(PartitionResult(place, saved, reason, message, commit))
+    return results
+
+
+def held(partition: Partition, saved: CommittedOffset, present: CommittedOffset) -> PartitionResult:
+    """A partition for which something is committed: that stays."""
+    if present.offset == saved.offset:
+        return PartitionResult(partition, saved, reasons.ALREADY_THERE)
+    return PartitionResult(partition, saved, reasons.ALREADY_COMMITTED, f"offset {present.offset} is committed now")
+
+
+def _another_topic(before: str, now: str | Fault, request: RestoreRequest) -> tuple[str, str] | None:
+    if isinstance(now, Fault):
+        if now.code == NO_SUCH_TOPIC:
+            return reasons.TOPIC_MISSING, "the topic does not exist"
+        return reasons.TOPICS_UNKNOWN, f"the topic could not be read: {now}"
+    if before and now:
+        if before == now:
+            return None
+        return reasons.TOPIC_RECREATED, "the topic was made anew since: its offsets are others"
+    if request.allow_unknown_topic_identity:
+        return None
+    return reasons.TOPIC_IDENTITY_UNKNOWN, "without topic ids nobody knows whether it is still the same topic"
+
+
+def _in_range(saved: CommittedOffset, range_: Range, mode: OutOfRange) -> tuple[str, str, CommittedOffset | None]:
+    start, end = range_
+    if isinstance(start, Fault) or isinstance(end, Fault):
+        fault = start if isinstance(start, Fault) else end
+        if isinstance(fault, Fault) and fault.code == NO_SUCH_TOPIC:
+            return reasons.TOPIC_MISSING, "the topic has no such partition", None
+        return reasons.OFFSETS_UNKNOWN, f"where it begins and ends could not be read: {fault}", None
+    nearest = min(max(saved.offset, start), end)
+    if nearest == saved.offset:
+        return reasons.WOULD_RESTORE, "", saved
+    message = f"offset {saved.offset} is not within {start} to {end}"
+    if mode is OutOfRange.SKIP:
+        return reasons.OUT_OF_RANGE, message, None
+    # The epoch belongs to the record at the saved offset, and to no other one.
+    return reasons.WOULD_RESTORE, f"{message}: {nearest} instead", CommittedOffset(nearest, -1, saved.metadata)
+
+
+def compared(decided: PartitionResult, answer: Fault | None, after: Offsets | Fault) -> PartitionResult:
+    """What became of a partition, by the answer to its commit (None = no error) and what is committed afterwards."""
+    if not isinstance(after, Fault) and after.get(decided.partition) == decided.commit:
+        return replace(decided, reason=reasons.VERIFIED)
+    if answer is not None:
+        reason = reasons.GROUP_ACTIVE if answer.code in _ACTIVE else reasons.COMMIT_FAILED
+        if answer.code.endswith(_DENIED):
+            reason = reasons.DENIED
+        return replace(decided, reason=reason, message=str(answer), commit=None)
+    if isinstance(after, Fault):
+        return replace(decided, reason=reasons.OFFSETS_UNKNOWN, message=f"could not be read again: {after}")
+    return replace(decided, reason=reasons.CHANGED, message="another offset is committed now: somebody was faster")
+
+
+def unreadable(name: str, fault: Fault) -> GroupResult:
+    """The result for a group that could not be read."""
+    reason = reasons.OFFSETS_UNKNOWN
+    if fault.code == "UNSTABLE_OFFSET_COMMIT":
+        reason = reasons.PENDING_TRANSACTION
+    elif fault.code.endswith(_DENIED):
+        reason = reasons.DENIED
+    return GroupResult(name, Kind.WAITING, reason, str(fault))
+
+
+def summed(name: str, backup: Backup, partitions: list[PartitionResult], preview: bool) -> GroupResult:
+    """The result for a group, of what became of its partitions. preview: nothing was committed."""
+    fine = sum(p.reason in _FINE for p in partitions)
+    counts = Counter(p.reason for p in partitions if p.reason not in _FINE)
+    verb = "would have" if preview else "have"
+    message = f"{fine} of {len(partitions)} partitions {verb} their offsets again"
+    if counts:
+        # A GroupRestore tells of no single partition: one of each kind must stand for the others.
+        examples = {p.reason: f" ({p.partition.topic}-{p.partition.partition}: {p.message})" for p in partitions}
+        message += "; " + ", ".join(f"{count} {reason}{examples[reason]}" for reason, count in sorted(counts.items()))
+    passing = [p.reason for p in partitions if p.reason in _PASSING]
+    if passing:
+        kind, reason = Kind.WAITING, passing[0]
+    elif not counts:
+        kind, reason = Kind.RESTORED, reasons.WOULD_RESTORE if preview else reasons.RESTORED
+    elif fine:
+        kind, reason = Kind.PARTLY, reasons.PARTLY_RESTORED
+    else:
+        kind, reason = Kind.REFUSED, counts.most_common(1)[0][0]
+    return GroupResult(name, kind, reason, message, backup.at, tuple(partitions))

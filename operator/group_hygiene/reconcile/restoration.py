@@ -1,0 +1,272 @@
+"""Bring committed offsets back from the ledger. With `deletion`, all that changes groups; knows no Kubernetes client.
+
+The order for one group: all that decides is read -> if something may be committed, the guard agrees and the ledger
+says that it begins, which a process that was replaced can't write -> all is read again -> a few partitions at a time:
+their offsets are read once more, it is still fresh and we still lead, OffsetCommit, read again and compared -> the
+outcome is in the ledger. Missing evidence leaves a partition alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from group_hygiene import reasons
+from group_hygiene.entries import Backup, Change, Key, Outcome, Removal, What, group_of
+from group_hygiene.errors import LedgerProblem
+from group_hygiene.kafka import cluster as kafka_cluster
+from group_hygiene.kafka import groups as kafka_groups
+from group_hygiene.kafka import offsets as kafka_offsets
+from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.coordinators import look_up
+from group_hygiene.kafka.ledger import Ledger
+from group_hygiene.model import Fault, Group, GroupState, GroupType, Keep
+from group_hygiene.reconcile.context import Clock
+from group_hygiene.reconcile.deletion import MARGIN_S, Guard
+from group_hygiene.reconcile.rereading import FRESH_S
+from group_hygiene.reconcile.restorable import (
+    GroupResult,
+    Kind,
+    PartitionResult,
+    Range,
+    RestoreRequest,
+    choose,
+    compared,
+    concerns,
+    decide,
+    held,
+    saved_offsets,
+    summed,
+    unreadable,
+)
+
+_ABSENT = frozenset({"GROUP_ID_NOT_FOUND", "UNSUPPORTED_VERSION"})
+_COMMITTABLE = frozenset({GroupType.CLASSIC, GroupType.CONSUMER})
+# Partitions between one look and its commit: so few that nothing has time to change.
+_COMMIT_CHUNK = 1_000
+_BEGUN = "begun; some of its offsets may be committed, as whoever restored it came to no end"
+
+
+@dataclass(frozen=True)
+class Restorer:
+    """What a restore works with. guard: asked right before each change.
+
+    granted: groups outside are refused as such, and nothing is read of them.
+    """
+
+    client: Client
+    ledger: Ledger
+    clock: Clock
+    guard: Guard
+    seconds: float = 30.0
+    granted: Callable[[str], bool] = lambda group: True
+
+    def deadline(self) -> Deadline:
+        return Deadline(self.seconds)
+
+
+def restore(restorer: Restorer, request: RestoreRequest, preview: bool = False) -> list[GroupResult]:
+    """One result per group, in order. `preview` changes nothing, in Kafka as in the ledger.
+
+    The ledger must be claimed unless it is a preview. Raises LedgerProblem when it can't be read, and LedgerFenced.
+    """
+    backups, done = _saved(restorer, request)
+    names = request.groups or sorted(name for name, saved in backups.items() if concerns(request, saved))
+    results: list[GroupResult] = []
+    for name in dict.fromkeys(names):
+        if not restorer.granted(name):
+            message = "the connection does not grant to restore this group"
+            results.append(GroupResult(name, Kind.REFUSED, reasons.ACTION_NOT_GRANTED, message))
+        elif name in done:
+            kind = Kind.RESTORED if done[name].reason == reasons.RESTORED else Kind.PARTLY
+            results.append(GroupResult(name, kind, done[name].reason, done[name].message))
+        else:
+            results.append(_restore_group(restorer, request, name, backups.get(name, {}), preview))
+    return results
+
+
+def _saved(
+    restorer: Restorer, request: RestoreRequest
+) -> tuple[dict[str, dict[str, list[Backup | None]]], dict[str, Outcome]]:
+    """Backups, group -> id -> parts (None = can't be read), and the groups that this very request is done with."""
+    named = set(request.groups)
+    backups: dict[str, dict[str, list[Backup | None]]] = {}
+    done: dict[str, Outcome] = {}
+
+    def wanted(key: Key) -> bool:
+        group = group_of(key)
+        if group is None or key[0] not in ("backup", "outcome") or (named and group not in named):
+            return False
+        return restorer.granted(group) and (key[0] == "backup" or key[2:] == (request.id, What.RESTORED))
+
+    for key, entry in restorer.ledger.latest(wanted, restorer.deadline()):
+        if key[0] == "backup":
+            # A key that is none of ours may lack the id.
+            id_ = key[2] if len(key) > 2 else ""
+            backups.setdefault(key[1], {}).setdefault(id_, []).append(entry if isinstance(entry, Backup) else None)
+        elif isinstance(entry, Outcome) and entry.reason in (reasons.RESTORED, reasons.PARTLY_RESTORED):
+            done[entry.group] = entry
+    return backups, done
+
+
+def _restore_group(
+    restorer: Restorer,
+    request: RestoreRequest,
+    name: str,
+    backups: Mapping[str, Sequence[Backup | None]],
+    preview: bool,
+) -> GroupResult:
+    backup = choose(request, name, backups)
+    if isinstance(backup, GroupResult):
+        return backup
+    if backup.type not in _COMMITTABLE:
+        message = f"offsets of a {backup.type} group can't be committed"
+        return GroupResult(name, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
+    if not backup.offsets:
+        return GroupResult(name, Kind.REFUSED, reasons.NO_OFFSETS, "it had no committed offsets", backup.at)
+    decided = _look(restorer, request, backup)
+    if isinstance(decided, GroupResult):
+        return replace(decided, saved_at=backup.at)
+    if preview:
+        return summed(name, backup, decided, preview)
+    begun = None
+    if any(partition.commit is not None for partition in decided):
+        begun = _outcome(restorer, request, backup, What.FAILED, reasons.INTERRUPTED, _BEGUN)
+        stop = _begin(restorer, begun)
+        if stop is not None:
+            return GroupResult(name, Kind.WAITING, stop.reason, stop.message, backup.at)
+        decided = _look(restorer, request, backup)
+    if isinstance(decided, GroupResult):
+        result = replace(decided, saved_at=backup.at)
+    else:
+        result = summed(name, backup, _commit(restorer, name, decided), preview)
+    outcome = _outcome(restorer, request, backup, What.RESTORED, result.reason, result.message)
+    return _noted(restorer, outcome, result, begun)
+
+
+def _look(restorer: Restorer, request: RestoreRequest, backup: Backup) -> list[PartitionResult] | GroupResult:
+    """What may be committed of a backup now; a GroupResult where that is nothing at all."""
+    client, deadline, saved = restorer.client, restorer.deadline(), saved_offsets(backup)
+    ids = kafka_cluster.topic_ids(client, backup.offsets, deadline)
+    there = [place for place in saved if not isinstance(ids[place.topic], Fault)]
+    starts = kafka_offsets.start_offsets(client, there, deadline)
+    ends = kafka_offsets.end_offsets(client, there, deadline)
+    refused = _in_use(client, backup.group, deadline)
+    if refused is not None:
+        return refused
+    asked = {backup.group: None}
+    now = kafka_offsets.committed_offsets(client, asked, deadline, list(saved), require_stable=True)[backup.group]
+    if isinstance(now, Fault):
+        return unreadable(backup.group, now)
+    return decide(backup, now, ids, {place: Range(starts[place], ends[place]) for place in there}, request)
+
+
+def _in_use(client: Client, name: str, deadline: Deadline) -> GroupResult | None:
+    """Why nothing may be committed now: each protocol tells of its own groups only, so all are asked."""
+    for kind in (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.SHARE, GroupType.STREAMS):
+        group = Group(name, kind, "", GroupState.UNKNOWN, -1)
+        described = kafka_groups.describe_groups(client, [group], deadline)[name]
+        if isinstance(described, Fault):
+            if described.code in _ABSENT:
+                continue
+            return unreadable(name, described)
+        state = described.group.state
+        if state is GroupState.DEAD:
+            continue
+        if kind not in _COMMITTABLE:
+            return GroupResult(name, Kind.REFUSED, reasons.NOT_RESTORABLE, f"a {kind} group has its id now")
+        if state is not GroupState.EMPTY:
+            return GroupResult(
+                name, Kind.WAITING, reasons.GROUP_ACTIVE, f"its state is {state}: stop its members first"
+            )
+    return None
+
+
+def _commit(restorer: Restorer, name: str, decided: Sequence[PartitionResult]) -> list[PartitionResult]:
+    """Commit what is decided, a few partitions at a time."""
+    results = {partition.partition: partition for partition in decided}
+    wanted = [partition for partition in decided if partition.commit is not None]
+    if not wanted:
+        return list(decided)
+    found = look_up(restorer.client, [name], restorer.deadline()).get(name)
+    home = found if isinstance(found, int) else None
+    for at in range(0, len(wanted), _COMMIT_CHUNK):
+        # Nothing may come between a look and its commit, however few requests a second the connection allows.
+        with restorer.client.burst():
+            some = _commit_some(restorer, name, home, wanted[at : at + _COMMIT_CHUNK])
+        results |= {partition.partition: partition for partition in some}
+    return list(results.values())
+
+
+def _commit_some(
+    restorer: Restorer, name: str, home: int | None, wanted: Sequence[PartitionResult]
+) -> list[PartitionResult]:
+    """Look once more, and commit at once what has no offset, or not at all; only what is there afterwards counts."""
+    client, clock, guard = restorer.client, restorer.clock, restorer.guard
+    places = [partition.partition for partition in wanted]
+    started = clock.monotonic()
+    now = kafka_offsets.committed_offsets(client, {name: home}, restorer.deadline(), places, require_stable=True)[name]
+    if isinstance(now, Fault):
+        why = unreadable(name, now)
+        return [_left_alone(partition, why.reason, why.message) for partition in wanted]
+    results = [held(p.partition, p.saved, now[p.partition]) for p in wanted if p.partition in now]
+    free = [partition for partition in wanted if partition.partition not in now]
+    fresh, lead = FRESH_S - (clock.monotonic() - started), guard.seconds_left() - MARGIN_S
+    if lead <= 0:
+        message = "this process does not lead any more, or not for long enough"
+        return results + [_left_alone(partition, reasons.NOT_LEADER, message) for partition in free]
+    if fresh <= 0:
+        message = f"to read what is committed took more than {FRESH_S:.0f} s"
+        return results + [_left_alone(partition, reasons.OFFSETS_UNKNOWN, message) for partition in free]
+    commits = {partition.partition: partition.commit for partition in free if partition.commit is not None}
+    answers = kafka_offsets.commit_offsets(client, name, commits, Deadline(min(fresh, lead)), home)
+    after = kafka_offsets.committed_offsets(client, {name: home}, restorer.deadline(), list(commits))[name]
+    return results + [compared(partition, answers[partition.partition], after) for partition in free]
+
+
+def _left_alone(partition: PartitionResult, reason: str, message: str) -> PartitionResult:
+    return replace(partition, reason=reason, message=message, commit=None)
+
+
+def _begin(restorer: Restorer, begun: Outcome) -> Keep | None:
+    """Say in the ledger that it begins; why it may not. Raises LedgerFenced when another process took over."""
+    try:
+        stop = restorer.guard.refusal()
+        if stop is None:
+            restorer.ledger.write([begun])
+        return stop
+    except LedgerProblem as error:
+        return Keep(error.reason, str(error))
+
+
+def _noted(restorer: Restorer, outcome: Outcome, result: GroupResult, begun: Outcome | None) -> GroupResult:
+    """The result, once the ledger tells of it, and of the beginning no more."""
+    # Where a deletion has not come to its end, only what was committed tells that the group was gone.
+    told = result.restored and (begun is not None or outcome.group not in restorer.ledger.contents.intents)
+    changes: list[Change] = [outcome] if told else []
+    unsure = any(p.commit is not None and p.reason == reasons.OFFSETS_UNKNOWN for p in result.partitions)
+    if begun is not None and not unsure:
+        changes.append(Removal(begun.key))
+    try:
+        restorer.ledger.write(changes)
+    except LedgerProblem as error:
+        return replace(result, message=f"{result.message}; not noted in the ledger: {error}")
+    return result
+
+
+def _outcome(
+    restorer: Restorer, request: RestoreRequest, backup: Backup, what: What, reason: str, message: str
+) -> Outcome:
+    now = restorer.clock.now()
+    return Outcome(
+        group=backup.group,
+        id=request.id,
+        at=now,
+        what=what,
+        reason=reason,
+        message=message,
+        policy=backup.policy,
+        policy_uid=backup.policy_uid,
+        generation=backup.generation,
+        expires=now + (backup.expires - backup.at),
+    )

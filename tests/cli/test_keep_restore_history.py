@@ -1,0 +1,266 @@
+"""`keep`, `restore` and `history` on a real broker with a ledger that an operator owns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import yaml
+
+from group_hygiene import reasons
+from group_hygiene.connection import Settings
+from group_hygiene.entries import Change, KeepRequest, Mark, Outcome, SavedOffset, What
+from group_hygiene.kafka import cluster as kafka_cluster
+from group_hygiene.kafka import offsets as kafka_offsets
+from group_hygiene.kafka.client import Client, connect
+from group_hygiene.kafka.ledger import Ledger, LedgerSettings, open_ledger
+from group_hygiene.model import CommittedOffset, Partition
+from sandbox.kafka import KafkaCluster
+from tests.backups import backup
+from tests.cli.conftest import Answer, Run
+from tests.kafka.makers import Maker, at, soon
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+LATER = NOW + timedelta(days=30)
+# kafka-python's consumers leave sockets for the garbage collector to close.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
+
+
+@pytest.fixture(scope="module")
+def client(kafka: KafkaCluster) -> Iterator[Client]:
+    """The product's client, for what an operator does."""
+    made = connect(Settings((kafka.bootstrap_servers,)))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def make(kafka: KafkaCluster) -> Iterator[Maker]:
+    maker = Maker(kafka.bootstrap_servers)
+    yield maker
+    maker.close()
+
+
+@pytest.fixture
+def ledger(client: Client, make: Maker) -> Ledger:
+    """An operator's ledger, in a topic of its own."""
+    topic = make.name("ledger")
+    settings = LedgerSettings(installation="theirs", writer=f"operator-{topic}", topic=topic)
+    made = open_ledger(client, settings, soon(), create=True)
+    assert made is not None
+    made.claim()
+    return made
+
+
+@pytest.fixture
+def on(run: Run, kafka: KafkaCluster, ledger: Ledger) -> Run:
+    """`group-hygiene` with these arguments, on the broker and with that ledger."""
+    topic = ledger._settings.topic
+
+    def call(command: str, *arguments: object, stdin: str | None = None) -> Answer:
+        where = ("--bootstrap-server", kafka.bootstrap_servers, "--ledger-topic", topic)
+        return run(command, *where, *arguments, stdin=stdin)
+
+    return call
+
+
+def deleted(client: Client, group: str, topic: str, offset: int = 3, **changes: Any) -> list[Change]:
+    """What the ledger holds of a group that a policy deleted just now."""
+    ids = kafka_cluster.topic_ids(client, [topic], soon())
+    kept: dict[str, Any] = {"at": NOW, "expires": LATER, "topic_ids": {topic: str(ids[topic])}}
+    saved = backup(group, {topic: [SavedOffset(0, offset, -1, "", None)]}, **(kept | changes))
+    outcome = Outcome(
+        group=group,
+        id="id-1",
+        at=NOW,
+        what=What.DELETED,
+        reason=reasons.DELETED,
+        message="deleted",
+        policy="kafka/litter",
+        policy_uid="uid-1",
+        generation=1,
+        expires=LATER,
+    )
+    return [saved, outcome]
+
+
+def keeps(ledger: Ledger) -> dict[str, KeepRequest]:
+    """The requests as the operator reads them."""
+    ledger.read_on(soon())
+    return ledger.contents.keeps
+
+
+def test_keep_reaches_the_operator(on: Run, ledger: Ledger, make: Maker) -> None:
+    """With who, why and until when; the operator goes on writing, since nobody took its place."""
+    group = make.name()
+    answer = on("keep", group, "--for", "1d12h", "--why", "needed", "--by", "me")
+    assert (answer.code, answer.err) == (0, "")
+    request = keeps(ledger)[group]
+    assert (request.by, request.why, request.until - request.at) == ("me", "needed", timedelta(hours=36))
+    assert answer.out.splitlines()[1].split()[2:] == ["36h", "me", "needed"]
+    ledger.write([Mark(policy_uid="u", group=group, policy="p", digest="d", since=NOW, due=LATER)])
+    assert ledger.contents.owner is not None
+    assert ledger.contents.owner.installation == "theirs"
+
+
+def test_keep_is_not_shortened_by_accident(on: Run, ledger: Ledger, make: Maker) -> None:
+    """Who asked for longer is named, and is not overwritten unless that is said; other groups get theirs."""
+    group, other = make.name(), make.name()
+    on("keep", group, "--for", "30d", "--why", "needed", "--by", "anna")
+    until = keeps(ledger)[group].until
+    answer = on("keep", group, other, "--for", "1d", "--why", "mine", "--by", "ben", "-o", "json")
+    assert answer.code == 1
+    assert f"group {group}: anna asked to keep it until" in answer.err
+    assert [row["group"] for row in answer.json["kept"]] == [other]
+    assert (keeps(ledger)[group].by, keeps(ledger)[group].until) == ("anna", until)
+    assert on("keep", group, "--for", "1d", "--why", "mine", "--by", "ben", "--replace").code == 0
+    assert keeps(ledger)[group].by == "ben"
+    assert on("keep", group, "--for", "60d", "--why", "longer", "--by", "eve").code == 0
+
+
+def test_keep_is_removed(on: Run, ledger: Ledger, make: Maker) -> None:
+    """And a group that nobody asked to keep is told."""
+    group, other = make.name(), make.name()
+    assert on("keep", group, "--for", "30d", "--why", "needed", "-o", "json").json["kept"][0]["for"] == "720h"
+    answer = on("keep", group, other, "--remove", "-o", "json")
+    assert (answer.code, answer.json["removed"]) == (0, [group])
+    assert f"group {other}: nobody asked to keep it" in answer.err
+    assert group not in keeps(ledger)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param(("keep", "a"), "--for and --why must be given", id="keep-nothing"),
+        pytest.param(("keep", "", "--for", "1d", "--why", "x"), "GROUP must not be empty", id="keep-no-name"),
+        pytest.param(("keep", "a", "--for", "1d", "--why", " "), "--for and --why must be given", id="keep-blank"),
+        pytest.param(("keep", "a", "--for", "1w", "--why", "x"), "is no duration like 30d", id="keep-week"),
+        pytest.param(("keep", "a", "--for", "0s", "--why", "x"), "more than 0", id="keep-zero"),
+        pytest.param(("keep", "a", "--for", "9999d", "--why", "x"), "at most 3650d", id="keep-long"),
+        pytest.param(("keep", "a", "--remove", "--for", "1d"), "--remove can't be given with", id="keep-remove"),
+        pytest.param(("restore",), "either GROUP... or --policy", id="restore-nothing"),
+        pytest.param(("restore", "a", "--policy", "k/l"), "either GROUP... or --policy", id="restore-both"),
+        pytest.param(("restore", "--policy", "k/l"), "--deleted-after must be given", id="restore-no-time"),
+        pytest.param(("restore", "a", "--at", "noon"), "is no time like", id="restore-noon"),
+        pytest.param(("restore", "a", "--at", "2030-01-31T12:00:00"), "has no time zone", id="restore-no-zone"),
+        pytest.param(("history", "--since", "soon"), "is no duration like", id="history-since"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(run: Run, arguments: tuple[str, ...], says: str) -> None:
+    """Before any cluster is asked."""
+    answer = run(*arguments, "--bootstrap-server", "localhost:1")
+    assert answer.code == 1
+    assert says in answer.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(("history",), id="history"),
+        pytest.param(("keep", "a", "--for", "1d", "--why", "x"), id="keep"),
+        pytest.param(("restore", "a"), id="restore"),
+    ],
+)
+def test_cluster_without_ledger(run: Run, kafka: KafkaCluster, make: Maker, arguments: tuple[str, ...]) -> None:
+    """It is told, and none is made."""
+    topic = make.name("none")
+    answer = run(*arguments, "--bootstrap-server", kafka.bootstrap_servers, "--ledger-topic", topic)
+    assert answer.code == 1
+    assert f"this cluster has no ledger: there is no topic {topic}" in answer.err
+    assert topic not in make.admin.list_topics().topics
+
+
+def test_restore_previews_and_restores(on: Run, client: Client, ledger: Ledger, make: Maker) -> None:
+    """The preview changes nothing, then the offset is there, and history tells of both."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write(deleted(client, group, topic))
+    preview = on("restore", group, "--preview")
+    assert (preview.code, preview.err) == (0, "")
+    assert "WouldRestore" in preview.out
+    assert group not in make.groups()
+    done = on("restore", group, "-o", "json")
+    assert done.code == 0
+    (result,) = done.json["groups"]
+    assert (result["result"], result["partitions"][0]["reason"]) == ("Restored", "Verified")
+    committed = kafka_offsets.committed_offsets(client, {group: None}, soon())[group]
+    assert committed == {Partition(topic, 0): CommittedOffset(3)}
+    events = on("history", group, "-o", "json").json["events"]
+    assert {event["what"] for event in events} == {"Restored", "Deleted"}
+
+
+def test_restore_of_a_policy(on: Run, client: Client, ledger: Ledger, make: Maker) -> None:
+    """All groups that it deleted since, and none if there are none."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write(deleted(client, group, topic))
+    options = ("restore", "--policy", "kafka/litter", "-o", "name", "--deleted-after")
+    assert on(*options, NOW.isoformat()).out == f"{group}\n"
+    late = on(*options, LATER.isoformat())
+    assert (late.code, late.out) == (1, "")
+    assert "no backup of a group that kafka/litter deleted" in late.err
+
+
+def test_restore_of_active_group_fails(on: Run, client: Client, ledger: Ledger, make: Maker) -> None:
+    """It says what to do, and commits nothing."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write(deleted(client, group, topic))
+    make.join(group, topic)
+    answer = on("restore", group)
+    assert answer.code == 1
+    assert f"Error: group {group}: GroupActive: its state is Stable: stop its members first" in answer.err
+    assert kafka_offsets.committed_offsets(client, {group: None}, soon())[group] == {}
+
+
+def test_restore_leaves_what_is_committed(on: Run, client: Client, ledger: Ledger, make: Maker) -> None:
+    """Somebody began anew: nothing is overwritten."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write(deleted(client, group, topic))
+    make.simple(group, at(topic, 1))
+    answer = on("restore", group)
+    assert (answer.code, "AlreadyCommitted" in answer.err) == (1, True)
+    assert kafka_offsets.committed_offsets(client, {group: None}, soon())[group] == at(topic, 1)
+
+
+def test_history_tells_all(on: Run, client: Client, ledger: Ledger, make: Maker) -> None:
+    """What was done and why, marks and requests as they are now, and whether there is a whole backup."""
+    topic = make.topic()
+    ledger.write(
+        [
+            *deleted(client, "whole", topic),
+            *deleted(client, "broken", topic, parts=2),
+            Mark(policy_uid="u", group="marked", policy="kafka/litter", digest="d", since=NOW, due=LATER),
+            KeepRequest(group="kept", until=LATER, why="needed", by="me", at=NOW),
+        ]
+    )
+    until = LATER.strftime("%Y-%m-%dT%H:%M:%SZ")
+    events = {event["group"]: event for event in on("history", "-o", "json").json["events"]}
+    assert {name: event["what"] for name, event in events.items()} == {
+        "whole": "Deleted",
+        "broken": "Deleted",
+        "marked": "Marked",
+        "kept": "KeepRequested",
+    }
+    assert (events["whole"]["backupUntil"], events["broken"]["backupUntil"]) == (until, None)
+    assert (events["marked"]["until"], events["marked"]["by"]) == (until, "kafka/litter")
+    assert (events["kept"]["until"], events["kept"]["message"]) == (until, "needed")
+    assert on("history", "kept", "marked", "-o", "name").out.split() == ["marked", "kept"]
+    assert yaml.safe_load(on("history", "whole", "-o", "yaml").out)["events"][0]["reason"] == "Deleted"
+
+
+def test_history_since(on: Run, client: Client, ledger: Ledger, make: Maker) -> None:
+    """What is older is left out, but not a mark or a request that still counts."""
+    topic, before = make.topic(), NOW - timedelta(days=8)
+    old = deleted(client, "old", topic)[1]
+    assert isinstance(old, Outcome)
+    ledger.write(
+        [
+            Outcome(
+                **{name: getattr(old, name) for name in old.__struct_fields__ if name not in ("v", "at")}, at=before
+            ),
+            *deleted(client, "new", topic),
+            KeepRequest(group="kept", until=LATER, why="needed", by="me", at=before),
+            KeepRequest(group="over", until=before, why="needed", by="me", at=before),
+        ]
+    )
+    assert on("history", "--since", "7d", "-o", "name").out.split() == ["new", "kept"]

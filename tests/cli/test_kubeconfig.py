@@ -1,0 +1,43 @@
+"""Which namespace is meant where none is given: what kubectl would take."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from group_hygiene.cli.kubeconfig import current_namespace
+
+
+def config(current: str | None, **namespaces: str | None) -> dict[str, Any]:
+    """A kubeconfig with these contexts."""
+    contexts = [
+        {"name": name, "context": {"cluster": "c"} | ({"namespace": value} if value else {})}
+        for name, value in namespaces.items()
+    ]
+    return {"contexts": contexts} | ({"current-context": current} if current else {})
+
+
+@pytest.mark.parametrize(
+    ("files", "namespace"),
+    [
+        pytest.param([config("b", a="one", b="two")], "two", id="current-context"),
+        pytest.param([config("a", a=None)], "default", id="context-without"),
+        pytest.param([config(None, a="one")], "default", id="no-current-context"),
+        pytest.param([config("b", a="one")], "default", id="no-such-context"),
+        pytest.param([config(None, a="one"), config("a", a="two")], "one", id="first-context-of-the-name"),
+        pytest.param([config("a"), config("b", a="one", b="two")], "one", id="first-current-context"),
+        pytest.param([{"contexts": None}, "a: [", ["x"], config("a", a="one")], "one", id="others-are-broken"),
+        pytest.param([], "default", id="no-file"),
+    ],
+)
+def test_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[Any], namespace: str) -> None:
+    """That of the current context, over all files that $KUBECONFIG names."""
+    names = [str(tmp_path / f"{number}.yaml") for number in range(len(files))]
+    for name, content in zip(names, files, strict=True):
+        Path(name).write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    monkeypatch.setitem(os.environ, "KUBECONFIG", os.pathsep.join([str(tmp_path / "absent"), *names]))
+    assert current_namespace() == namespace

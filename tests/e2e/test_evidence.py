@@ -1,0 +1,252 @@
+"""Deletion by Kafka's offsets log, as users see it: on good evidence it comes, on any other everything stays."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults.offsets_log import ends
+from group_hygiene.reconcile.evidence import partition_of
+from sandbox.kafka import KafkaCluster
+from sandbox.spark.jars import jars
+from tests.e2e.conftest import (
+    ROOT,
+    Groups,
+    RunningOperator,
+    World,
+    connection,
+    new_world,
+    operators_account,
+    policy,
+    running_operator,
+    wait_for,
+)
+from tests.warehouse import Warehouse, idle, now
+
+# The few that the brokers of the sandbox have.
+LOG_PARTITIONS = 5
+SPARK_SECONDS = 900
+# That of the shared broker may belong to the operator of other tests, which is another installation.
+LEDGER = "evidence-ledger"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where it all happens. tables: the folder of which the operator may read."""
+
+    world: World
+    operator: RunningOperator
+    groups: Groups
+    topic: str
+    cluster: str
+    tables: Path
+
+    def warehouse(self, name: str, cluster: str = "") -> Warehouse:
+        return Warehouse(self.tables / name, cluster or self.cluster, partitions=LOG_PARTITIONS)
+
+    def fresh(self, name: str, *groups: str) -> Warehouse:
+        """Tables that say of these groups that nobody used them for days, and that cover the whole log as it is now."""
+        made = self.warehouse(name)
+        made.write([idle(group) for group in groups], ends=ends(self.groups.bootstrap))
+        return made
+
+    def abandoned(self, *names: str) -> None:
+        """Groups for which records wait."""
+        for name in names:
+            self.groups.abandoned(name, self.topic)
+        self.groups.produce(self.topic)
+
+    def apply(self, name: str, uri: str, mode: str = "Enforce", idle_for: str = "20s") -> None:
+        """A namespace with a connection to these tables and a policy for the groups of that prefix."""
+        self.world.namespace(name)
+        self.world.apply(
+            connection(name, self.groups.bootstrap, ledger={"topic": LEDGER}, activity={"uri": uri, "maxAge": "1h"}),
+            policy(
+                name,
+                "p",
+                mode=mode,
+                match={"groups": [f"{name}-*"]},
+                when={"idleFor": idle_for},
+                delete={"maxPercent": 100},
+            ),
+        )
+
+    def entry(self, name: str, group: str) -> dict[str, Any]:
+        """What the policy's status says of a group."""
+        sample = self.world.get("kgp", name, "p").get("status", {}).get("sample") or []
+        return next((row for row in sample if row["group"] == group), {})
+
+    def evidence(self, name: str) -> str | None:
+        found = self.world.condition("kgp", name, "p", "EvidenceReady")
+        return None if found is None else f"{found['status']} {found['reason']}"
+
+    def runs(self, name: str, count: int) -> None:
+        """Wait for so many more runs of the policy."""
+        for _ in range(count):
+            before = self._last_run(name)
+            wait_for(lambda before=before: self._last_run(name) > before)  # type: ignore[misc]
+
+    def _last_run(self, name: str) -> float:
+        series = f'group_hygiene_policy_last_run_timestamp_seconds{{namespace="{name}",policy="p"}} '
+        return float(self.operator.http("/metrics")[1].partition(series)[2].partition("\n")[0] or 0)
+
+
+@pytest.fixture(scope="module")
+def place(kafka: KafkaCluster, groups: Groups, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """An operator of this module's own, which may read one folder of this machine."""
+    folder = tmp_path_factory.mktemp("evidence")
+    topic, cluster = groups.topic("evidence"), groups.admin.describe_cluster()["cluster_id"]
+    options = ("--lease-duration", "180", "--allow-local-activity", str(folder))
+    with ExitStack() as stack:
+        world = stack.enter_context(new_world())
+        account = operators_account(world.server)
+        operator = stack.enter_context(running_operator(account, folder / "operator.log", *options))
+        yield Place(world, operator, groups, topic, cluster, folder)
+        assert operator.process.poll() is None, f"the operator died:\n{operator.log()[-3000:]}"
+
+
+@contextmanager
+def commits_again_and_again(groups: Groups, name: str, topic: str) -> Iterator[None]:
+    """Somebody who commits the same offset all the time, from the first commit on."""
+    ending = threading.Event()
+    groups.simple(name, topic, 1)
+
+    def work() -> None:
+        while not ending.wait(0.5):
+            groups.simple(name, topic, 1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+def run_pipeline(bootstrap: str, warehouse: str, log: Path) -> None:
+    """`group-hygiene pipeline run`, once."""
+    command = [sys.executable, "-m", "group_hygiene.cli", "pipeline", "run", "--bootstrap-server", bootstrap]
+    command += ["--warehouse", warehouse, "--jars", str(jars()), "--memory", "1g", "--log-file", str(log)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SPARK_SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_idle_goes_and_who_commits_the_same_again_stays(place: Place, tmp_path: Path) -> None:
+    """By tables that Spark made: `idleFor: 20s` deletes what was left alone, and keeps what commits one offset forever.
+
+    Both have the same offsets at every look, and records wait for both.
+    """
+    groups, warehouse = place.groups, place.warehouse("real")
+    place.abandoned("real-old")
+    groups.simple("real-old-simple", place.topic, 1)
+    with commits_again_and_again(groups, "real-busy", place.topic):
+        run_pipeline(groups.bootstrap, warehouse.uri, tmp_path / "spark.log")
+        place.apply("real", warehouse.uri)
+        wait_for(lambda: not {"real-old", "real-old-simple"} & groups.names())
+        wait_for(lambda: place.entry("real", "real-busy").get("reason") in ("TooRecent", "RecentlyActive"))
+        place.runs("real", 3)
+        assert "real-busy" in groups.names()
+        # In the status since the tables told of it.
+        assert "idleSince" in place.entry("real", "real-busy")
+    assert place.evidence("real") == "True EvidenceReady"
+
+
+BAD = {
+    "stale": "EvidenceStale",
+    "missing": "EvidenceMissing",
+    "alien": "EvidenceOfAnotherCluster",
+    "holes": "EvidenceIncomplete",
+    "broken": "EvidenceUnreadable",
+}
+
+
+def damage(place: Place, name: str) -> str:
+    """Tables with that fault, which else would have its group deleted; answers with where they are."""
+    group, log = f"{name}-old", ends(place.groups.bootstrap)
+    if name == "missing":
+        return place.warehouse(name).uri
+    if name == "alien":
+        made = place.warehouse(name, cluster="another-cluster")
+        made.write([idle(group)], ends=log)
+        return made.uri
+    made = place.fresh(name, group)
+    if name == "stale":
+        made.cover(ends=log, read_at=now() - timedelta(hours=2))
+    elif name == "holes":
+        made.cover(
+            only=[index for index in range(LOG_PARTITIONS) if index != partition_of(group, LOG_PARTITIONS)], ends=log
+        )
+    else:
+        for file in (made.folder / "activity" / "_delta_log").iterdir():
+            file.write_bytes(b"no JSON")
+    return made.uri
+
+
+def test_on_bad_evidence_everything_stays(place: Place) -> None:
+    """Stale, missing, another cluster's, with holes, broken: the group stays, and the status says which of it."""
+    place.abandoned(*[f"{name}-old" for name in BAD], "good-old")
+    for name in BAD:
+        place.apply(name, damage(place, name))
+    place.apply("good", place.fresh("good", "good-old").uri)
+    # The very same, without a fault.
+    wait_for(lambda: "good-old" not in place.groups.names())
+    for name, reason in BAD.items():
+        wait_for(lambda name=name, reason=reason: place.entry(name, f"{name}-old").get("reason") == reason)  # type: ignore[misc]
+        wait_for(lambda name=name, reason=reason: place.evidence(name) == f"False {reason}")  # type: ignore[misc]
+    for name in BAD:
+        place.runs(name, 2)
+    assert {f"{name}-old" for name in BAD} <= place.groups.names()
+
+
+def test_tables_that_were_replaced_by_older_ones_decide_nothing(place: Place) -> None:
+    """Seen once as they were, older ones put in their place are known for what they are; newer ones decide again."""
+    place.abandoned("back-old")
+    made = place.fresh("back", "back-old")
+    older = place.tables / "back-older"
+    shutil.copytree(made.folder, older)
+    place.fresh("back", "back-old")
+    place.apply("back", made.uri, "DryRun")
+    wait_for(lambda: place.entry("back", "back-old").get("verdict") == "Match")
+    newer = made.folder.rename(place.tables / "back-newer")
+    older.rename(made.folder)
+    wait_for(lambda: place.evidence("back") == "False EvidenceWentBack")
+    place.world.apply(
+        policy(
+            "back",
+            "p",
+            mode="Enforce",
+            match={"groups": ["back-*"]},
+            when={"idleFor": "20s"},
+            delete={"maxPercent": 100},
+        )
+    )
+    wait_for(lambda: place.entry("back", "back-old").get("reason") == "EvidenceWentBack")
+    place.runs("back", 3)
+    assert "back-old" in place.groups.names()
+    made.folder.rename(older)
+    newer.rename(made.folder)
+    wait_for(lambda: "back-old" not in place.groups.names())
+
+
+def test_a_commit_of_the_same_offset_after_the_tables_keeps(place: Place) -> None:
+    """Neither the tables nor the group's offsets tell of it, only the log after the place where the tables end."""
+    place.abandoned("late-old", "late-used")
+    made = place.fresh("late", "late-old", "late-used")
+    (committed,) = place.groups.admin.list_group_offsets("late-used")["late-used"].values()
+    place.groups.simple("late-used", place.topic, committed.offset)
+    place.apply("late", made.uri)
+    wait_for(lambda: "late-old" not in place.groups.names())
+    wait_for(lambda: place.entry("late", "late-used").get("reason") == "RecentlyActive")
+    place.runs("late", 2)
+    assert "late-used" in place.groups.names()

@@ -1,0 +1,119 @@
+"""One connection, several teams: what another namespace may do there, and that it learns of nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from sandbox.kafka import KafkaCluster
+from tests.e2e.conftest import Groups, World, connection, policy, wait_for
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+OWNER, TEAM_A, TEAM_B, STRANGER = "tenancy-owner", "tenancy-a", "tenancy-b", "tenancy-stranger"
+THEIRS = ("tenancy-payroll-old", "tenancy-payroll-live")
+ACCESS = [
+    {"namespaces": {"names": [TEAM_A]}, "groups": ["tenancy-a-*"], "actions": ["Alert", "Delete"]},
+    {"namespaces": {"selector": {"matchLabels": {"team": "b"}}}, "groups": ["tenancy-b-*"], "actions": ["Alert"]},
+]
+
+
+@pytest.fixture(scope="module")
+def teams(world: World, kafka: KafkaCluster, groups: Groups) -> Iterator[None]:
+    """Abandoned groups of two teams and of the owner, and policies that would take all of them."""
+    for name in (OWNER, TEAM_A, TEAM_B, STRANGER):
+        world.namespace(name)
+    world.server.kubectl("label", "namespace", TEAM_B, "team=b")
+    topic = groups.topic("tenancy")
+    groups.produce(topic)
+    for name in ("tenancy-a-old", "tenancy-b-old", THEIRS[0]):
+        groups.abandoned(name, topic)
+    live = groups.member(THEIRS[1], topic)
+    groups.produce(topic)
+    reference = {"connectionRef": {"name": "main", "namespace": OWNER}, "match": {"groups": ["tenancy-*"]}}
+    deleting = reference | {"mode": "Enforce", "delete": {"maxPercent": 100}}
+    world.apply(
+        connection(OWNER, kafka.bootstrap_servers, access=ACCESS),
+        policy(TEAM_A, "delete", **deleting),
+        policy(TEAM_B, "alert", **(reference | {"action": "Alert"})),
+        policy(TEAM_B, "delete", **deleting),
+        policy(STRANGER, "delete", **deleting),
+    )
+    yield
+    live.close()
+    for name in (TEAM_A, TEAM_B, STRANGER, OWNER):
+        world.server.kubectl("delete", "kgr,kgp,kconn", "--all", "-n", name)
+
+
+def told(world: World, namespace: str) -> str:
+    """Everything that somebody of that namespace can read: objects and events, whole."""
+    found = world.server.kubectl("get", "kgp,kconn,events", "-n", namespace, "-o", "json").stdout
+    return json.dumps(json.loads(found))
+
+
+@pytest.mark.usefixtures("teams")
+def test_a_grant_narrows(world: World, groups: Groups) -> None:
+    """A pattern that reaches further takes what is granted, says so, and deletes nothing else."""
+    wait_for(lambda: "tenancy-a-old" not in groups.names())
+    ready = world.wait_ready("kgp", TEAM_A, "delete", "AccessLimited")
+    assert "'tenancy-*' reaches beyond what the KafkaConnection grants" in ready["message"]
+    assert {"tenancy-b-old", *THEIRS} <= groups.names()
+
+
+@pytest.mark.usefixtures("teams")
+def test_labels_pick_namespaces(world: World) -> None:
+    """A namespace that is picked by its labels sees its groups."""
+    status = wait_for(
+        lambda: (s := world.get("kgp", TEAM_B, "alert")["status"]).get("groups", {}).get("matched") == 1 and s
+    )
+    assert [row["group"] for row in status["sample"]] == ["tenancy-b-old"]
+
+
+@pytest.mark.usefixtures("teams")
+def test_an_action_that_is_not_granted(world: World, groups: Groups) -> None:
+    """Who may only alert deletes nothing; an edit of the connection helps at once."""
+    ready = world.wait_ready("kgp", TEAM_B, "delete", "ActionNotGranted")
+    assert "does not grant action Delete to namespace tenancy-b" in ready["message"]
+    assert "tenancy-b-old" in groups.names()
+
+
+@pytest.mark.usefixtures("teams")
+def test_a_restore_is_a_right_of_its_own(world: World) -> None:
+    """Who may delete may not restore for that."""
+    restore = {
+        "apiVersion": "grouphygiene.io/v1alpha1",
+        "kind": "GroupRestore",
+        "metadata": {"namespace": TEAM_A, "name": "back"},
+        "spec": {"connectionRef": {"name": "main", "namespace": OWNER}, "groups": ["tenancy-a-old"]},
+    }
+    world.apply(restore)
+    ready = world.wait_ready("kgr", TEAM_A, "back", "ActionNotGranted")
+    assert "does not grant Restore to namespace tenancy-a" in ready["message"]
+
+
+@pytest.mark.usefixtures("teams")
+def test_no_grant(world: World) -> None:
+    """Whoever is not named is refused."""
+    world.wait_ready("kgp", STRANGER, "delete", "CrossNamespaceRefused")
+
+
+@pytest.mark.usefixtures("teams")
+@pytest.mark.parametrize(
+    ("namespace", "foreign"),
+    [
+        pytest.param(TEAM_A, ("tenancy-b-old", *THEIRS), id="named"),
+        pytest.param(TEAM_B, ("tenancy-a-old", *THEIRS), id="labelled"),
+        pytest.param(STRANGER, ("tenancy-a-old", "tenancy-b-old", *THEIRS), id="stranger"),
+    ],
+)
+def test_no_name_of_another_team(world: World, namespace: str, foreign: tuple[str, ...]) -> None:
+    """Neither a status nor an event has a name of a group outside the grant, nor counts it."""
+    text = told(world, namespace)
+    assert [name for name in foreign if name in text] == []
+    for item in json.loads(text)["items"]:
+        counts = item.get("status", {}).get("groups", {})
+        assert counts.get("matched", 0) + counts.get("kept", 0) <= 1
+        assert counts.get("scanned", 0) <= 1
+        assert sum(item.get("status", {}).get("reasons", {}).values()) <= 1

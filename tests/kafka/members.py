@@ -1,0 +1,127 @@
+"""Members of groups that no Python client can join: share groups by Kafka's own console, Streams by its protocol."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from kafka.protocol.api_message import ApiMessage
+
+from group_hygiene.kafka.client import Client, fault_of_code
+from group_hygiene.kafka.coordinators import Question, ask
+from group_hygiene.model import Fault
+from sandbox.kafka import KafkaCluster
+from tests.kafka import schemas
+from tests.kafka.makers import Maker, soon, wait_for
+
+
+class StreamsGroupHeartbeatRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    """Joins, stays in and leaves a Streams group (KIP-1071). API key 88."""
+
+
+class StreamsGroupHeartbeatResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    pass
+
+
+_Topology = StreamsGroupHeartbeatRequest.Topology
+_Subtopology = _Topology.Subtopology
+# org.apache.kafka.common.requests.StreamsGroupHeartbeatResponse.Status
+_TOPICS_TO_COME, _DELAYED = 3, 5
+
+
+class ShareMember:
+    """Kafka's console share consumer, in a group from `with` until it has read the one record that ends it."""
+
+    def __init__(self, kafka: KafkaCluster, make: Maker, group: str, topic: str) -> None:
+        self._kafka, self._make, self._group, self._topic = kafka, make, group, topic
+        self._thread = threading.Thread(target=self._consume)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        while self._thread.is_alive():
+            self._make.produce(self._topic, [(None, b"the end")])
+            self._thread.join(1)
+
+    def _consume(self) -> None:
+        servers, end = self._kafka.bootstrap_servers, ("--max-messages", "1", "--timeout-ms", "600000")
+        arguments = ("--bootstrap-server", servers, "--topic", self._topic, "--group", self._group, *end)
+        self._kafka.tool("org.apache.kafka.tools.consumer.ConsoleShareConsumer", *arguments)
+
+
+class StreamsMember:
+    """A member of a Streams group that speaks its protocol and processes nothing; `parts`: made by `part`.
+
+    It is in the group from `with` on, and has what it was given where there is anything to give.
+    """
+
+    def __init__(self, client: Client, group: str, parts: Sequence[Any]) -> None:
+        self._client, self._group, self._parts = client, group, parts
+        self.id = str(uuid.uuid4())
+        self.epoch = 0
+        self.tasks: Mapping[str, Sequence[int]] = {}
+
+    def __enter__(self) -> Self:
+        wait_for(self.beat)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._send(member_epoch=-1)
+
+    def beat(self) -> bool:
+        """One heartbeat; whether the coordinator has nothing new to say, be it that all is well or what is missing."""
+        joining = self.epoch == 0
+        rows = [{"subtopology_id": part, "partitions": list(tasks)} for part, tasks in self.tasks.items()]
+        answer = self._send(
+            member_epoch=self.epoch,
+            rebalance_timeout_ms=120_000,
+            topology=_Topology(epoch=0, subtopologies=self._parts) if joining else None,
+            active_tasks=[_task(**row) for row in rows],
+            standby_tasks=[],
+            warmup_tasks=[],
+            process_id=self.id,
+            client_tags=[],
+        )
+        self.epoch = answer.member_epoch
+        if answer.active_tasks is not None:
+            self.tasks = {row.subtopology_id: row.partitions for row in answer.active_tasks}
+        waits = {row.status_code for row in answer.status} & {_TOPICS_TO_COME, _DELAYED}
+        return answer.active_tasks is None and not waits
+
+    def _send(self, **fields: Any) -> Any:
+        request = StreamsGroupHeartbeatRequest(
+            group_id=self._group, member_id=self.id, endpoint_information_epoch=-1, **fields
+        )
+        question = Question(lambda _: request, lambda ids, response: {ids[0]: _answered(response)}, 1)
+        answer = ask(self._client, {self._group: None}, question, soon())[self._group]
+        assert not isinstance(answer, Fault), answer
+        return answer
+
+
+def _answered(response: Any) -> Any:
+    return fault_of_code(response.error_code, response.error_message) if response.error_code else response
+
+
+def _task(**fields: Any) -> Any:
+    return StreamsGroupHeartbeatRequest.TaskIds(**fields)
+
+
+def part(name: str, topics: Sequence[str], into: Sequence[str] = (), own: Mapping[str, int] | None = None) -> Any:
+    """A subtopology that reads `topics` and its own repartition topics (name -> partitions), and writes `into` such."""
+    own_topics = [
+        _Subtopology.TopicInfo(name=topic, partitions=partitions, replication_factor=1, topic_configs=[])
+        for topic, partitions in (own or {}).items()
+    ]
+    return _Subtopology(
+        subtopology_id=name,
+        source_topics=list(topics),
+        source_topic_regex=[],
+        state_changelog_topics=[],
+        repartition_sink_topics=list(into),
+        repartition_source_topics=own_topics,
+        copartition_groups=[],
+    )

@@ -1,0 +1,139 @@
+"""The offsets log as an independent client reads it, and what Kafka's own classes make of its records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kafka import KafkaConsumer, TopicPartition
+
+from group_hygiene.kafka.offsets_log import Commit, GroupState
+from sandbox.kafka import KafkaCluster
+
+Pair = tuple[bytes, bytes | None]
+Record = Commit | GroupState
+TOPIC = "__consumer_offsets"
+_PROGRAMS = Path(__file__).with_name("java")
+
+
+class Kind(NamedTuple):
+    """What a generated class is called here, and which field of its value is the generation."""
+
+    name: str
+    generation: str = ""
+
+
+_KINDS = {
+    "ConsumerGroupMetadataKey": Kind("consumer-epoch", "epoch"),
+    "ConsumerGroupPartitionMetadataKey": Kind("consumer-topics"),
+    "ConsumerGroupMemberMetadataKey": Kind("consumer-member"),
+    "ConsumerGroupTargetAssignmentMetadataKey": Kind("consumer-target-epoch", "assignmentEpoch"),
+    "ConsumerGroupTargetAssignmentMemberKey": Kind("consumer-target-member"),
+    "ConsumerGroupCurrentMemberAssignmentKey": Kind("consumer-assignment", "memberEpoch"),
+    "ConsumerGroupRegularExpressionKey": Kind("consumer-regex"),
+    "ShareGroupMetadataKey": Kind("share-epoch", "epoch"),
+    "ShareGroupMemberMetadataKey": Kind("share-member"),
+    "ShareGroupTargetAssignmentMetadataKey": Kind("share-target-epoch", "assignmentEpoch"),
+    "ShareGroupTargetAssignmentMemberKey": Kind("share-target-member"),
+    "ShareGroupCurrentMemberAssignmentKey": Kind("share-assignment", "memberEpoch"),
+    "ShareGroupStatePartitionMetadataKey": Kind("share-state"),
+    "StreamsGroupMetadataKey": Kind("streams-epoch", "epoch"),
+    "StreamsGroupMemberMetadataKey": Kind("streams-member"),
+    "StreamsGroupTargetAssignmentMetadataKey": Kind("streams-target-epoch", "assignmentEpoch"),
+    "StreamsGroupTargetAssignmentMemberKey": Kind("streams-target-member"),
+    "StreamsGroupCurrentMemberAssignmentKey": Kind("streams-assignment", "memberEpoch"),
+    "StreamsGroupTopologyKey": Kind("streams-topology"),
+}
+
+
+def read_log(kafka: KafkaCluster) -> list[Pair]:
+    """Key and value of every record that is in the topic now."""
+    return [(row.key, row.value) for row in read_rows(kafka)]
+
+
+def read_rows(kafka: KafkaCluster) -> list[Any]:
+    """Every record of the topic, with .partition and .offset, those of open and aborted transactions too."""
+    # Without a group: what it reads is what groups leave.
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, enable_auto_commit=False, group_id=None)
+    places = [TopicPartition(TOPIC, index) for index in sorted(consumer.partitions_for_topic(TOPIC))]
+    ends = consumer.end_offsets(places)
+    consumer.assign(places)
+    consumer.seek_to_beginning()
+    read: dict[TopicPartition, list[Any]] = {place: [] for place in places}
+    while any(consumer.position(place) < ends[place] for place in places):
+        for place, records in consumer.poll(timeout_ms=200).items():
+            read[place] += records
+    consumer.close()
+    return [row for place in places for row in read[place]]
+
+
+def generated(kafka: KafkaCluster, pairs: Iterable[Pair]) -> list[Record | None]:
+    """What the generated classes of that Kafka make of these records; None = they refuse it."""
+    answers = _run(kafka, "Generated.java", [f"decode {key.hex()} {_hex(value)}" for key, value in pairs])
+    return [_generated(json.loads(answer)) for answer in answers]
+
+
+def scala(kafka: KafkaCluster, pairs: Iterable[Pair]) -> list[Record | None]:
+    """What the coordinator in Scala of that Kafka makes of these records; None = it does not know the type."""
+    answers = _run(kafka, "Scala.java", [f"{key.hex()} {_hex(value)}" for key, value in pairs])
+    return [_scala(answer.split(" ")) for answer in answers]
+
+
+def _run(kafka: KafkaCluster, program: str, lines: Sequence[str]) -> list[str]:
+    done = kafka.tool(str(_PROGRAMS / program), stdin="".join(f"{line}\n" for line in lines))
+    answers = done.stdout.splitlines()
+    assert len(answers) == len(lines), done.stderr
+    return answers
+
+
+def _hex(value: bytes | None) -> str:
+    return "-" if value is None else value.hex()
+
+
+def _generated(answer: Any) -> Record | None:
+    if "refused" in answer:
+        return None
+    name, key, value = answer["class"], answer["key"], answer["value"]
+    if name in ("OffsetCommitKey", "LegacyOffsetCommitKey"):
+        place = (key["group"], key["topic"], key["partition"])
+        if value is None:
+            return Commit(*place, legacy=name.startswith("Legacy"))
+        told = (value["offset"], value.get("leaderEpoch", -1), value["metadata"], value["commitTimestamp"])
+        expires = value.get("expireTimestamp", -1)
+        return Commit(*place, *told, None if expires == -1 else expires, name.startswith("Legacy"))
+    if name == "GroupMetadataKey":
+        if value is None:
+            return GroupState(key["group"], "classic", gone=True)
+        since, members = value.get("currentStateTimestamp", -1), len(value["members"])
+        state = (value["protocolType"], value["generation"], None, members, None if since == -1 else since)
+        return GroupState(key["group"], "classic", False, *state)
+    kind = _KINDS[name]
+    generation = value[kind.generation] if value is not None and kind.generation else None
+    return GroupState(
+        key["groupId"], kind.name, gone=value is None, generation=generation, member_id=key.get("memberId")
+    )
+
+
+def _scala(words: Sequence[str]) -> Record | None:
+    what, *rest = words
+    if what == "unknown":
+        return None
+    if what == "commit":
+        place = (_text(rest[0]), _text(rest[1]), int(rest[2]))
+        if rest[3] == "gone":
+            return Commit(*place)
+        return Commit(*place, int(rest[3]), int(rest[4]), _text(rest[5]), int(rest[6]), _number(rest[7]))
+    if rest[1] == "gone":
+        return GroupState(_text(rest[0]), "classic", gone=True)
+    told = (_text(rest[1]), int(rest[2]), None, int(rest[3]), _number(rest[4]))
+    return GroupState(_text(rest[0]), "classic", False, *told)
+
+
+def _text(word: str) -> str:
+    return bytes.fromhex(word.removeprefix("x")).decode()
+
+
+def _number(word: str) -> int | None:
+    return None if word == "-" else int(word)

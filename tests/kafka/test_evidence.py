@@ -1,0 +1,295 @@
+"""`idleFor` against a real broker: what the pipeline's tables decide, and each way in which they may not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from group_hygiene import reasons
+from group_hygiene.activity import Tables
+from group_hygiene.connection import ActivitySpec
+from group_hygiene.entries import Backup, Covered
+from group_hygiene.kafka.client import Client
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC, topic_ids
+from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
+from group_hygiene.kafka.offsets import end_offsets
+from group_hygiene.model import Cluster, OutcomeKind, Partition
+from group_hygiene.plan import Plan
+from group_hygiene.policy import Policy
+from group_hygiene.reconcile import Memory, Observation
+from tests.kafka.makers import Maker, at, soon
+from tests.kafka.scene import Scene, alert, policy, verdicts
+from tests.warehouse import Warehouse, idle, now, simple
+
+MATCH = "Match"
+RECORDS = 5
+
+
+@pytest.fixture
+def topic(make: Maker) -> str:
+    """A topic with records."""
+    return make.topic(records=RECORDS)
+
+
+class Pipeline(Warehouse):
+    """Writes what a pipeline would find in the log of a real cluster, up to its end: but the times are the test's."""
+
+    def __init__(self, client: Client, cluster: Cluster, folder: Path) -> None:
+        topic_id = topic_ids(client, [OFFSETS_TOPIC], soon())[OFFSETS_TOPIC]
+        assert isinstance(topic_id, str)
+        super().__init__(folder, cluster.id, topic_id, len(cluster.leaders))
+        self._client = client
+
+    def run(self, rows: Iterable[Mapping[str, Any]], **coverage: Any) -> None:
+        """The rows, and that the log ends where it does now."""
+        ends = end_offsets(self._client, {Partition(OFFSETS_TOPIC, i) for i in range(self.partitions)}, soon())
+        known = {place.partition: end for place, end in ends.items() if isinstance(end, int)}
+        assert len(known) == self.partitions
+        self.write(rows, ends=known, **coverage)
+
+
+@pytest.fixture
+def pipeline(client: Client, make: Maker, topic: str, tmp_path: Path, request: pytest.FixtureRequest) -> Pipeline:
+    """Nothing is written yet; the log is there, as somebody has committed."""
+    make.simple(make.name("first"), at(topic))
+    return Pipeline(client, request.getfixturevalue("cluster"), tmp_path / "warehouse")
+
+
+@pytest.fixture
+def scene(client: Client, pipeline: Pipeline) -> Scene:
+    """A connection that names the tables."""
+    scene = Scene(client)
+    scene.use(Tables(ActivitySpec(pipeline.uri), {}))
+    return scene
+
+
+def _unused(*groups: str, **when: Any) -> Policy:
+    """Delete what nobody has used for three days, by the log alone."""
+    return policy(*groups, **{"unchangedFor": None, "idleFor": "72h", **when})
+
+
+def _due(scene: Scene, wanted: Policy) -> tuple[Observation, Plan]:
+    """Marked at one scan and due at the next; looks play no part."""
+    scene.mark(wanted, scene.observe(wanted))
+    scene.clock.moved += timedelta(seconds=2)
+    observation = scene.observe(wanted)
+    return observation, scene.planned(observation, wanted)
+
+
+def _entries(scene: Scene) -> list[Any]:
+    settings = LedgerSettings(installation=None, writer="", topic=scene.ledger)
+    ledger = open_ledger(scene.client, settings, soon(), create=False, claim=False)
+    assert ledger is not None
+    return list(ledger.entries(lambda key: True, soon()))
+
+
+def test_the_idle_go_and_all_others_stay(scene: Scene, pipeline: Pipeline, make: Maker, topic: str) -> None:
+    """Without any earlier look of the operator; each other group stays for its own reason."""
+    old, new = make.abandoned(make.name("old"), topic), make.abandoned(make.name("new"), topic, "consumer")
+    alone = make.simple(make.name("simple"), at(topic))
+    caught_up = make.simple(make.name("caught-up"), at(topic, RECORDS))
+    commits, left = make.simple(make.name("commits"), at(topic)), make.abandoned(make.name("left"), topic)
+    reused = make.abandoned(make.name("reused"), topic, commit=at(topic, RECORDS))
+    unknown = make.abandoned(make.name("unknown"), topic)
+    unclear = make.abandoned(make.name("unclear"), topic, "consumer")
+    live = make.name("live")
+    make.join(live, topic, "classic", at(topic))
+    pipeline.run(
+        [
+            idle(old),
+            idle(new, type="Consumer"),
+            simple(alone),
+            simple(caught_up),
+            simple(commits, 0.1),
+            idle(left, 0.1),
+            idle(reused, 200, last_commit=now() - timedelta(hours=100)),
+            idle(unclear, type="Consumer", empty_since=None),
+            idle(live),
+        ]
+    )
+    expected = {
+        old: MATCH,
+        new: MATCH,
+        alone: MATCH,
+        caught_up: reasons.CAUGHT_UP,
+        commits: reasons.TOO_RECENT,
+        left: reasons.TOO_RECENT,
+        reused: reasons.CAUGHT_UP,
+        unknown: reasons.EVIDENCE_MISSING,
+        unclear: reasons.EVIDENCE_MISSING,
+    }
+    wanted = _unused(*expected, live)
+    observation, plan = _due(scene, wanted)
+    assert verdicts(observation, wanted) == expected
+    outcomes = {outcome.group: outcome.reason for outcome in scene.apply(plan, observation)}
+    assert outcomes == dict.fromkeys((old, new, alone), reasons.DELETED)
+    there = make.groups().keys()
+    assert there & {*expected, live} == {*expected, live} - {old, new, alone}
+    contents = scene.context.journal.contents
+    assert (contents.watches, contents.seen) == ({}, {})
+    backups = [entry for entry in _entries(scene) if isinstance(entry, Backup)]
+    assert {backup.group for backup in backups} == {old, new, alone}
+    assert all(backup.evidence.startswith("idle since ") for backup in backups)
+
+
+def _missing(pipeline: Pipeline, group: str) -> None:
+    shutil.rmtree(pipeline.folder)
+
+
+def _stale(pipeline: Pipeline, group: str) -> None:
+    pipeline.run([idle(group)], read_at=now() - timedelta(hours=2))
+
+
+def _other_cluster(pipeline: Pipeline, group: str) -> None:
+    Warehouse(pipeline.folder, "somewhere-else", pipeline.topic_id, pipeline.partitions).write([idle(group)])
+
+
+def _older_ones(pipeline: Pipeline, group: str) -> None:
+    pipeline.cover(covered_to=0)
+
+
+def _uncovered(pipeline: Pipeline, group: str) -> None:
+    pipeline.cover(only=[pipeline.partitions])
+
+
+def _broken(pipeline: Pipeline, group: str) -> None:
+    for file in (pipeline.folder / "activity").glob("*.parquet"):
+        file.unlink()
+
+
+DEFECTS = [
+    pytest.param(_missing, reasons.EVIDENCE_MISSING, id="missing"),
+    pytest.param(_stale, reasons.EVIDENCE_STALE, id="stale"),
+    pytest.param(_other_cluster, reasons.EVIDENCE_OF_ANOTHER_CLUSTER, id="of-another-cluster"),
+    pytest.param(_older_ones, reasons.EVIDENCE_WENT_BACK, id="replaced-by-older-ones"),
+    pytest.param(_uncovered, reasons.EVIDENCE_INCOMPLETE, id="uncovered"),
+    pytest.param(_broken, reasons.EVIDENCE_UNREADABLE, id="broken"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "reason"), DEFECTS)
+def test_bad_tables_keep_everything(
+    scene: Scene, pipeline: Pipeline, make: Maker, topic: str, spoil: Callable[[Pipeline, str], None], reason: str
+) -> None:
+    """A group that was due stays, with that reason; its mark waits, and it goes when the tables are good again."""
+    group = make.abandoned(make.name(), topic)
+    wanted = _unused(group)
+    pipeline.run([idle(group)])
+    scene.mark(wanted, scene.observe(wanted))
+    scene.clock.moved += timedelta(seconds=2)
+    spoil(pipeline, group)
+    bad = scene.observe(wanted)
+    assert verdicts(bad, wanted) == {group: reason}
+    plan = scene.mark(wanted, bad)
+    assert (plan.due, plan.marked) == ((), (group,))
+    pipeline.run([idle(group)])
+    good = scene.observe(wanted)
+    assert good.snapshot.coverage is not None
+    assert good.snapshot.coverage.problem is None
+    outcomes = scene.apply(scene.planned(good, wanted), good)
+    assert [(outcome.group, outcome.kind) for outcome in outcomes] == [(group, OutcomeKind.DELETED)]
+
+
+@pytest.mark.parametrize(("spoil", "reason"), DEFECTS)
+def test_tables_are_read_again_before_a_deletion(
+    scene: Scene, pipeline: Pipeline, make: Maker, topic: str, spoil: Callable[[Pipeline, str], None], reason: str
+) -> None:
+    """What went bad after the scan keeps the group, too."""
+    group = make.abandoned(make.name(), topic)
+    wanted = _unused(group)
+    pipeline.run([idle(group)])
+    observation, plan = _due(scene, wanted)
+    assert plan.actions == (group,)
+    spoil(pipeline, group)
+    outcomes = scene.apply(plan, observation)
+    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.KEPT, reason)]
+    assert group in make.groups()
+
+
+def test_newer_tables_decide(scene: Scene, pipeline: Pipeline, make: Maker, topic: str) -> None:
+    """A run of the pipeline between scan and deletion that found a commit keeps the group."""
+    group = make.simple(make.name(), at(topic))
+    wanted = _unused(group)
+    pipeline.run([simple(group)])
+    observation, plan = _due(scene, wanted)
+    pipeline.run([simple(group, 0.1)])
+    assert [outcome.reason for outcome in scene.apply(plan, observation)] == [reasons.TOO_RECENT]
+
+
+def test_a_commit_that_the_tables_have_not_seen(scene: Scene, pipeline: Pipeline, make: Maker, topic: str) -> None:
+    """The same offset again changes nothing that a broker tells: only the end of the log shows it."""
+    group = make.simple(make.name(), at(topic))
+    wanted = _unused(group)
+    pipeline.run([simple(group)])
+    make.simple(group, at(topic))
+    observation, plan = _due(scene, wanted)
+    assert plan.actions == (group,)
+    assert [outcome.reason for outcome in scene.apply(plan, observation)] == [reasons.RECENTLY_ACTIVE]
+    assert group in make.groups()
+
+
+def test_how_far_they_were_seen_outlives_the_process(scene: Scene, pipeline: Pipeline, make: Maker, topic: str) -> None:
+    """The ledger remembers it: a process that never saw the newer tables tells the older ones from them."""
+    group = make.abandoned(make.name(), topic)
+    wanted = _unused(group)
+    pipeline.run([idle(group)])
+    scene.mark(wanted, scene.observe(wanted))
+    (mark,) = [entry for entry in _entries(scene) if isinstance(entry, Covered)]
+    assert (mark.connection_uid, len(mark.to)) == (scene.connection.uid, pipeline.partitions)
+    scene.memory = Memory()
+    scene.context = scene.open()
+    _older_ones(pipeline, group)
+    assert verdicts(scene.observe(wanted), wanted) == {group: reasons.EVIDENCE_WENT_BACK}
+
+
+def test_without_tables(client: Client, make: Maker, topic: str) -> None:
+    """A connection that names none keeps all that is asked about them, and says so."""
+    group, scene = make.abandoned(make.name(), topic), Scene(client)
+    delete, warn = _unused(group), alert(group, expiresWithin="1h")
+    observation = scene.observe(delete, warn)
+    for wanted in (delete, warn):
+        assert verdicts(observation, wanted) == {group: reasons.EVIDENCE_NOT_CONFIGURED}
+    coverage = observation.snapshot.coverage
+    assert coverage is not None
+    assert coverage.problem is not None
+    assert coverage.problem.reason == reasons.EVIDENCE_NOT_CONFIGURED
+
+
+def test_one_query_for_all_policies(
+    scene: Scene, pipeline: Pipeline, make: Maker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables are read once a scan, about all groups that some policy asks for; else only at a full look."""
+    groups = {make.abandoned(make.name(), topic) for _ in range(2)}
+    pipeline.run(map(idle, groups))
+    asked: list[set[str]] = []
+    read = Tables.read
+
+    def noted(self: Tables, names: Any, seconds: float) -> Any:
+        asked.append(set(names))
+        return read(self, names, seconds)
+
+    monkeypatch.setattr(Tables, "read", noted)
+    seen = policy(*groups, name="seen")
+    scene.observe(_unused(*groups), alert(*groups, idleFor="1h"), seen)
+    assert asked == [groups]
+    scene.observe(seen)
+    assert asked == [groups]
+    full = scene.observe(full=True)
+    assert asked == [groups, set()]
+    assert full.snapshot.coverage is not None
+    assert full.snapshot.coverage.problem is None
+
+
+def test_what_kafka_will_drop(scene: Scene, pipeline: Pipeline, make: Maker, topic: str) -> None:
+    """By the brokers' own retention, of a week: told before, and told where a policy would come too late."""
+    first, later = make.abandoned(make.name("first"), topic), make.abandoned(make.name("later"), topic)
+    pipeline.run([idle(first, 150), idle(later, 1)])
+    warn, late = alert(first, later, expiresWithin="24h"), _unused(first, later, idleFor="168h")
+    observation = scene.observe(warn, late)
+    assert verdicts(observation, warn) == {first: MATCH, later: reasons.EXPIRES_LATER}
+    assert verdicts(observation, late) == dict.fromkeys((first, later), reasons.EXPIRES_FIRST)

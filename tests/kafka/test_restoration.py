@@ -1,0 +1,442 @@
+"""Restores on real brokers: offsets come back as they were saved, or stay away with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from group_hygiene import reasons
+from group_hygiene.connection import Settings
+from group_hygiene.entries import Backup, Outcome, Removal, SavedOffset, What, encode_key, in_parts
+from group_hygiene.errors import LedgerFenced
+from group_hygiene.kafka import cluster as kafka_cluster
+from group_hygiene.kafka import offsets as kafka_offsets
+from group_hygiene.kafka.client import Client, connect
+from group_hygiene.kafka.ledger import Ledger, LedgerSettings, open_ledger
+from group_hygiene.model import CommittedOffset, Keep, Offsets, Partition
+from group_hygiene.reconcile.restorable import GroupResult, Kind, OutOfRange, RestoreRequest
+from group_hygiene.reconcile.restoration import Restorer, restore
+from sandbox.kafka import KafkaCluster
+from tests.backups import backup
+from tests.kafka.makers import Maker, at, soon, wait_for
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+# kafka-python's consumers leave sockets for the garbage collector to close.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
+
+
+@dataclass
+class Clock:
+    """Seconds that pass between two looks at it: none, so that a machine that stands still spoils no test."""
+
+    step: float = 0.0
+    passed: float = 0.0
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        self.passed += self.step
+        return self.passed
+
+
+@dataclass
+class Watchman:
+    """A guard that lets everything pass, and does something when it is asked. left: seconds that it leads."""
+
+    left: float = 60.0
+    at_refusal: Callable[[], Keep | None] = lambda: None
+    at_lease: Callable[[], None] = lambda: None
+
+    def refusal(self) -> Keep | None:
+        return self.at_refusal()
+
+    def seconds_left(self) -> float:
+        self.at_lease()
+        return self.left
+
+
+@pytest.fixture
+def ledger(client: Client, make: Maker) -> Ledger:
+    """An empty ledger that is ours, in a topic of its own."""
+    topic = make.name("ledger")
+    return claimed(client, topic)
+
+
+def claimed(client: Client, topic: str) -> Ledger:
+    """The ledger in a topic, by a process that takes over from whoever wrote it before."""
+    made = open_ledger(
+        client, LedgerSettings(installation="ours", writer=f"w-{topic}", topic=topic), soon(), create=True
+    )
+    assert made is not None
+    made.claim(soon())
+    return made
+
+
+def saved(client: Client, group: str, offsets: Offsets, **changes: Any) -> Backup:
+    """A backup of these offsets, with the ids that the topics have now."""
+    ids = kafka_cluster.topic_ids(client, {place.topic for place in offsets}, soon())
+    rows: dict[str, list[SavedOffset]] = {}
+    for place, commit in offsets.items():
+        rows.setdefault(place.topic, []).append(SavedOffset(place.partition, *commit, None))
+    topic_ids = {topic: answer for topic, answer in ids.items() if isinstance(answer, str) and answer}
+    return backup(group, rows, **({"topic_ids": topic_ids} | changes))
+
+
+def restored(client: Client, ledger: Ledger, group: str, preview: bool = False, **options: Any) -> GroupResult:
+    """The result of a restore of one group. options: of the request, or else `guard` and `clock`."""
+    guard, clock = options.pop("guard", Watchman()), options.pop("clock", Clock())
+    request = RestoreRequest(**({"id": "restore-1", "groups": (group,)} | options))
+    (result,) = restore(Restorer(client, ledger, clock, guard, seconds=90), request, preview)
+    return result
+
+
+def committed(client: Client, group: str) -> Mapping[Partition, CommittedOffset]:
+    answer = kafka_offsets.committed_offsets(client, {group: None}, soon())[group]
+    assert isinstance(answer, Mapping)
+    return answer
+
+
+def outcomes(ledger: Ledger) -> list[Outcome]:
+    return [e for e in ledger.entries(lambda key: key[0] == "outcome", soon()) if isinstance(e, Outcome)]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_group_goes_on_where_it_was(
+    kafka: KafkaCluster, client: Client, ledger: Ledger, make: Maker, protocol: Any
+) -> None:
+    """A group that was really deleted: Kafka's own tool shows the offset, and a consumer reads the next record."""
+    topic = make.topic()
+    make.produce(topic, [(None, f"record {number}".encode()) for number in range(5)])
+    group = make.abandoned(make.name(), topic, protocol, at(topic, 3))
+    before = committed(client, group)
+    ledger.write([saved(client, group, before, type="Classic" if protocol == "classic" else "Consumer")])
+    make.delete_group(group)
+    result = restored(client, ledger, group)
+    assert (result.kind, result.reason, result.restored) == (Kind.RESTORED, reasons.RESTORED, 1)
+    assert committed(client, group) == before
+    tool = kafka.tool(
+        *("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server"),
+        *(kafka.bootstrap_servers, "--describe", "--offsets", "--group", group),
+    )
+    assert [line.split()[1:6] for line in tool.stdout.splitlines() if line.startswith(group)] == [
+        [topic, "0", "3", "5", "2"]
+    ]
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": group,
+            "group.protocol": protocol,
+            "auto.offset.reset": "error",
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([topic])
+    got: list[bytes | None] = []
+
+    def has_read() -> bool:
+        got.extend(message.value() for message in consumer.consume(1, 0.2) if not message.error())
+        return bool(got)
+
+    wait_for(has_read)
+    consumer.close()
+    assert got[0] == b"record 3"
+
+
+def test_outcome_is_noted_and_request_runs_once(client: Client, ledger: Ledger, make: Maker) -> None:
+    """The history says what was restored; the same request does nothing to that group any more, whatever it does."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write([saved(client, group, at(topic, 3))])
+    first = restored(client, ledger, group)
+    (outcome,) = outcomes(ledger)
+    assert (outcome.group, outcome.what, outcome.reason, outcome.id) == (
+        group,
+        What.RESTORED,
+        reasons.RESTORED,
+        "restore-1",
+    )
+    make.delete_group(group)
+    again = restored(client, ledger, group)
+    assert (again.kind, again.message) == (first.kind, first.message)
+    assert committed(client, group) == {}
+    assert restored(client, ledger, group, id="restore-2").partitions[0].reason == reasons.VERIFIED
+
+
+def test_metadata_and_leader_epoch_come_back(client: Client, ledger: Ledger, make: Maker) -> None:
+    """All that a commit holds."""
+    topic, group = make.topic(records=5), make.name()
+    commit = {Partition(topic, 0): CommittedOffset(2, 0, "from host-1, ünïcode")}
+    ledger.write([saved(client, group, commit)])
+    assert restored(client, ledger, group).kind is Kind.RESTORED
+    assert committed(client, group) == commit
+
+
+def test_preview_changes_nothing(client: Client, ledger: Ledger, make: Maker) -> None:
+    """It tells what would be done, and neither Kafka nor the ledger knows of it."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write([saved(client, group, at(topic, 3))])
+    result = restored(client, ledger, group, preview=True)
+    assert [(p.reason, p.commit) for p in result.partitions] == [(reasons.WOULD_RESTORE, CommittedOffset(3))]
+    assert committed(client, group) == {}
+    assert group not in make.groups()
+    assert outcomes(ledger) == []
+
+
+def test_what_is_committed_amid_a_restore_stays(client: Client, ledger: Ledger, make: Maker) -> None:
+    """Whoever goes on with a group while it is being restored is not set back: all is read again before the commit."""
+    topic, group = make.topic(partitions=2, records=5), make.name()
+    ledger.write([saved(client, group, at(topic, 1) | at(topic, 0, 1))])
+
+    def goes_on() -> None:
+        make.simple(group, at(topic, 4))
+
+    result = restored(client, ledger, group, guard=Watchman(at_refusal=goes_on))
+    assert (result.kind, [p.reason for p in result.partitions]) == (
+        Kind.PARTLY,
+        [reasons.ALREADY_COMMITTED, reasons.VERIFIED],
+    )
+    assert committed(client, group) == at(topic, 4) | at(topic, 0, 1)
+
+
+STOPPED = Keep(reasons.STOPPING, "the operator is stopping")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        pytest.param({"guard": Watchman(left=0.5)}, reasons.NOT_LEADER, id="lease-nearly-over"),
+        pytest.param({"guard": Watchman(at_refusal=lambda: STOPPED)}, reasons.STOPPING, id="stopping"),
+        pytest.param({"clock": Clock(step=3.0)}, reasons.OFFSETS_UNKNOWN, id="stood-still-after-the-look"),
+    ],
+)
+def test_nothing_is_committed_too_late(
+    client: Client, ledger: Ledger, make: Maker, options: dict[str, Any], reason: str
+) -> None:
+    """Who may not lead any more, or looked too long ago, leaves the group alone, and may try again."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write([saved(client, group, at(topic, 3))])
+    result = restored(client, ledger, group, **options)
+    assert (result.kind, result.reason) == (Kind.WAITING, reason)
+    assert group not in make.groups()
+    assert outcomes(ledger) == []
+    assert restored(client, ledger, group).kind is Kind.RESTORED
+
+
+def test_who_was_replaced_restores_nothing(client: Client, ledger: Ledger, make: Maker) -> None:
+    """Another process writes the ledger now: the former one learns it before it commits anything, and must end."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write([saved(client, group, at(topic, 3))])
+
+    def taken_over() -> None:
+        claimed(client, ledger.writer.removeprefix("w-"))
+
+    with pytest.raises(LedgerFenced):
+        restored(client, ledger, group, guard=Watchman(at_refusal=taken_over))
+    assert group not in make.groups()
+
+
+def test_an_interrupted_restore_is_told_and_runs_again(client: Client, ledger: Ledger, make: Maker) -> None:
+    """Who dies amid a restore leaves word that it began; the same request is not done, and ends that."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write([saved(client, group, at(topic, 3))])
+
+    def dies() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        restored(client, ledger, group, guard=Watchman(at_lease=dies))
+    assert [(o.what, o.reason) for o in outcomes(ledger)] == [(What.FAILED, reasons.INTERRUPTED)]
+    assert restored(client, ledger, group).kind is Kind.RESTORED
+    assert [(o.what, o.reason) for o in outcomes(ledger)] == [(What.RESTORED, reasons.RESTORED)]
+
+
+def test_group_with_members_waits(client: Client, ledger: Ledger, make: Maker) -> None:
+    """Nothing is committed for it, and once they left the same request restores it."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write([saved(client, group, at(topic, 3))])
+    make.join(group, topic)
+    result = restored(client, ledger, group)
+    assert (result.kind, result.reason) == (Kind.WAITING, reasons.GROUP_ACTIVE)
+    assert result.message == "its state is Stable: stop its members first"
+    assert committed(client, group) == {}
+    make.leave(group)
+    assert restored(client, ledger, group).kind is Kind.RESTORED
+
+
+def test_group_with_pending_transaction_waits(client: Client, ledger: Ledger, make: Maker) -> None:
+    """What a transaction is about to commit must not be lost behind a restore."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write([saved(client, group, at(topic, 3))])
+    producer = make.pending(group, at(topic, 4))
+    result = restored(client, ledger, group)
+    assert (result.kind, result.reason) == (Kind.WAITING, reasons.PENDING_TRANSACTION)
+    producer.commit_transaction(60)
+    wait_for(lambda: bool(committed(client, group)))
+    assert restored(client, ledger, group).partitions[0].reason == reasons.ALREADY_COMMITTED
+
+
+def test_each_partition_is_decided(client: Client, ledger: Ledger, make: Maker) -> None:
+    """Those that may are restored, and each of the others says why it is not; what is committed stays."""
+    good, gone, again = make.topic(partitions=4, records=5), make.topic(), make.topic(records=5)
+    group = make.name()
+    offsets = {
+        **at(good, 3),
+        **at(good, 0, 1),
+        **at(good, 7, 2),
+        **at(good, 0, 3),
+        **at(gone, 0),
+        **at(again, 1),
+    }
+    ledger.write([saved(client, group, offsets)])
+    make.simple(group, {**at(good, 0, 1)})
+    make.produce(good, [(None, b"x")] * 2, 3)
+    make.simple(group, {**at(good, 2, 3)})
+    make.delete_topic(gone)
+    make.delete_topic(again)
+    make.topic(again, records=5)
+    result = restored(client, ledger, group)
+    assert result.kind is Kind.PARTLY
+    assert {p.partition: p.reason for p in result.partitions} == {
+        Partition(good, 0): reasons.VERIFIED,
+        Partition(good, 1): reasons.ALREADY_THERE,
+        Partition(good, 2): reasons.OUT_OF_RANGE,
+        Partition(good, 3): reasons.ALREADY_COMMITTED,
+        Partition(gone, 0): reasons.TOPIC_MISSING,
+        Partition(again, 0): reasons.TOPIC_RECREATED,
+    }
+    assert committed(client, group) == {**at(good, 3), **at(good, 0, 1), **at(good, 2, 3)}
+
+
+def test_clamp_takes_the_nearest(client: Client, ledger: Ledger, make: Maker) -> None:
+    """An offset behind the end becomes the end, without the leader epoch of a record that is not there."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write([saved(client, group, {Partition(topic, 0): CommittedOffset(9, 0, "m")})])
+    assert restored(client, ledger, group).reason == reasons.OUT_OF_RANGE
+    assert restored(client, ledger, group, out_of_range=OutOfRange.CLAMP).kind is Kind.RESTORED
+    assert committed(client, group) == {Partition(topic, 0): CommittedOffset(5, -1, "m")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "reason"),
+    [
+        pytest.param({"type": "Share"}, {}, reasons.NOT_RESTORABLE, id="share"),
+        pytest.param({"type": "Streams"}, {}, reasons.NOT_RESTORABLE, id="streams"),
+        pytest.param({"offsets": {}}, {}, reasons.NO_OFFSETS, id="no-offsets"),
+        pytest.param({"parts": 2}, {}, reasons.BACKUP_INCOMPLETE, id="incomplete"),
+        pytest.param({}, {"at": NOW - timedelta(seconds=1)}, reasons.NO_BACKUP, id="newer"),
+        pytest.param({"topic_ids": {}}, {}, reasons.TOPIC_IDENTITY_UNKNOWN, id="identity"),
+    ],
+)
+def test_group_is_refused(
+    client: Client,
+    ledger: Ledger,
+    make: Maker,
+    changes: dict[str, Any],
+    options: dict[str, Any],
+    reason: str,
+) -> None:
+    """Whole groups of which nothing is restored, and no group is made."""
+    topic, group = make.topic(records=5), make.name()
+    backup = saved(client, group, at(topic, 3))
+    ledger.write([msgspec.structs.replace(backup, **changes)])
+    result = restored(client, ledger, group, **options)
+    assert (result.kind, result.reason) == (Kind.REFUSED, reason)
+    assert group not in make.groups()
+
+
+def test_group_that_is_not_granted_is_not_looked_at(client: Client, ledger: Ledger, make: Maker) -> None:
+    """Neither by its name nor by a policy: that it has a backup stays untold."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write([saved(client, group, at(topic, 3))])
+    restorer = Restorer(client, ledger, Clock(), Watchman(), granted=lambda name: name != group)
+    named, by_policy = RestoreRequest(id="r", groups=(group,)), RestoreRequest(id="r", policy="kafka/litter")
+    (result,) = restore(restorer, named)
+    assert (result.reason, result.saved_at) == (reasons.ACTION_NOT_GRANTED, None)
+    assert restore(restorer, by_policy) == []
+
+
+def test_newest_that_fits_and_all_of_a_policy(client: Client, ledger: Ledger, make: Maker) -> None:
+    """Of several backups the newest that is asked for; of a policy those since a time."""
+    topic, old, new = make.topic(records=5), make.name("old"), make.name("new")
+    day = timedelta(days=1)
+    ledger.write(
+        [
+            saved(client, old, at(topic, 1), id="id-1", at=NOW - day),
+            saved(client, old, at(topic, 2), id="id-2"),
+            saved(client, new, at(topic, 3)),
+            saved(client, make.name("foreign"), at(topic, 3), policy="kafka/other"),
+        ]
+    )
+    assert restored(client, ledger, old, preview=True).partitions[0].saved.offset == 2
+    assert restored(client, ledger, old, preview=True, at=NOW - day).partitions[0].saved.offset == 1
+    restorer = Restorer(client, ledger, Clock(), Watchman())
+    request = RestoreRequest(id="r", policy="kafka/litter", deleted_after=NOW)
+    assert [result.group for result in restore(restorer, request, preview=True)] == sorted([new, old])
+    late = replace(request, deleted_after=NOW + day)
+    assert restore(restorer, late, preview=True) == []
+
+
+@pytest.mark.parametrize("parts", [pytest.param(1, id="whole"), pytest.param(2, id="one-of-two-parts")])
+def test_older_backup_never_stands_in_for_a_damaged_one(
+    kafka: KafkaCluster, client: Client, ledger: Ledger, make: Maker, parts: int
+) -> None:
+    """Who restores takes the newest or is told that it can't be read, by name as by policy; `at` asks for another."""
+    topic, group = make.topic(records=5), make.name()
+    old = saved(client, group, at(topic, 1), id="20260228T120000-aaaaaaaa", at=NOW - timedelta(days=1))
+    new = saved(client, group, at(topic, 2), id="20260301T120000-bbbbbbbb", parts=parts)
+    ledger.write([old, new])
+    damaged = msgspec.structs.replace(new, part=parts - 1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    producer.produce(ledger.writer.removeprefix("w-"), key=encode_key(damaged.key), value=b"garbage", partition=0)
+    assert producer.flush(60) == 0
+    by_name = restored(client, ledger, group)
+    by_policy = restored(client, ledger, group, groups=(), policy="kafka/litter", deleted_after=NOW)
+    for result in (by_name, by_policy):
+        assert (result.kind, result.reason, result.saved_at) == (Kind.REFUSED, reasons.BACKUP_INCOMPLETE, NOW)
+    assert group not in make.groups()
+    asked = restored(client, ledger, group, id="restore-2", at=NOW - timedelta(hours=1))
+    assert (asked.kind, committed(client, group)) == (Kind.RESTORED, at(topic, 1))
+
+
+def test_twenty_thousand_partitions(client: Client, ledger: Ledger, make: Maker) -> None:
+    """A backup in parts is restored as one; with a part missing nothing is."""
+    topic, group = make.topic(partitions=2_000), make.name()
+    offsets = {Partition(topic, number): CommittedOffset(0) for number in range(2_000)}
+    # Most of its partitions are in topics that are gone, as nobody wants to wait for 20,000 of them to be made.
+    offsets |= {Partition(f"gone-{number % 9}", number): CommittedOffset(number) for number in range(18_000)}
+    whole = saved(client, group, offsets)
+    parts = in_parts(whole, 100_000)
+    assert len(parts) > 5
+    ledger.write([*parts, Removal(parts[2].key)])
+    result = restored(client, ledger, group)
+    assert (result.kind, result.reason) == (Kind.REFUSED, reasons.BACKUP_INCOMPLETE)
+    assert group not in make.groups()
+    ledger.write([parts[2]])
+    result = restored(client, ledger, group)
+    assert (result.kind, len(result.partitions), result.restored) == (Kind.PARTLY, 20_000, 2_000)
+    assert len(committed(client, group)) == 2_000
+
+
+def test_brokers_without_topic_ids() -> None:
+    """On 2.5 nobody knows whether a topic is still the same: refused, but for whoever says that it is."""
+    with KafkaCluster("2.5.1") as kafka:
+        old = Maker(kafka.bootstrap_servers)
+        client = connect(Settings((kafka.bootstrap_servers,)))
+        try:
+            ledger = claimed(client, "ledger")
+            topic, group = old.topic(records=5), old.name()
+            ledger.write([saved(client, group, at(topic, 3))])
+            result = restored(client, ledger, group)
+            assert (result.kind, result.reason) == (Kind.REFUSED, reasons.TOPIC_IDENTITY_UNKNOWN)
+            assert committed(client, group) == {}
+            assert restored(client, ledger, group, allow_unknown_topic_identity=True).kind is Kind.RESTORED
+            assert committed(client, group) == at(topic, 3)
+        finally:
+            client.close()
+            old.close()

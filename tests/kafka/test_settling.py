@@ -1,0 +1,237 @@
+"""Deletions that came to no end, and entries past their time: each is told once, and nothing goes by a wrong clock."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from group_hygiene import reasons, reconcile
+from group_hygiene.entries import Intent, KeepRequest, Outcome, What, group_of, in_parts
+from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.ledger import Ledger, LedgerSettings, open_ledger
+from group_hygiene.model import Outcome as GroupOutcome
+from group_hygiene.model import OutcomeKind
+from group_hygiene.reconcile.deletion import conclusion
+from tests.kafka.books import LosingClient, backup
+from tests.kafka.makers import Maker, at
+from tests.kafka.scene import Guard, Scene, policy
+
+TIDY = policy("tidy-*")
+
+
+@pytest.fixture
+def topic(make: Maker) -> str:
+    """A topic of one partition with records."""
+    return make.topic(records=5)
+
+
+@pytest.fixture
+def scene(client: Client) -> Scene:
+    """One connection, with a ledger of its own."""
+    return Scene(client)
+
+
+def intent(scene: Scene, group: str, writer: str | None = None) -> Intent:
+    """What this connection, or another one, wrote before a deletion."""
+    now = scene.clock.now()
+    return Intent(
+        group=group,
+        id=f"deletion-of-{group}",
+        type="Classic",
+        policy=TIDY.key,
+        policy_uid=TIDY.uid,
+        generation=1,
+        at=now,
+        deadline=now + timedelta(seconds=10),
+        expires=now + timedelta(days=1),
+        writer=scene.context.journal.writer if writer is None else writer,
+    )
+
+
+def outcome(of: Intent, what: What, **changes: Any) -> Outcome:
+    names = ("group", "id", "at", "policy", "policy_uid", "generation", "expires")
+    fields = {name: getattr(of, name) for name in names}
+    return Outcome(what=what, message="by somebody else", **fields | {"reason": str(what)} | changes)
+
+
+def known_for(scene: Scene, seconds: float) -> None:
+    """As if this process had known of everything that is open for so long."""
+    contents = scene.context.journal.contents
+    since = scene.clock.monotonic() - seconds
+    scene.memory.intents = {each.id: since for each in contents.intents.values()}
+    scene.memory.intents |= {each.id: since for each in contents.doubtful.values()}
+
+
+def somebody(scene: Scene) -> Ledger:
+    """The same ledger, written by another program."""
+    settings = LedgerSettings(installation=None, writer=f"other-{scene.ledger}", topic=scene.ledger)
+    ledger = open_ledger(scene.client, settings, Deadline(60), create=False, claim=True)
+    assert ledger is not None
+    return ledger
+
+
+def told(scene: Scene, group: str) -> list[Outcome]:
+    """The history of a group, in its order."""
+    entries = somebody(scene).entries(lambda key: group_of(key) == group, Deadline(60))
+    return sorted((e for e in entries if isinstance(e, Outcome)), key=lambda entry: entry.at)
+
+
+def test_it_is_settled_whatever_became_of_its_policy(client: Client, scene: Scene, make: Maker, topic: str) -> None:
+    """A suspended or deleted policy enforces nothing any more: the next process still tells what the last one did."""
+    group = make.abandoned(make.name("old"), topic)
+    assert scene.context.journal.record([intent(scene, group)]) is None
+    make.delete_group(group)
+    successor = Scene(client, ledger=scene.ledger, need=reconcile.Need.READ)
+    known_for(successor, 60)
+    assert reconcile.settle(successor.context) == {TIDY.uid: 1}
+    assert [each.what for each in told(scene, group)] == [What.DELETED]
+    # And from then on it writes no more than any dry run.
+    assert not successor.open().journal.writable
+
+
+def test_what_was_restored_had_been_deleted(scene: Scene, make: Maker, topic: str) -> None:
+    """A restore between a crash and its settling: history tells of both, in order, and the group is left alone."""
+    group = make.abandoned(make.name("old"), topic)
+    deletion = intent(scene, group)
+    assert scene.context.journal.record([deletion]) is None
+    make.delete_group(group)
+    make.simple(group, at(topic))
+    later = scene.clock.now()
+    somebody(scene).write([outcome(deletion, What.RESTORED, id="a-restore", at=later, reason=reasons.RESTORED)])
+    assert scene.context.journal.read_on(Deadline(60)) is None
+    known_for(scene, 60)
+    assert reconcile.settle(scene.context) == {TIDY.uid: 1}
+    assert [each.what for each in told(scene, group)] == [What.DELETED, What.RESTORED]
+    contents = scene.context.journal.contents
+    assert group in contents.deletions
+    assert (contents.intents, contents.doubtful, contents.restored) == ({}, {}, set())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "settled"), [pytest.param(60, False, id="at-first"), pytest.param(200, True, id="nobody-else-did")]
+)
+def test_what_another_connection_began_is_left_to_it(
+    scene: Scene, make: Maker, topic: str, seconds: float, settled: bool
+) -> None:
+    """Its process may be amid it. A connection that is gone settles nothing, so in the end anybody does."""
+    group = make.abandoned(make.name("old"), topic)
+    assert scene.context.journal.record([intent(scene, group, "another-connection")]) is None
+    make.delete_group(group)
+    known_for(scene, seconds)
+    assert reconcile.settle(scene.context) == ({TIDY.uid: 1} if settled else {})
+    assert (group in scene.context.journal.contents.intents) is not settled
+
+
+def test_what_its_writer_ended_meanwhile_is_not_told_again(scene: Scene, make: Maker, topic: str) -> None:
+    """What was open a moment ago is looked up once more: the writer's own word stands."""
+    group = make.abandoned(make.name("old"), topic)
+    deletion = intent(scene, group, "another-connection")
+    assert scene.context.journal.record([deletion]) is None
+    known_for(scene, 200)
+    make.delete_group(group)
+    writer = somebody(scene)
+    done = GroupOutcome(group, OutcomeKind.DELETED, reasons.DELETED, "by its writer")
+    writer.write(conclusion(deletion, done, (), scene.clock.now()))
+    assert group in scene.context.journal.contents.intents, "not read on yet"
+    assert reconcile.settle(scene.context) == {}
+    assert [each.message for each in told(scene, group)] == ["by its writer"]
+
+
+@pytest.mark.parametrize("loses", ["requests", "answers"])
+@pytest.mark.parametrize("comes_back", [pytest.param(False, id="stays-away"), pytest.param(True, id="comes-back")])
+def test_a_deletion_is_counted_once(client: Client, make: Maker, topic: str, loses: str, comes_back: bool) -> None:
+    """Whether its outcome could not be written, or was written and nobody said so; whether it is there again or not."""
+    losing = LosingClient(client)
+    scene = Scene(losing)  # type: ignore[arg-type]
+    group = make.abandoned(make.name("old"), topic)
+    tidy = policy(group)
+    observation, plan = scene.plan(tidy)
+    assert plan.actions == (group,)
+    asked: list[float] = []
+
+    class LosesTheOutcome(Guard):
+        """It is asked for the second time when the intent is written."""
+
+        def seconds_left(self) -> float:
+            asked.append(60.0)
+            losing.loses = loses if len(asked) == 2 else ""
+            return 60.0
+
+    outcomes = scene.apply(plan, observation, LosesTheOutcome())
+    losing.loses = ""
+    assert [(each.kind, each.reason) for each in outcomes] == [(OutcomeKind.KEPT, reasons.INTERRUPTED)]
+    assert group not in make.groups()
+    if comes_back:
+        make.simple(group, at(topic))
+    scene.context = scene.open()
+    known_for(scene, 60)
+    assert reconcile.settle(scene.context) == {tidy.uid: 1}
+    assert reconcile.settle(scene.context) == {}
+    assert [each.what for each in told(scene, group)] == [What.DELETED]
+    assert group in scene.context.journal.contents.deletions
+
+
+@pytest.mark.parametrize(
+    ("minutes", "blamed"), [pytest.param(50, True, id="a-late-request"), pytest.param(70, False, id="somebody-else")]
+)
+def test_doubt_ends(scene: Scene, make: Maker, topic: str, minutes: float, blamed: bool) -> None:
+    """A group that outlived the interruption of its deletion by an hour is like any other: who deletes it is not us."""
+    group = make.abandoned(make.name("old"), topic)
+    assert scene.context.journal.record([intent(scene, group)]) is None
+    known_for(scene, 60)
+    assert reconcile.settle(scene.context) == {}
+    contents = scene.context.journal.contents
+    assert contents.doubtful.keys() == {group}
+    scene.clock.pass_minutes(minutes)
+    assert reconcile.settle(scene.context) == {}
+    make.delete_group(group)
+    assert reconcile.settle(scene.context) == ({TIDY.uid: 1} if blamed else {})
+    assert (group in contents.deletions) is blamed
+    assert contents.doubtful == {}
+    assert somebody(scene).contents.doubtful == {}
+
+
+# By which clock.
+
+
+def test_a_clock_that_is_set_amid_a_run_deletes_nothing(scene: Scene, make: Maker, topic: str) -> None:
+    """Also when that is after the scan, which found that both clocks agree."""
+    group = make.abandoned(make.name("old"), topic)
+    observation, plan = scene.plan(policy(group))
+    assert plan.actions == (group,)
+    scene.clock.moved += timedelta(hours=2)
+    assert [outcome.reason for outcome in scene.apply(plan, observation)] == [reasons.CLOCK_SKEW]
+    assert group in make.groups()
+
+
+@pytest.mark.parametrize(
+    ("ahead", "swept"), [pytest.param(timedelta(), True, id="agrees"), pytest.param(timedelta(31), False, id="ahead")]
+)
+def test_nothing_expires_by_a_clock_that_is_ahead(scene: Scene, ahead: timedelta, swept: bool) -> None:
+    """What is removed is gone for good: backups, requests to keep a group, history. What expired goes if both agree."""
+    now = scene.clock.now()
+    keep = KeepRequest(group="kept", until=now + timedelta(days=1), why="", by="ann", at=now)
+    past = KeepRequest(group="past", until=now - timedelta(hours=1), why="", by="ann", at=now)
+    saved = in_parts(backup("deleted", expires=now + timedelta(days=30)))
+    deleted = outcome(intent(scene, "deleted"), What.DELETED, expires=now + timedelta(days=30))
+    journal = scene.context.journal
+    assert journal.record([keep, past, *saved, deleted]) is None
+    scene.clock.moved += ahead
+    assert journal.sweep(scene.clock.now()) is swept
+    assert journal.contents.keeps.keys() == ({"kept"} if swept else {"kept", "past"})
+    assert journal.contents.deletions.keys() == {"deleted"}
+    left = {entry.key for entry in somebody(scene).entries(lambda key: key[0] != "owner", Deadline(60))}
+    stays = {keep.key, deleted.key, *(part.key for part in saved)}
+    assert left == (stays if swept else stays | {past.key})
+
+
+def test_a_run_that_wrote_nothing_sweeps_nothing(client: Client, scene: Scene) -> None:
+    """It knows no broker's time."""
+    now = scene.clock.now()
+    past = KeepRequest(group="kept", until=now - timedelta(days=1), why="", by="ann", at=now)
+    assert scene.context.journal.record([past]) is None
+    successor = Scene(client, ledger=scene.ledger)
+    assert not successor.context.journal.sweep(successor.clock.now())
+    assert successor.context.journal.contents.keeps.keys() == {"kept"}

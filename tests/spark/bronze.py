@@ -1,0 +1,36 @@
+"""The bronze tables as plain rows, in the columns of faults.offsets_log.Rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from faults.offsets_log import Row, Rows
+from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, QUARANTINE, Table
+
+_PLACE = ("log_partition", "log_offset", "record_ms")
+_COMMIT = ("group", "topic", "partition", "committed_offset", "leader_epoch", "metadata", "commit_ms", "aborted")
+_STATE = ("kind", "group", "protocol_type", "generation", "member_id", "members", "state_ms", "gone")
+
+
+def tables(spark: SparkSession, warehouse: str, era: int = 0) -> Rows:
+    """All rows of an era, by where they were read."""
+
+    def rows(table: Table, *columns: str) -> list[Row]:
+        frame = table.read(spark, warehouse).where(F.col("era") == era)
+        frame = frame.withColumn("record_ms", F.unix_millis("record_time")).select(*_PLACE, *columns)
+        plain = [tuple(bytes(cell) if isinstance(cell, bytearray) else cell for cell in row) for row in frame.collect()]
+        return sorted(plain, key=lambda row: row[:2])
+
+    return Rows(rows(COMMITS, *_COMMIT), rows(GROUP_STATES, *_STATE), rows(QUARANTINE, "key", "value"))
+
+
+def covered(spark: SparkSession, warehouse: str) -> dict[int, int]:
+    """Partition of the log -> the offset up to which it was read."""
+    return {row.log_partition: row.covered_to for row in INGESTED.read(spark, warehouse).collect()}
+
+
+def ingested(spark: SparkSession, warehouse: str) -> list[Any]:
+    return INGESTED.read(spark, warehouse).orderBy("log_partition").collect()

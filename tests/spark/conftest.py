@@ -1,0 +1,58 @@
+"""One Spark session and one broker, shared by all tests of this folder; each test has a warehouse of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from group_hygiene.connection import Settings
+from group_hygiene.kafka.client import Client, connect
+from group_hygiene.pipeline.session import Options, spark_session
+from sandbox.kafka import KafkaCluster
+from sandbox.spark.jars import jars
+from tests.kafka.conftest import QUICK
+from tests.kafka.makers import Maker
+
+# Fewer than Kafka's 50 partitions: a test then takes a fifth of the time, and each still has several.
+FEW_PARTITIONS = QUICK | {"offsets.topic.num.partitions": "5"}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark as the product starts it, on this machine."""
+    log = tmp_path_factory.mktemp("spark") / "spark.log"
+    # What runs once is not worth the time that Java would take to make it faster.
+    settings = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.sql.shuffle.partitions": "2"}
+    with spark_session(Options("local[2]", jars(), "1g", log, settings=settings)) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaCluster]:
+    """One broker of the newest version, open to everybody."""
+    with KafkaCluster(config=FEW_PARTITIONS) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def client(kafka: KafkaCluster) -> Iterator[Client]:
+    """The product's client, connected to the shared broker."""
+    made = connect(Settings(tuple(kafka.bootstrap_servers.split(","))))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def make(kafka: KafkaCluster) -> Iterator[Maker]:
+    """Makes what the test needs in the shared broker."""
+    maker = Maker(kafka.bootstrap_servers)
+    yield maker
+    maker.close()
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> str:
+    return str(tmp_path / "warehouse")

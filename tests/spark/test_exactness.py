@@ -1,0 +1,150 @@
+"""From real clients to `activity`: what it says of each group is what the log holds, to the millisecond.
+
+The log is read by Kafka's C client, and its records by the classes of Kafka's own jars: our decoder has no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from faults.offsets_log import read
+from group_hygiene.kafka.client import Client
+from group_hygiene.kafka.offsets_log import Commit
+from group_hygiene.pipeline.activity import update
+from group_hygiene.pipeline.ingest import ingest
+from group_hygiene.pipeline.tables import ACTIVITY
+from sandbox.kafka import KafkaCluster
+from tests.kafka.makers import Maker, at
+from tests.kafka.offsets_topic import generated
+from tests.spark.test_ingest import commit_in_transaction
+
+Times = dict[str, int | None]
+
+
+@dataclass
+class Did:
+    """When a client's last commit was under way, and when its last member left: from, to, in milliseconds."""
+
+    committed: tuple[int, int] | None = None
+    left: tuple[int, int] | None = None
+
+
+def timed(act: Callable[[], Any]) -> tuple[int, int]:
+    before = _now()
+    act()
+    return before, _now()
+
+
+def in_the_log(kafka: KafkaCluster) -> dict[str, Times]:
+    """By group: the last commit time that the log holds, and since when its last record says that it is Empty."""
+    raw = [row for row in read(kafka.bootstrap_servers) if row.key is not None]
+    found: dict[str, Times] = {}
+    for row, record in zip(raw, generated(kafka, [(row.key or b"", row.value) for row in raw]), strict=True):
+        # Other tests wrote some that are none.
+        if record is None:
+            continue
+        times = found.setdefault(record.group, {"last_commit": None, "empty_since": None})
+        if isinstance(record, Commit):
+            times["last_commit"] = max(filter(None, (times["last_commit"], record.commit_ms)), default=None)
+        elif record.kind == "classic":
+            empty = not record.gone and record.members == 0 and record.protocol_type
+            times["empty_since"] = record.state_ms if empty else None
+        elif record.kind in ("consumer-epoch", "consumer-member"):
+            times["empty_since"] = None if record.kind == "consumer-epoch" and record.gone else row.time_ms
+    return found
+
+
+@dataclass
+class Real:
+    """What the clients did, what the log holds, and the rows of `activity`, by what each group is for."""
+
+    did: dict[str, Did]
+    log: dict[str, Times]
+    rows: dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def real(spark: SparkSession, kafka: KafkaCluster, client: Client, tmp_path_factory: pytest.TempPathFactory) -> Real:
+    """Two runs of the pipeline: of each group that changes again, one half is seen by each of them."""
+    make, warehouse = Maker(kafka.bootstrap_servers), str(tmp_path_factory.mktemp("exact"))
+    bootstrap, topic = kafka.bootstrap_servers, make.topic(records=9)
+    does = ("transactional", "aborted", "assigns", "repeats", "classic", "consumer", "returned", "remade", "deleted")
+    names = {what: make.name(what) for what in does}
+    did = {what: Did() for what in does}
+
+    def run() -> None:
+        ingest(spark, client, warehouse, lambda line: None)
+        update(spark, warehouse)
+
+    for what in ("transactional", "aborted"):
+        commit_in_transaction(bootstrap, names[what], topic, 1, abort=False)
+    for what in ("assigns", "repeats", "remade", "deleted"):
+        did[what].committed = timed(lambda what=what: make.simple(names[what], at(topic, 3)))  # type: ignore[misc]
+    for what in ("classic", "consumer", "returned"):
+        protocol: Any = "consumer" if what == "consumer" else "classic"
+        did[what].committed = timed(lambda: make.join(names[what], topic, protocol, at(topic, 2)))  # noqa: B023
+        did[what].left = timed(lambda: make.leave(names[what]))  # noqa: B023
+    make.delete_group(names["remade"])
+    run()
+    for what, abort in (("transactional", False), ("aborted", True)):
+        did[what].committed = timed(lambda: commit_in_transaction(bootstrap, names[what], topic, 5, abort))  # noqa: B023
+    for _ in range(3):
+        did["repeats"].committed = timed(lambda: make.simple(names["repeats"], at(topic, 3)))
+    for what in ("returned", "remade"):
+        did[what].committed = timed(lambda: make.join(names[what], topic, "classic", at(topic, 4)))  # noqa: B023
+        did[what].left = timed(lambda: make.leave(names[what]))  # noqa: B023
+    make.delete_group(names["deleted"])
+    run()
+    make.close()
+    log = in_the_log(kafka)
+    rows = {row["group"]: row.asDict(recursive=True) for row in ACTIVITY.read(spark, warehouse).collect()}
+    assert set(log) <= set(rows)
+    return Real(did, *({what: told[names[what]] for what in does} for told in (log, rows)))
+
+
+SIMPLE = {"type": "Classic", "protocol_type": "", "state": "Empty"}
+CLASSIC = {"type": "Classic", "protocol_type": "consumer", "state": "Empty"}
+
+
+@pytest.mark.parametrize(
+    ("what", "offsets", "row"),
+    [
+        pytest.param("transactional", [5], SIMPLE, id="transactional-producer"),
+        pytest.param("aborted", [1], SIMPLE, id="aborted-transaction-is-activity-only"),
+        pytest.param("assigns", [3], SIMPLE | {"commits_30d": 1}, id="assign-only"),
+        pytest.param("repeats", [3], SIMPLE | {"commits_30d": 4}, id="same-offset-again-and-again"),
+        pytest.param("classic", [2], CLASSIC, id="joined-and-left"),
+        pytest.param("consumer", [2], CLASSIC | {"type": "Consumer"}, id="joined-and-left-kip-848"),
+        pytest.param("returned", [4], CLASSIC | {"tombstoned_at": None}, id="left-came-back-and-left"),
+        pytest.param("remade", [4], CLASSIC, id="deleted-came-back-and-left"),
+        pytest.param("deleted", [], SIMPLE | {"state": "Gone"}, id="deleted"),
+    ],
+)
+def test_exact(real: Real, what: str, offsets: list[int], row: dict[str, Any]) -> None:
+    """Times to the millisecond of the log, which are those at which the client did it; and the offsets that count."""
+    told, log, did = real.rows[what], real.log[what], real.did[what]
+    # Of a deleted group, compaction may have removed the commits by now: the table still knows them.
+    if what != "deleted" or log["last_commit"] is not None:
+        assert _milliseconds(told["last_commit"]) == log["last_commit"]
+    assert _milliseconds(told["empty_since"]) == log["empty_since"]
+    assert [offset["offset"] for offset in told["offsets"]] == offsets
+    assert {name: told[name] for name in row} == row
+    assert did.committed is not None
+    assert did.committed[0] <= _milliseconds(told["last_commit"]) <= did.committed[1]  # type: ignore[operator]
+    assert (told["empty_since"] is None) == (did.left is None)
+    if did.left is not None:
+        assert did.left[0] <= _milliseconds(told["empty_since"]) <= did.left[1]  # type: ignore[operator]
+
+
+def _now() -> int:
+    return round(datetime.now(UTC).timestamp() * 1000)
+
+
+def _milliseconds(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.timestamp() * 1000)

@@ -1,0 +1,291 @@
+"""The ingest against a real broker: what the log holds is in the tables, once, and the log does not notice."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from pyspark.sql import SparkSession
+
+from faults.offsets_log import TOPIC, Rows, ends, expected, read, write
+from group_hygiene.connection import Settings
+from group_hygiene.errors import PipelineError
+from group_hygiene.kafka.client import Client, connect
+from group_hygiene.pipeline.ingest import Written, ingest
+from group_hygiene.pipeline.tables import BRONZE, COMMITS, INGESTED
+from sandbox.kafka import KafkaCluster
+from tests.kafka.makers import Maker, at, wait_for
+from tests.spark.bronze import covered, ingested, tables
+from tests.spark.conftest import FEW_PARTITIONS
+
+# No coordinator writes these: a key of a version that nobody knows, an empty key, a commit that ends too early.
+BROKEN = [(b"\x7f\xff\x00\x01x", b"v"), (b"", b"nothing"), (bytes.fromhex("0001000167000174"), bytes(3))]
+
+
+def run(spark: SparkSession, client: Client, warehouse: str, start_over: bool = False) -> Written:
+    return ingest(spark, client, warehouse, lambda line: None, start_over)
+
+
+def commit_in_transaction(bootstrap: str, group: str, topic: str, offset: int, abort: bool) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"of-{group}", "log_level": 0})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction([TopicPartition(topic, 0, offset)], consumer.consumer_group_metadata(), 60)
+    (producer.abort_transaction if abort else producer.commit_transaction)(60)
+    consumer.close()
+
+
+def everything(make: Maker, bootstrap: str, protocols: tuple[Any, ...] = ("classic", "consumer")) -> None:
+    """A log with every kind of thing in it: members, commits, tombstones, transactions."""
+    topic = make.topic(records=3)
+    for protocol in protocols:
+        make.abandoned(make.name(protocol), topic, protocol, at(topic, 2))
+    make.simple(make.name("simple"), at(topic, 1))
+    gone = make.simple(make.name("gone"), at(topic, 3))
+    make.delete_group(gone)
+    for abort in (False, True, False):
+        commit_in_transaction(bootstrap, make.name("transactional"), topic, 2, abort)
+
+
+@pytest.fixture(scope="module")
+def filled(kafka: KafkaCluster) -> KafkaCluster:
+    """The shared broker with everything in its log."""
+    maker = Maker(kafka.bootstrap_servers)
+    everything(maker, kafka.bootstrap_servers)
+    maker.close()
+    return kafka
+
+
+def assert_equal(spark: SparkSession, warehouse: str, bootstrap: str, era: int = 0) -> Rows:
+    """The tables hold exactly what an independent client reads in the log, which is not moving."""
+    wanted = expected(read(bootstrap))
+    held = tables(spark, warehouse, era)
+    assert held.commits == wanted.commits
+    assert held.states == wanted.states
+    assert held.quarantine == wanted.quarantine
+    assert covered(spark, warehouse) == ends(bootstrap)
+    return held
+
+
+def test_all_of_the_log_is_in_the_tables(
+    spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str
+) -> None:
+    """Every record in its table, to the last column, those of aborted transactions marked."""
+    before = datetime.now(UTC)
+    written = run(spark, client, warehouse)
+    held = assert_equal(spark, warehouse, filled.bootstrap_servers)
+    assert written == Written(len(held.commits), len(held.states), len(held.quarantine), 1)
+    assert [row[-1] for row in held.commits].count(True) == 1
+    assert any(row[6] is None for row in held.commits), "a tombstone"
+    for row in ingested(spark, warehouse):
+        assert before <= row.read_at.astimezone(UTC) <= datetime.now(UTC)
+        assert (row.era, row.complete_since, row.cluster_id) == (0, None, filled.cluster_id)
+
+
+def test_reading_leaves_no_trace(spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str) -> None:
+    """No group comes from it, and no record: the log ends where it ended."""
+    maker = Maker(filled.bootstrap_servers)
+    groups = {group.group_id for group in maker.admin.list_consumer_groups().result().valid}
+    log = ends(filled.bootstrap_servers)
+    run(spark, client, warehouse)
+    assert ends(filled.bootstrap_servers) == log
+    assert {group.group_id for group in maker.admin.list_consumer_groups().result().valid} == groups
+
+
+def test_further_runs_add_what_is_new(
+    spark: SparkSession, filled: KafkaCluster, client: Client, make: Maker, warehouse: str
+) -> None:
+    """Nothing, if there is nothing; then the new records alone, transactions that span two runs included."""
+    bootstrap = filled.bootstrap_servers
+    run(spark, client, warehouse)
+    assert run(spark, client, warehouse) == Written()
+    assert_equal(spark, warehouse, bootstrap)
+    topic = make.topic(records=1)
+    make.simple(make.name("new"), at(topic, 1))
+    commit_in_transaction(bootstrap, make.name("new"), topic, 1, abort=True)
+    assert run(spark, client, warehouse) == Written(commits=2, aborted=1)
+    assert_equal(spark, warehouse, bootstrap)
+
+
+def test_an_open_transaction_is_read_when_it_is_decided(
+    spark: SparkSession, filled: KafkaCluster, client: Client, make: Maker, warehouse: str
+) -> None:
+    """Until then its partition is covered up to where it began, and no further."""
+    bootstrap, group = filled.bootstrap_servers, make.name("open")
+    topic = make.topic(records=1)
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": group, "log_level": 0})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    log = ends(bootstrap)
+    producer.send_offsets_to_transaction([TopicPartition(topic, 0, 1)], consumer.consumer_group_metadata(), 60)
+    wait_for(lambda: ends(bootstrap) != log)
+    run(spark, client, warehouse)
+    assert covered(spark, warehouse) == log
+    producer.commit_transaction(60)
+    consumer.close()
+    assert run(spark, client, warehouse) == Written(commits=1)
+    assert_equal(spark, warehouse, bootstrap)
+
+
+def test_a_lost_checkpoint_costs_nothing(
+    spark: SparkSession, filled: KafkaCluster, client: Client, make: Maker, warehouse: str
+) -> None:
+    """The tables themselves say how far they go: what is there is not read again."""
+    run(spark, client, warehouse)
+    shutil.rmtree(Path(warehouse, "_checkpoints"))
+    make.simple(make.name("new"), at(make.topic(records=1), 1))
+    assert run(spark, client, warehouse) == Written(commits=1)
+    assert_equal(spark, warehouse, filled.bootstrap_servers)
+
+
+@pytest.mark.parametrize("lose_checkpoint", [False, True])
+def test_a_crash_before_the_last_write(
+    spark: SparkSession,
+    filled: KafkaCluster,
+    client: Client,
+    make: Maker,
+    warehouse: str,
+    lose_checkpoint: bool,
+) -> None:
+    """A batch whose rows are in the tables, but not in `ingested` and not in the checkpoint, comes again: once."""
+    run(spark, client, warehouse)
+    before = ingested(spark, warehouse)
+    versions = delta_log(warehouse)
+    make.simple(make.name("new"), at(make.topic(records=1), 1))
+    run(spark, client, warehouse)
+    for file in delta_log(warehouse) - versions:
+        file.unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    assert ingested(spark, warehouse) == before
+    (stream,) = Path(warehouse, "_checkpoints").iterdir()
+    if lose_checkpoint:
+        shutil.rmtree(stream)
+    else:
+        newest = max(int(file.name) for file in (stream / "commits").iterdir() if file.name.isdecimal())
+        (stream / "commits" / str(newest)).unlink()
+        (stream / "commits" / f".{newest}.crc").unlink(missing_ok=True)
+    run(spark, client, warehouse)
+    assert_equal(spark, warehouse, filled.bootstrap_servers)
+
+
+def delta_log(warehouse: str) -> set[Path]:
+    """A file for each version of `ingested`, and their checksums."""
+    return {file for file in Path(INGESTED.path(warehouse), "_delta_log").iterdir() if file.is_file()}
+
+
+def test_another_cluster_is_refused(
+    spark: SparkSession, filled: KafkaCluster, client: Client, other: KafkaCluster, warehouse: str
+) -> None:
+    """One warehouse is one cluster's."""
+    run(spark, client, warehouse)
+    stranger = connect(Settings((other.bootstrap_servers,)))
+    with pytest.raises(PipelineError, match=r"a --warehouse of its own"):
+        run(spark, stranger, warehouse)
+    stranger.close()
+    assert_equal(spark, warehouse, filled.bootstrap_servers)
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[KafkaCluster]:
+    """A broker whose log may be hurt."""
+    with KafkaCluster(config=FEW_PARTITIONS) as cluster:
+        yield cluster
+
+
+def test_a_log_without_groups(spark: SparkSession, other: KafkaCluster, warehouse: str) -> None:
+    """Where no group ever committed there is no topic: empty tables, no error; later runs read what comes."""
+    bootstrap = other.bootstrap_servers
+    client = connect(Settings((bootstrap,)))
+    assert run(spark, client, warehouse) == Written()
+    assert [table.read(spark, warehouse).count() for table in BRONZE] == [0] * len(BRONZE)
+    maker = Maker(bootstrap)
+    everything(maker, bootstrap)
+    maker.close()
+    run(spark, client, warehouse)
+    client.close()
+    assert_equal(spark, warehouse, bootstrap)
+
+
+def test_a_log_that_was_hurt(spark: SparkSession, other: KafkaCluster, warehouse: str) -> None:
+    """Records deleted unread, then the topic created anew: an error that says the way out, which keeps history."""
+    bootstrap = other.bootstrap_servers
+    client, maker = connect(Settings((bootstrap,))), Maker(bootstrap)
+    topic = maker.topic(records=1)
+    maker.simple(maker.name("simple"), at(topic, 1))
+    run(spark, client, warehouse)
+    kept = tables(spark, warehouse)
+
+    group = maker.simple(maker.name("unread"), at(topic, 1))
+    delete_all_records(maker, bootstrap)
+    for _ in range(2):
+        with pytest.raises(PipelineError, match=r"deleted before they were read\. .*--start-over"):
+            run(spark, client, warehouse)
+    assert tables(spark, warehouse) == kept
+    maker.simple(group, at(topic, 1))
+    now = datetime.now(UTC)
+    assert run(spark, client, warehouse, start_over=True) == Written(commits=1)
+    held = tables(spark, warehouse)
+    assert held.commits == kept.commits + expected(read(bootstrap)).commits
+    since = [row.complete_since for row in ingested(spark, warehouse)]
+    assert [moment is not None and moment.astimezone(UTC) >= now for moment in since].count(True) == 1
+    assert run(spark, client, warehouse) == Written()
+
+    recreate(maker)
+    maker.simple(maker.name("after"), at(topic, 1))
+    with pytest.raises(PipelineError, match=r"created anew.*--start-over"):
+        run(spark, client, warehouse)
+    assert run(spark, client, warehouse, start_over=True) == Written(commits=1)
+    assert tables(spark, warehouse) == held
+    assert_equal(spark, warehouse, bootstrap, era=1)
+    assert all(row.complete_since.astimezone(UTC) >= now for row in ingested(spark, warehouse))
+    assert COMMITS.read(spark, warehouse).count() == len(held.commits) + 1
+    maker.close()
+    client.close()
+
+
+def delete_all_records(maker: Maker, bootstrap: str) -> None:
+    """Brokers refuse that for a topic that is compacted only."""
+    policy = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[policy])
+    maker.admin.incremental_alter_configs([resource])[resource].result()
+    places = [TopicPartition(TOPIC, partition, end) for partition, end in ends(bootstrap).items()]
+
+    def deleted() -> bool:
+        # The broker hears of the new policy some time later.
+        futures = maker.admin.delete_records(places).values()
+        return all(future.exception() is None for future in futures)
+
+    wait_for(deleted)
+
+
+def recreate(maker: Maker) -> None:
+    """The broker makes the topic anew as soon as somebody asks for a group's coordinator."""
+    maker.admin.delete_topics([TOPIC])[TOPIC].result()
+
+
+@pytest.mark.parametrize("version", ["2.8.2", "3.9.1"])
+def test_older_brokers(spark: SparkSession, warehouse: str, version: str) -> None:
+    """Their log is read like the newest one's, and broken records are kept aside.
+
+    The newest broker's own coordinators stop when somebody else writes into their log, so it is not tried there.
+    """
+    with KafkaCluster(version, config=FEW_PARTITIONS) as cluster:
+        bootstrap = cluster.bootstrap_servers
+        maker = Maker(bootstrap)
+        everything(maker, bootstrap, ("classic",))
+        maker.close()
+        for number, (key, value) in enumerate(BROKEN):
+            write(bootstrap, number, key, value)
+        client = connect(Settings((bootstrap,)))
+        written = run(spark, client, warehouse)
+        client.close()
+        assert (written.aborted, written.quarantined) == (1, len(BROKEN))
+        assert_equal(spark, warehouse, bootstrap)

@@ -1,0 +1,82 @@
+"""What maintain drops, what it must not, and what the next run makes of what is left."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from deltalake import DeltaTable as Reader
+from deltalake import QueryBuilder
+from pyspark.sql import SparkSession
+
+from group_hygiene.pipeline.activity import update
+from group_hygiene.pipeline.maintain import Retention, maintain
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, QUARANTINE, Table
+from tests.spark.histories import START, Bronze, commit, moment, wiped
+
+
+def groups(spark: SparkSession, warehouse: str, table: Table) -> list[str]:
+    return sorted(row["group"] for row in table.read(spark, warehouse).select("group").collect())
+
+
+def complete_since(spark: SparkSession, warehouse: str) -> datetime | None:
+    (row,) = COVERAGE.read(spark, warehouse).collect()
+    since: Any = row["complete_since"]
+    return None if since is None else since.astimezone(UTC)
+
+
+def since(second: float) -> Retention:
+    """Keeps what is younger than that moment of the histories."""
+    return Retention(history=datetime.now(UTC) - moment(second))
+
+
+def test_what_is_old_goes_and_what_is_needed_stays(spark: SparkSession, warehouse: str) -> None:
+    """Old records go once they are in `activity`, and so do groups that are gone; `activity` can be made anew."""
+    bronze = Bronze(spark, warehouse)
+    bronze.write({"old": [commit(1)], "both": [commit(1), commit(100)], "gone": [commit(1), wiped(2)]})
+    update(spark, warehouse)
+    bronze.write({"late": [commit(3)]})
+    assert maintain(spark, warehouse, since(50))
+    assert groups(spark, warehouse, COMMITS) == ["both", "late"]
+    assert groups(spark, warehouse, ACTIVITY) == ["both", "old"]
+    update(spark, warehouse)
+    assert groups(spark, warehouse, ACTIVITY) == ["both", "late", "old"]
+    assert complete_since(spark, warehouse) is None
+    (covered,) = COVERAGE.read(spark, warehouse).collect()
+    reader = Reader(ACTIVITY.path(warehouse), version=covered["activity_version"])
+    read = QueryBuilder().register("t", reader).execute('select "group" from t').read_all()
+    assert sorted(read.column("group").to_pylist()) == ["both", "late", "old"]
+
+    # What had been dropped by then is nobody's to know.
+    shutil.rmtree(ACTIVITY.path(warehouse))
+    update(spark, warehouse)
+    assert groups(spark, warehouse, ACTIVITY) == ["both", "late"]
+    assert complete_since(spark, warehouse) == START + timedelta(days=1)
+    update(spark, warehouse)
+    assert complete_since(spark, warehouse) == START + timedelta(days=1)
+
+
+def test_not_more_often_than_asked(spark: SparkSession, warehouse: str) -> None:
+    """It is done when it was not done for so long; without a limit, always; without tables, never."""
+    assert not maintain(spark, warehouse)
+    Bronze(spark, warehouse)
+    assert maintain(spark, warehouse, at_most_every=timedelta(days=1))
+    assert not maintain(spark, warehouse, at_most_every=timedelta(days=1))
+    assert maintain(spark, warehouse)
+
+
+def test_records_that_nobody_could_read(spark: SparkSession, warehouse: str) -> None:
+    """Each may have been a commit of any group of its partition: they count as active then, for good."""
+    bronze = Bronze(spark, warehouse)
+    bronze.write({"g": [commit(1)]})
+    for second in (7, 5):
+        place = (0, bronze.batch, 0, 1, moment(second))
+        frame = spark.createDataFrame([(*place, b"k", b"v", "why")], QUARANTINE.schema)
+        frame.write.format("delta").mode("append").save(QUARANTINE.path(warehouse))
+    update(spark, warehouse)
+    assert complete_since(spark, warehouse) == moment(7)
+    maintain(spark, warehouse, since(50))
+    assert QUARANTINE.read(spark, warehouse).isEmpty()
+    update(spark, warehouse)
+    assert complete_since(spark, warehouse) == moment(7)

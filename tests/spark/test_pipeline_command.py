@@ -1,0 +1,176 @@
+"""`group-hygiene pipeline` as users run it: it reads a secured cluster, shows no secret, and says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from faults.offsets_log import expected, read
+from group_hygiene.cli import main
+from sandbox.kafka import KafkaCluster, Security
+from sandbox.ports import Ports
+from sandbox.spark.jars import jars
+from tests.kafka.makers import Maker, at, wait_for
+from tests.leaks import leaks
+from tests.spark.bronze import tables
+from tests.spark.conftest import FEW_PARTITIONS
+
+# With what must be escaped somewhere on its way, and a part by which a leak is found in any form.
+LEAK = "never-to-be-seen-71Kq"
+PASSWORD = f'{LEAK}"\\,=n'
+SECONDS = 300
+
+
+@pytest.fixture
+def secured() -> Iterator[KafkaCluster]:
+    """A broker that asks for a certificate and a password."""
+    security = Security(tls=True, client_auth="required", sasl="SCRAM-SHA-512", users={"hygiene": PASSWORD})
+    with KafkaCluster(security=security, config=FEW_PARTITIONS) as cluster:
+        yield cluster
+
+
+def properties(cluster: KafkaCluster, file: Path) -> str:
+    """The client's properties in a file; answers with a piece of the private key."""
+    certificate = cluster.client_certificate("hygiene")
+    store = file.with_suffix(".pem")
+    key = certificate.key.read_text()
+    store.write_text(certificate.certificate.read_text() + key)
+    password = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    jaas = f'{module} required username="hygiene" password="{password}";'
+    lines = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": jaas.replace("\\", "\\\\"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(cluster.ca_file),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(store),
+    }
+    file.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    return key.splitlines()[3]
+
+
+def test_a_secured_cluster_is_read_and_no_secret_is_seen(
+    spark: SparkSession, secured: KafkaCluster, warehouse: str, tmp_path: Path
+) -> None:
+    """Neither in the list of processes, nor on Spark's web page, nor in what is printed, logged or written."""
+    maker = Maker(secured.plaintext_bootstrap)
+    maker.simple(maker.name("simple"), at(maker.topic(records=1), 1))
+    key = properties(secured, tmp_path / "client.properties")
+    said, log = tmp_path / "said", tmp_path / "spark.log"
+    ports = Ports()
+    (port,) = ports.take(1)
+    ports.release()
+    command = [sys.executable, "-m", "group_hygiene.cli", "pipeline", "ingest", "--continuous", "--every", "1s"]
+    command += ["--command-config", str(tmp_path / "client.properties"), "--warehouse", warehouse]
+    command += ["--jars", str(jars()), "--log-file", str(log), "--ui-port", str(port), "--memory", "1g"]
+    with said.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            wait_for(lambda: process.poll() is not None or "1 commits" in said.read_text(), SECONDS)
+            assert process.poll() is None, said.read_text()
+            seen = [*processes(), *pages(f"http://127.0.0.1:{port}")]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(SECONDS)
+    assert code == 0
+    written = [file.read_bytes().decode("latin-1") for file in Path(warehouse).rglob("*") if file.is_file()]
+    assert any("group-hygiene" in text for text in seen)
+    assert leaks([LEAK, key], [*seen, *written, said.read_text(), log.read_text()]) == set()
+    assert tables(spark, warehouse).commits == expected(read(secured.plaintext_bootstrap)).commits
+    maker.close()
+
+
+def processes() -> Iterator[str]:
+    """The arguments and the environment of every process on this machine."""
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal() and int(process.name) != os.getpid():
+            for file in ("cmdline", "environ"):
+                try:
+                    yield (process / file).read_bytes().decode(errors="replace")
+                except OSError:
+                    continue
+
+
+def pages(url: str) -> Iterator[str]:
+    """What Spark's web page and its REST API show of the session, its settings, its plans and its queries."""
+    (application,) = json.loads(page(f"{url}/api/v1/applications"))
+    api = f"{url}/api/v1/applications/{application['id']}"
+    yield page(f"{api}/environment")
+    yield page(f"{api}/jobs")
+    executions = page(f"{api}/sql?details=true&planDescription=true&length=1000")
+    yield executions
+    for execution in json.loads(executions):
+        yield page(f"{url}/SQL/execution/?id={execution['id']}")
+    for name in ("environment", "jobs", "SQL", "StreamingQuery"):
+        yield page(f"{url}/{name}/")
+
+
+def page(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310
+        text: str = answer.read().decode()
+        return text
+
+
+def test_without_spark_it_says_what_to_install() -> None:
+    """Of the package as it is without its extra."""
+    program = "import sys; sys.modules['pyspark'] = None; from group_hygiene.cli import main; main()"
+    command = [sys.executable, "-c", program, "pipeline", "activity", "--warehouse", "/data/hygiene"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 1
+    assert 'pip install "kafka-group-hygiene[pipeline]"' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def call(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["pipeline", *arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param("ingest --warehouse {folder}", "which Kafka cluster?", id="no-cluster"),
+        pytest.param("ingest --bootstrap-server localhost:9092", "Missing option '--warehouse'", id="no-warehouse"),
+        pytest.param("activity --warehouse {file}", "is no folder", id="warehouse-is-a-file"),
+        pytest.param("activity --warehouse {folder} --jars {folder}", "holds no jars", id="no-jars"),
+        pytest.param("activity --warehouse {folder} --jars {file}", "is a file", id="jars-is-a-file"),
+        pytest.param(
+            "ingest --warehouse {folder} --bootstrap-server 127.0.0.1:1 --timeout 2s", "127.0.0.1:1", id="unreachable"
+        ),
+        pytest.param(
+            "ingest --warehouse {folder} --connection-file {file}", "must hold one KafkaConnection", id="no-connection"
+        ),
+        pytest.param("run --warehouse {folder} --every 1x --continuous", "is no duration", id="no-duration"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, arguments: str, says: str) -> None:
+    """In a line, with exit code 1, before Spark is started."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("kind: Nothing\n")
+    filled = arguments.format(folder=tmp_path / "folder", file=tmp_path / "file").split()
+    code, err = call(*filled)
+    assert code == 1
+    assert says in err
+
+
+def test_without_java_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither on the PATH nor in JAVA_HOME."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    code, err = call("activity", "--warehouse", str(tmp_path))
+    assert code == 1
+    assert "Java 17" in err

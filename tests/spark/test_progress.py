@@ -1,0 +1,93 @@
+"""What a log that changed since the last run means: go on, or stop and say why."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from group_hygiene.errors import PipelineError
+from group_hygiene.kafka.log_bounds import LogBounds
+from group_hygiene.pipeline.progress import Place, Progress, plan
+
+NOW, EARLIER = datetime(2030, 1, 31, 12, tzinfo=UTC), datetime(2030, 1, 30, tzinfo=UTC)
+BEFORE = Progress("ours", "topic-1", 3, 7, "stream", {0: Place(100, EARLIER), 1: Place(20, EARLIER, EARLIER)})
+
+
+def bounds(
+    cluster: str = "ours",
+    topic: str | None = "topic-1",
+    starts: dict[int, int] | None = None,
+    ends: dict[int, int] | None = None,
+) -> LogBounds:
+    return LogBounds(cluster, topic, starts or {0: 0, 1: 0}, ends if ends is not None else {0: 100, 1: 25}, NOW)
+
+
+def test_the_first_run_begins_where_the_log_begins() -> None:
+    """As the first era; what retention took away before anybody read is nobody's loss."""
+    first = plan(None, bounds(starts={0: 50, 1: 0}), start_over=False)
+    assert (first.era, first.batch, first.positions) == (0, 0, {0: 50, 1: 0})
+    assert {place.complete_since for place in first.places.values()} == {None}
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        pytest.param(bounds(), id="more-or-nothing-new"),
+        pytest.param(bounds(starts={0: 100, 1: 20}), id="all-that-was-read-is-deleted"),
+        pytest.param(bounds(topic=None), id="no-topic-ids"),
+    ],
+)
+@pytest.mark.parametrize("start_over", [False, True])
+def test_it_goes_on_where_it_ended(log: LogBounds, start_over: bool) -> None:
+    """Also where the user said to start over: that is for a log that needs it."""
+    assert plan(BEFORE, log, start_over) == BEFORE
+
+
+def test_a_new_partition_is_read_from_its_beginning() -> None:
+    """Kafka lets a topic grow."""
+    grown = plan(BEFORE, bounds(starts={0: 0, 1: 0, 2: 0}, ends={0: 100, 1: 25, 2: 5}), start_over=False)
+    assert grown.positions == {0: 100, 1: 20, 2: 0}
+    assert grown.stream == BEFORE.stream
+
+
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [
+        pytest.param(bounds(topic="topic-2"), "created anew", id="another-topic-id"),
+        pytest.param(bounds(ends={0: 99, 1: 25}), "ends at 99 now", id="shorter-than-what-was-read"),
+        pytest.param(bounds(ends={0: 100}), "is gone", id="a-partition-less"),
+        pytest.param(bounds(topic=None, ends={}), "is gone", id="no-topic"),
+    ],
+)
+def test_a_log_that_began_anew(log: LogBounds, says: str) -> None:
+    """Is a new era, if the user says so: read from its beginning, and complete only since then."""
+    with pytest.raises(PipelineError, match=rf"{says}.*--start-over"):
+        plan(BEFORE, log, start_over=False)
+    anew = plan(BEFORE, log, start_over=True)
+    assert (anew.era, anew.batch) == (4, 7)
+    assert anew.stream != BEFORE.stream
+    assert anew.places == {partition: Place(0, None, NOW) for partition in log.starts}
+
+
+def test_records_that_were_deleted_unread() -> None:
+    """The partition is complete only since then; the others, and the era, stay."""
+    log = bounds(starts={0: 0, 1: 21})
+    with pytest.raises(PipelineError, match=r"up to offset 20 and begins at 21 now.*--start-over"):
+        plan(BEFORE, log, start_over=False)
+    after = plan(BEFORE, log, start_over=True)
+    assert (after.era, after.batch) == (3, 7)
+    assert after.stream != BEFORE.stream
+    assert after.places == {0: Place(100, EARLIER), 1: Place(21, None, NOW)}
+
+
+def test_another_cluster_is_never_taken() -> None:
+    """Not even if the user says to start over."""
+    with pytest.raises(PipelineError, match=r"--warehouse of its own"):
+        plan(BEFORE, bounds(cluster="theirs"), start_over=True)
+
+
+def test_what_is_not_at_its_end_is_not_read_to_its_end() -> None:
+    """`read_at` moves only where the log held no more when it was asked."""
+    assert {p: place.read_at for p, place in BEFORE.seen(bounds()).places.items()} == {0: NOW, 1: EARLIER}
+    assert BEFORE.advanced({1: 25}).seen(bounds()).places[1].read_at == NOW

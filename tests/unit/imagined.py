@@ -1,0 +1,525 @@
+"""A cluster, a ledger and an API server in memory, on which runs of the operator go wrong a thousand times a minute.
+
+Fakes of what can't be provoked at that rate, at the seams that the operator has: `Client.send_each`, `Ledger`, `Api`.
+Brokers answer as 2.5 does, with topic ids beside. Each exchange may be the last thing that a process does, may lose its
+answer, or may be the moment at which something else happens (see `Trouble`). The truth is kept here; what must never
+happen is the subject of the test.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import SimpleNamespace as Row
+from typing import Any
+
+from group_hygiene import entries
+from group_hygiene.entries import Change, Contents, KeepRequest, Key, Owner, Removal
+from group_hygiene.errors import ApiError, Conflict, LedgerFenced, LedgerProblem, NotFound
+from group_hygiene.model import CommittedOffset, Fault, Offsets, Partition
+from tests.unit.make import NOW
+
+TOPICS = {"orders": 2, "__consumer_offsets": 1}
+END = 100
+_EXCHANGE_S = 0.01
+_LOST = Fault("NETWORK_EXCEPTION", "the connection ended", retriable=True)
+_NOT_FOUND, _NON_EMPTY, _UNSTABLE = 69, 68, 88
+
+Object = dict[str, Any]
+
+
+class Crash(BaseException):
+    """The process dies here: no `except Exception` of it may see that."""
+
+
+class Lost(Exception):
+    """There is no answer."""
+
+
+@dataclass
+class Trouble:
+    """What goes wrong at the `nth` exchange of a kind in a run; the empty kind is any.
+
+    what: crash-before, crash-after, lost (done, no answer), refused (not done), late (done when the run is over), or
+    something that happens then (`World.happens`), with its arguments.
+    """
+
+    kind: str
+    nth: int
+    what: str
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass
+class Group:
+    """A group as it really is. changed: when its offsets were last committed, real seconds."""
+
+    present: bool = True
+    members: bool = False
+    pending: bool = False
+    offsets: dict[Partition, CommittedOffset] = field(default_factory=dict)
+    changed: float = 0.0
+
+    @property
+    def state(self) -> str:
+        return "Dead" if not self.present else "Stable" if self.members else "Empty"
+
+
+@dataclass
+class Deletion:
+    """One that a broker carried out. id: of the intent that stood then. late: after its sender had given up.
+
+    remade: the group was made again before the ledger told of its end, so that nobody can know.
+    """
+
+    group: str
+    id: str
+    late: bool
+    remade: bool = False
+
+
+@dataclass
+class Look:
+    """The last answer about a group's offsets, and when it was given, real seconds."""
+
+    at: float
+    offsets: Offsets
+
+
+class World:
+    """real: seconds that really passed. offset: by how many of them the operator's clock is wrong.
+
+    sent: when the exchange that is under way was begun. What happens later its sender can't have known.
+    """
+
+    def __init__(self, names: Sequence[str], check: Callable[[World, str, Mapping[str, Any]], None]) -> None:
+        """check: called when a broker is about to delete a group in time, with the intent that stands."""
+        self.real, self.offset, self.leads = 0.0, 0.0, True
+        self.sent = self.stepped = self.replaced = 0.0
+        self.groups = {name: Group(present=False) for name in names}
+        self.others = 20
+        self.log: list[tuple[bytes, bytes | None]] = []
+        # Key -> the last value, and when it was appended, real seconds.
+        self.latest: dict[Key, tuple[Any, float]] = {}
+        self.known_to = self.listed_at = 0
+        self.epoch = 0
+        self.looks: dict[str, Look] = {}
+        # Offsets as any look found them, and since when they were so: there and back in between is seen by nobody.
+        self.seen: dict[str, tuple[Offsets, float]] = {}
+        self.asked: dict[str, tuple[int, datetime]] = {}
+        self.deletions: list[Deletion] = []
+        # Policy uid -> what the run that is under way deleted.
+        self.run_deleted: dict[str, list[str]] = {}
+        self.late: list[Callable[[], None]] = []
+        self.delivering = False
+        self.troubles: list[Trouble] = []
+        self.counts: dict[str, int] = {}
+        self.api = MemoryApi(self)
+        self._check = check
+
+    # Time, as the operator's Clock and as its module `time`
+
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=self.real + self.offset)
+
+    def monotonic(self) -> float:
+        return self.real
+
+    def sleep(self, seconds: float) -> None:
+        self.real += seconds
+
+    def seconds_left(self) -> float:
+        return 20.0 if self.leads else 0.0
+
+    # What happens beside the operator
+
+    def happens(self, what: str, *arguments: Any) -> None:
+        getattr(self, what)(*arguments)
+
+    def commit(self, name: str, offset: int) -> None:
+        group = self.groups[name]
+        self.appear(name)
+        for index in range(2):
+            group.offsets[Partition("orders", index)] = CommittedOffset(offset + index, 0, f"{name}-{index}@{offset}")
+        offsets, since = self.seen.get(name, ({}, 0.0))
+        group.changed = since if group.offsets == offsets else self.real
+
+    def appear(self, name: str) -> None:
+        group = self.groups[name]
+        if not group.present:
+            for deletion in self.deletions:
+                deletion.remade |= deletion.group == name and not self.told(deletion)
+            group.present, group.offsets = True, {}
+            self.commit(name, 1)
+
+    def join(self, name: str) -> None:
+        self.appear(name)
+        self.groups[name].members = True
+
+    def leave(self, name: str) -> None:
+        self.groups[name].members = False
+
+    def begin_transaction(self, name: str) -> None:
+        self.groups[name].pending = self.groups[name].present
+
+    def end_transaction(self, name: str) -> None:
+        self.groups[name].pending = False
+
+    def vanish(self, name: str) -> None:
+        self.groups[name] = Group(present=False)
+
+    def keep(self, name: str, hours: float) -> None:
+        at = NOW + timedelta(seconds=self.real)
+        until = at + timedelta(hours=hours)
+        self.append([KeepRequest(group=name, until=until, why="audit", by="ann", at=at)])
+        self.asked[name] = (len(self.log), until)
+
+    def step_clock(self, offset: float) -> None:
+        self.offset, self.stepped = offset, self.real
+
+    def pause(self, seconds: float) -> None:
+        self.real += seconds
+
+    def lose_lead(self) -> None:
+        self.leads, self.replaced = False, self.real
+
+    def edit(self, name: str, change: Object) -> None:
+        self.api.edit("grouppolicies", name, change)
+
+    # Exchanges
+
+    def exchange(self, kind: str, effect: Callable[[], Any]) -> Any:
+        """`effect` is what the other side does. Raises Crash, or Lost."""
+        self.sent = self.real
+        self.real += _EXCHANGE_S
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self.counts[""] = self.counts.get("", 0) + 1
+        due = [each for each in self.troubles if each.kind in (kind, "") and each.nth == self.counts[each.kind]]
+        found = next(iter(due), None)
+        if found is None:
+            return effect()
+        match found.what:
+            case "crash-before":
+                raise Crash
+            case "crash-after":
+                effect()
+                raise Crash
+            case "lost":
+                effect()
+                raise Lost
+            case "refused":
+                raise Lost
+            case "late":
+                self.late.append(effect)
+                raise Lost
+            case what:
+                self.happens(what, *found.arguments)
+                return effect()
+
+    def deliver(self) -> None:
+        """Requests arrive that were under way."""
+        self.delivering = True
+        for effect in self.late:
+            effect()
+        self.late.clear()
+        self.delivering = False
+
+    # The ledger's log
+
+    def append(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            value = None if isinstance(change, Removal) else entries.encode_value(change)
+            self.log.append((entries.encode_key(change.key), value))
+            self.latest[change.key] = (None if value is None else json.loads(value), self.real)
+
+    def value(self, *key: str) -> Any:
+        """What stands under a key; None = nothing."""
+        return self.latest.get(key, (None, 0.0))[0]
+
+    def told(self, deletion: Deletion) -> bool:
+        """Whether the ledger ever told of it."""
+        return ("outcome", deletion.group, deletion.id, "Deleted") in self.latest
+
+    # A broker's DeleteGroups
+
+    def delete(self, name: str, late: bool) -> int:
+        group = self.groups[name]
+        if not group.present:
+            return _NOT_FOUND
+        if group.members:
+            return _NON_EMPTY
+        intent = self.value("intent", name) or {}
+        if not late:
+            self._check(self, name, intent)
+            self.run_deleted.setdefault(intent["policy_uid"], []).append(name)
+        ids = [key[2] for key in self.latest if key[0] == "backup" and key[1] == name]
+        self.deletions.append(Deletion(name, intent.get("id") or max(ids, default=""), late))
+        self.groups[name] = Group(present=False)
+        return 0
+
+
+class MemoryClient:
+    """`group_hygiene.kafka.client.Client`."""
+
+    def __init__(self, world: World, settings: Any) -> None:
+        self._world, self.settings = world, settings
+
+    def supports(self, request_class: Any, version: int = 0) -> bool:
+        return False
+
+    def send(self, call: Any, deadline: Any) -> Any:
+        return self.send_each({None: call}, deadline)[None]
+
+    def send_each(self, calls: Mapping[Any, Any], deadline: Any, reduce: Any = None) -> dict[Any, Any]:
+        results: dict[Any, Any] = {}
+        for key, call in calls.items():
+            kind = type(call.request).__name__.removesuffix("Request")
+            answer = _ANSWERS[kind]
+            try:
+                found = self._world.exchange(kind, lambda: answer(self._world, call.request))  # noqa: B023
+            except Lost:
+                results[key] = _LOST
+                continue
+            results[key] = found if reduce is None else reduce(key, found)
+        return results
+
+    @contextmanager
+    def burst(self) -> Iterator[None]:
+        yield
+
+    def close(self) -> None:
+        pass
+
+
+def _metadata(_: World, request: Any) -> Any:
+    asked = list(TOPICS) if request.topics is None else [topic.name for topic in request.topics]
+
+    def topic(name: str) -> Any:
+        places = [Row(partition_index=index, leader_id=1, leader_epoch=3) for index in range(TOPICS.get(name, 0))]
+        return Row(name=name, error_code=0 if places else 3, partitions=places, topic_id=f"id-of-{name}")
+
+    broker = Row(node_id=1, host="kafka", port=9092)
+    return Row(brokers=[broker], cluster_id="c", topics=[topic(each) for each in asked])
+
+
+def _list(world: World, _: Any) -> Any:
+    world.listed_at = world.counts.get("", 0)
+    there = [name for name, group in world.groups.items() if group.present]
+    rows = [Row(group_id=name, protocol_type="consumer") for name in there]
+    rows += [Row(group_id=f"other-{number}", protocol_type="consumer") for number in range(world.others)]
+    return Row(error_code=0, groups=rows)
+
+
+def _describe(world: World, request: Any) -> Any:
+    def row(name: str) -> Any:
+        group = world.groups.get(name, Group(members=True))
+        kind = "consumer" if group.present else ""
+        known: Object = {"error_code": 0, "error_message": None, "protocol_data": "", "members": []}
+        return Row(group_id=name, group_state=group.state, protocol_type=kind, **known)
+
+    return Row(groups=[row(name) for name in request.groups])
+
+
+def _offsets(world: World, request: Any) -> Any:
+    name = request.group_id
+    group = world.groups.get(name, Group(members=True))
+    everything = request.topics is None
+    places = (
+        list(group.offsets)
+        if everything
+        else [Partition(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
+    )
+    if everything:
+        world.seen[name] = (dict(group.offsets), group.changed)
+    if everything and request.require_stable:
+        world.looks[name] = Look(world.real, dict(group.offsets))
+    code = _UNSTABLE if group.pending and request.require_stable else 0
+    nothing = CommittedOffset(-1, -1, "")
+
+    def row(place: Partition) -> Any:
+        saved = group.offsets.get(place, nothing)
+        known = {"committed_leader_epoch": saved.leader_epoch, "metadata": saved.metadata, "error_code": code}
+        return Row(partition_index=place.partition, committed_offset=saved.offset, **known)
+
+    topics = {place.topic: [row(each) for each in places if each.topic == place.topic] for place in places}
+    return Row(error_code=0, topics=[Row(name=topic, partitions=rows) for topic, rows in topics.items()])
+
+
+def _ends(_: World, request: Any) -> Any:
+    def row(place: Any) -> Any:
+        return Row(partition_index=place.partition_index, error_code=0, offset=END if place.timestamp == -1 else 0)
+
+    return Row(topics=[Row(name=topic.name, partitions=list(map(row, topic.partitions))) for topic in request.topics])
+
+
+def _delete(world: World, request: Any) -> Any:
+    late = world.delivering
+    rows = [Row(group_id=name, error_code=world.delete(name, late)) for name in request.groups_names]
+    return Row(results=rows)
+
+
+_ANSWERS: Mapping[str, Callable[[World, Any], Any]] = {
+    "Metadata": _metadata,
+    "ListGroups": _list,
+    "DescribeGroups": _describe,
+    "FindCoordinator": lambda *_: Row(error_code=0, node_id=1),
+    "OffsetFetch": _offsets,
+    "ListOffsets": _ends,
+    "DescribeLogDirs": lambda *_: Row(
+        error_code=0, results=[Row(error_code=0, topics=[Row(name=topic) for topic in TOPICS])]
+    ),
+    "DescribeConfigs": lambda *_: Row(results=[]),
+    "DeleteGroups": _delete,
+}
+
+
+class MemoryLedger:
+    """`group_hygiene.kafka.ledger.Ledger`; entries are written and read as the bytes that they are."""
+
+    def __init__(self, world: World, settings: Any) -> None:
+        self.contents = Contents()
+        self._world, self._settings = world, settings
+        self._position, self._epoch = 0, 0
+
+    @property
+    def writer(self) -> str:
+        return str(self._settings.writer)
+
+    @property
+    def id(self) -> str | None:
+        return self.contents.owner.ledger if self.contents.owner else None
+
+    def read_on(self, deadline: Any) -> None:
+        self._exchange("Fetch", lambda: None)
+        for key, value in self._world.log[self._position :]:
+            self.contents.take(key, value)
+        self._position = self._world.known_to = len(self._world.log)
+
+    def claim(self, deadline: Any = None) -> None:
+        def begin() -> None:
+            self._world.epoch += 1
+            self._epoch = self._world.epoch
+
+        self._exchange("InitProducerId", begin)
+        self.read_on(deadline)
+        if self.contents.owner is None:
+            self.write([Owner(installation=self._settings.installation, ledger="ledger", since=self._world.now())])
+
+    def write(self, changes: Sequence[Change], deadline: Any = None) -> datetime | None:
+        written = list(changes)
+        if self._epoch != self._world.epoch:
+            raise LedgerFenced("another process writes")
+        if not written:
+            return None
+        self.read_on(deadline)
+        self._exchange("EndTxn", lambda: self._world.append(written))
+        for key, value in self._world.log[self._position :]:
+            self.contents.take(key, value)
+        self._position = len(self._world.log)
+        return NOW + timedelta(seconds=self._world.real)
+
+    def sweep(self, now: datetime, deadline: Any = None) -> int:
+        standing = {key: value for key, (value, _) in self._world.latest.items() if value is not None}
+        over = [key for key, value in standing.items() if _is_over(value, now)]
+        self.write([Removal(key) for key in over])
+        self.contents.forget_expired(now)
+        return len(over)
+
+    def close(self) -> None:
+        pass
+
+    def _exchange(self, kind: str, effect: Callable[[], None]) -> None:
+        try:
+            self._world.exchange(kind, effect)
+        except Lost:
+            raise LedgerProblem(f"{kind}: no answer") from None
+
+
+def _is_over(value: Object, now: datetime) -> bool:
+    until = value.get("expires") if value["kind"] in ("backup", "outcome") else value.get("until")
+    return until is not None and datetime.fromisoformat(until) <= now
+
+
+class MemoryApi:
+    """The calls of `group_hygiene.controller.api.Api` that a loop makes, on objects that live here."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._objects: dict[tuple[str, str], Object] = {}
+        self._version = 0
+        # Plural and name -> the generation that was told last.
+        self.told: dict[tuple[str, str], int] = {}
+        # And after how many exchanges of this run.
+        self.told_at: dict[tuple[str, str], int] = {}
+        # Name and generation -> spec of a policy.
+        self.specs: dict[tuple[str, int], Object] = {}
+
+    def put(self, plural: str, name: str, spec: Object) -> None:
+        metadata = {"namespace": "kafka", "name": name, "uid": name, "generation": 0}
+        self._objects[plural, name] = {"metadata": metadata, "spec": {}}
+        self.edit(plural, name, spec)
+
+    def edit(self, plural: str, name: str, change: Object) -> None:
+        obj = self._objects[plural, name]
+        spec = _merged(obj["spec"], change)
+        if spec != obj["spec"]:
+            obj["spec"] = spec
+            obj["metadata"]["generation"] += 1
+            self.specs[name, obj["metadata"]["generation"]] = copy.deepcopy(spec)
+        self._bump(obj)
+
+    def list_all(self, plural: str) -> list[Object]:
+        found = self._exchange("list", lambda: [obj for (kind, _), obj in self._objects.items() if kind == plural])
+        return [self._read(plural, obj) for obj in found]
+
+    def get(self, plural: str, namespace: str, name: str) -> Object:
+        if (plural, name) not in self._objects:
+            raise NotFound(f"there is no {name}")
+        return self._read(plural, self._exchange("get", lambda: self._objects[plural, name]))
+
+    def patch_status(self, plural: str, obj: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
+        def write() -> None:
+            known = self._objects[plural, obj["metadata"]["name"]]
+            if known["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
+                raise Conflict("it was edited")
+            known["status"] = _merged(known.get("status") or {}, patch)
+            self._bump(known)
+
+        self._exchange("patch", write)
+        return self._read(plural, self._objects[plural, obj["metadata"]["name"]])
+
+    def claimed_groups(self) -> dict[str, str] | None:
+        return {}
+
+    def create_event(self, namespace: str, body: Object) -> None:
+        pass
+
+    def _read(self, plural: str, obj: Object) -> Object:
+        self.told[plural, obj["metadata"]["name"]] = obj["metadata"]["generation"]
+        self.told_at[plural, obj["metadata"]["name"]] = self._world.counts.get("", 0)
+        return copy.deepcopy(obj)
+
+    def _bump(self, obj: Object) -> None:
+        self._version += 1
+        obj["metadata"]["resourceVersion"] = str(self._version)
+
+    def _exchange(self, kind: str, effect: Callable[[], Any]) -> Any:
+        try:
+            return self._world.exchange(kind, effect)
+        except Lost:
+            raise ApiError(f"{kind}: no answer") from None
+
+
+def _merged(old: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
+    """RFC 7396."""
+    new = {**old}
+    for key, value in patch.items():
+        if value is None:
+            new.pop(key, None)
+        else:
+            new[key] = _merged(new.get(key) or {}, value) if isinstance(value, Mapping) else value
+    return new

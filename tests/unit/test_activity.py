@@ -1,0 +1,355 @@
+"""Evidence from real tables: what they say of a group, and each way in which they may not decide."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from msgspec import structs
+
+from group_hygiene import reasons
+from group_hygiene.activity import Covered, Reading, Tables, refused
+from group_hygiene.connection import ActivitySpec, Hidden
+from group_hygiene.model import Activity, Fault, GroupType
+from group_hygiene.reconcile.evidence import Log, faults_by_partition, partition_of, remembered, told_of
+from tests.warehouse import Warehouse, idle, now, simple
+
+_LOG = Log("cluster-1", None, 50)
+_HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    return Warehouse(tmp_path)
+
+
+def _read(warehouse: Warehouse, *groups: str) -> Reading | Fault:
+    return Tables(ActivitySpec(warehouse.uri), {}).read(groups, 60)
+
+
+def _told(warehouse: Warehouse, group: str, log: Log = _LOG, before: Any = None) -> Activity | Fault:
+    reading = _read(warehouse, group)
+    if isinstance(reading, Fault):
+        return reading
+    return told_of(group, reading, log, faults_by_partition(reading, log, before, _HOUR, now()))
+
+
+def _reading(warehouse: Warehouse) -> Reading:
+    reading = _read(warehouse)
+    assert isinstance(reading, Reading)
+    return reading
+
+
+def test_times_come_back_as_the_log_has_them(warehouse: Warehouse) -> None:
+    """To the millisecond, in UTC; what the table does not know stays unknown."""
+    joined, alone = idle("billing", 30), simple("o'hara", 40)
+    strange = ["", "back\\slash", "a\nb", "\ue000", "\U0001f600", "%", '"', "it''s", "null"]
+    warehouse.write([joined, alone, idle("other"), *map(idle, strange)], covered_to=77)
+    found = _told(warehouse, "billing")
+    assert isinstance(found, Activity)
+    assert (found.last_commit, found.empty_since) == (joined["last_commit"], joined["empty_since"])
+    assert (found.type, found.protocol_type, found.covered_to) == (GroupType.CLASSIC, "consumer", 77)
+    assert found.log_partition == partition_of("billing", 50)
+    assert found.idle_since == joined["empty_since"]
+    quoted = _told(warehouse, "o'hara")
+    assert isinstance(quoted, Activity)
+    assert (quoted.simple, quoted.empty_since, quoted.idle_since) == (True, None, alone["last_commit"])
+    others = _read(warehouse, *strange)
+    assert isinstance(others, Reading)
+    assert others.groups.keys() == set(strange)
+
+
+def _nothing(warehouse: Warehouse) -> None:
+    """No pipeline ever ran."""
+
+
+def _no_coverage(warehouse: Warehouse) -> None:
+    warehouse.write_activity([idle("billing")])
+
+
+def _empty_coverage(warehouse: Warehouse) -> None:
+    warehouse.write([idle("billing")], only=[])
+
+
+def _never_read_to_an_end(warehouse: Warehouse) -> None:
+    warehouse.write([idle("billing")], read_at=None)
+
+
+def _not_in_it(warehouse: Warehouse) -> None:
+    warehouse.write([idle("other")])
+
+
+def _stale(warehouse: Warehouse) -> None:
+    warehouse.write([idle("billing")], read_at=now() - timedelta(minutes=61))
+
+
+def _from_the_future(warehouse: Warehouse) -> None:
+    warehouse.write([idle("billing")], read_at=now() + timedelta(minutes=6))
+
+
+def _other_cluster(warehouse: Warehouse) -> None:
+    Warehouse(warehouse.folder, cluster="cluster-2").write([idle("billing")])
+
+
+def _its_partition_is_not_covered(warehouse: Warehouse) -> None:
+    own = partition_of("billing", 50)
+    warehouse.write([idle("billing")], only=[partition for partition in range(50) if partition != own])
+
+
+def _another_number_of_partitions(warehouse: Warehouse) -> None:
+    warehouse.write([idle("billing", log_partition=(partition_of("billing", 50) + 1) % 50)])
+
+
+def _log_made_anew(warehouse: Warehouse) -> None:
+    warehouse.write([idle("billing")], topic_id="00000000-0000-0000-0000-000000000009")
+
+
+def _older_activity_put_back(warehouse: Warehouse) -> None:
+    warehouse.write_activity([idle("billing")])
+    copy = shutil.copytree(warehouse.folder / "activity", warehouse.folder / "copy")
+    warehouse.write([idle("billing", 1)])
+    shutil.rmtree(warehouse.folder / "activity")
+    copy.rename(warehouse.folder / "activity")
+
+
+def _another_activity_table(warehouse: Warehouse) -> None:
+    warehouse.write([idle("billing")])
+    warehouse.write([idle("billing")])
+    shutil.rmtree(warehouse.folder / "activity")
+    for _ in range(5):
+        warehouse.write_activity([idle("billing")])
+
+
+def _data_file_is_gone(warehouse: Warehouse) -> None:
+    warehouse.write([idle("billing")])
+    for file in (warehouse.folder / "activity").glob("*.parquet"):
+        file.unlink()
+
+
+def _data_file_is_cut_off(warehouse: Warehouse) -> None:
+    warehouse.write([idle("billing")])
+    for file in (warehouse.folder / "activity").glob("*.parquet"):
+        file.write_bytes(file.read_bytes()[:100])
+
+
+def _delta_log_is_broken(warehouse: Warehouse) -> None:
+    warehouse.write([idle("billing")])
+    for file in (warehouse.folder / "coverage" / "_delta_log").glob("*.json"):
+        file.write_text("{")
+
+
+def _other_columns(warehouse: Warehouse) -> None:
+    warehouse.write([idle("billing")])
+    shutil.rmtree(warehouse.folder / "coverage")
+    shutil.copytree(warehouse.folder / "activity", warehouse.folder / "coverage")
+
+
+def _unknown_type(warehouse: Warehouse) -> None:
+    warehouse.write([idle("billing", type="Quorum")])
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reason"),
+    [
+        pytest.param(_nothing, reasons.EVIDENCE_MISSING, id="missing"),
+        pytest.param(_no_coverage, reasons.EVIDENCE_MISSING, id="first-run-has-not-ended"),
+        pytest.param(_empty_coverage, reasons.EVIDENCE_MISSING, id="nothing-covered"),
+        pytest.param(_never_read_to_an_end, reasons.EVIDENCE_INCOMPLETE, id="never-read-to-an-end"),
+        pytest.param(_not_in_it, reasons.EVIDENCE_MISSING, id="group-not-in-it"),
+        pytest.param(_stale, reasons.EVIDENCE_STALE, id="stale"),
+        pytest.param(_from_the_future, reasons.EVIDENCE_STALE, id="from-the-future"),
+        pytest.param(_other_cluster, reasons.EVIDENCE_OF_ANOTHER_CLUSTER, id="of-another-cluster"),
+        pytest.param(_its_partition_is_not_covered, reasons.EVIDENCE_INCOMPLETE, id="partition-uncovered"),
+        pytest.param(_another_number_of_partitions, reasons.EVIDENCE_INCOMPLETE, id="partitions-were-added"),
+        pytest.param(_older_activity_put_back, reasons.EVIDENCE_WENT_BACK, id="older-activity-put-back"),
+        pytest.param(_another_activity_table, reasons.EVIDENCE_WENT_BACK, id="another-activity-table"),
+        pytest.param(_data_file_is_gone, reasons.EVIDENCE_UNREADABLE, id="data-file-gone"),
+        pytest.param(_data_file_is_cut_off, reasons.EVIDENCE_UNREADABLE, id="data-file-cut-off"),
+        pytest.param(_delta_log_is_broken, reasons.EVIDENCE_UNREADABLE, id="delta-log-broken"),
+        pytest.param(_other_columns, reasons.EVIDENCE_UNREADABLE, id="other-columns"),
+        pytest.param(_unknown_type, reasons.EVIDENCE_UNREADABLE, id="type-of-a-later-version"),
+    ],
+)
+def test_what_may_not_decide(warehouse: Warehouse, prepare: Callable[[Warehouse], None], reason: str) -> None:
+    """Each defect keeps the group, with the reason that says what to mend, in one readable line."""
+    prepare(warehouse)
+    told = _told(warehouse, "billing")
+    assert isinstance(told, Fault)
+    assert told.code == reason
+    assert told.message
+    assert len(told.message) < 400
+    assert "\n" not in told.message
+    assert "\x1b" not in told.message
+
+
+def test_a_log_that_was_made_anew_is_another_one(warehouse: Warehouse) -> None:
+    """By the topic's id, in both spellings that Kafka's tools have."""
+    _log_made_anew(warehouse)
+    same = Log("cluster-1", "AAAAAAAAAAAAAAAAAAAACQ", 50)
+    assert isinstance(_told(warehouse, "billing", same), Activity)
+    other = _told(warehouse, "billing", Log("cluster-1", "AAAAAAAAAAAAAAAAAAAACg", 50))
+    assert isinstance(other, Fault)
+    assert other.code == reasons.EVIDENCE_INCOMPLETE
+
+
+def test_one_bad_partition_leaves_the_others(warehouse: Warehouse) -> None:
+    """Groups elsewhere in the log are judged."""
+    other = next(name for name in map(str, range(100)) if partition_of(name, 50) != partition_of("billing", 50))
+    warehouse.write([idle("billing"), idle(other)], only=[partition_of(other, 50)])
+    assert isinstance(_told(warehouse, other), Activity)
+    assert isinstance(_told(warehouse, "billing"), Fault)
+
+
+def test_only_the_version_that_coverage_names_counts(warehouse: Warehouse) -> None:
+    """Neither a run that has not covered yet what it merged, nor an older state that Delta put back as the newest."""
+    warehouse.write([idle("billing", 50)])
+    warehouse.write([idle("billing", 5)])
+    five = _told(warehouse, "billing")
+    DeltaTable(warehouse.folder / "activity").restore(0)
+    again = _told(warehouse, "billing")
+    assert isinstance(five, Activity)
+    assert isinstance(again, Activity)
+    assert again.empty_since == five.empty_since
+
+
+@pytest.mark.parametrize(
+    ("earlier", "reason"),
+    [
+        pytest.param({}, None, id="as-before"),
+        pytest.param({"covered_to": 999}, None, id="further-than-before"),
+        pytest.param({"covered_to": 1001}, reasons.EVIDENCE_WENT_BACK, id="less-than-before"),
+    ],
+)
+def test_tables_must_not_go_back(warehouse: Warehouse, earlier: dict[str, Any], reason: str | None) -> None:
+    """Tables that cover less than an earlier look saw are old ones, however fresh they call themselves."""
+    warehouse.write([idle("billing")], **earlier)
+    mark = remembered(_reading(warehouse), _LOG, None, "uid-1", now())
+    warehouse.write([idle("billing")])
+    told = _told(warehouse, "billing", before=mark)
+    assert (told.code if isinstance(told, Fault) else None) == reason
+
+
+def test_both_tables_put_back_together(warehouse: Warehouse, tmp_path: Path) -> None:
+    """A whole warehouse of yesterday agrees with itself, and still gives less than was seen."""
+    warehouse.folder = tmp_path / "now"
+    warehouse.write([idle("billing")])
+    shutil.copytree(warehouse.folder, tmp_path / "yesterday")
+    warehouse.write([idle("billing", 1)])
+    mark = remembered(_reading(warehouse), _LOG, None, "uid-1", now())
+    warehouse.folder = tmp_path / "yesterday"
+    told = _told(warehouse, "billing", before=mark)
+    assert isinstance(told, Fault)
+    assert told.code == reasons.EVIDENCE_WENT_BACK
+
+
+def test_what_is_remembered_never_falls() -> None:
+    """Per partition the furthest of all looks; a log that was made anew begins anew, another cluster adds nothing."""
+    first = Reading("cluster-1", "t", 7, {0: Covered("a", 10, now()), 1: Covered("a", 20, now())})
+    log = Log("cluster-1", "a", 2)
+    mark = remembered(first, log, None, "uid-1", now())
+    assert mark is not None
+    assert (mark.to, mark.table, mark.version) == ({0: 10, 1: 20}, "t", 7)
+    less = Reading("cluster-1", "t", 6, {0: Covered("a", 11, now()), 1: Covered("a", 19, now())})
+    later = remembered(less, log, mark, "uid-1", now())
+    assert later is not None
+    assert (later.to, later.version) == ({0: 11, 1: 20}, 7)
+    anew = Reading("cluster-1", "t", 8, {0: Covered("b", 1, now()), 1: Covered("a", 500, now())})
+    begun = remembered(anew, Log("cluster-1", "b", 2), later, "uid-1", now())
+    assert begun is not None
+    assert begun.to == {0: 1}
+    assert remembered(Reading("cluster-2", "t", 9, {}), log, mark, "uid-1", now()) is None
+    assert faults_by_partition(first, log, structs.replace(mark, table="other", version=99), _HOUR, now()) == {}
+
+
+@pytest.mark.parametrize(
+    ("group", "partition"),
+    [
+        # By `Utils.abs(group.hashCode()) % 50` in Java.
+        pytest.param("", 0, id="empty"),
+        pytest.param("a", 47, id="one-letter"),
+        pytest.param("console-consumer-48213", None, id="ordinary"),
+        pytest.param("polygenelubricants", 0, id="the-number-without-a-counterpart"),
+        pytest.param("\U0001f600", None, id="beyond-the-first-plane"),
+    ],
+)
+def test_partition_of_a_group_is_javas(group: str, partition: int | None) -> None:
+    """As Kafka's coordinator places it: String.hashCode over UTF-16, without its sign."""
+    if partition is None:
+        code = 0
+        for unit in memoryview(group.encode("utf-16-le")).cast("H"):
+            code = (code * 31 + unit) % 2**32
+        partition = abs(code - 2**32 if code >= 2**31 else code) % 50
+    assert partition_of(group, 50) == partition
+
+
+def test_a_hundred_thousand_groups(warehouse: Warehouse) -> None:
+    """One query answers for a thousand candidates of 100,000 groups, and one for all of them."""
+    row = idle("")
+    warehouse.write({**row, "group": f"group-{number}"} for number in range(100_000))
+    some = [f"group-{number}" for number in range(0, 100_000, 100)]
+    reading = _read(warehouse, *some, "group-of-nobody")
+    assert isinstance(reading, Reading)
+    assert reading.groups.keys() == set(some)
+    every = _read(warehouse, *(f"group-{number}" for number in range(100_000)))
+    assert isinstance(every, Reading)
+    assert len(every.groups) == 100_000
+
+
+def test_a_store_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch, warehouse: Warehouse) -> None:
+    """The caller gets its answer in time, and no second thread is sent after the first."""
+    release, started = threading.Event(), []
+
+    def hang(groups: object) -> Fault:
+        started.append(groups)
+        release.wait(60)
+        return Fault("X", "too late")
+
+    tables = Tables(ActivitySpec(warehouse.uri), {})
+    monkeypatch.setattr(tables, "_read", hang)
+    for _ in range(2):
+        told = tables.read(["billing"], 0.05)
+        assert isinstance(told, Fault)
+        assert told.code == reasons.EVIDENCE_UNREADABLE
+    assert len(started) == 1
+    release.set()
+    deadline = time.monotonic() + 60
+    while tables.read(["billing"], 60).__class__ is Fault and len(started) == 1:
+        assert time.monotonic() < deadline
+
+
+def test_no_error_shows_a_secret() -> None:
+    """Object stores quote the request that failed, with whatever signed it."""
+    options = {"AZURE_STORAGE_SAS_TOKEN": Hidden("sig=to/ken"), "AWS_SECRET_ACCESS_KEY": Hidden("hunter2")}
+    tables = Tables(ActivitySpec("s3://bucket/main"), options)
+    text = tables._told(OSError("GET http://x/y?sig=to%2Fken&se=1 (hunter2)\n \x1b[31mdenied\x1b[0m sig=to/ken"))
+    assert text == "GET http://x/y?*** (***) denied ***"
+
+
+@pytest.mark.parametrize(
+    ("uri", "allowed"),
+    [
+        pytest.param("s3://bucket/main", True, id="object-store"),
+        pytest.param("{dir}/main", True, id="inside"),
+        pytest.param("file://{dir}/main", True, id="inside-as-url"),
+        pytest.param("{dir}", True, id="the-folder-itself"),
+        pytest.param("{dir}-more/main", False, id="beside"),
+        pytest.param("{dir}/../main", False, id="out-by-dots"),
+        pytest.param("{dir}/%2e%2e/main", True, id="no-escapes-in-a-path"),
+        pytest.param("file://{dir}/%2e%2e/main", False, id="out-by-escapes"),
+        pytest.param("{dir}/link/main", False, id="out-by-a-link"),
+        pytest.param("/etc", False, id="elsewhere"),
+    ],
+)
+def test_paths_only_where_they_are_allowed(tmp_path: Path, uri: str, allowed: bool) -> None:
+    """A KafkaConnection names a path of the operator's machine only in folders that were opened for that."""
+    folder = tmp_path / "warehouse"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    spec = ActivitySpec(uri.format(dir=folder))
+    assert (refused(spec, [folder]) is None) is allowed
+    assert (refused(spec, []) is None) is (not spec.local)

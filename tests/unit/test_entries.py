@@ -1,0 +1,481 @@
+"""What the ledger holds: its JSON, what entries add up to, and that nothing unreadable is guessed or forgotten."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from group_hygiene.entries import (
+    Backup,
+    Contents,
+    Covered,
+    Deletion,
+    Entry,
+    Intent,
+    KeepRequest,
+    Key,
+    Mark,
+    Outcome,
+    Owner,
+    Removal,
+    SavedOffset,
+    Seen,
+    Unreadable,
+    Watch,
+    What,
+    decode,
+    decode_key,
+    encode_key,
+    encode_value,
+    expires,
+    group_of,
+    in_parts,
+    removals,
+    whole,
+)
+from tests.backups import backup
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+DAY = timedelta(days=1)
+KINDS: tuple[type[Entry], ...] = (Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome)
+
+# Text as Kafka has it: any but lone surrogates, which no UTF-8 holds.
+# Few of them again and again, so that entries meet under one key.
+texts = st.sampled_from("ab") | st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+whole_numbers = st.integers(0, 2**62)
+times = st.datetimes(datetime(2000, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
+rows = st.builds(
+    SavedOffset,
+    partition=st.integers(0, 2**31 - 1),
+    offset=whole_numbers,
+    leader_epoch=st.integers(-1, 2**31 - 1),
+    metadata=texts,
+    lag=st.none() | whole_numbers,
+)
+fields: dict[Any, Any] = {
+    "texts": texts,
+    "since": times,
+    "at": times,
+    "complete_at": times,
+    "due": times,
+    "until": times,
+    "deadline": times,
+    "expires": times,
+    "marked_since": st.none() | times,
+    "epoch": whole_numbers,
+    "generation": whole_numbers,
+    "part": whole_numbers,
+    "parts": whole_numbers,
+    "watched": st.floats(0, 1e12),
+    "fingerprint": st.binary(max_size=32),
+    "what": st.sampled_from(What),
+    "offsets": st.dictionaries(texts, st.lists(rows, max_size=4), max_size=4),
+    "to": st.dictionaries(st.integers(0, 2**31 - 1), whole_numbers, max_size=4),
+    "version": whole_numbers,
+    "topic_id": st.none() | texts,
+    "topic_ids": st.dictionaries(texts, texts, max_size=4),
+}
+
+
+def _of(kind: type[Entry]) -> st.SearchStrategy[Entry]:
+    names = [name for name in kind.__struct_fields__ if name != "v"]
+    return st.builds(kind, **{name: fields.get(name, texts) for name in names})
+
+
+entries = st.one_of([_of(kind) for kind in KINDS])
+keys = st.lists(texts, max_size=4).map(tuple)
+
+
+def mark(group: str = "g", uid: str = "u", digest: str = "d") -> Mark:
+    return Mark(policy_uid=uid, group=group, policy="ns/tidy", digest=digest, since=NOW, due=NOW + DAY)
+
+
+def outcome(what: What = What.DELETED, at: datetime = NOW, until: datetime = NOW + DAY, **changes: Any) -> Outcome:
+    made = Outcome(
+        group="g",
+        id="id-1",
+        at=at,
+        what=what,
+        reason="Deleted",
+        message="",
+        policy="ns/tidy",
+        policy_uid="u",
+        generation=1,
+        expires=until,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def intent(id: str = "id") -> Intent:
+    return Intent(
+        group="g",
+        id=id,
+        type="Classic",
+        policy="ns/tidy",
+        policy_uid="u",
+        generation=1,
+        at=NOW,
+        deadline=NOW,
+        expires=NOW + DAY,
+    )
+
+
+def take(contents: Contents, entry: Entry) -> None:
+    contents.take(encode_key(entry.key), encode_value(entry))
+
+
+# The codec.
+
+
+@given(entries)
+def test_what_is_encoded_is_decoded(entry: Entry) -> None:
+    """Every kind with any values comes back equal, under its own key and as its own type."""
+    key = decode_key(encode_key(entry.key))
+    assert key == entry.key
+    decoded = decode(key, encode_value(entry))
+    assert decoded == entry
+    assert type(decoded) is type(entry)
+
+
+@given(st.none() | st.binary(max_size=100))
+def test_any_bytes_are_a_key_or_unreadable(data: bytes | None) -> None:
+    """Nothing else is raised, and what is a key is one of texts."""
+    try:
+        key = decode_key(data)
+    except Unreadable:
+        return
+    assert all(isinstance(part, str) for part in key)
+
+
+@given(keys, st.binary(max_size=200))
+def test_any_bytes_are_an_entry_or_unreadable(key: Key, data: bytes) -> None:
+    """Nothing else is raised, and an entry is what its key says."""
+    try:
+        assert decode(key, data).key == key
+    except Unreadable:
+        return
+
+
+@given(entries, st.data())
+def test_one_damaged_byte_is_another_entry_or_unreadable(entry: Entry, data: st.DataObject) -> None:
+    """Closer to what is right than random bytes are."""
+    value = bytearray(encode_value(entry))
+    value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        assert decode(entry.key, bytes(value)).key == entry.key
+    except Unreadable:
+        return
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        pytest.param(("mark", "u", "g"), b"", id="empty"),
+        pytest.param(("mark", "u", "g"), b"null", id="null"),
+        pytest.param(("mark", "u", "g"), encode_value(mark())[:-1], id="cut-off"),
+        pytest.param(("mark", "u", "g"), encode_value(mark()).replace(b'"v":1', b'"v":2'), id="version-2"),
+        pytest.param(("mark", "u", "g"), encode_value(mark()).replace(b'"v":1', b'"v":"1"'), id="version-text"),
+        pytest.param(("mark", "u", "g"), encode_value(mark()).replace(b'"mark"', b'"blessing"'), id="unknown-kind"),
+        pytest.param(("mark", "u", "g"), encode_value(mark()).replace(b'"kind":"mark",', b""), id="no-kind"),
+        pytest.param(("mark", "u", "g"), encode_value(mark()).replace(b'"digest":"d",', b""), id="field-missing"),
+        pytest.param(("mark", "u", "g"), encode_value(mark()).replace(b'"digest":"d"', b'"digest":1'), id="field-type"),
+        pytest.param(("mark", "u", "g"), encode_value(mark("other")), id="another-group's"),
+        pytest.param(("keep", "g"), encode_value(mark()), id="another-kind's"),
+        pytest.param(("mark", "u", "g"), encode_value(mark()).replace(b"Z", b""), id="time-without-a-zone"),
+        pytest.param(("mark", "u", "g"), b'{"kind":"mark","x":' + b"[" * 100_000, id="nested-too-deep"),
+        pytest.param(("mark", "u", "g"), encode_value(mark("\xff")).replace(b"\xc3", b""), id="no-utf-8"),
+    ],
+)
+def test_what_is_none_of_ours_is_unreadable(key: Key, value: bytes) -> None:
+    """Another version, kind, form or place: never guessed."""
+    with pytest.raises(Unreadable):
+        decode(key, value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(None, id="none"),
+        pytest.param(b"", id="empty"),
+        pytest.param(b"{}", id="no-list"),
+        pytest.param(b"[1]", id="no-texts"),
+        pytest.param(b'["mark"', id="cut-off"),
+        pytest.param(b'["\xff"]', id="no-utf-8"),
+        pytest.param(b'["\\ud800"]', id="half-a-character"),
+        pytest.param(b"[" * 100_000, id="nested-too-deep"),
+    ],
+)
+def test_a_key_that_is_none_of_ours_is_unreadable(key: bytes | None) -> None:
+    """Whatever is wrong with it."""
+    with pytest.raises(Unreadable):
+        decode_key(key)
+
+
+def test_unreadable_says_why() -> None:
+    """In words that a status can show."""
+    with pytest.raises(Unreadable, match="its value belongs under another key"):
+        decode(mark().key, encode_value(mark("other")))
+    with pytest.raises(Unreadable, match="its key is none of ours"):
+        decode_key(b"{}")
+
+
+@pytest.mark.parametrize(
+    ("key", "group"),
+    [
+        (("owner",), None),
+        (("watch", "u"), None),
+        (("seen", "u", "g"), "g"),
+        (("mark", "u", "g"), "g"),
+        (("keep", "g"), "g"),
+        (("intent", "g"), "g"),
+        (("backup", "g", "id", "0"), "g"),
+        (("outcome", "g", "id", "Deleted"), "g"),
+        (("mark", "u"), None),
+        (("blessing", "g"), None),
+        ((), None),
+    ],
+)
+def test_a_key_tells_its_group(key: Key, group: str | None) -> None:
+    """Also where the value can't be read; a key that is too short tells none."""
+    assert group_of(key) == group
+
+
+@given(entries)
+def test_each_entry_has_the_group_of_its_key(entry: Entry) -> None:
+    """So that a record that can't be read holds the very group that it was about."""
+    assert group_of(entry.key) == getattr(entry, "group", None)
+
+
+# Backups in parts.
+
+
+@given(
+    st.dictionaries(texts, st.lists(rows, min_size=1, max_size=8), max_size=6),
+    st.integers(60, 600),
+    st.randoms(use_true_random=False),
+)
+def test_a_backup_in_parts_is_whole_again(offsets: dict[str, list[SavedOffset]], chunk: int, random: Any) -> None:
+    """In whatever order and however often the parts are found; and none without each of them."""
+    saved = backup("g", offsets)
+    parts = in_parts(saved, chunk)
+    assert [part.part for part in parts] == list(range(len(parts)))
+    assert {part.parts for part in parts} == {len(parts)}
+    assert len({part.key for part in parts}) == len(parts)
+    found = parts * 2
+    random.shuffle(found)
+    assert whole(found) == saved
+    for missing in parts:
+        assert whole([part for part in parts if part is not missing]) is None
+
+
+def test_no_part_is_larger_than_a_broker_takes() -> None:
+    """Not even where each partition has all the metadata that Kafka allows, and JSON must escape it."""
+    for metadata in ("", "x" * 4096, "ü" * 2048, '"' * 4096):
+        wide = [SavedOffset(index, 2**62, 2**31 - 1, metadata, 2**62) for index in range(3_000)]
+        parts = in_parts(backup("g", {"t" * 249: wide, "orders": wide}))
+        assert max(len(encode_value(part)) for part in parts) < 900_000
+        assert whole(parts) is not None
+
+
+def test_nothing_saved_is_a_backup_too() -> None:
+    """A group without offsets has one, of one part; and no parts are none."""
+    assert in_parts(backup("g", {})) == [backup("g", {})]
+    assert whole([backup("g", {})]) == backup("g", {})
+    assert whole([]) is None
+
+
+def test_topic_ids_go_with_their_topics() -> None:
+    """Each part says of which topics it speaks, so none is lost and none told twice."""
+    rows = [SavedOffset(index, 1, -1, "", 0) for index in range(10)]
+    parts = in_parts(backup("g", {"a": rows, "b": rows}), 480)
+    assert len(parts) > 1
+    for part in parts:
+        assert part.topic_ids.keys() == part.offsets.keys()
+
+
+# Contents.
+
+
+@given(st.lists(st.tuples(st.none() | st.binary(max_size=40), st.none() | st.binary(max_size=80)), max_size=10))
+def test_contents_take_anything(records: list[tuple[bytes | None, bytes | None]]) -> None:
+    """Never an error, whatever is in the log; what can't be read is counted once for each key."""
+    contents = Contents()
+    for key, value in records:
+        contents.take(key, value)
+    assert contents.unreadable <= len({key for key, value in records if value is not None})
+
+
+@given(st.lists(entries | keys.map(Removal), max_size=12))
+def test_reading_is_the_same_as_applying(changes: list[Entry | Removal]) -> None:
+    """Who wrote the entries and who reads them remember the same."""
+    read, applied = Contents(), Contents()
+    for change in changes:
+        read.take(encode_key(change.key), None if isinstance(change, Removal) else encode_value(change))
+    applied.apply(changes)
+    assert read == applied
+
+
+@given(st.lists(entries, max_size=12))
+def test_compaction_changes_nothing(log: list[Entry]) -> None:
+    """The last entry of each key alone adds up to the same, as that is all that Kafka may leave."""
+    # An outcome is written once.
+    log = [
+        entry
+        for index, entry in enumerate(log)
+        if not isinstance(entry, Outcome) or entry.key not in {other.key for other in log[:index]}
+    ]
+    latest = {entry.key: index for index, entry in enumerate(log)}
+    every, last = Contents(), Contents()
+    every.apply(log)
+    last.apply(entry for index, entry in enumerate(log) if latest[entry.key] == index)
+    assert every == last
+
+
+@given(st.lists(entries, max_size=12))
+def test_what_is_removed_is_gone(log: list[Entry]) -> None:
+    """Every entry, whatever its kind; only deletions are remembered until they expire."""
+    contents = Contents()
+    contents.apply(log)
+    contents.apply(removals(entry.key for entry in log))
+    assert contents.owner is None
+    assert not contents.watches
+    assert not any(contents.seen.values())
+    assert not any(contents.marks.values())
+    assert not contents.keeps
+    assert not contents.intents
+
+
+def test_damage_holds_its_group_until_it_is_mended() -> None:
+    """By a readable entry or by a tombstone in its place, and not by one of two."""
+    contents = Contents()
+    take(contents, mark("fine"))
+    contents.take(encode_key(mark().key), b"?")
+    contents.take(encode_key(("keep", "g")), b"?")
+    assert contents.damaged.keys() == {"g"}
+    assert contents.unreadable == 2
+    take(contents, mark())
+    assert contents.damaged.keys() == {"g"}
+    assert contents.unreadable == 1
+    contents.take(encode_key(("keep", "g")), None)
+    assert not contents.damaged
+    assert contents.unreadable == 0
+    assert contents.marks == {"u": {"fine": mark("fine"), "g": mark()}}
+
+
+def test_a_tombstone_ends_what_has_no_readable_key() -> None:
+    """Else it would be counted until the next start, and not after it."""
+    contents = Contents()
+    contents.take(b"\xff", b"?")
+    contents.take(None, b"?")
+    assert contents.unreadable == 2
+    assert not contents.damaged
+    contents.take(b"\xff", None)
+    assert contents.unreadable == 1
+
+
+def test_damage_takes_nothing_away() -> None:
+    """An entry that was read stays as it was; its group is held beside it."""
+    contents = Contents()
+    take(contents, mark())
+    contents.take(encode_key(mark().key), encode_value(mark()).replace(b'"v":1', b'"v":2'))
+    assert contents.marks == {"u": {"g": mark()}}
+    assert contents.damaged.keys() == {"g"}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        pytest.param([outcome()], Deletion(NOW, "ns/tidy", NOW + DAY), id="deleted"),
+        pytest.param([outcome(What.KEPT)], None, id="kept"),
+        pytest.param([outcome(What.FAILED)], None, id="failed"),
+        pytest.param([outcome(What.UNMARKED)], None, id="unmarked"),
+        pytest.param([outcome(What.RESTORED)], None, id="restored"),
+        pytest.param(
+            [outcome(), outcome(at=NOW + DAY, until=NOW + 2 * DAY, id="id-2")],
+            Deletion(NOW + DAY, "ns/tidy", NOW + 2 * DAY),
+            id="twice",
+        ),
+        pytest.param(
+            [outcome(at=NOW + DAY, until=NOW + 2 * DAY, id="id-2"), outcome()],
+            Deletion(NOW + DAY, "ns/tidy", NOW + 2 * DAY),
+            id="the-later-one-counts",
+        ),
+    ],
+)
+def test_deletions_are_remembered(outcomes: list[Outcome], expected: Deletion | None) -> None:
+    """The last one of a group, by its own time; nothing else counts as one."""
+    contents = Contents()
+    contents.apply(outcomes)
+    assert contents.deletions.get("g") == expected
+
+
+def interrupted(id: str = "id", kind: str = "Classic") -> Outcome:
+    return outcome(What.KEPT, id=id, type=kind)
+
+
+@pytest.mark.parametrize(
+    ("log", "doubtful"),
+    [
+        pytest.param([interrupted()], True, id="interrupted"),
+        pytest.param([interrupted(), outcome(id="id")], False, id="deleted-after-all"),
+        pytest.param([interrupted(), interrupted(kind="")], False, id="doubt-ended"),
+        pytest.param([interrupted(), outcome(What.KEPT, id="another")], True, id="another-one-was-kept"),
+        pytest.param([interrupted(), Removal(interrupted().key)], False, id="expired"),
+        pytest.param([interrupted(), Removal(interrupted("earlier").key)], True, id="an-earlier-one-expired"),
+    ],
+)
+def test_doubt_ends_with_its_own_deletion(log: list[Entry | Removal], doubtful: bool) -> None:
+    """Not with what is told of another deletion of the same group."""
+    contents = Contents()
+    contents.apply(log)
+    assert ("g" in contents.doubtful) is doubtful
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        pytest.param([intent(), outcome(What.RESTORED)], {"g"}, id="after-it"),
+        pytest.param([outcome(What.RESTORED), intent()], set(), id="before-it"),
+        pytest.param([intent(), outcome(What.RESTORED), intent("later")], set(), id="before-another"),
+        pytest.param([intent(), outcome(What.RESTORED), Removal(intent().key)], set(), id="it-ended"),
+        pytest.param([intent(), outcome(What.UNMARKED)], set(), id="something-else"),
+    ],
+)
+def test_a_restore_tells_of_an_open_intent(log: list[Entry | Removal], expected: set[str]) -> None:
+    """Only what stands behind it in the log: dates are by many clocks."""
+    contents = Contents()
+    contents.apply(log)
+    assert contents.restored == expected
+
+
+def test_what_expired_is_forgotten() -> None:
+    """At its very time; marks and the rest have none."""
+    contents = Contents()
+    keep = KeepRequest(group="g", until=NOW + DAY, why="", by="", at=NOW)
+    contents.apply([outcome(), keep, mark()])
+    contents.forget_expired(NOW)
+    assert contents.deletions.keys() == contents.keeps.keys() == {"g"}
+    contents.forget_expired(NOW + DAY)
+    assert not contents.deletions
+    assert not contents.keeps
+    assert contents.marks == {"u": {"g": mark()}}
+
+
+@pytest.mark.parametrize(
+    ("entry", "until"),
+    [
+        (outcome(), NOW + DAY),
+        (backup("g", {}, expires=NOW + DAY), NOW + DAY),
+        (KeepRequest(group="g", until=NOW + DAY, why="", by="", at=NOW), NOW + DAY),
+        (mark(), None),
+        (Owner(installation="i", ledger="l", since=NOW), None),
+    ],
+)
+def test_until_when_an_entry_is_kept(entry: Entry, until: datetime | None) -> None:
+    """What ends by itself says when; nothing else is ever swept by its age."""
+    assert expires(entry) == until

@@ -1,0 +1,238 @@
+"""Bytes of `__consumer_offsets`: what each record says, and that nothing but BrokenRecord comes of any other bytes."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from group_hygiene.kafka.offsets_log import (
+    COLUMNS,
+    COMMIT,
+    KINDS,
+    QUARANTINE,
+    STATE,
+    BrokenRecord,
+    Commit,
+    GroupState,
+    decode,
+    decode_columns,
+)
+from tests.log_records import SAMPLES, Sample
+
+ANY = [pytest.param(sample, id=sample.name) for sample in SAMPLES]
+COMMIT_V3 = struct.pack(">hqih", 3, 42, 5, 1) + b"m" + struct.pack(">q", 1_700_000_000_000)
+# Beginnings of a value that are whole records of early-access versions.
+SHORTER_LAYOUTS = {("consumer-member-of-the-classic-protocol", 36), ("share-epoch", 7), ("share-state", 68)}
+
+
+def text(words: str) -> bytes:
+    return struct.pack(">h", len(words.encode())) + words.encode()
+
+
+def commit_key(group: bytes = text("g"), topic: bytes = text("t"), partition: int = 0) -> bytes:
+    return b"\0\1" + group + topic + struct.pack(">i", partition)
+
+
+def row(columns: dict[str, list[Any]], index: int) -> dict[str, Any]:
+    """What a row says, without what it does not say."""
+    return {name: column[index] for name, column in columns.items() if column[index] is not None}
+
+
+def as_row(record: Commit | GroupState) -> dict[str, Any]:
+    """A record as the row that it must be."""
+    if isinstance(record, GroupState):
+        return {"what": STATE} | {name: told for name, told in record._asdict().items() if told is not None}
+    told: dict[str, Any] = {
+        "what": COMMIT,
+        "kind": "legacy-commit" if record.legacy else "commit",
+        "group": record.group,
+        "topic": record.topic,
+        "partition": record.partition,
+        "gone": record.offset is None,
+    }
+    if record.offset is not None:
+        told |= {
+            "committed_offset": record.offset,
+            "leader_epoch": record.leader_epoch,
+            "metadata": record.metadata,
+            "commit_ms": record.commit_ms,
+        }
+    return told
+
+
+def outcome(key: bytes | None, value: bytes | None) -> Commit | GroupState | None:
+    try:
+        return decode(key, value)
+    except BrokenRecord:
+        return None
+
+
+@pytest.mark.parametrize("sample", ANY)
+def test_every_version_says_what_it_says(sample: Sample) -> None:
+    """A record of each type, in each version of its value, and its tombstone."""
+    assert decode(*sample.pair) == sample.record
+
+
+def test_there_is_a_sample_of_each_kind() -> None:
+    """Nothing that can be decoded goes untested."""
+    kinds = {sample.record.kind for sample in SAMPLES if isinstance(sample.record, GroupState)}
+    assert kinds == set(KINDS)
+
+
+@pytest.mark.parametrize("sample", ANY)
+def test_no_part_of_a_record_is_a_record(sample: Sample) -> None:
+    """Every shorter key or value is broken, and so is one with a byte too many."""
+    key, value = sample.pair
+    broken = [(key[:size], value) for size in range(len(key))] + [(key + b"\0", value)]
+    if value is not None:
+        broken += [(key, value[:size]) for size in range(len(value))] + [(key, value + b"\0")]
+    for pair in broken:
+        # Early access wrote less, under the same version, and of that the record says the same.
+        assert outcome(*pair) == (sample.record if (sample.name, len(pair[1] or b"")) in SHORTER_LAYOUTS else None)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        pytest.param(None, COMMIT_V3, "without a key", id="no-key"),
+        pytest.param(None, None, "without a key", id="nothing"),
+        pytest.param(b"", None, "do not fit", id="empty-key"),
+        pytest.param(commit_key(), b"", "do not fit", id="empty-value"),
+        pytest.param(b"\0\0\0\1", b"\0\0\0\0\0\0", "do not fit", id="a-transaction-marker"),
+        pytest.param(b"\0\x18" + text("g"), None, "type 24", id="key-of-a-newer-kafka"),
+        pytest.param(b"\0\x12" + text("g"), None, "type 18", id="key-that-no-release-wrote"),
+        pytest.param(b"\xff\xff" + text("g"), None, "type -1", id="negative-type"),
+        pytest.param(commit_key(), b"\0\5" + COMMIT_V3[2:], "version 5", id="commit-of-a-newer-kafka"),
+        pytest.param(commit_key(), b"\xff\xff" + COMMIT_V3[2:], "version -1", id="negative-version"),
+        pytest.param(b"\0\2" + text("g"), b"\0\5" + bytes(40), "version 5", id="classic-group-of-a-newer-kafka"),
+        pytest.param(b"\0\3" + text("g"), b"\0\1" + bytes(5), "version 1", id="epoch-of-a-newer-kafka"),
+        pytest.param(commit_key(b"\xff\xff"), COMMIT_V3, "negative", id="null-group"),
+        pytest.param(commit_key(topic=b"\xff\xff"), COMMIT_V3, "too short", id="null-topic"),
+        pytest.param(commit_key(b"\x7f\xffg"), COMMIT_V3, "do not fit", id="group-longer-than-its-key"),
+        pytest.param(commit_key(b"\0\1\xff"), COMMIT_V3, "utf-8", id="group-that-is-no-text"),
+        pytest.param(commit_key(b"\0\3\xed\xa0\x80"), COMMIT_V3, "utf-8", id="group-with-half-a-character"),
+        pytest.param(commit_key(), COMMIT_V3.replace(b"m", b"\xff"), "utf-8", id="metadata-that-is-no-text"),
+        pytest.param(commit_key(), COMMIT_V3.replace(b"\0\1m", b"\xff\xff"), "too", id="null-metadata"),
+        pytest.param(
+            *(b"\0\2" + text("g"), b"\0\0" + text("c") + bytes(4) + b"\xff\xff\xff\xff\x7f\xff\xff\xff", "array"),
+            id="two-thousand-million-members",
+        ),
+        pytest.param(
+            *(b"\0\3" + text("g"), b"\0\0\0\0\0\1\xff\xff\xff\xff\xff\xff", "five bytes"), id="tags-without-number"
+        ),
+    ],
+)
+def test_what_is_no_record_is_broken(key: bytes | None, value: bytes | None, why: str) -> None:
+    """Unknown versions and bytes that fit no layout are refused, with the reason, and are a row of the quarantine."""
+    with pytest.raises(BrokenRecord, match=why) as refused:
+        decode(key, value)
+    columns = decode_columns([key, commit_key()], [value, COMMIT_V3])
+    assert row(columns, 0) == {"what": QUARANTINE, "error": str(refused.value)}
+    # What is kept aside leaves its neighbour alone.
+    assert row(columns, 1) == as_row(decode(commit_key(), COMMIT_V3))
+
+
+def test_fields_of_a_newer_version_are_passed_over() -> None:
+    """KIP-915: a newer Kafka adds tagged fields to a version that we know."""
+    key, value = next(sample.pair for sample in SAMPLES if sample.name == "commit-v4")
+    assert value is not None
+    assert value.endswith(b"\0")
+    assert decode(key, value[:-1] + b"\1\x63\3new") == decode(key, value)
+    with pytest.raises(BrokenRecord):
+        decode(key, value[:-1] + b"\1\x63\4new")
+
+
+def test_all_columns_hold_what_decode_says() -> None:
+    """A batch is its records: in order, each row with what its record tells and nothing of another one."""
+    pairs = [sample.pair for sample in SAMPLES] * 2
+    columns = decode_columns([key for key, _ in pairs], [value for _, value in pairs])
+    assert tuple(columns) == COLUMNS
+    for index, pair in enumerate(pairs):
+        assert row(columns, index) == as_row(decode(*pair))
+
+
+def test_nothing_is_a_batch_too() -> None:
+    """Spark hands over empty batches."""
+    assert decode_columns([], []) == {name: [] for name in COLUMNS}
+
+
+@given(st.none() | st.binary(max_size=60), st.none() | st.binary(max_size=90))
+def test_random_bytes_raise_nothing_else(key: bytes | None, value: bytes | None) -> None:
+    """Whatever is in the log."""
+    outcome(key, value)
+
+
+@given(st.integers(0, 24), st.sampled_from([b"\0\1g", b"\0\1g\0\1m"]), st.integers(0, 5), st.binary(max_size=120))
+def test_random_values_raise_nothing_else(number: int, names: bytes, version: int, value: bytes) -> None:
+    """Whatever stands behind a key that is whole."""
+    outcome(struct.pack(">h", number) + names, struct.pack(">h", version) + value)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> tuple[bytes | None, bytes | None]:
+    """A record with some bytes changed, put in or taken out."""
+    key, value = draw(st.sampled_from(SAMPLES)).pair
+    return draw(damage(key)), None if value is None else draw(damage(value))
+
+
+@st.composite
+def damage(draw: st.DrawFn, whole: bytes) -> bytes:
+    data = bytearray(whole)
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(data)))
+        data[at : at + draw(st.integers(0, 2))] = draw(st.binary(max_size=2))
+    return bytes(data)
+
+
+@given(st.lists(damaged(), max_size=4))
+def test_damaged_records_raise_nothing_else(pairs: Sequence[tuple[bytes | None, bytes | None]]) -> None:
+    """And of a whole batch each row is still what `decode` says of its record."""
+    columns = decode_columns([key for key, _ in pairs], [value for _, value in pairs])
+    for index, pair in enumerate(pairs):
+        record = outcome(*pair)
+        if record is None:
+            assert set(row(columns, index)) == {"what", "error"}
+        else:
+            assert row(columns, index) == as_row(record)
+
+
+@given(
+    group=st.text(max_size=300),
+    topic=st.text(max_size=40),
+    partition=st.integers(-(2**31), 2**31 - 1),
+    offset=st.integers(-(2**63), 2**63 - 1),
+    metadata=st.text(max_size=300),
+    version=st.integers(0, 3),
+)
+def test_what_is_written_is_read(
+    group: str, topic: str, partition: int, offset: int, metadata: str, version: int
+) -> None:
+    """Any text, any number: against an encoder that shares nothing with the decoder."""
+    key = commit_key(text(group), text(topic), partition)
+    epoch = struct.pack(">i", 7) if version == 3 else b""
+    expiry = struct.pack(">q", 9) if version == 1 else b""
+    value = struct.pack(">hq", version, offset) + epoch + text(metadata) + struct.pack(">q", 8) + expiry
+    told = Commit(
+        *(group, topic, partition, offset, 7 if epoch else -1, metadata, 8),
+        expire_ms=9 if expiry else None,
+    )
+    assert decode(key, value) == told
+
+
+def test_it_drags_nothing_along() -> None:
+    """Spark's workers import it, again and again: no client library, and no other room of this package."""
+    program = "import sys, group_hygiene.kafka.offsets_log; print(*sorted(sys.modules))"
+    listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    ours = {name for name in listed if name.startswith("group_hygiene")}
+    assert ours == {
+        *("group_hygiene", "group_hygiene.errors", "group_hygiene.kafka"),
+        *("group_hygiene.kafka.encoding", "group_hygiene.kafka.offsets_log"),
+    }
+    assert not {"kafka", "pyspark", "pyarrow", "deltalake"} & set(listed)

@@ -1,0 +1,243 @@
+"""What a restore decides and tells, without a broker."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from group_hygiene import reasons
+from group_hygiene.entries import Backup, SavedOffset
+from group_hygiene.errors import SpecError
+from group_hygiene.model import CommittedOffset, Fault, Partition
+from group_hygiene.reconcile.grouprestore import RESULTS_MAX, build_restore_status, parse_restore
+from group_hygiene.reconcile.restorable import (
+    GroupResult,
+    Kind,
+    OutOfRange,
+    Range,
+    RestoreRequest,
+    choose,
+    concerns,
+    decide,
+)
+from group_hygiene.status import Problem
+from tests.backups import backup as backup_of
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+PLACE = Partition("orders", 0)
+GONE = Fault("UNKNOWN_TOPIC_OR_PARTITION", "")
+DENIED = Fault("TOPIC_AUTHORIZATION_FAILED", "")
+
+
+def backup(**changes: Any) -> Backup:
+    return backup_of("billing", {"orders": [SavedOffset(0, 5, 2, "m", None)]}, **changes)
+
+
+SAVED = CommittedOffset(5, 2, "m")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "commit"),
+    [
+        pytest.param({}, reasons.WOULD_RESTORE, SAVED, id="free"),
+        pytest.param({"now": SAVED}, reasons.ALREADY_THERE, None, id="there"),
+        pytest.param({"now": CommittedOffset(6, 2, "m")}, reasons.ALREADY_COMMITTED, None, id="committed"),
+        pytest.param({"id": GONE}, reasons.TOPIC_MISSING, None, id="missing"),
+        pytest.param({"id": GONE, "allow": True}, reasons.TOPIC_MISSING, None, id="missing-override"),
+        pytest.param({"id": DENIED}, "TopicsUnknown", None, id="topic-denied"),
+        pytest.param({"id": "other"}, reasons.TOPIC_RECREATED, None, id="recreated"),
+        pytest.param({"id": "other", "allow": True}, reasons.TOPIC_RECREATED, None, id="recreated-override"),
+        pytest.param({"id": ""}, reasons.TOPIC_IDENTITY_UNKNOWN, None, id="identity-now"),
+        pytest.param({"saved_id": ""}, reasons.TOPIC_IDENTITY_UNKNOWN, None, id="identity-before"),
+        pytest.param({"saved_id": "", "allow": True}, reasons.WOULD_RESTORE, SAVED, id="identity-override"),
+        pytest.param({"range": Range(5, 5)}, reasons.WOULD_RESTORE, SAVED, id="at-both-ends"),
+        pytest.param({"range": Range(6, 9)}, reasons.OUT_OF_RANGE, None, id="before-start"),
+        pytest.param({"range": Range(0, 4)}, reasons.OUT_OF_RANGE, None, id="behind-end"),
+        pytest.param(
+            {"range": Range(6, 9), "mode": OutOfRange.CLAMP},
+            reasons.WOULD_RESTORE,
+            CommittedOffset(6, -1, "m"),
+            id="clamp",
+        ),
+        pytest.param({"range": Range(GONE, GONE)}, reasons.TOPIC_MISSING, None, id="no-partition"),
+        pytest.param({"range": Range(0, DENIED)}, "OffsetsUnknown", None, id="range-unread"),
+    ],
+)
+def test_partition_is_decided(changes: dict[str, Any], reason: str, commit: CommittedOffset | None) -> None:
+    """Only what is surely the same partition, holds the offset and has none now is committed."""
+    case: dict[str, Any] = {
+        "id": "id",
+        "saved_id": "id",
+        "range": Range(0, 9),
+        "mode": OutOfRange.SKIP,
+        "allow": False,
+    } | changes
+    request = RestoreRequest(id="r", out_of_range=case["mode"], allow_unknown_topic_identity=case["allow"])
+    now = {PLACE: case["now"]} if "now" in case else {}
+    (result,) = decide(
+        backup(topic_ids={"orders": case["saved_id"]}), now, {"orders": case["id"]}, {PLACE: case["range"]}, request
+    )
+    assert (result.partition, result.reason, result.commit) == (PLACE, reason, commit)
+
+
+DAY = timedelta(days=1)
+OLD, NEW = "20260228T120000-aaaaaaaa", "20260301T120000-bbbbbbbb"
+
+
+@pytest.mark.parametrize(
+    ("backups", "options", "expected"),
+    [
+        pytest.param({OLD: [backup(at=NOW - DAY)], NEW: [backup()]}, {}, NOW, id="newest"),
+        pytest.param(
+            {OLD: [backup(at=NOW - DAY)], NEW: [backup()]}, {"at": NOW - DAY}, NOW - DAY, id="older-asked-for"
+        ),
+        pytest.param(
+            {NEW: [backup(at=NOW + timedelta(milliseconds=700))]},
+            {"at": NOW},
+            NOW + timedelta(milliseconds=700),
+            id="time-as-it-was-shown",
+        ),
+        pytest.param({}, {}, reasons.NO_BACKUP, id="none"),
+        pytest.param({NEW: [backup()]}, {"at": NOW - DAY}, reasons.NO_BACKUP, id="none-so-old"),
+        pytest.param(
+            {OLD: [backup(at=NOW - DAY)], NEW: [backup(parts=2)]}, {}, reasons.BACKUP_INCOMPLETE, id="part-missing"
+        ),
+        pytest.param(
+            {OLD: [backup(at=NOW - DAY)], NEW: [backup(parts=2), None]},
+            {},
+            reasons.BACKUP_INCOMPLETE,
+            id="part-damaged",
+        ),
+        pytest.param({OLD: [backup(at=NOW - DAY)], NEW: [None]}, {}, reasons.BACKUP_INCOMPLETE, id="all-damaged"),
+        pytest.param({OLD: [backup(at=NOW - DAY)], NEW: [None]}, {"at": NOW - DAY}, NOW - DAY, id="damaged-is-newer"),
+        pytest.param({OLD: [None], NEW: [backup()]}, {}, NOW, id="damaged-is-older"),
+        pytest.param({NEW: [backup()], "?": [None]}, {}, reasons.BACKUP_INCOMPLETE, id="nobody-knows-when"),
+        pytest.param({NEW: [backup()], "?": [None]}, {"at": NOW}, NOW, id="nobody-knows-when-and-older-asked-for"),
+        pytest.param(
+            {OLD: [backup(at=NOW - DAY)], NEW: [backup(policy="kafka/other")]},
+            {"policy": "kafka/litter", "deleted_after": NOW - DAY},
+            reasons.NO_BACKUP,
+            id="deleted-again-by-another",
+        ),
+    ],
+)
+def test_newest_backup_or_none(
+    backups: dict[str, list[Backup | None]], options: dict[str, Any], expected: datetime | str
+) -> None:
+    """An older backup never stands in for a newer one that is damaged, but for whoever asks for it."""
+    found = choose(RestoreRequest(id="r", **options), "billing", backups)
+    assert (found.at if isinstance(found, Backup) else found.reason) == expected
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        pytest.param([backup()], True, id="its-own"),
+        pytest.param([backup(policy="kafka/other")], False, id="another-policy"),
+        pytest.param([backup(at=NOW - DAY)], False, id="before"),
+        pytest.param([backup(parts=2), None], True, id="part-damaged"),
+        pytest.param([backup(parts=2, policy="kafka/other"), None], False, id="part-damaged-of-another"),
+        pytest.param([None], True, id="nobody-knows-whose"),
+    ],
+)
+def test_groups_of_a_policy(parts: list[Backup | None], expected: bool) -> None:
+    """Those that it deleted since then, and those of which that can't be read: none is left out in silence."""
+    request = RestoreRequest(id="r", policy="kafka/litter", deleted_after=NOW)
+    assert concerns(request, {NEW: parts}) is expected
+
+
+def an_object(spec: dict[str, Any], status: dict[str, Any] | None = None) -> dict[str, Any]:
+    metadata = {"name": "r", "namespace": "kafka", "uid": "uid-1", "generation": 1}
+    return {"metadata": metadata, "spec": {"connectionRef": {"name": "main"}} | spec, "status": status}
+
+
+def test_object_is_parsed() -> None:
+    """Names are of the object's namespace, and times have their zone."""
+    spec = {"policyRef": {"name": "litter"}, "deletedAfter": "2026-03-01T12:00:00Z", "outOfRange": "Clamp"}
+    connection, request = parse_restore(an_object(spec))
+    assert connection == "kafka/main"
+    assert request == RestoreRequest(
+        id="uid-1", policy="kafka/litter", deleted_after=NOW, out_of_range=OutOfRange.CLAMP
+    )
+    other = {"connectionRef": {"name": "main", "namespace": "other"}, "groups": ["a"]}
+    assert parse_restore(an_object(other))[0] == "other/main"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({}, id="neither"),
+        pytest.param({"groups": ["a"], "policyRef": {"name": "l"}, "deletedAfter": "2026-03-01T12:00:00Z"}, id="both"),
+        pytest.param({"policyRef": {"name": "l"}}, id="no-time"),
+        pytest.param({"groups": ["a"], "at": "noon"}, id="noon"),
+        pytest.param({"groups": ["a"], "at": "2026-03-01T12:00:00"}, id="no-zone"),
+    ],
+)
+def test_object_is_refused(spec: dict[str, Any]) -> None:
+    """What the CRD would have refused, too."""
+    with pytest.raises(SpecError, match="must"):
+        parse_restore(an_object(spec))
+
+
+def result(kind: Kind, name: str = "a") -> GroupResult:
+    return GroupResult(name, kind, f"Because{kind}", "why")
+
+
+@pytest.mark.parametrize(
+    ("results", "conditions", "reason", "over"),
+    [
+        pytest.param([result(Kind.RESTORED)], {"Ready": "True"}, "Restored", True, id="restored"),
+        pytest.param(
+            [result(Kind.REFUSED), result(Kind.WAITING, "b")],
+            {"Ready": "False", "Reconciling": "True"},
+            "BecauseWaiting",
+            False,
+            id="waiting",
+        ),
+        pytest.param(
+            [result(Kind.RESTORED), result(Kind.PARTLY, "b")],
+            {"Ready": "False", "Stalled": "True"},
+            "BecausePartly",
+            True,
+            id="partly",
+        ),
+        pytest.param([], {"Ready": "False", "Stalled": "True"}, "NoBackup", True, id="none"),
+        pytest.param(
+            Problem("ConnectionNotFound", "no"),
+            {"Ready": "False", "Reconciling": "True"},
+            "ConnectionNotFound",
+            False,
+            id="problem",
+        ),
+        pytest.param(
+            Problem("InvalidSpec", "no", stalled=True),
+            {"Ready": "False", "Stalled": "True"},
+            "InvalidSpec",
+            True,
+            id="problem-for-good",
+        ),
+    ],
+)
+def test_status_says_how_it_stands(
+    results: list[GroupResult] | Problem, conditions: dict[str, str], reason: str, over: bool
+) -> None:
+    """Conditions as kstatus reads them, the most urgent reason, and whether it is over."""
+    status = build_restore_status(an_object({}), results, NOW)
+    assert {c["type"]: c["status"] for c in status["conditions"]} == conditions
+    assert {c["reason"] for c in status["conditions"]} == {reason}
+    assert ("completionTime" in status) is over
+
+
+def test_status_is_bounded_and_goes_on() -> None:
+    """At most 100 results, those that need somebody first; times of the first try and of a transition stay."""
+    many = [result(Kind.RESTORED, f"g-{number:03}") for number in range(150)] + [result(Kind.WAITING, "z")]
+    status = build_restore_status(an_object({}), many, NOW)
+    assert status["counts"] == {"groups": 151, "restored": 150, "partly": 0, "refused": 0, "waiting": 1}
+    assert (len(status["results"]), status["truncated"]) == (RESULTS_MAX, True)
+    assert status["results"][0]["group"] == "z"
+    later = NOW + timedelta(hours=1)
+    again = build_restore_status(an_object({}, status), many, later)
+    assert again == status
+    done = build_restore_status(an_object({}, again), many[:1], later)
+    assert done["startTime"] == "2026-03-01T12:00:00Z"
+    assert done["completionTime"] == done["conditions"][0]["lastTransitionTime"] == "2026-03-01T13:00:00Z"

@@ -1,0 +1,87 @@
+"""When a GroupRestore that waits is tried again, without Kafka or an API server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from group_hygiene import reasons, reconcile
+from group_hygiene.connection import Connection, parse_connection
+from group_hygiene.controller.restores import Restores
+from group_hygiene.entries import Contents
+from group_hygiene.model import Keep
+
+
+@dataclass
+class Clock:
+    """Stands still until it is set."""
+
+    seconds: float = 1_000.0
+
+    def now(self) -> datetime:
+        return datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@dataclass
+class Told:
+    """What would be written into statuses."""
+
+    reasons: list[str] = field(default_factory=list)
+
+    def tell(self, _plural: str, _obj: Any, new: dict[str, Any]) -> None:
+        self.reasons.append(new["conditions"][0]["reason"])
+
+
+@dataclass
+class Guard:
+    left: float = 60.0
+
+    def refusal(self) -> Keep | None:
+        return None
+
+    def seconds_left(self) -> float:
+        return self.left
+
+
+def a_connection(generation: int = 1) -> Connection:
+    metadata = {"namespace": "kafka", "name": "main", "uid": "c", "generation": generation}
+    return parse_connection({"metadata": metadata, "spec": {"bootstrapServers": ["kafka:9092"]}})
+
+
+def a_context(connection: Connection, clock: Clock) -> reconcile.Context:
+    """Of a run in which the ledger can't be read, so that every restore waits."""
+    unread = Keep(reasons.LEDGER_UNAVAILABLE, "nobody answers")
+    journal = reconcile.Journal(None, Contents(), {}, problem=unread)
+    return reconcile.Context(cast(Any, None), connection, reconcile.Memory(), clock, journal)
+
+
+RESTORE = {
+    "metadata": {"namespace": "kafka", "name": "r", "uid": "r", "generation": 1},
+    "spec": {"connectionRef": {"name": "main"}, "groups": ["billing"]},
+}
+
+
+def test_each_try_waits_longer() -> None:
+    """Each reads the whole ledger; an edit of the connection may help, and so starts anew."""
+    clock, told = Clock(), Told()
+    restores = Restores(cast(Any, None), cast(Any, told), clock, "kafka", "main")
+    for generation, passed, expected in ((1, 0, 15), (1, 15, 30), (1, 30, 60), (1, 60, 120), (1, 120, 120), (2, 0, 15)):
+        clock.seconds += passed
+        connection = a_connection(generation)
+        asked = restores.due(connection, [RESTORE])
+        assert len(asked) == 1
+        restores.run(a_context(connection, clock), asked, lambda _: Guard())
+        assert (restores.due(connection, [RESTORE]), restores.seconds_to_wait()) == ([], expected)
+    assert set(told.reasons) == {reasons.LEDGER_UNAVAILABLE}
+
+
+def test_who_does_not_lead_tells_nothing() -> None:
+    """The process that leads now has its own results, and they must not be overwritten."""
+    told, connection = Told(), a_connection()
+    restores = Restores(cast(Any, None), cast(Any, told), Clock(), "kafka", "main")
+    restores.run(a_context(connection, Clock()), restores.due(connection, [RESTORE]), lambda _: Guard(left=0.0))
+    assert told.reasons == []
