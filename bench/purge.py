@@ -61,7 +61,7 @@ class Options:
 
     groups: int
     max_per_run: int = 500
-    interval: int = 20
+    interval: int = 10
     requests: int = 0
     nice: int = 10
     idle: float = 60.0

@@ -285,7 +285,8 @@ def unchanged(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
             if due > end:
                 return _expires_first("unchangedFor", due, end)
         so_far = format_duration(seen.observed) if seen else "0s"
-        return Keep(reasons.TOO_RECENT, f"seen unchanged for {so_far} of {format_duration(wanted)}")
+        missed = "" if seen is None or seen.missed is None else _missed(policy, seen.missed)
+        return Keep(reasons.TOO_RECENT, f"seen unchanged for {so_far} of {format_duration(wanted)}{missed}")
     return None
 
 
@@ -343,6 +344,11 @@ def _seconds(value: timedelta) -> timedelta:
 
 def _kind(type_: GroupType, protocol_type: str) -> str:
     return f"{type_} ({protocol_type or 'simple'})" if type_ is GroupType.CLASSIC else str(type_)
+
+
+def _missed(policy: Policy, gap: timedelta) -> str:
+    apart, interval = format_duration(_seconds(gap)), format_duration(policy.interval)
+    return f": the last two looks came {apart} apart, more than two intervals of {interval}, so it began anew"
 
 
 def _time(moment: datetime) -> str:

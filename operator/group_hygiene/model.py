@@ -122,10 +122,12 @@ class Unchanged:
     """How long the operator itself saw a group Empty with the same committed offsets, at every look (see `watching`).
 
     since: for people. observed: what decides; never longer than the time that has really passed.
+    missed: how long after the look before the last one came, where that was so late that all began anew.
     """
 
     since: datetime
     observed: timedelta
+    missed: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,8 +364,6 @@ class Outcome:
 
 def fingerprint(group: Group, offsets: Offsets) -> bytes:
     """16 bytes that are the same only while the group's type, protocol type and every committed offset are."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(repr((group.type.value, group.protocol_type)).encode())
-    for key in sorted(offsets):
-        digest.update(repr((tuple(key), tuple(offsets[key]))).encode())
-    return digest.digest()
+    rows = sorted([(*place, *offset) for place, offset in offsets.items()])
+    text = repr((group.type.value, group.protocol_type, rows))
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -68,7 +68,7 @@ class Plan:
     due: tuple[str, ...]
     actions: tuple[str, ...]
     refusal: Keep | None
-    marking: tuple[str, ...] = ()
+    marking: frozenset[str] = frozenset()
     unmarking: Mapping[str, Keep] = field(default_factory=dict)
     marks: Mapping[str, Mark] = field(default_factory=dict)
     at: datetime = _NEVER
@@ -91,7 +91,7 @@ class Plan:
 
     def halted(self, why: Keep) -> Plan:
         """What is left of it when its marks can't be written: nothing is marked, nothing is deleted."""
-        return replace(self, marking=(), actions=(), refusal=why)
+        return replace(self, marking=frozenset(), actions=(), refusal=why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,17 +138,17 @@ def make_plan(
         for name, mark in marks.items()
         if enforced and mark.digest == policy.digest and name not in unmarking
     }
-    marking: tuple[str, ...] = ()
+    marking: frozenset[str] = frozenset()
     if enforced and conditions.may_mark:
-        marking = tuple(sorted(name for name, verdict in verdicts.items() if verdict.matches and name not in held))
+        marking = frozenset(name for name, verdict in verdicts.items() if verdict.matches and name not in held)
     due = due_groups(policy, verdicts, held, now)
     refusal = _refusal(policy, due, conditions)
     if refusal is None and enforced and not conditions.may_mark and any(v.matches for v in verdicts.values()):
         refusal = next(refusal for refusal in conditions.refusals if refusal.reason in _NO_MARKS)
-    untold = tuple(sorted(name for name, mark in held.items() if _untold(mark, conditions.told)))
-    ready = [name for name in due if name not in set(untold)]
+    untold = {name for name, mark in held.items() if _untold(mark, conditions.told)}
+    ready = [name for name in due if name not in untold]
     actions = tuple(ready[: pace(policy, conditions)]) if enforced and refusal is None else ()
-    return Plan(policy, scanned, verdicts, due, actions, refusal, marking, unmarking, held, now, untold)
+    return Plan(policy, scanned, verdicts, due, actions, refusal, marking, unmarking, held, now, tuple(sorted(untold)))
 
 
 def _untold(mark: Mark, told: datetime | None) -> bool:

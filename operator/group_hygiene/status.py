@@ -106,8 +106,8 @@ def told(status: Mapping[str, Any]) -> datetime | None:
 
 def _marked_time(plan: Plan, previous: Mapping[str, Any]) -> dict[str, str]:
     """What `told` reads at the next run. It stays when marks end, and never moves back."""
-    dates = [timestamp(mark.since) for mark in plan.marks.values()]
-    dates += [timestamp(plan.at)] * bool(plan.marking)
+    newest = max((mark.since for mark in plan.marks.values()), default=None)
+    dates = [timestamp(date) for date in (newest, plan.at if plan.marking else None) if date is not None]
     if previous.get("lastMarkedTime"):
         dates.append(previous["lastMarkedTime"])
     return {"lastMarkedTime": max(dates)} if dates else {}

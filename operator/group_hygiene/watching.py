@@ -27,12 +27,14 @@ class Looks:
     """What one process remembers of one policy's looks; a new one after a restart.
 
     last: monotonic seconds of the last look, None = none yet. patience: how many seconds a group may go unread.
+    missed: seconds between the last two looks, where those were too many; None = they weren't.
     floor: for groups that this process has not read yet, the least at which they can have been (see Watch.watched).
     read: group -> Watch.watched when it was last read. present: the groups that the current look has read.
     """
 
     last: float | None = None
     patience: float = 0.0
+    missed: float | None = None
     floor: float = 0.0
     read: dict[str, float] = field(default_factory=dict)
     present: set[str] = field(default_factory=set)
@@ -51,6 +53,7 @@ def look(watch: Watch | None, policy: Policy, now: datetime, monotonic: float, l
     looks.patience = _INTERVALS * policy.interval.total_seconds()
     gap = None if looks.last is None else monotonic - looks.last
     looks.last = monotonic
+    looks.missed = gap if gap is not None and gap > looks.patience else None
     looks.present.clear()
     if watch is None or watch.digest != policy.digest:
         return _begin(watch, policy, now, looks)
@@ -87,11 +90,12 @@ def seen_again(
     )
 
 
-def unchanged(seen: Seen | None, watch: Watch | None) -> Unchanged | None:
+def unchanged(seen: Seen | None, watch: Watch | None, looks: Looks | None = None) -> Unchanged | None:
     """What a Seen, as it is after this look, says now; None when it belongs to another epoch, or there is none."""
     if seen is None or watch is None or seen.epoch != watch.epoch:
         return None
-    return Unchanged(seen.since, timedelta(seconds=max(0.0, watch.watched - seen.watched)))
+    missed = None if looks is None or looks.missed is None else timedelta(seconds=looks.missed)
+    return Unchanged(seen.since, timedelta(seconds=max(0.0, watch.watched - seen.watched)), missed)
 
 
 def finish(

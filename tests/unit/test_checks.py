@@ -615,3 +615,15 @@ def test_reasons_are_known(case: _Case) -> None:
     """Every reason that a check gives is one of the documented ones, with a message."""
     keep = judge(case.policy, case.group, case.evidence, NOW).keep
     assert keep is None or (keep.reason in reasons.all_reasons() and keep.message)
+
+
+def test_a_missed_look_is_told() -> None:
+    """Who waits for a count that begins anew again and again must learn why."""
+    policy = delete(interval="10m")
+    late = replace(seen(0), missed=timedelta(minutes=25))
+    keep = judge(policy, group(), evidence(unchanged=late), NOW).keep
+    assert keep is not None
+    assert keep.message == (
+        "seen unchanged for 0s of 72h: the last two looks came 25m apart, more than two intervals of 10m, "
+        "so it began anew"
+    )

@@ -52,6 +52,10 @@ class World:
         unchanged = watching.unchanged(self.seen.get(name), self.watch)
         return None if unchanged is None else unchanged.observed.total_seconds()
 
+    def missed(self, name: str = "a") -> timedelta | None:
+        unchanged = watching.unchanged(self.seen.get(name), self.watch, self.looks)
+        return None if unchanged is None else unchanged.missed
+
 
 @pytest.fixture
 def world() -> World:
@@ -94,10 +98,14 @@ def test_nothing_to_write_while_nothing_changes(world: World) -> None:
     ],
 )
 def test_missed_look(world: World, gap: float, observed: float) -> None:
-    """Looks more than two intervals apart start anew: the group may have been used in between."""
+    """Looks more than two intervals apart start anew, and say so: the group may have been used in between."""
     world.real += gap
     world.look(("a", _SAME))
     assert world.observed() == observed
+    assert world.missed() == (None if observed else timedelta(seconds=gap))
+    world.real += _INTERVAL
+    world.look(("a", _SAME))
+    assert world.missed() is None
 
 
 @pytest.mark.parametrize("step", [timedelta(days=400), timedelta(days=-9)], ids=["forward", "back"])

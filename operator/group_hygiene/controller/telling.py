@@ -72,7 +72,7 @@ class Teller:
         if matched and (alert or not enforced) and _matching(before) != _matching(new):
             verb = "match" if alert else "are due (DryRun)"
             record(POLICIES, obj, reasons.GROUPS_MATCHED, f"{_counted(matched)} {verb}: {_names(matched)}", alert)
-        marked = (*plan.marking, *plan.untold)
+        marked = (*sorted(plan.marking), *plan.untold)
         if marked:
             when = f"after {format_duration(plan.policy.grace_period)}, unless somebody uses or keeps them"
             message = f"{_counted(marked)} will be deleted {when}: {_names(marked)}"

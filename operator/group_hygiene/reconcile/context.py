@@ -17,6 +17,7 @@ from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.ledger import Ledger
 from group_hygiene.kafka.mirror import Checkpoints, is_checkpoints
 from group_hygiene.model import (
+    Activity,
     Evidence,
     Fault,
     Group,
@@ -90,7 +91,7 @@ class Memory:
     def unchanged(self, policy: Policy, group: str) -> Unchanged | None:
         """How long a group was seen unchanged. Who looks only once may override this."""
         seen = self.contents.seen.get(policy.uid, {}).get(group)
-        return watching.unchanged(seen, self.contents.watches.get(policy.uid))
+        return watching.unchanged(seen, self.contents.watches.get(policy.uid), self.looks.get(policy.uid))
 
     def close_ledger(self) -> None:
         if self.ledger is not None:
@@ -131,16 +132,31 @@ class Observation:
     all_groups: Mapping[str, Group] | None
 
 
-def evidence_of(context: Context, policy: Policy, group: Group) -> Evidence:
-    """What is known of a group without asking Kafka: the connection's word, the ledger's, and our own looks."""
+@dataclass
+class Facts:
+    """What was read of groups so far, by their ids; what is not there was not read."""
+
+    protections: Protections = field(default_factory=Protections)
+    activity: dict[str, Activity | Fault] = field(default_factory=dict)
+    offsets: dict[str, Offsets | Fault] = field(default_factory=dict)
+    missing_topics: dict[str, frozenset[str] | Fault] = field(default_factory=dict)
+    lag: dict[str, Mapping[Partition, int | Fault]] = field(default_factory=dict)
+
+
+def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) -> Evidence:
+    """What was read of a group, with what is known of it unread: the connection's word, the ledger's, our own looks."""
     contents = context.journal.contents
     return Evidence(
-        protections=Protections(),
+        protections=facts.protections,
         protected_by=context.connection.protect.matching(group.id),
         keep_request=contents.keeps.get(group.id),
         deleted=contents.deletions.get(group.id),
         damaged=contents.damaged.get(group.id),
         unchanged=context.memory.unchanged(policy, group.id),
+        offsets=facts.offsets.get(group.id),
+        missing_topics=facts.missing_topics.get(group.id),
+        lag=facts.lag.get(group.id),
+        activity=facts.activity.get(group.id),
         retention=context.memory.retention,
     )
 
@@ -173,8 +189,9 @@ def read_lag(
     partitions = {partition for offsets in committed.values() for partition in offsets}
     starts = kafka_offsets.start_offsets(client, partitions, Deadline(deadline.left / 2))
     ends = kafka_offsets.end_offsets(client, partitions, deadline)
+    bounds = {place: _bounds(starts[place], ends[place]) for place in partitions}
     return {
-        name: {p: _behind(starts[p], ends[p], offset.offset) for p, offset in offsets.items()}
+        name: {place: _behind(bounds[place], offset.offset) for place, offset in offsets.items()}
         for name, offsets in committed.items()
     }
 
@@ -198,10 +215,18 @@ def read_missing_topics(
     return {group: missing(names) for group, names in topics.items()}
 
 
-def _behind(start: int | Fault, end: int | Fault, offset: int) -> int | Fault:
+def _bounds(start: int | Fault, end: int | Fault) -> tuple[int, int] | Fault:
     if isinstance(start, Fault):
         return start
-    return end if isinstance(end, Fault) else max(0, end - max(offset, start))
+    return end if isinstance(end, Fault) else (start, end)
+
+
+def _behind(bounds: tuple[int, int] | Fault, offset: int) -> int | Fault:
+    if isinstance(bounds, Fault):
+        return bounds
+    start, end = bounds
+    at = offset if offset > start else start
+    return end - at if end > at else 0
 
 
 def readable(offsets: Offsets | Fault | None) -> Offsets:

@@ -45,7 +45,7 @@ def note_marks(context: Context, plan: Plan) -> Keep | None:
             since=now,
             due=now + policy.grace_period,
         )
-        for name in plan.marking
+        for name in sorted(plan.marking)
     ]
     marks = context.journal.contents.marks.get(policy.uid, {})
     for name, why in plan.unmarking.items():

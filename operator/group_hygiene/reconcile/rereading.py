@@ -31,6 +31,7 @@ from group_hygiene.plan import Plan
 from group_hygiene.policy import Policy, format_duration
 from group_hygiene.reconcile.context import (
     Context,
+    Facts,
     evidence_of,
     read_lag,
     read_missing_topics,
@@ -107,6 +108,7 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
     # Little is left of it, as the better part was read before.
     since = tail.read_on(Deadline(FRESH_S))
     late = context.clock.monotonic() - started > FRESH_S
+    facts = Facts(protections, dict(told), committed, missing, lag)
     ready: dict[str, Ready] = {}
     kept: dict[str, Keep] = {}
     for name, group in groups.items():
@@ -123,14 +125,7 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
             kept[name] = Keep(reasons.OFFSETS_UNKNOWN, f"reading it again took more than {FRESH_S:.0f} s")
         else:
             # Requests to keep it, and deletions by others, come from the ledger, which was read on just now.
-            evidence = replace(
-                evidence_of(context, plan.policy, group),
-                activity=told.get(name),
-                offsets=offsets,
-                lag=lag[name],
-                missing_topics=missing.get(name),
-                protections=protections,
-            )
+            evidence = evidence_of(context, plan.policy, group, facts)
             judged = checks.judge(plan.policy, group, evidence, context.clock.now()).keep
             known = {partition.topic: ids[partition.topic] for partition in offsets}
             judged = judged or _still_used(since.get(name)) or _unknown_identity(known)

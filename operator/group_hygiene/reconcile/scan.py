@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from group_hygiene import checks, reasons, watching
@@ -14,10 +14,8 @@ from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import (
-    Activity,
     Cluster,
     Coverage,
-    Evidence,
     Fault,
     Group,
     GroupState,
@@ -25,8 +23,6 @@ from group_hygiene.model import (
     Keep,
     Listing,
     Offsets,
-    Partition,
-    Protections,
     Snapshot,
     Verdict,
     fingerprint,
@@ -36,6 +32,7 @@ from group_hygiene.policy import Action, Policy
 from group_hygiene.reconcile import evidence as tables
 from group_hygiene.reconcile.context import (
     Context,
+    Facts,
     Observation,
     evidence_of,
     read_lag,
@@ -50,17 +47,12 @@ _LOST = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "BROKER_NOT_AVAILAB
 
 
 @dataclass
-class _Facts:
-    """What was read of the groups so far, shared by all policies. covered: what to remember of the tables."""
+class _Facts(Facts):
+    """What was read so far, shared by all policies. covered: what to remember of the tables."""
 
-    cluster: Cluster
-    activity: dict[str, Activity | Fault] = field(default_factory=dict)
+    cluster: Cluster = field(kw_only=True)
     coverage: Coverage | None = None
     covered: Covered | None = None
-    offsets: dict[str, Offsets | Fault] = field(default_factory=dict)
-    missing_topics: dict[str, frozenset[str] | Fault] = field(default_factory=dict)
-    lag: dict[str, Mapping[Partition, int | Fault]] = field(default_factory=dict)
-    protections: Protections = field(default_factory=Protections)
     watches: dict[str, Watch] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
 
@@ -83,7 +75,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     # A broker that does not answer must not take the time that the groups of the others need.
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
     selected = {policy.key: policy.match.select(listing.groups) for policy in policies}
-    facts = _Facts(cluster)
+    facts = _Facts(cluster=cluster)
     _ask_retention(context, policies, cluster, full)
     _begin_looks(context, policies, facts)
     if any(selected.values()):
@@ -164,7 +156,7 @@ def _judge_all(
         wanted: dict[str, dict[str, Group]] = {}
         for policy in policies:
             for group in open_groups[policy.key]:
-                verdict = checks.judge(policy, group, _evidence(context, policy, group, facts), context.clock.now())
+                verdict = checks.judge(policy, group, evidence_of(context, policy, group, facts), context.clock.now())
                 verdicts[policy.key][group.id] = verdict
                 asks = verdict.keep.reason if verdict.keep else ""
                 if asks in _READERS and (asks, group.id) not in done:
@@ -178,17 +170,6 @@ def _judge_all(
         done |= {(reason, name) for reason, groups in wanted.items() for name in groups}
         read = {name for groups in wanted.values() for name in groups}
         open_groups = {key: [group for group in groups if group.id in read] for key, groups in open_groups.items()}
-
-
-def _evidence(context: Context, policy: Policy, group: Group, facts: _Facts) -> Evidence:
-    return replace(
-        evidence_of(context, policy, group),
-        protections=facts.protections,
-        activity=facts.activity.get(group.id),
-        offsets=facts.offsets.get(group.id),
-        missing_topics=facts.missing_topics.get(group.id),
-        lag=facts.lag.get(group.id),
-    )
 
 
 def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluster, full: bool) -> None:
