@@ -1,0 +1,98 @@
+"""The manifests of deploy/pipeline on a real API server: they apply, and give the pipeline what it needs and no more.
+
+No image is built and no pod is started here.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sandbox.kubernetes import ApiServer
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy" / "pipeline"
+ACCOUNT = "group-hygiene-pipeline"
+
+
+@pytest.fixture(scope="module")
+def deployed(api_server: ApiServer) -> Iterator[ApiServer]:
+    """The API server with deploy/pipeline and what Spark on Kubernetes needs beside it."""
+    places = ("-k", str(DEPLOY)), ("-f", str(DEPLOY / "spark-rbac.yaml"))
+    for place in places:
+        api_server.kubectl("apply", "--validate=strict", *place)
+    yield api_server
+    for place in places:
+        api_server.kubectl("delete", *place)
+
+
+@pytest.fixture(scope="module")
+def as_pipeline(deployed: ApiServer) -> str:
+    """The kubectl option that makes a call the pipeline's, with its own token."""
+    option = f"--kubeconfig={deployed.kubeconfig_for_service_account('kafka', ACCOUNT)}"
+    deadline = time.monotonic() + 180
+    # The authorizer reads new bindings from a watch, a moment after they are stored.
+    for question in ("get kafkaconnections -n kafka", "create pods -n kafka"):
+        while not _can_i(deployed, option, question):
+            assert time.monotonic() < deadline, f"not allowed: {question}"
+            time.sleep(0.1)
+    return option
+
+
+def _can_i(server: ApiServer, who: str, question: str) -> bool:
+    answer = server.kubectl("auth", "can-i", *question.split(), who, check=False)
+    assert answer.stdout.strip() in ("yes", "no"), answer.stderr
+    return answer.stdout.strip() == "yes"
+
+
+@pytest.mark.parametrize(
+    ("question", "allowed"),
+    [
+        pytest.param("get kafkaconnections -n kafka", True, id="connection-get"),
+        pytest.param("get secrets -n kafka", True, id="secrets-get"),
+        pytest.param("create pods -n kafka", True, id="executors-create"),
+        pytest.param("deletecollection services -n kafka", True, id="executors-clean-up"),
+        pytest.param("list secrets -n kafka", False, id="secrets-list"),
+        pytest.param("get secrets -n default", False, id="secrets-of-others"),
+        pytest.param("get kafkaconnections -n default", False, id="connections-of-others"),
+        pytest.param("patch kafkaconnections -n kafka", False, id="connection-patch"),
+        pytest.param("patch kafkaconnections --subresource=status -n kafka", False, id="status-patch"),
+        pytest.param("list grouppolicies -n kafka", False, id="policies"),
+        pytest.param("create pods -n default", False, id="pods-elsewhere"),
+        pytest.param("* * -A", False, id="everything"),
+    ],
+)
+def test_permission(deployed: ApiServer, as_pipeline: str, question: str, allowed: bool) -> None:
+    """It reads its connection and the Secrets of that, makes executors where it runs, and nothing else."""
+    assert _can_i(deployed, as_pipeline, question) is allowed
+
+
+def _arguments() -> dict[str, list[str]]:
+    """By manifest, what each hands to `group-hygiene`."""
+    (job,) = yaml.safe_load_all((DEPLOY / "cronjob.yaml").read_text())
+    (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    (application,) = yaml.safe_load_all((DEPLOY / "sparkapplication.yaml").read_text())
+    submitted = (DEPLOY / "spark-submit.sh").read_text().partition('__main__.py" \\\n')[2]
+    return {
+        "cronjob.yaml": [*container["command"], *container["args"]][1:],
+        "sparkapplication.yaml": application["spec"]["driverArgs"],
+        "spark-submit.sh": shlex.split(submitted),
+    }
+
+
+@pytest.mark.parametrize(("name", "arguments"), [pytest.param(*each, id=each[0]) for each in _arguments().items()])
+def test_the_tool_knows_the_arguments(name: str, arguments: list[str]) -> None:
+    """Every option of a manifest is one of the command: another one would fail in the pod only."""
+    assert arguments[:2] == ["pipeline", "run"]
+    command = [sys.executable, "-m", "group_hygiene.cli", *arguments, "--help"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "operator")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    wrong = subprocess.run([*command, "--no-such"], env=environment, capture_output=True, text=True, check=False)
+    assert wrong.returncode != 0 and "No such option" in wrong.stderr
