@@ -95,4 +95,5 @@ def test_the_tool_knows_the_arguments(name: str, arguments: list[str]) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     wrong = subprocess.run([*command, "--no-such"], env=environment, capture_output=True, text=True, check=False)
-    assert wrong.returncode != 0 and "No such option" in wrong.stderr
+    assert wrong.returncode != 0
+    assert "No such option" in wrong.stderr
