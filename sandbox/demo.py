@@ -9,13 +9,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
 from sandbox.demo_checks import (
     TITLES,
+    UNCHANGED,
     Story,
     check_groups,
     check_history,
@@ -26,17 +27,20 @@ from sandbox.demo_checks import (
 )
 from sandbox.demo_clients import View
 from sandbox.demo_command import CommandLine
-from sandbox.demo_kubernetes import NAMESPACE, OPERATOR, POLICY, Kubernetes, wait_for
+from sandbox.demo_idle import IDLE_KINDS, check_idle, lines, told
+from sandbox.demo_kubernetes import IDLE, NAMESPACE, OPERATOR, POLICY, Kubernetes, wait_for
+from sandbox.demo_pipeline import Pipeline
 from sandbox.demo_screen import Check, Screen, in_columns, shorten
 from sandbox.errors import SandboxError
 from sandbox.kafka import KafkaCluster
 from sandbox.kubernetes import ApiServer
 from sandbox.kubernetes.binaries import control_plane
-from sandbox.litter import Kind, Shop, make_all
+from sandbox.litter import KINDS, Kind, Shop, make_all
 from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
 
-_SWARM = "console-consumer-"
+_SWARM, _CLICKS = "console-consumer-", "click-"
 _DRY_RUN_SECONDS, _MARK_SECONDS, _ENFORCE_SECONDS, _RUN_SECONDS = 120.0, 60.0, 90.0, 60.0
+_IDLE_SECONDS = 300.0
 _KEPT, _RESTORED = "old-billing", "batch-report-2023"
 
 
@@ -75,11 +79,13 @@ class _Demo:
         self._kafka = KafkaCluster()
         self._api = ApiServer()
         self._kubernetes = Kubernetes(self._api)
+        self._pipeline = Pipeline()
         self._shop: Shop | None = None
 
     def run(self) -> bool:
         with ExitStack() as stack:
-            for stop in (self._kafka.stop, self._api.stop, self._kubernetes.stop, self._close_shop):
+            parts = (self._kafka, self._api, self._kubernetes, self._pipeline)
+            for stop in (*(part.stop for part in parts), self._close_shop):
                 stack.callback(stop)
             stack.callback(self._progress, "stopping everything")
             shop, kinds = self._set_up(stack)
@@ -88,6 +94,7 @@ class _Demo:
     def _set_up(self, stack: ExitStack) -> tuple[Shop, list[Kind]]:
         self._kafka.prepare()
         control_plane()
+        self._pipeline.prepare()
         self._progress(f"starting Kafka {self._kafka.version} and a Kubernetes API server")
         pool = ThreadPoolExecutor(2)
         # Not waited for: when the servers are stopped, whoever talks to them fails by itself.
@@ -101,30 +108,34 @@ class _Demo:
         self._progress("making litter, and groups that only look like litter")
         self._shop = shop = Shop(self._kafka.bootstrap_servers)
         shop.open()
-        return shop, make_all(shop)
+        # First: their time has to pass, and Spark takes its own to start, all of which the rest need not wait for.
+        by_log = make_all(shop, IDLE_KINDS)
+        self._pipeline.start(shop.bootstrap)
+        return shop, [*make_all(shop, KINDS), *by_log]
 
     def _start_operator(self) -> None:
         self._api.start()
         self._kubernetes.install()
-        self._kubernetes.run_operator(self._command)
+        self._kubernetes.run_operator(self._command, self._pipeline.tables)
 
     def _tell(self, shop: Shop, kinds: list[Kind]) -> bool:
         view = View(shop.bootstrap)
         story = Story(kinds, view.groups())
         self._show_before(story)
-        self._kubernetes.apply_examples(shop.bootstrap)
+        self._kubernetes.apply_examples(shop.bootstrap, self._pipeline.tables)
         self._dry_run(story, view)
         story.baseline = view.offsets(story.before)
         story.done = {client.name: client.done for client in shop.clients}
         command_line = CommandLine(shop.bootstrap)
-        self._enforce(story, view, command_line)
+        self._enforce(story, command_line)
+        self._by_log(story, view)
         # First, as the next check lets the clients go on, and the operator may have something new to say then.
-        checks = check_operator(story, self._kubernetes)
+        checks = [*check_operator(story, self._kubernetes), *check_idle(story, self._kubernetes.objects())]
         rows = check_groups(story, shop)
-        self._screen.heading("4  After: what became of each group, and whether those who need theirs still work")
+        self._screen.heading("5  After: what became of each group, and whether those who need theirs still work")
         self._screen.table(TITLES, rows)
         restored = self._restore(story, view, shop, command_line)
-        self._screen.heading("6  What the operator says, against what Kafka says")
+        self._screen.heading("7  What the operator says, against what Kafka says")
         self._screen.checks(checks)
         self._progress(f"all of it took {time.monotonic() - self._started:.0f} s")
         return self._end([*(row.check for row in rows), *restored, *checks])
@@ -159,7 +170,8 @@ class _Demo:
         screen.command(*kubernetes.look("kconn"))
         screen.command(*kubernetes.look("kgp"))
         screen.command(*kubernetes.describe())
-        entries = reasons_in(kubernetes.objects())
+        entries = reasons_in(kubernetes.objects(), *UNCHANGED)
+        story.unchanged = {group: entry.get("reason", "") for group, entry in entries.items()}
         matching = sorted(group for group, entry in entries.items() if entry["verdict"] == "Match")
         kept: dict[tuple[str, str], list[str]] = {}
         for group, entry in sorted(entries.items()):
@@ -167,13 +179,13 @@ class _Demo:
                 kept.setdefault((entry["reason"], entry["message"]), []).append(group)
         screen.lines(
             f"would delete: {shorten(matching, _SWARM)}",
-            *in_columns([(", ".join(groups), reason, message) for (reason, message), groups in sorted(kept.items())]),
+            *in_columns([(shorten(groups, _CLICKS), *why) for why, groups in sorted(kept.items())]),
         )
 
-    def _enforce(self, story: Story, view: View, command_line: CommandLine) -> None:
+    def _enforce(self, story: Story, command_line: CommandLine) -> None:
         screen, kubernetes = self._screen, self._kubernetes
         looks_abandoned = [group for kind in story.kinds if kind.looks_abandoned for group in kind.groups]
-        screen.heading("3  Enforce: one word in one object, as a commit would change it; and somebody speaks up")
+        screen.heading("3  Enforce: one word in an object, as a commit would change it; and somebody speaks up")
         screen.command(kubernetes.enforce())
         self._progress("waiting for the marks")
         self._wait(lambda: _count(kubernetes, POLICY, "marked") >= len(looks_abandoned), _MARK_SECONDS)
@@ -182,17 +194,35 @@ class _Demo:
         screen.command(command_line.address())
         screen.command(*command_line.run("keep", _KEPT, "--for", "30d", "--why", "invoices until the year ends"))
         self._progress("waiting until the grace period of 8 s is over, for the run that deletes and the one after it")
-        self._wait(lambda: self._settled(len(story.before)), _ENFORCE_SECONDS)
-        story.after, story.ledger = view.groups(), view.ledger()
-        entries = reasons_in(kubernetes.objects())
-        story.reasons = {group: entry["reason"] for group, entry in entries.items() if "reason" in entry}
+        self._wait(lambda: self._settled(story), _ENFORCE_SECONDS)
         screen.command(*kubernetes.look("kconn"))
         screen.command(*kubernetes.look("kgp"))
         screen.command(*kubernetes.describe())
 
+    def _by_log(self, story: Story, view: View) -> None:
+        screen, kubernetes = self._screen, self._kubernetes
+        self._progress("waiting until the offsets log tells that nobody used click-archive for 20 s, and for its run")
+        objects = kubernetes.objects()
+
+        def settled() -> bool:
+            nonlocal objects
+            objects = kubernetes.objects()
+            return _overdone(story, objects) or (told(story, objects) and _recounted(story, objects))
+
+        self._wait(settled, _IDLE_SECONDS)
+        story.after, story.ledger = view.groups(), view.ledger()
+        entries = reasons_in(objects, *UNCHANGED, IDLE)
+        story.reasons = {group: entry["reason"] for group, entry in entries.items() if "reason" in entry}
+        screen.heading(
+            "4  By Kafka's own log of commits, which Spark reads all the while: groups that nobody ever joined"
+        )
+        screen.command(self._pipeline.command())
+        screen.command(*kubernetes.describe(IDLE))
+        screen.lines(*lines(story, objects))
+
     def _restore(self, story: Story, view: View, shop: Shop, command_line: CommandLine) -> list[Check]:
         screen, kubernetes = self._screen, self._kubernetes
-        screen.heading("5  Restore: somebody needs one of them after all")
+        screen.heading("6  Restore: somebody needs one of them after all")
         screen.command(*command_line.run("restore", _RESTORED))
         checks = check_restored(story, _RESTORED, view, shop)
         command, history = command_line.run("history", _RESTORED)
@@ -204,14 +234,13 @@ class _Demo:
         screen.checks(checks)
         return checks
 
-    def _settled(self, groups: int) -> bool:
+    def _settled(self, story: Story) -> bool:
         """Whether the run after the deletion is over: nothing is due any more, and the groups were counted anew."""
         objects = self._kubernetes.objects()
         statuses = {name: obj.get("status") or {} for name, obj in objects.items()}
         deleted = statuses[POLICY].get("totals", {}).get("deleted", 0)
         left = [statuses[name].get("groups", {}).get("matched", 0) for name in (POLICY, "console-litter")]
-        recounted = statuses["main"].get("groups", {}).get("total", 0) + deleted == groups
-        return bool(deleted) and not any(left) and recounted
+        return bool(deleted) and not any(left) and _recounted(story, objects)
 
     def _end(self, checks: list[Check]) -> bool:
         if self._keep:
@@ -253,6 +282,7 @@ class _Demo:
         self._kafka.check()
         self._api.check()
         self._kubernetes.check()
+        self._pipeline.check()
 
     def _close_shop(self) -> None:
         if self._shop is not None:
@@ -264,6 +294,22 @@ class _Demo:
 
 def _count(kubernetes: Kubernetes, policy: str, what: str) -> int:
     return int(kubernetes.status(policy).get("groups", {}).get(what, 0))
+
+
+def _deleted(objects: Mapping[str, Mapping[str, Any]]) -> int:
+    return sum((objects[name].get("status") or {}).get("totals", {}).get("deleted", 0) for name in (POLICY, IDLE))
+
+
+def _recounted(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the connection counts as many groups fewer as the policies say that they deleted."""
+    total = (objects["main"].get("status") or {}).get("groups", {}).get("total", 0)
+    return bool(total + _deleted(objects) == len(story.before))
+
+
+def _overdone(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether more is gone than anybody would call litter: nothing is left to wait for, and the checks will tell."""
+    litter = [group for kind in story.kinds if kind.abandoned or kind.looks_abandoned for group in kind.groups]
+    return _deleted(objects) > len(litter)
 
 
 def _wait_for_all(*futures: Future[Any]) -> None:

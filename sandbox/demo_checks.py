@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sandbox.demo_clients import Ledger, Position, Seen, View
-from sandbox.demo_kubernetes import POLICY, Kubernetes
+from sandbox.demo_kubernetes import IDLE, POLICY, Kubernetes
 from sandbox.demo_screen import Check, Row
 from sandbox.litter import Kind, Shop, come_back
 
 TITLES = ("group", "what it is", "before", "after", "why")
 
+# The policies that judge by unchangedFor; the deleting one last, as it has the last word.
+UNCHANGED = ("console-litter", "report-unused", POLICY)
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -23,6 +25,7 @@ class Story:
     """What was seen on the way.
 
     before: as Kafka showed the groups before the operator had a policy; dry: their names at the end of the dry run.
+    unchanged: group -> why the policies with unchangedFor keep it, in the dry run.
     baseline: committed offsets, and done: what each client had done, just before mode Enforce. after: at the end.
     reasons: group -> why the operator keeps it, from status.sample. ledger: as it was at the end.
     """
@@ -30,6 +33,7 @@ class Story:
     kinds: Sequence[Kind]
     before: Mapping[str, Seen]
     dry: frozenset[str] = frozenset()
+    unchanged: Mapping[str, str] = field(default_factory=dict)
     baseline: Mapping[str, Mapping[Position, int]] = field(default_factory=dict)
     done: Mapping[str, int] = field(default_factory=dict)
     after: Mapping[str, Seen] = field(default_factory=dict)
@@ -41,10 +45,9 @@ class Story:
         return frozenset(self.before) - frozenset(self.after)
 
 
-def reasons_in(objects: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Group -> its entry in status.sample, from all policies; the deleting one's last, as it has the last word."""
-    names = sorted(objects, key=lambda name: name == POLICY)
-    samples = [(objects[name].get("status") or {}).get("sample") or [] for name in names]
+def reasons_in(objects: Mapping[str, Mapping[str, Any]], *policies: str) -> dict[str, Mapping[str, Any]]:
+    """Group -> its entry in status.sample; where several policies have one, that of the last of them."""
+    samples = [(objects[name].get("status") or {}).get("sample") or [] for name in policies]
     return {entry["group"]: entry for sample in samples for entry in sample}
 
 
@@ -65,14 +68,17 @@ def _row(story: Story, kind: Kind, shop: Shop) -> Row:
         left = [name for name in kind.groups if name in story.after]
         detail = f"{len(left)} still there" if left else ""
         end = after.state if after else "deleted"
-        return Row(Check(f"{kind.name} is gone", detail), (kind.name, kind.what, start, end, "unused"))
+        return Row(
+            Check(f"{kind.name} is gone", detail),
+            (kind.name, kind.what, start, end, "idle" if kind.by_log else "unused"),
+        )
     problems = ["the operator deleted it"] if group in story.ledger.deleted else []
     problems += _offset_problems(story, kind)
     works, how = _works(story, kind, shop)
     if not works:
         problems.append(how)
     reason = story.reasons.get(group, "?")
-    if reason != kind.reason:
+    if not kind.explained(reason):
         problems.append(f"the operator's reason is {reason} and not {kind.reason}")
     end = f"{after.state}, {how if works else 'broken'}" if after else "deleted"
     return Row(Check(f"{group} is untouched", "; ".join(problems)), (group, kind.what, start, end, reason))
@@ -104,16 +110,16 @@ def _works(story: Story, kind: Kind, shop: Shop) -> tuple[bool, str]:
 def check_operator(story: Story, kubernetes: Kubernetes) -> list[Check]:
     """What the operator says about itself, against what really happened."""
     objects = kubernetes.objects()
-    gone = story.gone
+    gone, policies = story.gone, [objects[name].get("status") or {} for name in (POLICY, IDLE)]
     return [
         _deleted_topic(story),
         _dry_run(story, objects),
-        _same(
-            f"status.totals.deleted is {len(gone)}: the number of groups that are gone from Kafka",
-            (objects[POLICY].get("status") or {}).get("totals", {}).get("deleted"),
+        same(
+            f"status.totals.deleted add up to {len(gone)}: the number of groups that are gone from Kafka",
+            sum(status.get("totals", {}).get("deleted", 0) for status in policies),
             len(gone),
         ),
-        _same(
+        same(
             f"status.groups.total of the connection is {len(story.after)}: the number of groups that are left",
             (objects["main"].get("status") or {}).get("groups", {}).get("total"),
             len(story.after),
@@ -126,18 +132,18 @@ def check_operator(story: Story, kubernetes: Kubernetes) -> list[Check]:
     ]
 
 
-def _same(claim: str, found: object, expected: object) -> Check:
+def same(claim: str, found: object, expected: object) -> Check:
     return Check(claim, "" if found == expected else f"found {found}")
 
 
 def _deleted_topic(story: Story) -> Check:
     topics = sorted({topic for topic, _ in story.before["summer-promo"].offsets})
-    return _same("Kafka itself dropped what summer-promo had committed for the deleted topic", topics, ["promo"])
+    return same("Kafka itself dropped what summer-promo had committed for the deleted topic", topics, ["promo"])
 
 
 def _dry_run(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> Check:
     missing = sorted(frozenset(story.before) - story.dry)
-    others = [obj.get("status") or {} for name, obj in objects.items() if name not in (POLICY, "main")]
+    others = [obj.get("status") or {} for name, obj in objects.items() if name not in (POLICY, IDLE, "main")]
     detail = f"gone in the dry run: {', '.join(missing)}" if missing else ""
     if any((status.get("totals") or {}).get("deleted") for status in others):
         detail = "a policy that never enforced says that it deleted groups"
@@ -157,14 +163,14 @@ def check_restored(story: Story, group: str, view: View, shop: Shop) -> list[Che
     offsets = ", ".join(f"{topic}-{number} at {at}" for (topic, number), at in sorted(before.items()))
     ((topic, _), committed), *_ = before.items()
     return [
-        _same(f"{group} has exactly the offsets that it had before: {offsets}", now, before),
+        same(f"{group} has exactly the offsets that it had before: {offsets}", now, before),
         Check("a consumer of that group goes on where it was", come_back(shop, group, topic, committed) or ""),
     ]
 
 
 def check_kept(group: str, kubernetes: Kubernetes) -> Check:
     claim = f"the operator won't delete {group} once more: it counts one group as Reappeared"
-    return _same(claim, kubernetes.kept("Reappeared"), 1)
+    return same(claim, kubernetes.kept("Reappeared"), 1)
 
 
 def check_history(group: str, lines: Sequence[str]) -> Check:
@@ -175,9 +181,9 @@ def check_history(group: str, lines: Sequence[str]) -> Check:
 
 def _event(kubernetes: Kubernetes, gone: int) -> Check:
     """In one Event or several: the operator deletes what is due as it becomes due."""
-    events = [event for event in kubernetes.events("GroupsDeleted") if event["involvedObject"]["name"] == POLICY]
+    events = kubernetes.events("GroupsDeleted")
     said = sum(int(event["message"].split()[1]) * int(event.get("count") or 1) for event in events)
-    return _same(f"an Event GroupsDeleted tells of the {gone} groups", said, gone)
+    return same(f"the Events GroupsDeleted tell of {gone} groups", said, gone)
 
 
 def _conditions(objects: Mapping[str, Mapping[str, Any]]) -> Check:

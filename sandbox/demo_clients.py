@@ -89,10 +89,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What the operator wrote down. backups: group -> partition -> offset, of the whole ones; deleted: groups."""
+    """What the operator wrote down. backups: group -> partition -> offset, of the whole ones; deleted: groups.
+
+    why: group -> why it was due, in words.
+    """
 
     backups: Mapping[str, Mapping[Position, int]] = field(default_factory=dict)
     deleted: frozenset[str] = frozenset()
+    why: Mapping[str, str] = field(default_factory=dict)
 
 
 class View:
@@ -149,7 +153,8 @@ class View:
             for (group, _), parts in found.items()
             if len(parts) == parts[0]["parts"]
         }
-        return Ledger(backups, frozenset(deleted))
+        why = {group: parts[0]["evidence"] for (group, _), parts in found.items()}
+        return Ledger(backups, frozenset(deleted), why)
 
     def _records(self, topic: str) -> Iterable[tuple[list[str], Any]]:
         """Key and value of each record of the topic's one partition that was committed and is no tombstone."""

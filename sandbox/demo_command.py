@@ -8,8 +8,13 @@ from pathlib import Path
 
 from sandbox.demo_clients import TIMEOUT
 
-_PROGRAM = "group-hygiene"
-_ADDRESS = "GROUP_HYGIENE_BOOTSTRAP_SERVER"
+PROGRAM = "group-hygiene"
+ADDRESS = "GROUP_HYGIENE_BOOTSTRAP_SERVER"
+
+
+def program() -> Path:
+    """The installed one, beside the Python that runs this."""
+    return Path(sys.executable).with_name(PROGRAM)
 
 
 class CommandLine:
@@ -20,17 +25,16 @@ class CommandLine:
 
     def address(self) -> str:
         """What one types once, so that the commands need not say it."""
-        return f"export {_ADDRESS}={self._bootstrap}"
+        return f"export {ADDRESS}={self._bootstrap}"
 
     def run(self, *arguments: str) -> tuple[str, list[str]]:
         """The command and its lines; those of stderr last, which are empty when all went well."""
-        program = Path(sys.executable).with_name(_PROGRAM)
         done = subprocess.run(
-            [program, *arguments],
-            env={**os.environ, _ADDRESS: self._bootstrap},
+            [program(), *arguments],
+            env={**os.environ, ADDRESS: self._bootstrap},
             capture_output=True,
             text=True,
             timeout=2 * TIMEOUT,
             check=False,
         )
-        return shlex.join([_PROGRAM, *arguments]), [*done.stdout.splitlines(), *done.stderr.splitlines()]
+        return shlex.join([PROGRAM, *arguments]), [*done.stdout.splitlines(), *done.stderr.splitlines()]

@@ -19,10 +19,10 @@ from sandbox.process import Command, Keeper, Server, check_running
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples" / "demo"
 NAMESPACE = "kafka"
-POLICY = "everything-unused"
+POLICY, IDLE = "everything-unused", "idle-clicks"
 OPERATOR = f"{shlex.quote(sys.executable)} -m group_hygiene.cli"
 
-_PLACEHOLDER = "my-cluster-kafka-bootstrap.kafka:9092"
+_ADDRESS, _TABLES = "my-cluster-kafka-bootstrap.kafka:9092", "s3://kafka-hygiene/my-cluster"
 # A lease that is not lost when this machine is busy.
 _OPTIONS = ("operator", "--health-port", "0", "--lease-duration", "180")
 _ACCOUNT = "group-hygiene"
@@ -45,15 +45,19 @@ class Kubernetes:
         self._api.kubectl("apply", "-k", str(ROOT / "deploy"))
         self._api.kubectl("create", "namespace", NAMESPACE)
 
-    def run_operator(self, command: str) -> None:
-        """Run the operator as a process, with the rights of the ServiceAccount of deploy/ and no others."""
+    def run_operator(self, command: str, tables: Path) -> None:
+        """Run the operator as a process, with the rights of the ServiceAccount of deploy/ and no others.
+
+        tables: the folder of this machine in which it may read.
+        """
         kubeconfig = self._api.kubeconfig_for_service_account(_ACCOUNT, _ACCOUNT)
         # The API server learns of new roles, and begins to serve new kinds, a moment after they are stored.
         question = ("get", "kconn,kgp,kgr", "-A", f"--kubeconfig={kubeconfig}")
         wait_for(lambda: self._api.kubectl(*question, check=False).returncode == 0, 120)
         self._keeper = Keeper()
         environment = {"KUBECONFIG": str(kubeconfig), "NO_PROXY": f"127.0.0.1,{os.environ.get('NO_PROXY', '')}"}
-        program = Command([*shlex.split(command), *_OPTIONS], self._keeper.scratch / "operator.log", environment)
+        argv = [*shlex.split(command), *_OPTIONS, "--allow-local-activity", str(tables)]
+        program = Command(argv, self._keeper.scratch / "operator.log", environment)
         self._operator = self._keeper.start("operator", program)
         if not wait_for(lambda: "watching" in self.operator_log(), 120):
             raise SandboxError(f"the operator did not start; its log:\n{self._operator.log_tail()}")
@@ -73,32 +77,34 @@ class Kubernetes:
         if self._operator is not None:
             check_running([self._operator])
 
-    def apply_examples(self, bootstrap: str) -> None:
-        """Apply examples/demo/ with the address of the demo's Kafka, and otherwise as it stands."""
+    def apply_examples(self, bootstrap: str, tables: Path) -> None:
+        """Apply examples/demo/ with the address of the demo's Kafka and the place of its tables, else as it stands."""
         texts = [file.read_text() for file in sorted(EXAMPLES.glob("*.yaml"))]
-        self._api.kubectl("apply", "-f", "-", input="\n---\n".join(texts).replace(_PLACEHOLDER, bootstrap))
+        text = "\n---\n".join(texts).replace(_ADDRESS, bootstrap).replace(_TABLES, str(tables))
+        self._api.kubectl("apply", "-f", "-", input=text)
 
     def enforce(self) -> str:
-        """Switch the policy from DryRun to Enforce. Answers with the command."""
+        """Switch the policies that delete from DryRun to Enforce. Answers with the command."""
         patch = '{"spec": {"mode": "Enforce"}}'
-        self._api.kubectl("patch", "kgp", POLICY, "-n", NAMESPACE, "--type=merge", "-p", patch)
-        return f"kubectl patch kgp {POLICY} -n {NAMESPACE} --type=merge -p '{patch}'"
+        arguments = ("patch", "kgp", POLICY, IDLE, "-n", NAMESPACE, "--type=merge", "-p", patch)
+        self._api.kubectl(*arguments)
+        return shlex.join(["kubectl", *arguments])
 
     def look(self, kinds: str) -> tuple[str, list[str]]:
         """`kubectl get`: the command and its lines."""
         return f"kubectl get {kinds} -n {NAMESPACE}", self._lines("get", kinds)
 
-    def describe(self) -> tuple[str, list[str]]:
-        """What `kubectl describe` says of the policy in its conditions and events, one line each."""
-        conditions = self.status().get("conditions") or []
+    def describe(self, policy: str = POLICY) -> tuple[str, list[str]]:
+        """What `kubectl describe` says of a policy in its conditions and events, one line each."""
+        conditions = self.status(policy).get("conditions") or []
         rows = [(c["type"], f"{c['status']}, {c['reason']}", c["message"]) for c in conditions if c["message"]]
-        described = self._lines("describe", "kgp", POLICY)
+        described = self._lines("describe", "kgp", policy)
         start = next((i for i, line in enumerate(described) if line.startswith("Events:")), len(described))
         # Below two lines of titles: type, reason, age, from, message.
         for line in described[start + 3 :]:
             _, reason, age, _, message = re.split(r" {2,}", line.strip(), maxsplit=4)
             rows.append((reason, age, message))
-        return f"kubectl describe kgp {POLICY} -n {NAMESPACE}  # its conditions and events", in_columns(rows)
+        return f"kubectl describe kgp {policy} -n {NAMESPACE}  # its conditions and events", in_columns(rows)
 
     def objects(self) -> dict[str, Mapping[str, Any]]:
         """Name -> object, of the connection and the policies."""

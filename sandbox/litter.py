@@ -44,6 +44,7 @@ class Kind:
     """One kind of group. `reason` is what the operator must say when it keeps the group; None = nobody needs it.
 
     client: who uses it now. comes_back: nobody does, and its consumer will go on from the committed offsets one day.
+    by_log: only the offsets log tells whether somebody uses it, so `idleFor` judges it.
     """
 
     groups: tuple[str, ...]
@@ -51,6 +52,7 @@ class Kind:
     reason: str | None = None
     client: Client | None = None
     comes_back: bool = False
+    by_log: bool = False
 
     @property
     def abandoned(self) -> bool:
@@ -58,8 +60,12 @@ class Kind:
 
     @property
     def looks_abandoned(self) -> bool:
-        """Nothing in Kafka tells that somebody needs it."""
-        return self.reason in (None, "KeptOnRequest")
+        """`unchangedFor` sees nothing that tells that somebody needs it."""
+        return not self.by_log and self.reason in (None, "KeptOnRequest")
+
+    def explained(self, reason: str | None) -> bool:
+        """Whether that is why it must stay. Tables older than `idleFor` leave it to the last look before a deletion."""
+        return reason == self.reason or (self.by_log and reason in ("RecentlyActive", "Changed"))
 
     @property
     def name(self) -> str:
@@ -145,10 +151,10 @@ class Shop:
             producer.flush(1)
 
 
-def make_all(shop: Shop) -> list[Kind]:
-    """Make every kind, several at once, and answer with them in the order of this file."""
+def make_all(shop: Shop, kinds: Sequence[Callable[[Shop], Kind]]) -> list[Kind]:
+    """Make every kind, several at once, and answer with them in that order."""
     with ThreadPoolExecutor(8) as pool:
-        return [made.result() for made in [pool.submit(kind, shop) for kind in KINDS]]
+        return [made.result() for made in [pool.submit(kind, shop) for kind in kinds]]
 
 
 def console_swarm(shop: Shop) -> Kind:
@@ -225,14 +231,14 @@ def joined_848(shop: Shop) -> Kind:
 def assigned(shop: Shop) -> Kind:
     """A consumer that picks its partitions itself and only commits, as Flink does: nobody ever joins, so the group is
     Empty all its life. What it committed for a quiet partition is as dear to it as what it commits now."""
-    client = shop.employ("fraud-check", lambda: _assign_and_commit(shop, "fraud-check", advance=True))
+    client = shop.employ("fraud-check", lambda: assign_and_commit(shop, "fraud-check", advance=True))
     return Kind(("fraud-check",), "commits, never joins: Flink", "SimpleGroup", client)
 
 
 def assigned_and_stuck(shop: Shop) -> Kind:
     """Such a consumer that commits the same offset again and again, as after each try of a job that fails: the offsets
     never change, records wait, and it is in use."""
-    client = shop.employ("nightly-export", lambda: _assign_and_commit(shop, "nightly-export", advance=False))
+    client = shop.employ("nightly-export", lambda: assign_and_commit(shop, "nightly-export", advance=False))
     return Kind(("nightly-export",), "commits the same each time", "SimpleGroup", client)
 
 
@@ -255,7 +261,7 @@ def once_subscribed(shop: Shop) -> Kind:
     """A group that consumers joined once, and whose id an assign-and-commit consumer uses now. It keeps the protocol
     type of its past, so it doesn't look like the three above: only its moving offsets tell."""
     shop.use_and_leave("price-sync", ["prices"])
-    client = shop.employ("price-sync", lambda: _assign_and_commit(shop, "price-sync", advance=True, topic="prices"))
+    client = shop.employ("price-sync", lambda: assign_and_commit(shop, "price-sync", advance=True, topic="prices"))
     return Kind(("price-sync",), "joined once, only commits", "TooRecent", client)
 
 
@@ -325,7 +331,7 @@ def come_back(shop: Shop, group: str, topic: str, committed: int) -> str | None:
         consumer.close()
 
 
-def _assign_and_commit(shop: Shop, group: str, advance: bool, topic: str = "clicks") -> Work:
+def assign_and_commit(shop: Shop, group: str, advance: bool, topic: str = "clicks") -> Work:
     """Read and commit without joining. Partitions after the first get one commit, at the start."""
     consumer = KafkaConsumer(bootstrap_servers=shop.bootstrap, group_id=group, enable_auto_commit=False)
     partitions = [PyTopicPartition(topic, number) for number in range(_TOPICS[topic])]

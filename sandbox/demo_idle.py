@@ -1,0 +1,81 @@
+"""What `idleFor` decides in the demo: groups that nobody ever joined, by Kafka's own log of commits.
+
+`unchangedFor` can judge none of them: a consumer that only commits is Empty in Kafka's eyes while it is in use.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sandbox.demo_checks import Story, reasons_in, same
+from sandbox.demo_kubernetes import IDLE
+from sandbox.demo_screen import Check, in_columns
+from sandbox.litter import Kind, Shop, assign_and_commit
+
+
+def abandoned(shop: Shop) -> Kind:
+    """A job that assigned its partitions and committed, and was switched off. Only the time of its last commit tells,
+    and only the offsets log has that."""
+    work = assign_and_commit(shop, "click-archive", advance=False)
+    next(work)
+    work.close()
+    return Kind(("click-archive",), "only committed, is gone", by_log=True)
+
+
+def moving(shop: Shop) -> Kind:
+    """Such a job that runs: it commits where it is."""
+    client = shop.employ("click-stats", lambda: assign_and_commit(shop, "click-stats", advance=True))
+    return Kind(("click-stats",), "commits, and moves on", "TooRecent", client, by_log=True)
+
+
+def stuck(shop: Shop) -> Kind:
+    """Such a job that fails and tries again, and commits one offset forever: to all but the log just like the first."""
+    client = shop.employ("click-retry", lambda: assign_and_commit(shop, "click-retry", advance=False))
+    return Kind(("click-retry",), "commits one offset forever", "TooRecent", client, by_log=True)
+
+
+IDLE_KINDS: tuple[Callable[[Shop], Kind], ...] = (abandoned, moving, stuck)
+
+
+def told(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the policy has deleted what is idle, and its status says of the others why they stay."""
+    deleted = (objects[IDLE].get("status") or {}).get("totals", {}).get("deleted", 0)
+    entries = reasons_in(objects, IDLE)
+    needed = [kind for kind in story.kinds if kind.by_log and not kind.abandoned]
+    return bool(deleted) and all(kind.explained(entries.get(kind.name, {}).get("reason")) for kind in needed)
+
+
+def lines(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What became of each of the groups, and why: of the deleted as the ledger has it, of the others as the status."""
+    deleted = [group for group in _groups(story) if group in story.ledger.deleted]
+    rows = [(group, "deleted", story.ledger.why.get(group, "")) for group in deleted]
+    for group, entry in sorted(reasons_in(objects, IDLE).items()):
+        if group not in deleted:
+            rows.append((group, entry.get("reason", entry["verdict"]), entry.get("message", "")))
+    return in_columns(rows) if rows else []
+
+
+def check_idle(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+    """What `idleFor` adds to `unchangedFor`, and that reading the log left no trace."""
+    return [_not_by_unchanged(story), _whole(objects), _no_trace(story)]
+
+
+def _not_by_unchanged(story: Story) -> Check:
+    found = {group: reason for group, reason in story.unchanged.items() if group in _groups(story)}
+    claim = "unchangedFor could judge none of click-*: of each it says SimpleGroup"
+    return same(claim, found, dict.fromkeys(_groups(story), "SimpleGroup"))
+
+
+def _whole(objects: Mapping[str, Mapping[str, Any]]) -> Check:
+    evidence = (objects["main"].get("status") or {}).get("evidence", {})
+    covered, partitions = evidence.get("coveredPartitions"), evidence.get("partitions")
+    detail = "" if partitions and covered == partitions else f"found {covered} of {partitions}"
+    return Check("the tables that Spark made cover every partition of the offsets log", detail)
+
+
+def _no_trace(story: Story) -> Check:
+    made = sorted(frozenset(story.after) - frozenset(story.before))
+    return Check("Spark read the offsets log and left no group behind", f"found {', '.join(made)}" if made else "")
+
+
+def _groups(story: Story) -> list[str]:
+    return [group for kind in story.kinds if kind.by_log for group in kind.groups]

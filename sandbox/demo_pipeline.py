@@ -1,0 +1,80 @@
+"""The Spark pipeline in the demo: `group-hygiene pipeline run --continuous`, a process of its own, as from a shell.
+
+Its tables, its log and all that Spark puts aside are in one scratch directory, and end with it.
+"""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from sandbox.demo_command import ADDRESS, PROGRAM, program
+from sandbox.errors import SandboxError
+from sandbox.process import Command, Keeper, Server, check_running
+from sandbox.spark.jars import jars
+
+# So short that the tables are hardly older than a run of Spark, also on a busy machine.
+_EVERY = "2s"
+# For a program that runs a minute: it costs more to compile it well than that ever saves.
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+
+
+class Pipeline:
+    """`prepare`, then `start` as soon as Kafka has its `__consumer_offsets`."""
+
+    def __init__(self) -> None:
+        self._keeper: Keeper | None = None
+        self._server: Server | None = None
+
+    def prepare(self) -> None:
+        """Download what Spark lacks, if that was not done yet, and have a place for the tables."""
+        self._jars = jars()
+        self._keeper = Keeper()
+
+    @property
+    def tables(self) -> Path:
+        """The folder where the tables will be."""
+        return self._scratch / "tables"
+
+    def command(self) -> str:
+        """What one would type, with the address of Kafka in the environment."""
+        return shlex.join([PROGRAM, *self._arguments()])
+
+    def start(self, bootstrap: str) -> None:
+        """Start it, and don't wait: Spark takes its time."""
+        if self._keeper is None:
+            raise SandboxError("the pipeline was stopped already")
+        argv = [str(program()), *self._arguments()]
+        self._server = self._keeper.start(
+            "pipeline", Command(argv, self._scratch / "pipeline.log", self._environment(bootstrap))
+        )
+
+    def stop(self) -> None:
+        """Kill it, which it is made for, and remove the tables."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.close()
+
+    def check(self) -> None:
+        """Raise StartFailed with the end of its log when it has ended by itself."""
+        if self._server is not None:
+            check_running([self._server])
+
+    @property
+    def _scratch(self) -> Path:
+        if self._keeper is None:
+            raise SandboxError("the pipeline was stopped already")
+        return self._keeper.scratch
+
+    def _arguments(self) -> list[str]:
+        return ["pipeline", "run", "--warehouse", str(self.tables), "--continuous", "--every", _EVERY]
+
+    def _environment(self, bootstrap: str) -> Mapping[str, str]:
+        scratch = str(self._scratch)
+        return {
+            ADDRESS: bootstrap,
+            "GROUP_HYGIENE_SPARK_JARS": str(self._jars),
+            # Temporary files of Python, Spark and Java: who is killed leaves them.
+            "TMPDIR": scratch,
+            "SPARK_LOCAL_DIRS": scratch,
+            "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={scratch} {_JAVA_OPTIONS}",
+        }
