@@ -190,7 +190,10 @@ def evidence_known(policy: Policy, group: Group, evidence: Evidence, now: dateti
 
 
 def idle(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
-    """Nobody may have committed, in vain or not, or been a member for that long."""
+    """Nobody may have committed, in vain or not, or been a member for that long when the log was read.
+
+    Until then and not until now: what was written since, the tables don't know.
+    """
     wanted, activity = policy.when.idle_for, evidence.activity
     if wanted is None or not isinstance(activity, Activity):
         return None
@@ -198,14 +201,17 @@ def idle(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Kee
     if since is None:
         what = "a commit" if activity.simple else "when its last member left"
         return Keep(reasons.EVIDENCE_MISSING, f"the log does not tell {what}, so it may be in use")
-    if now - since >= wanted:
+    so_far = min(now, activity.read_at) - since
+    if so_far >= wanted:
         return None
     due = since + wanted + _delay(policy)
     end = None if evidence.retention is None else activity.last_expiry(evidence.retention)
     if end is not None and due > end:
         return _expires_first("idleFor", due, end)
-    so_far = format_duration(_seconds(max(timedelta(), now - since)))
-    return Keep(reasons.TOO_RECENT, f"idle since {_time(since)}, for {so_far} of {format_duration(wanted)}")
+    told = f"{format_duration(_seconds(max(timedelta(), so_far)))} of {format_duration(wanted)}"
+    return Keep(
+        reasons.TOO_RECENT, f"idle since {_time(since)}, for {told} when the log was read at {_time(activity.read_at)}"
+    )
 
 
 def expires(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:

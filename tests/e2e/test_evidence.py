@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -151,6 +152,9 @@ def test_the_idle_goes_and_who_commits_the_same_again_stays(place: Place, tmp_pa
     place.abandoned("real-old")
     groups.simple("real-old-simple", place.topic, 1)
     with commits_again_and_again(groups, "real-busy", place.topic):
+        # Longer than idleFor, counted up to the moment when the log is read.
+        old_enough = time.monotonic() + 25
+        wait_for(lambda: time.monotonic() > old_enough)
         run_pipeline(groups.bootstrap, warehouse.uri, tmp_path / "spark.log")
         place.apply("real", warehouse.uri)
         wait_for(lambda: not {"real-old", "real-old-simple"} & groups.names())

@@ -48,7 +48,17 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
     ("policy", "group", "evidence", "expected"),
     [
         pytest.param(idle(), group(), _known(), _MATCH, id="abandoned-consumer"),
-        pytest.param(idle(), group(), _known(activity(72)), _MATCH, id="just-long-enough"),
+        pytest.param(idle(), group(), _known(activity(72, read_at=NOW)), _MATCH, id="just-long-enough"),
+        pytest.param(
+            idle(), group(), _known(activity(72)), reasons.TOO_RECENT, id="not-long-enough-as-the-log-was-read"
+        ),
+        pytest.param(
+            idle(),
+            group(),
+            _known(activity(71.99, read_at=NOW + timedelta(minutes=4))),
+            reasons.TOO_RECENT,
+            id="read-by-a-clock-ahead-of-ours",
+        ),
         pytest.param(idle(), group(), _known(activity(71.99)), reasons.TOO_RECENT, id="not-long-enough"),
         pytest.param(idle(), group(), _known(activity(-1)), reasons.TOO_RECENT, id="by-a-clock-ahead-of-ours"),
         pytest.param(idle(), _KIP_848, _known(_OF_KIP_848), _MATCH, id="abandoned-consumer-of-kip-848"),
@@ -298,7 +308,9 @@ def test_messages_give_dates() -> None:
     first = judge(idle(idleFor="200h"), group(), _known(activity(1), retention=_WEEK), NOW).keep
     later = judge(alert(expiresWithin="1h"), group(), _known(activity(1), retention=_WEEK), NOW).keep
     assert recent is not None
-    assert recent.message == "idle since 2030-01-28T13:30:00Z, for 70h30m of 72h"
+    assert recent.message == (
+        "idle since 2030-01-28T13:30:00Z, for 70h29m of 72h when the log was read at 2030-01-31T11:59:00Z"
+    )
     assert first is not None
     assert first.message == (
         "Kafka drops its offsets by 2030-02-07T11:00:00Z, before idleFor and what comes after it are over at "
