@@ -241,3 +241,21 @@ def test_progress_only_where_somebody_waits_for_it(monkeypatch: pytest.MonkeyPat
         while "reading ..." not in terminal.text:
             pass
     assert terminal.text.endswith("\r\x1b[2K")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "continuous"),
+    [
+        pytest.param([], False, id="nothing-said"),
+        pytest.param(["--once"], False, id="once"),
+        pytest.param(["--continuous"], True, id="continuous"),
+    ],
+)
+@pytest.mark.parametrize("name", ["ingest", "run"])
+def test_the_pipeline_ends_unless_told_otherwise(name: str, arguments: list[str], continuous: bool) -> None:
+    """A CronJob that says nothing would wait for ever."""
+    group = main.commands["pipeline"]
+    assert isinstance(group, click.Group)
+    command = group.commands[name]
+    given = ["--bootstrap-server", "kafka:9092", "--warehouse", "/data/hygiene", *arguments]
+    assert command.make_context(name, given).params["continuous"] is continuous

@@ -91,9 +91,10 @@ def _read_options(command: F) -> F:
                 help="A YAML file with a KafkaConnection; if it names Secrets, --command-config supplies TLS and SASL.",
             ),
             click.option(
-                "--once", "continuous", flag_value=False, default=True, help="End when all is read: the default."
+                "--continuous/--once",
+                default=False,
+                help="Go on until a signal comes, or end when all is read: the default.",
             ),
-            click.option("--continuous", "continuous", flag_value=True, help="Go on until a signal comes."),
             click.option(
                 "--every",
                 type=Period(),
