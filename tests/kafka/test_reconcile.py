@@ -85,7 +85,7 @@ def test_without_a_ledger_nothing_is_marked_or_deleted(client: Client, make: Mak
     """A topic that is no ledger: what matches is reported, and why nothing follows."""
     scene = Scene(client, ledger=topic)
     _, plan = scene.plan(policy(make.abandoned(make.name("old"), topic)))
-    assert (plan.marking, plan.actions) == (set(), ())
+    assert (plan.marking, plan.actions) == (frozenset(), ())
     assert plan.refusal is not None
     assert plan.refusal.reason == reasons.LEDGER_UNAVAILABLE
 

@@ -204,7 +204,7 @@ def test_mark_and_grace(known: Mark | None, due: bool, marking: bool) -> None:
     """A match is marked once, and due when a mark of the policy as it is now has stood for its grace period."""
     result = plan(_POLICY, [match("a")], {} if known is None else {"a": known})
     assert result.due == result.actions == (("a",) if due else ())
-    assert result.marking == ({"a"} if marking else set())
+    assert result.marking == (frozenset("a") if marking else frozenset())
     assert result.marked == ("a",)
     assert not result.unmarking
     assert result.due_time("a") == (known.due if known and not marking else NOW + _GRACE)
@@ -258,7 +258,7 @@ def test_unmarking(verdict: Verdict | None, complete: bool, unmarked: str | None
     result = plan(_POLICY, [verdict] if verdict else [], {"a": mark(_POLICY, "a")}, complete=complete)
     assert {name: keep.reason for name, keep in result.unmarking.items()} == ({"a": unmarked} if unmarked else {})
     assert result.marked == (() if unmarked else ("a",))
-    assert (result.due, result.actions, result.marking) == ((), (), set())
+    assert (result.due, result.actions, result.marking) == ((), (), frozenset())
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_only_enforce_marks(policy: Policy, reason: str) -> None:
     result = plan(policy, [match("a"), match("b")], {"a": mark(_POLICY, "a"), "gone": mark(_POLICY, "gone")})
     assert {keep.reason for keep in result.unmarking.values()} == {reason}
     assert set(result.unmarking) == {"a", "gone"}
-    assert (result.marking, result.marked, result.actions) == (set(), (), ())
+    assert (result.marking, result.marked, result.actions) == (frozenset(), (), ())
 
 
 def test_mark_of_an_older_policy_ends() -> None:
@@ -304,7 +304,7 @@ def test_marking_while_refused(reason: str, marks: bool) -> None:
     result = plan(_POLICY, [match("old"), match("new")], {"old": mark(_POLICY, "old")}, refusals=(refusal,))
     assert result.actions == ()
     assert result.refusal == refusal
-    assert result.marking == ({"new"} if marks else set())
+    assert result.marking == (frozenset(["new"]) if marks else frozenset())
     nothing_due = plan(_POLICY, [match("new")], {}, refusals=(refusal,))
     assert nothing_due.refusal == (None if marks else refusal)
 
@@ -327,7 +327,7 @@ def test_halted() -> None:
     """A plan whose marks can't be written deletes nothing and marks nothing."""
     why = Keep(reasons.LEDGER_UNAVAILABLE, "why")
     result = plan(_POLICY, [match("old"), match("new")], {"old": mark(_POLICY, "old")}).halted(why)
-    assert (result.actions, result.marking, result.refusal, result.marked) == ((), set(), why, ("old",))
+    assert (result.actions, result.marking, result.refusal, result.marked) == ((), frozenset(), why, ("old",))
 
 
 @pytest.mark.parametrize(
