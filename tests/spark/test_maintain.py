@@ -58,10 +58,11 @@ def test_what_is_old_goes_and_what_is_needed_stays(spark: SparkSession, warehous
 
 
 def test_not_more_often_than_asked(spark: SparkSession, warehouse: str) -> None:
-    """It is done when it was not done for so long; without a limit, always; without tables, never."""
+    """It is done when it was not done for so long; without a limit, always; without tables, or for new ones, never."""
     assert not maintain(spark, warehouse)
     Bronze(spark, warehouse)
-    assert maintain(spark, warehouse, at_most_every=timedelta(days=1))
+    assert not maintain(spark, warehouse, at_most_every=timedelta(days=1))
+    assert maintain(spark, warehouse, at_most_every=timedelta(microseconds=1))
     assert not maintain(spark, warehouse, at_most_every=timedelta(days=1))
     assert maintain(spark, warehouse)
 

@@ -35,7 +35,7 @@ def maintain(
 ) -> bool:
     """All of it, for every table that is there. False = not due. Not while `activity.update` runs: one of both fails.
 
-    at_most_every: not if it was done less than that ago.
+    at_most_every: not if it was done, or the tables were made, less than that ago.
     """
     keep, now = keep or Retention(), datetime.now(UTC)
     diary = _open(spark, warehouse, QUARANTINE)
@@ -57,7 +57,10 @@ def maintain(
 
 
 def _last(diary: DeltaTable) -> datetime:
-    return datetime.fromtimestamp(int(diary.detail().collect()[0]["properties"].get(_MAINTAINED, "0")), UTC)
+    told = diary.detail().collect()[0]
+    done = told["properties"].get(_MAINTAINED)
+    # Spark answers with the time zone of this machine, and does not say so.
+    return told["createdAt"].astimezone(UTC) if done is None else datetime.fromtimestamp(int(done), UTC)
 
 
 def _taken_in(spark: SparkSession, warehouse: str) -> int:
