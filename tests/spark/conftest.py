@@ -24,8 +24,10 @@ FEW_PARTITIONS = QUICK | {"offsets.topic.num.partitions": "5"}
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark as the product starts it, on this machine."""
     log = tmp_path_factory.mktemp("spark") / "spark.log"
-    # What runs once is not worth the time that Java would take to make it faster.
-    settings = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.sql.shuffle.partitions": "2"}
+    # What runs once is not worth the time that Java would take to make it faster. Its room for compiled code would
+    # then be a fifth of the usual, which Spark fills: what it needs all the time would be compiled again and again.
+    java = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+    settings = {"spark.driver.extraJavaOptions": java, "spark.sql.shuffle.partitions": "2"}
     with spark_session(Options("local[2]", jars(), "1g", log, settings=settings)) as session:
         yield session
 

@@ -146,26 +146,43 @@ def test_a_lost_checkpoint_costs_nothing(
     assert_equal(spark, warehouse, filled.bootstrap_servers)
 
 
-@pytest.mark.parametrize("lose_checkpoint", [False, True])
+@pytest.mark.parametrize(
+    "crash",
+    [
+        pytest.param((True, False), id="in-the-first-batch"),
+        pytest.param((True, True), id="in-the-first-batch-and-the-checkpoint-is-lost"),
+        pytest.param((False, False), id="in-a-later-batch"),
+        pytest.param((False, True), id="in-a-later-batch-and-the-checkpoint-is-lost"),
+    ],
+)
 def test_a_crash_before_the_last_write(
     spark: SparkSession,
     filled: KafkaCluster,
     client: Client,
     make: Maker,
     warehouse: str,
-    lose_checkpoint: bool,
+    crash: tuple[bool, bool],
 ) -> None:
-    """A batch whose rows are in the tables, but not in `ingested` and not in the checkpoint, comes again: once."""
+    """A batch whose rows are in the tables, but not in `ingested` and not in the checkpoint, comes again: once.
+
+    The very first one too: by then `ingested` names the stream.
+    """
+    first, lose_checkpoint = crash
+    before: list[Any] = []
+    version = 1
+    if not first:
+        run(spark, client, warehouse)
+        before, version = ingested(spark, warehouse), max(map(version_of, delta_log(warehouse)))
+        make.simple(make.name("new"), at(make.topic(records=1), 1))
     run(spark, client, warehouse)
-    before = ingested(spark, warehouse)
-    versions = delta_log(warehouse)
-    make.simple(make.name("new"), at(make.topic(records=1), 1))
-    run(spark, client, warehouse)
-    for file in delta_log(warehouse) - versions:
-        file.unlink()
+    for file in delta_log(warehouse):
+        if version_of(file) > version:
+            file.unlink()
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    assert ingested(spark, warehouse) == before
     (stream,) = Path(warehouse, "_checkpoints").iterdir()
+    crashed = ingested(spark, warehouse)
+    assert crashed == before or first
+    assert {(row.batch == 0, row.stream) for row in crashed} == {(first, stream.name)}
     if lose_checkpoint:
         shutil.rmtree(stream)
     else:
@@ -177,8 +194,12 @@ def test_a_crash_before_the_last_write(
 
 
 def delta_log(warehouse: str) -> set[Path]:
-    """A file for each version of `ingested`, and their checksums."""
+    """Files for each version of `ingested`, and their checksums."""
     return {file for file in Path(INGESTED.path(warehouse), "_delta_log").iterdir() if file.is_file()}
+
+
+def version_of(file: Path) -> int:
+    return int(file.name.lstrip(".").partition(".")[0])
 
 
 def test_another_cluster_is_refused(
@@ -195,8 +216,9 @@ def test_another_cluster_is_refused(
 
 @pytest.fixture(scope="module")
 def other() -> Iterator[KafkaCluster]:
-    """A broker whose log may be hurt."""
-    with KafkaCluster(config=FEW_PARTITIONS) as cluster:
+    """A broker whose log may be hurt, and that soon looks for what is too old."""
+    soon = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "100"}
+    with KafkaCluster(config=FEW_PARTITIONS | soon) as cluster:
         yield cluster
 
 
@@ -252,18 +274,26 @@ def test_a_log_that_was_hurt(spark: SparkSession, other: KafkaCluster, warehouse
 
 
 def delete_all_records(maker: Maker, bootstrap: str) -> None:
-    """Brokers refuse that for a topic that is compacted only."""
-    policy = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[policy])
+    """By a policy that nobody should give that topic: no broker takes a request to delete its records."""
+    wrong = {"cleanup.policy": "delete", "retention.ms": "1"}
+    configure(maker, [ConfigEntry(*each, incremental_operation=AlterConfigOpType.SET) for each in wrong.items()])
+    wait_for(lambda: not read(bootstrap))
+    configure(maker, [ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)])
+    configure(maker, [ConfigEntry("retention.ms", "", incremental_operation=AlterConfigOpType.DELETE)])
+
+
+def configure(maker: Maker, entries: list[Any]) -> None:
+    """Set it, and wait until the broker has heard of it."""
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
     maker.admin.incremental_alter_configs([resource])[resource].result()
-    places = [TopicPartition(TOPIC, partition, end) for partition, end in ends(bootstrap).items()]
+    asked = ConfigResource(ResourceType.TOPIC, TOPIC)
+    told = {entry.name: entry.value for entry in entries if entry.value}
 
-    def deleted() -> bool:
-        # The broker hears of the new policy some time later.
-        futures = maker.admin.delete_records(places).values()
-        return all(future.exception() is None for future in futures)
+    def heard() -> bool:
+        found = maker.admin.describe_configs([asked])[asked].result()
+        return all(found[name].value == value for name, value in told.items())
 
-    wait_for(deleted)
+    wait_for(heard)
 
 
 def recreate(maker: Maker) -> None:

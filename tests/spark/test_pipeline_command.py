@@ -65,11 +65,15 @@ def properties(cluster: KafkaCluster, file: Path) -> str:
 def test_a_secured_cluster_is_read_and_no_secret_is_seen(
     spark: SparkSession, secured: KafkaCluster, warehouse: str, tmp_path: Path
 ) -> None:
-    """Neither in the list of processes, nor on Spark's web page, nor in what is printed, logged or written."""
+    """Neither in the list of processes, nor on Spark's web page, nor in what is printed, logged or written.
+
+    And it leaves nothing in the folder where it was called.
+    """
     maker = Maker(secured.plaintext_bootstrap)
     maker.simple(maker.name("simple"), at(maker.topic(records=1), 1))
     key = properties(secured, tmp_path / "client.properties")
-    said, log = tmp_path / "said", tmp_path / "spark.log"
+    said, log, here = tmp_path / "said", tmp_path / "spark.log", tmp_path / "here"
+    here.mkdir()
     ports = Ports()
     (port,) = ports.take(1)
     ports.release()
@@ -77,7 +81,7 @@ def test_a_secured_cluster_is_read_and_no_secret_is_seen(
     command += ["--command-config", str(tmp_path / "client.properties"), "--warehouse", warehouse]
     command += ["--jars", str(jars()), "--log-file", str(log), "--ui-port", str(port), "--memory", "1g"]
     with said.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=here)
         try:
             wait_for(lambda: process.poll() is not None or "1 commits" in said.read_text(), SECONDS)
             assert process.poll() is None, said.read_text()
@@ -86,6 +90,7 @@ def test_a_secured_cluster_is_read_and_no_secret_is_seen(
             process.send_signal(signal.SIGTERM)
             code = process.wait(SECONDS)
     assert code == 0
+    assert list(here.iterdir()) == []
     written = [file.read_bytes().decode("latin-1") for file in Path(warehouse).rglob("*") if file.is_file()]
     assert any("group-hygiene" in text for text in seen)
     assert leaks([LEAK, key], [*seen, *written, said.read_text(), log.read_text()]) == set()

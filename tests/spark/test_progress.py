@@ -57,7 +57,6 @@ def test_a_new_partition_is_read_from_its_beginning() -> None:
         pytest.param(bounds(topic="topic-2"), "created anew", id="another-topic-id"),
         pytest.param(bounds(ends={0: 99, 1: 25}), "ends at 99 now", id="shorter-than-what-was-read"),
         pytest.param(bounds(ends={0: 100}), "is gone", id="a-partition-less"),
-        pytest.param(bounds(topic=None, ends={}), "is gone", id="no-topic"),
     ],
 )
 def test_a_log_that_began_anew(log: LogBounds, says: str) -> None:
@@ -68,6 +67,13 @@ def test_a_log_that_began_anew(log: LogBounds, says: str) -> None:
     assert (anew.era, anew.batch) == (4, 7)
     assert anew.stream != BEFORE.stream
     assert anew.places == {partition: Place(0, None, NOW) for partition in log.starts}
+
+
+@pytest.mark.parametrize("start_over", [False, True])
+def test_a_log_that_is_gone(start_over: bool) -> None:
+    """Nothing to go on with: era and batch stay as they are, so that what comes later is told from what was."""
+    with pytest.raises(PipelineError, match=r"is gone: run it again when"):
+        plan(BEFORE, LogBounds("ours", None, {}, {}, NOW), start_over)
 
 
 def test_records_that_were_deleted_unread() -> None:

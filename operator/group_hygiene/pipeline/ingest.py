@@ -125,6 +125,8 @@ class _Ingest:
         write_progress(self._spark, self._warehouse, self._progress)
 
     def _stream(self) -> None:
+        behind = sum(max(0, end - self._progress.positions[place]) for place, end in self._bounds.ends.items())
+        self._tell(f"reading {behind:,} offsets")
         stream = read_stream(self._spark, self._client.settings, self._progress.positions)
         query = (
             stream.writeStream.foreachBatch(self._write_batch)

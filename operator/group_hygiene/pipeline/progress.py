@@ -83,6 +83,11 @@ def plan(before: Progress | None, bounds: LogBounds, start_over: bool) -> Progre
             f"this warehouse holds the history of the Kafka cluster {before.cluster_id}, and this one is "
             f"{bounds.cluster_id}: give each cluster a --warehouse of its own"
         )
+    if before.places and not bounds.ends:
+        # Going on with no partitions would forget era and batch, which are told with each of them.
+        raise PipelineError(
+            f"the topic {OFFSETS_TOPIC} is gone: run it again when a consumer has made the brokers create it"
+        )
     if (why := _began_anew(before, bounds)) is not None:
         if not start_over:
             raise PipelineError(f"{why}. {_GO_ON}")
@@ -150,8 +155,6 @@ def _covered(before: Progress, partition: int, start: int) -> int:
 
 
 def _began_anew(before: Progress, bounds: LogBounds) -> str | None:
-    if before.places and not bounds.ends:
-        return f"the topic {OFFSETS_TOPIC} is gone"
     if before.topic_id and bounds.topic_id and before.topic_id != bounds.topic_id:
         ids = f"id {before.topic_id} then, {bounds.topic_id} now"
         return f"the topic {OFFSETS_TOPIC} was created anew since the last run ({ids})"

@@ -9,8 +9,9 @@ import logging
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ _SETTINGS = {
     # What a job like this shuffles is small. Spark's 200 tasks for it take longer than the work.
     "spark.sql.adaptive.enabled": "true",
     "spark.databricks.delta.snapshotPartitions": "2",
+    # VACUUM lists each table by so many tasks, 10,000 by default: minutes for a folder without folders in it.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     "spark.databricks.delta.stats.collect.using.tableSchema": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.redaction.regex": _SECRETS,
@@ -81,23 +84,30 @@ def spark_session(options: Options) -> Iterator[SparkSession]:
     # Workers otherwise start the first python3 of the PATH, which has other packages than this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     options.log.parent.mkdir(parents=True, exist_ok=True)
-    with options.log.open("ab") as log:
+    # Java makes folders in the one where it is started: that must be neither the user's nor one that can't be written.
+    with tempfile.TemporaryDirectory(prefix="group-hygiene-", ignore_cleanup_errors=True) as place:
+        context, gateway = _start(options, conf, place)
+        spark = SparkSession(context)
         try:
+            yield spark
+        finally:
+            spark.stop()
+            _end(gateway)
+
+
+def _start(options: Options, conf: SparkConf, place: str) -> tuple[SparkContext, Any]:
+    try:
+        with options.log.open("ab") as log, chdir(place):
             gateway: Any = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
             context = SparkContext(conf=conf, gateway=gateway)
-        except (PySparkException, OSError, RuntimeError) as error:
-            raise _start_failed(options) from error
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] != "py4j":
-                raise
-            raise _start_failed(options) from error
+    except (PySparkException, OSError, RuntimeError) as error:
+        raise _start_failed(options) from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "py4j":
+            raise
+        raise _start_failed(options) from error
     context.setLogLevel("WARN")
-    spark = SparkSession(context)
-    try:
-        yield spark
-    finally:
-        spark.stop()
-        _end(gateway)
+    return context, gateway
 
 
 def _settings(options: Options, submitted: bool) -> dict[str, str]:
