@@ -41,7 +41,7 @@ def told(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> bool:
     deleted = (objects[IDLE].get("status") or {}).get("totals", {}).get("deleted", 0)
     entries = reasons_in(objects, IDLE)
     needed = [kind for kind in story.kinds if kind.by_log and not kind.abandoned]
-    return bool(deleted) and all(kind.explained(entries.get(kind.name, {}).get("reason")) for kind in needed)
+    return bool(deleted) and all(entries.get(kind.name, {}).get("reason") == kind.reason for kind in needed)
 
 
 def lines(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> list[str]:

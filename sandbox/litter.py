@@ -63,10 +63,6 @@ class Kind:
         """`unchangedFor` sees nothing that tells that somebody needs it."""
         return not self.by_log and self.reason in (None, "KeptOnRequest")
 
-    def explained(self, reason: str | None) -> bool:
-        """Whether that is why it must stay. Tables older than `idleFor` leave it to the last look before a deletion."""
-        return reason == self.reason or (self.by_log and reason in ("RecentlyActive", "Changed"))
-
     @property
     def name(self) -> str:
         return self.groups[0] if len(self.groups) == 1 else f"{len(self.groups)} console-consumer-*"
