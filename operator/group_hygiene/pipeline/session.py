@@ -42,8 +42,9 @@ _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.redaction.regex": _SECRETS,
     "spark.sql.redaction.options.regex": _SECRETS,
-    # Also in texts that name no option, such as plans.
-    "spark.sql.redaction.string.regex": r"(?i)\S*(jaas|keystore|truststore|password|secret)\S*\s*=\s*[^,\]]*",
+    # Also in texts that name no option, such as plans: all that follows, as a password may hold whatever would end it.
+    # Looked for in every plan, again and again: it must not begin with anything that can be long.
+    "spark.sql.redaction.string.regex": r"(?is)(jaas|keystore|truststore|password|secret).*",
     "spark.ui.showConsoleProgress": "false",
     # One of each partition of the log for each way of reading it; beyond that, they are made anew each time.
     "spark.kafka.consumer.cache.capacity": "256",
