@@ -24,6 +24,8 @@ _ROUND_RECORDS = 5_000_000
 # Up to so many, the changes are sent to where the rows are, rather than all rows moved about.
 _BROADCAST_RECORDS = 100_000
 
+# Each run adds some files, and who reads the table opens all of them: beyond so many, they are put together.
+_FILES = 100
 # What a run and the maintenance do to `activity`, as Delta calls it. All else may have taken away what was there.
 _OUR_OPERATIONS = {"WRITE", "MERGE", "OPTIMIZE", "DELETE", "VACUUM START", "VACUUM END"}
 
@@ -53,10 +55,11 @@ class _Round(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """A table as it is now. Another table in the same place has another id."""
+    """A table as it is now. Another table in the same place has another id. files: that hold its rows."""
 
     id: str
     version: int
+    files: int
 
 
 def update(spark: SparkSession, warehouse: str) -> Updated:
@@ -86,7 +89,10 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
         if not trusted:
             commits, states = (_not_taken_in(rows, target.toDF()) for rows in (commits, states))
         _take_in(target, changes(commits, states, now), ingested[0]["cluster_id"], part, now)
-    _cover(spark, warehouse, ingested, since, _written(target) if rounds else written)
+    if rounds and (written := _written(target)).files > _FILES:
+        target.optimize().executeCompaction()
+        written = _written(target)
+    _cover(spark, warehouse, ingested, since, written)
     return Updated(sum(part.last - part.first + 1 for part in rounds), sum(part.records for part in rounds), read_at)
 
 
@@ -192,7 +198,8 @@ def _cover(spark: SparkSession, warehouse: str, ingested: _Rows, since: _Moments
 
 
 def _written(table: DeltaTable) -> _Written:
-    return _Written(_detail(table)["id"], table.history(1).collect()[0]["version"])
+    told = _detail(table)
+    return _Written(told["id"], table.history(1).collect()[0]["version"], told["numFiles"])
 
 
 def _detail(table: DeltaTable) -> Row:

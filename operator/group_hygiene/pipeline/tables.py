@@ -158,7 +158,7 @@ _OFFSET = StructType(
 )
 
 # One row a group. Times are those of the log's records; null = not known. Deletion vectors: a run writes the rows that
-# changed, not the files that hold them; Delta itself puts files together that so become many.
+# changed, not the files that hold them.
 ACTIVITY = Table(
     "activity",
     StructType(
@@ -190,7 +190,7 @@ ACTIVITY = Table(
         ]
     ),
     2,
-    (("delta.enableDeletionVectors", "true"), ("delta.autoOptimize.autoCompact", "true")),
+    (("delta.enableDeletionVectors", "true"),),
 )
 
 # One row a log partition, copied from `ingested` once all of that is in version `activity_version` of `activity`.
