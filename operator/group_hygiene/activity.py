@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _MESSAGE_LENGTH = 300
+# Of a group's name in a message.
+_NAME_LENGTH = 100
 # Of a single request, and of a request with all its repetitions: the caller's limit is shorter, and a thread that
 # nobody waits for must end some time.
 _LIMITS = {"timeout": "20s", "connect_timeout": "5s", "retry_timeout": "30s"}
@@ -93,7 +95,7 @@ class Tables:
         """What the tables say of these groups, within so many seconds; never raises.
 
         A Fault's code is EvidenceMissing (there are no such tables, or nothing in them yet), EvidenceWentBack (the
-        activity that coverage speaks of is not there) or EvidenceUnreadable.
+        activity that coverage speaks of is not there) or EvidenceUnreadable (also where a group is in it twice).
         """
         if self._running is not None and self._running.is_alive():
             return Fault(reasons.EVIDENCE_UNREADABLE, "an earlier read of the tables has not come to its end")
@@ -140,6 +142,12 @@ class Tables:
             activity.load_as_version(version)
         wanted = f'"cluster_id" = {_quoted(cluster)} AND "group" IN ({_listed(groups)})'
         rows = _rows(activity, _ACTIVITY, wanted)
+        if (twice := _twice(row["group"] for row in rows)) is not None:
+            return Fault(
+                reasons.EVIDENCE_UNREADABLE,
+                f"activity holds the group {twice[:_NAME_LENGTH]!r} twice: several pipelines wrote it at once. Let one "
+                "run only, and delete the folder activity: its next run makes it anew",
+            )
         found = {row["group"]: _activity(row, covered) for row in rows if row["log_partition"] in covered}
         return Reading(cluster, table, version, covered, found)
 
@@ -203,6 +211,16 @@ def _rows(table: DeltaTable, columns: Sequence[str], condition: str = "true") ->
     answer = QueryBuilder().register("t", table).execute(query).read_all()
     values = [answer.column(column).to_pylist() for column in columns]
     return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _twice(groups: Iterable[str]) -> str | None:
+    """The first that comes again. No row of it may decide then, and what made it may have hurt others."""
+    seen: set[str] = set()
+    for group in groups:
+        if group in seen:
+            return group
+        seen.add(group)
+    return None
 
 
 def _covered(rows: Sequence[Mapping[str, Any]]) -> dict[int, Covered]:

@@ -162,6 +162,10 @@ def _broken(pipeline: Pipeline, group: str) -> None:
         file.unlink()
 
 
+def _twice(pipeline: Pipeline, group: str) -> None:
+    pipeline.run([idle(group), idle(group)])
+
+
 DEFECTS = [
     pytest.param(_missing, reasons.EVIDENCE_MISSING, id="missing"),
     pytest.param(_stale, reasons.EVIDENCE_STALE, id="stale"),
@@ -169,6 +173,7 @@ DEFECTS = [
     pytest.param(_older_ones, reasons.EVIDENCE_WENT_BACK, id="replaced-by-older-ones"),
     pytest.param(_uncovered, reasons.EVIDENCE_INCOMPLETE, id="uncovered"),
     pytest.param(_broken, reasons.EVIDENCE_UNREADABLE, id="broken"),
+    pytest.param(_twice, reasons.EVIDENCE_UNREADABLE, id="by-two-pipelines-at-once"),
 ]
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from delta import DeltaTable
 from deltalake import DeltaTable as Reader
 from deltalake import QueryBuilder
 from pyspark.sql import SparkSession
 
 from group_hygiene.errors import PipelineError
+from group_hygiene.pipeline import activity
 from group_hygiene.pipeline.activity import update
+from group_hygiene.pipeline.jobs import Job, Work, repeat
+from group_hygiene.pipeline.maintain import Retention, maintain
+from group_hygiene.pipeline.progress import Halted
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE
-from tests.spark.histories import Bronze, Event, classic, commit, epoch, member, moment, state, wiped
+from tests.spark.histories import START, Bronze, Event, classic, commit, epoch, member, moment, state, wiped
 
 Rows = dict[str, dict[str, Any]]
 
@@ -256,21 +262,182 @@ def test_log_that_began_anew(spark: SparkSession, warehouse: str) -> None:
     assert found["h"]["empty_since"] == moment(3)
 
 
-def test_older_state_of_the_table(spark: SparkSession, warehouse: str) -> None:
-    """After somebody put an older state of `activity` back, the next run takes in once more what that lacks."""
+def _restored(spark: SparkSession, path: str) -> None:
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 1").collect()
+
+
+def _overwritten(spark: SparkSession, path: str) -> None:
+    older = spark.read.format("delta").option("versionAsOf", 1).load(path)
+    older.write.format("delta").mode("overwrite").save(path)
+
+
+def _merged(spark: SparkSession, path: str) -> None:
+    older = spark.read.format("delta").option("versionAsOf", 1).load(path)
+    merge = DeltaTable.forPath(spark, path).alias("t").merge(older.alias("s"), "t.group = s.group")
+    merge.whenMatchedUpdateAll().whenNotMatchedBySourceDelete().execute()
+
+
+def _files_put_back(spark: SparkSession, path: str) -> None:
+    for file in Path(path, "_delta_log").iterdir():
+        if file.is_file() and int(file.name.lstrip(".").partition(".")[0]) > 1:
+            file.unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+
+
+@pytest.fixture(scope="module")
+def ready(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A warehouse after two runs, to be copied: then version 1 of `activity` lacks the second."""
+    warehouse = str(tmp_path_factory.mktemp("ready"))
     bronze = Bronze(spark, warehouse)
-    for second in (1, 5, 9):
+    for second in (1, 5):
         bronze.write({"g": [commit(second)], f"only-{second}": [commit(second)]})
         update(spark, warehouse)
+    return warehouse
+
+
+def named(spark: SparkSession, warehouse: str) -> tuple[str, str]:
+    """The id of the table that coverage speaks of, and of the one that is there."""
+    (covered,) = COVERAGE.read(spark, warehouse).collect()
+    return covered["activity_id"], str(Reader(ACTIVITY.path(warehouse)).metadata().id)
+
+
+def test_older_state_of_the_table(spark: SparkSession, ready: str, warehouse: str) -> None:
+    """After somebody put an older state of `activity` back, in whatever way, the next run makes it anew, as another."""
+    shutil.copytree(ready, warehouse)
     before = rows(spark, warehouse)
-    path = ACTIVITY.path(warehouse)
-    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 1").collect()
-    assert set(rows(spark, warehouse)) == {"g", "only-1"}
-    update(spark, warehouse)
+    for put_back in (_overwritten, _merged, _restored, _files_put_back):
+        last, _ = named(spark, warehouse)
+        put_back(spark, ACTIVITY.path(warehouse))
+        assert set(rows(spark, warehouse)) == {"g", "only-1"}, put_back
+        assert update(spark, warehouse).batches == 2, put_back
+        assert rows(spark, warehouse) == before, put_back
+        covered, there = named(spark, warehouse)
+        assert covered == there != last, put_back
+    assert update(spark, warehouse).batches == 0
+    assert named(spark, warehouse) == (covered, there)
+
+
+def test_killed_while_it_is_made_anew(
+    spark: SparkSession, ready: str, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there by then is never taken for the table of which coverage speaks, whatever its version."""
+    shutil.copytree(ready, warehouse)
+    before = rows(spark, warehouse)
+    _restored(spark, ACTIVITY.path(warehouse))
+    monkeypatch.setattr(activity, "_ROUND_RECORDS", 1)
+    take_in = activity._take_in
+    taken: list[Any] = []
+
+    def killed(*arguments: Any) -> None:
+        if taken:
+            raise KeyboardInterrupt
+        taken.append(arguments)
+        take_in(*arguments)
+
+    monkeypatch.setattr(activity, "_take_in", killed)
+    with pytest.raises(KeyboardInterrupt):
+        update(spark, warehouse)
+    covered, there = named(spark, warehouse)
+    assert covered != there
+    monkeypatch.undo()
+    assert update(spark, warehouse).batches == 2
     assert rows(spark, warehouse) == before
+
+
+def test_our_own_writes_are_known(
+    spark: SparkSession, ready: str, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ended before coverage, and the maintenance, leave the table what it was: it goes on from there."""
+    shutil.copytree(ready, warehouse)
+    first, _ = named(spark, warehouse)
+    bronze = Bronze(spark, warehouse)
+    bronze.batch, bronze._offset = 2, 4
+    bronze.write({"g": [commit(11), wiped(12)]})
+    monkeypatch.setattr(activity, "_cover", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        update(spark, warehouse)
+    monkeypatch.undo()
+    maintain(spark, warehouse, Retention(history=datetime.now(UTC) - moment(20)))
+    bronze.write({"h": [commit(21)]})
+    assert update(spark, warehouse).batches == 2
+    assert named(spark, warehouse) == (first, first)
+
+
+def interrupted(*arguments: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_coverage_that_is_gone(spark: SparkSession, ready: str, warehouse: str) -> None:
+    """Where some history was dropped, nobody knows what it said: complete since then only."""
+    shutil.copytree(ready, warehouse)
+    maintain(spark, warehouse, Retention(history=datetime.now(UTC) - moment(3)))
+    shutil.rmtree(COVERAGE.path(warehouse))
+    update(spark, warehouse)
+    (covered,) = COVERAGE.read(spark, warehouse).collect()
+    assert covered["complete_since"].astimezone(UTC) == START + timedelta(days=1)
+
+
+def test_an_older_ingested(spark: SparkSession, ready: str, warehouse: str) -> None:
+    """Its next batches would have numbers of batches that were taken in: it is told, and coverage stays."""
+    shutil.copytree(ready, warehouse)
+    covered = COVERAGE.read(spark, warehouse).collect()
+    bronze = Bronze(spark, warehouse)
+    bronze.batch = 1
+    bronze.finish()
+    with pytest.raises(Halted, match="older state of ingested"):
+        update(spark, warehouse)
+    assert COVERAGE.read(spark, warehouse).collect() == covered
+
+
+class Enough(Exception):
+    """Ends what would go on."""
+
+
+def test_rounds_go_on_after_a_fault_that_passes(spark: SparkSession, warehouse: str, tmp_path: Path) -> None:
+    """It is told, and the next round does the work."""
+    said: list[str] = []
+
+    def tell(line: str) -> None:
+        said.append(line)
+        if len(said) > 1:
+            raise Enough
+        Bronze(spark, warehouse).write({"g": [commit(1)]})
+
+    work = Work([Job.ACTIVITY], warehouse, every=timedelta(milliseconds=1))
+    with pytest.raises(Enough):
+        repeat(spark, None, work, tell, tmp_path / "spark.log")
+    assert "failed" in said[0]
+    assert "pipeline ingest" in said[0]
+    assert "1 new records" in said[1]
+
+
+def test_rounds_end_where_a_person_is_needed(spark: SparkSession, ready: str, warehouse: str, tmp_path: Path) -> None:
+    """Trying again would change nothing; and a single round ends with every fault."""
+    shutil.copytree(ready, warehouse)
+    Bronze(spark, warehouse).finish()
+    every = timedelta(milliseconds=1)
+    with pytest.raises(Halted, match="older state of ingested"):
+        repeat(spark, None, Work([Job.ACTIVITY], warehouse, every=every), pytest.fail, tmp_path / "spark.log")
+    with pytest.raises(PipelineError, match="pipeline ingest"):
+        repeat(spark, None, Work([Job.ACTIVITY], f"{warehouse}-2"), pytest.fail, tmp_path / "spark.log")
 
 
 def test_nothing_ingested(spark: SparkSession, tmp_path: Path) -> None:
     """Without an ingest, the user is told to run one."""
     with pytest.raises(PipelineError, match="pipeline ingest"):
         update(spark, str(tmp_path))
+
+
+def test_many_files_are_put_together(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator opens all files of the table at each look; what coverage says holds for the table as it is then."""
+    monkeypatch.setattr(activity, "_FILES", 2)
+    bronze = Bronze(spark, warehouse)
+    for second in range(1, 4):
+        bronze.write({f"g{second}": [commit(second)]})
+        update(spark, warehouse)
+    detail = DeltaTable.forPath(spark, ACTIVITY.path(warehouse)).detail().collect()[0]
+    assert detail.numFiles <= 2
+    (row,) = COVERAGE.read(spark, warehouse).select("activity_version").distinct().collect()
+    version = DeltaTable.forPath(spark, ACTIVITY.path(warehouse)).history(1).collect()[0].version
+    assert row.activity_version == version
+    assert {row.group for row in ACTIVITY.read(spark, warehouse).collect()} == {"g1", "g2", "g3"}

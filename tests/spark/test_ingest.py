@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -15,9 +15,10 @@ from pyspark.sql import SparkSession
 
 from faults.offsets_log import TOPIC, Rows, ends, expected, read, write
 from group_hygiene.connection import Settings
-from group_hygiene.errors import PipelineError
 from group_hygiene.kafka.client import Client, connect
+from group_hygiene.pipeline.activity import update
 from group_hygiene.pipeline.ingest import Written, ingest
+from group_hygiene.pipeline.progress import Halted
 from group_hygiene.pipeline.tables import BRONZE, COMMITS, INGESTED
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, wait_for
@@ -146,6 +147,103 @@ def test_a_lost_checkpoint_costs_nothing(
     assert_equal(spark, warehouse, filled.bootstrap_servers)
 
 
+class Spoiled(NamedTuple):
+    """What is done to a checkpoint, or to the tables, by means of an older copy; how many commits are then new."""
+
+    how: Callable[[Path, Path], None]
+    new: int
+
+
+def _without_offsets(checkpoint: Path, kept: Path) -> None:
+    shutil.rmtree(checkpoint / "offsets")
+
+
+def _only_its_metadata(checkpoint: Path, kept: Path) -> None:
+    _without_offsets(checkpoint, kept)
+    shutil.rmtree(checkpoint / "commits")
+
+
+def _older_checkpoint(checkpoint: Path, kept: Path) -> None:
+    shutil.rmtree(checkpoint.parent)
+    shutil.copytree(kept / checkpoint.parent.name, checkpoint.parent)
+
+
+def _older_tables(checkpoint: Path, kept: Path) -> None:
+    for table in BRONZE:
+        path = checkpoint.parent.parent / table.name
+        shutil.rmtree(path)
+        shutil.copytree(kept / table.name, path)
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        pytest.param(Spoiled(_without_offsets, 1), id="without-offsets"),
+        pytest.param(Spoiled(_only_its_metadata, 1), id="only-its-metadata"),
+        pytest.param(Spoiled(_older_checkpoint, 1), id="older-than-the-tables"),
+        pytest.param(Spoiled(_older_tables, 2), id="newer-than-the-tables"),
+    ],
+)
+def test_a_checkpoint_of_another_state(
+    spark: SparkSession, filled: KafkaCluster, client: Client, make: Maker, warehouse: str, spoiled: Spoiled
+) -> None:
+    """It is as good as lost: the tables say from where to go on, nothing is left out and nothing comes twice."""
+    run(spark, client, warehouse)
+    kept = Path(shutil.copytree(warehouse, f"{warehouse}-kept"))
+    topic = make.topic(records=1)
+    make.simple(make.name("new"), at(topic, 1))
+    run(spark, client, warehouse)
+    (checkpoint,) = Path(warehouse, "_checkpoints").iterdir()
+    spoiled.how(checkpoint, kept)
+    forget(spark)
+    make.simple(make.name("new"), at(topic, 1))
+    assert run(spark, client, warehouse) == Written(commits=spoiled.new)
+    assert_equal(spark, warehouse, filled.bootstrap_servers)
+    make.simple(make.name("new"), at(topic, 1))
+    assert run(spark, client, warehouse) == Written(commits=1)
+    assert_equal(spark, warehouse, filled.bootstrap_servers)
+
+
+def test_a_lost_table_of_progress(spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str) -> None:
+    """What is in the other tables would come twice: the user is told the way out, and nothing is written."""
+    run(spark, client, warehouse)
+    shutil.rmtree(INGESTED.path(warehouse))
+    held = tables(spark, warehouse)
+    for _ in range(2):
+        with pytest.raises(Halted, match=r"ingested is gone.*new, empty --warehouse"):
+            run(spark, client, warehouse)
+    assert tables(spark, warehouse) == held
+    for table in BRONZE:
+        shutil.rmtree(table.path(warehouse), ignore_errors=True)
+    forget(spark)
+    run(spark, client, warehouse)
+    assert_equal(spark, warehouse, filled.bootstrap_servers)
+
+
+def test_an_older_table_of_progress(
+    spark: SparkSession, filled: KafkaCluster, client: Client, make: Maker, warehouse: str
+) -> None:
+    """Where `activity` knows more, neither job goes on before the newest state is back."""
+    topic = make.topic(records=1)
+    run(spark, client, warehouse)
+    older = max(map(version_of, delta_log(warehouse)))
+    make.simple(make.name("new"), at(topic, 1))
+    run(spark, client, warehouse)
+    update(spark, warehouse)
+    newest = max(map(version_of, delta_log(warehouse)))
+    put_back = f"RESTORE TABLE delta.`{INGESTED.path(warehouse)}` TO VERSION AS OF "
+    spark.sql(f"{put_back} {older}").collect()
+    make.simple(make.name("new"), at(topic, 1))
+    with pytest.raises(Halted, match=r"older state of ingested.*newest state back"):
+        run(spark, client, warehouse)
+    with pytest.raises(Halted, match=r"older state of ingested.*newest state back"):
+        update(spark, warehouse)
+    spark.sql(f"{put_back} {newest}").collect()
+    assert run(spark, client, warehouse) == Written(commits=1)
+    assert_equal(spark, warehouse, filled.bootstrap_servers)
+    assert update(spark, warehouse).records == 1
+
+
 @pytest.mark.parametrize(
     "crash",
     [
@@ -178,7 +276,7 @@ def test_a_crash_before_the_last_write(
     for file in delta_log(warehouse):
         if version_of(file) > version:
             file.unlink()
-    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    forget(spark)
     (stream,) = Path(warehouse, "_checkpoints").iterdir()
     crashed = ingested(spark, warehouse)
     assert crashed == before or first
@@ -191,6 +289,11 @@ def test_a_crash_before_the_last_write(
         (stream / "commits" / f".{newest}.crc").unlink(missing_ok=True)
     run(spark, client, warehouse)
     assert_equal(spark, warehouse, filled.bootstrap_servers)
+
+
+def forget(spark: SparkSession) -> None:
+    """What a session knows of tables whose files somebody changed."""
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
 
 def delta_log(warehouse: str) -> set[Path]:
@@ -208,7 +311,7 @@ def test_another_cluster_is_refused(
     """One warehouse is one cluster's."""
     run(spark, client, warehouse)
     stranger = connect(Settings((other.bootstrap_servers,)))
-    with pytest.raises(PipelineError, match=r"a --warehouse of its own"):
+    with pytest.raises(Halted, match=r"a --warehouse of its own"):
         run(spark, stranger, warehouse)
     stranger.close()
     assert_equal(spark, warehouse, filled.bootstrap_servers)
@@ -248,7 +351,7 @@ def test_a_log_that_was_hurt(spark: SparkSession, other: KafkaCluster, warehouse
     group = maker.simple(maker.name("unread"), at(topic, 1))
     delete_all_records(maker, bootstrap)
     for _ in range(2):
-        with pytest.raises(PipelineError, match=r"deleted before they were read\. .*--start-over"):
+        with pytest.raises(Halted, match=r"deleted before they were read\. .*--start-over"):
             run(spark, client, warehouse)
     assert tables(spark, warehouse) == kept
     maker.simple(group, at(topic, 1))
@@ -262,7 +365,7 @@ def test_a_log_that_was_hurt(spark: SparkSession, other: KafkaCluster, warehouse
 
     recreate(maker)
     maker.simple(maker.name("after"), at(topic, 1))
-    with pytest.raises(PipelineError, match=r"created anew.*--start-over"):
+    with pytest.raises(Halted, match=r"created anew.*--start-over"):
         run(spark, client, warehouse)
     assert run(spark, client, warehouse, start_over=True) == Written(commits=1)
     assert tables(spark, warehouse) == held

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import pytest
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.kafka.log_bounds import LogBounds
-from group_hygiene.pipeline.progress import Place, Progress, plan
+from group_hygiene.pipeline.progress import Halted, Place, Progress, plan, refuse_older
 
 NOW, EARLIER = datetime(2030, 1, 31, 12, tzinfo=UTC), datetime(2030, 1, 30, tzinfo=UTC)
 BEFORE = Progress("ours", "topic-1", 3, 7, "stream", {0: Place(100, EARLIER), 1: Place(20, EARLIER, EARLIER)})
@@ -44,24 +45,22 @@ def test_it_goes_on_where_it_ended(log: LogBounds, start_over: bool) -> None:
     assert plan(BEFORE, log, start_over) == BEFORE
 
 
-def test_a_new_partition_is_read_from_its_beginning() -> None:
-    """Kafka lets a topic grow."""
-    grown = plan(BEFORE, bounds(starts={0: 0, 1: 0, 2: 0}, ends={0: 100, 1: 25, 2: 5}), start_over=False)
-    assert grown.positions == {0: 100, 1: 20, 2: 0}
-    assert grown.stream == BEFORE.stream
-
-
 @pytest.mark.parametrize(
     ("log", "says"),
     [
         pytest.param(bounds(topic="topic-2"), "created anew", id="another-topic-id"),
         pytest.param(bounds(ends={0: 99, 1: 25}), "ends at 99 now", id="shorter-than-what-was-read"),
         pytest.param(bounds(ends={0: 100}), "is gone", id="a-partition-less"),
+        pytest.param(
+            bounds(starts={0: 0, 1: 0, 2: 0}, ends={0: 100, 1: 25, 2: 5}),
+            "has 3 partitions now and had 2",
+            id="a-partition-more",
+        ),
     ],
 )
 def test_a_log_that_began_anew(log: LogBounds, says: str) -> None:
     """Is a new era, if the user says so: read from its beginning, and complete only since then."""
-    with pytest.raises(PipelineError, match=rf"{says}.*--start-over"):
+    with pytest.raises(Halted, match=rf"{says}.*--start-over"):
         plan(BEFORE, log, start_over=False)
     anew = plan(BEFORE, log, start_over=True)
     assert (anew.era, anew.batch) == (4, 7)
@@ -72,14 +71,15 @@ def test_a_log_that_began_anew(log: LogBounds, says: str) -> None:
 @pytest.mark.parametrize("start_over", [False, True])
 def test_a_log_that_is_gone(start_over: bool) -> None:
     """Nothing to go on with: era and batch stay as they are, so that what comes later is told from what was."""
-    with pytest.raises(PipelineError, match=r"is gone: run it again when"):
+    with pytest.raises(PipelineError, match=r"is gone: run it again when") as raised:
         plan(BEFORE, LogBounds("ours", None, {}, {}, NOW), start_over)
+    assert not isinstance(raised.value, Halted), "it mends itself"
 
 
 def test_records_that_were_deleted_unread() -> None:
     """The partition is complete only since then; the others, and the era, stay."""
     log = bounds(starts={0: 0, 1: 21})
-    with pytest.raises(PipelineError, match=r"up to offset 20 and begins at 21 now.*--start-over"):
+    with pytest.raises(Halted, match=r"up to offset 20 and begins at 21 now.*--start-over"):
         plan(BEFORE, log, start_over=False)
     after = plan(BEFORE, log, start_over=True)
     assert (after.era, after.batch) == (3, 7)
@@ -89,8 +89,26 @@ def test_records_that_were_deleted_unread() -> None:
 
 def test_another_cluster_is_never_taken() -> None:
     """Not even if the user says to start over."""
-    with pytest.raises(PipelineError, match=r"--warehouse of its own"):
+    with pytest.raises(Halted, match=r"--warehouse of its own"):
         plan(BEFORE, bounds(cluster="theirs"), start_over=True)
+
+
+@pytest.mark.parametrize(
+    ("ingested", "covered", "refused"),
+    [
+        pytest.param((1, 7), (1, 7), False, id="all-is-taken-in"),
+        pytest.param((1, 8), (1, 7), False, id="more-to-take-in"),
+        pytest.param((2, 7), (1, 7), False, id="a-later-era"),
+        pytest.param((1, 6), (1, 7), True, id="an-earlier-batch"),
+        pytest.param((0, 7), (1, 7), True, id="an-earlier-era"),
+    ],
+)
+def test_progress_is_never_behind_what_came_of_it(
+    ingested: tuple[int, int], covered: tuple[int, int], refused: bool
+) -> None:
+    """Else an older state of it was put back, and the same numbers would mean other records."""
+    with pytest.raises(Halted, match="older state") if refused else nullcontext():
+        refuse_older(ingested, covered)
 
 
 def test_what_is_not_at_its_end_is_not_read_to_its_end() -> None:

@@ -149,6 +149,10 @@ def _other_columns(warehouse: Warehouse) -> None:
     shutil.copytree(warehouse.folder / "activity", warehouse.folder / "coverage")
 
 
+def _twice_in_it(warehouse: Warehouse) -> None:
+    warehouse.write([idle("billing"), idle("billing", 1)])
+
+
 def _unknown_type(warehouse: Warehouse) -> None:
     warehouse.write([idle("billing", type="Quorum")])
 
@@ -173,6 +177,7 @@ def _unknown_type(warehouse: Warehouse) -> None:
         pytest.param(_delta_log_is_broken, reasons.EVIDENCE_UNREADABLE, id="delta-log-broken"),
         pytest.param(_other_columns, reasons.EVIDENCE_UNREADABLE, id="other-columns"),
         pytest.param(_unknown_type, reasons.EVIDENCE_UNREADABLE, id="type-of-a-later-version"),
+        pytest.param(_twice_in_it, reasons.EVIDENCE_UNREADABLE, id="by-two-pipelines-at-once"),
     ],
 )
 def test_what_may_not_decide(warehouse: Warehouse, prepare: Callable[[Warehouse], None], reason: str) -> None:
@@ -245,6 +250,30 @@ def test_both_tables_put_back_together(warehouse: Warehouse, tmp_path: Path) -> 
     told = _told(warehouse, "billing", before=mark)
     assert isinstance(told, Fault)
     assert told.code == reasons.EVIDENCE_WENT_BACK
+
+
+def test_tables_that_were_put_back_decide_when_they_have_read_on(warehouse: Warehouse) -> None:
+    """Though their version is lower than it was: no older state covers more than was ever seen. And so they go on."""
+    warehouse.write([idle("billing")])
+    yesterday = shutil.copytree(warehouse.folder, warehouse.folder.with_name("yesterday"))
+    for _ in range(5):
+        warehouse.write([idle("billing", 1)], covered_to=1100)
+    mark = remembered(_reading(warehouse), _LOG, None, "uid-1", now())
+    shutil.rmtree(warehouse.folder)
+    yesterday.rename(warehouse.folder)
+    further = {0: 1101}
+    for ends, reason in (
+        (None, reasons.EVIDENCE_WENT_BACK),
+        (dict.fromkeys(range(50), 1100), reasons.EVIDENCE_WENT_BACK),
+        (dict.fromkeys(range(50), 1100) | {1: 1099} | further, reasons.EVIDENCE_WENT_BACK),
+        (dict.fromkeys(range(50), 1100) | {2: 1102} | further, None),
+        (dict.fromkeys(range(50), 1100) | {2: 1102} | further, None),
+    ):
+        if ends is not None:
+            warehouse.write([idle("billing", 2)], ends=ends)
+        told = _told(warehouse, "billing", before=mark)
+        assert (told.code if isinstance(told, Fault) else None) == reason
+        mark = remembered(_reading(warehouse), _LOG, mark, "uid-1", now())
 
 
 def test_what_is_remembered_never_falls() -> None:

@@ -6,7 +6,8 @@ Adding the same records twice changes nothing: each row knows up to where it was
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.folding import changes, merged
+from group_hygiene.pipeline.progress import refuse_older
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, INGESTED, PRUNED, QUARANTINE, Table
 
 # Records of one MERGE: a group's own are held in memory together.
@@ -26,8 +28,11 @@ _BROADCAST_RECORDS = 100_000
 
 # Each run adds some files, and who reads the table opens all of them: beyond so many, they are put together.
 _FILES = 100
-# What a run and the maintenance do to `activity`, as Delta calls it. All else may have taken away what was there.
-_OUR_OPERATIONS = {"WRITE", "MERGE", "OPTIMIZE", "DELETE", "VACUUM START", "VACUUM END"}
+# What a run writes to `activity` bears this mark in Delta's history. Anybody else may have put old rows there.
+_MARK = "group-hygiene"
+_MARKING = "spark.databricks.delta.commitInfo.userMetadata"
+# Without it: what leaves rows as they are or takes some away, as Delta calls it. A group without a row is never idle.
+_HARMLESS = {"OPTIMIZE", "DELETE", "VACUUM START", "VACUUM END"}
 
 _Rows = Sequence[dict[str, Any]]
 _Moments = Mapping[int, datetime | None]
@@ -55,44 +60,50 @@ class _Round(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """A table as it is now. Another table in the same place has another id. files: that hold its rows."""
+    """A table as it is now. Another table in the same place has another id."""
 
     id: str
     version: int
-    files: int
 
 
 def update(spark: SparkSession, warehouse: str) -> Updated:
     """Take in all that ingest has finished since the last time; `coverage` says so last.
 
-    Raises PipelineError where nothing was ingested yet.
+    Raises PipelineError where nothing was ingested yet, Halted where `ingested` is older than what was taken in.
     """
     ingested = _rows(spark, warehouse, INGESTED)
     if not ingested:
         raise PipelineError("nothing was ingested into this warehouse yet: run `group-hygiene pipeline ingest` first")
+    coverage = _rows(spark, warehouse, COVERAGE)
+    if coverage:
+        refuse_older(_batch(ingested[0]), _batch(coverage[0]))
     target = ACTIVITY.create(spark, warehouse)
-    written, coverage = _written(target), _rows(spark, warehouse, COVERAGE)
+    written = _written(target)
     read_at = max((row["read_at"] for row in ingested if row["read_at"]), default=None)
     now = read_at or datetime.now(UTC)
     since: _Moments = {row["log_partition"]: row["complete_since"] for row in coverage}
-    if _went_back(target, written, coverage[0]) if coverage else written.version == 0:
+    told = _told(coverage[0]) if coverage else written._replace(version=0)
+    if back := _went_back(target, written, told):
+        target = _made_anew(spark, warehouse)
+        written = _written(target)
+    if back or not coverage:
         coverage = []
-        if any(_pruned(spark, warehouse, table) for table in (COMMITS, GROUP_STATES)):
+        if any(_pruned(spark, warehouse, table) for table in (COMMITS, GROUP_STATES, QUARANTINE)):
             since = {row["log_partition"]: now for row in ingested}
     since = _later(since, {row["log_partition"]: row["complete_since"] for row in ingested})
     since = _later(since, _last_unread(spark, warehouse, ingested[0]))
     # Otherwise a run ended between the two tables, or somebody put files together: rows may know more than coverage.
-    trusted = written.version == (coverage[0]["activity_version"] if coverage else 0)
+    trusted = back or written.version == told.version
     rounds = _rounds(spark, warehouse, coverage, ingested)
     for part in rounds:
         commits, states = (_between(spark, warehouse, table, part) for table in (COMMITS, GROUP_STATES))
         if not trusted:
             commits, states = (_not_taken_in(rows, target.toDF()) for rows in (commits, states))
-        _take_in(target, changes(commits, states, now), ingested[0]["cluster_id"], part, now)
-    if rounds and (written := _written(target)).files > _FILES:
+        with _marked(spark):
+            _take_in(target, changes(commits, states, now), ingested[0]["cluster_id"], part, now)
+    if rounds and _detail(target)["numFiles"] > _FILES:
         target.optimize().executeCompaction()
-        written = _written(target)
-    _cover(spark, warehouse, ingested, since, written)
+    _cover(spark, warehouse, ingested, since, _written(target) if rounds else written)
     return Updated(sum(part.last - part.first + 1 for part in rounds), sum(part.records for part in rounds), read_at)
 
 
@@ -136,13 +147,31 @@ def _rounds(spark: SparkSession, warehouse: str, coverage: _Rows, ingested: _Row
     return rounds
 
 
-def _went_back(table: DeltaTable, now: _Written, coverage: dict[str, Any]) -> bool:
-    """It is another table than the one that coverage speaks of, or an older state of it: all is taken in once more."""
-    version = coverage["activity_version"]
-    if now.id != coverage["activity_id"] or now.version < version:
+def _went_back(table: DeltaTable, now: _Written, told: _Written) -> bool:
+    """It is another table than that of which coverage tells, or an older state of it, or somebody else wrote to it."""
+    if now.id != told.id or now.version < told.version:
         return True
-    since = table.history(now.version - version).collect() if now.version > version else []
-    return not {row["operation"] for row in since} <= _OUR_OPERATIONS
+    since = table.history(now.version - told.version).collect() if now.version > told.version else []
+    known = [row for row in since if row["operation"] in _HARMLESS or row["userMetadata"] == _MARK]
+    # Delta forgets its history some time: what can't be seen may have been anything.
+    return len(known) < now.version - told.version
+
+
+def _made_anew(spark: SparkSession, warehouse: str) -> DeltaTable:
+    """An empty table of another id: until coverage names that, nobody takes what is in it for all there is."""
+    builder = DeltaTable.replace(spark).location(ACTIVITY.path(warehouse)).addColumns(ACTIVITY.schema)
+    for name, value in (("delta.dataSkippingNumIndexedCols", str(ACTIVITY.indexed)), *ACTIVITY.properties):
+        builder = builder.property(name, value)
+    return builder.execute()
+
+
+@contextmanager
+def _marked(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set(_MARKING, _MARK)
+    try:
+        yield
+    finally:
+        spark.conf.unset(_MARKING)
 
 
 def _pruned(spark: SparkSession, warehouse: str, table: Table) -> bool:
@@ -197,9 +226,16 @@ def _cover(spark: SparkSession, warehouse: str, ingested: _Rows, since: _Moments
     frame.write.format("delta").mode("overwrite").save(COVERAGE.path(warehouse))
 
 
+def _batch(row: Mapping[str, Any]) -> tuple[int, int]:
+    return row["era"], row["batch"]
+
+
+def _told(coverage: Mapping[str, Any]) -> _Written:
+    return _Written(coverage["activity_id"], coverage["activity_version"])
+
+
 def _written(table: DeltaTable) -> _Written:
-    told = _detail(table)
-    return _Written(told["id"], table.history(1).collect()[0]["version"], told["numFiles"])
+    return _Written(_detail(table)["id"], table.history(1).collect()[0]["version"])
 
 
 def _detail(table: DeltaTable) -> Row:

@@ -26,9 +26,17 @@ from group_hygiene.kafka.offsets_log import COMMIT, QUARANTINE, STATE
 from group_hygiene.kafka.partition import Leader, fetch
 from group_hygiene.model import Fault, Partition
 from group_hygiene.pipeline.decoding import SCHEMA, decode_batches
-from group_hygiene.pipeline.progress import Progress, plan, read_progress, restarted, write_progress
+from group_hygiene.pipeline.progress import (
+    Progress,
+    plan,
+    read_progress,
+    refuse_older,
+    refuse_orphans,
+    restarted,
+    write_progress,
+)
 from group_hygiene.pipeline.source import Positions, read_range, read_stream
-from group_hygiene.pipeline.tables import BRONZE, COMMITS, GROUP_STATES, Table
+from group_hygiene.pipeline.tables import BRONZE, COMMITS, COVERAGE, GROUP_STATES, Table
 from group_hygiene.pipeline.tables import QUARANTINE as QUARANTINED
 
 Tell = Callable[[str], None]
@@ -90,9 +98,12 @@ class _Ingest:
         self._bounds = bounds = self._ask_bounds()
         self._progress = plan(before, bounds, start_over)
         if before is None:
+            refuse_orphans(self._spark, self._warehouse)
             for table in BRONZE:
                 table.create(self._spark, self._warehouse)
-        if not self._exists(f"{self._checkpoint}/metadata"):
+        elif before.positions != bounds.ends:
+            self._refuse_older(before)
+        if not self._knows_its_place():
             self._begin_stream(before)
         if self._progress.places:
             self._stream()
@@ -114,6 +125,31 @@ class _Ingest:
 
     def _deadline(self) -> Deadline:
         return Deadline(self._client.settings.timeout.total_seconds())
+
+    def _refuse_older(self, before: Progress) -> None:
+        if COVERAGE.exists(self._spark, self._warehouse):
+            for row in COVERAGE.read(self._spark, self._warehouse).select("era", "batch").limit(1).collect():
+                refuse_older((before.era, before.batch), (row.era, row.batch))
+
+    def _knows_its_place(self) -> bool:
+        """Whether the checkpoint is there and ends where `ingested` does, or in a batch that is to come again.
+
+        From any other place, Spark would leave out records, or begin with a number that tables know: they leave out
+        what comes by it.
+        """
+        newest = self._newest_planned() if self._exists(f"{self._checkpoint}/metadata") else None
+        if newest is None:
+            return False
+        if self._is_at(ends := self._planned(newest)):
+            return True
+        if self._exists(f"{self._checkpoint}/commits/{newest}"):
+            return False
+        if newest:
+            return self._is_at(self._planned(newest - 1))
+        return all(self._progress.positions.get(partition, 0) <= end for partition, end in ends.items())
+
+    def _is_at(self, ends: Positions) -> bool:
+        return all(self._progress.positions.get(partition) == end for partition, end in ends.items())
 
     def _begin_stream(self, before: Progress | None) -> None:
         """Of a stream without a checkpoint: take back what another one wrote of a batch that it did not finish."""
@@ -240,6 +276,14 @@ class _Ingest:
             stream.close()
         offsets = json.loads(text.splitlines()[-1])[OFFSETS_TOPIC]
         return {int(partition): offset for partition, offset in offsets.items()}
+
+    def _newest_planned(self) -> int | None:
+        """The last batch that Spark planned."""
+        if not self._exists(f"{self._checkpoint}/offsets"):
+            return None
+        path = self._path(f"{self._checkpoint}/offsets")
+        names = [status.getPath().getName() for status in self._file_system(path).listStatus(path)]
+        return max((int(name) for name in names if name.isdecimal()), default=None)
 
     def _exists(self, name: str) -> bool:
         path = self._path(name)

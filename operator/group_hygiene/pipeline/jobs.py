@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -19,6 +20,7 @@ from group_hygiene.kafka.client import Client
 from group_hygiene.pipeline.activity import update
 from group_hygiene.pipeline.ingest import ingest
 from group_hygiene.pipeline.maintain import Retention, maintain
+from group_hygiene.pipeline.progress import Halted
 from group_hygiene.pipeline.session import Options, spark_session
 
 Tell = Callable[[str], None]
@@ -52,14 +54,29 @@ def run(options: Options, client: Client | None, work: Work, tell: Tell) -> None
     May be killed, or left by an exception, at any point: what is written is whole. Raises HygieneError.
     """
     tell("starting Spark")
-    with spark_session(options) as spark, _explained(options.log):
-        start_over = work.start_over
-        while True:
-            _round(spark, client, work, start_over, tell)
-            start_over = False
-            if work.every is None:
-                return
-            time.sleep(work.every.total_seconds())
+    with spark_session(options) as spark:
+        repeat(spark, client, work, tell, options.log)
+
+
+def repeat(spark: SparkSession, client: Client | None, work: Work, tell: Tell, log: Path) -> None:
+    """The rounds in a session that is there. log: its own.
+
+    Where further rounds follow, one that fails is told and tried again. Raises PipelineError where none follows, where
+    a person must say how to go on (Halted), and where the session is gone.
+    """
+    start_over = work.start_over
+    while True:
+        try:
+            with _explained(log):
+                _round(spark, client, work, start_over, tell)
+        except PipelineError as error:
+            if work.every is None or isinstance(error, Halted) or not _alive(spark):
+                raise
+            tell(f"failed, and is tried again: {error}")
+        if work.every is None:
+            return
+        start_over = False
+        time.sleep(work.every.total_seconds())
 
 
 def warehouse_uri(text: str) -> str:
@@ -86,6 +103,15 @@ def _round(spark: SparkSession, client: Client | None, work: Work, start_over: b
         # Beside other jobs it comes along with each round, and is worth its time once a day.
         if maintain(spark, work.warehouse, keep, timedelta(days=1) if len(work.jobs) > 1 else None):
             tell("maintain: done")
+
+
+def _alive(spark: SparkSession) -> bool:
+    """Whether its Java process answers and can work."""
+    context: Any = spark.sparkContext
+    try:
+        return not context._jsc.sc().isStopped()
+    except (Py4JError, OSError):
+        return False
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import NoReturn
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
@@ -16,12 +17,16 @@ from pyspark.sql import SparkSession
 from group_hygiene.errors import PipelineError
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.log_bounds import LogBounds
-from group_hygiene.pipeline.tables import INGESTED
+from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, QUARANTINE
 
 _GO_ON = (
     "To go on with what is there now, run it once with --start-over: all history stays, and groups count as active at "
     "that moment, since nobody knows what was lost"
 )
+
+
+class Halted(PipelineError):
+    """What every further try would meet as well: a person must look at it and say how to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +76,16 @@ class Progress:
 
 
 def plan(before: Progress | None, bounds: LogBounds, start_over: bool) -> Progress:
-    """From where to go on. Raises PipelineError where the log is not the one that was read, or lost what was not read.
+    """From where to go on. Raises Halted where the log is not the one that was read, or lost what was not read.
 
-    start_over: go on all the same. A log that began anew is a new era; one that lost its beginning is the same one.
+    start_over: go on all the same. A log that began anew, or gained partitions, is a new era; one that lost its
+    beginning is the same one. Raises PipelineError where there is no log now.
     """
     if before is None:
         places = {partition: Place(start) for partition, start in bounds.starts.items()}
         return Progress(bounds.cluster_id, bounds.topic_id, 0, 0, _new_stream(), places)
     if before.cluster_id != bounds.cluster_id:
-        raise PipelineError(
+        raise Halted(
             f"this warehouse holds the history of the Kafka cluster {before.cluster_id}, and this one is "
             f"{bounds.cluster_id}: give each cluster a --warehouse of its own"
         )
@@ -88,9 +94,9 @@ def plan(before: Progress | None, bounds: LogBounds, start_over: bool) -> Progre
         raise PipelineError(
             f"the topic {OFFSETS_TOPIC} is gone: run it again when a consumer has made the brokers create it"
         )
-    if (why := _began_anew(before, bounds)) is not None:
+    if (why := _began_anew(before, bounds) or _grew(before, bounds)) is not None:
         if not start_over:
-            raise PipelineError(f"{why}. {_GO_ON}")
+            raise Halted(f"{why}. {_GO_ON}")
         places = {partition: Place(start, None, bounds.asked_at) for partition, start in bounds.starts.items()}
         return Progress(bounds.cluster_id, bounds.topic_id, before.era + 1, before.batch, _new_stream(), places)
     places = dict(before.places)
@@ -99,18 +105,41 @@ def plan(before: Progress | None, bounds: LogBounds, start_over: bool) -> Progre
     }
     if lost:
         if not start_over:
-            raise PipelineError(f"{_lost(before, lost)}. {_GO_ON}")
+            raise Halted(f"{_lost(before, lost)}. {_GO_ON}")
         places |= {partition: Place(start, None, bounds.asked_at) for partition, start in lost.items()}
-    added = {partition: Place(start) for partition, start in bounds.starts.items() if partition not in places}
     stream = _new_stream() if lost else before.stream
-    return Progress(
-        bounds.cluster_id, bounds.topic_id or before.topic_id, before.era, before.batch, stream, places | added
-    )
+    return Progress(bounds.cluster_id, bounds.topic_id or before.topic_id, before.era, before.batch, stream, places)
 
 
 def restarted(progress: Progress) -> Progress:
-    """The same, for a checkpoint that is not there."""
+    """The same, for a checkpoint that is not there, or is another state's."""
     return replace(progress, stream=_new_stream())
+
+
+def refuse_older(ingested: tuple[int, int], covered: tuple[int, int]) -> None:
+    """Era and batch of `ingested` and of `coverage`, which comes of it. Raises Halted where it knows more.
+
+    Batches would be numbered once more by numbers that are in `activity` by then, and so never be taken in.
+    """
+    if ingested < covered:
+        _tables_differ(
+            f"the table {INGESTED.name} ends with batch {ingested[1]} of era {ingested[0]}, and {COVERAGE.name} with "
+            f"batch {covered[1]} of era {covered[0]}: an older state of {INGESTED.name} was put in its place"
+        )
+
+
+def refuse_orphans(spark: SparkSession, warehouse: str) -> None:
+    """Where nothing was ingested yet. Raises Halted where tables hold something all the same: it would come twice."""
+    for table in (COMMITS, GROUP_STATES, QUARANTINE, COVERAGE):
+        if table.exists(spark, warehouse) and not table.read(spark, warehouse).isEmpty():
+            _tables_differ(f"the table {INGESTED.name} is gone or empty, and {table.name} is not")
+
+
+def _tables_differ(why: str) -> NoReturn:
+    raise Halted(
+        f"{why}. Put its newest state back, or read the log anew into a new, empty --warehouse (and name that in "
+        "spec.activity.uri)"
+    )
 
 
 def read_progress(spark: SparkSession, warehouse: str) -> Progress | None:
@@ -152,6 +181,16 @@ def _new_stream() -> str:
 def _covered(before: Progress, partition: int, start: int) -> int:
     place = before.places.get(partition)
     return start if place is None else place.covered_to
+
+
+def _grew(before: Progress, bounds: LogBounds) -> str | None:
+    """A group's partition follows from how many there are: its records go on elsewhere, by offsets of their own."""
+    if before.places and bounds.starts.keys() - before.places.keys():
+        return (
+            f"the topic {OFFSETS_TOPIC} has {len(bounds.starts)} partitions now and had {len(before.places)}: "
+            "groups were moved to others"
+        )
+    return None
 
 
 def _began_anew(before: Progress, bounds: LogBounds) -> str | None:

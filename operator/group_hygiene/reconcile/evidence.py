@@ -87,11 +87,11 @@ def faults_by_partition(
             f"the tables tell of cluster {reading.cluster}, and this is {log.cluster}: correct spec.activity.uri",
         )
         return dict.fromkeys(range(log.partitions), fault)
-    if before is not None and before.table == reading.table and reading.version < before.version:
+    if before is not None and _older(reading, log, before):
         fault = Fault(
             reasons.EVIDENCE_WENT_BACK,
             f"the activity table is at version {reading.version} and was at {before.version} before: "
-            f"it was replaced by an older one. {_WAY_OUT}",
+            f"it was replaced by an older one. {_WAY_OUT}, or let the pipeline catch up and read on",
         )
         return dict.fromkeys(range(log.partitions), fault)
     found = {p: _fault_of(p, reading.covered.get(p), log, before, max_age, now) for p in range(log.partitions)}
@@ -127,17 +127,13 @@ def remembered(
     """How far the tables were seen at most, this look included; None = they are another cluster's."""
     if reading.cluster != log.cluster:
         return None
-    places = {p: place for p, place in reading.covered.items() if _same_log(place, log) and p < log.partitions}
-    known = before.to if before is not None and _uuid(before.topic_id) == _uuid(log.topic_id) else {}
-    version = reading.version
-    if before is not None and before.table == reading.table:
-        version = max(version, before.version)
+    here, known = _reached(reading, log), _known(log, before)
     return entries.Covered(
         connection_uid=uid,
         topic_id=log.topic_id,
-        to={p: max(known.get(p, 0), places[p].to if p in places else 0) for p in sorted({*known, *places})},
+        to={p: max(known.get(p, 0), here.get(p, 0)) for p in sorted({*known, *here})},
         table=reading.table,
-        version=version,
+        version=before.version if before is not None and _older(reading, log, before) else reading.version,
         at=now,
         expires=now + _MARK_KEPT,
     )
@@ -152,6 +148,28 @@ def partition_of(group: str, partitions: int) -> int:
     signed = code - (1 << 32) if code >> 31 else code
     # Utils.abs: the one number that has no counterpart is 0.
     return (0 if signed == -(1 << 31) else abs(signed)) % partitions
+
+
+def _older(reading: Reading, log: Log, before: entries.Covered) -> bool:
+    """By its version, unless it has read further than was ever seen: then it was put back, and a pipeline went on.
+
+    What is only as far as before may be a state of then.
+    """
+    if before.table != reading.table or reading.version >= before.version:
+        return False
+    here, known = _reached(reading, log), _known(log, before)
+    behind = any(here.get(partition, 0) < to for partition, to in known.items())
+    return behind or all(to <= known.get(partition, 0) for partition, to in here.items())
+
+
+def _reached(reading: Reading, log: Log) -> dict[int, int]:
+    """Up to where the tables cover each partition of the log as it is now."""
+    return {p: place.to for p, place in reading.covered.items() if _same_log(place, log) and p < log.partitions}
+
+
+def _known(log: Log, before: entries.Covered | None) -> Mapping[int, int]:
+    """Up to where an earlier look saw them cover it; nothing of a log that was made anew since."""
+    return before.to if before is not None and _uuid(before.topic_id) == _uuid(log.topic_id) else {}
 
 
 def _fault_of(
@@ -170,10 +188,10 @@ def _fault_of(
             reasons.EVIDENCE_INCOMPLETE,
             f"the tables cover {topic} as it was before the topic was made anew: run the pipeline",
         )
-    if before is not None and _uuid(before.topic_id) == _uuid(log.topic_id) and place.to < before.to.get(partition, 0):
+    if place.to < (known := _known(log, before).get(partition, 0)):
         return Fault(
             reasons.EVIDENCE_WENT_BACK,
-            f"the tables cover {topic} up to {place.to}, and covered it up to {before.to[partition]} before: "
+            f"the tables cover {topic} up to {place.to}, and covered it up to {known} before: "
             f"they were replaced by older ones. {_WAY_OUT}, or let the pipeline catch up",
         )
     age = now - place.read_at
