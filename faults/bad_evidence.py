@@ -89,7 +89,7 @@ def evidence_lost_amid_a_run(stage: Stage) -> None:
             rule.wait("the tables go wrong")
             stage.tried += 1
             world.runs_and_keeps(tables.groups, 2)
-            wait_for(lambda world=world, reason=reason: reason in world.reasons(), f"{reason} is told", 60)  # type: ignore[misc]
+            wait_for(lambda world=world, reason=reason: reason in world.reasons(), f"{reason} is told", 180)  # type: ignore[misc]
 
 
 def evidence_mended(stage: Stage) -> None:

@@ -1,7 +1,8 @@
-"""`python -m faults.ingest_kills`: SIGKILL to the ingest at random points, while groups commit.
+"""`python -m faults.ingest_kills`: SIGKILL to the pipeline at random points, while groups commit.
 
-After each kill, and after a last run that is left alone, what the tables say is finished must equal the log: each
-commit once, to the last column. Last line: `N passed, 0 failed`.
+Two kills in three meet the ingest, the third one a run of all jobs. After each kill, and after a last run that is left
+alone, what the tables say is finished must equal the log: each commit once, to the last column, and every group with
+its last commit, and as many as it made. Last line: `N passed, 0 failed`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 from faults.errors import FaultsError, NotReached
-from faults.offsets_log import Row, ends, expected, read
+from faults.offsets_log import Row, Rows, ends, expected, read
 from faults.waiting import wait_for
 from sandbox.errors import SandboxError
 from sandbox.kafka import KafkaCluster
@@ -38,7 +39,14 @@ from sandbox.spark.jars import jars
 KILLS = 20
 _GROUPS = 40
 _TOPIC = "orders"
+_SECONDS = 180.0
 _END_SECONDS = 600.0
+# Nothing but what the groups do changes the log.
+_BROKER = {
+    "offsets.topic.num.partitions": "4",
+    "offsets.retention.check.interval.ms": "86400000",
+    "log.cleaner.enable": "false",
+}
 _PLACE = ("log_partition", "log_offset", "record_ms")
 # Of each table, the columns in which faults.offsets_log tells what it must hold.
 _TABLES = {
@@ -51,18 +59,26 @@ _TABLES = {
         *("protocol_type", "generation", "member_id", "members", "state_ms", "gone"),
     ),
 }
+# What runs for half a minute is not worth the time that Java would take to make it faster.
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+_GROUP = ("group", "last_commit_ms", "commits_30d")
 _ROOT = Path(__file__).parents[1]
-_PROGRESS = re.compile(r"([0-9.]+)s  ingest: (.*)")
+_PROGRESS = re.compile(r"([0-9.]+)s  ((?:ingest|activity|maintain): .*)")
+# How the lines begin that a process says of its steps.
+_READING, _INGESTED = "ingest: reading ", "ingest: [0-9,]+ commits"
+_UPDATED, _MAINTAINED = "activity: ", "maintain: done"
 
 
 class Step(StrEnum):
-    """Where a kill met the ingest, as the files say that it left."""
+    """Where a kill met the pipeline, by what it had said and by the files that it left."""
 
     STARTING = "while it started"
     READING = "before a batch was in any table"
     WRITING = "while a table was written"
     BETWEEN = "between the tables of a batch"
     CLOSING = "after the last table of a batch"
+    UPDATING = "while activity was brought up to it"
+    MAINTAINING = "while the tables were maintained"
 
 
 class Committers:
@@ -105,9 +121,9 @@ class Committers:
         config = {"bootstrap.servers": self._bootstrap, "log_level": 0}
         groups = [Consumer(config | {"group.id": f"group-{number}"}) for number in range(_GROUPS)]
         producer = Producer(config | {"transactional.id": "committer"})
-        producer.init_transactions(60)
+        producer.init_transactions(_SECONDS)
         offset = 0
-        while not self._ending.wait(0.02):
+        while not self._ending.wait(0.1):
             offset += 1
             group = groups[offset % _GROUPS]
             places = [TopicPartition(_TOPIC, partition, offset) for partition in range(4)]
@@ -115,8 +131,8 @@ class Committers:
                 group.commit(offsets=places, asynchronous=False)
                 continue
             producer.begin_transaction()
-            producer.send_offsets_to_transaction(places, group.consumer_group_metadata(), 60)
-            (producer.abort_transaction if offset % 16 else producer.commit_transaction)(60)
+            producer.send_offsets_to_transaction(places, group.consumer_group_metadata(), _SECONDS)
+            (producer.abort_transaction if offset % 16 else producer.commit_transaction)(_SECONDS)
         for group in groups:
             group.close()
 
@@ -129,87 +145,121 @@ class Committers:
             visitor.close()
 
 
-class Ingest:
-    """The ingest as users run it: a process that starts another for Java, in which Spark starts one for Python."""
+class Pipeline:
+    """Jobs as users run them: a process that starts another for Java, in which Spark starts one for Python."""
 
-    def __init__(self, keeper: Keeper, bootstrap: str, warehouse: Path) -> None:
+    def __init__(self, keeper: Keeper, command: str, bootstrap: str, warehouse: Path) -> None:
+        self.command = command
         self._keeper = keeper
-        self._log = keeper.scratch / "ingest.log"
-        self._command: list[str | Path] = [
-            *(sys.executable, "-m", "group_hygiene.cli", "pipeline", "ingest", "--bootstrap-server", bootstrap),
+        self._log = keeper.scratch / "pipeline.log"
+        self._argv: list[str | Path] = [
+            *(sys.executable, "-m", "group_hygiene.cli", "pipeline", command, "--bootstrap-server", bootstrap),
             *("--warehouse", warehouse, "--jars", jars(), "--memory", "1g"),
             *("--log-file", keeper.scratch / "spark.log"),
         ]
 
     def start(self, *options: str) -> Server:
         self._log.unlink(missing_ok=True)
-        path = os.pathsep.join((str(_ROOT / "operator"), str(_ROOT)))
-        return self._keeper.start("ingest", Command([*self._command, *options], self._log, {"PYTHONPATH": path}))
+        environment = {"PYTHONPATH": os.pathsep.join((str(_ROOT / "operator"), str(_ROOT))), "SPARK_SUBMIT_OPTS": _JAVA}
+        return self._keeper.start("pipeline", Command([*self._argv, *options], self._log, environment))
 
     def said(self) -> list[tuple[float, str]]:
         """What it told of its steps, with the seconds since its start."""
         text = self._log.read_text() if self._log.exists() else ""
         return [(float(second), what) for second, what in _PROGRESS.findall(text)]
 
-    def wait_until_reading(self, server: Server, times: int) -> None:
-        """Until it goes to read the log for so many times."""
+    def wait_until_said(self, server: Server, line: str, times: int) -> None:
+        """Until it has said a line that begins so for so many times."""
 
-        def reading() -> bool:
+        def said() -> bool:
             if server.exit_code() is not None:
-                raise FaultsError(f"the ingest ended by itself:\n{server.log_tail()}")
-            return sum(what.startswith("reading") for _, what in self.said()) >= times
+                raise FaultsError(f"the pipeline ended by itself:\n{server.log_tail()}")
+            return sum(bool(re.match(line, what)) for _, what in self.said()) >= times
 
-        wait_for(reading, "the ingest to read", _END_SECONDS)
+        wait_for(said, f"the pipeline to say {line!r}", _END_SECONDS)
 
     def complete(self) -> None:
         """A run that nobody disturbs."""
         server = self.start("--once")
-        wait_for(lambda: server.exit_code() is not None, "the end of the ingest", _END_SECONDS)
+        wait_for(lambda: server.exit_code() is not None, "the end of the pipeline", _END_SECONDS)
         if server.exit_code() != 0:
-            raise FaultsError(f"the ingest failed:\n{server.log_tail()}")
+            raise FaultsError(f"the pipeline failed:\n{server.log_tail()}")
 
 
 class Pace(NamedTuple):
-    """How long an undisturbed run takes, in seconds: until it reads, and from then on until all is in the tables."""
+    """How long an undisturbed run takes, in seconds: until it reads; until all is ingested; and for `activity`."""
 
     starting: float
-    working: float
+    ingesting: float
+    updating: float
 
     @classmethod
-    def of(cls, ingest: Ingest) -> Pace:
-        ingest.complete()
-        said = ingest.said()
-        return cls(said[0][0], said[-1][0] - said[0][0])
+    def of(cls, run: Pipeline) -> Pace:
+        run.complete()
+        said = run.said()
+        (ingested,) = [second for second, what in said if re.match(_INGESTED, what)]
+        return cls(said[0][0], ingested - said[0][0], said[-1][0] - ingested)
 
 
 class Kills:
-    """One kill after the other of an ingest that goes on and on."""
+    """One kill after the other of a pipeline that goes on and on."""
 
-    def __init__(self, ingest: Ingest, warehouse: Path, pace: Pace) -> None:
-        self._ingest, self._warehouse, self._pace = ingest, warehouse, pace
+    def __init__(self, ingest: Pipeline, run: Pipeline, warehouse: Path, pace: Pace) -> None:
+        self._ingest, self._run, self._warehouse, self._pace = ingest, run, warehouse, pace
 
-    def one(self) -> tuple[str, Step | None]:
+    def one(self, of_a_run: bool) -> tuple[str, Step | None]:
         """Answers with what was killed, and when; no step = it had done its work, and waited for more."""
-        server = self._ingest.start("--continuous", "--every", "1s")
-        # One in five while it starts; the first time that it reads is slower than the others, and has the most steps.
-        if random.random() < 0.2:
+        pipeline = self._run if of_a_run else self._ingest
+        due = of_a_run and make_maintenance_due(self._warehouse)
+        server = pipeline.start("--continuous", "--every", "1s")
+        # One in five of the ingest while it starts.
+        if not of_a_run and random.random() < 0.2:
             after = random.uniform(0, self._pace.starting)
         else:
-            self._ingest.wait_until_reading(server, random.choice([1, 1, 2]))
-            after = random.uniform(0, self._pace.working)
+            line, times, lasts = random.choice(self._moments(of_a_run, due))
+            pipeline.wait_until_said(server, line, times)
+            after = random.uniform(0, lasts)
         time.sleep(after)
         killed = kill(server, random.choice(["all", "all", "python", "java"]))
-        return killed, step(self._warehouse, [what for _, what in self._ingest.said()])
+        said = [what for _, what in pipeline.said()]
+        return f"{killed} of {pipeline.command}", step(self._warehouse, said, of_a_run, due)
+
+    def _moments(self, of_a_run: bool, due: bool) -> list[tuple[str, int, float]]:
+        """After which line, for the how many-th time, within how many seconds. Each as likely as the others."""
+        reading = (_READING, 1, self._pace.ingesting)
+        if not of_a_run:
+            # The first time that it reads is slower than the others, and has the most steps.
+            return [reading, reading, (_READING, 2, self._pace.ingesting)]
+        updating = (_INGESTED, 1, self._pace.updating)
+        return [reading, updating, updating, *[(_UPDATED, 1, self._pace.updating)] * due]
 
 
-def step(warehouse: Path, said: list[str]) -> Step | None:
-    """What the files, and what the process had said, tell of a kill; None = there was nothing to do."""
-    checkpoint = _newest(warehouse / "_checkpoints")
-    planned, done = (_last(checkpoint / name) if checkpoint else -1 for name in ("offsets", "commits"))
+def make_maintenance_due(warehouse: Path) -> bool:
+    """The next run has `maintain` to do, as a day later; False = there are no tables yet."""
+    try:
+        diary = DeltaTable(str(warehouse / "quarantine"))
+    except TableNotFoundError:
+        return False
+    diary.alter.set_table_properties({"grouphygiene.maintained": "0"}, raise_if_not_exists=False)
+    return True
+
+
+def step(warehouse: Path, said: list[str], of_a_run: bool, due: bool) -> Step | None:
+    """What the files, and what the process had said, tell of a kill; None = there was nothing to do.
+
+    due: the first round of that run had the tables to maintain.
+    """
     if not said:
         return Step.STARTING
+    last = said[-1]
+    if of_a_run and re.match(_INGESTED, last):
+        return Step.UPDATING
+    if due and last.startswith(_UPDATED) and _MAINTAINED not in said:
+        return Step.MAINTAINING
+    checkpoint = _newest(warehouse / "_checkpoints")
+    planned, done = (_last(checkpoint / name) if checkpoint else -1 for name in ("offsets", "commits"))
     if checkpoint is None or planned <= done:
-        return Step.READING if said[-1].startswith("reading") and said[-1] != "reading 0 offsets" else None
+        return Step.READING if last.startswith(_READING) and last != f"{_READING}0 offsets" else None
     written = [name for name in (*_TABLES, "ingested") if _version(warehouse / name, checkpoint.name) >= planned]
     if "ingested" in written:
         return Step.CLOSING
@@ -229,27 +279,44 @@ def kill(server: Server, what: str) -> str:
     else:
         with contextlib.suppress(ProcessLookupError):
             os.kill(server.pid if what == "python" else java[0], signal.SIGKILL)
-    wait_for(lambda: server.exit_code() is not None, "the end of what was killed")
-    wait_for(lambda: not any(map(_runs, java)), "the end of Java after that of Python")
+    wait_for(lambda: server.exit_code() is not None, "the end of what was killed", _SECONDS)
+    wait_for(lambda: not any(map(_runs, java)), "the end of Java after that of Python", _SECONDS)
     return what
 
 
 def differences(bootstrap: str, warehouse: Path) -> list[str]:
     """What is wrong in the tables, as far as they say that they are finished; nothing = they equal the log."""
-    covered, batch = _finished(warehouse)
+    covered, batch = _told(warehouse / "ingested", "batch")
     if not covered:
         return []
     log, found = expected(read(bootstrap)), []
     for (name, columns), rows in zip(_TABLES.items(), (log.commits, log.states), strict=True):
         held = _query(warehouse / name, f"SELECT {_selected(columns)} FROM t WHERE batch <= {batch}")  # noqa: S608
-        wanted = {row for row in rows if row[1] < covered.get(row[0], 0)}
-        wrong = {
-            "doubled": len(held) - len(set(held)),
-            "lost": len(wanted - set(held)),
-            "not in the log": len(set(held) - wanted),
-        }
-        found += [f"{count} of {len(wanted)} {name} {what}" for what, count in wrong.items() if count]
+        found += _compared(name, held, {row for row in rows if row[1] < covered.get(row[0], 0)})
+    covered, version = _told(warehouse / "coverage", "activity_version")
+    if covered:
+        # What is trusted is not the newest version, but the one that is named there.
+        sql = f"SELECT {_selected(_GROUP)} FROM t"  # noqa: S608
+        found += _compared("groups", _query(warehouse / "activity", sql, version), groups(log, covered))
     return found
+
+
+def groups(log: Rows, covered: dict[int, int]) -> set[Row]:
+    """Every group of the log, up to these offsets, in the columns of _GROUP."""
+    commits, states = ([row for row in rows if row[1] < covered.get(row[0], 0)] for rows in (log.commits, log.states))
+    times: dict[str, list[int]] = {row[4]: [] for row in states}
+    for row in commits:
+        times.setdefault(row[3], []).extend([] if row[9] is None else [row[9]])
+    return {(group, max(made, default=None), len(made)) for group, made in times.items()}
+
+
+def _compared(name: str, held: list[Row], wanted: set[Row]) -> list[str]:
+    wrong = {
+        "doubled": len(held) - len(set(held)),
+        "lost": len(wanted - set(held)),
+        "not in the log": len(set(held) - wanted),
+    }
+    return [f"{count} of {len(wanted)} {name} {what}" for what, count in wrong.items() if count]
 
 
 def main() -> int:
@@ -257,26 +324,30 @@ def main() -> int:
     random.seed(options.seed)
     click.echo(f"seed {options.seed}")
     failed, met = 0, Counter[Step | None]()
-    with KafkaCluster(config={"offsets.topic.num.partitions": "8"}) as kafka, Keeper() as keeper:
+    with KafkaCluster(config=_BROKER) as kafka, Keeper() as keeper:
         bootstrap, warehouse = kafka.bootstrap_servers, keeper.scratch / "warehouse"
-        ingest = Ingest(keeper, bootstrap, warehouse)
+        ingest, run = (Pipeline(keeper, command, bootstrap, warehouse) for command in ("ingest", "run"))
         with Committers(bootstrap) as committers:
             # The first kill meets an ingest that never wrote anything: the measured runs have tables of their own.
-            kills = Kills(ingest, warehouse, Pace.of(Ingest(keeper, bootstrap, keeper.scratch / "undisturbed")))
+            pace = Pace.of(Pipeline(keeper, "run", bootstrap, keeper.scratch / "undisturbed"))
+            kills = Kills(ingest, run, warehouse, pace)
             while (count := met.total() - met[None]) < options.kills:
                 if met[None] > 2 * options.kills + 5:
                     raise NotReached("most kills come when all is done")
-                what, where = kills.one()
+                what, where = kills.one(of_a_run=count % 3 == 2)
                 met[where] += 1
                 name = f"kill {count + 1:2} of {what}, {where}" if where else f"        of {what}, when all was done"
                 failed += _tell(name, differences(bootstrap, warehouse))
             committers.end()
-        ingest.complete()
-        problems = differences(bootstrap, warehouse)
-        covered = _finished(warehouse)[0]
-        if covered != ends(bootstrap):
-            problems.append("the log was not read to its end")
-        failed += _tell(f"the last run, up to offset {sum(covered.values()):,}", problems)
+        make_maintenance_due(warehouse)
+        run.complete()
+        problems, log = differences(bootstrap, warehouse), ends(bootstrap)
+        for table in ("ingested", "coverage"):
+            if _told(warehouse / table, "batch")[0] != log:
+                problems.append(f"by {table}, the log was not read to its end")
+        if _MAINTAINED not in [what for _, what in run.said()]:
+            problems.append("nothing was maintained")
+        failed += _tell(f"the last run, up to offset {sum(log.values()):,}", problems)
     click.echo(f"{options.kills} kills: {', '.join(f'{met[where]} {where}' for where in Step)}")
     click.echo(f"not counted, as all was done: {met[None]}")
     click.echo(f"{met.total() + 1 - failed} passed, {failed} failed")
@@ -295,21 +366,22 @@ def _tell(what: str, problems: list[str]) -> int:
     return int(bool(problems))
 
 
-def _query(table: Path, sql: str) -> list[Row]:
-    answer = QueryBuilder().register("t", DeltaTable(str(table))).execute(sql).read_all()
+def _query(table: Path, sql: str, version: int | None = None) -> list[Row]:
+    answer = QueryBuilder().register("t", DeltaTable(str(table), version=version)).execute(sql).read_all()
     columns: list[Any] = [answer.column(index).to_pylist() for index in range(answer.num_columns)]
     return list(zip(*columns, strict=True))
 
 
 def _selected(columns: Iterable[str]) -> str:
     # A timestamp is a number of microseconds.
-    return ", ".join("CAST(record_time AS BIGINT) / 1000" if name == "record_ms" else f'"{name}"' for name in columns)
+    times = {"record_ms": "record_time", "last_commit_ms": "last_commit"}
+    return ", ".join(f"CAST({times[name]} AS BIGINT) / 1000" if name in times else f'"{name}"' for name in columns)
 
 
-def _finished(warehouse: Path) -> tuple[dict[int, int], int]:
-    """By log partition, up to where the tables are finished; and the last batch of which that is said."""
+def _told(table: Path, number: str) -> tuple[dict[int, int], int]:
+    """By log partition, up to where the tables are finished, as this one says; and a number that it says with each."""
     try:
-        rows = _query(warehouse / "ingested", "SELECT log_partition, covered_to, batch FROM t")
+        rows = _query(table, f"SELECT log_partition, covered_to, {number} FROM t")  # noqa: S608
     except TableNotFoundError:
         return {}, 0
     return {partition: offset for partition, offset, _ in rows}, max((row[2] for row in rows), default=0)

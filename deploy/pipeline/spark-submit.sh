@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The same job on Spark on Kubernetes, in cluster mode: the driver is a pod, and so are as many executors as the log
 # needs. Run it with Spark 4.0's own spark-submit. No secret is among the arguments: the driver reads the
-# KafkaConnection and its Secrets by its ServiceAccount.
+# KafkaConnection and its Secrets by its ServiceAccount, and hands what executors need to them, encrypted.
 #   deploy/pipeline/spark-submit.sh https://API-SERVER:6443 s3a://BUCKET/group-hygiene/main
 set -euo pipefail
 api_server=${1:?the address of the API server, https://HOST:PORT}
@@ -17,6 +17,9 @@ exec spark-submit \
   --conf spark.kubernetes.namespace="$namespace" \
   --conf spark.kubernetes.container.image="$image" \
   --conf spark.kubernetes.authenticate.driver.serviceAccountName=group-hygiene-pipeline \
+  --conf spark.kubernetes.authenticate.executor.serviceAccountName=group-hygiene-pipeline-executor \
+  --conf spark.authenticate=true \
+  --conf spark.network.crypto.enabled=true \
   --conf spark.pyspark.python="$home/bin/python" \
   --conf spark.driver.extraClassPath="$home/jars/*" \
   --conf spark.executor.extraClassPath="$home/jars/*" \

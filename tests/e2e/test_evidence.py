@@ -117,14 +117,22 @@ def place(kafka: KafkaCluster, groups: Groups, tmp_path_factory: pytest.TempPath
 
 
 @contextmanager
-def commits_again_and_again(groups: Groups, name: str, topic: str) -> Iterator[None]:
-    """Somebody who commits the same offset all the time, from the first commit on."""
+def commits_again_and_again(groups: Groups, same: str, moving: str, topic: str) -> Iterator[None]:
+    """Two groups that only commit, all the time: one the same offset from the first commit on, one the next each time.
+
+    Records always wait for both.
+    """
     ending = threading.Event()
-    groups.simple(name, topic, 1)
+    groups.simple(same, topic, 1)
+    groups.simple(moving, topic, 1)
 
     def work() -> None:
+        offset = 1
         while not ending.wait(0.5):
-            groups.simple(name, topic, 1)
+            offset += 1
+            groups.produce(topic, 1)
+            groups.simple(same, topic, 1)
+            groups.simple(moving, topic, offset)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -146,23 +154,26 @@ def run_pipeline(bootstrap: str, warehouse: str, log: Path) -> None:
 def test_the_idle_goes_and_who_commits_the_same_again_stays(place: Place, tmp_path: Path) -> None:
     """By tables that Spark made: `idleFor: 20s` deletes what was left alone, and keeps what commits one offset forever.
 
-    Both have the same offsets at every look, and records wait for both.
+    Both have the same offsets at every look, and records wait for both. Beside them, a group that commits and moves on:
+    it never has a member either, and stays.
     """
-    groups, warehouse = place.groups, place.warehouse("real")
+    groups, warehouse, busy = place.groups, place.warehouse("real"), ("real-busy", "real-moving")
     place.abandoned("real-old")
     groups.simple("real-old-simple", place.topic, 1)
-    with commits_again_and_again(groups, "real-busy", place.topic):
+    with commits_again_and_again(groups, *busy, place.topic):
         # Longer than idleFor, counted up to the moment when the log is read.
         old_enough = time.monotonic() + 25
         wait_for(lambda: time.monotonic() > old_enough)
         run_pipeline(groups.bootstrap, warehouse.uri, tmp_path / "spark.log")
         place.apply("real", warehouse.uri)
         wait_for(lambda: not {"real-old", "real-old-simple"} & groups.names())
-        wait_for(lambda: place.entry("real", "real-busy").get("reason") in ("TooRecent", "RecentlyActive"))
+        for name in busy:
+            wait_for(lambda name=name: place.entry("real", name).get("reason") in ("TooRecent", "RecentlyActive"))  # type: ignore[misc]
         place.runs("real", 3)
-        assert "real-busy" in groups.names()
-        # In the status since the tables told of it.
-        assert "idleSince" in place.entry("real", "real-busy")
+        for name in busy:
+            assert name in groups.names()
+            # In the status since the tables told of it.
+            assert "idleSince" in place.entry("real", name)
     assert place.evidence("real") == "True EvidenceReady"
 
 

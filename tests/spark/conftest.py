@@ -16,8 +16,13 @@ from sandbox.spark.jars import jars
 from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker
 
-# Fewer than Kafka's 50 partitions: a test then takes a fifth of the time, and each still has several.
-FEW_PARTITIONS = QUICK | {"offsets.topic.num.partitions": "5"}
+# Fewer than Kafka's 50 partitions: a test then takes a fifth of the time, and each still has several. And their log
+# holds what the tests wrote and nothing else: no group ends for its age, no record goes because a later one came.
+FEW_PARTITIONS = QUICK | {
+    "offsets.topic.num.partitions": "5",
+    "offsets.retention.check.interval.ms": "86400000",
+    "log.cleaner.enable": "false",
+}
 
 
 @pytest.fixture(scope="session")

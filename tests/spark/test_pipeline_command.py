@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -67,7 +70,7 @@ def test_a_secured_cluster_is_read_and_no_secret_is_seen(
 ) -> None:
     """Neither in the list of processes, nor on Spark's web page, nor in what is printed, logged or written.
 
-    And it leaves nothing in the folder where it was called.
+    That page is for this machine alone; and nothing is left in the folder where it was called.
     """
     maker = Maker(secured.plaintext_bootstrap)
     maker.simple(maker.name("simple"), at(maker.topic(records=1), 1))
@@ -85,15 +88,20 @@ def test_a_secured_cluster_is_read_and_no_secret_is_seen(
         try:
             wait_for(lambda: process.poll() is not None or "1 commits" in said.read_text(), SECONDS)
             assert process.poll() is None, said.read_text()
-            seen = [*processes(), *pages(f"http://127.0.0.1:{port}")]
+            listed, shown = list(processes()), list(pages(f"http://127.0.0.1:{port}"))
+            # Another address of this machine, where one that listens at all of them would answer.
+            with socket.socket() as elsewhere:
+                assert elsewhere.connect_ex(("127.0.0.2", port)) != 0
         finally:
             process.send_signal(signal.SIGTERM)
             code = process.wait(SECONDS)
     assert code == 0
     assert list(here.iterdir()) == []
     written = [file.read_bytes().decode("latin-1") for file in Path(warehouse).rglob("*") if file.is_file()]
-    assert any("group-hygiene" in text for text in seen)
-    assert leaks([LEAK, key], [*seen, *written, said.read_text(), log.read_text()]) == set()
+    assert any("group-hygiene" in text for text in listed)
+    # Spark's source, which is where the secrets are.
+    assert any("KafkaSourceProvider" in text for text in shown)
+    assert leaks([LEAK, key], [*listed, *shown, *written, said.read_text(), log.read_text()]) == set()
     assert tables(spark, warehouse).commits == expected(read(secured.plaintext_bootstrap)).commits
     maker.close()
 
@@ -171,6 +179,52 @@ def test_what_is_wrong_is_said(tmp_path: Path, arguments: str, says: str) -> Non
     code, err = call(*filled)
     assert code == 1
     assert says in err
+
+
+def test_its_log_is_for_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default one; it grows with each run."""
+    log = default_log(tmp_path, monkeypatch)
+    log.write_text("before\n")
+    log.chmod(0o644)
+    call("activity", "--warehouse", str(tmp_path))
+    assert log.read_text() == "before\n"
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    log.unlink()
+    call("activity", "--warehouse", str(tmp_path))
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        pytest.param(lambda log, mine: log.symlink_to(mine), id="a-link"),
+        pytest.param(lambda log, mine: log.symlink_to(mine.with_name("new")), id="a-link-to-nothing"),
+        pytest.param(lambda log, mine: log.hardlink_to(mine), id="the-same-file"),
+        pytest.param(lambda log, _: os.mkfifo(log), id="a-pipe"),
+        pytest.param(lambda log, _: log.mkdir(), id="a-folder"),
+    ],
+)
+def test_a_log_that_somebody_put_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[Path, Path], None]
+) -> None:
+    """Everybody can guess the name of the default one: a link there would have another file written to."""
+    log, mine = default_log(tmp_path, monkeypatch), tmp_path / "mine"
+    mine.write_text("precious\n")
+    mine.chmod(0o644)
+    put(log, mine)
+    code, err = call("activity", "--warehouse", str(tmp_path))
+    assert code == 1
+    assert f"{log} " in err
+    assert "--log-file" in err
+    assert (mine.read_text(), stat.S_IMODE(mine.stat().st_mode)) == ("precious\n", 0o644)
+    assert not mine.with_name("new").exists()
+
+
+def default_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where it is, if that folder is the one for temporary files. Without Java, so that Spark does not start."""
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("JAVA_HOME", str(folder))
+    return folder / f"group-hygiene-spark-{os.getuid()}.log"
 
 
 def test_without_java_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import stat
 import sys
 import tempfile
 import time
@@ -248,4 +249,21 @@ def _teller() -> Callable[[str], None]:
 
 
 def _log_file() -> Path:
-    return Path(tempfile.gettempdir(), f"group-hygiene-spark-{os.getuid()}.log")
+    """The default one, which is there from then on, and nobody else's to read.
+
+    Others know its name, and may have put a link, a pipe or a file of their own there: UsageError.
+    """
+    path = Path(tempfile.gettempdir(), f"group-hygiene-spark-{os.getuid()}.log")
+    try:
+        # Without O_NONBLOCK, a pipe would make it wait for a reader.
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        raise UsageError(f"{path} can't be written ({error.strerror}): name another file by --log-file") from error
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink != 1:
+            raise UsageError(f"{path} is not a file of yours alone: name another one by --log-file")
+        os.fchmod(file, 0o600)
+    finally:
+        os.close(file)
+    return path

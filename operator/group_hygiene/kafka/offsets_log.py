@@ -267,6 +267,8 @@ _KINDS = {
     15: _Kind("share-state", (([_NAMED_TOPIC], [_NAMED_TOPIC], [(16, "text")]), _SHARE_STATE_4_0)),
     16: _Kind("consumer-regex", ((["text"], 8, 8),), "regex"),
     17: _Kind("streams-epoch", ((4, 8),), counts=True),
+    # 18 was to be a Streams group's topics (StreamsGroupPartitionMetadata). It left Kafka's sources before 4.1: that is
+    # the first release which makes such groups.
     19: _Kind(
         "streams-member",
         (("text?", "text?", "text", "text", 4, 4, "text", frozenset([("text", 2)]), [("text", "text")]),),

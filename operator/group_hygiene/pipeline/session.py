@@ -57,7 +57,8 @@ class Options:
 
     jars: a folder of jars that PySpark lacks; None = Spark downloads PACKAGES. memory: of the driver, and with that of
     all, where Spark runs on this machine. log: the file for all that Spark says, appended to. ui_port: of Spark's web
-    page; None = none. settings: further ones, which win; never a secret (see above).
+    page, which is for this machine alone where Spark runs on it; None = none. settings: further ones, which win; never
+    a secret (see above).
     """
 
     master: str | None = None
@@ -84,6 +85,9 @@ def spark_session(options: Options) -> Iterator[SparkSession]:
         conf.set(name, value)
     # Workers otherwise start the first python3 of the PATH, which has other packages than this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if conf.get("spark.master", "").startswith("local"):
+        # No setting says where Spark's web page listens: without this, at all addresses of this machine.
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     options.log.parent.mkdir(parents=True, exist_ok=True)
     # Java makes folders in the one where it is started: that must be neither the user's nor one that can't be written.
     with tempfile.TemporaryDirectory(prefix="group-hygiene-", ignore_cleanup_errors=True) as place:
