@@ -93,3 +93,7 @@ class PipelineError(HygieneError):
 
 class UsageError(HygieneError):
     reason = "UsageError"
+
+
+class Halted(PipelineError):
+    """What every further try would meet as well: a person must look at it and say how to go on."""

@@ -73,6 +73,13 @@ def test_permission(deployed: ApiServer, as_pipeline: str, question: str, allowe
     assert _can_i(deployed, as_pipeline, question) is allowed
 
 
+@pytest.mark.parametrize("question", ["get secrets -n kafka", "get kafkaconnections -n kafka", "list pods -n kafka"])
+def test_executors_may_do_nothing(deployed: ApiServer, question: str) -> None:
+    """What they need, the driver tells them."""
+    path = deployed.kubeconfig_for_service_account("kafka", f"{ACCOUNT}-executor")
+    assert not _can_i(deployed, f"--kubeconfig={path}", question)
+
+
 def _arguments() -> dict[str, list[str]]:
     """By manifest, what each hands to `group-hygiene`."""
     (job,) = yaml.safe_load_all((DEPLOY / "cronjob.yaml").read_text())

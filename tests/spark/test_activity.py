@@ -13,12 +13,11 @@ from deltalake import DeltaTable as Reader
 from deltalake import QueryBuilder
 from pyspark.sql import SparkSession
 
-from group_hygiene.errors import PipelineError
+from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.pipeline import activity
 from group_hygiene.pipeline.activity import update
 from group_hygiene.pipeline.jobs import Job, Work, repeat
 from group_hygiene.pipeline.maintain import Retention, maintain
-from group_hygiene.pipeline.progress import Halted
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE
 from tests.spark.histories import START, Bronze, Event, classic, commit, epoch, member, moment, state, wiped
 
@@ -279,7 +278,8 @@ def _merged(spark: SparkSession, path: str) -> None:
 
 def _files_put_back(spark: SparkSession, path: str) -> None:
     for file in Path(path, "_delta_log").iterdir():
-        if file.is_file() and int(file.name.lstrip(".").partition(".")[0]) > 1:
+        version = file.name.lstrip(".").partition(".")[0]
+        if file.name == "_last_checkpoint" or (file.is_file() and version.isdecimal() and int(version) > 1):
             file.unlink()
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 

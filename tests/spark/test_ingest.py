@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 
 from faults.offsets_log import TOPIC, Rows, ends, expected, read, write
 from group_hygiene.connection import Settings
+from group_hygiene.errors import Halted
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.pipeline.activity import update
 from group_hygiene.pipeline.ingest import Written, ingest
-from group_hygiene.pipeline.progress import Halted
 from group_hygiene.pipeline.tables import BRONZE, COMMITS, INGESTED
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, wait_for

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from group_hygiene.errors import PipelineError
+from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.log_bounds import LogBounds
-from group_hygiene.pipeline.progress import Halted, Place, Progress, plan, refuse_older
+from group_hygiene.pipeline.progress import Place, Progress, plan, refuse_older
 
 NOW, EARLIER = datetime(2030, 1, 31, 12, tzinfo=UTC), datetime(2030, 1, 30, tzinfo=UTC)
 BEFORE = Progress("ours", "topic-1", 3, 7, "stream", {0: Place(100, EARLIER), 1: Place(20, EARLIER, EARLIER)})

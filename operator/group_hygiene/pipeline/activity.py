@@ -84,7 +84,8 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     since: _Moments = {row["log_partition"]: row["complete_since"] for row in coverage}
     told = _told(coverage[0]) if coverage else written._replace(version=0)
     if back := _went_back(target, written, told):
-        target = _made_anew(spark, warehouse)
+        # Until coverage names its id, nobody takes what is in it for all there is.
+        target = ACTIVITY.make_anew(spark, warehouse)
         written = _written(target)
     if back or not coverage:
         coverage = []
@@ -155,14 +156,6 @@ def _went_back(table: DeltaTable, now: _Written, told: _Written) -> bool:
     known = [row for row in since if row["operation"] in _HARMLESS or row["userMetadata"] == _MARK]
     # Delta forgets its history some time: what can't be seen may have been anything.
     return len(known) < now.version - told.version
-
-
-def _made_anew(spark: SparkSession, warehouse: str) -> DeltaTable:
-    """An empty table of another id: until coverage names that, nobody takes what is in it for all there is."""
-    builder = DeltaTable.replace(spark).location(ACTIVITY.path(warehouse)).addColumns(ACTIVITY.schema)
-    for name, value in (("delta.dataSkippingNumIndexedCols", str(ACTIVITY.indexed)), *ACTIVITY.properties):
-        builder = builder.property(name, value)
-    return builder.execute()
 
 
 @contextmanager

@@ -15,12 +15,11 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from group_hygiene.errors import PipelineError
+from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.client import Client
 from group_hygiene.pipeline.activity import update
 from group_hygiene.pipeline.ingest import ingest
 from group_hygiene.pipeline.maintain import Retention, maintain
-from group_hygiene.pipeline.progress import Halted
 from group_hygiene.pipeline.session import Options, spark_session
 
 Tell = Callable[[str], None]

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from group_hygiene.errors import PipelineError
+from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.log_bounds import LogBounds
 from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, QUARANTINE
@@ -23,10 +23,6 @@ _GO_ON = (
     "To go on with what is there now, run it once with --start-over: all history stays, and groups count as active at "
     "that moment, since nobody knows what was lost"
 )
-
-
-class Halted(PipelineError):
-    """What every further try would meet as well: a person must look at it and say how to go on."""
 
 
 @dataclass(frozen=True, slots=True)

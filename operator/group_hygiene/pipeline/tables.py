@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from delta import DeltaTable
+from delta.tables import DeltaTableBuilder
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     ArrayType,
@@ -58,12 +59,15 @@ class Table(NamedTuple):
 
     def create(self, spark: SparkSession, warehouse: str) -> DeltaTable:
         """The table, made when it isn't there. A table that is there keeps its own schema."""
-        builder = (
-            DeltaTable.createIfNotExists(spark)
-            .location(self.path(warehouse))
-            .addColumns(self.schema)
-            .property("delta.dataSkippingNumIndexedCols", str(self.indexed))
-        )
+        return self._build(DeltaTable.createIfNotExists(spark), warehouse)
+
+    def make_anew(self, spark: SparkSession, warehouse: str) -> DeltaTable:
+        """An empty table of another id in the place of this one."""
+        return self._build(DeltaTable.replace(spark), warehouse)
+
+    def _build(self, builder: DeltaTableBuilder, warehouse: str) -> DeltaTable:
+        builder = builder.location(self.path(warehouse)).addColumns(self.schema)
+        builder = builder.property("delta.dataSkippingNumIndexedCols", str(self.indexed))
         for name, value in self.properties:
             builder = builder.property(name, value)
         return builder.execute()
