@@ -59,7 +59,7 @@ sandbox: $(STAMP) ## one real Kafka and one real API server in the foreground; s
 bench-scan: $(STAMP) ## time scans of 100,000 groups beside Java, franz-go and others, about 15 minutes (make bench-scan GROUPS=2000)
 	@$(BIN)/python -m bench.scan --groups $(or $(GROUPS),100000)
 
-bench-purge: $(STAMP) ## purge 50,000 groups: memory, ledger, and what another client feels, about 40 minutes (make bench-purge GROUPS=2000)
+bench-purge: $(STAMP) ## purge 50,000 groups: memory, ledger, and what another client feels, about 20 minutes (make bench-purge GROUPS=2000)
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.purge --groups $(or $(GROUPS),50000) $(PURGE)
 
