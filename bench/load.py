@@ -24,6 +24,16 @@ from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.model import Fault
 
+# Of the brokers that are filled.
+CONFIG = {
+    "offsets.topic.num.partitions": "50",
+    "offsets.topic.replication.factor": "1",
+    # Commits are written at once instead of gathered: loading waits for each.
+    "group.coordinator.append.linger.ms": "0",
+    # Nothing is expired or compacted while somebody is measured.
+    "offsets.retention.check.interval.ms": "86400000",
+    "log.cleaner.enable": "false",
+}
 LITTER = "litter-"
 PARTITIONS = 10
 _LITTER_EVERY = 100

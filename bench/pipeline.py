@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from bench import report
 from bench.command import run, say
 from bench.errors import BenchError, WrongCount
-from bench.load import PARTITIONS, commit_more, load, some_of
+from bench.load import CONFIG, PARTITIONS, commit_more, load, some_of
 from bench.programs import KAFKA_VERSION, raw_read
 from bench.resident import Peak
 from group_hygiene.activity import Reading, Tables
@@ -54,15 +54,6 @@ _INCREMENT = 100
 _QUERIES = 5
 _SECONDS = 600.0
 _HEAP = "2g"
-_CONFIG = {
-    "offsets.topic.num.partitions": "50",
-    "offsets.topic.replication.factor": "1",
-    # Commits are written at once instead of gathered: loading waits for each.
-    "group.coordinator.append.linger.ms": "0",
-    # Nothing is expired or compacted while somebody is measured.
-    "offsets.retention.check.interval.ms": "86400000",
-    "log.cleaner.enable": "false",
-}
 
 
 @dataclass
@@ -115,7 +106,7 @@ def _measure(records: int) -> None:
 def filled(groups: int) -> Iterator[str]:
     """The bootstrap servers of a broker with the commits of so many groups, 10 each."""
     say(f"starting a broker of Kafka {KAFKA_VERSION}")
-    with KafkaCluster(KAFKA_VERSION, config=_CONFIG, jvm=Jvm(heap=_HEAP, peak_speed=True)) as kafka:
+    with KafkaCluster(KAFKA_VERSION, config=CONFIG, jvm=Jvm(heap=_HEAP, peak_speed=True)) as kafka:
         say(f"loading {groups:,} groups")
         started = time.monotonic()
         _, members = load(kafka.bootstrap_servers, groups)

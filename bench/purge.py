@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +113,7 @@ def _measure(options: Options) -> None:
     for each in wrongs(purged)[:10]:
         say(f"  {each}")
     kept = keep(line, before.told())
-    print(f"\n{targets(line)}\n\nKept in {os.path.relpath(kept)}\n")
+    print(f"\n{report.targets(line, TARGETS)}\n\nKept in {os.path.relpath(kept)}\n")
     print(json.dumps(line), flush=True)
 
 
@@ -217,28 +216,9 @@ def summary(options: Options, purged: Purged) -> dict[str, Any]:
     }
 
 
-def targets(line: Mapping[str, Any]) -> str:
-    """One line for each figure that has a target: whether it is met."""
-    return "\n".join(
-        f"target {name} <= {most:g}: {line[name]:g}, {'met' if line[name] <= most else 'NOT MET'}"
-        for name, most in TARGETS.items()
-    )
-
-
 def keep(line: Mapping[str, Any], circumstances: Mapping[str, Any]) -> Path:
     """Write the last result for this number of groups: when, where and of which source it was."""
-    report.RESULTS.mkdir(exist_ok=True)
-    path = report.RESULTS / f"purge-{line['groups']}.json"
-    text = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": report.machine(),
-        "kafka": KAFKA_VERSION,
-        **circumstances,
-        "result": dict(line),
-        "targets_met": {name: line[name] <= most for name, most in TARGETS.items()},
-    }
-    path.write_text(json.dumps(text, indent=2) + "\n")
-    return path
+    return report.write(f"purge-{line['groups']}", line, TARGETS, circumstances)
 
 
 @contextmanager

@@ -169,7 +169,7 @@ def write(
     line: Mapping[str, Any],
     wanted: Mapping[str, float],
     circumstances: Mapping[str, Any],
-    details: Mapping[str, Any],
+    details: Mapping[str, Any] | None = None,
 ) -> Path:
     """The file of one result, over the last one of that name; `details` are its last keys."""
     RESULTS.mkdir(exist_ok=True)
@@ -181,7 +181,7 @@ def write(
         **circumstances,
         "result": dict(line),
         "targets_met": {name: line[name] <= most for name, most in wanted.items()},
-        **details,
+        **(details or {}),
     }
     path.write_text(json.dumps(text, indent=2) + "\n")
     return path

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from bench import report
 from bench.command import run, say
 from bench.errors import BenchError
-from bench.load import PARTITIONS, Loaded, load
+from bench.load import CONFIG, PARTITIONS, Loaded, load
 from bench.memory import ALIVE_PER_BROKER, held
 from bench.plan import plan_runs, target
 from bench.programs import KAFKA_VERSION, jobs, ours_at_once, prepare, take_turns
@@ -29,15 +29,6 @@ from sandbox.kafka import Jvm, KafkaCluster
 _BROKERS = 3
 _HEAP = "1500m"
 _CHUNKS = (5_000, 1_000, 200)
-_CONFIG = {
-    "offsets.topic.num.partitions": "50",
-    "offsets.topic.replication.factor": "1",
-    # Commits are written at once instead of gathered: loading waits for each.
-    "group.coordinator.append.linger.ms": "0",
-    # Nothing is expired or compacted while somebody is measured.
-    "offsets.retention.check.interval.ms": "86400000",
-    "log.cleaner.enable": "false",
-}
 
 
 def main() -> int:
@@ -66,7 +57,7 @@ def _compare(groups: int, runs: int) -> None:
         results = take_turns(jobs(), servers, runs)
         report.check_counts(results, loaded)
     say("starting brokers for plan")
-    with KafkaCluster(KAFKA_VERSION, _BROKERS, config=_CONFIG) as kafka:
+    with KafkaCluster(KAFKA_VERSION, _BROKERS, config=CONFIG) as kafka:
         planned = plan_runs(kafka.bootstrap_servers, runs)
     results += planned
     line = report.summary(results, groups)
@@ -101,7 +92,7 @@ def _memory(groups: int) -> None:
 def _cluster(groups: int) -> Iterator[tuple[str, Loaded]]:
     say(f"starting {_BROKERS} brokers of Kafka {KAFKA_VERSION}")
     jvm = Jvm(heap=_HEAP, peak_speed=True)
-    with KafkaCluster(KAFKA_VERSION, _BROKERS, config=_CONFIG, jvm=jvm) as kafka:
+    with KafkaCluster(KAFKA_VERSION, _BROKERS, config=CONFIG, jvm=jvm) as kafka:
         say(f"loading {groups:,} groups")
         started = time.monotonic()
         loaded, members = load(kafka.bootstrap_servers, groups)

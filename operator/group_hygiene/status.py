@@ -290,7 +290,7 @@ def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
 
 def _next_due(plan: Plan) -> datetime | None:
     """When the first of the marked groups may be deleted."""
-    return min(filter(None, map(plan.due_time, plan.marked)), default=None)
+    return min(filter(None, map(plan.due_time, (*plan.marks, *plan.marking))), default=None)
 
 
 def _access(policy: Policy) -> str:
