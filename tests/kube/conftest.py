@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kubernetes.client import CustomObjectsApi
+from kubernetes.config import new_client_from_config
 
 from sandbox.kubernetes import ApiServer
 
@@ -18,3 +20,10 @@ def api_server() -> Iterator[ApiServer]:
         server.wait_established("-f", str(ROOT / "crds"))
         server.kubectl("create", "namespace", "kafka")
         yield server
+
+
+@pytest.fixture(scope="module")
+def api(api_server: ApiServer) -> Iterator[CustomObjectsApi]:
+    """The API server without kubectl in between, which would take a tenth of a second for each of the cases."""
+    with new_client_from_config(str(api_server.kubeconfig)) as client:
+        yield CustomObjectsApi(client)

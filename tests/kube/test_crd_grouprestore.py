@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from kubernetes.client import ApiException, CustomObjectsApi
-from kubernetes.config import new_client_from_config
 
 from group_hygiene.reconcile.grouprestore import build_restore_status
 from group_hygiene.reconcile.restorable import GroupResult, Kind
@@ -17,13 +16,6 @@ from sandbox.kubernetes import ApiServer
 EXAMPLE = Path(__file__).parents[2] / "examples" / "restore.yaml"
 PLACE = ("grouphygiene.io", "v1alpha1", "kafka", "grouprestores")
 TIME = "2030-01-31T12:00:00Z"
-
-
-@pytest.fixture(scope="module")
-def api(api_server: ApiServer) -> Iterator[CustomObjectsApi]:
-    """The API server without kubectl in between."""
-    with new_client_from_config(str(api_server.kubeconfig)) as client:
-        yield CustomObjectsApi(client)
 
 
 @pytest.fixture(scope="module", autouse=True)

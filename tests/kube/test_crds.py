@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from kubernetes.client import ApiException, CustomObjectsApi
-from kubernetes.config import new_client_from_config
 
 from sandbox.kubernetes import ApiServer
 
@@ -65,13 +64,6 @@ def a_connection(spec: Patch, name: str = "candidate") -> Object:
 def _object(kind: str, name: str, spec: Object) -> Object:
     metadata = {"name": name, "namespace": "kafka"}
     return {"apiVersion": "grouphygiene.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
-
-
-@pytest.fixture(scope="module")
-def api(api_server: ApiServer) -> Iterator[CustomObjectsApi]:
-    """The API server without kubectl in between, which would take a tenth of a second for each of the cases."""
-    with new_client_from_config(str(api_server.kubeconfig)) as client:
-        yield CustomObjectsApi(client)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,13 +1,13 @@
 """The manifests of deploy/ on a real API server: they apply, and the operator may do what it needs and nothing else."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandbox.kubernetes import ApiServer
+from tests.kube.access import can_i, wait_until_allowed
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = str(ROOT / "deploy")
@@ -32,23 +32,10 @@ def as_operator(deployed: ApiServer) -> str:
     """The kubectl option that makes a call the operator's, with its own token."""
     path = deployed.kubeconfig_for_service_account("group-hygiene", "group-hygiene")
     # The authorizer reads new bindings from a watch, a moment after they are stored.
-    _wait_until_allowed(deployed, f"--kubeconfig={path}", "list", "grouppolicies", "-A")
-    _wait_until_allowed(deployed, f"--kubeconfig={path}", "get", "secrets", "-n", "group-hygiene")
-    _wait_until_allowed(deployed, f"--kubeconfig={path}", "get", "leases/group-hygiene", "-n", "group-hygiene")
+    wait_until_allowed(deployed, f"--kubeconfig={path}", "list", "grouppolicies", "-A")
+    wait_until_allowed(deployed, f"--kubeconfig={path}", "get", "secrets", "-n", "group-hygiene")
+    wait_until_allowed(deployed, f"--kubeconfig={path}", "get", "leases/group-hygiene", "-n", "group-hygiene")
     return f"--kubeconfig={path}"
-
-
-def _can_i(server: ApiServer, who: str, *question: str) -> bool:
-    answer = server.kubectl("auth", "can-i", *question, who, check=False)
-    assert answer.stdout.strip() in ("yes", "no"), answer.stderr
-    return answer.stdout.strip() == "yes"
-
-
-def _wait_until_allowed(server: ApiServer, who: str, *question: str) -> None:
-    deadline = time.monotonic() + 180
-    while not _can_i(server, who, *question):
-        assert time.monotonic() < deadline, f"not allowed: {' '.join(question)}"
-        time.sleep(0.1)
 
 
 def _deployment(server: ApiServer) -> dict[str, Any]:
@@ -140,7 +127,7 @@ CRD = "customresourcedefinitions.apiextensions.k8s.io"
 )
 def test_permission(deployed: ApiServer, as_operator: str, question: str, allowed: bool) -> None:
     """The operator's own token may do what it needs, and may not change what users wrote or read what is not for it."""
-    assert _can_i(deployed, as_operator, *question.split()) is allowed
+    assert can_i(deployed, as_operator, *question.split()) is allowed
 
 
 @pytest.mark.parametrize(
@@ -211,8 +198,8 @@ def test_commented_binding_opens_one_namespace(deployed: ApiServer, as_operator:
         "apply", "--validate=strict", "-f", "-", input=example.replace("namespace: kafka\n", "namespace: other-kafka\n")
     )
     assert done.stdout.split()[0] == "rolebinding.rbac.authorization.k8s.io/group-hygiene-secrets"
-    _wait_until_allowed(deployed, as_operator, "get", "secrets", "-n", "other-kafka")
-    assert not _can_i(deployed, as_operator, "get", "secrets", "-n", "kafka")
+    wait_until_allowed(deployed, as_operator, "get", "secrets", "-n", "other-kafka")
+    assert not can_i(deployed, as_operator, "get", "secrets", "-n", "kafka")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 import yaml
 
 from sandbox.kubernetes import ApiServer
+from tests.kube.access import can_i, wait_until_allowed
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "pipeline"
@@ -36,19 +36,9 @@ def deployed(api_server: ApiServer) -> Iterator[ApiServer]:
 def as_pipeline(deployed: ApiServer) -> str:
     """The kubectl option that makes a call the pipeline's, with its own token."""
     option = f"--kubeconfig={deployed.kubeconfig_for_service_account('kafka', ACCOUNT)}"
-    deadline = time.monotonic() + 180
-    # The authorizer reads new bindings from a watch, a moment after they are stored.
-    for question in ("get kafkaconnections -n kafka", "create pods -n kafka"):
-        while not _can_i(deployed, option, question):
-            assert time.monotonic() < deadline, f"not allowed: {question}"
-            time.sleep(0.1)
+    wait_until_allowed(deployed, option, "get", "kafkaconnections", "-n", "kafka")
+    wait_until_allowed(deployed, option, "create", "pods", "-n", "kafka")
     return option
-
-
-def _can_i(server: ApiServer, who: str, question: str) -> bool:
-    answer = server.kubectl("auth", "can-i", *question.split(), who, check=False)
-    assert answer.stdout.strip() in ("yes", "no"), answer.stderr
-    return answer.stdout.strip() == "yes"
 
 
 @pytest.mark.parametrize(
@@ -70,14 +60,14 @@ def _can_i(server: ApiServer, who: str, question: str) -> bool:
 )
 def test_permission(deployed: ApiServer, as_pipeline: str, question: str, allowed: bool) -> None:
     """It reads its connection and the Secrets of that, makes executors where it runs, and nothing else."""
-    assert _can_i(deployed, as_pipeline, question) is allowed
+    assert can_i(deployed, as_pipeline, *question.split()) is allowed
 
 
 @pytest.mark.parametrize("question", ["get secrets -n kafka", "get kafkaconnections -n kafka", "list pods -n kafka"])
 def test_executors_may_do_nothing(deployed: ApiServer, question: str) -> None:
     """What they need, the driver tells them."""
     path = deployed.kubeconfig_for_service_account("kafka", f"{ACCOUNT}-executor")
-    assert not _can_i(deployed, f"--kubeconfig={path}", question)
+    assert not can_i(deployed, f"--kubeconfig={path}", *question.split())
 
 
 def _arguments() -> dict[str, list[str]]:

@@ -1,0 +1,20 @@
+"""Who may do what, asked of a real API server."""
+
+import time
+
+from sandbox.kubernetes import ApiServer
+
+
+def can_i(server: ApiServer, who: str, *question: str) -> bool:
+    """What the API server's authorizer says; who: the kubectl option that makes a call somebody's."""
+    answer = server.kubectl("auth", "can-i", *question, who, check=False)
+    assert answer.stdout.strip() in ("yes", "no"), answer.stderr
+    return answer.stdout.strip() == "yes"
+
+
+def wait_until_allowed(server: ApiServer, who: str, *question: str) -> None:
+    """The authorizer reads new bindings from a watch, a moment after they are stored."""
+    deadline = time.monotonic() + 180
+    while not can_i(server, who, *question):
+        assert time.monotonic() < deadline, f"not allowed: {' '.join(question)}"
+        time.sleep(0.1)
