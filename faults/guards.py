@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from faults import races
 from faults.auditor import Audit
 from faults.errors import Broken
-from faults.kafka_proxy import Then, When
+from faults.kafka_proxy import When
 from faults.operators import LEASE_SECONDS
 from faults.requests import Exchange
 from faults.stage import Stage
@@ -94,14 +94,7 @@ def killed_at_delete(stage: Stage) -> None:
     """The leader is killed before it knows what its DeleteGroups did: its successor finds out, and records it."""
     with stage.world() as world:
         leader, names = world.replicas.leader(), world.abandon(3)
-
-        def kill(_: Exchange) -> Then:
-            leader.kill()
-            return Then.DROP
-
-        rule = world.at("delete", When.BETWEEN, kill)
-        world.until_deleted(names, rule.done.is_set)
-        rule.wait("the leader is killed")
+        world.kill_at_delete(leader, names)
         stage.tried += 1
         world.start(1)
         world.replicas.another_leader(leader)

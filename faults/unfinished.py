@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from faults.errors import Broken
-from faults.kafka_proxy import Then, When
+from faults.kafka_proxy import When
 from faults.requests import Exchange
 from faults.stage import Stage
 from faults.waiting import wait_for
@@ -99,13 +99,7 @@ def _crashed(stage: Stage) -> Iterator[tuple[World, list[str]]]:
     """Groups that were deleted by a process that was killed before it knew."""
     with stage.world() as world:
         leader, names = world.replicas.leader(), world.abandon(3)
-
-        def kill(_: Exchange) -> Then:
-            leader.kill()
-            return Then.DROP
-
-        rule = world.at("delete", When.BETWEEN, kill)
-        world.until_deleted(names, rule.done.is_set)
+        world.kill_at_delete(leader, names)
         stage.tried += 1
         yield world, names
 

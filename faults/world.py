@@ -203,6 +203,17 @@ class World:
         """Do something once, at a step of a run of whoever leads (see `requests.Steps`)."""
         return self.proxy.rule(Rule(lambda exchange: exchange.step == step, when, do))
 
+    def kill_at_delete(self, leader: OperatorProcess, names: list[str]) -> None:
+        """Let it run until it is killed as it deletes these groups: the broker did it, and the answer never comes."""
+
+        def kill(_: Exchange) -> Then:
+            leader.kill()
+            return Then.DROP
+
+        rule = self.at("delete", When.BETWEEN, kill)
+        self.until_deleted(names, rule.done.is_set)
+        rule.wait("the leader is killed")
+
     def marked(self, names: list[str]) -> bool:
         """Whether the ledger has a mark of each."""
         self.ledger.read()
