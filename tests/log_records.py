@@ -7,7 +7,10 @@ by hand, and read by its classes).
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
+
+from hypothesis import strategies as st
 
 from group_hygiene.kafka.offsets_log import Commit, GroupState
 
@@ -519,3 +522,29 @@ SAMPLES = (
         written_by="4.0.0",
     ),
 )
+
+COMMIT_V3 = struct.pack(">hqih", 3, 42, 5, 1) + b"m" + struct.pack(">q", 1_700_000_000_000)
+
+
+def text(words: str) -> bytes:
+    return struct.pack(">h", len(words.encode())) + words.encode()
+
+
+def commit_key(group: bytes = text("g"), topic: bytes = text("t"), partition: int = 0) -> bytes:
+    return b"\0\1" + group + topic + struct.pack(">i", partition)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> tuple[bytes | None, bytes | None]:
+    """A record with some bytes changed, put in or taken out."""
+    key, value = draw(st.sampled_from(SAMPLES)).pair
+    return draw(damage(key)), None if value is None else draw(damage(value))
+
+
+@st.composite
+def damage(draw: st.DrawFn, whole: bytes) -> bytes:
+    data = bytearray(whole)
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(data)))
+        data[at : at + draw(st.integers(0, 2))] = draw(st.binary(max_size=2))
+    return bytes(data)

@@ -9,31 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from group_hygiene.errors import HygieneError
 from group_hygiene.kafka.encoding import Layout, Misfit, Reader
-
-COMMIT, STATE, QUARANTINE = "commit", "state", "quarantine"
-# What decode_columns answers with, in this order.
-COLUMNS = (
-    "what",
-    "kind",
-    "group",
-    "topic",
-    "partition",
-    "committed_offset",
-    "leader_epoch",
-    "metadata",
-    "commit_ms",
-    "protocol_type",
-    "generation",
-    "member_id",
-    "members",
-    "state_ms",
-    "gone",
-    "error",
-)
 
 
 class BrokenRecord(HygieneError):
@@ -99,73 +78,17 @@ def decode(key: bytes | None, value: bytes | None) -> Commit | GroupState:
             return Commit(group, topic, partition, *_commit_value(value), legacy=number == 0)
         return _group_state(number, key, value)
     except _MISFITS as misfit:
-        raise BrokenRecord(_told(misfit)) from misfit
-
-
-def decode_columns(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> dict[str, list[Any]]:
-    """`decode` of many records at once: a list for each of COLUMNS, in their order, with a row for each record.
-
-    what: COMMIT, STATE or QUARANTINE. error: why it is kept aside; such a row says nothing else. What a record does not
-    tell is None; `gone` marks tombstones.
-    """
-    rows = len(keys)
-    columns: dict[str, list[Any]] = {name: [None] * rows for name in COLUMNS}
-    columns["what"] = [COMMIT] * rows
-    columns["kind"] = ["commit"] * rows
-    columns["gone"] = [False] * rows
-    what, _, groups, topics, partitions, offsets, epochs, metadata, times = list(columns.values())[:9]
-    gone = columns["gone"]
-    # A group commits the same partitions again and again: most keys of a batch come more than once.
-    places: dict[bytes, tuple[str, str, int]] = {}
-    for row, (key, value) in enumerate(zip(keys, values, strict=True)):
-        try:
-            place = places.get(key)  # type: ignore[arg-type]
-            if place is None:
-                if key is None or key[:2] != _COMMIT_KEY:
-                    _other_row(columns, row, decode(key, value))
-                    continue
-                place = places[key] = _commit_place(key)
-            groups[row], topics[row], partitions[row] = place
-            if value is None:
-                gone[row] = True
-            else:
-                offsets[row], epochs[row], metadata[row], times[row], _ = _commit_value(value)
-        except (BrokenRecord, *_MISFITS) as error:
-            for column in columns.values():
-                column[row] = None
-            what[row] = QUARANTINE
-            columns["error"][row] = _told(error)
-    return columns
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, BrokenRecord) else f"its bytes do not fit their layout: {error}"
-
-
-def _other_row(columns: dict[str, list[Any]], row: int, record: Commit | GroupState) -> None:
-    if isinstance(record, Commit):
-        columns["kind"][row] = "legacy-commit"
-        columns["committed_offset"][row] = record.offset
-        if not record.gone:
-            for name in ("leader_epoch", "metadata", "commit_ms"):
-                columns[name][row] = getattr(record, name)
-        told: tuple[str, ...] = ("group", "topic", "partition", "gone")
-    else:
-        columns["what"][row] = STATE
-        told = record._fields
-    for name in told:
-        columns[name][row] = getattr(record, name)
+        raise BrokenRecord(f"its bytes do not fit their layout: {misfit}") from misfit
 
 
 _MISFITS = (Misfit, struct.error, UnicodeDecodeError)
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
-_COMMIT_KEY = b"\x00\x01"
 _COMMIT_KEYS = (0, 1)
 # version, offset, (leader epoch,) length of the metadata; behind the metadata: commit time, (time of expiry).
-_HEAD_V0, _HEAD_V3, _HEAD_V4 = struct.Struct(">hqh"), struct.Struct(">hqih"), struct.Struct(">hqiB")
-_TAIL_V1, _TAIL_V4 = struct.Struct(">qq"), struct.Struct(">qB")
+_HEAD_V0, _HEAD_V3 = struct.Struct(">hqh"), struct.Struct(">hqih")
+_TAIL_V1 = struct.Struct(">qq")
 
 
 def _commit_place(key: bytes) -> tuple[str, str, int]:
@@ -184,12 +107,7 @@ def _commit_value(value: bytes) -> tuple[int, int, str, int, int | None]:
     """OffsetCommitValue: offset, leader epoch, metadata, commit time, time of expiry."""
     version = _INT16.unpack_from(value)[0]
     if version == 4:
-        _, offset, epoch, size = _HEAD_V4.unpack_from(value)
-        ends = 14 + size
-        # All but always the length is one byte, and there are no tagged fields.
-        if not 0 < size < 0x80 or len(value) != ends + 9 or value[-1]:
-            return _commit_value_v4(value)
-        return offset, epoch, value[15:ends].decode(), _TAIL_V4.unpack_from(value, ends)[0], None
+        return _commit_value_v4(value)
     if version == 3:
         _, offset, epoch, size = _HEAD_V3.unpack_from(value)
         at = 16

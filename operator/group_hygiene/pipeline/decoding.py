@@ -1,58 +1,94 @@
 """The one piece of Python that sees every record: an Arrow batch of Kafka's bytes in, an Arrow batch of columns out.
 
-Runs in Spark's workers: imports the decoder and pyarrow, nothing else.
+Runs in Spark's workers: imports the decoder, numpy and pyarrow, nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from group_hygiene.kafka.offsets_log import QUARANTINE, decode_columns
+from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, decode
+from group_hygiene.pipeline.columns import read_commits
 
 # Of Spark's Kafka source, in this order.
 SOURCE_COLUMNS = ("partition", "offset", "timestamp", "key", "value")
 
-_DECODED = {
-    "what": pa.string(),
+_STATE = {
     "kind": pa.string(),
-    "group": pa.string(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "committed_offset": pa.int64(),
-    "leader_epoch": pa.int32(),
-    "metadata": pa.string(),
-    "commit_ms": pa.int64(),
     "protocol_type": pa.string(),
     "generation": pa.int32(),
     "member_id": pa.string(),
     "members": pa.int32(),
     "state_ms": pa.int64(),
     "gone": pa.bool_(),
-    "error": pa.string(),
 }
-# The columns of what comes out, as Spark's DDL.
+_ASIDE = {"key": pa.binary(), "value": pa.binary(), "error": pa.string()}
+_DECODED = pa.schema(
+    {
+        "group": pa.string(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "committed_offset": pa.int64(),
+        "leader_epoch": pa.int32(),
+        "metadata": pa.string(),
+        "commit_ms": pa.int64(),
+        "state": pa.struct(_STATE),
+        "aside": pa.struct(_ASIDE),
+    }
+)
+# The columns of what comes out, as Spark's DDL. state: of records that are no commits; aside: of those that can't be
+# decoded, which say nothing else.
 SCHEMA = (
-    "log_partition int, log_offset long, record_time timestamp, what string, kind string, `group` string, "
-    "topic string, partition int, committed_offset long, leader_epoch int, metadata string, commit_ms long, "
-    "protocol_type string, generation int, member_id string, members int, state_ms long, gone boolean, "
-    "error string, key binary, value binary"
+    "log_partition int, log_offset long, record_time timestamp, "
+    "`group` string, topic string, partition int, committed_offset long, leader_epoch int, metadata string, "
+    "commit_ms long, state struct<kind: string, protocol_type: string, generation: int, member_id: string, "
+    "members: int, state_ms: long, gone: boolean>, aside struct<key: binary, value: binary, error: string>"
 )
 
 
 def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For mapInArrow: SOURCE_COLUMNS in, SCHEMA out; key and value only of records that are kept aside."""
+    """For mapInArrow: SOURCE_COLUMNS in, SCHEMA out, a row for each record."""
     for batch in batches:
-        keys, values = batch.column("key"), batch.column("value")
-        columns = decode_columns(keys.to_pylist(), values.to_pylist())
-        arrays = {name: pa.array(columns[name], kind) for name, kind in _DECODED.items()}
-        aside = pa.compute.equal(arrays["what"], QUARANTINE)
-        for name, raw in (("key", keys), ("value", values)):
-            arrays[name] = pa.compute.if_else(aside, raw, pa.scalar(None, raw.type))
+        decoded = decode_all(batch.column("key"), batch.column("value"))
         position = {
             "log_partition": batch.column("partition"),
             "log_offset": batch.column("offset"),
             "record_time": batch.column("timestamp"),
         }
-        yield pa.RecordBatch.from_pydict(position | arrays)
+        yield pa.RecordBatch.from_pydict(position | dict(zip(_DECODED.names, decoded.columns, strict=True)))
+
+
+def decode_all(keys: pa.BinaryArray, values: pa.BinaryArray) -> pa.RecordBatch:
+    """`decode` of many records: a row for each, in their order; a broken one is a row of `aside`. Raises nothing."""
+    commits = read_commits(keys, values)
+    count = int(commits.taken.sum())
+    columns = [
+        commits.columns[name] if name in commits.columns else pa.nulls(count, _DECODED.field(name).type)
+        for name in _DECODED.names
+    ]
+    quick = pa.RecordBatch.from_arrays(columns, schema=_DECODED)
+    left = np.flatnonzero(~commits.taken)
+    if not len(left):
+        return quick
+    rows = [_row(keys[row].as_py(), values[row].as_py()) for row in left.tolist()]
+    both = pa.concat_batches([quick, pa.RecordBatch.from_pylist(rows, schema=_DECODED)])
+    return both.take(np.argsort(np.concatenate([np.flatnonzero(commits.taken), left])))
+
+
+def _row(key: bytes | None, value: bytes | None) -> dict[str, Any]:
+    try:
+        record = decode(key, value)
+    except BrokenRecord as broken:
+        return {"aside": {"key": key, "value": value, "error": str(broken)}}
+    if not isinstance(record, Commit):
+        told = record._asdict()
+        return {"group": told.pop("group"), "state": told}
+    row: dict[str, Any] = {"group": record.group, "topic": record.topic, "partition": record.partition}
+    if not record.gone:
+        row |= {"committed_offset": record.offset, "leader_epoch": record.leader_epoch}
+        row |= {"metadata": record.metadata, "commit_ms": record.commit_ms}
+    return row
