@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from group_hygiene.pipeline.tables import BRONZE, COMMITS, GROUP_STATES, INGESTED, Table
+from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS, Table
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 Event = dict[str, Any]
@@ -59,8 +59,8 @@ class Bronze:
         self._spark, self.warehouse = spark, warehouse
         self._offset = 0
         self.batch = 0
-        for table in BRONZE:
-            table.create(spark, warehouse)
+        for table in (*RECORDS, INGESTED):
+            table.append(spark, warehouse, table.none(spark))
 
     def write(self, groups: Mapping[str, Sequence[Event]], era: int = 0, log_partition: int = 0) -> None:
         """One finished batch: of each group these records, in this order."""

@@ -213,7 +213,7 @@ def test_taken_in_twice(spark: SparkSession, taken: Taken) -> None:
     """A run that ended after the MERGE and before coverage was written changes nothing when it is repeated."""
     warehouse = taken.bronze.warehouse
     path = COVERAGE.path(warehouse)
-    spark.read.format("delta").option("versionAsOf", 1).load(path).write.format("delta").mode("overwrite").save(path)
+    spark.read.format("delta").option("versionAsOf", 0).load(path).write.format("delta").mode("overwrite").save(path)
     assert update(spark, warehouse).records > 0
     assert rows(spark, warehouse) == taken.rows
 
@@ -262,16 +262,16 @@ def test_log_that_began_anew(spark: SparkSession, warehouse: str) -> None:
 
 
 def _restored(spark: SparkSession, path: str) -> None:
-    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 1").collect()
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 0").collect()
 
 
 def _overwritten(spark: SparkSession, path: str) -> None:
-    older = spark.read.format("delta").option("versionAsOf", 1).load(path)
+    older = spark.read.format("delta").option("versionAsOf", 0).load(path)
     older.write.format("delta").mode("overwrite").save(path)
 
 
 def _merged(spark: SparkSession, path: str) -> None:
-    older = spark.read.format("delta").option("versionAsOf", 1).load(path)
+    older = spark.read.format("delta").option("versionAsOf", 0).load(path)
     merge = DeltaTable.forPath(spark, path).alias("t").merge(older.alias("s"), "t.group = s.group")
     merge.whenMatchedUpdateAll().whenNotMatchedBySourceDelete().execute()
 
@@ -279,14 +279,14 @@ def _merged(spark: SparkSession, path: str) -> None:
 def _files_put_back(spark: SparkSession, path: str) -> None:
     for file in Path(path, "_delta_log").iterdir():
         version = file.name.lstrip(".").partition(".")[0]
-        if file.name == "_last_checkpoint" or (file.is_file() and version.isdecimal() and int(version) > 1):
+        if file.name == "_last_checkpoint" or (file.is_file() and version.isdecimal() and int(version) > 0):
             file.unlink()
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="module")
 def ready(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A warehouse after two runs, to be copied: then version 1 of `activity` lacks the second."""
+    """A warehouse after two runs, to be copied: then version 0 of `activity` lacks the second."""
     warehouse = str(tmp_path_factory.mktemp("ready"))
     bronze = Bronze(spark, warehouse)
     for second in (1, 5):
@@ -325,16 +325,8 @@ def test_killed_while_it_is_made_anew(
     before = rows(spark, warehouse)
     _restored(spark, ACTIVITY.path(warehouse))
     monkeypatch.setattr(activity, "_ROUND_RECORDS", 1)
-    take_in = activity._take_in
-    taken: list[Any] = []
-
-    def killed(*arguments: Any) -> None:
-        if taken:
-            raise KeyboardInterrupt
-        taken.append(arguments)
-        take_in(*arguments)
-
-    monkeypatch.setattr(activity, "_take_in", killed)
+    # The first round fills the new table, and this is the second one.
+    monkeypatch.setattr(activity, "_merge", interrupted)
     with pytest.raises(KeyboardInterrupt):
         update(spark, warehouse)
     covered, there = named(spark, warehouse)
@@ -353,7 +345,7 @@ def test_our_own_writes_are_known(
     bronze = Bronze(spark, warehouse)
     bronze.batch, bronze._offset = 2, 4
     bronze.write({"g": [commit(11), wiped(12)]})
-    monkeypatch.setattr(activity, "_cover", interrupted)
+    monkeypatch.setattr(activity, "_put_together", interrupted)
     with pytest.raises(KeyboardInterrupt):
         update(spark, warehouse)
     monkeypatch.undo()
@@ -363,7 +355,7 @@ def test_our_own_writes_are_known(
     assert named(spark, warehouse) == (first, first)
 
 
-def interrupted(*arguments: Any) -> None:
+def interrupted(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
@@ -430,7 +422,7 @@ def test_nothing_ingested(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_many_files_are_put_together(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator opens all files of the table at each look; what coverage says holds for the table as it is then."""
-    monkeypatch.setattr(activity, "_FILES", 2)
+    monkeypatch.setattr(activity, "_VERSIONS", 2)
     bronze = Bronze(spark, warehouse)
     for second in range(1, 4):
         bronze.write({f"g{second}": [commit(second)]})

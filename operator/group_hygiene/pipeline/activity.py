@@ -13,21 +13,32 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from delta import DeltaTable
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.folding import changes, merged
 from group_hygiene.pipeline.progress import refuse_older
-from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, INGESTED, PRUNED, QUARANTINE, Table
+from group_hygiene.pipeline.tables import (
+    ACTIVITY,
+    COMMITS,
+    COVERAGE,
+    GROUP_STATES,
+    INGESTED,
+    PRUNED,
+    QUARANTINE,
+    RECORDS,
+    State,
+    Table,
+)
 
 # Records of one MERGE: a group's own are held in memory together.
 _ROUND_RECORDS = 5_000_000
 # Up to so many, the changes are sent to where the rows are, rather than all rows moved about.
 _BROADCAST_RECORDS = 100_000
 
-# Each run adds some files, and who reads the table opens all of them: beyond so many, they are put together.
-_FILES = 100
+# Each version adds some files, and who reads the table opens all of them: they are put together after so many.
+_VERSIONS = 32
 # What a run writes to `activity` bears this mark in Delta's history. Anybody else may have put old rows there.
 _MARK = "group-hygiene"
 _MARKING = "spark.databricks.delta.commitInfo.userMetadata"
@@ -59,68 +70,77 @@ class _Round(NamedTuple):
     records: int
 
 
-class _Written(NamedTuple):
-    """A table as it is now. Another table in the same place has another id."""
-
-    id: str
-    version: int
-
-
 def update(spark: SparkSession, warehouse: str) -> Updated:
     """Take in all that ingest has finished since the last time; `coverage` says so last.
 
     Raises PipelineError where nothing was ingested yet, Halted where `ingested` is older than what was taken in.
     """
-    ingested = _rows(spark, warehouse, INGESTED)
+    ingested = INGESTED.rows(spark, warehouse)
     if not ingested:
         raise PipelineError("nothing was ingested into this warehouse yet: run `group-hygiene pipeline ingest` first")
-    coverage = _rows(spark, warehouse, COVERAGE)
+    coverage = COVERAGE.rows(spark, warehouse)
     if coverage:
         refuse_older(_batch(ingested[0]), _batch(coverage[0]))
-    target = ACTIVITY.create(spark, warehouse)
-    written = _written(target)
+    state = ACTIVITY.state(spark, warehouse)
     read_at = max((row["read_at"] for row in ingested if row["read_at"]), default=None)
     now = read_at or datetime.now(UTC)
-    since: _Moments = {row["log_partition"]: row["complete_since"] for row in coverage}
-    told = _told(coverage[0]) if coverage else written._replace(version=0)
-    if back := _went_back(target, written, told):
+    complete_since: _Moments = {row["log_partition"]: row["complete_since"] for row in coverage}
+    # Without coverage, each version of the table must be known, the first one too.
+    told = State(coverage[0]["activity_id"], coverage[0]["activity_version"]) if coverage else None
+    anew = state is None or _went_back(spark, warehouse, state, told or state._replace(version=-1))
+    if anew and state is not None:
         # Until coverage names its id, nobody takes what is in it for all there is.
-        target = ACTIVITY.make_anew(spark, warehouse)
-        written = _written(target)
-    if back or not coverage:
+        ACTIVITY.make_anew(spark, warehouse)
+    if anew or not coverage:
         coverage = []
-        if any(_pruned(spark, warehouse, table) for table in (COMMITS, GROUP_STATES, QUARANTINE)):
-            since = {row["log_partition"]: now for row in ingested}
-    since = _later(since, {row["log_partition"]: row["complete_since"] for row in ingested})
-    since = _later(since, _last_unread(spark, warehouse, ingested[0]))
+        if any(table.has(spark, warehouse, PRUNED) for table in RECORDS):
+            complete_since = {row["log_partition"]: now for row in ingested}
+    complete_since = _later(complete_since, {row["log_partition"]: row["complete_since"] for row in ingested})
+    complete_since = _later(complete_since, _last_unread(spark, warehouse, ingested[0]))
     # Otherwise a run ended between the two tables, or somebody put files together: rows may know more than coverage.
-    trusted = back or written.version == told.version
+    trusted = anew or (told is not None and told == state)
     rounds = _rounds(spark, warehouse, coverage, ingested)
-    for part in rounds:
-        commits, states = (_between(spark, warehouse, table, part) for table in (COMMITS, GROUP_STATES))
-        if not trusted:
-            commits, states = (_not_taken_in(rows, target.toDF()) for rows in (commits, states))
-        with _marked(spark):
-            _take_in(target, changes(commits, states, now), ingested[0]["cluster_id"], part, now)
-    if rounds and _detail(target)["numFiles"] > _FILES:
-        target.optimize().executeCompaction()
-    _cover(spark, warehouse, ingested, since, _written(target) if rounds else written)
+    with _marked(spark):
+        for part in rounds:
+            commits, states = (_between(spark, warehouse, table, part) for table in (COMMITS, GROUP_STATES))
+            if not trusted:
+                commits, states = (_not_taken_in(spark, warehouse, rows) for rows in (commits, states))
+            found = changes(commits, states, ingested[0]["cluster_id"], now)
+            if anew and part is rounds[0]:
+                ACTIVITY.append(spark, warehouse, merged(found, ACTIVITY.none(spark), now))
+            else:
+                _merge(spark, warehouse, found, now, few=part.records <= _BROADCAST_RECORDS)
+        if not rounds and state is None:
+            ACTIVITY.append(spark, warehouse, ACTIVITY.none(spark))
+    written = _put_together(spark, warehouse, since=0 if state is None else state.version)
+    whose = {"activity_id": written.id, "activity_version": written.version}
+    # Not a copy of the table `ingested` as it is now: that may be further than what was taken in.
+    rows = [row | whose | {"complete_since": complete_since[row["log_partition"]]} for row in ingested]
+    COVERAGE.overwrite(spark, warehouse, rows)
     return Updated(sum(part.last - part.first + 1 for part in rounds), sum(part.records for part in rounds), read_at)
 
 
-def _take_in(target: DeltaTable, found: DataFrame, cluster_id: str, part: _Round, now: datetime) -> None:
-    activity = target.toDF()
-    empty, few = activity.isEmpty(), part.records <= _BROADCAST_RECORDS
+def _merge(spark: SparkSession, warehouse: str, found: DataFrame, now: datetime, few: bool) -> None:
+    activity = ACTIVITY.read(spark, warehouse)
     if few:
         found = found.persist()
         activity = F.broadcast(activity.join(F.broadcast(found.select("group")), "group", "left_semi"))
-    rows = merged(found, activity, now).withColumn("cluster_id", F.lit(cluster_id)).select(*ACTIVITY.schema.names)
-    if empty:
-        rows.write.format("delta").mode("append").save(_detail(target)["location"])
-    else:
-        merge = target.alias("t").merge((F.broadcast(rows) if few else rows).alias("s"), "t.group = s.group")
-        merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+    rows = merged(found, activity, now)
+    target = DeltaTable.forPath(spark, ACTIVITY.path(warehouse)).alias("t")
+    merge = target.merge((F.broadcast(rows) if few else rows).alias("s"), "t.group = s.group")
+    merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
     found.unpersist()
+
+
+def _put_together(spark: SparkSession, warehouse: str, since: int) -> State:
+    """`activity` as it is now; of fewer files, where that is due since a version."""
+    state = ACTIVITY.state(spark, warehouse)
+    if state is not None and state.version // _VERSIONS > since // _VERSIONS:
+        DeltaTable.forPath(spark, ACTIVITY.path(warehouse)).optimize().executeCompaction()
+        state = ACTIVITY.state(spark, warehouse)
+    if state is None:
+        raise PipelineError(f"the table {ACTIVITY.name} was taken away while it was written: run it again")
+    return state
 
 
 def _rounds(spark: SparkSession, warehouse: str, coverage: _Rows, ingested: _Rows) -> list[_Round]:
@@ -148,14 +168,17 @@ def _rounds(spark: SparkSession, warehouse: str, coverage: _Rows, ingested: _Row
     return rounds
 
 
-def _went_back(table: DeltaTable, now: _Written, told: _Written) -> bool:
+def _went_back(spark: SparkSession, warehouse: str, now: State, told: State) -> bool:
     """It is another table than that of which coverage tells, or an older state of it, or somebody else wrote to it."""
     if now.id != told.id or now.version < told.version:
         return True
-    since = table.history(now.version - told.version).collect() if now.version > told.version else []
+    count = now.version - told.version
+    if not count:
+        return False
+    since = DeltaTable.forPath(spark, ACTIVITY.path(warehouse)).history(count).collect()
     known = [row for row in since if row["operation"] in _HARMLESS or row["userMetadata"] == _MARK]
     # Delta forgets its history some time: what can't be seen may have been anything.
-    return len(known) < now.version - told.version
+    return len(known) < count
 
 
 @contextmanager
@@ -167,21 +190,14 @@ def _marked(spark: SparkSession) -> Iterator[None]:
         spark.conf.unset(_MARKING)
 
 
-def _pruned(spark: SparkSession, warehouse: str, table: Table) -> bool:
-    return (
-        table.exists(spark, warehouse)
-        and PRUNED in _detail(DeltaTable.forPath(spark, table.path(warehouse)))["properties"]
-    )
-
-
 def _between(spark: SparkSession, warehouse: str, table: Table, part: _Round) -> DataFrame:
     batch = F.col("batch")
     return table.read(spark, warehouse).where((batch >= part.first) & (batch <= part.last))
 
 
-def _not_taken_in(rows: DataFrame, activity: DataFrame) -> DataFrame:
+def _not_taken_in(spark: SparkSession, warehouse: str, rows: DataFrame) -> DataFrame:
     """Those rows that their group's row in `activity` doesn't know yet."""
-    known = activity.select("group", F.col("era").alias("known_era"), "read_to")
+    known = ACTIVITY.read(spark, warehouse).select("group", F.col("era").alias("known_era"), "read_to")
     later = (F.col("era") > F.col("known_era")) | (
         (F.col("era") == F.col("known_era")) & (F.col("log_offset") >= F.col("read_to"))
     )
@@ -194,8 +210,8 @@ def _last_unread(spark: SparkSession, warehouse: str, ingested: dict[str, Any]) 
         return {}
     broken = QUARANTINE.read(spark, warehouse).where(F.col("batch") <= ingested["batch"])
     broken = broken.where(F.col("era") == ingested["era"])
-    rows = broken.groupBy("log_partition").agg(F.max("record_time").alias("last")).collect()
-    return {row["log_partition"]: _utc(row["last"]) for row in rows}
+    rows = broken.groupBy("log_partition").agg(F.max("record_time").alias("last")).toArrow().to_pylist()
+    return {row["log_partition"]: row["last"] for row in rows}
 
 
 def _later(one: _Moments, other: _Moments) -> _Moments:
@@ -207,42 +223,5 @@ def _later(one: _Moments, other: _Moments) -> _Moments:
     return {partition: max(moments, default=None) for partition, moments in told.items()}
 
 
-def _cover(spark: SparkSession, warehouse: str, ingested: _Rows, since: _Moments, written: _Written) -> None:
-    """Not a copy of the table `ingested` as it is now: that may be further than what was taken in."""
-    COVERAGE.create(spark, warehouse)
-    rows = []
-    for row in ingested:
-        whose = {"activity_id": written.id, "activity_version": written.version}
-        told = row | whose | {"complete_since": since[row["log_partition"]]}
-        rows.append(tuple(told[name] for name in COVERAGE.schema.names))
-    frame = spark.createDataFrame(rows, COVERAGE.schema).coalesce(1)
-    frame.write.format("delta").mode("overwrite").save(COVERAGE.path(warehouse))
-
-
 def _batch(row: Mapping[str, Any]) -> tuple[int, int]:
     return row["era"], row["batch"]
-
-
-def _told(coverage: Mapping[str, Any]) -> _Written:
-    return _Written(coverage["activity_id"], coverage["activity_version"])
-
-
-def _written(table: DeltaTable) -> _Written:
-    return _Written(_detail(table)["id"], table.history(1).collect()[0]["version"])
-
-
-def _detail(table: DeltaTable) -> Row:
-    return table.detail().collect()[0]
-
-
-def _rows(spark: SparkSession, warehouse: str, table: Table) -> _Rows:
-    if not table.exists(spark, warehouse):
-        return []
-    return [
-        {name: _utc(value) for name, value in row.asDict().items()} for row in table.read(spark, warehouse).collect()
-    ]
-
-
-def _utc(value: Any) -> Any:
-    # Spark answers with the time zone of this machine, and does not say so.
-    return value.astimezone(UTC) if isinstance(value, datetime) else value

@@ -7,6 +7,7 @@ that is there or not: in one run or in many, the same comes out.
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import chain
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -21,10 +22,11 @@ _TELLING = (
     "streams-epoch",
     "streams-member",
 )
+_TYPES = {"classic": "Classic", "consumer": "Consumer", "share": "Share", "streams": "Streams"}
 _DAYS = 31
 
 
-def changes(commits: DataFrame, states: DataFrame, now: datetime) -> DataFrame:
+def changes(commits: DataFrame, states: DataFrame, cluster_id: str, now: datetime) -> DataFrame:
     """One row for each group of these rows of `commits` and `group_states`, all of one era: what they say of it.
 
     now: commits of more than 30 days before it aren't counted.
@@ -54,6 +56,7 @@ def changes(commits: DataFrame, states: DataFrame, now: datetime) -> DataFrame:
     )
     lives = F.col("offset.offset").isNotNull()
     return rows.groupBy("group").agg(
+        F.lit(cluster_id).alias("cluster_id"),
         F.max("era").alias("era"),
         F.max("log_partition").alias("log_partition"),
         (F.max("log_offset") + 1).alias("read_to"),
@@ -72,7 +75,7 @@ def changes(commits: DataFrame, states: DataFrame, now: datetime) -> DataFrame:
 
 
 def merged(found: DataFrame, activity: DataFrame, now: datetime) -> DataFrame:
-    """The rows of `activity`, but cluster_id, that these groups have from now on: `found` by `changes`, and what was.
+    """The rows of `activity` that these groups have from now on: `found` by `changes`, and what was.
 
     What a group was in an earlier era of the log ended with it; its times stay.
     """
@@ -82,21 +85,23 @@ def merged(found: DataFrame, activity: DataFrame, now: datetime) -> DataFrame:
     )
     # One select after the other: each names what the next ones use many times.
     rows = rows.select(
-        *("group", "old", "was", "told", "wiped", "ended", "alive", "committed_at", "era", "log_partition", "read_to"),
+        *("cluster_id", "group", "old", "was", "told", "wiped", "ended", "alive"),
+        *("committed_at", "era", "log_partition", "read_to"),
         *(F.col(name).alias(f"new_{name}") for name in ("first_seen", "first_commit", "last_commit")),
         _offsets(F.col("was.offsets"), F.col("offsets")).alias("offsets"),
         _members(F.col("was.members"), F.col("members"), F.col("ended")).alias("members"),
         _by_day(F.col("old.commits_by_day"), F.col("days"), now).alias("days"),
     )
-    rows = rows.withColumns({"simple": _simple(), "since": _since()})
-    rows = rows.withColumns({"protocol": _protocol(), "state_now": _state()})
-    rows = rows.withColumn("type_now", _type()).withColumn("wiped_out", _wiped_out())
+    # Each of these may name those before it.
+    told = {"simple": _simple(), "since": _since(), "protocol": _protocol(), "state_now": _state()}
+    rows = rows.select("*", *_named(told | {"type_now": _type(), "wiped_out": _wiped_out()}))
     return rows.select(*_named(_row(now)))
 
 
 def _row(now: datetime) -> dict[str, Column]:
     told, simple, wiped_out, state = F.col("told"), F.col("simple"), F.col("wiped_out"), F.col("state_now")
     return {
+        "cluster_id": F.col("cluster_id"),
         "group": F.col("group"),
         "type": F.col("type_now"),
         "protocol_type": F.col("protocol"),
@@ -147,7 +152,7 @@ def _type() -> Column:
         F.when(F.col("simple"), "Classic")
         .when(F.col("told").isNull(), F.coalesce("was.type", F.lit("Unknown")))
         .when((F.col("told.family") == "classic") & F.col("protocol").isNull(), "Unknown")
-        .otherwise(F.initcap("told.family"))
+        .otherwise(F.element_at(F.create_map(*map(F.lit, chain.from_iterable(_TYPES.items()))), F.col("told.family")))
     )
 
 
@@ -187,9 +192,10 @@ def _wiped_out() -> Column:
 def _offsets(old: Column, new: Column) -> Column:
     """What is committed now: the last of each partition, without those whose last is a tombstone."""
     before = F.transform(old, lambda it: F.struct(*_fields(it, F.lit(-1).cast("bigint"))))
+    all_of_them = F.when(old.isNull(), new).otherwise(F.concat(before, new))
     # The array itself is bound to a name by a lambda: everywhere else it would be sorted anew for each element.
     latest = F.transform(
-        F.array(F.sort_array(F.concat(F.coalesce(before, F.array()), new))),
+        F.array(F.sort_array(all_of_them)),
         lambda all_: F.filter(
             all_, lambda it, index: ~_same_place(it, F.get(all_, index + 1)) & it["offset"].isNotNull()
         ),
@@ -230,17 +236,18 @@ def _by_day(old: Column, new: Column, now: datetime) -> Column:
             lambda day: F.struct(day, F.size(F.filter(new, lambda it: it == day)).cast("bigint")),
         )
     )
-    nothing = F.create_map().cast("map<date,bigint>")
     zero = F.lit(0).cast("bigint")
-    added = F.map_zip_with(
-        F.coalesce(old, nothing), counted, lambda _, one, other: F.coalesce(one, zero) + F.coalesce(other, zero)
+    added = F.map_zip_with(old, counted, lambda _, one, other: F.coalesce(one, zero) + F.coalesce(other, zero))
+    return F.when(old.isNull(), counted).otherwise(
+        F.map_filter(added, lambda day, _: day > F.lit(now).cast("date") - _DAYS)
     )
-    return F.map_filter(added, lambda day, _: day > F.lit(now).cast("date") - _DAYS)
 
 
 def _last_days(count: int, now: datetime) -> Column:
-    wanted = F.map_filter("days", lambda day, _: day > F.lit(now).cast("date") - count)
-    return F.aggregate(F.map_values(wanted), F.lit(0).cast("bigint"), lambda total, it: total + it)
+    zero, first = F.lit(0).cast("bigint"), F.lit(now).cast("date") - count
+    return F.aggregate(
+        F.map_entries("days"), zero, lambda total, it: total + F.when(it["key"] > first, it["value"]).otherwise(zero)
+    )
 
 
 def _named(columns: dict[str, Column]) -> list[Column]:

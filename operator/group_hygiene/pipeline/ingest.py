@@ -8,21 +8,20 @@ log was read is held against what the brokers say of it: Spark's source can leav
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from delta import DeltaTable
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
-from group_hygiene.kafka.offsets_log import COMMIT, QUARANTINE, STATE
 from group_hygiene.kafka.partition import Leader, fetch
 from group_hygiene.model import Fault, Partition
 from group_hygiene.pipeline.decoding import SCHEMA, decode_batches
@@ -36,11 +35,12 @@ from group_hygiene.pipeline.progress import (
     write_progress,
 )
 from group_hygiene.pipeline.source import Positions, read_range, read_stream
-from group_hygiene.pipeline.tables import BRONZE, COMMITS, COVERAGE, GROUP_STATES, Table
-from group_hygiene.pipeline.tables import QUARANTINE as QUARANTINED
+from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, QUARANTINE, RECORDS, Once, Table
 
 Tell = Callable[[str], None]
 
+# Columns of these tables that a decoded record holds in one.
+_UNPACKED = {GROUP_STATES.name: ["state.*"], QUARANTINE.name: ["aside.*"]}
 # What Spark's Kafka source says under failOnDataLoss.
 _LOST_SIGNS = ("data loss", "DATA_LOSS", "OffsetOutOfRange", "Cannot fetch record")
 
@@ -99,14 +99,15 @@ class _Ingest:
         self._progress = plan(before, bounds, start_over)
         if before is None:
             refuse_orphans(self._spark, self._warehouse)
-            for table in BRONZE:
-                table.create(self._spark, self._warehouse)
-        elif before.positions != bounds.ends:
-            self._refuse_older(before)
-        if not self._knows_its_place():
-            self._begin_stream(before)
-        if self._progress.places:
-            self._stream()
+        begins = not self._knows_its_place()
+        if begins and before is not None and before.stream == self._progress.stream:
+            self._progress = restarted(self._progress)
+        with ThreadPoolExecutor(1) as beside:
+            # While the first batch is being read and decoded. None of it is written before.
+            self._ready = beside.submit(self._get_ready, before, self._progress, begins)
+            if self._progress.places:
+                self._stream()
+            self._ready.result()
         self._check_ends(bounds)
         # The last batch has said so already, if there was one.
         if (seen := self._progress.seen(bounds)) != self._progress:
@@ -125,11 +126,6 @@ class _Ingest:
 
     def _deadline(self) -> Deadline:
         return Deadline(self._client.settings.timeout.total_seconds())
-
-    def _refuse_older(self, before: Progress) -> None:
-        if COVERAGE.exists(self._spark, self._warehouse):
-            for row in COVERAGE.read(self._spark, self._warehouse).select("era", "batch").limit(1).collect():
-                refuse_older((before.era, before.batch), (row.era, row.batch))
 
     def _knows_its_place(self) -> bool:
         """Whether the checkpoint is there and ends where `ingested` does, or in a batch that is to come again.
@@ -151,14 +147,20 @@ class _Ingest:
     def _is_at(self, ends: Positions) -> bool:
         return all(self._progress.positions.get(partition) == end for partition, end in ends.items())
 
-    def _begin_stream(self, before: Progress | None) -> None:
-        """Of a stream without a checkpoint: take back what another one wrote of a batch that it did not finish."""
-        if before is not None and before.stream == self._progress.stream:
-            self._progress = restarted(self._progress)
-        if before is not None:
-            for table in (COMMITS, GROUP_STATES, QUARANTINED):
-                DeltaTable.forPath(self._spark, table.path(self._warehouse)).delete(F.col("batch") > before.batch)
-        write_progress(self._spark, self._warehouse, self._progress)
+    def _get_ready(self, before: Progress | None, progress: Progress, begins: bool) -> None:
+        """For what comes now. A stream that begins takes back what another one wrote of a batch that it didn't finish.
+
+        Raises Halted where `coverage` tells more than what was ingested.
+        """
+        if before is not None and before.positions != self._bounds.ends:
+            for row in COVERAGE.rows(self._spark, self._warehouse)[:1]:
+                refuse_older((before.era, before.batch), (row["era"], row["batch"]))
+        if not begins:
+            return
+        for table in RECORDS if before is not None else ():
+            if (found := table.open(self._spark, self._warehouse)) is not None:
+                found.delete(F.col("batch") > progress.batch)
+        write_progress(self._spark, self._warehouse, progress)
 
     def _stream(self) -> None:
         behind = sum(max(0, end - self._progress.positions[place]) for place, end in self._bounds.ends.items())
@@ -202,6 +204,7 @@ class _Ingest:
             if gaps:
                 aborted = self._aborted(decoded, {partition: starts[partition] for partition in gaps}, gaps).persist()
                 self._check_silent([partition for partition in gaps if not rows[partition]], starts, ends)
+            self._ready.result()
             self._written += self._append(_Batch(number, decoded, kinds, aborted))
         finally:
             decoded.unpersist()
@@ -230,17 +233,18 @@ class _Ingest:
         if batch.aborted is not None and lost:
             frame = frame.unionByName(batch.aborted.withColumn("aborted", F.lit(True)))
         count = kinds + lost
-        for what, table in ((COMMIT, COMMITS), (STATE, GROUP_STATES), (QUARANTINE, QUARANTINED)):
-            if count[what]:
-                self._append_to(table, frame.where(F.col("what") == what), batch.number)
-        return Written(count[COMMIT], count[STATE], count[QUARANTINE], lost[COMMIT])
+        with ThreadPoolExecutor(len(RECORDS)) as beside:
+            given = [table for table in RECORDS if count[table.name]]
+            done = beside.map(lambda table: self._append_to(table, frame, batch.number), given)
+            # Raises what one of them raised.
+            deque(done)
+        return Written(count[COMMITS.name], count[GROUP_STATES.name], count[QUARANTINE.name], lost[COMMITS.name])
 
     def _append_to(self, table: Table, frame: DataFrame, number: int) -> None:
-        numbered = frame.withColumns({"era": F.lit(self._progress.era), "batch": F.lit(self._progress.batch + 1)})
+        its_own = frame.where(_table() == table.name).select("*", *_UNPACKED.get(table.name, ()))
+        numbered = its_own.withColumns({"era": F.lit(self._progress.era), "batch": F.lit(self._progress.batch + 1)})
         rows = numbered.select(*(F.col(field.name).cast(field.dataType) for field in table.schema))
-        writer = rows.write.format("delta").mode("append")
-        writer = writer.option("txnAppId", self._progress.stream).option("txnVersion", str(number))
-        writer.save(table.path(self._warehouse))
+        table.append(self._spark, self._warehouse, rows, Once(self._progress.stream, number))
 
     def _check_silent(self, partitions: Iterable[int], starts: Positions, ends: Positions) -> None:
         """Ask a broker itself for the first record of a range of which Spark showed none."""
@@ -305,12 +309,18 @@ def _decoded(records: DataFrame) -> DataFrame:
 
 
 def _counted(decoded: DataFrame) -> tuple[Counter[int], Counter[str]]:
-    """How many records there are of each log partition, and of each of COMMIT, STATE and QUARANTINE."""
+    """How many records there are of each log partition, and for each table."""
     partitions, kinds = Counter[int](), Counter[str]()
-    for row in decoded.groupBy("log_partition", "what").agg(F.count("*").alias("records")).collect():
+    for row in decoded.groupBy("log_partition", _table().alias("table")).agg(F.count("*").alias("records")).collect():
         partitions[row.log_partition] += row.records
-        kinds[row.what] += row.records
+        kinds[row.table] += row.records
     return partitions, kinds
+
+
+def _table() -> Column:
+    """The name of the table that a decoded record is for."""
+    aside = F.when(F.col("aside").isNotNull(), QUARANTINE.name)
+    return aside.when(F.col("state").isNotNull(), GROUP_STATES.name).otherwise(COMMITS.name)
 
 
 def _explained(error: Exception) -> str:

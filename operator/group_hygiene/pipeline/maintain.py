@@ -12,11 +12,10 @@ from delta import DeltaTable
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, INGESTED, PRUNED, QUARANTINE, Table
+from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, INGESTED, PRUNED, QUARANTINE, RECORDS, Table
 
 # When it was done last, in seconds since 1970: a property of the table that is written to least often.
 _MAINTAINED = "grouphygiene.maintained"
-_HISTORY = (COMMITS, GROUP_STATES, QUARANTINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +37,30 @@ def maintain(
     at_most_every: not if it was done, or the tables were made, less than that ago.
     """
     keep, now = keep or Retention(), datetime.now(UTC)
-    diary = _open(spark, warehouse, QUARANTINE)
-    if diary is None or (at_most_every is not None and now - _last(diary) < at_most_every):
+    if not INGESTED.exists(spark, warehouse):
+        return False
+    if not QUARANTINE.exists(spark, warehouse):
+        # No record was kept aside yet. It also tells when all of this was done.
+        QUARANTINE.append(spark, warehouse, QUARANTINE.none(spark))
+    if at_most_every is not None and now - _last(spark, warehouse) < at_most_every:
         return False
     oldest = F.lit(now - keep.history)
     taken_in = _taken_in(spark, warehouse)
-    for table in _HISTORY:
+    for table in RECORDS:
         _drop(spark, warehouse, table, (F.col("record_time") < oldest) & (F.col("batch") <= taken_in))
     _drop(
         spark, warehouse, ACTIVITY, (F.col("state") == "Gone") & (F.greatest("tombstoned_at", "last_commit") < oldest)
     )
-    for table in (*_HISTORY, INGESTED, ACTIVITY, COVERAGE):
-        if (found := _open(spark, warehouse, table)) is not None:
+    for table in (*RECORDS, INGESTED, ACTIVITY, COVERAGE):
+        if (found := table.open(spark, warehouse)) is not None:
             found.optimize().executeCompaction()
             found.vacuum(keep.files / timedelta(hours=1))
     _note(spark, warehouse, QUARANTINE, _MAINTAINED, str(int(now.timestamp())))
     return True
 
 
-def _last(diary: DeltaTable) -> datetime:
-    told = diary.detail().collect()[0]
+def _last(spark: SparkSession, warehouse: str) -> datetime:
+    told = DeltaTable.forPath(spark, QUARANTINE.path(warehouse)).detail().collect()[0]
     done = told["properties"].get(_MAINTAINED)
     # Spark answers with the time zone of this machine, and does not say so.
     return told["createdAt"].astimezone(UTC) if done is None else datetime.fromtimestamp(int(done), UTC)
@@ -65,15 +68,15 @@ def _last(diary: DeltaTable) -> datetime:
 
 def _taken_in(spark: SparkSession, warehouse: str) -> int:
     """The last batch that is in `activity`."""
-    rows = COVERAGE.read(spark, warehouse).limit(1).collect() if COVERAGE.exists(spark, warehouse) else []
+    rows = COVERAGE.rows(spark, warehouse)
     return int(rows[0]["batch"]) if rows else 0
 
 
 def _drop(spark: SparkSession, warehouse: str, table: Table, rows: Column) -> None:
-    found = _open(spark, warehouse, table)
+    found = table.open(spark, warehouse)
     if found is None or found.toDF().where(rows).isEmpty():
         return
-    if table in _HISTORY:
+    if table in RECORDS:
         # Before: who makes `activity` anew from what is left must not take that for all there was.
         _note(spark, warehouse, table, PRUNED, "true")
     found.delete(rows)
@@ -81,8 +84,3 @@ def _drop(spark: SparkSession, warehouse: str, table: Table, rows: Column) -> No
 
 def _note(spark: SparkSession, warehouse: str, table: Table, name: str, value: str) -> None:
     spark.sql(f"ALTER TABLE delta.`{table.path(warehouse)}` SET TBLPROPERTIES ('{name}' = '{value}')")
-
-
-def _open(spark: SparkSession, warehouse: str, table: Table) -> DeltaTable | None:
-    exists = table.exists(spark, warehouse)
-    return DeltaTable.forPath(spark, table.path(warehouse)) if exists else None

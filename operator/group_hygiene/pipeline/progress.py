@@ -7,8 +7,8 @@ must know of it first.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from typing import NoReturn
 from uuid import uuid4
 
@@ -17,12 +17,16 @@ from pyspark.sql import SparkSession
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.log_bounds import LogBounds
-from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, QUARANTINE
+from group_hygiene.pipeline.tables import COVERAGE, INGESTED, RECORDS, Once
 
 _GO_ON = (
     "To go on with what is there now, run it once with --start-over: all history stays, and groups count as active at "
     "that moment, since nobody knows what was lost"
 )
+
+
+# Told with each partition.
+_OF_ALL = ("cluster_id", "topic_id", "era", "batch", "stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ def refuse_older(ingested: tuple[int, int], covered: tuple[int, int]) -> None:
 
 def refuse_orphans(spark: SparkSession, warehouse: str) -> None:
     """Where nothing was ingested yet. Raises Halted where tables hold something all the same: it would come twice."""
-    for table in (COMMITS, GROUP_STATES, QUARANTINE, COVERAGE):
+    for table in (*RECORDS, COVERAGE):
         if table.exists(spark, warehouse) and not table.read(spark, warehouse).isEmpty():
             _tables_differ(f"the table {INGESTED.name} is gone or empty, and {table.name} is not")
 
@@ -140,34 +144,20 @@ def _tables_differ(why: str) -> NoReturn:
 
 def read_progress(spark: SparkSession, warehouse: str) -> Progress | None:
     """What `ingested` says; None = nothing was read yet."""
-    if not INGESTED.exists(spark, warehouse):
-        return None
-    rows = INGESTED.read(spark, warehouse).collect()
+    rows = INGESTED.rows(spark, warehouse)
     if not rows:
         return None
-    places = {row.log_partition: Place(row.covered_to, _utc(row.read_at), _utc(row.complete_since)) for row in rows}
-    first = rows[0]
-    return Progress(first.cluster_id, first.topic_id, first.era, first.batch, first.stream, places)
+    places = {row["log_partition"]: Place(row["covered_to"], row["read_at"], row["complete_since"]) for row in rows}
+    return Progress(**{name: rows[0][name] for name in _OF_ALL}, places=places)
 
 
 def write_progress(spark: SparkSession, warehouse: str, progress: Progress, batch: int | None = None) -> None:
     """Replace the rows of `ingested`; once only for each batch of the stream, where one is given."""
+    of_all = {name: getattr(progress, name) for name in _OF_ALL}
     rows = [
-        (
-            *(progress.cluster_id, progress.topic_id, progress.era, progress.batch, partition),
-            *(place.covered_to, place.read_at, place.complete_since, progress.stream),
-        )
-        for partition, place in sorted(progress.places.items())
+        of_all | {"log_partition": partition} | asdict(place) for partition, place in sorted(progress.places.items())
     ]
-    writer = spark.createDataFrame(rows, INGESTED.schema).coalesce(1).write.format("delta").mode("overwrite")
-    if batch is not None:
-        writer = writer.option("txnAppId", progress.stream).option("txnVersion", str(batch))
-    writer.save(INGESTED.path(warehouse))
-
-
-def _utc(moment: datetime | None) -> datetime | None:
-    # Spark answers with the time zone of this machine, and does not say so.
-    return None if moment is None else moment.astimezone(UTC)
+    INGESTED.overwrite(spark, warehouse, rows, None if batch is None else Once(progress.stream, batch))
 
 
 def _new_stream() -> str:

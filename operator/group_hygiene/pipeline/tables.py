@@ -9,10 +9,11 @@ maxima of the first columns only: they are what a later read filters by.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 from delta import DeltaTable
-from delta.tables import DeltaTableBuilder
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     ArrayType,
@@ -40,12 +41,26 @@ _POSITION = (
 )
 
 
+class State(NamedTuple):
+    """A table as it is now. Another table in the same place has another id."""
+
+    id: str
+    version: int
+
+
+class Once(NamedTuple):
+    """A writer's name, and a number of its own that rises: what was written by that number is not written again."""
+
+    writer: str
+    number: int
+
+
 class Table(NamedTuple):
     """One table: `indexed` of its first columns have minima and maxima in Delta's log."""
 
     name: str
     schema: StructType
-    indexed: int
+    indexed: int = 0
     properties: tuple[tuple[str, str], ...] = ()
 
     def path(self, warehouse: str) -> str:
@@ -55,22 +70,69 @@ class Table(NamedTuple):
         return DeltaTable.isDeltaTable(spark, self.path(warehouse))
 
     def read(self, spark: SparkSession, warehouse: str) -> DataFrame:
-        return spark.read.format("delta").load(self.path(warehouse))
+        """No rows where it isn't there."""
+        exists = self.exists(spark, warehouse)
+        return spark.read.format("delta").load(self.path(warehouse)) if exists else self.none(spark)
 
-    def create(self, spark: SparkSession, warehouse: str) -> DeltaTable:
-        """The table, made when it isn't there. A table that is there keeps its own schema."""
-        return self._build(DeltaTable.createIfNotExists(spark), warehouse)
+    def none(self, spark: SparkSession) -> DataFrame:
+        """No rows. By the limit, Spark knows, and leaves out of its plans whatever comes of them."""
+        return spark.createDataFrame([], self.schema).limit(0)
 
-    def make_anew(self, spark: SparkSession, warehouse: str) -> DeltaTable:
+    def open(self, spark: SparkSession, warehouse: str) -> DeltaTable | None:
+        """None = it is not there."""
+        exists = self.exists(spark, warehouse)
+        return DeltaTable.forPath(spark, self.path(warehouse)) if exists else None
+
+    def rows(self, spark: SparkSession, warehouse: str) -> list[dict[str, Any]]:
+        """All of a small table, times in UTC; none where it isn't there."""
+        return self.read(spark, warehouse).toArrow().to_pylist() if self.exists(spark, warehouse) else []
+
+    def state(self, spark: SparkSession, warehouse: str) -> State | None:
+        """None = it is not there."""
+        snapshot = self._snapshot(spark, warehouse)
+        return State(snapshot.metadata().id(), snapshot.version()) if snapshot.version() >= 0 else None
+
+    def has(self, spark: SparkSession, warehouse: str, name: str) -> bool:
+        """Whether it is there and has a property of this name."""
+        snapshot = self._snapshot(spark, warehouse)
+        return bool(snapshot.version() >= 0 and snapshot.metadata().configuration().contains(name))
+
+    def append(self, spark: SparkSession, warehouse: str, frame: DataFrame, once: Once | None = None) -> None:
+        """Add these rows; the table is made with its first ones, or with none."""
+        self._write(warehouse, frame.select(*self.schema.names), "append", once)
+
+    def overwrite(
+        self, spark: SparkSession, warehouse: str, rows: Sequence[Mapping[str, Any]], once: Once | None = None
+    ) -> None:
+        """These rows instead of all that were there, in a table that is made when it isn't there."""
+        # As Arrow, they reach Java as they are: otherwise, through a Python worker of Spark.
+        table = pa.Table.from_pylist([{name: row[name] for name in self.schema.names} for row in rows])
+        self._write(warehouse, spark.createDataFrame(table, self.schema).coalesce(1), "overwrite", once)
+
+    def make_anew(self, spark: SparkSession, warehouse: str) -> None:
         """An empty table of another id in the place of this one."""
-        return self._build(DeltaTable.replace(spark), warehouse)
-
-    def _build(self, builder: DeltaTableBuilder, warehouse: str) -> DeltaTable:
-        builder = builder.location(self.path(warehouse)).addColumns(self.schema)
-        builder = builder.property("delta.dataSkippingNumIndexedCols", str(self.indexed))
-        for name, value in self.properties:
+        builder = DeltaTable.replace(spark).location(self.path(warehouse)).addColumns(self.schema)
+        for name, value in self._properties.items():
             builder = builder.property(name, value)
-        return builder.execute()
+        builder.execute()
+
+    @property
+    def _properties(self) -> dict[str, str]:
+        return {"delta.dataSkippingNumIndexedCols": str(self.indexed)} | dict(self.properties)
+
+    def _write(self, warehouse: str, frame: DataFrame, mode: str, once: Once | None) -> None:
+        # Options of a table that is made now; one that is there keeps its own.
+        writer = frame.write.format("delta").mode(mode).options(**self._properties)
+        if once is not None:
+            writer = writer.option("txnAppId", once.writer).option("txnVersion", str(once.number))
+        writer.save(self.path(warehouse))
+
+    def _snapshot(self, spark: SparkSession, warehouse: str) -> Any:
+        """What Delta's own log object holds: the statements that tell the same, DESCRIBE, are jobs of half a second."""
+        jvm: Any = spark._jvm
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self.path(warehouse))
+        nothing = jvm.scala.Option.empty()
+        return log.update(False, nothing, nothing)
 
 
 # Every commit of an offset, and every tombstone of one (committed_offset null; then no commit_ms either). `aborted`:
@@ -146,7 +208,6 @@ INGESTED = Table(
             StructField("stream", StringType(), False),
         ]
     ),
-    4,
 )
 
 # What a group had committed last, in each partition where it still has an offset.
@@ -207,7 +268,7 @@ COVERAGE = Table(
             StructField("activity_version", LongType(), False),
         ]
     ),
-    4,
 )
 
-BRONZE = (COMMITS, GROUP_STATES, QUARANTINE, INGESTED)
+# What every record of the log is in one of.
+RECORDS = (COMMITS, GROUP_STATES, QUARANTINE)
