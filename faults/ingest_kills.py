@@ -17,19 +17,27 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import TableNotFoundError
 
 from faults.errors import FaultsError, NotReached
-from faults.offsets_log import Row, Rows, ends, expected, read
+from faults.ingest_tables import (
+    TABLES,
+    differences,
+    last_number,
+    make_maintenance_due,
+    newest,
+    newest_batch,
+    told,
+    unfinished,
+)
+from faults.offsets_log import ends
 from faults.waiting import wait_for
 from sandbox.errors import SandboxError
 from sandbox.kafka import KafkaCluster
@@ -47,21 +55,8 @@ _BROKER = {
     "offsets.retention.check.interval.ms": "86400000",
     "log.cleaner.enable": "false",
 }
-_PLACE = ("log_partition", "log_offset", "record_ms")
-# Of each table, the columns in which faults.offsets_log tells what it must hold.
-_TABLES = {
-    "commits": (
-        *(*_PLACE, "group", "topic", "partition"),
-        *("committed_offset", "leader_epoch", "metadata", "commit_ms", "aborted"),
-    ),
-    "group_states": (
-        *(*_PLACE, "kind", "group"),
-        *("protocol_type", "generation", "member_id", "members", "state_ms", "gone"),
-    ),
-}
 # What runs for half a minute is not worth the time that Java would take to make it faster.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-_GROUP = ("group", "last_commit_ms", "commits_30d")
 _ROOT = Path(__file__).parents[1]
 _PROGRESS = re.compile(r"([0-9.]+)s  ((?:ingest|activity|maintain): .*)")
 # How the lines begin that a process says of its steps.
@@ -234,16 +229,6 @@ class Kills:
         return [reading, updating, updating, *[(_UPDATED, 1, self._pace.updating)] * due]
 
 
-def make_maintenance_due(warehouse: Path) -> bool:
-    """The next run has `maintain` to do, as a day later; False = there are no tables yet."""
-    try:
-        diary = DeltaTable(str(warehouse / "quarantine"))
-    except TableNotFoundError:
-        return False
-    diary.alter.set_table_properties({"grouphygiene.maintained": "0"}, raise_if_not_exists=False)
-    return True
-
-
 def step(warehouse: Path, said: list[str], of_a_run: bool, due: bool) -> Step | None:
     """What the files, and what the process had said, tell of a kill; None = there was nothing to do.
 
@@ -256,15 +241,15 @@ def step(warehouse: Path, said: list[str], of_a_run: bool, due: bool) -> Step | 
         return Step.UPDATING
     if due and last.startswith(_UPDATED) and _MAINTAINED not in said:
         return Step.MAINTAINING
-    checkpoint = _newest(warehouse / "_checkpoints")
-    planned, done = (_last(checkpoint / name) if checkpoint else -1 for name in ("offsets", "commits"))
+    checkpoint = newest(warehouse / "_checkpoints")
+    planned, done = (last_number(checkpoint / name) if checkpoint else -1 for name in ("offsets", "commits"))
     if checkpoint is None or planned <= done:
         return Step.READING if last.startswith(_READING) and last != f"{_READING}0 offsets" else None
-    written = [name for name in (*_TABLES, "ingested") if _version(warehouse / name, checkpoint.name) >= planned]
+    written = [name for name in (*TABLES, "ingested") if newest_batch(warehouse / name, checkpoint.name) >= planned]
     if "ingested" in written:
         return Step.CLOSING
     since = (checkpoint / "offsets" / str(planned)).stat().st_mtime
-    if any(_unfinished(warehouse / name, since) for name in (*_TABLES, "ingested")):
+    if any(unfinished(warehouse / name, since) for name in (*TABLES, "ingested")):
         return Step.WRITING
     return Step.BETWEEN if written else Step.READING
 
@@ -282,41 +267,6 @@ def kill(server: Server, what: str) -> str:
     wait_for(lambda: server.exit_code() is not None, "the end of what was killed", _SECONDS)
     wait_for(lambda: not any(map(_runs, java)), "the end of Java after that of Python", _SECONDS)
     return what
-
-
-def differences(bootstrap: str, warehouse: Path) -> list[str]:
-    """What is wrong in the tables, as far as they say that they are finished; nothing = they equal the log."""
-    covered, batch = _told(warehouse / "ingested", "batch")
-    if not covered:
-        return []
-    log, found = expected(read(bootstrap)), []
-    for (name, columns), rows in zip(_TABLES.items(), (log.commits, log.states), strict=True):
-        held = _query(warehouse / name, f"SELECT {_selected(columns)} FROM t WHERE batch <= {batch}")  # noqa: S608
-        found += _compared(name, held, {row for row in rows if row[1] < covered.get(row[0], 0)})
-    covered, version = _told(warehouse / "coverage", "activity_version")
-    if covered:
-        # What is trusted is not the newest version, but the one that is named there.
-        sql = f"SELECT {_selected(_GROUP)} FROM t"  # noqa: S608
-        found += _compared("groups", _query(warehouse / "activity", sql, version), groups(log, covered))
-    return found
-
-
-def groups(log: Rows, covered: dict[int, int]) -> set[Row]:
-    """Every group of the log, up to these offsets, in the columns of _GROUP."""
-    commits, states = ([row for row in rows if row[1] < covered.get(row[0], 0)] for rows in (log.commits, log.states))
-    times: dict[str, list[int]] = {row[4]: [] for row in states}
-    for row in commits:
-        times.setdefault(row[3], []).extend([] if row[9] is None else [row[9]])
-    return {(group, max(made, default=None), len(made)) for group, made in times.items()}
-
-
-def _compared(name: str, held: list[Row], wanted: set[Row]) -> list[str]:
-    wrong = {
-        "doubled": len(held) - len(set(held)),
-        "lost": len(wanted - set(held)),
-        "not in the log": len(set(held) - wanted),
-    }
-    return [f"{count} of {len(wanted)} {name} {what}" for what, count in wrong.items() if count]
 
 
 def main() -> int:
@@ -343,7 +293,7 @@ def main() -> int:
         run.complete()
         problems, log = differences(bootstrap, warehouse), ends(bootstrap)
         for table in ("ingested", "coverage"):
-            if _told(warehouse / table, "batch")[0] != log:
+            if told(warehouse / table, "batch")[0] != log:
                 problems.append(f"by {table}, the log was not read to its end")
         if _MAINTAINED not in [what for _, what in run.said()]:
             problems.append("nothing was maintained")
@@ -364,55 +314,6 @@ def _options() -> argparse.Namespace:
 def _tell(what: str, problems: list[str]) -> int:
     click.echo(f"{what}: {', '.join(problems) or 'equals the log'}")
     return int(bool(problems))
-
-
-def _query(table: Path, sql: str, version: int | None = None) -> list[Row]:
-    answer = QueryBuilder().register("t", DeltaTable(str(table), version=version)).execute(sql).read_all()
-    columns: list[Any] = [answer.column(index).to_pylist() for index in range(answer.num_columns)]
-    return list(zip(*columns, strict=True))
-
-
-def _selected(columns: Iterable[str]) -> str:
-    # A timestamp is a number of microseconds.
-    times = {"record_ms": "record_time", "last_commit_ms": "last_commit"}
-    return ", ".join(f"CAST({times[name]} AS BIGINT) / 1000" if name in times else f'"{name}"' for name in columns)
-
-
-def _told(table: Path, number: str) -> tuple[dict[int, int], int]:
-    """By log partition, up to where the tables are finished, as this one says; and a number that it says with each."""
-    try:
-        rows = _query(table, f"SELECT log_partition, covered_to, {number} FROM t")  # noqa: S608
-    except TableNotFoundError:
-        return {}, 0
-    return {partition: offset for partition, offset, _ in rows}, max((row[2] for row in rows), default=0)
-
-
-def _newest(folder: Path) -> Path | None:
-    return max(folder.iterdir(), key=lambda entry: entry.stat().st_mtime, default=None) if folder.exists() else None
-
-
-def _last(folder: Path) -> int:
-    """The highest number that is the name of a file there."""
-    names = [file.name for file in folder.iterdir()] if folder.exists() else []
-    return max((int(name) for name in names if name.isdecimal()), default=-1)
-
-
-def _version(table: Path, stream: str) -> int:
-    """The last batch of the stream that is in the table."""
-    try:
-        version = DeltaTable(str(table)).transaction_version(stream)
-    except TableNotFoundError:
-        return -1
-    return -1 if version is None else version
-
-
-def _unfinished(table: Path, since: float) -> bool:
-    """Files came into the table since then, and no version of it names one of them."""
-    try:
-        named = {Path(name).name for name in DeltaTable(str(table)).file_uris()}
-    except TableNotFoundError:
-        named = set()
-    return any(file.stat().st_mtime >= since and file.name not in named for file in table.glob("*.parquet"))
 
 
 def _runs(pid: int) -> bool:
