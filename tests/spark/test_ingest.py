@@ -82,8 +82,9 @@ def test_all_of_the_log_is_in_the_tables(
     before = datetime.now(UTC)
     written = run(spark, client, warehouse)
     held = assert_equal(spark, warehouse, filled.bootstrap_servers)
-    assert written == Written(len(held.commits), len(held.states), len(held.quarantine), 1)
-    assert [row[-1] for row in held.commits].count(True) == 1
+    aborted = [row[-1] for row in held.commits].count(True)
+    assert written == Written(len(held.commits), len(held.states), len(held.quarantine), aborted)
+    assert aborted, "an aborted transaction"
     assert any(row[6] is None for row in held.commits), "a tombstone"
     for row in ingested(spark, warehouse):
         assert before <= row.read_at.astimezone(UTC) <= datetime.now(UTC)
@@ -268,7 +269,7 @@ def test_a_crash_before_the_last_write(
     """
     first, lose_checkpoint = crash
     before: list[Any] = []
-    version = 1
+    version = 0
     if not first:
         run(spark, client, warehouse)
         before, version = ingested(spark, warehouse), max(map(version_of, delta_log(warehouse)))
@@ -359,7 +360,7 @@ def test_a_log_that_was_hurt(spark: SparkSession, other: KafkaCluster, warehouse
     now = datetime.now(UTC)
     assert run(spark, client, warehouse, start_over=True) == Written(commits=1)
     held = tables(spark, warehouse)
-    assert held.commits == kept.commits + expected(read(bootstrap)).commits
+    assert held.commits == sorted(kept.commits + expected(read(bootstrap)).commits, key=lambda row: row[:2])
     since = [row.complete_since for row in ingested(spark, warehouse)]
     assert [moment is not None and moment.astimezone(UTC) >= now for moment in since].count(True) == 1
     assert run(spark, client, warehouse) == Written()

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -106,7 +107,8 @@ class Table(NamedTuple):
     ) -> None:
         """These rows instead of all that were there, in a table that is made when it isn't there."""
         # As Arrow, they reach Java as they are: otherwise, through a Python worker of Spark.
-        table = pa.Table.from_pylist([{name: row[name] for name in self.schema.names} for row in rows])
+        told = [{name: row[name] for name in self.schema.names} for row in rows]
+        table = pa.Table.from_pylist(told, to_arrow_schema(self.schema))
         self._write(warehouse, spark.createDataFrame(table, self.schema).coalesce(1), "overwrite", once)
 
     def make_anew(self, spark: SparkSession, warehouse: str) -> None:
