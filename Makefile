@@ -21,7 +21,7 @@ demo: $(STAMP) ## the main job on a real Kafka and a real API server, in a minut
 
 test: $(STAMP) ## all tests, on real parts
 	@$(BIN)/python -m sandbox prepare
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --ignore=tests/spark --deselect $(WITH_SPARK) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --deselect $(WITH_SPARK) $(PYTEST_ARGS)
 
 test-spark: $(STAMP) ## the tests of the pipeline, on a real Spark and real brokers, about 25 minutes
 	@$(BIN)/python -m sandbox prepare

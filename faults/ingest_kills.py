@@ -293,7 +293,9 @@ def main() -> int:
                 name = f"kill {count + 1:2} of {what}, {where}" if where else f"        of {what}, when all was done"
                 failed += _tell(name, differences(bootstrap, warehouse))
             committers.end()
-        make_maintenance_due(warehouse)
+        if not make_maintenance_due(warehouse):
+            run.complete()
+            make_maintenance_due(warehouse)
         run.complete()
         problems, log = differences(bootstrap, warehouse), ends(bootstrap)
         for table in ("ingested", "coverage"):

@@ -62,7 +62,7 @@ def _compared(name: str, held: list[Row], wanted: set[Row]) -> list[str]:
 
 
 def make_maintenance_due(warehouse: Path) -> bool:
-    """The next run has `maintain` to do, as a day later; False = there are no tables yet."""
+    """The next run has `maintain` to do, as a day later; False = no run came so far yet."""
     try:
         diary = DeltaTable(str(warehouse / "quarantine"))
     except TableNotFoundError:

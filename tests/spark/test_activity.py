@@ -18,7 +18,7 @@ from group_hygiene.pipeline import activity
 from group_hygiene.pipeline.activity import update
 from group_hygiene.pipeline.jobs import Job, Work, repeat
 from group_hygiene.pipeline.maintain import Retention, maintain
-from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, Table
 from tests.spark.histories import START, Bronze, Event, classic, commit, epoch, member, moment, state, wiped
 
 Rows = dict[str, dict[str, Any]]
@@ -412,6 +412,20 @@ def test_rounds_end_where_a_person_is_needed(spark: SparkSession, ready: str, wa
         repeat(spark, None, Work([Job.ACTIVITY], warehouse, every=every), pytest.fail, tmp_path / "spark.log")
     with pytest.raises(PipelineError, match="pipeline ingest"):
         repeat(spark, None, Work([Job.ACTIVITY], f"{warehouse}-2"), pytest.fail, tmp_path / "spark.log")
+
+
+@pytest.mark.parametrize("table", [COMMITS, GROUP_STATES], ids=lambda table: table.name)
+def test_a_table_that_is_gone(spark: SparkSession, ready: str, warehouse: str, table: Table) -> None:
+    """What it held would count as never written, and a group that committed as one that never did."""
+    shutil.copytree(ready, warehouse)
+    covered, _ = named(spark, warehouse)
+    shutil.rmtree(table.path(warehouse))
+    shutil.rmtree(ACTIVITY.path(warehouse))
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    with pytest.raises(Halted, match=f"{table.name} is gone"):
+        update(spark, warehouse)
+    assert not ACTIVITY.exists(spark, warehouse)
+    assert COVERAGE.rows(spark, warehouse)[0]["activity_id"] == covered
 
 
 def test_nothing_ingested(spark: SparkSession, tmp_path: Path) -> None:

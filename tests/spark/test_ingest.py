@@ -19,7 +19,7 @@ from group_hygiene.errors import Halted
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.pipeline.activity import update
 from group_hygiene.pipeline.ingest import Written, ingest
-from group_hygiene.pipeline.tables import COMMITS, INGESTED, RECORDS
+from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, wait_for
 from tests.spark.bronze import covered, ingested, tables
@@ -222,6 +222,32 @@ def test_a_lost_table_of_progress(spark: SparkSession, filled: KafkaCluster, cli
     assert_equal(spark, warehouse, filled.bootstrap_servers)
 
 
+def test_a_lost_table_of_records(
+    spark: SparkSession, filled: KafkaCluster, client: Client, make: Maker, warehouse: str
+) -> None:
+    """Whoever went on without it would say that all is there."""
+    run(spark, client, warehouse)
+    shutil.rmtree(GROUP_STATES.path(warehouse))
+    forget(spark)
+    make.simple(make.name("new"), at(make.topic(records=1), 1))
+    before = covered(spark, warehouse)
+    with pytest.raises(Halted, match=r"group_states is gone.*new, empty --warehouse"):
+        run(spark, client, warehouse)
+    assert covered(spark, warehouse) == before
+
+
+def test_commits_alone_make_both_tables(spark: SparkSession, lonely: KafkaCluster, warehouse: str) -> None:
+    """A log in which nobody ever joined a group has no record for `group_states`: it is there all the same."""
+    bootstrap = lonely.bootstrap_servers
+    client, maker = connect(Settings((bootstrap,))), Maker(bootstrap)
+    maker.simple(maker.name("simple"), at(maker.topic(records=1), 1))
+    assert run(spark, client, warehouse) == Written(commits=1)
+    assert GROUP_STATES.exists(spark, warehouse)
+    assert update(spark, warehouse).records == 1
+    maker.close()
+    client.close()
+
+
 def test_an_older_table_of_progress(
     spark: SparkSession, filled: KafkaCluster, client: Client, make: Maker, warehouse: str
 ) -> None:
@@ -324,6 +350,13 @@ def other() -> Iterator[KafkaCluster]:
     """A broker whose log may be hurt, and that soon looks for what is too old."""
     soon = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "100"}
     with KafkaCluster(config=FEW_PARTITIONS | soon) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def lonely() -> Iterator[KafkaCluster]:
+    """A broker in whose log is nothing yet."""
+    with KafkaCluster(config=FEW_PARTITIONS) as cluster:
         yield cluster
 
 

@@ -227,6 +227,18 @@ def default_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / f"group-hygiene-spark-{os.getuid()}.log"
 
 
+@pytest.mark.parametrize("java", ["", "-XX:+UseG1GC"], ids=["ours", "another-collector"])
+def test_spark_starts_in_little_memory_and_beside_the_users_own_java(tmp_path: Path, java: str) -> None:
+    """Java ends where it is told of two collectors, and Spark where it has too little memory."""
+    command = [sys.executable, "-m", "group_hygiene.cli", "pipeline", "activity", "--memory", "512m"]
+    command += ["--warehouse", str(tmp_path), "--jars", str(jars()), "--log-file", str(tmp_path / "spark.log")]
+    environment = os.environ | {"JAVA_TOOL_OPTIONS": java}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False)
+    assert done.returncode == 1, done.stderr
+    # Which it can't know without Spark.
+    assert "nothing was ingested into this warehouse yet" in done.stderr
+
+
 def test_without_java_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither on the PATH nor in JAVA_HOME."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))

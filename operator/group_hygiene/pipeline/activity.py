@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.folding import changes, merged
-from group_hygiene.pipeline.progress import refuse_older
+from group_hygiene.pipeline.progress import refuse_incomplete, refuse_older
 from group_hygiene.pipeline.tables import (
     ACTIVITY,
     COMMITS,
@@ -38,7 +38,7 @@ _ROUND_RECORDS = 5_000_000
 _BROADCAST_RECORDS = 100_000
 
 # Each version adds some files, and who reads the table opens all of them: they are put together after so many.
-_VERSIONS = 32
+_VERSIONS = 16
 # What a run writes to `activity` bears this mark in Delta's history. Anybody else may have put old rows there.
 _MARK = "group-hygiene"
 _MARKING = "spark.databricks.delta.commitInfo.userMetadata"
@@ -81,6 +81,7 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     coverage = COVERAGE.rows(spark, warehouse)
     if coverage:
         refuse_older(_batch(ingested[0]), _batch(coverage[0]))
+    refuse_incomplete(spark, warehouse, ingested[0]["batch"])
     state = ACTIVITY.state(spark, warehouse)
     read_at = max((row["read_at"] for row in ingested if row["read_at"]), default=None)
     now = read_at or datetime.now(UTC)
@@ -112,7 +113,9 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
                 _merge(spark, warehouse, found, now, few=part.records <= _BROADCAST_RECORDS)
         if not rounds and state is None:
             ACTIVITY.append(spark, warehouse, ACTIVITY.none(spark))
-    written = _put_together(spark, warehouse, since=0 if state is None else state.version)
+    # Without news, what was looked at above: what anybody wrote since then was not.
+    unchanged = state if not (anew or rounds) else None
+    written = unchanged or _put_together(spark, warehouse, since=0 if state is None else state.version)
     whose = {"activity_id": written.id, "activity_version": written.version}
     # Not a copy of the table `ingested` as it is now: that may be further than what was taken in.
     rows = [row | whose | {"complete_since": complete_since[row["log_partition"]]} for row in ingested]

@@ -8,12 +8,13 @@ log was read is held against what the brokers say of it: Spark's source can leav
 from __future__ import annotations
 
 import json
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -29,6 +30,7 @@ from group_hygiene.pipeline.progress import (
     Progress,
     plan,
     read_progress,
+    refuse_incomplete,
     refuse_older,
     refuse_orphans,
     restarted,
@@ -99,12 +101,18 @@ class _Ingest:
         self._progress = plan(before, bounds, start_over)
         if before is None:
             refuse_orphans(self._spark, self._warehouse)
+        else:
+            refuse_incomplete(self._spark, self._warehouse, before.batch)
         begins = not self._knows_its_place()
+        if begins:
+            # It would leave a checkpoint behind.
+            self._refuse_older(before)
         if begins and before is not None and before.stream == self._progress.stream:
             self._progress = restarted(self._progress)
         with ThreadPoolExecutor(1) as beside:
             # While the first batch is being read and decoded. None of it is written before.
-            self._ready = beside.submit(self._get_ready, before, self._progress, begins)
+            get_ready = inheritable_thread_target(self._spark)(self._get_ready)
+            self._ready = beside.submit(get_ready, before, self._progress, begins)
             if self._progress.places:
                 self._stream()
             self._ready.result()
@@ -148,19 +156,19 @@ class _Ingest:
         return all(self._progress.positions.get(partition) == end for partition, end in ends.items())
 
     def _get_ready(self, before: Progress | None, progress: Progress, begins: bool) -> None:
-        """For what comes now. A stream that begins takes back what another one wrote of a batch that it didn't finish.
-
-        Raises Halted where `coverage` tells more than what was ingested.
-        """
-        if before is not None and before.positions != self._bounds.ends:
-            for row in COVERAGE.rows(self._spark, self._warehouse)[:1]:
-                refuse_older((before.era, before.batch), (row["era"], row["batch"]))
+        """A stream that begins takes back what another one wrote of a batch that it didn't finish."""
         if not begins:
+            self._refuse_older(before)
             return
         for table in RECORDS if before is not None else ():
             if (found := table.open(self._spark, self._warehouse)) is not None:
                 found.delete(F.col("batch") > progress.batch)
         write_progress(self._spark, self._warehouse, progress)
+
+    def _refuse_older(self, before: Progress | None) -> None:
+        if before is not None and before.positions != self._bounds.ends:
+            for row in COVERAGE.rows(self._spark, self._warehouse)[:1]:
+                refuse_older((before.era, before.batch), (row["era"], row["batch"]))
 
     def _stream(self) -> None:
         behind = sum(max(0, end - self._progress.positions[place]) for place, end in self._bounds.ends.items())
@@ -233,11 +241,13 @@ class _Ingest:
         if batch.aborted is not None and lost:
             frame = frame.unionByName(batch.aborted.withColumn("aborted", F.lit(True)))
         count = kinds + lost
+        # The first batch makes both, with rows or without: from then on, one that isn't there is one that was lost.
+        needed = set() if self._progress.batch else {COMMITS.name, GROUP_STATES.name}
+        append = inheritable_thread_target(self._spark)(self._append_to)
         with ThreadPoolExecutor(len(RECORDS)) as beside:
-            given = [table for table in RECORDS if count[table.name]]
-            done = beside.map(lambda table: self._append_to(table, frame, batch.number), given)
-            # Raises what one of them raised.
-            deque(done)
+            given = [table for table in RECORDS if count[table.name] or table.name in needed]
+            for appended in [beside.submit(append, table, frame, batch.number) for table in given]:
+                appended.result()
         return Written(count[COMMITS.name], count[GROUP_STATES.name], count[QUARANTINE.name], lost[COMMITS.name])
 
     def _append_to(self, table: Table, frame: DataFrame, number: int) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.log_bounds import LogBounds
-from group_hygiene.pipeline.tables import COVERAGE, INGESTED, RECORDS, Once
+from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, RECORDS, Once
 
 _GO_ON = (
     "To go on with what is there now, run it once with --start-over: all history stays, and groups count as active at "
@@ -133,6 +133,13 @@ def refuse_orphans(spark: SparkSession, warehouse: str) -> None:
     for table in (*RECORDS, COVERAGE):
         if table.exists(spark, warehouse) and not table.read(spark, warehouse).isEmpty():
             _tables_differ(f"the table {INGESTED.name} is gone or empty, and {table.name} is not")
+
+
+def refuse_incomplete(spark: SparkSession, warehouse: str, batch: int) -> None:
+    """Raises Halted where a table is gone that the first batch made: what it held would count as never written."""
+    for table in (COMMITS, GROUP_STATES):
+        if batch and not table.exists(spark, warehouse):
+            _tables_differ(f"the table {INGESTED.name} ends with batch {batch}, and {table.name} is gone")
 
 
 def _tables_differ(why: str) -> NoReturn:

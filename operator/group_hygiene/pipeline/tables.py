@@ -57,7 +57,11 @@ class Once(NamedTuple):
 
 
 class Table(NamedTuple):
-    """One table: `indexed` of its first columns have minima and maxima in Delta's log."""
+    """One table: `indexed` of its first columns have minima and maxima in Delta's log.
+
+    It is made with the first rows that are written to it. A column of the schema that is not nullable never holds a
+    null, but Delta doesn't watch that.
+    """
 
     name: str
     schema: StructType
