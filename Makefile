@@ -23,7 +23,7 @@ test: $(STAMP) ## all tests, on real parts
 	@$(BIN)/python -m sandbox prepare
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --deselect $(WITH_SPARK) $(PYTEST_ARGS)
 
-test-spark: $(STAMP) ## the tests of the pipeline, on a real Spark and real brokers, about 25 minutes
+test-spark: $(STAMP) ## the tests of the pipeline, on a real Spark and real brokers, about 13 minutes
 	@$(BIN)/python -m sandbox prepare
 	@$(BIN)/python -m pytest tests/spark $(WITH_SPARK) $(PYTEST_ARGS)
 
@@ -31,7 +31,7 @@ faults: $(STAMP) ## kill, freeze and cut off everything around a deletion, about
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults $(FAULTS)
 
-kill-ingest: $(STAMP) ## kill -9 of the pipeline at 20 random points, about 20 minutes (make kill-ingest KILLS=5)
+kill-ingest: $(STAMP) ## kill -9 of the pipeline at 20 random points, about 8 minutes (make kill-ingest KILLS=5)
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults.ingest_kills --kills $(or $(KILLS),20)
 
