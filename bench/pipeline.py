@@ -53,7 +53,8 @@ _CANDIDATES = 1_000
 _INCREMENT = 100
 _QUERIES = 5
 _SECONDS = 600.0
-_HEAP = "2g"
+# Of the broker, which holds all offsets in memory.
+_HEAP_GB, _GROUPS_A_GB = 2, 150_000
 
 
 @dataclass
@@ -106,7 +107,8 @@ def _measure(records: int) -> None:
 def filled(groups: int) -> Iterator[str]:
     """The bootstrap servers of a broker with the commits of so many groups, 10 each."""
     say(f"starting a broker of Kafka {KAFKA_VERSION}")
-    with KafkaCluster(KAFKA_VERSION, config=CONFIG, jvm=Jvm(heap=_HEAP, peak_speed=True)) as kafka:
+    heap = f"{max(_HEAP_GB, groups // _GROUPS_A_GB)}g"
+    with KafkaCluster(KAFKA_VERSION, config=CONFIG, jvm=Jvm(heap=heap, peak_speed=True)) as kafka:
         say(f"loading {groups:,} groups")
         started = time.monotonic()
         _, members = load(kafka.bootstrap_servers, groups)
