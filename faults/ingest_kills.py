@@ -285,17 +285,14 @@ def main() -> int:
                 if met[None] > 2 * options.kills + 5:
                     raise NotReached("most kills come when all is done")
                 of_a_run = count % 3 == 2
-                if of_a_run and not make_maintenance_due(warehouse):
-                    # A whole one first: it makes the table that tells when the others were maintained.
-                    run.complete()
+                if of_a_run:
+                    _make_due(run, warehouse)
                 what, where = kills.one(of_a_run)
                 met[where] += 1
                 name = f"kill {count + 1:2} of {what}, {where}" if where else f"        of {what}, when all was done"
                 failed += _tell(name, differences(bootstrap, warehouse))
             committers.end()
-        if not make_maintenance_due(warehouse):
-            run.complete()
-            make_maintenance_due(warehouse)
+        _make_due(run, warehouse)
         run.complete()
         problems, log = differences(bootstrap, warehouse), ends(bootstrap)
         for table in ("ingested", "coverage"):
@@ -308,6 +305,13 @@ def main() -> int:
     click.echo(f"not counted, as all was done: {met[None]}")
     click.echo(f"{met.total() + 1 - failed} passed, {failed} failed")
     return int(failed > 0)
+
+
+def _make_due(run: Pipeline, warehouse: Path) -> None:
+    """The next run maintains the tables. A whole one comes first where none was: it makes the table that tells when."""
+    if not make_maintenance_due(warehouse):
+        run.complete()
+        make_maintenance_due(warehouse)
 
 
 def _options() -> argparse.Namespace:

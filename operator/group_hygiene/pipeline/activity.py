@@ -99,7 +99,7 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     complete_since = _later(complete_since, {row["log_partition"]: row["complete_since"] for row in ingested})
     complete_since = _later(complete_since, _last_unread(spark, warehouse, ingested[0]))
     # Otherwise a run ended between the two tables, or somebody put files together: rows may know more than coverage.
-    trusted = anew or (told is not None and told == state)
+    trusted = anew or told == state
     rounds = _rounds(spark, warehouse, coverage, ingested)
     with _marked(spark):
         for part in rounds:
@@ -113,10 +113,10 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
                 _merge(spark, warehouse, found, now, few=part.records <= _BROADCAST_RECORDS)
         if not rounds and state is None:
             ACTIVITY.append(spark, warehouse, ACTIVITY.none(spark))
-    # Without news, what was looked at above: what anybody wrote since then was not.
-    unchanged = state if not (anew or rounds) else None
-    written = unchanged or _put_together(spark, warehouse, since=0 if state is None else state.version)
-    whose = {"activity_id": written.id, "activity_version": written.version}
+    # Otherwise it is named as it was looked at above: what anybody wrote since then was not.
+    if state is None or anew or rounds:
+        state = _put_together(spark, warehouse, since=0 if state is None else state.version)
+    whose = {"activity_id": state.id, "activity_version": state.version}
     # Not a copy of the table `ingested` as it is now: that may be further than what was taken in.
     rows = [row | whose | {"complete_since": complete_since[row["log_partition"]]} for row in ingested]
     COVERAGE.overwrite(spark, warehouse, rows)
@@ -124,13 +124,13 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
 
 
 def _merge(spark: SparkSession, warehouse: str, found: DataFrame, now: datetime, few: bool) -> None:
-    activity = ACTIVITY.read(spark, warehouse)
+    target = DeltaTable.forPath(spark, ACTIVITY.path(warehouse))
+    activity = target.toDF()
     if few:
         found = found.persist()
         activity = F.broadcast(activity.join(F.broadcast(found.select("group")), "group", "left_semi"))
     rows = merged(found, activity, now)
-    target = DeltaTable.forPath(spark, ACTIVITY.path(warehouse)).alias("t")
-    merge = target.merge((F.broadcast(rows) if few else rows).alias("s"), "t.group = s.group")
+    merge = target.alias("t").merge((F.broadcast(rows) if few else rows).alias("s"), "t.group = s.group")
     merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
     found.unpersist()
 

@@ -111,8 +111,11 @@ class _Ingest:
             self._progress = restarted(self._progress)
         with ThreadPoolExecutor(1) as beside:
             # While the first batch is being read and decoded. None of it is written before.
-            get_ready = inheritable_thread_target(self._spark)(self._get_ready)
-            self._ready = beside.submit(get_ready, before, self._progress, begins)
+            inheriting = inheritable_thread_target(self._spark)
+            if begins:
+                self._ready = beside.submit(inheriting(self._begin_stream), before, self._progress)
+            else:
+                self._ready = beside.submit(inheriting(self._refuse_older), before)
             if self._progress.places:
                 self._stream()
             self._ready.result()
@@ -155,11 +158,8 @@ class _Ingest:
     def _is_at(self, ends: Positions) -> bool:
         return all(self._progress.positions.get(partition) == end for partition, end in ends.items())
 
-    def _get_ready(self, before: Progress | None, progress: Progress, begins: bool) -> None:
-        """A stream that begins takes back what another one wrote of a batch that it didn't finish."""
-        if not begins:
-            self._refuse_older(before)
-            return
+    def _begin_stream(self, before: Progress | None, progress: Progress) -> None:
+        """Of a stream without a checkpoint: take back what another one wrote of a batch that it did not finish."""
         for table in RECORDS if before is not None else ():
             if (found := table.open(self._spark, self._warehouse)) is not None:
                 found.delete(F.col("batch") > progress.batch)

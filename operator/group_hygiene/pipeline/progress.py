@@ -23,8 +23,6 @@ _GO_ON = (
     "To go on with what is there now, run it once with --start-over: all history stays, and groups count as active at "
     "that moment, since nobody knows what was lost"
 )
-
-
 # Told with each partition.
 _OF_ALL = ("cluster_id", "topic_id", "era", "batch", "stream")
 

@@ -76,8 +76,8 @@ class Table(NamedTuple):
 
     def read(self, spark: SparkSession, warehouse: str) -> DataFrame:
         """No rows where it isn't there."""
-        exists = self.exists(spark, warehouse)
-        return spark.read.format("delta").load(self.path(warehouse)) if exists else self.none(spark)
+        found = self.open(spark, warehouse)
+        return self.none(spark) if found is None else found.toDF()
 
     def none(self, spark: SparkSession) -> DataFrame:
         """No rows. By the limit, Spark knows, and leaves out of its plans whatever comes of them."""
@@ -90,7 +90,8 @@ class Table(NamedTuple):
 
     def rows(self, spark: SparkSession, warehouse: str) -> list[dict[str, Any]]:
         """All of a small table, times in UTC; none where it isn't there."""
-        return self.read(spark, warehouse).toArrow().to_pylist() if self.exists(spark, warehouse) else []
+        found = self.open(spark, warehouse)
+        return [] if found is None else found.toDF().toArrow().to_pylist()
 
     def state(self, spark: SparkSession, warehouse: str) -> State | None:
         """None = it is not there."""
