@@ -164,7 +164,7 @@ def due_groups(
         return ()
     matching = [verdict for verdict in verdicts.values() if verdict.matches]
     if policy.mode is Mode.ENFORCE:
-        matching = [verdict for verdict in matching if _ripe(policy, marks.get(verdict.group.id), now)]
+        matching = [verdict for verdict in matching if is_ripe(policy, marks.get(verdict.group.id), now)]
 
     def age(verdict: Verdict) -> tuple[datetime, datetime, str]:
         mark = marks.get(verdict.group.id)
@@ -173,8 +173,8 @@ def due_groups(
     return tuple(verdict.group.id for verdict in sorted(matching, key=age))
 
 
-def _ripe(policy: Policy, mark: Mark | None, now: datetime) -> bool:
-    """A mark of the policy as it is now, that has stood for its grace period; one from the future has not."""
+def is_ripe(policy: Policy, mark: Mark | None, now: datetime) -> bool:
+    """Whether a mark is of the policy as it is now, and has stood for its grace period; one from the future has not."""
     if mark is None or mark.digest != policy.digest:
         return False
     return mark.since <= now and now >= max(mark.due, mark.since + policy.grace_period)

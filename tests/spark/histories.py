@@ -78,7 +78,8 @@ class Bronze:
 
     def finish(self, era: int = 0, log_partition: int = 0) -> None:
         """What `ingested` says after that batch."""
-        place = (log_partition, self._offset, START + timedelta(days=1), None, "stream")
+        read_at = START + timedelta(days=1)
+        place = (log_partition, self._offset, read_at, None, START, "stream")
         row = ("cluster", "topic", era, self.batch, *place)
         frame = self._spark.createDataFrame([row], INGESTED.schema)
         frame.write.format("delta").mode("overwrite").save(INGESTED.path(self.warehouse))

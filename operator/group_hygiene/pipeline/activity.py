@@ -94,7 +94,7 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
         ACTIVITY.make_anew(spark, warehouse)
     if anew or not coverage:
         coverage = []
-        if any(table.has(spark, warehouse, PRUNED) for table in RECORDS):
+        if any(table.setting(spark, warehouse, PRUNED) for table in RECORDS):
             complete_since = {row["log_partition"]: now for row in ingested}
     complete_since = _later(complete_since, {row["log_partition"]: row["complete_since"] for row in ingested})
     complete_since = _later(complete_since, _last_unread(spark, warehouse, ingested[0]))

@@ -5,6 +5,7 @@ Never drops a bronze row that `activity` lacks, nor a file that `coverage` may s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -44,10 +45,10 @@ def maintain(
         QUARANTINE.append(spark, warehouse, QUARANTINE.none(spark))
     if at_most_every is not None and now - _last(spark, warehouse) < at_most_every:
         return False
-    oldest = F.lit(now - keep.history)
+    oldest = now - keep.history
     taken_in = _taken_in(spark, warehouse)
     for table in RECORDS:
-        _drop(spark, warehouse, table, (F.col("record_time") < oldest) & (F.col("batch") <= taken_in))
+        _prune(spark, warehouse, table, oldest, taken_in)
     _drop(
         spark, warehouse, ACTIVITY, (F.col("state") == "Gone") & (F.greatest("tombstoned_at", "last_commit") < oldest)
     )
@@ -72,13 +73,19 @@ def _taken_in(spark: SparkSession, warehouse: str) -> int:
     return int(rows[0]["batch"]) if rows else 0
 
 
-def _drop(spark: SparkSession, warehouse: str, table: Table, rows: Column) -> None:
+def _prune(spark: SparkSession, warehouse: str, table: Table, oldest: datetime, taken_in: int) -> None:
+    rows = (F.col("record_time") < oldest) & (F.col("batch") <= taken_in)
+    # Before: who makes `activity` anew from what is left, or looks back, must not take that for all there was.
+    _drop(spark, warehouse, table, rows, lambda: _note(spark, warehouse, table, PRUNED, oldest.isoformat()))
+
+
+def _drop(
+    spark: SparkSession, warehouse: str, table: Table, rows: Column, first: Callable[[], None] = lambda: None
+) -> None:
     found = table.open(spark, warehouse)
     if found is None or found.toDF().where(rows).isEmpty():
         return
-    if table in RECORDS:
-        # Before: who makes `activity` anew from what is left must not take that for all there was.
-        _note(spark, warehouse, table, PRUNED, "true")
+    first()
     found.delete(rows)
 
 

@@ -7,7 +7,7 @@ must know of it first.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import NoReturn
 from uuid import uuid4
@@ -34,6 +34,7 @@ class Place:
     covered_to: int
     read_at: datetime | None = None
     complete_since: datetime | None = None
+    first_read_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Progress:
     def seen(self, bounds: LogBounds) -> Progress:
         """With `read_at` of every partition that was read to the end that it had then."""
         read = {
-            partition: replace(place, read_at=bounds.asked_at)
+            partition: replace(place, read_at=bounds.asked_at, first_read_at=place.first_read_at or bounds.asked_at)
             if place.covered_to >= bounds.ends.get(partition, 0)
             else place
             for partition, place in self.places.items()
@@ -95,7 +96,7 @@ def plan(before: Progress | None, bounds: LogBounds, start_over: bool) -> Progre
     if (why := _began_anew(before, bounds) or _grew(before, bounds)) is not None:
         if not start_over:
             raise Halted(f"{why}. {_GO_ON}")
-        places = {partition: Place(start, None, bounds.asked_at) for partition, start in bounds.starts.items()}
+        places = {partition: _again(before, partition, bounds) for partition in bounds.starts}
         return Progress(bounds.cluster_id, bounds.topic_id, before.era + 1, before.batch, _new_stream(), places)
     places = dict(before.places)
     lost = {
@@ -104,7 +105,7 @@ def plan(before: Progress | None, bounds: LogBounds, start_over: bool) -> Progre
     if lost:
         if not start_over:
             raise Halted(f"{_lost(before, lost)}. {_GO_ON}")
-        places |= {partition: Place(start, None, bounds.asked_at) for partition, start in lost.items()}
+        places |= {partition: _again(before, partition, bounds) for partition in lost}
     stream = _new_stream() if lost else before.stream
     return Progress(bounds.cluster_id, bounds.topic_id or before.topic_id, before.era, before.batch, stream, places)
 
@@ -152,7 +153,7 @@ def read_progress(spark: SparkSession, warehouse: str) -> Progress | None:
     rows = INGESTED.rows(spark, warehouse)
     if not rows:
         return None
-    places = {row["log_partition"]: Place(row["covered_to"], row["read_at"], row["complete_since"]) for row in rows}
+    places = {row["log_partition"]: Place(**{field.name: row[field.name] for field in fields(Place)}) for row in rows}
     return Progress(**{name: rows[0][name] for name in _OF_ALL}, places=places)
 
 
@@ -167,6 +168,12 @@ def write_progress(spark: SparkSession, warehouse: str, progress: Progress, batc
 
 def _new_stream() -> str:
     return uuid4().hex
+
+
+def _again(before: Progress, partition: int, bounds: LogBounds) -> Place:
+    """From where the log begins now, as nobody knows what came before it."""
+    known = before.places.get(partition)
+    return Place(bounds.starts[partition], None, bounds.asked_at, known.first_read_at if known else None)
 
 
 def _covered(before: Progress, partition: int, start: int) -> int:

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-# A property of a bronze table: rows were dropped that were in `activity` by then.
+# A property of a bronze table: rows from before that moment (ISO 8601) were dropped, which were in `activity` by then.
 PRUNED = "grouphygiene.pruned"
 
 _POSITION = (
@@ -98,10 +98,13 @@ class Table(NamedTuple):
         snapshot = self._snapshot(spark, warehouse)
         return State(snapshot.metadata().id(), snapshot.version()) if snapshot.version() >= 0 else None
 
-    def has(self, spark: SparkSession, warehouse: str, name: str) -> bool:
-        """Whether it is there and has a property of this name."""
+    def setting(self, spark: SparkSession, warehouse: str, name: str) -> str | None:
+        """The value of one of its properties; None = it has none of this name, or is not there."""
         snapshot = self._snapshot(spark, warehouse)
-        return bool(snapshot.version() >= 0 and snapshot.metadata().configuration().contains(name))
+        if snapshot.version() < 0:
+            return None
+        found = snapshot.metadata().configuration().get(name)
+        return str(found.get()) if found.isDefined() else None
 
     def append(self, spark: SparkSession, warehouse: str, frame: DataFrame, once: Once | None = None) -> None:
         """Add these rows; the table is made with its first ones, or with none."""
@@ -199,7 +202,8 @@ QUARANTINE = Table(
 # One row a log partition: every record of that era before `covered_to` is in the three tables above, and at `read_at`
 # no record beyond it was decided (null = it was never read to its end). batch: the last one that was finished, 0 =
 # none; rows of a later one come again. complete_since: what was written before that was lost unread, in whole or in
-# part (null = nothing was). topic_id null = a broker that knows none (before 2.8). stream: the checkpoint's name.
+# part (null = nothing was). first_read_at: when it was read to its end for the first time: of what is older, compaction
+# had left the last records only. topic_id null = a broker that knows none (before 2.8). stream: the checkpoint's name.
 INGESTED = Table(
     "ingested",
     StructType(
@@ -212,6 +216,7 @@ INGESTED = Table(
             StructField("covered_to", LongType(), False),
             StructField("read_at", TimestampType()),
             StructField("complete_since", TimestampType()),
+            StructField("first_read_at", TimestampType()),
             StructField("stream", StringType(), False),
         ]
     ),

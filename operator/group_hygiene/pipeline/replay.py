@@ -1,0 +1,256 @@
+"""What was known of one group at each of many moments, from its records in order. Pure; runs in Spark's workers.
+
+The same records say the same here as in `folding`, which tells only what is known now. That one adds up whole tables
+by SQL; this one walks through the life of one group. A test holds them against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from group_hygiene.model import Group, GroupState, GroupType
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_TYPES = {
+    "classic": GroupType.CLASSIC,
+    "consumer": GroupType.CONSUMER,
+    "share": GroupType.SHARE,
+    "streams": GroupType.STREAMS,
+}
+# What the log knows of a state, as ListGroups would spell it: of those with members, which one it was is not known.
+_STATES = {"Empty": GroupState.EMPTY, "Active": GroupState.STABLE, "Unknown": GroupState.UNKNOWN}
+COMMIT = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """`count` moments, `every` apart, the first at `start`. A record is known from the first of them on that is not
+    before it."""
+
+    start: datetime
+    every: timedelta
+    count: int
+
+    def at(self, index: int) -> datetime:
+        return self.start + index * self.every
+
+    def first_from(self, moment: datetime) -> int:
+        """The first step that is not before a moment; `count` or more: none is."""
+        return max(0, -((self.start - moment) // self.every))
+
+
+class Record(NamedTuple):
+    """One record of the log, or the last one of several alike in one step. Times in milliseconds since 1970.
+
+    step: from which step on it is known; the number of steps = only after the last one. first_ms: record time of the
+    first of them, record_ms: of the last. kind: COMMIT, or as in the table `group_states`. Of a commit: topic,
+    partition, offset (None = a tombstone), commit_ms (None there; of several, the latest), aborted. Of a group's state:
+    what `group_states` says.
+    """
+
+    step: int
+    era: int
+    first_ms: int
+    record_ms: int
+    kind: str
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    commit_ms: int | None = None
+    aborted: bool = False
+    protocol_type: str | None = None
+    members: int | None = None
+    member_id: str | None = None
+    state_ms: int | None = None
+    gone: bool = False
+
+    @property
+    def sign_of_life(self) -> bool:
+        """Somebody committed, in vain or not, or was a member."""
+        if self.kind == COMMIT:
+            return self.commit_ms is not None
+        return bool(self.members) or (self.kind.endswith("-member") and not self.gone)
+
+
+class Sign(NamedTuple):
+    """The first sign of life that is known from a step on. by: Commit or Join."""
+
+    step: int
+    at: datetime
+    by: str
+
+
+class Stretch(NamedTuple):
+    """What is known from step `first` on, until the next stretch.
+
+    group: None = it is not there. The rest is what a row of `activity` says, as `model.Activity` has it.
+    offsets: what is committed: (topic, partition) -> (offset, commit time in milliseconds).
+    same_since: the first step from which on it is Empty, with the same committed offsets; None = it is not Empty.
+    """
+
+    first: int
+    group: Group | None
+    state: str
+    last_commit: datetime | None
+    oldest_commit: datetime | None
+    empty_since: datetime | None
+    offsets: Mapping[tuple[str, int], tuple[int, int]]
+    same_since: int | None
+
+
+class Known(NamedTuple):
+    """What `activity` says of a group now, for what its records no longer tell: they may have been dropped since.
+
+    offsets: those that were committed before all records that are left.
+    """
+
+    type: str
+    protocol_type: str | None
+    state: str
+    last_ms: int | None
+    empty_ms: int | None
+    offsets: Mapping[tuple[str, int], tuple[int, int]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A group's life, as far as the steps go; and signs of life also after the last one, at most one a step.
+
+    complete_since: see `model.Activity`.
+    """
+
+    name: str
+    stretches: Sequence[Stretch]
+    signs: Sequence[Sign]
+    complete_since: datetime | None = None
+
+    def back_after(self, step: int) -> Sign | None:
+        """The first sign of life that was not known at a step yet."""
+        return next((sign for sign in self.signs if sign.step > step), None)
+
+
+def replay(name: str, records: Iterable[Record], steps: int, known: Known | None = None) -> History:
+    """The life of a group by its records, in the order of the log; `known`: see there, None = the records are all."""
+    life = _Life() if known is None else _life_of(known)
+    stretches: list[Stretch] = []
+    signs: list[Sign] = []
+    began = known is not None
+
+    def stretch(first: int) -> None:
+        if first < steps:
+            stretches.append(_stretch(name, first, life, stretches[-1] if stretches else None))
+
+    step = 0
+    for record in records:
+        if record.step != step:
+            if began:
+                stretch(step)
+            step = record.step
+        began = True
+        if record.sign_of_life:
+            sign = Sign(step, _time(record.first_ms), "Commit" if record.kind == COMMIT else "Join")
+            if signs and signs[-1].step == step:
+                sign = min(signs.pop(), sign, key=lambda one: one.at)
+            signs.append(sign)
+        life.take(record)
+    if began:
+        stretch(step)
+    return History(name, stretches, signs)
+
+
+@dataclass(slots=True)
+class _Life:
+    """What the records so far say. Times in milliseconds; offsets: place -> (offset, commit time)."""
+
+    type: str = "Unknown"
+    protocol: str | None = None
+    state: str = "Unknown"
+    last_ms: int | None = None
+    empty_ms: int | None = None
+    offsets: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    members: set[str] = field(default_factory=set)
+    era: int | None = None
+
+    def take(self, record: Record) -> None:
+        if self.era is not None and record.era != self.era:
+            # What it was in an earlier life of the log ended with that; its times stay.
+            self.type, self.protocol, self.state, self.empty_ms = "Unknown", None, "Unknown", None
+            self.offsets, self.members = {}, set()
+        self.era = record.era
+        if record.kind == COMMIT:
+            self._commit(record)
+            return
+        family, _, what = record.kind.partition("-")
+        if what == "member" and record.member_id is not None:
+            (self.members.discard if record.gone else self.members.add)(record.member_id)
+        if family in _TYPES and what in ("", "epoch", "member"):
+            self._told(record, family, ended=record.gone and what != "member")
+
+    def _commit(self, record: Record) -> None:
+        place = record.topic or "", record.partition or 0
+        if record.commit_ms is not None:
+            self.last_ms = max(self.last_ms or record.commit_ms, record.commit_ms)
+        if record.aborted:
+            return
+        if record.offset is not None and record.commit_ms is not None:
+            self.offsets[place] = record.offset, record.commit_ms
+            if self.type == "Unknown" or self.state == "Gone":
+                # Nobody ever joined it, or nobody did since its end.
+                self.type, self.protocol, self.state, self.empty_ms = "Classic", "", "Empty", None
+            return
+        self.offsets.pop(place, None)
+        nobody_joined = self.type in ("Classic", "Unknown") and not self.protocol
+        if nobody_joined and not self.offsets and self.state in ("Empty", "Unknown"):
+            # Nothing else in the log may tell that such a group ended.
+            self.state, self.empty_ms = "Gone", None
+
+    def _told(self, record: Record, family: str, ended: bool) -> None:
+        if family == "classic":
+            if not ended:
+                self.protocol = record.protocol_type or ""
+            nobody = record.members == 0
+        else:
+            self.protocol = family
+            if ended:
+                self.members.clear()
+            nobody = not self.members
+        self.type = "Unknown" if self.protocol is None else str(_TYPES[family])
+        self.state = "Gone" if ended else "Empty" if nobody else "Active"
+        since = record.state_ms if record.state_ms is not None and record.state_ms > 0 else record.record_ms
+        self.empty_ms = since if self.state == "Empty" and self.protocol else None
+
+
+def _life_of(known: Known) -> _Life:
+    # Of members that joined before the records begin, nobody knows the ids: that they left is told by `state` alone.
+    return _Life(known.type, known.protocol_type, known.state, known.last_ms, known.empty_ms, dict(known.offsets))
+
+
+def _stretch(name: str, first: int, life: _Life, before: Stretch | None) -> Stretch:
+    group = None
+    if life.state in _STATES:
+        group = Group(name, GroupType(life.type), life.protocol or "", _STATES[life.state], 0)
+    oldest = min((commit_ms for _, commit_ms in life.offsets.values()), default=None)
+    last_commit, oldest_commit, empty_since = map(_known_time, (life.last_ms, oldest, life.empty_ms))
+    made = Stretch(first, group, life.state, last_commit, oldest_commit, empty_since, dict(life.offsets), first)
+    return made._replace(same_since=_same_since(before, made))
+
+
+def _same_since(before: Stretch | None, now: Stretch) -> int | None:
+    if now.state != "Empty":
+        return None
+    if before is None or before.same_since is None or before.group != now.group:
+        return now.first
+    same = {place: offset for place, (offset, _) in before.offsets.items()}
+    return before.same_since if same == {place: offset for place, (offset, _) in now.offsets.items()} else now.first
+
+
+def _time(milliseconds: int) -> datetime:
+    return _EPOCH + milliseconds * _MILLISECOND
+
+
+def _known_time(milliseconds: int | None) -> datetime | None:
+    return None if milliseconds is None else _time(milliseconds)
