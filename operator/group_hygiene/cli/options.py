@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -262,6 +262,7 @@ def flattened(lists: Iterable[tuple[E, ...]]) -> frozenset[E]:
 
 
 _DAYS = re.compile(r"([0-9]{1,5})d(.*)")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _PERIOD_MAX = timedelta(days=3650)
 
 
@@ -300,6 +301,16 @@ class Moment(click.ParamType[datetime]):
         if moment.tzinfo is None:
             self.fail(f"{str(value)!r} has no time zone: write it like 2030-01-31T12:00:00Z", param, ctx)
         return moment
+
+
+class Past(Moment):
+    """A point in time as above, a day (its beginning, in UTC), or how long ago it was: 30d."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        text = str(value)
+        if not isinstance(value, datetime) and not _DAY.fullmatch(text) and re.fullmatch(r"[0-9]+[dhms].*", text):
+            return datetime.now(UTC) - Period().convert(value, param, ctx)
+        return super().convert(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else value, param, ctx)
 
 
 def ledger_option(command: F) -> F:

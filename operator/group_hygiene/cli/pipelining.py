@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import signal
-import stat
-import sys
-import tempfile
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from group_hygiene.cli.options import Period, Target, target_options
+from group_hygiene.cli.spark_options import needs_spark, spark_options, teller
 from group_hygiene.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,51 +29,6 @@ def pipeline() -> None:
 
     Exit codes: 0 done, 1 an error.
     """
-
-
-def _spark_options(command: F) -> F:
-    """Add what every job takes; the command gets it as `warehouse` and `spark`, a mapping for session.Options."""
-
-    @functools.wraps(command)
-    def wrapped(master: str | None, jars: Path | None, memory: str, log_file: Path | None, **others: Any) -> Any:
-        ui_port = others.pop("ui_port")
-        spark = {"master": master, "jars": jars, "memory": memory, "log": log_file or _log_file(), "ui_port": ui_port}
-        return command(spark=spark, **others)
-
-    for option in reversed(_SPARK_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped  # type: ignore[return-value]
-
-
-_SPARK_OPTIONS = (
-    click.option(
-        "--warehouse",
-        metavar="URI",
-        required=True,
-        help="Where the Delta tables of this Kafka cluster are: a folder, or a URI that Spark can write to.",
-    ),
-    click.option(
-        "--master",
-        metavar="URL",
-        help="Where Spark runs.  [default: as spark-submit says, else local[*]: all cores of this machine]",
-    ),
-    click.option(
-        "--jars",
-        type=click.Path(path_type=Path, exists=True, file_okay=False),
-        envvar="GROUP_HYGIENE_SPARK_JARS",
-        show_envvar=True,
-        help="A folder with Spark's Kafka source and Delta, so that Spark does not download them from Maven Central.",
-    ),
-    click.option(
-        "--memory", metavar="SIZE", default="2g", show_default=True, help="Of Spark's Java process: 4g, 800m."
-    ),
-    click.option(
-        "--log-file",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="For all that Spark itself says.  [default: group-hygiene-spark-<uid>.log among temporary files]",
-    ),
-    click.option("--ui-port", type=click.IntRange(1, 65535), help="Port of Spark's web page.  [default: no page]"),
-)
 
 
 def _read_options(command: F) -> F:
@@ -126,7 +75,7 @@ def _retention_option(command: F) -> F:
 
 @pipeline.command()
 @_read_options
-@_spark_options
+@spark_options
 @target_options
 def ingest(target: Target, **given: Any) -> int:
     """Read what is new in the offsets log into the tables commits, group_states and quarantine.
@@ -142,7 +91,7 @@ def ingest(target: Target, **given: Any) -> int:
 
 
 @pipeline.command()
-@_spark_options
+@spark_options
 def activity(**given: Any) -> int:
     """Bring the table activity, one row a group, up to what was ingested. Asks no Kafka.
 
@@ -157,7 +106,7 @@ def activity(**given: Any) -> int:
 
 @pipeline.command()
 @_retention_option
-@_spark_options
+@spark_options
 def maintain(**given: Any) -> int:
     """Compact the tables, and remove history and files that are older than what is kept. Asks no Kafka.
 
@@ -173,7 +122,7 @@ def maintain(**given: Any) -> int:
 @pipeline.command()
 @_retention_option
 @_read_options
-@_spark_options
+@spark_options
 @target_options
 def run(target: Target, **given: Any) -> int:
     """Do all three in one session: ingest, activity, maintain.
@@ -189,15 +138,9 @@ def run(target: Target, **given: Any) -> int:
 
 
 def _run(names: tuple[str, ...], target: Target | None, given: dict[str, Any]) -> int:
-    try:
+    with needs_spark():
         from group_hygiene.pipeline import jobs
         from group_hygiene.pipeline.session import Options
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "group_hygiene":
-            raise
-        raise UsageError(
-            f'the pipeline needs Spark ({error.name} is missing): pip install "kafka-group-hygiene[pipeline]"'
-        ) from error
     work = jobs.Work(
         jobs=[jobs.Job(name) for name in names],
         warehouse=jobs.warehouse_uri(given["warehouse"]),
@@ -207,14 +150,14 @@ def _run(names: tuple[str, ...], target: Target | None, given: dict[str, Any]) -
     )
     options = Options(**given["spark"])
     if target is None:
-        jobs.run(options, None, work, _teller())
+        jobs.run(options, None, work, teller())
         return 0
     from group_hygiene.cli.target import open_session
 
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         with open_session(target, _document(given["connection_file"])) as session:
-            jobs.run(options, session.client, work, _teller())
+            jobs.run(options, session.client, work, teller())
     except KeyboardInterrupt:
         if work.every is None:
             raise
@@ -236,34 +179,3 @@ def _document(name: str | None) -> Any:
 
 def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
-
-
-def _teller() -> Callable[[str], None]:
-    started = time.monotonic()
-
-    def tell(line: str) -> None:
-        click.echo(f"{time.monotonic() - started:6.1f}s  {line}", err=True)
-        sys.stderr.flush()
-
-    return tell
-
-
-def _log_file() -> Path:
-    """The default one, which is there from then on, and nobody else's to read.
-
-    Others know its name, and may have put a link, a pipe or a file of their own there: UsageError.
-    """
-    path = Path(tempfile.gettempdir(), f"group-hygiene-spark-{os.getuid()}.log")
-    try:
-        # Without O_NONBLOCK, a pipe would make it wait for a reader.
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    except OSError as error:
-        raise UsageError(f"{path} can't be written ({error.strerror}): name another file by --log-file") from error
-    try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink != 1:
-            raise UsageError(f"{path} is not a file of yours alone: name another one by --log-file")
-        os.fchmod(file, 0o600)
-    finally:
-        os.close(file)
-    return path

@@ -1,4 +1,7 @@
-"""The program: its commands, and how it ends. Exit codes: 0 done, 1 an error, 2 `plan` would act, 130 interrupted."""
+"""The program: its commands, and how it ends.
+
+Exit codes: 0 done, 1 an error, 2 `plan` would act, 3 `backtest` found too much regret, 130 interrupted.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from group_hygiene import __version__
-from group_hygiene.cli import commands, pipelining
+from group_hygiene.cli import commands, looking_back, pipelining
 from group_hygiene.errors import HygieneError
 
 _INTERRUPTED = 130
@@ -96,7 +99,7 @@ def main() -> None:
 
     Only `operator` and `restore` ever change a group, and `keep` writes to the operator's ledger; all others read.
 
-    Exit codes: 0 done, 1 an error, 2 plan would act.
+    Exit codes: 0 done, 1 an error, 2 plan would act, 3 backtest found more regret than allowed.
     """
 
 
@@ -154,6 +157,6 @@ def operator(
 
 for command in (
     *(commands.list_, commands.describe, commands.offsets, commands.plan, commands.explain),
-    *(commands.history, commands.keep, commands.restore, pipelining.pipeline),
+    *(commands.history, commands.keep, commands.restore, pipelining.pipeline, looking_back.backtest),
 ):
     main.add_command(command)

@@ -20,6 +20,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.history import Extent, Told, extent, lives, told
 from group_hygiene.pipeline.replay import History, Steps, replay
+from group_hygiene.pipeline.tasks import telling_tasks
 from group_hygiene.pipeline.trial import Trial, World, reason_of
 from group_hygiene.policy import Action, Patterns, Policy, format_duration
 
@@ -32,12 +33,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """What to look back on: from when to when, in which steps. None = all that the tables hold."""
+class Terms:
+    """What to look back on: from when to when, in which steps; None = all that the tables hold.
+
+    retention: offsets.retention.minutes of the brokers; None = not known. verdicts: tell that on each group, too.
+    """
 
     start: datetime | None = None
     end: datetime | None = None
     step: timedelta = timedelta(days=1)
+    retention: timedelta | None = None
+    verdicts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,29 +141,29 @@ class Backtest:
         return self.steps.at(self.steps.count - 1)
 
 
-def steps_of(window: Window, reach: Extent) -> Steps:
-    """The moments to look at: without a start, as many as end with the window's end.
+def steps_of(terms: Terms, reach: Extent) -> Steps:
+    """The moments to look at: without a start, as many as end with the terms' end.
 
     Raises PipelineError for a range in which there is nothing to look at, and says what there is.
     """
     held = f"the tables hold the history from {_time(reach.began)} to {_time(reach.read_at)}"
-    end = window.end or reach.read_at
+    end = terms.end or reach.read_at
     if end > reach.read_at:
         raise PipelineError(f"--to {_time(end)} is later than the log was read: {held}")
-    if window.start is not None and window.start < reach.began:
-        raise PipelineError(f"--from {_time(window.start)} is too early: {held}")
-    start = window.start or end - (end - reach.began) // window.step * window.step
+    if terms.start is not None and terms.start < reach.began:
+        raise PipelineError(f"--from {_time(terms.start)} is too early: {held}")
+    start = terms.start or end - (end - reach.began) // terms.step * terms.step
     if start > end:
         raise PipelineError(f"--from {_time(start)} is after --to {_time(end)}: that range is empty; {held}")
-    steps = Steps(start, window.step, (end - start) // window.step + 1)
+    steps = Steps(start, terms.step, (end - start) // terms.step + 1)
     if steps.count < 2:
         raise PipelineError(
-            f"between {_time(start)} and {_time(end)} there is no step of {format_duration(window.step)}: take a "
+            f"between {_time(start)} and {_time(end)} there is no step of {format_duration(terms.step)}: take a "
             f"shorter --step, or a longer range; {held}"
         )
     if steps.count > _MOST_STEPS:
         raise PipelineError(
-            f"{steps.count:,} steps of {format_duration(window.step)} are too many: take a longer --step, or a shorter "
+            f"{steps.count:,} steps of {format_duration(terms.step)} are too many: take a longer --step, or a shorter "
             f"range, for {_MOST_STEPS:,} at most"
         )
     return steps
@@ -180,21 +186,23 @@ def backtest(
     spark: SparkSession,
     warehouse: str,
     candidates: Sequence[Candidate],
-    window: Window,
-    retention: timedelta | None = None,
-    verdicts: bool = False,
+    terms: Terms,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Backtest:
-    """Try these policies. retention: offsets.retention.minutes of the brokers; None = not known.
+    """Try these policies. tell: gets lines of progress.
 
     Raises PipelineError for a range or a policy that the tables can tell nothing of.
     """
     reach = extent(spark, warehouse)
-    steps = steps_of(window, reach)
+    steps = steps_of(terms, reach)
     for candidate in candidates:
         refuse_short(candidate.policy, reach)
-    bench = [_on_trial(candidate, steps, retention) for candidate in candidates]
-    work = _worker(bench, steps, reach, verdicts)
-    rows = lives(spark, warehouse, reach, steps).mapInArrow(work, _COUNTED).toArrow()
+    bench = [_on_trial(candidate, steps, terms.retention) for candidate in candidates]
+    last = steps.at(steps.count - 1)
+    tell(f"backtest: {steps.count:,} steps from {_time(steps.start)} to {_time(last)}, {len(bench)} policies")
+    work = _worker(bench, steps, reach, terms.verdicts)
+    with telling_tasks(spark, lambda done, parts: tell(f"backtest: {done} of {parts} parts")):
+        rows = lives(spark, warehouse, reach, steps).mapInArrow(work, _COUNTED).toArrow()
     counted = _Counted.of(rows)
     return Backtest(reach, steps, [_tried(number, one, counted, steps) for number, one in enumerate(bench)])
 

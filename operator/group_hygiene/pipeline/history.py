@@ -25,6 +25,8 @@ from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STA
 _PLACE = ("group", "era")
 # Sorted by group, era and position; of a record, all that Record has, in its order.
 _BEFORE = ("group", "position", "known")
+# Small enough to show how far it is, and that no core waits long for the last one.
+_PARTS_A_CORE = 8
 _COLUMNS = (*_BEFORE, *Record._fields)
 
 
@@ -86,7 +88,8 @@ def lives(spark: SparkSession, warehouse: str, reach: Extent, steps: Steps) -> D
     rows = _known(spark, warehouse, reach)
     for records in (_latest_commits(commits, steps), _latest_states(states, steps)):
         rows = rows.unionByName(records, allowMissingColumns=True)
-    return rows.select(*_COLUMNS).repartition("group").sortWithinPartitions("group", "era", "position")
+    parts = _PARTS_A_CORE * spark.sparkContext.defaultParallelism
+    return rows.select(*_COLUMNS).repartition(parts, "group").sortWithinPartitions("group", "era", "position")
 
 
 def _known(spark: SparkSession, warehouse: str, reach: Extent) -> DataFrame:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -22,6 +22,7 @@ from group_hygiene.pipeline.ingest import ingest
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.session import Options, spark_session
 
+T = TypeVar("T")
 Tell = Callable[[str], None]
 
 
@@ -55,6 +56,13 @@ def run(options: Options, client: Client | None, work: Work, tell: Tell) -> None
     tell("starting Spark")
     with spark_session(options) as spark:
         repeat(spark, client, work, tell, options.log)
+
+
+def once(options: Options, work: Callable[[SparkSession], T], tell: Tell) -> T:
+    """The answer of some other work, in a session of its own. Raises HygieneError."""
+    tell("starting Spark")
+    with spark_session(options) as spark, _explained(options.log):
+        return work(spark)
 
 
 def repeat(spark: SparkSession, client: Client | None, work: Work, tell: Tell, log: Path) -> None:

@@ -1,0 +1,245 @@
+"""`backtest`: what came of policies that were tried on the past, as tables and as JSON. Spark is in `pipeline`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from group_hygiene.cli.manifests import Manifests, read_manifests
+from group_hygiene.cli.output import Cell, Column, Report, Table
+from group_hygiene.cli.spark_options import needs_spark, teller
+from group_hygiene.errors import UsageError
+from group_hygiene.policy import Action, format_duration
+
+if TYPE_CHECKING:
+    from group_hygiene.pipeline.backtest import Backtest, Candidate, Tried, Variant
+
+_TOO_MUCH_REGRET = 3
+# Of what hurt, and of patterns, in tables; JSON has all.
+_SHOWN = 20
+_DAYS = tuple(
+    Column(title, number=title != "AT") for title in ("AT", "GROUPS", "MATCHED", "MARKED", "DELETED", "REGRET")
+)
+_REGRETS = (
+    Column("REGRETTED GROUP"),
+    Column("MARKED", wide=True),
+    Column("DELETED"),
+    Column("CAME BACK"),
+    Column("AFTER", number=True),
+    Column("BY"),
+    Column("PATTERN", wide=True),
+)
+_PATTERNS = (
+    Column("PATTERN"),
+    Column("DELETED", number=True),
+    Column("REGRET", number=True),
+    Column("LEAST PERIOD WITHOUT REGRET"),
+)
+_TAKEN = (
+    "what the tables don't hold is taken so that more is deleted, not less: records wait for every group, nobody "
+    "mirrors or claims it, no topic of Kafka Streams protects it, and limits hold nothing back"
+)
+
+
+def backtest(given: Mapping[str, Any]) -> Report:
+    """Try the policies of files. given: the options, by their names.
+
+    Raises UsageError for files or options that are wrong, PipelineError for tables that can tell nothing of it.
+    """
+    with needs_spark():
+        from group_hygiene.pipeline import backtest as pipeline
+        from group_hygiene.pipeline import jobs
+        from group_hygiene.pipeline.session import Options
+    manifests = read_manifests(given["files"], given["namespace"])
+    candidates, errors = _candidates(manifests, given["offsets_retention"])
+    if not candidates:
+        raise UsageError("; ".join(errors))
+    terms = pipeline.Terms(given["start"], given["end"], given["step"], given["offsets_retention"])
+    warehouse = jobs.warehouse_uri(given["warehouse"])
+    tell = teller()
+    found = jobs.once(
+        Options(**given["spark"]),
+        lambda spark: pipeline.backtest(spark, warehouse, candidates, terms, tell),
+        tell,
+    )
+    return answer(found, manifests, errors, given["max_regret"])
+
+
+def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], max_regret: int | None) -> Report:
+    """What came of it, in every form. errors: policies that were not tried, and why."""
+    hurt = sum(tried.regret for tried in found.tried)
+    notes = [_TAKEN, f"who comes back after {_time(found.reach.read_at)} is not known: late deletions had little time"]
+    if found.reach.complete_since:
+        late = max(found.reach.complete_since.values())
+        notes.append(f"records from before {_time(late)} were lost: no group of theirs counts as idle since before")
+    tables = [table for tried in found.tried for table in _tables(tried, manifests)]
+    exit_code = 0
+    if max_regret is not None and hurt > max_regret:
+        exit_code = _TOO_MUCH_REGRET
+        notes.append(f"{hurt} deletions would have hurt, and --max-regret is {max_regret}")
+    names = sorted({regret.group for tried in found.tried for regret in tried.regrets})
+    return Report(_document(found, errors), names, tables, notes, errors, exit_code)
+
+
+def _candidates(manifests: Manifests, retention: timedelta | None) -> tuple[list[Candidate], list[str]]:
+    from group_hygiene.pipeline.backtest import Candidate
+    from group_hygiene.pipeline.trial import untriable
+
+    candidates, errors = [], []
+    for policy in manifests.policies:
+        why = untriable(policy, retention)
+        if why is not None:
+            errors.append(f"GroupPolicy {policy.key}: {why}")
+            continue
+        connection = manifests.connections.get((policy.connection_namespace, policy.connection_name))
+        candidates.append(Candidate(policy, None if connection is None else connection.protect))
+    return candidates, errors
+
+
+def _tables(tried: Tried, manifests: Manifests) -> list[Table]:
+    days = [day for day in tried.days if day.marked or day.deleted or day is tried.days[-1]]
+    rows: list[Sequence[Cell]] = [
+        (_time(day.at), day.groups, day.matched, day.marked, day.deleted, day.regret) for day in days
+    ]
+    tables = [Table(_DAYS, rows, _heading(tried, manifests))]
+    if tried.regrets:
+        more = tried.regret - _SHOWN
+        note = [f"  and {more:,} more: -o json has all of them"] if more > 0 else []
+        rows = [
+            (
+                *(regret.group, _time(regret.marked_at), _time(regret.deleted_at), _time(regret.back_at)),
+                *(_rounded(regret.back_at - regret.deleted_at), regret.by, regret.pattern),
+            )
+            for regret in tried.regrets[:_SHOWN]
+        ]
+        tables.append(Table(_REGRETS, rows, note))
+    own = tried.policy.when.idle_for or tried.policy.when.unchanged_for
+    field = "IDLE-FOR" if tried.policy.when.idle_for else "UNCHANGED-FOR"
+    for title, variants, chosen in (
+        (field, tried.periods, own),
+        ("GRACE-PERIOD", tried.graces, tried.policy.grace_period),
+    ):
+        if variants:
+            columns = (Column(title), Column("DELETED", number=True), Column("REGRET", number=True), Column(""))
+            tables.append(Table(columns, [_variant(variant, chosen) for variant in variants]))
+    if tried.patterns:
+        rows = [
+            (
+                *(pattern.pattern, pattern.deleted, pattern.regret),
+                "none of these" if pattern.safe is None else format_duration(pattern.safe),
+            )
+            for pattern in tried.patterns[:_SHOWN]
+        ]
+        tables.append(Table(_PATTERNS, rows))
+    return tables
+
+
+def _heading(tried: Tried, manifests: Manifests) -> list[str]:
+    policy, days = tried.policy, tried.days
+    lines = [
+        f"GroupPolicy {policy.key} ({policy.action}): {len(days)} looks, from {_time(days[0].at)} to "
+        f"{_time(days[-1].at)}"
+    ]
+    if policy.action is not Action.DELETE:
+        return [*lines, f"  it would have reported up to {max(day.matched for day in days):,} groups at a time"]
+    told = f"{tried.regret:,} of them were used again later" if tried.regret else "none of them was used again"
+    lines.append(f"  it would have deleted {tried.deleted:,} groups; {told if tried.deleted else 'so none is missed'}")
+    return lines + _limits(tried, manifests)
+
+
+def _limits(tried: Tried, manifests: Manifests) -> list[str]:
+    """Where limits would have held something back, which here they don't."""
+    policy = tried.policy
+    connection = manifests.connections.get((policy.connection_namespace, policy.connection_name))
+    limits = policy.limits.stricter(None if connection is None else connection.limits)
+    over = [day for day in tried.days if day.deleted * 100 > limits.max_percent * day.groups]
+    lines = []
+    if over:
+        most = max(over, key=lambda day: day.deleted)
+        lines.append(
+            f"  LimitExceeded at {len(over)} looks: {most.deleted:,} of {most.groups:,} groups at {_time(most.at)}, "
+            f"more than maxPercent {limits.max_percent}: none is deleted before somebody raises that"
+        )
+    most_at_once = max(day.deleted for day in tried.days)
+    if most_at_once > limits.max_per_run:
+        runs = -(-most_at_once // limits.max_per_run)
+        lines.append(f"  maxPerRun {limits.max_per_run} spreads {most_at_once:,} deletions over {runs:,} runs")
+    return lines
+
+
+def _variant(variant: Variant, own: timedelta | None) -> tuple[Cell, ...]:
+    mine = "<- as in the policy" if variant.period == own else ""
+    return format_duration(variant.period), variant.deleted, variant.regret, mine
+
+
+def _document(found: Backtest, errors: Sequence[str]) -> dict[str, Any]:
+    return {
+        "clusterId": found.reach.cluster,
+        "historyBegan": _time(found.reach.began),
+        "readAt": _time(found.reach.read_at),
+        "from": _time(found.steps.start),
+        "to": _time(found.end),
+        "step": format_duration(found.steps.every),
+        "policies": [_policy(tried) for tried in found.tried],
+        "errors": list(errors),
+    }
+
+
+def _policy(tried: Tried) -> dict[str, Any]:
+    policy = tried.policy
+    return {
+        "namespace": policy.namespace,
+        "name": policy.name,
+        "action": str(policy.action),
+        "deleted": tried.deleted,
+        "regret": tried.regret,
+        "steps": [
+            {
+                "at": _time(day.at),
+                **{name: getattr(day, name) for name in ("groups", "matched", "marked", "deleted", "regret")},
+            }
+            for day in tried.days
+        ],
+        "regrets": [
+            {
+                "group": regret.group,
+                "pattern": regret.pattern,
+                "markedAt": _time(regret.marked_at),
+                "deletedAt": _time(regret.deleted_at),
+                "cameBackAt": _time(regret.back_at),
+                "by": regret.by,
+            }
+            for regret in tried.regrets
+        ],
+        "periods": {
+            "field": "idleFor" if policy.when.idle_for else "unchangedFor" if policy.when.unchanged_for else None,
+            "tried": _variants(tried.periods),
+        },
+        "gracePeriods": _variants(tried.graces),
+        "patterns": [
+            {
+                "pattern": pattern.pattern,
+                "deleted": pattern.deleted,
+                "regret": pattern.regret,
+                "leastWithoutRegret": None if pattern.safe is None else format_duration(pattern.safe),
+                "tried": _variants(pattern.variants),
+            }
+            for pattern in tried.patterns
+        ],
+        "lastStep": dict(tried.reasons),
+    }
+
+
+def _variants(variants: Sequence[Variant]) -> list[dict[str, Any]]:
+    return [{"period": format_duration(one.period), "deleted": one.deleted, "regret": one.regret} for one in variants]
+
+
+def _rounded(period: timedelta) -> str:
+    return format_duration(period // timedelta(seconds=1) * timedelta(seconds=1))
+
+
+def _time(moment: datetime) -> str:
+    """RFC 3339 in UTC; milliseconds where there are any."""
+    milliseconds = moment.microsecond // 1000
+    return f"{moment:%Y-%m-%dT%H:%M:%S}{f'.{milliseconds:03}' if milliseconds else ''}Z"

@@ -1,0 +1,110 @@
+"""What commands take that start Spark, and what they have in common: its log, its absence, the lines of progress."""
+
+from __future__ import annotations
+
+import functools
+import os
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from group_hygiene.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def spark_options(command: F) -> F:
+    """Add what all jobs of Spark take; the command gets it as `warehouse` and `spark`, a mapping for session.Options."""
+
+    @functools.wraps(command)
+    def wrapped(master: str | None, jars: Path | None, memory: str, log_file: Path | None, **others: Any) -> Any:
+        ui_port = others.pop("ui_port")
+        spark = {"master": master, "jars": jars, "memory": memory, "log": log_file or _log_file(), "ui_port": ui_port}
+        return command(spark=spark, **others)
+
+    for option in reversed(_SPARK_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]
+
+
+_SPARK_OPTIONS = (
+    click.option(
+        "--warehouse",
+        metavar="URI",
+        required=True,
+        help="Where the Delta tables of this Kafka cluster are: a folder, or a URI that Spark can write to.",
+    ),
+    click.option(
+        "--master",
+        metavar="URL",
+        help="Where Spark runs.  [default: as spark-submit says, else local[*]: all cores of this machine]",
+    ),
+    click.option(
+        "--jars",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        envvar="GROUP_HYGIENE_SPARK_JARS",
+        show_envvar=True,
+        help="A folder with Spark's Kafka source and Delta, so that Spark does not download them from Maven Central.",
+    ),
+    click.option(
+        "--memory", metavar="SIZE", default="2g", show_default=True, help="Of Spark's Java process: 4g, 800m."
+    ),
+    click.option(
+        "--log-file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="For all that Spark itself says.  [default: group-hygiene-spark-<uid>.log among temporary files]",
+    ),
+    click.option("--ui-port", type=click.IntRange(1, 65535), help="Port of Spark's web page.  [default: no page]"),
+)
+
+
+@contextmanager
+def needs_spark() -> Iterator[None]:
+    """For the import of what needs Spark: UsageError where that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "group_hygiene":
+            raise
+        raise UsageError(
+            f'this needs Spark ({error.name} is missing): pip install "kafka-group-hygiene[pipeline]"'
+        ) from error
+
+
+def teller() -> Callable[[str], None]:
+    """Lines of progress on stderr, each with the seconds since this was called."""
+    started = time.monotonic()
+
+    def tell(line: str) -> None:
+        click.echo(f"{time.monotonic() - started:6.1f}s  {line}", err=True)
+        sys.stderr.flush()
+
+    return tell
+
+
+def _log_file() -> Path:
+    """The default one, which is there from then on, and nobody else's to read.
+
+    Others know its name, and may have put a link, a pipe or a file of their own there: UsageError.
+    """
+    path = Path(tempfile.gettempdir(), f"group-hygiene-spark-{os.getuid()}.log")
+    try:
+        # Without O_NONBLOCK, a pipe would make it wait for a reader.
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        raise UsageError(f"{path} can't be written ({error.strerror}): name another file by --log-file") from error
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink != 1:
+            raise UsageError(f"{path} is not a file of yours alone: name another one by --log-file")
+        os.fchmod(file, 0o600)
+    finally:
+        os.close(file)
+    return path
