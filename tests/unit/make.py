@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
-from group_hygiene.entries import Mark
+from group_hygiene.entries import Deletion, Mark
 from group_hygiene.model import (
     Activity,
     Cluster,
@@ -75,6 +75,11 @@ def alert(match: Mapping[str, Any] | None = None, **when: Any) -> Policy:
 def group(name: str = "console-consumer-1", **changes: Any) -> Group:
     """An Empty classic group that consumers once joined."""
     return replace(Group(name, GroupType.CLASSIC, "consumer", GroupState.EMPTY, 0), **changes)
+
+
+def deletion(at: datetime, policy: str, until: datetime) -> Deletion:
+    """A group's last deletion, which counts until then."""
+    return Deletion(at, policy, until)
 
 
 def seen(hours: float = 72, since: datetime | None = None) -> Unchanged:

@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def spark_options(command: F) -> F:
-    """Add what all jobs of Spark take; the command gets it as `warehouse` and `spark`, a mapping for session.Options."""
+    """Add what all jobs of Spark take; the command gets it as `warehouse` and `spark`, for session.Options."""
 
     @functools.wraps(command)
     def wrapped(master: str | None, jars: Path | None, memory: str, log_file: Path | None, **others: Any) -> Any:

@@ -230,7 +230,7 @@ def untriable(policy: Policy, retention: timedelta | None) -> str | None:
 
 
 def _ends(stretches: Sequence[Stretch], count: int) -> list[tuple[Stretch, int]]:
-    ends = [stretch.first for stretch in stretches[1:]] + [count]
+    ends = [*(stretch.first for stretch in stretches), count][1:]
     return list(zip(stretches, ends, strict=True))
 
 

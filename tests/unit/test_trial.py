@@ -1,0 +1,252 @@
+"""What a policy would have done to a group, step by step, and whom that would have hurt. A step is a day here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from group_hygiene.model import Verdict
+from group_hygiene.pipeline.replay import COMMIT, Record, Sign, Steps, replay
+from group_hygiene.pipeline.trial import Fate, Trial, World, untriable
+from group_hygiene.policy import Patterns, Policy, parse_policy
+from tests.unit import make
+
+START = datetime(2026, 3, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+STEPS = Steps(START, DAY, 40)
+# The least that a log can tell apart.
+_MS = 1 / 86_400_000
+
+
+def ms(day: float) -> int:
+    return round((START + day * DAY).timestamp() * 1000)
+
+
+def record(day: float, kind: str, **told: Any) -> Record:
+    moment = START + timedelta(milliseconds=ms(day) - ms(0))
+    return Record(min(STEPS.first_from(moment), STEPS.count), 0, ms(day), ms(day), kind, **told)
+
+
+def commit(day: float, offset: int | None = 1, aborted: bool = False) -> Record:
+    told = {"commit_ms": ms(day)} if offset is not None else {}
+    return record(day, COMMIT, topic="orders", partition=0, offset=offset, aborted=aborted, **told)
+
+
+def joined(day: float) -> Record:
+    return record(day, "classic", protocol_type="consumer", members=1, state_ms=ms(day))
+
+
+def left(day: float) -> Record:
+    return record(day, "classic", protocol_type="consumer", members=0, state_ms=ms(day))
+
+
+def ended(day: float) -> Record:
+    return record(day, "classic", gone=True)
+
+
+def policy(action: str = "Delete", **when: str) -> Policy:
+    spec: dict[str, Any] = {"interval": "1h"}
+    if action == "Delete":
+        spec["delete"] = {"gracePeriod": "24h", "backupRetention": "240h"}
+    return parse_policy(make.policy_object(action, when or {"idleFor": "120h"}, None, **spec))
+
+
+def fate(records: Iterable[Record], of: Policy | None = None, world: World | None = None) -> Fate:
+    return Trial(of or policy(), world or World(STEPS)).fate(replay("group", records, STEPS.count))
+
+
+def removed(found: Fate) -> list[tuple[int, int, int | None, str | None]]:
+    """Marked at, deleted at, when it came back (in milliseconds) and how."""
+    told = [(one, one.back or Sign(0, START, "")) for one in found.removed]
+    return [
+        (one.marked, one.step, ms((back.at - START) / DAY) if back.by else None, back.by or None) for one, back in told
+    ]
+
+
+ONCE = [joined(0.5), commit(0.55), left(0.6)]
+
+
+@pytest.mark.parametrize(
+    ("records", "then"),
+    [
+        pytest.param([*ONCE], [(6, 7, None, None)], id="litter"),
+        pytest.param([joined(0.5), left(1.0)], [(6, 7, None, None)], id="idle-for-exactly-so-long-at-a-step"),
+        pytest.param([joined(0.5), left(1.0 + _MS)], [(7, 8, None, None)], id="a-millisecond-too-short-at-a-step"),
+        pytest.param([*ONCE, joined(9.25)], [(6, 7, 9.25, "Join")], id="came-back"),
+        pytest.param([*ONCE, commit(9.25)], [(6, 7, 9.25, "Commit"), (17, 18, None, None)], id="commits-again"),
+        pytest.param(
+            [*ONCE, commit(9.25, aborted=True)], [(6, 7, 9.25, "Commit"), (17, 18, None, None)], id="commits-in-vain"
+        ),
+        pytest.param([*ONCE, commit(9.25, None)], [(6, 7, None, None)], id="a-tombstone-is-no-life"),
+        pytest.param([*ONCE, joined(39.5)], [(6, 7, 39.5, "Join")], id="came-back-after-the-last-step"),
+        pytest.param([*ONCE, joined(7.0)], [], id="back-in-time-at-the-very-step"),
+        pytest.param([*ONCE, joined(7.0 + _MS)], [(6, 7, 7.0 + _MS, "Join")], id="back-a-millisecond-late"),
+        pytest.param([*ONCE, commit(6.5)], [(12, 13, None, None)], id="used-within-its-grace-period"),
+        pytest.param([commit(0.5)], [(6, 7, None, None)], id="nobody-ever-joined"),
+        pytest.param([joined(0.5)], [], id="has-members"),
+        pytest.param([*ONCE, ended(6.5)], [], id="kafka-was-faster"),
+        pytest.param([commit(1, aborted=True)], [], id="of-unknown-type"),
+        pytest.param(
+            [*ONCE, joined(9.0), left(9.25)],
+            [(6, 7, 9.0, "Join"), (17, 18, None, None)],
+            id="again-when-reappeared-ends",
+        ),
+        pytest.param(
+            [*ONCE, joined(9.0), left(9.25), commit(20)],
+            [(6, 7, 9.0, "Join"), (17, 18, 20.0, "Commit"), (28, 29, None, None)],
+            id="hurt-twice",
+        ),
+    ],
+)
+def test_fate(records: list[Record], then: list[tuple[int, int, float | None, str | None]]) -> None:
+    """Idle for five days, one of grace, looked at once a day; a deleted group that is back is kept for ten."""
+    assert removed(fate(records)) == [(*one[:2], None if one[2] is None else ms(one[2]), one[3]) for one in then]
+
+
+def test_spans() -> None:
+    """It matches from its mark on to the step at which it is deleted, and not while it is gone or in use."""
+    found = fate([*ONCE, joined(9.0), left(9.25)])
+    assert found.spans == ((6, 7), (17, 18))
+    assert found.marked == (6, 17)
+
+
+def test_alert_deletes_nothing() -> None:
+    """An Alert policy matches for as long as the group is idle."""
+    found = fate([*ONCE, joined(9.0), left(9.25)], policy("Alert", idleFor="120h"))
+    assert (found.spans, found.removed) == (((6, 8), (15, 39)), ())
+
+
+def test_other_periods() -> None:
+    """A longer idleFor or grace period than the group ever needs saves it."""
+    came_back = replay("group", [*ONCE, joined(9.25)], STEPS.count)
+    trial = Trial(policy(), World(STEPS))
+    assert removed(trial.with_idle_for(7 * DAY).fate(came_back)) == [(8, 9, ms(9.25), "Join")]
+    assert removed(trial.with_idle_for(8 * DAY).fate(came_back)) == []
+    assert removed(trial.with_grace(3 * DAY).fate(came_back)) == [(6, 9, ms(9.25), "Join")]
+    assert removed(trial.with_grace(4 * DAY).fate(came_back)) == []
+
+
+def test_unchanged_for_sees_what_commits_don_t_change() -> None:
+    """A consumer that commits the same offset again and again is unchanged, and deleting its group hurts."""
+    records = [joined(0.5), left(0.6), *(commit(day + 0.5, 7) for day in range(1, 12))]
+    assert removed(fate(records, policy(unchangedFor="72h"))) == [
+        (5, 6, ms(6.5), "Commit"),
+        # Kept as reappeared for ten days; until then, nothing changed.
+        (16, 17, None, None),
+    ]
+    changing = [joined(0.5), left(0.6), *(commit(day + 0.5, day) for day in range(1, 12))]
+    assert removed(fate(changing, policy(unchangedFor="72h"))) == [(15, 16, None, None)]
+
+
+def test_protected() -> None:
+    """What the connection protects is not deleted, and a protected neighbour changes nothing."""
+    assert not fate(ONCE, world=World(STEPS, Patterns(["gro*"]))).removed
+    assert fate(ONCE, world=World(STEPS, Patterns(["other"]))).removed
+
+
+def test_records_were_lost() -> None:
+    """Nobody counts as idle since before records were lost."""
+    history = replace(replay("group", ONCE, STEPS.count), complete_since=START + 4 * DAY)
+    assert removed(Trial(policy(), World(STEPS)).fate(history)) == [(9, 10, None, None)]
+
+
+@pytest.mark.parametrize(
+    ("of", "retention", "why"),
+    [
+        pytest.param(policy("Alert", topics="AllDeleted"), DAY, "when.topics can't be tried", id="topics"),
+        pytest.param(policy("Alert", expiresWithin="24h"), None, "give --offsets-retention", id="retention-unknown"),
+        pytest.param(policy("Alert", expiresWithin="24h"), DAY, None, id="retention-known"),
+        pytest.param(policy(), None, None, id="idle"),
+    ],
+)
+def test_what_can_t_be_tried(of: Policy, retention: timedelta | None, why: str | None) -> None:
+    """A condition of which the tables tell nothing is said to be one."""
+    told = untriable(of, retention)
+    assert told is None if why is None else told is not None and why in told
+
+
+def lives() -> st.SearchStrategy[list[Record]]:
+    days = st.floats(0, 45, width=32)
+    one = st.one_of(
+        days.map(joined),
+        days.map(left),
+        days.map(ended),
+        st.builds(commit, days, st.sampled_from([1, 1, 2, None]), st.booleans()),
+    )
+    return st.lists(one, min_size=1, max_size=12).map(lambda records: sorted(records, key=lambda it: it.record_ms))
+
+
+def policies() -> st.SearchStrategy[Policy]:
+    hours = st.integers(1, 400).map("{}h".format)
+    whens = st.fixed_dictionaries({}, optional={"idleFor": hours, "unchangedFor": hours, "expiresWithin": hours})
+
+    def built(when: dict[str, str], grace: int, retention: int, delete: bool) -> Policy:
+        delete = delete and bool(when.keys() - {"expiresWithin"})
+        spec = {"delete": {"gracePeriod": f"{grace}h", "backupRetention": f"{retention}h"}} if delete else {}
+        return parse_policy(make.policy_object("Delete" if delete else "Alert", when, None, interval="1h", **spec))
+
+    return st.builds(built, whens, st.integers(1, 200), st.integers(1, 720), st.booleans())
+
+
+def every_look(trial: Trial, records: Sequence[Record], world: World) -> Fate:
+    """The same, told by a look at each and every step."""
+    history = replay("group", records, world.steps.count)
+    spans: list[int] = []
+    marked: list[int] = []
+    gone: list[Any] = []
+    mark, absent_until, last = None, 0, None
+    for step in range(world.steps.count):
+        if step < absent_until:
+            continue
+        stretch = next((one for one in reversed(history.stretches) if one.first <= step), None)
+        verdict: Verdict | None = None if stretch is None else trial.judge(stretch, step, None, last)
+        if verdict is None or not verdict.matches:
+            mark = None
+            continue
+        spans.append(step)
+        if mark is None:
+            mark = step
+            marked.append(step)
+            continue
+        over = world.steps.at(step) - world.steps.at(mark) >= trial.policy.grace_period
+        if trial.policy.action == "Delete" and over:
+            back = history.back_after(step)
+            gone.append((mark, step, back))
+            mark, absent_until = None, world.steps.count if back is None else back.step
+            at = world.steps.at(step)
+            last = make.deletion(at, trial.policy.key, at + trial.policy.backup_retention)
+    joined_spans: list[tuple[int, int]] = []
+    for step in spans:
+        if joined_spans and joined_spans[-1][1] == step - 1:
+            joined_spans[-1] = joined_spans[-1][0], step
+        else:
+            joined_spans.append((step, step))
+    return Fate(tuple(joined_spans), tuple(marked), tuple(gone))
+
+
+@given(lives(), policies())
+def test_not_every_step_need_be_looked_at(records: list[Record], of: Policy) -> None:
+    """Leaving out looks changes nothing: in a stretch, all that time does to a group is to make it match."""
+    world = World(STEPS, None, timedelta(hours=168))
+    trial = Trial(of, world)
+    assert fate(records, of, world) == every_look(trial, records, world)
+
+
+@given(lives(), policies(), st.integers(1, 20), st.integers(1, 20))
+def test_who_is_not_deleted_is_not_after_longer(records: list[Record], of: Policy, one: int, more: int) -> None:
+    """Who is not deleted is not deleted after a longer period either, and whom it would not hurt, it would not hurt."""
+    history = replay("group", records, STEPS.count)
+    trial = Trial(of, World(STEPS))
+    pairs = [(trial.with_grace(one * DAY), trial.with_grace((one + more) * DAY))]
+    if of.when.idle_for or of.when.unchanged_for:
+        pairs.append((trial.with_idle_for(one * DAY), trial.with_idle_for((one + more) * DAY)))
+    for shorter, longer in pairs:
+        before, after = shorter.fate(history), longer.fate(history)
+        assert before.removed or not after.removed
+        assert any(removed.back for removed in before.removed) or not any(removed.back for removed in after.removed)
