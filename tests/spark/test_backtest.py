@@ -1,0 +1,259 @@
+"""Policies on trial over real tables: each step, each deletion that would have hurt, and the operator's own verdict."""
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from group_hygiene.activity import Tables
+from group_hygiene.connection import ActivitySpec
+from group_hygiene.errors import PipelineError
+from group_hygiene.kafka.client import Client
+from group_hygiene.pipeline.activity import update
+from group_hygiene.pipeline.backtest import Backtest, Candidate, Terms, backtest
+from group_hygiene.pipeline.history import extent
+from group_hygiene.pipeline.ingest import ingest
+from group_hygiene.policy import Patterns, Policy, format_duration, parse_policy
+from group_hygiene.reconcile import Need
+from tests.kafka.makers import Maker, at
+from tests.kafka.scene import Clock, Scene, verdicts
+from tests.spark.histories import START, Bronze, Event, classic, commit, moment, wiped
+
+_HOUR = 3600.0
+_RETENTION = timedelta(minutes=10080)
+
+
+def policy(name: str = "idle", groups: str = "*", **spec: Any) -> Policy:
+    """Delete after two hours without use and one of grace."""
+    whole = {
+        "connectionRef": {"name": "main"},
+        "interval": "10m",
+        "match": {"groups": [groups]},
+        "when": {"idleFor": "2h"},
+        "action": "Delete",
+        "delete": {"gracePeriod": "1h"},
+    } | spec
+    return parse_policy({"metadata": {"namespace": "kafka", "name": name, "uid": name}, "spec": whole})
+
+
+def hours(*times: float) -> list[float]:
+    return [time * _HOUR for time in times]
+
+
+LIVES: dict[str, list[Event]] = {
+    # In use for a quarter of an hour each, by names of one kind.
+    **{
+        f"console-consumer-{number}": [classic(second, 1), commit(second + 60), classic(second + 900, 0)]
+        for number, second in enumerate(hours(0.5, 1.5, 2.5), 10_000)
+    },
+    "weekly": [classic(100, 1), classic(900, 0), classic(6.5 * _HOUR, 1), classic(7 * _HOUR, 0)],
+    "steady": [commit(hour * _HOUR) for hour in range(24)],
+    "expired": [commit(60), wiped(2.5 * _HOUR)],
+    "late": [commit(23.5 * _HOUR)],
+}
+
+
+@pytest.fixture(scope="module")
+def lived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A day, of which all is known."""
+    warehouse = str(tmp_path_factory.mktemp("lived"))
+    groups = {name: sorted(events, key=lambda event: event["record_time"]) for name, events in LIVES.items()}
+    Bronze(spark, warehouse).write(groups)
+    update(spark, warehouse)
+    return warehouse
+
+
+def tried(spark: SparkSession, warehouse: str, *policies: Policy, **terms: Any) -> Backtest:
+    given = Terms(**({"step": timedelta(hours=1)} | terms))
+    return backtest(spark, warehouse, [Candidate(one) for one in policies], given)
+
+
+def test_every_step(spark: SparkSession, lived: str) -> None:
+    """Who is there, matches, is marked and deleted at each step; and whom it hurts."""
+    found = tried(spark, lived, policy())
+    (one,) = found.tried
+    assert (found.steps.start, found.end, len(one.days)) == (START, START + timedelta(days=1), 25)
+    told = {
+        round((day.at - START) / timedelta(hours=1)): (day.groups, day.matched, day.marked, day.deleted, day.regret)
+        for day in one.days
+    }
+    assert told[0] == (0, 0, 0, 0, 0)
+    # There are: two console consumers, weekly, steady and expired.
+    assert told[2] == (5, 0, 0, 0, 0)
+    # weekly and the first console consumer are idle since 0.25 and 0.75.
+    assert told[3] == (5, 2, 2, 0, 0)
+    assert told[4] == (5, 3, 1, 2, 1)
+    assert told[24] == (6, 0, 0, 0, 0)
+    assert (one.deleted, one.regret) == (4, 1)
+    (regret,) = one.regrets
+    assert (regret.group, regret.by) == ("weekly", "Join")
+    times = (regret.marked_at, regret.deleted_at, regret.back_at)
+    assert times == (moment(3 * _HOUR), moment(4 * _HOUR), moment(6.5 * _HOUR + 1))
+
+
+def test_other_periods(spark: SparkSession, lived: str) -> None:
+    """What longer and shorter periods would have done, all together and by patterns of names."""
+    (one,) = tried(spark, lived, policy()).tried
+    by_hours = {variant.period / timedelta(hours=1): (variant.deleted, variant.regret) for variant in one.periods}
+    # At an hour, `steady` too: its commits stand in the log just after each look.
+    assert by_hours == {1: (5, 2), 2: (4, 1), 3: (4, 1), 4: (4, 1), 6: (4, 0), 8: (4, 0), 12: (4, 0), 16: (4, 0)}
+    graces = {variant.period / timedelta(hours=1): (variant.deleted, variant.regret) for variant in one.graces}
+    assert graces == {1: (4, 1), 2: (4, 1), 4: (4, 0), 7: (4, 0)}
+    safe = {pattern.pattern: (pattern.deleted, pattern.regret, pattern.safe) for pattern in one.patterns}
+    assert safe == {
+        "console-consumer-*": (3, 0, timedelta(hours=1)),
+        "weekly": (1, 1, timedelta(hours=6)),
+        "steady": (0, 0, timedelta(hours=2)),
+    }
+
+
+def test_several_policies(spark: SparkSession, lived: str) -> None:
+    """Each of several is on trial by itself; what the connection protects is not deleted."""
+    narrow = policy("narrow", "console-consumer-*")
+    candidates = [
+        Candidate(policy()),
+        Candidate(narrow),
+        Candidate(policy("protected"), Patterns(["weekly"])),
+        Candidate(policy("alert", action="Alert", delete=None)),
+    ]
+    found = backtest(spark, lived, candidates, Terms(step=timedelta(hours=1)))
+    assert [(one.policy.name, one.deleted, one.regret) for one in found.tried] == [
+        ("idle", 4, 1),
+        ("narrow", 3, 0),
+        ("protected", 3, 0),
+        ("alert", 0, 0),
+    ]
+    assert found.tried[2].reasons == {"Match": 3, "Protected": 1, "TooRecent": 2}
+    assert max(day.matched for day in found.tried[3].days) == 4
+
+
+@pytest.mark.parametrize(
+    ("terms", "told"),
+    [
+        pytest.param({"end": moment(48 * _HOUR)}, "is later than the log was read", id="future"),
+        pytest.param({"start": moment(-60)}, "is too early: the tables hold the history from 2026-11-20", id="early"),
+        pytest.param({"start": moment(60), "end": moment(30)}, "that range is empty", id="empty"),
+        pytest.param({"start": moment(0), "end": moment(60)}, "no step of 1h: take a shorter --step", id="step"),
+        pytest.param({"step": timedelta(seconds=1)}, "86,401 steps of 1s are too many", id="many"),
+    ],
+)
+def test_a_range_in_which_there_is_nothing(spark: SparkSession, lived: str, terms: dict[str, Any], told: str) -> None:
+    """A range that the tables can tell nothing of is refused, and it is said what they hold."""
+    with pytest.raises(PipelineError, match=told):
+        tried(spark, lived, policy(), **terms)
+
+
+def test_history_is_too_short(spark: SparkSession, lived: str) -> None:
+    """Without regret, since nobody could have come back: that would be no news."""
+    with pytest.raises(
+        PipelineError, match=r"a history of 24h, which is shorter than its idleFor of 120h: .* before 2026-11-25T"
+    ):
+        tried(spark, lived, policy(when={"idleFor": "120h"}))
+
+
+def test_no_tables(spark: SparkSession, warehouse: str) -> None:
+    """Nothing to look back on: what to do."""
+    with pytest.raises(PipelineError, match=r"no tables of a pipeline at .*: run `group-hygiene pipeline run` first"):
+        tried(spark, warehouse, policy())
+
+
+class Frozen(Clock):
+    """It is always the same moment."""
+
+    def __init__(self, moment: datetime) -> None:
+        super().__init__()
+        self._moment = moment
+
+    def now(self) -> datetime:
+        return self._moment
+
+
+def random_policy(chance: random.Random, number: int, tag: str, longest: float) -> Policy:
+    """Any policy whose conditions can be told from the tables, with times like those that groups of the test have."""
+
+    def period(most: float) -> str:
+        return format_duration(timedelta(seconds=chance.uniform(1, most)))
+
+    names = [f"{tag}*", f"{tag}-simple*", f"*{tag}*-old", f"{tag}-c*", "*", f"{tag}*used*", f"connect-{tag}*"]
+    action = chance.choice(["Delete", "Delete", "Alert"])
+    match: dict[str, Any] = {"groups": chance.sample(names, chance.randint(1, 2))}
+    when: dict[str, Any] = {}
+    if chance.random() < 0.3:
+        match["exclude"] = chance.sample(names, 1)
+    if chance.random() < 0.3:
+        match["types"] = chance.choice([["Classic"], ["Consumer"], ["Classic", "Consumer"]])
+    if chance.random() < 0.2:
+        match["protocolTypes"] = chance.choice([["consumer"], ["consumer", ""], ["connect"]])
+    if chance.random() < 0.3:
+        match["unprotect"] = ["Connect"]
+    if chance.random() < 0.3:
+        match["states"] = chance.choice(
+            [["Empty"], ["Empty", "Dead"]] if action == "Delete" else [["Stable"], ["Empty"]]
+        )
+    if action == "Delete" or chance.random() < 0.6:
+        when["idleFor"] = period(longest)
+    if chance.random() < 0.4:
+        # Around the moment at which each group's offsets expire.
+        when["expiresWithin"] = format_duration(_RETENTION - timedelta(seconds=chance.uniform(0, longest)))
+    if chance.random() < 0.2:
+        when["committed"] = "None"
+    spec = {"connectionRef": {"name": "main"}, "match": match, "when": when, "action": action}
+    if action == "Delete":
+        spec["delete"] = {"gracePeriod": chance.choice(["1s", "24h", "200h"])}
+    return parse_policy({"metadata": {"namespace": "kafka", "name": f"p{number}", "uid": f"u{number}"}, "spec": spec})
+
+
+def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client, make: Maker, warehouse: str) -> None:
+    """The verdict of the last step on each group is the operator's own, reason by reason, for a thousand policies.
+
+    A real cluster, the operator's own scan of it, and its tables as the pipeline made them. The clock stands still at
+    the moment up to which the tables tell: what comes after, only the operator sees.
+    """
+
+    def run() -> None:
+        ingest(spark, client, warehouse, lambda line: None)
+        update(spark, warehouse)
+
+    tag, topic = make.name("today"), make.topic(records=9)
+    make.simple(make.name("first"), at(topic))
+    run()
+    began = time.monotonic()
+    for age in ("old", "new"):
+        make.simple(f"{tag}-simple-{age}", at(topic, 2))
+        make.abandoned(f"{tag}-classic-{age}", topic, commit=at(topic, 3))
+        make.abandoned(f"{tag}-consumer-{age}", topic, "consumer", commit=at(topic, 3))
+        make.abandoned(f"connect-{tag}-{age}", topic, commit=at(topic, 1))
+        make.abandoned(f"{tag}-without-offsets-{age}", topic)
+        make.join(f"{tag}-used-{age}", topic, "classic" if age == "old" else "consumer", at(topic, 4))
+    reused = make.abandoned(f"{tag}-classic-reused", topic)
+    make.simple(reused, at(topic, 5))
+    gone = make.simple(f"{tag}-simple-gone", at(topic, 2))
+    make.delete_group(gone)
+    make.simple(f"{tag}-simple-again", at(topic, 2))
+    make.simple(f"{tag}-simple-again", at(topic, 2))
+    run()
+    longest = time.monotonic() - began
+    reach = extent(spark, warehouse)
+    chance = random.Random(20)
+    policies = [random_policy(chance, number, tag, longest) for number in range(1_000)]
+    candidates = [Candidate(one) for one in policies]
+    step = timedelta(seconds=1)
+    found = backtest(spark, warehouse, candidates, Terms(step=step, retention=_RETENTION, verdicts=True))
+    assert found.end == reach.read_at
+
+    scene = Scene(client, need=Need.READ)
+    scene.clock = Frozen(reach.read_at.astimezone(UTC))
+    scene.use(Tables(ActivitySpec(warehouse), {}))
+    scene.context = scene.open()
+    observation = scene.observe(*policies)
+    told: set[str] = set()
+    for one in found.tried:
+        wanted = verdicts(observation, one.policy, tag)
+        assert {name: reason for name, reason in one.verdicts.items() if tag in name} == wanted, one.policy
+        told |= set(wanted.values())
+    assert told >= {"Match", "TooRecent", "ConnectGroup", "NotEmpty", "HasOffsets", "ExpiresLater"}
