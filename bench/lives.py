@@ -206,11 +206,15 @@ _EXPIRED: dict[str, tuple[How, How | None]] = {
     "simple-then-simple": (How.COMMIT, How.COMMIT),
     "simple-then-joined": (How.COMMIT, How.CLASSIC),
     "consumer-then-joined": (How.CONSUMER, How.CONSUMER),
+    "classic-then-aborted": (How.CLASSIC, How.ABORTED),
 }
 
 
 def _expired(random: _Random, count: int, when: Span) -> _Kind:
-    """Kafka drops them 7 days after their last use; some come back, from an hour to 30 days later."""
+    """Kafka drops them 7 days after their last use; some come back, from an hour to 30 days later.
+
+    By a commit that was aborted, none is there again.
+    """
     rows: list[tuple[int, int, int, int, int, int]] = []
     names = []
     for number in range(count):
@@ -221,7 +225,7 @@ def _expired(random: _Random, count: int, when: Span) -> _Kind:
             if how is None or begin >= when.read_at:
                 break
             end, commit = _session(begin, how)
-            rows.append((number, begin, end, how, commit, end + _EXPIRES))
+            rows.append((number, begin, end, how, commit, NEVER if how == How.ABORTED else end + _EXPIRES))
             begin = end + _EXPIRES + int(random.integers(HOUR, 30 * DAY))
     return _Kind(names, Uses(*np.array(rows, np.int64).T))
 
@@ -238,7 +242,10 @@ _EDGES = {
 
 
 def _moments(marked: int) -> dict[str, list[tuple[str, int]]]:
-    """Of groups that `RULE` marks first at this step: when they became idle, and when they came back."""
+    """Of groups that `RULE` marks first at this step: when they became idle, and when they came back.
+
+    `gone`: they became idle then, and Kafka drops them, just before `RULE` would delete them, or just after.
+    """
     idle_for, grace, retention, step = (round(each / timedelta(milliseconds=1)) for each in RULE)
     deleted = marked + grace
     again = deleted + retention + grace
@@ -254,7 +261,18 @@ def _moments(marked: int) -> dict[str, list[tuple[str, int]]]:
         "again-after": [*back, ("back", again + 1)],
         "again-idle-at": [*back, ("idle", deleted + retention - idle_for), ("back", again + 1)],
         "again-idle-less": [*back, ("idle", deleted + retention - idle_for + 1), ("back", again + 1)],
+        "gone-at": [("gone", deleted - _EXPIRES), ("back", deleted + HOUR)],
+        "gone-after": [("gone", deleted + 1 - _EXPIRES), ("back", deleted + HOUR)],
     }
+
+
+# What becomes idle by a commit is not among those that Kafka drops.
+_EDGE_CASES = [
+    (family, kind)
+    for kind in _moments(0)
+    for family in _EDGES
+    if kind[:4] != "gone" or family not in ("reset", "aborted")
+]
 
 
 def _edge(random: _Random, count: int, when: Span) -> _Kind:
@@ -263,9 +281,8 @@ def _edge(random: _Random, count: int, when: Span) -> _Kind:
     rows: list[tuple[int, int, int, int, int, int]] = []
     names = []
     for number in range(count):
-        family, (first, later, commits) = list(_EDGES.items())[number % len(_EDGES)]
-        kinds = list(_moments(0))
-        kind = kinds[number // len(_EDGES) % len(kinds)]
+        family, kind = _EDGE_CASES[number % len(_EDGE_CASES)]
+        first, later, commits = _EDGES[family]
         last = days - 24 if kind.startswith("again") else days - 2
         marked = when.start + int(random.integers(5, last + 1)) * step
         names.append(f"edge-{family}-{kind}-{number:06d}")
@@ -275,9 +292,11 @@ def _edge(random: _Random, count: int, when: Span) -> _Kind:
             turns = [("join", turns[0][1] - 2 * DAY), *turns]
         for what, at in turns:
             how = first if what == "join" or later == first else later
-            begin = at - 30 * MINUTE if what == "idle" and how in (How.CLASSIC, How.CONSUMER) else at
+            ends = what in ("idle", "gone") and how in (How.CLASSIC, How.CONSUMER)
+            begin = at - 30 * MINUTE if ends else at
             end, commit = _session(begin, how)
-            rows.append((number, begin, end, how, commit if commits else NO_COMMIT, NEVER))
+            gone = end + _EXPIRES if what == "gone" else NEVER
+            rows.append((number, begin, end, how, commit if commits else NO_COMMIT, gone))
     return _Kind(names, Uses(*np.array(rows, np.int64).T))
 
 
@@ -311,7 +330,7 @@ _KINDS: Sequence[tuple[Callable[[_Random, int, Span], _Kind], float, int]] = (
     (_nightly, 0.05, 2),
     (_seasonal, 0.08, len(_SEASONS)),
     (_expired, 0.03, len(_EXPIRED)),
-    (_edge, 0.01, len(_EDGES) * len(_moments(0))),
+    (_edge, 0.01, len(_EDGE_CASES)),
 )
 
 

@@ -296,9 +296,13 @@ def _ingested(ends: Numbers, when: Span) -> list[dict[str, Any]]:
 
 def _gaps(known: Lives) -> _Gaps:
     uses = known.uses
-    until = np.full(len(uses.group), NEVER)
-    until[:-1] = np.where(uses.group[1:] == uses.group[:-1], uses.begin[1:], NEVER)
-    return _Gaps(uses.group, uses.end, until, uses.gone)
+    same = uses.group[1:] == uses.group[:-1]
+    until, gone = np.full(len(uses.group), NEVER), uses.gone.copy()
+    until[:-1] = np.where(same, uses.begin[1:], NEVER)
+    # A commit that counts for nothing does not bring back what Kafka has dropped.
+    still = same & (uses.gone[:-1] != NEVER) & (uses.how[1:] == How.ABORTED)
+    gone[1:][still] = uses.end[1:][still]
+    return _Gaps(uses.group, uses.end, until, gone)
 
 
 def _milliseconds(moment: datetime) -> int:
