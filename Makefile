@@ -11,7 +11,7 @@ XDG_CACHE_HOME ?= $(HOME)/.cache
 export PIP_CACHE_DIR ?= $(XDG_CACHE_HOME)/kafka-group-hygiene/pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-spark faults kill-ingest check format format-check lint types imports sandbox bench-scan bench-purge bench-pipeline lock clean
+.PHONY: help demo test test-spark faults kill-ingest check format format-check lint types imports sandbox bench-scan bench-purge bench-pipeline bench-backtest lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -65,6 +65,9 @@ bench-purge: $(STAMP) ## purge 50,000 groups: memory, ledger, and what another c
 
 bench-pipeline: $(STAMP) ## time the pipeline on 1,000,000 commits beside Spark's count and franz-go (make bench-pipeline RECORDS=100000)
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.pipeline --records $(or $(RECORDS),1000000)
+
+bench-backtest: $(STAMP) ## try a policy on 90 days of 100,000 groups, and compare what comes out (make bench-backtest GROUPS=1000 DAYS=30)
+	@PYTHONPATH=operator:. $(BIN)/python -m bench.backtest --groups $(or $(GROUPS),100000) --days $(or $(DAYS),90)
 
 lock: ## pin all dependencies anew into requirements.lock
 	$(PYTHON) -m venv $(VENV)/lock

@@ -1,0 +1,230 @@
+"""`python -m bench.backtest`: how long it takes to try a policy on the past, and whether what comes out is right.
+
+A synthetic past (`bench.past`) is written to a warehouse, of which is known what the policy would have deleted, and
+which of that was used again later. Then the command line replays it as a user would: `group-hygiene backtest`, at one
+moment a day, and after that `group-hygiene report`. Each is a process of its own, and its time begins with the process,
+so with a Java that is cold. What it says of each regret must be what is known, to the millisecond.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench import report
+from bench.command import run, say
+from bench.errors import BenchError, WrongCount
+from bench.lives import LEAST_DAYS, RULE
+from bench.past import LEAST_GROUPS, Past, Regret, write_past
+from group_hygiene.errors import HygieneError
+from group_hygiene.pipeline.session import Options, spark_session
+from sandbox.spark.jars import jars
+
+# The most that each figure may be.
+TARGETS = {"backtest_s": 300.0, "report_s": 120.0, "report_mb": 3.0}
+_SHOWN = 10
+_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Known:
+    """What must come out: how many deletions there are, and which of them were wrong."""
+
+    deleted: int
+    regrets: set[Regret]
+
+
+@dataclass
+class Times:
+    """Seconds, with the start of the process; `write`: of the past, without that of Spark. report_mb: MiB."""
+
+    write: float = 0.0
+    backtest: float = 0.0
+    report: float = 0.0
+    report_mb: float = 0.0
+
+
+def main() -> int:
+    """Run the command line; answers with the exit code."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m bench.backtest", description=__doc__, formatter_class=raw)
+    parser.add_argument("--groups", type=int, default=100_000, help="default: %(default)s")
+    parser.add_argument("--days", type=int, default=90, help="steps of the replay, default: %(default)s")
+    options = parser.parse_args()
+    if options.groups < LEAST_GROUPS or options.days < LEAST_DAYS:
+        parser.error(f"at least {LEAST_GROUPS} groups and {LEAST_DAYS} days are needed")
+    return run(lambda: _measure(options.groups, options.days), HygieneError)
+
+
+def _measure(groups: int, days: int) -> None:
+    before = report.circumstances()
+    times = Times()
+    with _scratch() as folder:
+        past = _write(folder, groups, days, times)
+        known = Known(
+            len(past.deleted(*RULE, past.start, past.end)),
+            past.regrets(*RULE, past.start, past.end),
+        )
+        say(f"backtest: {known.deleted:,} deletions, {len(known.regrets):,} regrets must come out")
+        times.backtest, answer = _program(*_backtest(folder, past))
+        say("report")
+        page = folder / "report.html"
+        times.report, _ = _program("report", *_tables(folder), "-o", str(page))
+        times.report_mb = page.stat().st_size / 1024**2
+    wrong = differences(answer, known)
+    line = summary(past, times, exact=not wrong)
+    print(f"\n{past.rows:,} records of {groups:,} groups, written in {times.write:.0f} s")
+    print(f"{known.deleted:,} deletions, {len(known.regrets):,} of groups that were used again\n")
+    print(report.targets(line, TARGETS))
+    if not wrong:
+        parts = {"write_s": round(times.write, 3), "deleted": known.deleted, "regrets": len(known.regrets)}
+        kept = report.write(
+            f"backtest-{groups}", line, TARGETS, before.told() | {"records": past.rows}, {"parts": parts}
+        )
+        print(f"\nEach deletion and each regret is right. Kept in {os.path.relpath(kept)}")
+    conclude(line, wrong)
+
+
+def conclude(line: Mapping[str, Any], wrong: Sequence[str]) -> None:
+    """The last line of all. Raises WrongCount, which says what is wrong, where anything is."""
+    print(f"\n{json.dumps(line)}", flush=True)
+    if wrong:
+        raise WrongCount("\n".join(["the backtest is wrong:", *wrong]))
+
+
+def summary(past: Past, times: Times, exact: bool) -> dict[str, Any]:
+    """The figures that are compared: seconds, MiB, and whether all regrets and the number of deletions were right."""
+    return {
+        "groups": past.groups,
+        "days": past.days,
+        "backtest_s": round(times.backtest, 3),
+        "report_s": round(times.report, 3),
+        "report_mb": round(times.report_mb, 3),
+        "regret_exact": exact,
+    }
+
+
+def differences(answer: str, known: Known) -> list[str]:
+    """One line for each thing in the answer of `backtest -o json` that is not so, the first ten each way.
+
+    Raises BenchError for what is no such answer, of one policy.
+    """
+    try:
+        (policy,) = json.loads(answer)["policies"]
+        deleted, count = policy["deleted"], policy["regret"]
+        told = [(each["group"], _time(each["deletedAt"]), _time(each["cameBackAt"])) for each in policy["regrets"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BenchError(f"this is no answer of a backtest of one policy ({error!r}): {answer[:200]!r}") from error
+    wrong = []
+    if deleted != known.deleted:
+        wrong.append(f"it says {deleted} deletions, and there are {known.deleted}")
+    if count != len(known.regrets):
+        wrong.append(f"it says {count} regrets, and there are {len(known.regrets)}")
+    if len(told) != len(set(told)):
+        wrong.append(f"it tells {len(told) - len(set(told))} regrets more than once")
+    wrong += _shown("not told", known.regrets - set(told))
+    wrong += _shown("told, and not so", set(told) - known.regrets)
+    return wrong
+
+
+def _shown(what: str, regrets: set[Regret]) -> list[str]:
+    lines = [
+        f"{what}: {group}, deleted {at.isoformat()}, came back {back.isoformat(timespec='milliseconds')}"
+        for group, at, back in sorted(regrets)[:_SHOWN]
+    ]
+    return [*lines, f"{what}: {len(regrets) - _SHOWN} more"] if len(regrets) > _SHOWN else lines
+
+
+def _time(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.utcoffset() != timedelta(0):
+        raise ValueError(f"{text} is no time in UTC")
+    return moment
+
+
+def policy() -> dict[str, Any]:
+    """The GroupPolicy that is tried: of all groups, by `RULE`, with limits that nothing reaches."""
+
+    def hours(length: timedelta) -> str:
+        return f"{length // timedelta(hours=1)}h"
+
+    delete = {
+        **{"gracePeriod": hours(RULE.grace), "backupRetention": hours(RULE.backup_retention)},
+        **{"maxPerRun": 10_000, "maxPercent": 100},
+    }
+    return {
+        "apiVersion": "grouphygiene.io/v1alpha1",
+        "kind": "GroupPolicy",
+        "metadata": {"name": "unused", "namespace": "bench"},
+        "spec": {
+            "connectionRef": {"name": "main"},
+            "interval": "24h",
+            "match": {"groups": ["*"]},
+            "when": {"idleFor": hours(RULE.idle_for)},
+            "action": "Delete",
+            "delete": delete,
+        },
+    }
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="kafka-group-hygiene-bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def _write(folder: Path, groups: int, days: int, times: Times) -> Past:
+    say(f"writing a past of {groups:,} groups and {days} days")
+    with spark_session(Options(master="local[*]", jars=jars(), log=folder / "spark.log")) as spark:
+        started = time.monotonic()
+        past = write_past(spark, str(folder / "warehouse"), groups, days)
+        times.write = time.monotonic() - started
+    say(f"written in {times.write:.0f} s: {past.rows:,} records")
+    return past
+
+
+def _backtest(folder: Path, past: Past) -> list[str]:
+    file = folder / "policy.yaml"
+    file.write_text(yaml.safe_dump(policy()))
+    between = ["--from", _text(past.start), "--to", _text(past.end), "--step", f"{RULE.step // timedelta(hours=1)}h"]
+    return ["backtest", "-f", str(file), *_tables(folder), *between, "-o", "json"]
+
+
+def _tables(folder: Path) -> list[str]:
+    return ["--warehouse", str(folder / "warehouse"), "--jars", str(jars())]
+
+
+def _program(*arguments: str) -> tuple[float, str]:
+    """How long the command line takes, and what it prints; what it says meanwhile is for who watches."""
+    command = [sys.executable, "-m", "group_hygiene.cli", *arguments]
+    started = time.monotonic()
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise BenchError(f"group-hygiene {arguments[0]} did not end within {_SECONDS:.0f} s") from error
+    if done.returncode:
+        raise BenchError(f"group-hygiene {arguments[0]} ended with exit code {done.returncode}")
+    return time.monotonic() - started, done.stdout
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
