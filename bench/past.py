@@ -290,6 +290,7 @@ def _ingested(ends: Numbers, when: Span) -> list[dict[str, Any]]:
     of_all = {
         **{"cluster_id": "past", "topic_id": "past", "era": 0, "batch": 1 + (when.read_at - when.start) // DAY},
         **{"read_at": _moment(when.read_at), "complete_since": None, "stream": "past"},
+        "first_read_at": _moment(when.start),
     }
     return [of_all | {"log_partition": number, "covered_to": int(end)} for number, end in enumerate(ends)]
 
