@@ -41,6 +41,8 @@ def options() -> Iterator[Any]:
 def test_every_option_is_documented(command: str, option: str) -> None:
     """In the section of its command, or in the one on what several commands share."""
     shared = sections()["Reaching the cluster"] + sections()["Output"]
+    if command in ("backtest", "report"):
+        shared += sections()["pipeline"]
     assert f"`{option}" in sections()[command] + shared
 
 
@@ -57,7 +59,8 @@ def test_every_command_has_examples_and_exit_codes(run: Run, command: str) -> No
 def test_environment_is_documented() -> None:
     """Each variable that stands for an option."""
     names = {str(p.envvar) for command in main.commands.values() for p in command.params if p.envvar}
-    assert names == {"GROUP_HYGIENE_BOOTSTRAP_SERVER", "GROUP_HYGIENE_COMMAND_CONFIG"}
+    given = ("BOOTSTRAP_SERVER", "COMMAND_CONFIG", "SPARK_JARS")
+    assert names == {f"GROUP_HYGIENE_{name}" for name in given}
     assert all(f"`{name}" in DOCS for name in names)
 
 

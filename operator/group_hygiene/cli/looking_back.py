@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -58,3 +59,35 @@ def backtest(output: str, **given: Any) -> int:
     from group_hygiene.cli import output as out
 
     return out.show(backtesting.backtest(given), output)
+
+
+@click.command()
+@click.option(
+    "-o", "--output", "file", type=click.Path(path_type=Path), metavar="FILE", required=True, help="The HTML file."
+)
+@click.option(
+    "--offsets-retention",
+    type=Period(),
+    metavar="DURATION",
+    default="7d",
+    show_default=True,
+    help="offsets.retention.minutes of the brokers, by which it is told what expires when.",
+)
+@spark_options
+def report(**given: Any) -> int:
+    """Write a report on all groups: one HTML file, which loads nothing and can be sent to anybody.
+
+    Reads the tables of `group-hygiene pipeline` alone: no Kafka, no Kubernetes. It tells who is idle and since when,
+    what expires within a week, by which names the number of groups grows, which topics groups in use left behind, and
+    suggests policies that it has tried on the past.
+
+    \b
+    Examples:
+      group-hygiene report --warehouse /data/hygiene -o report.html
+      group-hygiene report --warehouse s3a://bucket/hygiene --offsets-retention 30d -o report.html
+
+    Exit codes: 0 written, 1 an error.
+    """
+    from group_hygiene.cli import reporting
+
+    return reporting.report(given)

@@ -157,6 +157,7 @@ def operator(
 
 for command in (
     *(commands.list_, commands.describe, commands.offsets, commands.plan, commands.explain),
-    *(commands.history, commands.keep, commands.restore, pipelining.pipeline, looking_back.backtest),
+    *(commands.history, commands.keep, commands.restore),
+    *(pipelining.pipeline, looking_back.backtest, looking_back.report),
 ):
     main.add_command(command)

@@ -21,7 +21,7 @@ from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.history import Extent, Told, extent, lives, told
 from group_hygiene.pipeline.replay import History, Steps, replay
 from group_hygiene.pipeline.tasks import telling_tasks
-from group_hygiene.pipeline.trial import Trial, World, reason_of
+from group_hygiene.pipeline.trial import Fate, Trial, World, reason_of
 from group_hygiene.policy import Action, Patterns, Policy, format_duration
 
 _MOST_STEPS = 2_000
@@ -81,7 +81,7 @@ class Regret:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What another period would have led to, all else being as it is."""
+    """What another period would have led to, all else being as it is: how many groups, each counted once."""
 
     period: timedelta
     deleted: int
@@ -335,14 +335,40 @@ class _Tally:
                 back_ms = (removed.back.at - _EPOCH) // _MILLISECOND
                 self.rows.append(place._replace(back_ms=back_ms, by=removed.back.by))
         for what, text, others in (("period", pattern, one.periods), ("grace", None, one.graces)):
-            for index, (_, trial) in enumerate(others):
-                other = fate if trial is one.trial else trial.fate(history)
-                if not other.removed:
-                    # Who is not deleted is not deleted after a longer time either.
-                    break
-                counts[number, f"{what}-deleted", index, text] += len(other.removed)
-                if regret := sum(removed.back is not None for removed in other.removed):
-                    counts[number, f"{what}-regret", index, text] += regret
+            deleted, hurt = _until([trial for _, trial in others], history, (one.trial, fate))
+            for index in range(deleted):
+                counts[number, f"{what}-deleted", index, text] += 1
+            for index in range(hurt):
+                counts[number, f"{what}-regret", index, text] += 1
+
+
+def _until(trials: Sequence[Trial], history: History, own: tuple[Trial, Fate]) -> tuple[int, int]:
+    """Of trials with ever longer periods, how many delete the group, and how many of these hurt.
+
+    Who is not deleted is not deleted after a longer time either, and who is not missed is not missed then. So not all
+    of them need be tried.
+    """
+    fates = {trials.index(own[0]): own[1]} if trials else {}
+
+    def fate(index: int) -> Fate:
+        if index not in fates:
+            fates[index] = trials[index].fate(history)
+        return fates[index]
+
+    deleted = _first_without(len(trials), fates, lambda index: bool(fate(index).removed))
+    return deleted, _first_without(deleted, fates, lambda index: any(one.back for one in fate(index).removed))
+
+
+def _first_without(size: int, known: Iterable[int], holds: Callable[[int], bool]) -> int:
+    """The first index for which something no longer holds, that holds up to there; begins with what is known."""
+    low, high = 0, size
+    for index in [*known, size - 1, 0]:
+        if low <= index < high:
+            low, high = (index + 1, high) if holds(index) else (low, index)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if holds(middle) else (low, middle)
+    return low
 
 
 class _Counted(NamedTuple):

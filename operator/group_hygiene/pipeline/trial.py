@@ -100,8 +100,7 @@ class Trial:
         """What becomes of the group, from the first step to the last."""
         fate = _Fate()
         looks = _Looks(self, history.complete_since)
-        steps, mark = self._world.steps, None
-        since = 0
+        steps, mark, since = self._world.steps, None, 0
         for stretch, end in _ends(history.stretches, steps.count):
             at = max(stretch.first, since)
             while at < end:
@@ -143,6 +142,12 @@ class Trial:
         # By its own date, not before; and whether it is ripe then, the operator's own plan says.
         step = max(first, mark + 1, steps.first_from(told.due))
         return next((one for one in range(step, end) if is_ripe(policy, told, steps.at(one))), end)
+
+    def likely(self, stretch: Stretch) -> int:
+        """A guess at the first step of a stretch at which the policy may match."""
+        wanted = self.policy.when.idle_for or self.policy.when.unchanged_for or timedelta()
+        moments = filter(None, (stretch.last_commit, stretch.empty_since))
+        return self._world.steps.first_from(max(moments, default=self._world.steps.start) + wanted)
 
     def judge(
         self, stretch: Stretch, step: int, complete_since: datetime | None, deleted: Deletion | None = None
@@ -202,8 +207,13 @@ class _Looks:
         last = end - 1
         if last == first or not self._matches(stretch, last):
             return None
+        likely = self._trial.likely(stretch)
+        guesses = [likely - 1, likely]
         while last - first > 1:
-            middle = (first + last) // 2
+            # Mostly it is the step at which the time is over; the checks have the last word.
+            middle = guesses.pop() if guesses else (first + last) // 2
+            if not first < middle < last:
+                continue
             if self._matches(stretch, middle):
                 last = middle
             else:

@@ -1,0 +1,64 @@
+"""`report`: what lives in the cluster, as one HTML file. Found out in `pipeline`, drawn in `report`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from group_hygiene.cli.spark_options import needs_spark, teller
+from group_hygiene.errors import UsageError
+
+
+def report(given: Mapping[str, Any]) -> int:
+    """Write the report. given: the options, by their names.
+
+    Raises PipelineError for tables that can tell nothing, UsageError for a file that can't be written.
+    """
+    with needs_spark():
+        from group_hygiene.pipeline import jobs
+        from group_hygiene.pipeline.session import Options
+        from group_hygiene.pipeline.suggest import with_suggestions
+        from group_hygiene.pipeline.survey import survey
+        from group_hygiene.report.page import render
+    file: Path = given["file"]
+    _check_writable(file)
+    warehouse, tell = jobs.warehouse_uri(given["warehouse"]), teller()
+
+    def work(spark: Any) -> Any:
+        tell("report: looking at the groups as they are")
+        findings = survey(spark, warehouse, given["offsets_retention"])
+        tell(f"report: {findings.groups:,} groups; trying policies on their past")
+        return with_suggestions(spark, warehouse, findings, tell)
+
+    findings = jobs.once(Options(**given["spark"]), work, tell)
+    _write(file, render(findings))
+    tell(f"report: {file}, {file.stat().st_size / 1024:,.0f} KiB")
+    for note in findings.notes:
+        click.echo(f"Note: {note}", err=True)
+    return 0
+
+
+def _check_writable(file: Path) -> None:
+    """Before minutes of work: the folder is there, and a file can be made in it."""
+    if file.is_dir():
+        raise UsageError(f"{file} is a folder: name a file in it, as -o {file / 'report.html'}")
+    if not file.parent.is_dir():
+        raise UsageError(f"there is no folder {file.parent} to write {file.name} into")
+    if not os.access(file.parent, os.W_OK):
+        raise UsageError(f"{file} can't be written: {file.parent} is not yours to write")
+
+
+def _write(file: Path, text: str) -> None:
+    """All of it or nothing: who opens it meanwhile sees the one before."""
+    try:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as made:
+            made.write(text)
+        Path(made.name).chmod(0o644)
+        Path(made.name).replace(file)
+    except OSError as error:
+        raise UsageError(f"{file} can't be written: {error.strerror}") from error

@@ -1,0 +1,122 @@
+"""Policies for the patterns of names by which most groups came, each tried on the past before it is suggested."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import yaml
+from pyspark.sql import SparkSession
+
+from group_hygiene.errors import PipelineError
+from group_hygiene.pipeline.backtest import Backtest, Candidate, Terms, Tried, Variant, backtest
+from group_hygiene.pipeline.history import extent
+from group_hygiene.pipeline.patterns import too_general
+from group_hygiene.policy import Policy, format_duration, parse_policy
+from group_hygiene.report.findings import Findings, Growth, Suggestion
+
+# A pattern that has fewer idle groups is not worth a policy.
+_LEAST_IDLE = 10
+_MOST = 10
+# The least that is suggested, whatever the past says; its multiples are tried too.
+_IDLE_FOR = timedelta(hours=24)
+_DAILY, _HOURLY = timedelta(days=1), timedelta(hours=1)
+# From so long a history on, a look a day says enough.
+_LONG = timedelta(days=14)
+# What the CRD takes as a pattern.
+_PATTERN_LENGTH = 255
+
+
+def with_suggestions(
+    spark: SparkSession, warehouse: str, findings: Findings, tell: Callable[[str], None] = lambda line: None
+) -> Findings:
+    """The findings of `survey`, with `began` and `suggestions`; with a note instead where the past can tell nothing."""
+    try:
+        reach = extent(spark, warehouse)
+    except PipelineError as error:
+        return _noted(findings, f"No policy could be tried on the past: {error}.")
+    findings = replace(findings, began=reach.began)
+    worth = [pattern for pattern in findings.patterns if _worth(pattern)][:_MOST]
+    held = reach.read_at - reach.began
+    if not worth or held < _IDLE_FOR:
+        if held < _IDLE_FOR:
+            findings = _noted(findings, _too_short(held))
+        return findings
+    policies = _policies(worth)
+    step = _DAILY if held >= _LONG else _HOURLY
+    terms = Terms(step=step, retention=findings.retention)
+    found = backtest(spark, warehouse, [Candidate(policy) for _, policy in policies], terms, tell)
+    made = [
+        _suggestion(pattern, obj, tried, found, findings.retention)
+        for pattern, (obj, _), tried in zip(worth, policies, found.tried, strict=True)
+    ]
+    return replace(findings, suggestions=made)
+
+
+def _worth(pattern: Growth) -> bool:
+    return pattern.idle >= _LEAST_IDLE and not too_general(pattern.pattern) and len(pattern.pattern) <= _PATTERN_LENGTH
+
+
+def _noted(findings: Findings, note: str) -> Findings:
+    return replace(findings, notes=[*findings.notes, note])
+
+
+def _too_short(held: timedelta) -> str:
+    so_far = format_duration(held // timedelta(minutes=1) * timedelta(minutes=1))
+    return (
+        f"The history in the tables is {so_far} long, shorter than any idleFor that could be suggested "
+        f"({format_duration(_IDLE_FOR)}): policies are suggested here once the pipeline has run for longer."
+    )
+
+
+def _policies(patterns: Sequence[Growth]) -> list[tuple[dict[str, Any], Policy]]:
+    made: dict[str, tuple[dict[str, Any], Policy]] = {}
+    for number, pattern in enumerate(patterns, 1):
+        name = re.sub(r"[^a-z0-9]+", "-", pattern.pattern.lower()).strip("-")[:40].strip("-")
+        name = f"idle-{name}" if name else f"idle-{number}"
+        name = name if name not in made else f"{name}-{number}"
+        obj = {
+            "apiVersion": "grouphygiene.io/v1alpha1",
+            "kind": "GroupPolicy",
+            "metadata": {"name": name, "namespace": "kafka"},
+            "spec": {
+                "connectionRef": {"name": "main"},
+                "match": {"groups": [pattern.pattern]},
+                "when": {"idleFor": format_duration(_IDLE_FOR)},
+                "action": "Delete",
+            },
+        }
+        made[name] = obj, parse_policy(obj)
+    return list(made.values())
+
+
+def _suggestion(
+    pattern: Growth, obj: Mapping[str, Any], tried: Tried, found: Backtest, retention: timedelta
+) -> Suggestion:
+    """With the least idleFor that would have hurt nobody, and none longer either."""
+    policy = tried.policy
+    others = [(variant.period, variant.deleted, variant.regret) for variant in tried.periods]
+    made = Suggestion(pattern.pattern, pattern.there, "", None, tried.deleted, tried.regret, others)
+    if not tried.deleted:
+        return replace(made, why_not="A policy would have deleted nothing: Kafka, or whoever uses these, is faster.")
+    # What takes longer than Kafka keeps offsets deletes nothing.
+    most = retention - policy.grace_period - policy.interval
+    hurt = max((index for index, variant in enumerate(tried.periods) if variant.regret), default=-1)
+    rest: list[Variant] = [
+        variant for variant in tried.periods[hurt + 1 :] if _IDLE_FOR <= variant.period <= most and variant.deleted
+    ]
+    if not rest:
+        return replace(
+            made,
+            why_not=f"Each idleFor that was tried would have deleted groups that were used again, or come after Kafka "
+            f"drops their offsets by itself ({format_duration(retention)}).",
+        )
+    best = rest[0]
+    spec = {**obj["spec"], "when": {"idleFor": format_duration(best.period)}}
+    days = max(1, (found.end - found.steps.start) // timedelta(days=1))
+    told = f"Of the last {days} days: {best.deleted:,} groups deleted, none of them used again. A dry run as it is."
+    text = f"# {told}\n{yaml.safe_dump({**obj, 'spec': spec}, sort_keys=False, allow_unicode=True)}"
+    return replace(made, policy=text, idle_for=best.period, deleted=best.deleted, regret=best.regret)
