@@ -188,6 +188,8 @@ def _seasonal(random: _Random, count: int, when: Span) -> _Kind:
     stay = np.where(long, random.integers(DAY, 12 * DAY, shape), random.integers(5 * MINUTE, 3 * HOUR, shape)) * joined
     gap = np.exp(random.uniform(np.log(2 * DAY), np.log(60 * DAY), shape)).astype(np.int64)
     first = random.integers(when.start - _BEFORE, when.start + 20 * DAY, count)
+    # One of each came back before the pipeline first read: compaction has left what it left.
+    first[: len(seasons)], gap[: len(seasons), 0] = when.start - _BEFORE, 2 * DAY
     begin = first[:, None] + np.cumsum(stay + gap, axis=1) - stay - gap
     commits = (np.arange(turns) == 0) | np.array([commits for _, (_, _, commits) in seasons])[which][:, None]
     commit = np.where(commits, begin + stay // 4, NO_COMMIT)

@@ -163,7 +163,8 @@ def _commits(known: Lives, when: Span) -> _Rows:
         {"group": uses.group, "time": uses.gone, "gone": 1, "order": 3} | _same(dropped),
     ]
     defaults = {"partition": 0, "aborted": 0, "gone": 0, "order": 1}
-    return _compacted(_together(parts, defaults), ("partition",), when)
+    # Kafka's log cleaner, too, lets nothing of an aborted transaction take the place of what was there.
+    return _compacted(_together(parts, defaults), ("partition", "aborted"), when)
 
 
 def _states(known: Lives, when: Span) -> _Rows:
@@ -248,7 +249,11 @@ def _write(spark: SparkSession, warehouse: str, table: Table, rows: _Rows, colum
             **columns(part),
         }
         arrays = [_array(told[field.name]).cast(field.type) for field in schema]
-        table.append(spark, warehouse, spark.createDataFrame(pa.Table.from_arrays(arrays, schema=schema), table.schema))
+        table.append(
+            spark,
+            warehouse,
+            spark.createDataFrame(pa.Table.from_arrays(arrays, schema=schema), table.schema).coalesce(2),
+        )
 
 
 def _array(values: Any) -> Any:
