@@ -1,0 +1,323 @@
+"""What a report tells of a cluster's groups, found out from `activity` and `coverage`. Asks no Kafka, writes nothing.
+
+Everything is as of the moment when the log was read. What it means to be idle, and to expire, is `model.Activity`'s to
+say: here it stands again as Spark SQL. The cost follows the number of groups and their offsets; what comes to the
+driver is bounded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from group_hygiene.errors import PipelineError
+from group_hygiene.pipeline.patterns import patterned
+from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, State
+from group_hygiene.report.findings import Age, Count, Findings, Growth, Row, StaleTopic
+
+_ROWS, _PATTERNS, _STALE = 5_000, 20, 500
+# Of the rows: those that a pattern has before any has more, and those that are there since they expire soon.
+_SHARE, _EXPIRING = 50, 1_000
+_DAY, _WEEK = timedelta(days=1), timedelta(days=7)
+_AGES = {
+    Age.HOUR: timedelta(hours=1),
+    Age.DAY: _DAY,
+    Age.WEEK: _WEEK,
+    Age.MONTH: timedelta(days=30),
+    Age.QUARTER: timedelta(days=90),
+}
+
+
+class _Covered(NamedTuple):
+    """What `coverage` says. places: by partition of the log that was read to its end, its row."""
+
+    cluster_id: str
+    activity: State
+    read_at: datetime
+    partitions: int
+    places: Mapping[int, Mapping[str, Any]]
+
+
+class _Tally(NamedTuple):
+    """The groups that are there, counted by all that is told of their number. overdue: see `_due`."""
+
+    counts: Sequence[Count]
+    expiring: Mapping[date, int]
+    unknown: int
+    uncovered: int
+    overdue: int
+
+
+def survey(spark: SparkSession, warehouse: str, retention: timedelta) -> Findings:
+    """All but `began` and `suggestions`, which stay empty. retention: the brokers' offsets.retention.minutes.
+
+    Raises PipelineError where there are no tables (yet), nothing in them, or not those that `coverage` speaks of.
+    """
+    covered = _covered(spark, warehouse)
+    activity = _activity(spark, warehouse, covered.activity)
+    groups = patterned(known(activity.drop("offsets"), covered.places, retention))
+    groups = groups.withColumns(_told(covered.read_at)).persist()
+    try:
+        tally = _tally(groups)
+        patterns = groups.select("pattern").distinct().count()
+        if not patterns:
+            raise PipelineError("the tables hold no group yet: none was in the log when it was read")
+        growth = _growth(groups, covered.read_at)
+        rows = _rows(groups)
+    finally:
+        groups.unpersist()
+    stale, stale_total = _stale(activity, covered.read_at)
+    behind = _behind(spark, activity, [row["group"] for row in rows])
+    return Findings(
+        cluster_id=covered.cluster_id,
+        read_at=covered.read_at,
+        began=None,
+        retention=retention,
+        groups=sum(count.groups for count in tally.counts),
+        counts=tally.counts,
+        patterns=growth,
+        others=patterns - len(growth),
+        rows=[Row(**row | {"age": Age(row["age"]), "behind": behind.get(row["group"])}) for row in rows],
+        expiring=tally.expiring,
+        stale=stale,
+        stale_total=stale_total,
+        suggestions=(),
+        notes=_notes(covered, tally),
+    )
+
+
+def known(activity: DataFrame, places: Mapping[int, Mapping[str, Any]], retention: timedelta) -> DataFrame:
+    """These rows with `simple`, `idle_since` and `expires`: model.Activity's simple, idle_since and first_expiry.
+
+    And with `covered`: whether their partition is in `places`; where it isn't, the two times are null: nobody knows.
+    """
+    since = [place["complete_since"] for place in places.values()]
+    covered = pa.table(
+        {
+            "log_partition": pa.array(places, pa.int32()),
+            "complete_since": pa.array(since, pa.timestamp("us", "UTC")),
+            "covered": pa.array([True] * len(places), pa.bool_()),
+        }
+    )
+    rows = activity.join(F.broadcast(activity.sparkSession.createDataFrame(covered)), "log_partition", "left")
+    classic, simple = F.col("type") == "Classic", F.col("simple")
+    needed = F.when(simple, F.col("last_commit")).otherwise(F.col("empty_since"))
+    idle = F.when(
+        needed.isNotNull() & (F.col("type") != "Unknown"), F.greatest(needed, "last_commit", "complete_since")
+    )
+    clock = F.when(classic & ~simple, F.col("empty_since")).otherwise(F.col("oldest_commit"))
+    rows = rows.withColumns(
+        {"simple": classic & (F.coalesce("protocol_type", F.lit("")) == ""), "covered": F.col("covered").isNotNull()}
+    )
+    return rows.withColumns(
+        {"idle_since": F.when(F.col("covered"), idle), "expires": F.when(F.col("covered"), clock + F.lit(retention))}
+    )
+
+
+def _covered(spark: SparkSession, warehouse: str) -> _Covered:
+    if not (ACTIVITY.exists(spark, warehouse) and COVERAGE.exists(spark, warehouse)):
+        raise PipelineError(f"there are no tables at {warehouse} (yet): run `group-hygiene pipeline run` first")
+    rows = COVERAGE.rows(spark, warehouse)
+    if not rows:
+        raise PipelineError("the tables cover nothing yet: no run of the pipeline came to its end")
+    if len({(row["cluster_id"], row["activity_id"]) for row in rows}) > 1:
+        raise PipelineError("coverage speaks of several clusters or several activity tables")
+    # Of several rows the one that promises least, as the operator reads it.
+    rows.sort(key=lambda row: row["covered_to"], reverse=True)
+    places = {row["log_partition"]: row for row in rows if row["read_at"] is not None}
+    if not places:
+        raise PipelineError("the log was never read to its end yet: run `group-hygiene pipeline run` again")
+    read_at = max(_time(place["read_at"]) for place in places.values())
+    told = State(rows[0]["activity_id"], max(row["activity_version"] for row in rows))
+    return _Covered(rows[0]["cluster_id"], told, read_at, len({row["log_partition"] for row in rows}), places)
+
+
+def _activity(spark: SparkSession, warehouse: str, told: State) -> DataFrame:
+    """The very version that `coverage` speaks of: what a run under way writes is later than the log was read."""
+    state = ACTIVITY.state(spark, warehouse)
+    if state is None or state.id != told.id or state.version < told.version:
+        raise PipelineError(
+            f"coverage speaks of version {told.version} of an activity table that is not there: it was replaced by an "
+            "older one or by another; the next run of the pipeline mends that"
+        )
+    reader = spark.read.format("delta").option("versionAsOf", str(told.version))
+    return reader.load(ACTIVITY.path(warehouse)).select(
+        *("group", "type", "protocol_type", "state", "first_seen", "last_commit", "oldest_commit", "empty_since"),
+        *("log_partition", "topics", "partitions", "offsets"),
+    )
+
+
+def _told(read_at: datetime) -> dict[str, Column]:
+    now, last = F.lit(read_at), F.col("last_commit")
+    age = F.when(last.isNull(), Age.NEVER.value)
+    for name, limit in _AGES.items():
+        age = age.when(last > now - F.lit(limit), name.value)
+    return {
+        "there": F.col("state") != "Gone",
+        "unused": ((F.col("state") == "Empty") | F.col("simple")) & (F.col("state") != "Gone"),
+        "age": age.otherwise(Age.OLDER.value),
+        **_due(now),
+    }
+
+
+def _due(now: Column) -> dict[str, Column]:
+    """due: the day on which the first offsets go, within a week. overdue: they should have gone more than a day ago.
+
+    Not of groups in use: they commit anew before that. Where nobody ever joined, or it is not known, commits tell.
+    """
+    used = (F.col("state") == "Active") | (
+        F.col("empty_since").isNull() & F.coalesce(F.col("last_commit") > now - F.lit(_DAY), F.lit(False))
+    )
+    expires, waits = F.col("expires"), (F.col("state") != "Gone") & ~used
+    late = expires < now - F.lit(_DAY)
+    return {
+        "due": F.when(waits & ~late & (expires < now + F.lit(_WEEK)), F.greatest(expires, now).cast("date")),
+        "overdue": F.coalesce(waits & late, F.lit(False)),
+    }
+
+
+def _tally(groups: DataFrame) -> _Tally:
+    keys = ("type", "state", "age", "covered", "due", "overdue")
+    rows = groups.where("there").groupBy(*keys).agg(F.count("*").alias("groups")).toArrow().to_pylist()
+    counts: Counter[tuple[str, str, Age]] = Counter()
+    expiring: Counter[date] = Counter()
+    for row in rows:
+        counts[row["type"], row["state"], Age(row["age"])] += row["groups"]
+        if row["due"] is not None:
+            expiring[row["due"]] += row["groups"]
+    ages = list(Age)
+    ordered = sorted(counts.items(), key=lambda item: (*item[0][:2], ages.index(item[0][2])))
+    unknown, uncovered, overdue = (
+        sum(row["groups"] for row in rows if told(row))
+        for told in (lambda row: row["type"] == "Unknown", lambda row: not row["covered"], lambda row: row["overdue"])
+    )
+    return _Tally(
+        [Count(*key, groups) for key, groups in ordered], dict(sorted(expiring.items())), unknown, uncovered, overdue
+    )
+
+
+def _growth(groups: DataFrame, read_at: datetime) -> list[Growth]:
+    idle = F.col("there") & (F.col("idle_since") <= F.lit(read_at - _WEEK))
+    days = groups.groupBy("pattern", F.col("first_seen").cast("date").alias("day")).agg(
+        F.count("*").alias("seen"), F.count_if("there").alias("there"), F.count_if(idle).alias("idle")
+    )
+    new = F.when(F.col("day").isNotNull(), F.struct("day", "seen"))
+    patterns = days.groupBy("pattern").agg(
+        *(F.sum(name).alias(name) for name in ("seen", "there", "idle")), F.collect_list(new).alias("new")
+    )
+    rows = patterns.orderBy(F.desc("seen"), "pattern").limit(_PATTERNS).toArrow().to_pylist()
+    return [
+        Growth(**row | {"new": dict(sorted((entry["day"], entry["seen"]) for entry in row["new"]))}) for row in rows
+    ]
+
+
+def _rows(groups: DataFrame) -> list[dict[str, Any]]:
+    """The fields of Row but `behind`, of groups worth a look: the longest idle first, with a share for each pattern.
+
+    First come those that expire soon, then the longest idle of each pattern, then the longest idle of all; and, where
+    there is room, groups in use. In the end they are in order again.
+    """
+    idle = (F.col("idle_since").asc_nulls_last(), F.col("last_commit").asc_nulls_last(), F.col("group"))
+    same, unused = Window.partitionBy("pattern", "unused"), F.col("unused")
+    rank = F.row_number().over(same.orderBy(*idle))
+    waiting = groups.where("there").select(
+        *("group", "pattern", "type", "state", "age", "last_commit", "idle_since", "expires", "topics", "partitions"),
+        *("unused", "due", F.when(unused & (rank <= _SHARE), 1).when(unused, 2).otherwise(3).alias("turn")),
+    )
+    first = F.row_number().over(Window.partitionBy("pattern").orderBy("expires", "group"))
+    soon = waiting.where(unused & F.col("due").isNotNull()).withColumn("first", first)
+    soon = soon.where(F.col("first") <= _SHARE).drop("first").withColumn("turn", F.lit(0))
+    ordered = waiting.orderBy("turn", *idle).limit(_ROWS)
+    several = [
+        chosen.drop("unused", "due").toArrow().to_pylist()
+        for chosen in (soon.orderBy("expires", "group").limit(_EXPIRING), ordered)
+    ]
+    # What comes first is there already when it comes again.
+    chosen: dict[str, dict[str, Any]] = {}
+    for row in (*several[0], *several[1]):
+        if len(chosen) < _ROWS:
+            chosen.setdefault(row["group"], row)
+    never = datetime.max.replace(tzinfo=UTC)
+    rows = sorted(
+        chosen.values(),
+        key=lambda row: (row["turn"] == 3, row["idle_since"] or never, row["last_commit"] or never, row["group"]),
+    )
+    return [{name: value for name, value in row.items() if name != "turn"} for row in rows]
+
+
+def _behind(spark: SparkSession, activity: DataFrame, groups: Sequence[str]) -> dict[str, int]:
+    """By group, how far others are ahead of it; not of those whose partitions no other group reads."""
+    offsets = activity.select("group", F.explode("offsets").alias("at")).select("group", "at.*")
+    place = ("topic", "partition")
+    furthest = offsets.groupBy(*place).agg(F.max("offset").alias("furthest"), F.count("*").alias("readers"))
+    wanted = spark.createDataFrame(pa.table({"group": pa.array(groups, pa.string())}))
+    own = offsets.join(F.broadcast(wanted), "group", "left_semi").join(furthest.where("readers > 1"), [*place])
+    rows = own.groupBy("group").agg(F.sum(F.col("furthest") - F.col("offset")).alias("behind")).toArrow().to_pylist()
+    return {row["group"]: row["behind"] for row in rows}
+
+
+def _stale(activity: DataFrame, read_at: datetime) -> tuple[list[StaleTopic], int]:
+    """Topics of which groups that commit do not any more, for the longest first; and how many there are in all."""
+    week = F.lit(read_at - _WEEK)
+    used = activity.where((F.col("state") != "Gone") & (F.col("last_commit") > week) & (F.col("oldest_commit") <= week))
+    offsets = used.select("group", F.col("last_commit").alias("group_last_commit"), F.explode("offsets").alias("at"))
+    topics = offsets.groupBy("group", "group_last_commit", F.col("at.topic").alias("topic")).agg(
+        F.count("*").alias("partitions"), F.max("at.commit_time").alias("last_commit")
+    )
+    stale = topics.where(F.col("last_commit") <= week).persist()
+    try:
+        rows = stale.orderBy("last_commit", "group", "topic").limit(_STALE).toArrow().to_pylist()
+        return [StaleTopic(**row) for row in rows], stale.count()
+    finally:
+        stale.unpersist()
+
+
+def _notes(covered: _Covered, tally: _Tally) -> list[str]:
+    notes, places = [], covered.places.values()
+    if (unread := covered.partitions - len(places)) or tally.uncovered:
+        notes.append(
+            f"{unread:,} of the {covered.partitions:,} partitions of __consumer_offsets were never read to their end: "
+            f"of {_groups(tally.uncovered)} it is not known since when they are idle. The next run of the pipeline "
+            "reads on."
+        )
+    earliest = min(_time(place["read_at"]) for place in places)
+    if earliest < covered.read_at - _DAY:
+        late = sum(_time(place["read_at"]) < covered.read_at - _DAY for place in places)
+        notes.append(
+            f"{late:,} partitions of __consumer_offsets were last read to their end more than a day before the others, "
+            f"the first of them at {_told_time(earliest)}: their groups may have been used since."
+        )
+    lost = [_time(place["complete_since"]) for place in places if place["complete_since"] is not None]
+    if lost:
+        notes.append(
+            f"In {len(lost):,} partitions of __consumer_offsets, records from before {_told_time(max(lost))} are "
+            "missing, or could not be read: no group of theirs counts as idle for longer."
+        )
+    if tally.unknown:
+        notes.append(
+            f"Of {_groups(tally.unknown)} the log tells too little to know their type: none of them counts as idle."
+        )
+    if tally.overdue:
+        notes.append(
+            f"{_groups(tally.overdue)} should have lost offsets more than a day before the log was read. Hold the "
+            "retention that this report was made with against the brokers' offsets.retention.minutes."
+        )
+    return notes
+
+
+def _groups(count: int) -> str:
+    return f"{count:,} group" if count == 1 else f"{count:,} groups"
+
+
+def _time(value: datetime) -> datetime:
+    return value.astimezone(UTC)
+
+
+def _told_time(value: datetime) -> str:
+    return f"{value:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,443 @@
+"""What a report tells of a cluster: each of its sections from real tables, with answers that are known."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from group_hygiene.activity import Covered, Tables, _activity
+from group_hygiene.connection import ActivitySpec
+from group_hygiene.errors import PipelineError
+from group_hygiene.model import GroupType
+from group_hygiene.pipeline import survey as surveying
+from group_hygiene.pipeline.activity import update
+from group_hygiene.pipeline.survey import known, survey
+from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, INGESTED
+from group_hygiene.report.findings import Age, Count, Findings, Growth, Row, StaleTopic
+from tests.spark.histories import START, Bronze, Event, classic, commit, epoch, member, moment, state, wiped
+
+DAY = 86_400
+# As histories have it: when the log was read.
+READ_AT = START + timedelta(days=1)
+RETENTION = timedelta(days=14)
+
+
+def ago(days: float = 0, hours: float = 0) -> float:
+    """The second of the histories that lies so long before the log was read."""
+    return DAY - days * DAY - hours * 3600
+
+
+def at(days: float = 0, hours: float = 0) -> datetime:
+    return moment(ago(days, hours))
+
+
+def left(commits: float, leaves: float) -> list[Event]:
+    """A Classic group that committed and was left so many days ago."""
+    return [classic(ago(commits + 1), 1), commit(ago(commits)), classic(ago(leaves), 0)]
+
+
+def gone(days: float) -> list[Event]:
+    return [*left(days + 2, days + 1), wiped(ago(days)), state(ago(days), "classic", gone=True)]
+
+
+def ingest(
+    spark: SparkSession, warehouse: str, *partitions: Mapping[str, Sequence[Event]], **changes: Mapping[int, Any]
+) -> None:
+    """Histories, by group, of each partition of the log; changes: what else `ingested` says, by column."""
+    bronze = Bronze(spark, warehouse)
+    for partition, groups in enumerate(partitions):
+        bronze.write(groups, log_partition=partition)
+    (row,) = INGESTED.rows(spark, warehouse)
+    rows = [row | {"log_partition": partition} for partition in range(len(partitions))]
+    for column, values in changes.items():
+        for partition, value in values.items():
+            rows[partition][column] = value
+    INGESTED.overwrite(spark, warehouse, rows)
+    update(spark, warehouse)
+
+
+GROUPS: dict[str, list[Event]] = {
+    "left": left(15, 10),
+    "simple": [commit(ago(13)), commit(ago(12), partition=1), commit(ago(12), partition=2, topic="billing")],
+    "in-use": [classic(ago(3), 2), commit(ago(hours=0.5))],
+    "consumer-left": [
+        *(member(ago(9), "a"), epoch(ago(9)), commit(ago(8)), member(ago(2), "a", gone=True), epoch(ago(2))),
+    ],
+    "consumer-in-use": [member(ago(9), "a"), epoch(ago(9)), commit(ago(8))],
+    "never": [classic(ago(5), 1), classic(ago(4), 0)],
+    "unknown": [commit(ago(1.5), aborted=True)],
+    "simple-in-use": [commit(ago(hours=2))],
+    "overdue": left(20, 16),
+    "due-just-now": left(20, 14.5),
+    "gone": gone(3),
+}
+
+
+@pytest.fixture(scope="module")
+def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    """GROUPS, as they are told."""
+    warehouse = str(tmp_path_factory.mktemp("told"))
+    ingest(spark, warehouse, GROUPS)
+    return survey(spark, warehouse, RETENTION)
+
+
+def row(findings: Findings, group: str) -> Row:
+    (found,) = (row for row in findings.rows if row.group == group)
+    return found
+
+
+def test_as_of_when(told: Findings) -> None:
+    """It says whose groups these are, and as of when; what others fill in is left empty."""
+    assert (told.cluster_id, told.read_at, told.retention) == ("cluster", READ_AT, RETENTION)
+    assert (told.began, told.suggestions) == (None, ())
+
+
+def test_counts(told: Findings) -> None:
+    """Every group that is there is counted once, by type, state and age; who is gone is not."""
+    assert told.groups == len(GROUPS) - 1
+    assert told.counts == [
+        Count("Classic", "Active", Age.HOUR, 1),
+        Count("Classic", "Empty", Age.DAY, 1),
+        Count("Classic", "Empty", Age.MONTH, 4),
+        Count("Classic", "Empty", Age.NEVER, 1),
+        Count("Consumer", "Active", Age.MONTH, 1),
+        Count("Consumer", "Empty", Age.MONTH, 1),
+        Count("Unknown", "Unknown", Age.WEEK, 1),
+    ]
+
+
+def test_rows(told: Findings) -> None:
+    """Who is not in use comes first, the longest idle before others, then who is, and last who may be."""
+    assert [row.group for row in told.rows] == [
+        *("overdue", "due-just-now", "simple", "left", "never", "consumer-left", "simple-in-use"),
+        *("consumer-in-use", "unknown", "in-use"),
+    ]
+    assert row(told, "simple") == Row(
+        group="simple",
+        pattern="simple",
+        type="Classic",
+        state="Empty",
+        age=Age.MONTH,
+        last_commit=at(12),
+        idle_since=at(12),
+        expires=at(-1),
+        topics=2,
+        partitions=3,
+        behind=0,
+    )
+    unused = row(told, "never")
+    assert (unused.last_commit, unused.idle_since, unused.expires) == (None, at(4), at(-10))
+    assert (unused.age, unused.topics, unused.behind) == (Age.NEVER, 0, None)
+
+
+def test_expiring(told: Findings) -> None:
+    """By day, the groups that lose their first offsets then; not who is in use, or has time yet, or is late."""
+    assert told.expiring == {
+        at(0).date(): 1,
+        at(-1).date(): 1,
+        at(-4).date(): 1,
+        at(-6).date(): 1,
+    }
+
+
+def test_what_cannot_be_told(told: Findings) -> None:
+    """Each mistake is said in a sentence: a type that is not known, a retention that can't be the right one."""
+    assert len(told.notes) == 2
+    assert "1 group the log tells too little" in told.notes[0]
+    assert "1 group should have lost offsets" in told.notes[1]
+
+
+LIMITS = [
+    pytest.param(timedelta(hours=-1), Age.HOUR, id="after-the-log-was-read"),
+    pytest.param(timedelta(minutes=59), Age.HOUR, id="59m"),
+    pytest.param(timedelta(hours=1), Age.DAY, id="1h"),
+    pytest.param(timedelta(days=1), Age.WEEK, id="1d"),
+    pytest.param(timedelta(days=7) - timedelta(milliseconds=1), Age.WEEK, id="almost-7d"),
+    pytest.param(timedelta(days=7), Age.MONTH, id="7d"),
+    pytest.param(timedelta(days=30), Age.QUARTER, id="30d"),
+    pytest.param(timedelta(days=90), Age.OLDER, id="90d"),
+]
+
+
+@pytest.fixture(scope="module")
+def ages(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Age]:
+    """By a group's name, which is the age of its last commit in seconds."""
+    warehouse = str(tmp_path_factory.mktemp("ages"))
+    seconds = [span.total_seconds() for param in LIMITS for span in param.values if isinstance(span, timedelta)]
+    groups = {f"{age} s": [commit(ago() - age)] for age in seconds}
+    ingest(spark, warehouse, groups)
+    return {row.group: row.age for row in survey(spark, warehouse, RETENTION).rows}
+
+
+@pytest.mark.parametrize(("span", "age"), LIMITS)
+def test_ages(ages: dict[str, Age], span: timedelta, age: Age) -> None:
+    """`under` leaves out what is named; who committed after the log was read did just now."""
+    assert ages[f"{span.total_seconds()} s"] is age
+
+
+def moments(made: random.Random) -> datetime | None:
+    return made.choice([None, *(READ_AT - timedelta(hours=hours, milliseconds=hours) for hours in range(6))])
+
+
+def test_idle_and_expiring_as_the_model_has_it(spark: SparkSession) -> None:
+    """Of every row that may be, each combination of its times and kinds: what the operator would decide by."""
+    made = random.Random(1)
+    covered = {partition: Covered("topic", 1, READ_AT, moments(made)) for partition in range(20)}
+    places = {partition: place._asdict() for partition, place in covered.items()}
+    rows = [
+        {
+            "group": str(number),
+            "type": made.choice([it.value for it in GroupType]),
+            "protocol_type": made.choice([None, "", "consumer", "connect"]),
+            "state": made.choice(["Empty", "Active", "Gone", "Unknown"]),
+            "log_partition": made.randrange(22),
+        }
+        | {name: moments(made) for name in ("first_seen", "last_commit", "oldest_commit", "empty_since")}
+        for number in range(5_000)
+    ]
+    retention = timedelta(minutes=10_080)
+    fields = {"log_partition": pa.int32()}
+    times = pa.timestamp("us", "UTC")
+    schema = pa.schema(
+        [(name, fields.get(name, pa.string() if name in ("group", "type", "protocol_type", "state") else times))
+         for name in rows[0]]
+    )  # fmt: skip
+    frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema))
+    found = {row["group"]: row for row in known(frame, places, retention).toArrow().to_pylist()}
+    assert len(found) == len(rows)
+    for each in rows:
+        told = found[each["group"]]
+        if each["log_partition"] not in covered:
+            assert (told["covered"], told["idle_since"], told["expires"]) == (False, None, None)
+            continue
+        model = _activity(each, covered)
+        expected = (True, model.simple, model.idle_since, model.first_expiry(retention))
+        assert (told["covered"], told["simple"], told["idle_since"], told["expires"]) == expected, each
+
+
+def test_rows_as_the_operator_reads_the_tables(spark: SparkSession, warehouse: str) -> None:
+    """Of real tables, through the operator's own reader: the same times; of the last partition, none."""
+    parts = [{f"{name}-{index}": events for name, events in GROUPS.items()} for index in range(3)]
+    ingest(spark, warehouse, *parts, complete_since={1: at(5)}, read_at={0: at(hours=1), 2: None})
+    findings = survey(spark, warehouse, RETENTION)
+    names = {row.group for row in findings.rows}
+    assert names == {f"{name}-{index}" for name in GROUPS for index in range(3) if name != "gone"}
+    reading = Tables(ActivitySpec(warehouse, timedelta(hours=1)), {}).read(names, 60)
+    operators = reading.groups  # type: ignore[union-attr]
+    assert len(operators) == 2 * (len(GROUPS) - 1)
+    for each in findings.rows:
+        model = operators.get(each.group)
+        times = (model.idle_since, model.first_expiry(RETENTION)) if model else (None, None)
+        assert (each.idle_since, each.expires) == times, each.group
+    assert findings.read_at == READ_AT
+    unread, lost, unknown, overdue = findings.notes
+    assert unread.startswith("1 of the 3 partitions")
+    assert f"of {len(GROUPS) - 1} groups it is not known" in unread
+    assert "In 1 partitions" in lost
+    assert f"{at(5):%Y-%m-%d %H:%M:%S} UTC" in lost
+    assert "3 groups" in unknown
+    assert "2 groups" in overdue
+
+
+def test_a_partition_that_was_read_long_before_the_others(spark: SparkSession, warehouse: str) -> None:
+    """Its groups may have been used since, which nobody else would say."""
+    ingest(spark, warehouse, {"a": left(9, 8)}, {"b": left(9, 8)}, read_at={0: at(3)})
+    (note,) = survey(spark, warehouse, RETENTION).notes
+    assert note.startswith("1 partitions")
+    assert f"{at(3):%Y-%m-%d %H:%M:%S} UTC" in note
+
+
+def test_behind(spark: SparkSession, warehouse: str) -> None:
+    """How far others are ahead on its own partitions: nothing of what nobody else reads, and None if that is all."""
+    groups = {
+        "front": [commit(1, 100, 0), commit(1, 50, 1)],
+        "back": [commit(2, 40, 0), commit(2, 20, 1), commit(2, 1_000, 0, topic="mine")],
+        "beside": [commit(3, 100, 0), commit(3, 7, 0, topic="others")],
+        "alone": [commit(4, 5, 0, topic="nobody")],
+        "without": [classic(1, 1), classic(2, 0)],
+        "after-one-that-is-gone": [commit(5, 30, 0, topic="left")],
+        "gone": [classic(1, 1), commit(2, 70, topic="left"), classic(3, 0), state(4, "classic", gone=True)],
+        "active": [classic(1, 1), commit(2, 90, 0)],
+        "was-further": [commit(6, 200, 1), commit(7, 45, 1)],
+    }
+    ingest(spark, warehouse, groups)
+    findings = survey(spark, warehouse, RETENTION)
+    assert {row.group: row.behind for row in findings.rows} == {
+        "front": 0,
+        "back": 90,
+        "beside": 0,
+        "alone": None,
+        "without": None,
+        "after-one-that-is-gone": 40,
+        "active": 10,
+        "was-further": 5,
+    }
+
+
+def test_stale_topics(spark: SparkSession, warehouse: str) -> None:
+    """Who is in use, and left a topic alone for a week; not who left all of them, is gone, or reads a part of it."""
+
+    def old(days: float, partition: int = 0, topic: str = "old") -> Event:
+        return commit(ago(days), 1, partition, topic=topic)
+
+    groups = {
+        "two-topics": [classic(ago(40), 1), old(20), old(9, 1), old(30, 0, "older"), commit(ago(0.5))],
+        "simple": [old(7), commit(ago(6.9))],
+        "a-part-of-it": [old(20), old(6, 1), commit(ago(1))],
+        "not-for-a-week": [old(6.99), commit(ago(1))],
+        "all-of-them": [old(20), commit(ago(7))],
+        "gone": [classic(ago(30), 1), old(20), commit(ago(1)), classic(ago(0.5), 0), state(ago(0.4), "classic", True)],
+        "its-offset-is-gone": [old(20), commit(ago(2), None, topic="old"), commit(ago(1))],
+    }
+    ingest(spark, warehouse, groups)
+    findings = survey(spark, warehouse, RETENTION)
+    assert findings.stale == [
+        StaleTopic("two-topics", "older", 1, at(30), at(0.5)),
+        StaleTopic("two-topics", "old", 2, at(9), at(0.5)),
+        StaleTopic("simple", "old", 1, at(7), at(6.9)),
+    ]
+    assert findings.stale_total == 3
+
+
+def test_growth(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern's groups, the gone ones too, by the day when each was first seen; most groups first, then by name."""
+    monkeypatch.setattr(surveying, "_PATTERNS", 3)
+    groups = {
+        "run-10001": left(9, 8),
+        "run-10002": left(8, 6.9),
+        "run-10003": gone(8),
+        "run-10004": [commit(ago(7))],
+        "job-20260101": gone(1),
+        "job-20260102": gone(1),
+        "b": left(2, 1),
+        "a": [commit(ago(2)), wiped(ago(1))],
+    }
+    ingest(spark, warehouse, groups)
+    findings = survey(spark, warehouse, RETENTION)
+    day = READ_AT.date()
+
+    def days(*counts: tuple[int, int]) -> dict[date, int]:
+        return {day - timedelta(days=before): groups for before, groups in counts}
+
+    assert findings.patterns == [
+        Growth("run-*", 4, 3, 2, days((11, 1), (10, 1), (9, 1), (7, 1))),
+        Growth("job-*", 2, 0, 0, days((4, 2))),
+        Growth("a", 1, 0, 0, days((2, 1))),
+    ]
+    assert list(findings.patterns[0].new) == sorted(findings.patterns[0].new)
+    assert findings.others == 1
+    assert findings.groups == 4
+
+
+def test_a_share_for_each(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no room for all: who expires soonest, some of each pattern, and only then the longest idle."""
+    for name, value in {"_ROWS": 7, "_SHARE": 2, "_EXPIRING": 2}.items():
+        monkeypatch.setattr(surveying, name, value)
+    # The two that expire soonest commit, and have one old partition each.
+    soon = {f"soon-{name}": [commit(ago(13.5)), commit(ago(1.2), partition=1)] for name in ("a", "b", "c")}
+    groups = {
+        **{f"litter-{number}": left(200, 100) for number in range(10_000, 10_030)},
+        "one": left(30, 20),
+        "other": left(30, 19),
+        "active": [classic(ago(3), 1), commit(ago(2))],
+        **soon,
+    }
+    ingest(spark, warehouse, groups)
+    rows = [row.group for row in survey(spark, warehouse, RETENTION).rows]
+    assert rows == ["litter-10000", "litter-10001", "one", "other", "soon-a", "soon-b", "soon-c"]
+    monkeypatch.setattr(surveying, "_ROWS", 5)
+    rows = [row.group for row in survey(spark, warehouse, RETENTION).rows]
+    assert rows == ["litter-10000", "litter-10001", "one", "soon-a", "soon-b"]
+    monkeypatch.setattr(surveying, "_ROWS", 100)
+    rows = [row.group for row in survey(spark, warehouse, RETENTION).rows]
+    assert len(rows) == len(groups)
+    assert rows[:3] == ["litter-10000", "litter-10001", "litter-10002"]
+    assert rows[-1] == "active"
+
+
+def test_all_the_same_to_the_second(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order is the same each time: what is alike in all else goes by its name, and the cut does too."""
+    monkeypatch.setattr(surveying, "_ROWS", 3)
+    monkeypatch.setattr(surveying, "_STALE", 2)
+    alike = [commit(ago(20), topic="old"), commit(ago(1))]
+    ingest(spark, warehouse, {name: alike for name in ("d", "b", "e", "a", "c")})
+    findings = survey(spark, warehouse, RETENTION)
+    assert [row.group for row in findings.rows] == ["a", "b", "c"]
+    assert [stale.group for stale in findings.stale] == ["a", "b"]
+    assert findings.stale_total == 5
+
+
+def test_everything_is_gone(spark: SparkSession, warehouse: str) -> None:
+    """Nothing is there, and what was is told."""
+    ingest(spark, warehouse, {"x-10001": gone(2), "x-10002": gone(1)})
+    findings = survey(spark, warehouse, RETENTION)
+    assert (findings.groups, findings.counts, findings.rows, findings.expiring) == (0, [], [], {})
+    assert [(it.pattern, it.seen, it.there) for it in findings.patterns] == [("x-*", 2, 0)]
+    assert (findings.stale, findings.stale_total, findings.notes) == ([], 0, [])
+
+
+def test_while_a_run_is_under_way(spark: SparkSession, warehouse: str) -> None:
+    """What is in `activity` and not in `coverage` yet is later than the moment that all of this is as of."""
+    ingest(spark, warehouse, {"a": left(9, 8)})
+    told = COVERAGE.rows(spark, warehouse)
+    before = survey(spark, warehouse, RETENTION)
+    row = ACTIVITY.rows(spark, warehouse)[0] | {"group": "b", "commits_by_day": {}}
+    ACTIVITY.overwrite(spark, warehouse, [row])
+    assert [row.group for row in survey(spark, warehouse, RETENTION).rows] == ["a"]
+    assert survey(spark, warehouse, RETENTION) == before
+    # An older one, or another, is not what was read.
+    COVERAGE.overwrite(spark, warehouse, [each | {"activity_version": 9} for each in told])
+    with pytest.raises(PipelineError, match="coverage speaks of version 9"):
+        survey(spark, warehouse, RETENTION)
+    COVERAGE.overwrite(spark, warehouse, [each | {"activity_id": "other"} for each in told])
+    with pytest.raises(PipelineError, match="the next run of the pipeline mends that"):
+        survey(spark, warehouse, RETENTION)
+
+
+def test_nothing_to_tell_of(spark: SparkSession, warehouse: str) -> None:
+    """Each step that is missing is said, and what to do about it."""
+    with pytest.raises(PipelineError, match=r"no tables at .* \(yet\): run `group-hygiene pipeline run` first"):
+        survey(spark, warehouse, RETENTION)
+    bronze = Bronze(spark, warehouse)
+    with pytest.raises(PipelineError, match=r"no tables at .* \(yet\)"):
+        survey(spark, warehouse, RETENTION)
+    bronze.finish()
+    update(spark, warehouse)
+    with pytest.raises(PipelineError, match="the tables hold no group yet"):
+        survey(spark, warehouse, RETENTION)
+    told = COVERAGE.rows(spark, warehouse)
+    COVERAGE.overwrite(spark, warehouse, [row | {"read_at": None} for row in told])
+    with pytest.raises(PipelineError, match="never read to its end yet"):
+        survey(spark, warehouse, RETENTION)
+    COVERAGE.overwrite(spark, warehouse, [])
+    with pytest.raises(PipelineError, match="the tables cover nothing yet"):
+        survey(spark, warehouse, RETENTION)
+    shutil.rmtree(ACTIVITY.path(warehouse))
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    with pytest.raises(PipelineError, match=r"no tables at .* \(yet\)"):
+        survey(spark, warehouse, RETENTION)
+
+
+def test_nothing_stays_in_memory(spark: SparkSession, warehouse: str) -> None:
+    """What it held for itself is let go, also where it fails."""
+    ingest(spark, warehouse, {"a": left(9, 8)})
+    survey(spark, warehouse, RETENTION)
+    ACTIVITY.overwrite(spark, warehouse, [])
+    COVERAGE.overwrite(spark, warehouse, [row | {"activity_version": 1} for row in COVERAGE.rows(spark, warehouse)])
+    with pytest.raises(PipelineError, match="no group"):
+        survey(spark, warehouse, RETENTION)
+    assert spark._jsparkSession.sharedState().cacheManager().isEmpty()
+
+
+def test_times_are_in_utc(told: Findings) -> None:
+    """Whatever this machine's time zone is."""
+    times = [time for row in told.rows for time in (row.last_commit, row.idle_since, row.expires) if time is not None]
+    assert {time.utcoffset() for time in [told.read_at, *times]} == {timedelta()}
+    assert told.read_at.tzinfo is UTC
