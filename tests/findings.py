@@ -38,7 +38,7 @@ _DAY = timedelta(days=1)
 def rich(rows: int = 3000, names: Sequence[str] = ()) -> Findings:
     """All sections filled: so many rows, those with the given names first."""
     chance = random.Random(11)
-    made = [_row(chance, name, name, 400.0 - n) for n, name in enumerate(names)]
+    made = [_row(chance, name, name, 400 - 300 * n / len(names)) for n, name in enumerate(names)]
     patterns = list(LITTER)
     while len(made) < rows:
         pattern = chance.choices(patterns, [40, 20, 12, 8, 6, 4])[0]

@@ -113,9 +113,8 @@ def expiring(findings: Findings) -> str:
 
 
 def days_of_expiry(findings: Findings) -> list[date]:
-    """Each day from that of the reading to a week later, and what else `expiring` names."""
-    week = {findings.read_at.date() + timedelta(days=n) for n in range(8)}
-    return sorted(week | findings.expiring.keys())
+    """Each day from that of the reading to a week later."""
+    return [findings.read_at.date() + timedelta(days=n) for n in range(8)]
 
 
 def growth(findings: Findings) -> str:
@@ -134,7 +133,7 @@ def growth(findings: Findings) -> str:
     ]
     names = [printable(found.pattern) for found in shown]
     days = [_millis(first), _millis(first + (last - first) / 2), _millis(last)]
-    marks = alt.Chart(alt.Data(values=points)).mark_line(interpolate="step-after", strokeWidth=2)
+    marks = alt.Chart(alt.InlineData(values=points)).mark_line(interpolate="step-after", strokeWidth=2)
     colours = alt.Scale(domain=names, range=[f"var(--line{n})" for n in range(1, _LINES + 1)])
     dashes = alt.Scale(domain=names, range=[[1, 0], [6, 3], [2, 2], [10, 3], [8, 3, 2, 3]])
     legend = alt.Legend(orient="bottom", columns=1, title=None, labelLimit=0, symbolType="stroke", symbolSize=240)
@@ -207,7 +206,7 @@ def _bars(bars: Sequence[Bar], colours: Mapping[str, str], title: str, above: bo
     down = 8 if above else 0
     legend = alt.Legend(orient="bottom", title=None, symbolType="square", columnPadding=14, offset=8)
     layers: list[Any] = [
-        alt.Chart(alt.Data(values=pieces))
+        alt.Chart(alt.InlineData(values=pieces))
         .mark_bar(height=14, yOffset=down, stroke="var(--surface)", strokeWidth=1)
         .encode(
             x=x,
@@ -219,12 +218,12 @@ def _bars(bars: Sequence[Bar], colours: Mapping[str, str], title: str, above: bo
             href="href:N",
             description="words:N",
         ),
-        alt.Chart(alt.Data(values=ends))
+        alt.Chart(alt.InlineData(values=ends))
         .mark_text(align="left", baseline="middle", dx=5, yOffset=down, color="var(--muted)", aria=False)
         .encode(x=x, y=y, text="text:N"),
     ]
     if above:
-        names = alt.Chart(alt.Data(values=ends)).mark_text(
+        names = alt.Chart(alt.InlineData(values=ends)).mark_text(
             align="left", baseline="middle", yOffset=-9, color="var(--ink)"
         )
         layers.append(names.encode(x=alt.value(0), y=y, text="name:N", description="row:N"))
@@ -264,8 +263,12 @@ def _at_home_in_a_page(svg: str, title: str) -> str:
             ElementTree.SubElement(element, f"{{{_SVG}}}title").text = words
         target = element.attrib.pop(_XLINK, None)
         if target is not None:
-            element.set("href", "#" + target.partition("#")[2])
-            element.set("aria-label", element[0].get("aria-label", ""))
+            if "#" in target:
+                element.set("href", "#" + target.partition("#")[2])
+                element.set("aria-label", element[0].get("aria-label", ""))
+            else:
+                # Of a mark that leads nowhere.
+                element.tag = f"{{{_SVG}}}g"
     for name in ("width", "height", "version"):
         root.attrib.pop(name)
     root.set("role", "group")

@@ -121,7 +121,7 @@
   const dayOf = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 10);
   const tests = {
     search: (row, text) => row[0].toLowerCase().includes(text.toLowerCase()),
-    pattern: (row, value) => row[1] === value,
+    pattern: (row, value) => (row[1] ?? row[0]) === value,
     type: (row, value) => row[2] === value,
     state: (row, value) => row[3] === value,
     age: (row, value) => row[4] === value,

@@ -21,14 +21,16 @@ from markupsafe import Markup, escape
 
 from group_hygiene.report import wording
 from group_hygiene.report.charts import days_of_expiry, draw
-from group_hygiene.report.findings import Age, Findings, Growth, Row
+from group_hygiene.report.findings import Age, Findings, Growth, Row, Suggestion
 from group_hygiene.report.wording import IDLE, counted, number, printable
 
 # Of the 3 MB that a page may have: what the rest needs is far below what these leave.
-_ROWS_BYTES = 1_900_000
-_STALE_BYTES = 300_000
-_PATTERNS_BYTES = 60_000
+_ROWS_BYTES = 1_800_000
+_STALE_BYTES = 250_000
+_PATTERNS_BYTES = 40_000
 _SUGGESTIONS_BYTES = 250_000
+# What a suggestion takes besides its own words.
+_CARD_BYTES = 2_500
 # Rows that are there without JavaScript, and that come at once with it: `page.js` has the same number.
 _STEP = 50
 
@@ -95,11 +97,7 @@ def render(findings: Findings) -> str:
         for s in findings.stale
     ]
     patterns = _fitting([_pattern(found, findings) for found in findings.patterns], _PATTERNS_BYTES)
-    suggestions = _fitting(
-        findings.suggestions,
-        _SUGGESTIONS_BYTES,
-        lambda found: len(escape(found.policy + found.why_not + found.pattern * 2).encode()),
-    )
+    suggestions = _fitting(findings.suggestions, _SUGGESTIONS_BYTES, _card_bytes)
     tables = [
         Table("groups-table", "Groups, idle for longest first", _GROUPS, _IDLE_SINCE, True, rows, findings.groups),
         Table(
@@ -148,7 +146,8 @@ def render(findings: Findings) -> str:
 def _cells(row: Row) -> tuple[Cell, ...]:
     return (
         printable(row.group),
-        printable(row.pattern),
+        # Most groups that are no litter are a pattern of their own.
+        printable(row.pattern) if row.pattern != row.group else None,
         row.type,
         row.state,
         row.age,
@@ -226,6 +225,10 @@ def _fitting(items: Sequence[Any], limit: int, size: Any = None) -> list[Any]:
             break
         fitting.append(item)
     return fitting
+
+
+def _card_bytes(found: Suggestion) -> int:
+    return _CARD_BYTES + len(escape(found.policy + found.why_not + 4 * found.pattern).encode())
 
 
 def _escapes(item: Any) -> int:
