@@ -91,7 +91,7 @@ def test_the_page_stays_below_three_megabytes(letter: str) -> None:
     """With 5,000 groups of the longest names; what is left out is said, and how to see it."""
     names = [(f"{n:05}" + letter * 249)[:249] for n in range(5000)]
     findings = rich(rows=5000, names=names)
-    stale = [replace(s, group=names[n], topic=names[-n]) for n, s in enumerate(findings.stale * 20)]
+    stale = [replace(s, group=names[n], topic=names[-n]) for n, s in enumerate(list(findings.stale) * 20)]
     suggestions = [suggestion(name) for name in names[:200]]
     page = render(replace(findings, stale=stale, stale_total=len(stale), suggestions=suggestions))
     size = len(page.encode())

@@ -94,7 +94,7 @@ def render(findings: Findings) -> str:
     behind = sorted((row for row in rows if _lag_of_nobody(row)), key=lambda row: -_number(row[_BEHIND]))
     stale = [
         (printable(s.group), printable(s.topic), s.partitions, _seconds(s.last_commit), _seconds(s.group_last_commit))
-        for s in findings.stale
+        for s in sorted(findings.stale, key=lambda s: s.last_commit)
     ]
     patterns = _fitting([_pattern(found, findings) for found in findings.patterns], _PATTERNS_BYTES)
     suggestions = _fitting(findings.suggestions, _SUGGESTIONS_BYTES, _card_bytes)
