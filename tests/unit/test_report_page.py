@@ -200,13 +200,22 @@ def test_the_title_tells_how_many_are_idle(findings: Findings, title: str) -> No
 
 
 def test_the_lag_of_nobody_is_that_of_idle_groups() -> None:
-    """Of a group that is in use, or that has read all, there is none to tell; most records come first."""
+    """Idle for 7 days; of a group that is in use, or has read all, there is none to tell. Most records come first."""
 
-    def row(name: str, behind: int | None, idle: bool = True) -> Row:
+    def row(name: str, behind: int | None, days: int | None = 7) -> Row:
         base = rich(rows=1).rows[0]
-        return replace(base, group=name, behind=behind, idle_since=READ_AT - timedelta(days=1) if idle else None)
+        return replace(
+            base, group=name, behind=behind, idle_since=None if days is None else READ_AT - timedelta(days=days)
+        )
 
-    rows = [row("little", 5), row("none", 0), row("not-known", None), row("in-use", 50, idle=False), row("much", 700)]
+    rows = [
+        row("little", 5),
+        row("none", 0),
+        row("not-known", None),
+        row("in-use", 50, None),
+        row("recent", 50, 6),
+        row("much", 700),
+    ]
     tables = _data(render(replace(rich(rows=20), rows=rows)))["tables"]
     assert [tables["groups-table"]["rows"][n][0] for n in tables["lag-table"]["rows"]] == ["much", "little"]
 

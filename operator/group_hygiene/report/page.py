@@ -91,7 +91,10 @@ _STALE = (
 def render(findings: Findings) -> str:
     """The page, as text of an HTML file in UTF-8: the same findings make the same text."""
     rows = _fitting([_cells(row) for row in findings.rows], _ROWS_BYTES)
-    behind = sorted((row for row in rows if _lag_of_nobody(row)), key=lambda row: -_number(row[_BEHIND]))
+    behind = sorted(
+        (cells for row, cells in zip(findings.rows, rows, strict=False) if _lag_of_nobody(row, findings)),
+        key=lambda row: -_number(row[_BEHIND]),
+    )
     stale = [
         (printable(s.group), printable(s.topic), s.partitions, _seconds(s.last_commit), _seconds(s.group_last_commit))
         for s in sorted(findings.stale, key=lambda s: s.last_commit)
@@ -107,7 +110,7 @@ def render(findings: Findings) -> str:
             _BEHIND,
             True,
             behind,
-            sum(1 for row in findings.rows if row.idle_since is not None and row.behind),
+            sum(1 for row in findings.rows if _lag_of_nobody(row, findings)),
         ),
         Table(
             "stale-table",
@@ -160,8 +163,12 @@ def _cells(row: Row) -> tuple[Cell, ...]:
     )
 
 
-def _lag_of_nobody(row: Sequence[Cell]) -> bool:
-    return row[_IDLE_SINCE] is not None and bool(row[_BEHIND])
+def _is_idle(row: Row, findings: Findings) -> bool:
+    return row.idle_since is not None and findings.read_at - row.idle_since >= IDLE
+
+
+def _lag_of_nobody(row: Row, findings: Findings) -> bool:
+    return bool(row.behind) and _is_idle(row, findings)
 
 
 def _pattern(found: Growth, findings: Findings) -> dict[str, Any]:
@@ -173,7 +180,7 @@ def _pattern(found: Growth, findings: Findings) -> dict[str, Any]:
 
 def _idle(findings: Findings) -> int:
     """How many are idle for 7 days or more, at the least: of patterns that are not named it is not known."""
-    listed = sum(1 for row in findings.rows if row.idle_since is not None and findings.read_at - row.idle_since >= IDLE)
+    listed = sum(1 for row in findings.rows if _is_idle(row, findings))
     return max(listed, sum(found.idle for found in findings.patterns))
 
 
