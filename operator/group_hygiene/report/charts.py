@@ -1,0 +1,276 @@
+"""Findings as charts: SVG texts that take their colours from the page's CSS, and whose marks lead to the groups behind.
+
+Drawn 336 px wide, so that they are legible on a phone as they are; nothing is asked of the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from xml.etree import ElementTree
+
+import altair as alt
+import vl_convert
+
+from group_hygiene.report.findings import Age, Findings, Growth
+from group_hygiene.report.wording import counted, link, number, printable, shortened, weekday
+
+_WIDTH = 336
+# A line for each of these patterns, a bar for each of those.
+_LINES = 5
+_PATTERNS = 10
+# How wide letters are is known to the browser alone: names are cut, and have room, as if all were wide.
+_LETTER = 7.2
+_NAME = 40
+_STATES = {"Empty": "var(--accent)", "Active": "var(--live)", "Unknown": "var(--faint)", "Gone": "var(--faint)"}
+_FONT = "system-ui, sans-serif"
+_SVG = "http://www.w3.org/2000/svg"
+_XLINK = "{http://www.w3.org/1999/xlink}href"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One piece of a row of bars: so many groups, what they are in words, and where a click on them leads."""
+
+    row: str
+    part: str
+    groups: int
+    words: str
+    href: str | None = None
+
+
+def draw(findings: Findings) -> dict[str, str]:
+    """SVG texts by name: `age`, `type`, `growth`, `patterns`, `expiring`; "" where there is nothing to draw."""
+    return {
+        "age": by_age(findings),
+        "type": by_type(findings),
+        "growth": growth(findings),
+        "patterns": by_pattern(findings),
+        "expiring": expiring(findings),
+    }
+
+
+def by_age(findings: Findings) -> str:
+    """Groups by the age of their last commit, each bar divided by state."""
+    bars = [
+        Bar(
+            age,
+            state,
+            sum(c.groups for c in findings.counts if (c.age, c.state) == (age, state)),
+            f"{state}, last commit {age}" if age is not Age.NEVER else f"{state}, {age}",
+            link(age=age, state=state),
+        )
+        for age in Age
+        for state in _states(findings)
+    ]
+    return _bars(bars, _states(findings), "Groups by the age of their last commit and by state")
+
+
+def by_type(findings: Findings) -> str:
+    """Groups by type, each bar divided by state."""
+    types = sorted({c.type for c in findings.counts})
+    bars = [
+        Bar(
+            kind,
+            state,
+            sum(c.groups for c in findings.counts if (c.type, c.state) == (kind, state)),
+            f"{kind}, {state}",
+            link(type=kind, state=state),
+        )
+        for kind in types
+        for state in _states(findings)
+    ]
+    return _bars(bars, _states(findings), "Groups by type and state")
+
+
+def by_pattern(findings: Findings) -> str:
+    """Of the patterns with the most groups ever: how many are idle, in use, and gone."""
+    bars = []
+    for found in _most_seen(findings.patterns, _PATTERNS):
+        name = printable(found.pattern)
+        live, gone = found.there - found.idle, found.seen - found.there
+        bars += [
+            Bar(name, "Idle 7 d or more", found.idle, f"{name}: idle", link(pattern=name, idle="yes")),
+            Bar(name, "Not idle", live, f"{name}: not idle", link(pattern=name, idle="no")),
+            Bar(name, "Gone", gone, f"{name}: gone"),
+        ]
+    colours = {"Idle 7 d or more": "var(--accent)", "Not idle": "var(--live)", "Gone": "var(--faint)"}
+    return _bars(bars, colours, "Group ids by name pattern: idle, not idle and gone", above=True)
+
+
+def expiring(findings: Findings) -> str:
+    """Groups that lose their first offsets within a week, by day; days without any are there as well."""
+    if not any(findings.expiring.values()):
+        return ""
+    days = days_of_expiry(findings)
+    bars = [
+        Bar(weekday(day), "", findings.expiring.get(day, 0), f"{weekday(day)}: expiring", link(expires=f"{day}"))
+        for day in days
+    ]
+    return _bars(bars, {"": "var(--accent)"}, "Groups whose first offsets expire within a week, by day")
+
+
+def days_of_expiry(findings: Findings) -> list[date]:
+    """Each day from that of the reading to a week later."""
+    return [findings.read_at.date() + timedelta(days=n) for n in range(8)]
+
+
+def growth(findings: Findings) -> str:
+    """Group ids seen so far, by day, of the patterns with the most; "" where all of them came on one day."""
+    shown = _most_seen(findings.patterns, _LINES)
+    first = min((day for found in shown for day in found.new), default=None)
+    last = findings.read_at.date()
+    if first is None or first >= last:
+        return ""
+    points = [
+        {"day": _millis(day), "ids": ids, "name": name, "href": link(pattern=name), "words": words}
+        for found in shown
+        for name in [printable(found.pattern)]
+        for words in [f"{name}: {number(sum(found.new.values()))} ids by {weekday(last)}"]
+        for day, ids in _summed(found, first, last)
+    ]
+    names = [printable(found.pattern) for found in shown]
+    days = [_millis(first), _millis(first + (last - first) / 2), _millis(last)]
+    marks = alt.Chart(alt.InlineData(values=points)).mark_line(interpolate="step-after", strokeWidth=2)
+    colours = alt.Scale(domain=names, range=[f"var(--line{n})" for n in range(1, _LINES + 1)])
+    dashes = alt.Scale(domain=names, range=[[1, 0], [6, 3], [2, 2], [10, 3], [8, 3, 2, 3]])
+    legend = alt.Legend(orient="bottom", columns=1, title=None, labelLimit=0, symbolType="stroke", symbolSize=240)
+    legend.labelExpr = f"length(datum.label) > {_NAME} ? slice(datum.label, 0, {_NAME - 1}) + '…' : datum.label"
+    chart = marks.encode(
+        x=alt.X("day:Q")
+        .scale(type="utc", domain=[days[0], days[-1]])
+        .axis(values=days, labelExpr="utcFormat(datum.value, '%-d %b %Y')", labelFlush=True, grid=False, title=None),
+        y=alt.Y("ids:Q").axis(
+            tickCount=4, labelExpr="format(datum.value, '~s')", title=None, domain=False, ticks=False
+        ),
+        color=alt.Color("name:N", scale=colours, legend=legend),
+        strokeDash=alt.StrokeDash("name:N", scale=dashes, legend=legend),
+        href="href:N",
+        description="words:N",
+    )
+    return _svg(chart.properties(height=230 + 18 * len(names)), "Group ids seen so far, by day and name pattern")
+
+
+def _most_seen(patterns: Iterable[Growth], count: int) -> list[Growth]:
+    return sorted(patterns, key=lambda found: (-found.seen, found.pattern))[:count]
+
+
+def _summed(found: Growth, first: date, last: date) -> Iterable[tuple[date, int]]:
+    ids = 0
+    for day in sorted(found.new.keys() | {first, last}):
+        ids += found.new.get(day, 0)
+        yield day, ids
+
+
+def _states(findings: Findings) -> dict[str, str]:
+    """State -> colour: the known ones in their order, then what else there may be."""
+    there = {c.state for c in findings.counts}
+    known = [state for state in _STATES if state in there]
+    return {state: _STATES.get(state, "var(--faint)") for state in [*known, *sorted(there - set(known))]}
+
+
+def _millis(day: date) -> int:
+    return int(datetime.combine(day, time(), UTC).timestamp() * 1000)
+
+
+def _bars(bars: Sequence[Bar], colours: Mapping[str, str], title: str, above: bool = False) -> str:
+    """Rows of bars, each divided in parts, with its total at its end. above: the row's name stands over its bar."""
+    totals: dict[str, int] = {}
+    for bar in bars:
+        totals[bar.row] = totals.get(bar.row, 0) + bar.groups
+    if not any(totals.values()):
+        return ""
+    order = {part: n for n, part in enumerate(colours)}
+    pieces = [
+        {
+            "row": bar.row,
+            "part": bar.part,
+            "groups": bar.groups,
+            "order": order[bar.part],
+            "href": bar.href,
+            "words": f"{bar.words}: {counted(bar.groups, 'group')}",
+        }
+        for bar in bars
+        if bar.groups
+    ]
+    ends = [
+        {"row": row, "groups": total, "text": number(total), "name": shortened(row, _NAME)}
+        for row, total in totals.items()
+    ]
+    axis = alt.Axis(title=None, domain=False, ticks=False, labelPadding=8, labelLimit=0, minExtent=_room(totals))
+    y = alt.Y("row:N", sort=list(totals), axis=None if above else axis, scale=alt.Scale(padding=0))
+    # Room for the number behind the longest bar, which is drawn in pixels.
+    x = alt.X("groups:Q", axis=None, scale=alt.Scale(domain=[0, max(totals.values()) * (1.2 if above else 1.35)]))
+    down = 8 if above else 0
+    legend = alt.Legend(orient="bottom", title=None, symbolType="square", columnPadding=14, offset=8)
+    layers: list[Any] = [
+        alt.Chart(alt.InlineData(values=pieces))
+        .mark_bar(height=14, yOffset=down, stroke="var(--surface)", strokeWidth=1)
+        .encode(
+            x=x,
+            y=y,
+            color=alt.Color("part:N")
+            .scale(domain=list(colours), range=list(colours.values()))
+            .legend(legend if len(colours) > 1 else None),
+            order="order:Q",
+            href="href:N",
+            description="words:N",
+        ),
+        alt.Chart(alt.InlineData(values=ends))
+        .mark_text(align="left", baseline="middle", dx=5, yOffset=down, color="var(--muted)", aria=False)
+        .encode(x=x, y=y, text="text:N"),
+    ]
+    if above:
+        names = alt.Chart(alt.InlineData(values=ends)).mark_text(
+            align="left", baseline="middle", yOffset=-9, color="var(--ink)"
+        )
+        layers.append(names.encode(x=alt.value(0), y=y, text="name:N", description="row:N"))
+    height = len(totals) * (42 if above else 24) + (26 if len(colours) > 1 else 0) + 8
+    return _svg(alt.layer(*layers).properties(height=height), title)
+
+
+def _room(labels: Iterable[str]) -> float:
+    return 10 + _LETTER * max(map(len, labels))
+
+
+def _svg(chart: Any, title: str) -> str:
+    text = {"labelColor": "var(--ink)", "labelFont": _FONT, "labelFontSize": 12}
+    chart = (
+        chart.properties(width=_WIDTH, autosize=alt.AutoSizeParams(type="fit", contains="padding"))
+        .configure(background="transparent", font=_FONT, padding=2)
+        .configure_view(stroke=None)
+        .configure_text(fontSize=12)
+        .configure_axis(**text, gridColor="var(--line)", domainColor="var(--line)", tickColor="var(--line)")
+        .configure_legend(**text)
+    )
+    return _at_home_in_a_page(vl_convert.vegalite_to_svg(chart.to_dict()), title)
+
+
+def _at_home_in_a_page(svg: str, title: str) -> str:
+    """The chart as part of a page: as wide as there is room, its links within the page, each with one name.
+
+    Vega makes links absolute by a base of its own, and gives roles to everything that it draws, most of it unnamed.
+    """
+    ElementTree.register_namespace("", _SVG)
+    root = ElementTree.fromstring(svg)  # noqa: S314, as Vega has just written it
+    for element in list(root.iter()):
+        words = element.attrib.pop("aria-label", None)
+        for name in ("role", "aria-roledescription", "class"):
+            element.attrib.pop(name, None)
+        if words and element.tag in (f"{{{_SVG}}}path", f"{{{_SVG}}}text"):
+            ElementTree.SubElement(element, f"{{{_SVG}}}title").text = words
+        target = element.attrib.pop(_XLINK, None)
+        if target is not None:
+            if "#" in target:
+                element.set("href", "#" + target.partition("#")[2])
+                element.set("aria-label", element[0].get("aria-label", ""))
+            else:
+                # Of a mark that leads nowhere.
+                element.tag = f"{{{_SVG}}}g"
+    for name in ("width", "height", "version"):
+        root.attrib.pop(name)
+    root.set("role", "group")
+    root.set("aria-label", title)
+    return ElementTree.tostring(root, encoding="unicode")

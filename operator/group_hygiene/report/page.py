@@ -1,0 +1,281 @@
+"""Findings as one HTML file: it loads nothing, and shows what it is given as text, whatever groups are called.
+
+How it looks is in `page.html.j2` and `page.css`; `page.js` sorts and filters the tables. What does not fit into a file
+that a browser opens at once is left out, and the page says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
+
+from group_hygiene.report import wording
+from group_hygiene.report.charts import days_of_expiry, draw
+from group_hygiene.report.findings import Age, Findings, Growth, Row, Suggestion
+from group_hygiene.report.wording import IDLE, counted, number, printable
+
+# Of the 3 MB that a page may have: what the rest needs is far below what these leave.
+_ROWS_BYTES = 1_800_000
+_STALE_BYTES = 250_000
+_PATTERNS_BYTES = 40_000
+_SUGGESTIONS_BYTES = 250_000
+# What a suggestion takes besides its own words.
+_CARD_BYTES = 2_500
+# Rows that are there without JavaScript, and that come at once with it: `page.js` has the same number.
+_STEP = 50
+
+Cell = str | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """at: which cell of a row; kind: how it is shown and sorted, as the template and `page.js` know it."""
+
+    title: str
+    at: int
+    kind: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows with JSON's own types, times as seconds since 1970. `total`: how many there are, those left out as well."""
+
+    name: str
+    caption: str
+    columns: Sequence[Column]
+    sort: int
+    descending: bool
+    rows: Sequence[Sequence[Cell]]
+    total: int
+
+
+# A row of groups: name, pattern, type, state, age, then these.
+_LAST_COMMIT, _IDLE_SINCE, _EXPIRES, _TOPICS, _PARTITIONS, _BEHIND = range(5, 11)
+_GROUPS = (
+    Column("Group", 0, "name"),
+    Column("Idle for", _IDLE_SINCE, "since"),
+    Column("Last commit", _LAST_COMMIT, "moment"),
+    Column("State", 3),
+    Column("Type", 2),
+    Column("Expires in", _EXPIRES, "until"),
+    Column("Topics", _TOPICS, "number"),
+    Column("Partitions", _PARTITIONS, "number"),
+    Column("Behind", _BEHIND, "number"),
+)
+_LAG = (
+    Column("Group", 0, "name"),
+    Column("Behind by at least", _BEHIND, "number"),
+    Column("Idle for", _IDLE_SINCE, "since"),
+    Column("Topics", _TOPICS, "number"),
+    Column("Partitions", _PARTITIONS, "number"),
+)
+_STALE = (
+    Column("Group", 0, "name"),
+    Column("Topic", 1, "name"),
+    Column("Last commit of the topic", 3, "since"),
+    Column("Last commit of the group", 4, "since"),
+    Column("Partitions", 2, "number"),
+)
+
+
+def render(findings: Findings) -> str:
+    """The page, as text of an HTML file in UTF-8: the same findings make the same text."""
+    rows = _fitting([_cells(row) for row in findings.rows], _ROWS_BYTES)
+    behind = sorted(
+        (cells for row, cells in zip(findings.rows, rows, strict=False) if _lag_of_nobody(row, findings)),
+        key=lambda row: -_number(row[_BEHIND]),
+    )
+    stale = [
+        (printable(s.group), printable(s.topic), s.partitions, _seconds(s.last_commit), _seconds(s.group_last_commit))
+        for s in sorted(findings.stale, key=lambda s: s.last_commit)
+    ]
+    patterns = _fitting([_pattern(found, findings) for found in findings.patterns], _PATTERNS_BYTES)
+    suggestions = _fitting(findings.suggestions, _SUGGESTIONS_BYTES, _card_bytes)
+    tables = [
+        Table("groups-table", "Groups, idle for longest first", _GROUPS, _IDLE_SINCE, True, rows, findings.groups),
+        Table(
+            "lag-table",
+            "Idle groups with records that wait for them, most records first",
+            _LAG,
+            _BEHIND,
+            True,
+            behind,
+            sum(1 for row in findings.rows if _lag_of_nobody(row, findings)),
+        ),
+        Table(
+            "stale-table",
+            "Topics that groups in use have left, longest ago first",
+            _STALE,
+            3,
+            True,
+            _fitting(stale, _STALE_BYTES),
+            findings.stale_total,
+        ),
+    ]
+    template = _template()
+    style, script = _file("page.css"), _file("page.js")
+    return template.render(
+        f=findings,
+        charts={name: Markup(svg) for name, svg in draw(findings).items()},  # noqa: S704, as Vega escapes what it draws
+        tables={table.name: table for table in tables},
+        patterns=patterns,
+        suggestions=suggestions,
+        idle=_idle(findings),
+        longest=max((findings.read_at - row.idle_since for row in findings.rows if row.idle_since), default=None),
+        old=sum(c.groups for c in findings.counts if c.age in (Age.QUARTER, Age.OLDER)),
+        never=sum(c.groups for c in findings.counts if c.age is Age.NEVER),
+        new=sum(found["new"] for found in patterns),
+        expiring=sum(findings.expiring.values()),
+        options=_options(findings, patterns),
+        data=_data(findings, tables, patterns),
+        step=_STEP,
+        style=Markup(style),  # noqa: S704, a file of this package
+        script=Markup(script),  # noqa: S704, as above
+        policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'",
+    )
+
+
+def _cells(row: Row) -> tuple[Cell, ...]:
+    return (
+        printable(row.group),
+        # Most groups that are no litter are a pattern of their own.
+        printable(row.pattern) if row.pattern != row.group else None,
+        row.type,
+        row.state,
+        row.age,
+        _seconds(row.last_commit),
+        _seconds(row.idle_since),
+        _seconds(row.expires),
+        row.topics,
+        row.partitions,
+        row.behind,
+    )
+
+
+def _is_idle(row: Row, findings: Findings) -> bool:
+    return row.idle_since is not None and findings.read_at - row.idle_since >= IDLE
+
+
+def _lag_of_nobody(row: Row, findings: Findings) -> bool:
+    return bool(row.behind) and _is_idle(row, findings)
+
+
+def _pattern(found: Growth, findings: Findings) -> dict[str, Any]:
+    since = findings.read_at.date() - IDLE
+    new = sum(groups for day, groups in found.new.items() if day > since)
+    name = printable(found.pattern)
+    return {"name": name, "seen": found.seen, "there": found.there, "idle": found.idle, "new": new}
+
+
+def _idle(findings: Findings) -> int:
+    """How many are idle for 7 days or more, at the least: of patterns that are not named it is not known."""
+    listed = sum(1 for row in findings.rows if _is_idle(row, findings))
+    return max(listed, sum(found.idle for found in findings.patterns))
+
+
+def _options(findings: Findings, patterns: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, str]]]:
+    """What the filters offer: filter -> (value, what is shown)."""
+    return {
+        "state": _same(sorted({*(c.state for c in findings.counts), *(row.state for row in findings.rows)})),
+        "type": _same(sorted({*(c.type for c in findings.counts), *(row.type for row in findings.rows)})),
+        "age": _same(Age),
+        "idle": [("yes", "7 days or more"), ("no", "less, or not idle")],
+        "expires": [
+            ("week", "within a week"),
+            *((f"{day}", wording.weekday(day)) for day in days_of_expiry(findings)),
+        ],
+        "pattern": [(found["name"], wording.shortened(found["name"], 60)) for found in patterns],
+    }
+
+
+def _same(values: Iterable[str]) -> list[tuple[str, str]]:
+    return [(str(value), str(value)) for value in values]
+
+
+def _data(findings: Findings, tables: Sequence[Table], patterns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What `page.js` works with. The lag's rows are some of the groups', named by their place there."""
+    groups = next(table for table in tables if table.name == "groups-table")
+    place = {id(row): n for n, row in enumerate(groups.rows)}
+    return {
+        "readAt": _seconds(findings.read_at),
+        "groups": findings.groups,
+        "counts": [(c.type, c.state, c.age, c.groups) for c in findings.counts],
+        "patterns": {found["name"]: (found["there"], found["idle"]) for found in patterns},
+        "expiring": {f"{day}": groups for day, groups in sorted(findings.expiring.items())},
+        "tables": {
+            table.name: {
+                "columns": [(column.at, column.kind) for column in table.columns],
+                "rows": [place[id(row)] for row in table.rows] if table.name == "lag-table" else table.rows,
+            }
+            for table in tables
+        },
+    }
+
+
+def _fitting(items: Sequence[Any], limit: int, size: Any = None) -> list[Any]:
+    """As many of the first ones as have room in so many bytes."""
+    fitting = []
+    for item in items:
+        limit -= size(item) if size else len(json.dumps(item, ensure_ascii=False).encode()) + _escapes(item)
+        if limit < 0:
+            break
+        fitting.append(item)
+    return fitting
+
+
+def _card_bytes(found: Suggestion) -> int:
+    return _CARD_BYTES + len(escape(found.policy + found.why_not + 4 * found.pattern).encode())
+
+
+def _escapes(item: Any) -> int:
+    """By how many bytes what must not be in a script element grows: each such character is written as six."""
+    text = json.dumps(item, ensure_ascii=False)
+    return 5 * sum(text.count(character) for character in "<>&'")
+
+
+def _seconds(time: datetime | None) -> int | None:
+    return None if time is None else int(time.timestamp())
+
+
+def _number(cell: Cell) -> int:
+    return cell if isinstance(cell, int) else 0
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
+    environment.filters |= {
+        "number": number,
+        "counted": counted,
+        "duration": wording.duration,
+        "moment": wording.moment,
+        "name": printable,
+        "link": lambda value, **filters: wording.link(**filters),
+        "time": lambda seconds: datetime.fromtimestamp(seconds, UTC),
+        "span": lambda seconds: wording.duration(timedelta(seconds=seconds)),
+    }
+    return environment.get_template("page.html.j2")
+
+
+@cache
+def _file(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    """How a page's security policy names the one script, or the one style, that it allows."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

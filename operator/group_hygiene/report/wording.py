@@ -1,0 +1,55 @@
+"""How the report spells names, numbers, times and links. All of it is plain text: whoever shows it escapes it."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from urllib.parse import quote, urlencode
+
+IDLE = timedelta(days=7)
+
+
+def printable(name: str) -> str:
+    """A name as one line in which nothing is invisible or turns the text around; no name at all is shown as quotes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name) or '""'
+
+
+def shortened(name: str, length: int) -> str:
+    """Its beginning, where it is longer than that."""
+    return name if len(name) <= length else name[: length - 1] + "…"
+
+
+def number(count: int) -> str:
+    """12345 -> 12,345."""
+    return f"{count:,}"
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """A number with its noun: "1 group", "2 groups"."""
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def duration(time: timedelta) -> str:
+    """In its largest unit that is full: 12 d, 5 h, 3 min; less than a minute is 0 min. `page.js` says the same."""
+    minutes = max(0, int(time.total_seconds())) // 60
+    if minutes >= 1440:
+        return f"{minutes // 1440:,} d"
+    return f"{minutes // 60} h" if minutes >= 60 else f"{minutes} min"
+
+
+def moment(time: datetime) -> str:
+    """To the minute, as it is read."""
+    return f"{time:%Y-%m-%d %H:%M}"
+
+
+def weekday(day: date) -> str:
+    """Mon 23 Nov, in English whatever the locale is."""
+    return f"{_WEEKDAYS[day.weekday()]} {day.day} {_MONTHS[day.month - 1]}"
+
+
+def link(**filters: str) -> str:
+    """The fragment that shows the table of groups with these filters."""
+    return f"#groups?{urlencode(filters, safe='*', quote_via=quote, errors='backslashreplace')}"
+
+
+_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")

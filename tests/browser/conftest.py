@@ -1,0 +1,96 @@
+"""A real Chromium, without a network to speak of, and pages in it that may neither fail nor load anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, sync_playwright
+
+from group_hygiene.report.page import render
+from tests.findings import HOSTILE, empty, rich
+
+_PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+_QUIET = (
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--disable-quic",
+)
+# Opens the report (or the file that is given): Open(width, scheme, file, fragment, media, javascript).
+Open = Callable[..., Page]
+Scheme = Literal["light", "dark"]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The browser of this machine; a failure without one, as nothing else looks at the page."""
+    program = next(filter(None, map(shutil.which, _PROGRAMS)), None)
+    if program is None:
+        pytest.fail(
+            "no Chromium is installed: apt install chromium (macOS: brew install --cask chromium)", pytrace=False
+        )
+    # As root, Chromium runs without its sandbox or not at all.
+    arguments = [*_QUIET, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a cluster with all there is to tell, and with names that were made to break it."""
+    file = tmp_path_factory.mktemp("report") / "report.html"
+    file.write_text(render(rich(names=HOSTILE)), "utf-8")
+    return file
+
+
+@pytest.fixture(scope="session")
+def nothing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a cluster without groups."""
+    file = tmp_path_factory.mktemp("nothing") / "report.html"
+    file.write_text(render(empty()), "utf-8")
+    return file
+
+
+@pytest.fixture
+def opened(chromium: Browser, report: Path) -> Iterator[Open]:
+    """Opens pages; at the end, none of them may have had an error, a dialog, or a request besides its file."""
+    wrong: list[str] = []
+    contexts: list[BrowserContext] = []
+
+    def note(what: str) -> None:
+        if what:
+            wrong.append(what)
+
+    def asked(dialog: Dialog) -> None:
+        note(f"a dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def open_page(
+        width: int = 1280, scheme: Scheme = "light", file: Path = report, fragment: str = "", javascript: bool = True
+    ) -> Page:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=javascript
+        )
+        contexts.append(context)
+        page = context.new_page()
+        address = file.as_uri()
+        page.on("console", lambda message: note(message.text if message.type in ("error", "warning") else ""))
+        page.on("pageerror", lambda error: note(str(error)))
+        page.on("request", lambda r: note("" if r.url.split("#")[0] == address else f"asked for {r.url}"))
+        page.on("dialog", asked)
+        page.goto(address + fragment)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert wrong == []

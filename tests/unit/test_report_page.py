@@ -1,0 +1,265 @@
+"""The report's page as text: what is in it, what never is, and how long it gets. Looked at in tests/browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from group_hygiene.report.charts import draw
+from group_hygiene.report.findings import Count, Findings, Growth, Row
+from group_hygiene.report.page import render
+from group_hygiene.report.wording import duration, link, printable
+from tests.findings import HOSTILE, READ_AT, empty, rich, suggestion
+
+_MB = 1_000_000
+
+
+class _Elements(HTMLParser):
+    """Each element with its attributes, and the text in each kind of element."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        for tag in self._open[-1:]:
+            self.texts.setdefault(tag, []).append(data)
+
+    def attributes(self, *names: str) -> Iterator[str]:
+        for _, attributes in self.elements:
+            yield from (value or "" for name, value in attributes.items() if name in names)
+
+
+def _data(page: str) -> Any:
+    return json.loads("".join(_Elements(page).texts["script"][:1]))
+
+
+def _words(page: str) -> str:
+    return re.sub(r"\s+", " ", " ".join(text for tag, texts in _Elements(page).texts.items() for text in texts))
+
+
+def test_names_are_text_wherever_they_stand() -> None:
+    """In tables, charts, titles, links, policies: no name makes an element, an attribute or an end of a script."""
+    hostile = rich(rows=40, names=HOSTILE)
+    usual = rich(rows=40, names=[f"usual-{n}" for n in range(len(HOSTILE))])
+    hostile = replace(hostile, suggestions=[suggestion(name) for name in HOSTILE], cluster_id=HOSTILE[0])
+    usual = replace(usual, suggestions=[suggestion(f"usual-{n}") for n in range(len(HOSTILE))])
+    kinds, expected = (
+        sorted((tag, sorted(attributes)) for tag, attributes in _Elements(render(findings)).elements)
+        for findings in (hostile, usual)
+    )
+    assert kinds == expected
+    page = _Elements(render(hostile))
+    assert [tag for tag, _ in page.elements].count("script") == 2
+    assert f'    groups: ["{HOSTILE[0]}"]' in "".join(page.texts["pre"])
+    for tag in ("span", "title", "option"):
+        assert HOSTILE[0] in page.texts[tag], tag
+
+
+def test_nothing_invisible_comes_from_a_name() -> None:
+    """What turns the text around, breaks a line or is not seen stands there as what it is."""
+    page = render(rich(rows=40, names=HOSTILE))
+    assert "\u202e" not in page
+    assert [row[0] for row in _data(page)["tables"]["groups-table"]["rows"]].count("from-the-\\u202eright-to-left") == 1
+    assert printable("a\n\x00\u200b\ue000é\U0001f389") == "a\\n\\x00\\u200b\\ue000é\U0001f389"
+    assert printable("") == '""'
+
+
+@pytest.mark.parametrize(
+    "letter", ["x", "<", "&", '"', "é", "\U0001f389", "\u202e"], ids=["x", "less", "and", "quote", "é", "emoji", "rtl"]
+)
+def test_the_page_stays_below_three_megabytes(letter: str) -> None:
+    """With 5,000 groups of the longest names; what is left out is said, and how to see it."""
+    names = [(f"{n:05}" + letter * 249)[:249] for n in range(5000)]
+    findings = rich(rows=5000, names=names)
+    stale = [replace(s, group=names[n], topic=names[-n]) for n, s in enumerate(list(findings.stale) * 20)]
+    suggestions = [suggestion(name) for name in names[:200]]
+    page = render(replace(findings, stale=stale, stale_total=len(stale), suggestions=suggestions))
+    size = len(page.encode())
+    assert size < 3 * _MB
+    rows = len(_data(page)["tables"]["groups-table"]["rows"])
+    assert f"This page lists {rows:,} of 100,000 groups, those worth a look." in _words(page)
+    assert "group-hygiene list" in page
+    if letter in "xé":
+        # Names of usual letters are all there.
+        assert (rows == 5000) == (letter == "x")
+    assert f"of {len(suggestions)} are shown." in _words(page)
+
+
+def test_the_same_findings_make_the_same_page() -> None:
+    """To the byte: two reports differ where the groups do."""
+    assert render(rich(rows=300, names=HOSTILE)) == render(rich(rows=300, names=HOSTILE))
+    assert render(rich(rows=300)) != render(rich(rows=301))
+
+
+def test_a_cluster_without_groups_has_a_page_of_sentences() -> None:
+    """Nothing to draw, nothing to list: each section says so, without a chart or a table."""
+    page = render(empty())
+    words, elements = _words(page), [tag for tag, _ in _Elements(page).elements]
+    assert not {"svg", "table", "figure", "form", "aside"} & set(elements)
+    assert elements.count("section") == 7
+    for sentence in (
+        "There are no groups",
+        "The tables hold no group.",
+        "Patterns are found in the names of groups: there are none yet.",
+        "No group is worth a look",
+        "No offsets expire within a week",
+        "No idle group is known to have lag",
+        "No group in use has left a topic",
+        "No policy to suggest",
+        "not known",
+    ):
+        assert sentence in words, sentence
+
+
+def test_a_history_of_one_day_has_no_curve() -> None:
+    """All ids of one day: a sentence instead of a chart with one point."""
+    young = Growth("a-*", 5, 5, 5, {READ_AT.date(): 5})
+    findings = replace(rich(rows=20), patterns=[young], others=0)
+    assert draw(findings)["growth"] == ""
+    assert "The history is too short for a curve" in _words(render(findings))
+
+
+def test_notes_stand_at_the_top() -> None:
+    """What the tables can't tell comes before any chart; without notes there is no box."""
+    findings = replace(rich(rows=20), notes=["Half of <all> was not read."])
+    page = render(findings)
+    assert page.index("Half of &lt;all&gt; was not read.") < page.index("<svg")
+    assert "aside" in dict(_Elements(page).elements)
+    assert "aside" not in dict(_Elements(render(replace(findings, notes=[]))).elements)
+
+
+def test_nothing_is_loaded() -> None:
+    """No address outside of the page: only the names of XML's languages look like one."""
+    page = render(rich(rows=300, names=HOSTILE))
+    found = set(re.findall(r"""[\w:-]*=?["']?(?:https?:)?//[\w.][^\s"'<]*""", page))
+    assert found == {'xmlns="http://www.w3.org/2000/svg'}
+    elements = _Elements(page)
+    assert set(elements.attributes("src", "srcset", "action", "data", "xlink:href", "style")) == set()
+    assert all(target.startswith("#") or target == "data:," for target in elements.attributes("href"))
+    assert not [name for _, attributes in elements.elements for name in attributes if name.startswith("on")]
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_the_policy_of_the_page_names_one_script_and_one_style() -> None:
+    """By their hashes, with nothing allowed besides."""
+    policy = next(
+        attributes["content"] or ""
+        for tag, attributes in _Elements(render(empty())).elements
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    allowed = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    assert allowed.pop("img-src") == "data:"
+    assert re.fullmatch(r"'sha256-[^']+'", allowed.pop("style-src"))
+    assert re.fullmatch(r"'sha256-[^']+'", allowed.pop("script-src"))
+    assert set(allowed.values()) == {"'none'"}
+    assert "default-src" in allowed
+
+
+@pytest.mark.parametrize(
+    ("findings", "title"),
+    [
+        pytest.param(
+            replace(rich(rows=100), others=1), "At least 1,640 of 2,000 groups have been idle", id="some-are-not-known"
+        ),
+        pytest.param(replace(rich(rows=100), others=0), " 1,640 of 2,000 groups have been idle", id="all-are-known"),
+        pytest.param(
+            replace(empty(), groups=1, patterns=[Growth("a", 1, 1, 1, {})]), " 1 of 1 group has been idle", id="one"
+        ),
+        pytest.param(
+            replace(empty(), groups=3, patterns=[Growth("a", 3, 3, 0, {})]), " No group has been idle for", id="none"
+        ),
+        pytest.param(replace(empty(), groups=3, others=1), " No group is known to be idle for", id="none-is-known"),
+    ],
+)
+def test_the_title_tells_how_many_are_idle(findings: Findings, title: str) -> None:
+    """And no more than the findings know."""
+    heading = re.sub(r"\s+", " ", " ".join(_Elements(render(findings)).texts["h1"]))
+    assert title in heading
+    assert ("At least" in heading) == ("At least" in title)
+
+
+def test_the_lag_of_nobody_is_that_of_idle_groups() -> None:
+    """Idle for 7 days; of a group that is in use, or has read all, there is none to tell. Most records come first."""
+
+    def row(name: str, behind: int | None, days: int | None = 7) -> Row:
+        base = rich(rows=1).rows[0]
+        return replace(
+            base, group=name, behind=behind, idle_since=None if days is None else READ_AT - timedelta(days=days)
+        )
+
+    rows = [
+        row("little", 5),
+        row("none", 0),
+        row("not-known", None),
+        row("in-use", 50, None),
+        row("recent", 50, 6),
+        row("much", 700),
+    ]
+    tables = _data(render(replace(rich(rows=20), rows=rows)))["tables"]
+    assert [tables["groups-table"]["rows"][n][0] for n in tables["lag-table"]["rows"]] == ["much", "little"]
+
+
+def test_each_bar_leads_to_its_groups() -> None:
+    """A chart's pieces are links with names; what no row can show is none."""
+    findings = rich(rows=300)
+    drawn = draw(findings)
+    assert set(drawn) == {"age", "type", "growth", "patterns", "expiring"}
+    count = sum(c.groups for c in findings.counts if c.type == "Classic" and c.state == "Empty")
+    links = {
+        attributes["aria-label"]: attributes["href"]
+        for svg in drawn.values()
+        for tag, attributes in _Elements(svg).elements
+        if tag == "a"
+    }
+    assert links[f"Classic, Empty: {count:,} groups"] == "#groups?type=Classic&state=Empty"
+    assert "#groups?pattern=console-consumer-*&idle=yes" in links.values()
+    assert all(name and target and target.startswith("#groups?") for name, target in links.items())
+    assert not [name for name in links if name and ": gone:" in name]
+
+
+def test_a_state_that_nobody_knew_is_drawn_too() -> None:
+    """What a later version of the tables may say is a bar as any other."""
+    findings = replace(rich(rows=20), counts=[Count("Novel", "Asleep", rich(rows=1).rows[0].age, 1)])
+    assert "Novel, Asleep: 1 group<" in draw(findings)["type"]
+
+
+@pytest.mark.parametrize(
+    ("time", "text"),
+    [
+        (timedelta(days=1200), "1,200 d"),
+        (timedelta(hours=47, minutes=59), "1 d"),
+        (timedelta(hours=23, minutes=59), "23 h"),
+        (timedelta(seconds=3599), "59 min"),
+        (timedelta(seconds=-5), "0 min"),
+    ],
+)
+def test_durations_have_one_unit(time: timedelta, text: str) -> None:
+    """The largest that is full; a moment to come is no negative time ago."""
+    assert duration(time) == text
+
+
+def test_links_say_names_as_they_are() -> None:
+    """A star stays a star; what has a meaning in addresses is escaped."""
+    assert link(pattern="a-*", idle="yes") == "#groups?pattern=a-*&idle=yes"
+    assert link(pattern="a&b=c #+é") == "#groups?pattern=a%26b%3Dc%20%23%2B%C3%A9"
