@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from typing import Any
 
 from sandbox.demo_checks import (
@@ -29,6 +30,7 @@ from sandbox.demo_clients import View
 from sandbox.demo_command import CommandLine
 from sandbox.demo_idle import IDLE_KINDS, check_idle, lines, told
 from sandbox.demo_kubernetes import IDLE, NAMESPACE, OPERATOR, POLICY, Kubernetes, wait_for
+from sandbox.demo_past import check_past, commands, shown
 from sandbox.demo_pipeline import Pipeline
 from sandbox.demo_screen import Check, Screen, in_columns, shorten
 from sandbox.errors import SandboxError
@@ -40,7 +42,7 @@ from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
 
 _SWARM, _CLICKS = "console-consumer-", "click-"
 _DRY_RUN_SECONDS, _MARK_SECONDS, _ENFORCE_SECONDS, _RUN_SECONDS = 120.0, 60.0, 90.0, 60.0
-_IDLE_SECONDS = 300.0
+_IDLE_SECONDS, _READ_SECONDS = 300.0, 120.0
 _KEPT, _RESTORED = "old-billing", "batch-report-2023"
 
 
@@ -137,8 +139,9 @@ class _Demo:
         restored = self._restore(story, view, shop, command_line)
         self._screen.heading("7  What the operator says, against what Kafka says")
         self._screen.checks(checks)
+        looked = self._look_back(story, view)
         self._progress(f"all of it took {time.monotonic() - self._started:.0f} s")
-        return self._end([*(row.check for row in rows), *restored, *checks])
+        return self._end([*(row.check for row in rows), *restored, *checks, *looked])
 
     def _show_before(self, story: Story) -> None:
         screen, states = self._screen, {group: seen.state for group, seen in story.before.items()}
@@ -231,6 +234,20 @@ class _Demo:
         self._progress("waiting for the operator's next look at it")
         self._wait(lambda: kubernetes.kept("Reappeared") > 0, _RUN_SECONDS)
         checks.append(check_kept(_RESTORED, kubernetes))
+        screen.checks(checks)
+        return checks
+
+    def _look_back(self, story: Story, view: View) -> list[Check]:
+        screen = self._screen
+        self._progress("waiting until Spark has read all of it")
+        now, story.after = datetime.now(UTC), view.groups()
+        self._wait(lambda: self._pipeline.read_since(now), _READ_SECONDS)
+        self._progress("looking back, and writing a report")
+        backtest, report = self._pipeline.look_back(*commands())
+        screen.heading("8  Looking back: what a hasty policy would have done in the last minute, and whom that hurts")
+        screen.command(backtest.command, shown(backtest))
+        screen.command(report.command)
+        checks = check_past(story, _RESTORED, backtest, report)
         screen.checks(checks)
         return checks
 

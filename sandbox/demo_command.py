@@ -4,7 +4,9 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from sandbox.demo_clients import TIMEOUT
 
@@ -15,6 +17,15 @@ ADDRESS = "GROUP_HYGIENE_BOOTSTRAP_SERVER"
 def program() -> Path:
     """The installed one, beside the Python that runs this."""
     return Path(sys.executable).with_name(PROGRAM)
+
+
+class Answer(NamedTuple):
+    """What a command said; out and errors by lines."""
+
+    command: str
+    code: int
+    out: Sequence[str]
+    errors: Sequence[str]
 
 
 class CommandLine:

@@ -3,17 +3,23 @@
 Its tables, its log and all that Spark puts aside are in one scratch directory, and end with it.
 """
 
+import os
 import shlex
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 
-from sandbox.demo_command import ADDRESS, PROGRAM, program
+from deltalake import DeltaTable, QueryBuilder
+
+from sandbox.demo_command import ADDRESS, PROGRAM, Answer, program
 from sandbox.errors import SandboxError
 from sandbox.process import Command, Keeper, Server, check_running
 from sandbox.spark.jars import jars
 
 # So short that the tables are hardly older than a run of Spark, also on a busy machine.
 _EVERY = "2s"
+_STOP_SECONDS, _LOOK_SECONDS = 10.0, 300.0
 # For a program that runs a minute: it costs more to compile it well than that ever saves.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
@@ -47,6 +53,39 @@ class Pipeline:
         self._server = self._keeper.start(
             "pipeline", Command(argv, self._scratch / "pipeline.log", self._environment(bootstrap))
         )
+
+    def read_since(self, moment: datetime) -> bool:
+        """Whether the tables tell of all that was in the log at a moment."""
+        coverage = str(self.tables / "coverage")
+        answer = QueryBuilder().register("t", DeltaTable(coverage)).execute("SELECT min(read_at) AS at FROM t")
+        return bool(answer.read_all().column("at").to_pylist()[0] > moment)
+
+    def look_back(self, *commands: Sequence[str]) -> list[Answer]:
+        """End it, and run these on its tables, side by side."""
+        if self._keeper is not None and self._server is not None:
+            self._keeper.stop([self._server], _STOP_SECONDS)
+            self._server = None
+        given = ("--warehouse", str(self.tables))
+        started = [
+            subprocess.Popen(
+                [program(), *arguments, *given],
+                env={**os.environ, **self._environment("")},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for arguments in commands
+        ]
+        try:
+            said = [process.communicate(timeout=_LOOK_SECONDS) for process in started]
+        finally:
+            for process in started:
+                process.kill()
+        return [
+            Answer(shlex.join([PROGRAM, *arguments, *given]), process.returncode, out.splitlines(), errors.splitlines())
+            for arguments, process, (out, errors) in zip(commands, started, said, strict=True)
+        ]
 
     def stop(self) -> None:
         """Kill it, which it is made for, and remove the tables."""

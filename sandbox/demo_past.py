@@ -1,0 +1,64 @@
+"""The end of the demo: a policy tried on its past, and a report on what is left; from the tables alone."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sandbox.demo_checks import Story
+from sandbox.demo_command import Answer
+from sandbox.demo_screen import Check
+
+_HASTY = "examples/backtest/hasty.yaml"
+# Where it stays after the demo.
+REPORT = Path(".sandbox/report.html")
+_TOO_MUCH_REGRET = 3
+_HEAD = "REGRETTED GROUP"
+_MEGABYTE = 1_000_000
+
+
+def commands() -> tuple[Sequence[str], Sequence[str]]:
+    """What to run: the hasty policy on trial, a look each second; and the report."""
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.unlink(missing_ok=True)
+    backtest = ("backtest", "-f", _HASTY, "--step", "1s", "--max-regret", "0")
+    return backtest, ("report", "-o", str(REPORT))
+
+
+def shown(answer: Answer) -> list[str]:
+    """What matters of the backtest: what it would have done, and whom that would have hurt."""
+    heading = [line for line in answer.out if line.startswith("GroupPolicy") or "would have deleted" in line]
+    return [*heading, *_regrets(answer), f"(exit code {answer.code})"]
+
+
+def check_past(story: Story, restored: str, backtest: Answer, report: Answer) -> list[Check]:
+    """It names who was used again, and no litter; the report is whole, and tells of all groups that there are."""
+    return [_regretted(story, restored, backtest), _reported(story, report)]
+
+
+def _regretted(story: Story, restored: str, answer: Answer) -> Check:
+    claim = f"the backtest names {restored}, which was brought back, and no other litter; its exit code is 3"
+    found = {line.split()[0] for line in _regrets(answer)[1:]}
+    litter = {group for kind in story.kinds if kind.abandoned for group in kind.groups} - {restored}
+    if answer.code != _TOO_MUCH_REGRET:
+        return Check(claim, f"exit code {answer.code}: {' '.join(answer.errors[-3:])}")
+    if restored not in found:
+        return Check(claim, f"it names only {', '.join(sorted(found)) or 'nobody'}")
+    wrong = sorted(found & litter)
+    return Check(claim, f"it names {', '.join(wrong)}" if wrong else "")
+
+
+def _reported(story: Story, answer: Answer) -> Check:
+    claim = f"the report is one file below 3 MB that names every group: {REPORT}"
+    if answer.code or not REPORT.is_file():
+        return Check(claim, f"exit code {answer.code}: {' '.join(answer.errors[-3:])}")
+    text = REPORT.read_text()
+    missing = sorted(group for group in story.after if group not in text)
+    if missing:
+        return Check(claim, f"not in it: {', '.join(missing)}")
+    return Check(claim, f"it has {len(text):,} characters" if len(text) > 3 * _MEGABYTE else "")
+
+
+def _regrets(answer: Answer) -> list[str]:
+    """The table of regrets, its titles first."""
+    start = next((at for at, line in enumerate(answer.out) if line.startswith(_HEAD)), len(answer.out))
+    end = next((at for at in range(start, len(answer.out)) if not answer.out[at]), len(answer.out))
+    return list(answer.out[start:end])
