@@ -57,7 +57,9 @@ def with_suggestions(
 
 
 def _worth(pattern: Growth) -> bool:
-    return pattern.idle >= _LEAST_IDLE and not too_general(pattern.pattern) and len(pattern.pattern) <= _PATTERN_LENGTH
+    """Patterns that begin with a star are left out: `*-consumer` is also what people call their services."""
+    narrow = not pattern.pattern.startswith("*") and not too_general(pattern.pattern)
+    return narrow and pattern.idle >= _LEAST_IDLE and len(pattern.pattern) <= _PATTERN_LENGTH
 
 
 def _noted(findings: Findings, note: str) -> Findings:
@@ -118,5 +120,5 @@ def _suggestion(
     spec = {**obj["spec"], "when": {"idleFor": format_duration(best.period)}}
     days = max(1, (found.end - found.steps.start) // timedelta(days=1))
     told = f"Of the last {days} days: {best.deleted:,} groups deleted, none of them used again. A dry run as it is."
-    text = f"# {told}\n{yaml.safe_dump({**obj, 'spec': spec}, sort_keys=False, allow_unicode=True)}"
+    text = f"# {told}\n{yaml.safe_dump({**obj, 'spec': spec}, sort_keys=False)}"
     return replace(made, policy=text, idle_for=best.period, deleted=best.deleted, regret=best.regret)
