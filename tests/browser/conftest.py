@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Dialog, Page, sync_playwright
 
 from group_hygiene.report.page import render
-from tests.findings import HOSTILE, empty, rich
+from tests.findings import HOSTILE, empty, rich, suggestion
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 _QUIET = (
@@ -57,6 +58,17 @@ def nothing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a cluster without groups."""
     file = tmp_path_factory.mktemp("nothing") / "report.html"
     file.write_text(render(empty()), "utf-8")
+    return file
+
+
+@pytest.fixture(scope="session")
+def longest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a cluster whose names are as long as names can be, without a place to break them."""
+    names = [f"{n:04}".ljust(249, "W") for n in range(5000)]
+    findings = rich(rows=len(names), names=names)
+    policies = [suggestion(name) for name in names[:3]]
+    file = tmp_path_factory.mktemp("longest") / "report.html"
+    file.write_text(render(replace(findings, cluster_id=names[0], suggestions=policies)), "utf-8")
     return file
 
 

@@ -237,6 +237,23 @@ def test_a_phone_shows_it_all_without_moving_sideways(opened: Open, scheme: str,
 
 
 @WIDTHS
+def test_the_longest_names_stay_within_the_page(opened: Open, longest: Path, width: int) -> None:
+    """5,000 of them: they break where they must, and charts show their beginnings, with the whole in a title."""
+    page = opened(width=width, file=longest)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("[...document.querySelectorAll('.rows')].every(e => e.scrollWidth <= e.clientWidth)")
+    texts = page.locator("svg text").filter(has_text="WWW")
+    assert texts.count() > 10
+    for text in texts.all():
+        assert (text.text_content() or "").split("…")[0]
+        box = text.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= width
+    page.get_by_role("searchbox", name="Search").fill("4999")
+    expect(page.locator("#groups-table .shown")).to_have_text("Showing 1 of 1 row that matches")
+
+
+@WIDTHS
 @SCHEMES
 def test_axe_finds_nothing_serious(opened: Open, scheme: str, width: int, nothing: Path) -> None:
     """Landmarks, names, headings, contrast: in both themes, on a phone and on a desk."""

@@ -199,6 +199,28 @@ def test_the_title_tells_how_many_are_idle(findings: Findings, title: str) -> No
     assert ("At least" in heading) == ("At least" in title)
 
 
+@pytest.mark.parametrize(
+    ("days", "others", "title"),
+    [
+        pytest.param([6, 7, 0], 0, "5 new group ids in the last 7 days, 5 of them named a-*", id="all-are-known"),
+        pytest.param(
+            [6], 1, "At least 4 new group ids in the last 7 days, 4 of them named a-*", id="not-all-are-known"
+        ),
+        pytest.param([7, 20], 0, "No new group ids in the last 7 days", id="none"),
+        pytest.param(
+            [7], 3, "No new group ids in the last 7 days, of the patterns with the most groups", id="none-there"
+        ),
+    ],
+)
+def test_the_title_of_growth_tells_how_many_are_new(days: list[int], others: int, title: str) -> None:
+    """In 7 days, of which today is one; of other patterns nobody knows."""
+    new = {READ_AT.date() - timedelta(days=n): {0: 1, 6: 4, 7: 9, 20: 2}[n] for n in days}
+    page = render(replace(empty(), patterns=[Growth("a-*", 20, 9, 0, new)], others=others))
+    section = page[page.index('<h2 id="growth-title"') :]
+    heading = re.sub(r"<[^>]*>", "", section[: section.index("</h2>")])
+    assert re.sub(r"\s+", " ", heading).strip() == title
+
+
 def test_the_lag_of_nobody_is_that_of_idle_groups() -> None:
     """Idle for 7 days; of a group that is in use, or has read all, there is none to tell. Most records come first."""
 

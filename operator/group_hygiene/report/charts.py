@@ -5,25 +5,28 @@ Drawn 336 px wide, so that they are legible on a phone as they are; nothing is a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
+from unicodedata import east_asian_width
 from xml.etree import ElementTree
 
 import altair as alt
 import vl_convert
 
 from group_hygiene.report.findings import Age, Findings, Growth
-from group_hygiene.report.wording import counted, link, number, printable, shortened, weekday
+from group_hygiene.report.wording import counted, link, number, printable, weekday
 
 _WIDTH = 336
 # A line for each of these patterns, a bar for each of those.
 _LINES = 5
 _PATTERNS = 10
-# How wide letters are is known to the browser alone: names are cut, and have room, as if all were wide.
+# How wide letters are is known to the browser alone. Labels have room, and names are cut, as if its font were wide.
+# Vega could cut them itself, but in the midst of a character beyond U+FFFF, and then it draws nothing.
 _LETTER = 7.2
-_NAME = 40
+_LONGEST = 40.0
 _STATES = {"Empty": "var(--accent)", "Active": "var(--live)", "Unknown": "var(--faint)", "Gone": "var(--faint)"}
 _FONT = "system-ui, sans-serif"
 _SVG = "http://www.w3.org/2000/svg"
@@ -124,20 +127,20 @@ def growth(findings: Findings) -> str:
     last = findings.read_at.date()
     if first is None or first >= last:
         return ""
+    names = [printable(found.pattern) for found in shown]
+    places = [str(n) for n in range(len(names))]
     points = [
-        {"day": _millis(day), "ids": ids, "name": name, "href": link(pattern=name), "words": words}
-        for found in shown
-        for name in [printable(found.pattern)]
+        {"day": _millis(day), "ids": ids, "place": place, "href": link(pattern=name), "words": words}
+        for place, name, found in zip(places, names, shown, strict=True)
         for words in [f"{name}: {number(sum(found.new.values()))} ids by {weekday(last)}"]
         for day, ids in _summed(found, first, last)
     ]
-    names = [printable(found.pattern) for found in shown]
     days = [_millis(first), _millis(first + (last - first) / 2), _millis(last)]
     marks = alt.Chart(alt.InlineData(values=points)).mark_line(interpolate="step-after", strokeWidth=2)
-    colours = alt.Scale(domain=names, range=[f"var(--line{n})" for n in range(1, _LINES + 1)])
-    dashes = alt.Scale(domain=names, range=[[1, 0], [6, 3], [2, 2], [10, 3], [8, 3, 2, 3]])
+    colours = alt.Scale(domain=places, range=[f"var(--line{n})" for n in range(1, _LINES + 1)])
+    dashes = alt.Scale(domain=places, range=[[1, 0], [6, 3], [2, 2], [10, 3], [8, 3, 2, 3]])
     legend = alt.Legend(orient="bottom", columns=1, title=None, labelLimit=0, symbolType="stroke", symbolSize=240)
-    legend.labelExpr = f"length(datum.label) > {_NAME} ? slice(datum.label, 0, {_NAME - 1}) + '…' : datum.label"
+    legend.labelExpr = f"{json.dumps([_cut(name) for name in names])}[datum.label]"
     chart = marks.encode(
         x=alt.X("day:Q")
         .scale(type="utc", domain=[days[0], days[-1]])
@@ -145,8 +148,8 @@ def growth(findings: Findings) -> str:
         y=alt.Y("ids:Q").axis(
             tickCount=4, labelExpr="format(datum.value, '~s')", title=None, domain=False, ticks=False
         ),
-        color=alt.Color("name:N", scale=colours, legend=legend),
-        strokeDash=alt.StrokeDash("name:N", scale=dashes, legend=legend),
+        color=alt.Color("place:N", scale=colours, legend=legend),
+        strokeDash=alt.StrokeDash("place:N", scale=dashes, legend=legend),
         href="href:N",
         description="words:N",
     )
@@ -195,10 +198,7 @@ def _bars(bars: Sequence[Bar], colours: Mapping[str, str], title: str, above: bo
         for bar in bars
         if bar.groups
     ]
-    ends = [
-        {"row": row, "groups": total, "text": number(total), "name": shortened(row, _NAME)}
-        for row, total in totals.items()
-    ]
+    ends = [{"row": row, "name": _cut(row), "groups": total, "text": number(total)} for row, total in totals.items()]
     axis = alt.Axis(title=None, domain=False, ticks=False, labelPadding=8, labelLimit=0, minExtent=_room(totals))
     y = alt.Y("row:N", sort=list(totals), axis=None if above else axis, scale=alt.Scale(padding=0))
     # Room for the number behind the longest bar, which is drawn in pixels.
@@ -229,6 +229,16 @@ def _bars(bars: Sequence[Bar], colours: Mapping[str, str], title: str, above: bo
         layers.append(names.encode(x=alt.value(0), y=y, text="name:N", description="row:N"))
     height = len(totals) * (42 if above else 24) + (26 if len(colours) > 1 else 0) + 8
     return _svg(alt.layer(*layers).properties(height=height), title)
+
+
+def _cut(name: str) -> str:
+    """The beginning of a name that has room in a chart's width."""
+    room = _LONGEST
+    for place, letter in enumerate(name):
+        room -= 2 if east_asian_width(letter) in "WF" else 1.7 if letter.isupper() or letter in "mw@%" else 1
+        if room < 0:
+            return name[: place - 1] + "…"
+    return name
 
 
 def _room(labels: Iterable[str]) -> float:

@@ -26,9 +26,9 @@ from group_hygiene.report.wording import IDLE, counted, number, printable
 
 # Of the 3 MB that a page may have: what the rest needs is far below what these leave.
 _ROWS_BYTES = 1_800_000
-_STALE_BYTES = 250_000
+_STALE_BYTES = 150_000
 _PATTERNS_BYTES = 40_000
-_SUGGESTIONS_BYTES = 250_000
+_SUGGESTIONS_BYTES = 200_000
 # What a suggestion takes besides its own words.
 _CARD_BYTES = 2_500
 # Rows that are there without JavaScript, and that come at once with it: `page.js` has the same number.
@@ -99,7 +99,8 @@ def render(findings: Findings) -> str:
         (printable(s.group), printable(s.topic), s.partitions, _seconds(s.last_commit), _seconds(s.group_last_commit))
         for s in sorted(findings.stale, key=lambda s: s.last_commit)
     ]
-    patterns = _fitting([_pattern(found, findings) for found in findings.patterns], _PATTERNS_BYTES)
+    every = [_pattern(found, findings) for found in findings.patterns]
+    patterns = _fitting(every, _PATTERNS_BYTES)
     suggestions = _fitting(findings.suggestions, _SUGGESTIONS_BYTES, _card_bytes)
     tables = [
         Table("groups-table", "Groups, idle for longest first", _GROUPS, _IDLE_SINCE, True, rows, findings.groups),
@@ -124,7 +125,7 @@ def render(findings: Findings) -> str:
     ]
     template = _template()
     style, script = _file("page.css"), _file("page.js")
-    return template.render(
+    page = template.render(
         f=findings,
         charts={name: Markup(svg) for name, svg in draw(findings).items()},  # noqa: S704, as Vega escapes what it draws
         tables={table.name: table for table in tables},
@@ -134,7 +135,7 @@ def render(findings: Findings) -> str:
         longest=max((findings.read_at - row.idle_since for row in findings.rows if row.idle_since), default=None),
         old=sum(c.groups for c in findings.counts if c.age in (Age.QUARTER, Age.OLDER)),
         never=sum(c.groups for c in findings.counts if c.age is Age.NEVER),
-        new=sum(found["new"] for found in patterns),
+        new=sum(found["new"] for found in every),
         expiring=sum(findings.expiring.values()),
         options=_options(findings, patterns),
         data=_data(findings, tables, patterns),
@@ -144,6 +145,7 @@ def render(findings: Findings) -> str:
         policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; "
         "base-uri 'none'; form-action 'none'",
     )
+    return page.lstrip()
 
 
 def _cells(row: Row) -> tuple[Cell, ...]:
