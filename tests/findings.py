@@ -54,6 +54,7 @@ def rich(rows: int = 3000, names: Sequence[str] = ()) -> Findings:
         began=BEGAN,
         retention=RETENTION,
         groups=20 * rows,
+        idle=sum(found.idle for found in growth),
         counts=[Count(*key, 20 * groups) for key, groups in sorted(counts.items())],
         patterns=sorted(growth, key=lambda found: -found.there),
         others=412,
@@ -72,7 +73,7 @@ def rich(rows: int = 3000, names: Sequence[str] = ()) -> Findings:
 def empty() -> Findings:
     """A cluster without a group."""
     nothing: list[Row] = []
-    return Findings("none", READ_AT, None, RETENTION, 0, [], [], 0, nothing, {}, [], 0, [], [])
+    return Findings("none", READ_AT, None, RETENTION, 0, 0, [], [], 0, nothing, {}, [], 0, [], [])
 
 
 def suggestion(pattern: str) -> Suggestion:

@@ -102,6 +102,8 @@ def test_as_of_when(told: Findings) -> None:
 def test_counts(told: Findings) -> None:
     """Every group that is there is counted once, by type, state and age; who is gone is not."""
     assert told.groups == len(GROUPS) - 1
+    assert told.idle == sum(found.idle for found in told.patterns)
+    assert 0 < told.idle < told.groups
     assert told.counts == [
         Count("Classic", "Active", Age.HOUR, 1),
         Count("Classic", "Empty", Age.DAY, 1),

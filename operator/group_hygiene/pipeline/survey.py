@@ -52,6 +52,7 @@ class _Tally(NamedTuple):
     unknown: int
     uncovered: int
     overdue: int
+    idle: int
 
 
 def survey(spark: SparkSession, warehouse: str, retention: timedelta) -> Findings:
@@ -68,7 +69,7 @@ def survey(spark: SparkSession, warehouse: str, retention: timedelta) -> Finding
         patterns = groups.select("pattern").distinct().count()
         if not patterns:
             raise PipelineError("the tables hold no group yet: none was in the log when it was read")
-        growth = _growth(groups, covered.read_at)
+        growth = _growth(groups)
         rows = _rows(groups)
     finally:
         groups.unpersist()
@@ -80,6 +81,7 @@ def survey(spark: SparkSession, warehouse: str, retention: timedelta) -> Finding
         began=None,
         retention=retention,
         groups=sum(count.groups for count in tally.counts),
+        idle=tally.idle,
         counts=tally.counts,
         patterns=growth,
         others=patterns - len(growth),
@@ -162,6 +164,7 @@ def _told(read_at: datetime) -> dict[str, Column]:
         "there": F.col("state") != "Gone",
         "unused": ((F.col("state") == "Empty") | F.col("simple")) & (F.col("state") != "Gone"),
         "age": age.otherwise(Age.OLDER.value),
+        "idle": F.coalesce(F.col("idle_since") <= F.lit(read_at - _WEEK), F.lit(False)),
         **_due(now),
     }
 
@@ -183,7 +186,7 @@ def _due(now: Column) -> dict[str, Column]:
 
 
 def _tally(groups: DataFrame) -> _Tally:
-    keys = ("type", "state", "age", "covered", "due", "overdue")
+    keys = ("type", "state", "age", "covered", "due", "overdue", "idle")
     rows = groups.where("there").groupBy(*keys).agg(F.count("*").alias("groups")).toArrow().to_pylist()
     counts: Counter[tuple[str, str, Age]] = Counter()
     expiring: Counter[date] = Counter()
@@ -193,17 +196,18 @@ def _tally(groups: DataFrame) -> _Tally:
             expiring[row["due"]] += row["groups"]
     ages = list(Age)
     ordered = sorted(counts.items(), key=lambda item: (*item[0][:2], ages.index(item[0][2])))
-    unknown, uncovered, overdue = (
-        sum(row["groups"] for row in rows if told(row))
-        for told in (lambda row: row["type"] == "Unknown", lambda row: not row["covered"], lambda row: row["overdue"])
+    told = (
+        lambda row: row["type"] == "Unknown",
+        lambda row: not row["covered"],
+        lambda row: row["overdue"],
+        lambda row: row["idle"],
     )
-    return _Tally(
-        [Count(*key, groups) for key, groups in ordered], dict(sorted(expiring.items())), unknown, uncovered, overdue
-    )
+    totals = (sum(row["groups"] for row in rows if which(row)) for which in told)
+    return _Tally([Count(*key, groups) for key, groups in ordered], dict(sorted(expiring.items())), *totals)
 
 
-def _growth(groups: DataFrame, read_at: datetime) -> list[Growth]:
-    idle = F.col("there") & (F.col("idle_since") <= F.lit(read_at - _WEEK))
+def _growth(groups: DataFrame) -> list[Growth]:
+    idle = F.col("there") & F.col("idle")
     days = groups.groupBy("pattern", F.col("first_seen").cast("date").alias("day")).agg(
         F.count("*").alias("seen"), F.count_if("there").alias("there"), F.count_if(idle).alias("idle")
     )

@@ -106,10 +106,11 @@ class Findings:
 
     read_at: as of when. began: since when the tables hold all there was; None = that can't be told. retention: the
     brokers' offsets.retention.minutes that the days of expiry are computed with. groups: how many there are, those that
-    are gone not counted. counts: all of them. patterns: those with the most groups first. others: how many more
-    patterns there are. rows: groups worth a look, of `groups`: the longest idle first. expiring: day -> groups whose
-    first offsets go then, within a week. stale: of `stale_total`. suggestions: one for each pattern that was tried.
-    notes: sentences on what the tables can't tell, and what to do about it.
+    are gone not counted. idle: how many of them are idle for 7 days or more. counts: all of them. patterns: those with
+    the most groups first. others: how many more patterns there are. rows: groups worth a look, of `groups`: the longest
+    idle first. expiring: day -> groups whose first offsets go then, within a week. stale: of `stale_total`.
+    suggestions: one for each pattern that was tried. notes: sentences on what the tables can't tell, and what to do
+    about it.
     """
 
     cluster_id: str
@@ -117,6 +118,7 @@ class Findings:
     began: datetime | None
     retention: timedelta
     groups: int
+    idle: int
     counts: Sequence[Count]
     patterns: Sequence[Growth]
     others: int

@@ -131,7 +131,6 @@ def render(findings: Findings) -> str:
         tables={table.name: table for table in tables},
         patterns=patterns,
         suggestions=suggestions,
-        idle=_idle(findings),
         longest=max((findings.read_at - row.idle_since for row in findings.rows if row.idle_since), default=None),
         old=sum(c.groups for c in findings.counts if c.age in (Age.QUARTER, Age.OLDER)),
         never=sum(c.groups for c in findings.counts if c.age is Age.NEVER),
@@ -178,12 +177,6 @@ def _pattern(found: Growth, findings: Findings) -> dict[str, Any]:
     new = sum(groups for day, groups in found.new.items() if day > since)
     name = printable(found.pattern)
     return {"name": name, "seen": found.seen, "there": found.there, "idle": found.idle, "new": new}
-
-
-def _idle(findings: Findings) -> int:
-    """How many are idle for 7 days or more, at the least: of patterns that are not named it is not known."""
-    listed = sum(1 for row in findings.rows if _is_idle(row, findings))
-    return max(listed, sum(found.idle for found in findings.patterns))
 
 
 def _options(findings: Findings, patterns: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, str]]]:
@@ -264,6 +257,7 @@ def _template() -> Template:
         "number": number,
         "counted": counted,
         "duration": wording.duration,
+        "period": wording.period,
         "moment": wording.moment,
         "name": printable,
         "link": lambda value, **filters: wording.link(**filters),

@@ -36,6 +36,12 @@ def duration(time: timedelta) -> str:
     return f"{minutes // 60} h" if minutes >= 60 else f"{minutes} min"
 
 
+def period(time: timedelta) -> str:
+    """Exactly, in days where these are whole, else in hours: 2 d, 36 h."""
+    hours = time / timedelta(hours=1)
+    return f"{hours / 24:,.0f} d" if hours % 24 == 0 else f"{hours:,g} h"
+
+
 def moment(time: datetime) -> str:
     """To the minute, as it is read."""
     return f"{time:%Y-%m-%d %H:%M}"
