@@ -11,7 +11,7 @@ XDG_CACHE_HOME ?= $(HOME)/.cache
 export PIP_CACHE_DIR ?= $(XDG_CACHE_HOME)/kafka-group-hygiene/pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-spark faults kill-ingest check format format-check lint types imports sandbox bench-scan bench-purge bench-pipeline bench-backtest lock clean
+.PHONY: help demo test test-spark faults kill-ingest check format format-check lint types imports sandbox bench-scan bench-purge bench-pipeline bench-backtest picture lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -20,8 +20,8 @@ demo: $(STAMP) ## the main job on a real Kafka and a real API server, in a minut
 	@$(BIN)/python -m sandbox.demo $(if $(KEEP),--keep)
 
 test: $(STAMP) ## all tests, on real parts
-	@$(BIN)/python -m sandbox prepare
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --deselect $(WITH_SPARK) $(PYTEST_ARGS)
+	@$(BIN)/python -m sandbox prepare --browser
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --ignore=tests/spark --deselect $(WITH_SPARK) $(PYTEST_ARGS)
 
 test-spark: $(STAMP) ## the tests of the pipeline, on a real Spark and real brokers, about 13 minutes
 	@$(BIN)/python -m sandbox prepare
@@ -68,6 +68,10 @@ bench-pipeline: $(STAMP) ## time the pipeline on 1,000,000 commits beside Spark'
 
 bench-backtest: $(STAMP) ## try a policy on 90 days of 100,000 groups, and compare what comes out (make bench-backtest GROUPS=1000 DAYS=30)
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.backtest --groups $(or $(GROUPS),100000) --days $(or $(DAYS),90)
+
+picture: $(STAMP) ## the picture of the report in the docs, drawn anew
+	@$(BIN)/python -m sandbox prepare --browser
+	@PYTHONPATH=operator:. $(BIN)/python -m bench.picture docs/report.png
 
 lock: ## pin all dependencies anew into requirements.lock
 	$(PYTHON) -m venv $(VENV)/lock

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from sandbox import browser
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
 from sandbox.kafka import KafkaCluster
@@ -44,6 +45,8 @@ def main() -> int:
         for program in (JAVA, OPENSSL, KUBECTL):
             find(program)
         if options.command == "prepare":
+            if options.browser:
+                browser.prepare()
             _prepare()
         else:
             _up(options.kafka_version, options.brokers)
@@ -69,12 +72,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     up.add_argument("--kafka-version", choices=VERSIONS, default=VERSIONS[0], help="default: %(default)s")
     up.add_argument("--brokers", type=int, choices=range(1, 6), default=1, metavar="N", help="1 to 5, default: 1")
-    commands.add_parser(
+    prepare = commands.add_parser(
         "prepare",
         help="only download and build everything",
         description=f"Download Kafka {', '.join(VERSIONS)} and what Spark needs, and build the Kubernetes API server, "
         "into the cache.",
     )
+    prepare.add_argument("--browser", action="store_true", help="also a Chromium, for the tests of the report")
     return parser
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +11,10 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Dialog, Page, sync_playwright
 
 from group_hygiene.report.page import render
+from sandbox.browser import arguments, find
+from sandbox.errors import MissingPrerequisite
 from tests.findings import HOSTILE, empty, rich, suggestion
 
-_PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-_QUIET = (
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--disable-quic",
-)
 # Opens the report (or the file that is given): Open(width, scheme, file, fragment, media, javascript).
 Open = Callable[..., Page]
 Scheme = Literal["light", "dark"]
@@ -32,15 +23,12 @@ Scheme = Literal["light", "dark"]
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     """The browser of this machine; a failure without one, as nothing else looks at the page."""
-    program = next(filter(None, map(shutil.which, _PROGRAMS)), None)
-    if program is None:
-        pytest.fail(
-            "no Chromium is installed: apt install chromium (macOS: brew install --cask chromium)", pytrace=False
-        )
-    # As root, Chromium runs without its sandbox or not at all.
-    arguments = [*_QUIET, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    try:
+        program = str(find())
+    except MissingPrerequisite as error:
+        pytest.fail(str(error), pytrace=False)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=arguments)
+        browser = playwright.chromium.launch(executable_path=program, args=arguments())
         yield browser
         browser.close()
 
