@@ -2,13 +2,16 @@
 
 import ast
 import re
+import shlex
 from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 from group_hygiene import errors, reasons
+from group_hygiene.cli import main
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "operator" / "group_hygiene").rglob("*.py"))
@@ -113,3 +116,23 @@ def test_each_fault_that_safety_names_exists() -> None:
     there = "\n".join(file.read_text() for file in (ROOT / "faults").glob("*.py"))
     assert named
     assert {name for name in named if f"def {name.replace('-', '_')}(" not in there} == set()
+
+
+def _workflow_commands() -> list[list[str]]:
+    """Each call of the program in the workflows of examples/, in words."""
+    calls: list[list[str]] = []
+    for file in sorted((ROOT / "examples").rglob("*.yml")):
+        for job in yaml.safe_load(file.read_text())["jobs"].values():
+            lines = [line for step in job["steps"] for line in step.get("run", "").splitlines()]
+            calls += [shlex.split(line.partition("|")[0]) for line in lines if line.startswith("group-hygiene ")]
+    return calls
+
+
+def test_workflows_call_what_there_is() -> None:
+    """The commands and the options of workflows in examples/ are the program's own."""
+    calls = _workflow_commands()
+    assert calls
+    for _, name, *arguments in calls:
+        command = main.commands[name]
+        known = {spelling for parameter in command.params for spelling in (*parameter.opts, *parameter.secondary_opts)}
+        assert {word for word in arguments if word.startswith("-")} <= known
