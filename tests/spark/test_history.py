@@ -137,7 +137,10 @@ def test_first_sign_of_life_after_a_step(spark: SparkSession, lived: str) -> Non
 def alive(event: Event) -> bool:
     if event["table"] is COMMITS:
         return event["committed_offset"] is not None
-    return bool(event.get("members")) or (event["kind"].endswith("-member") and not event["gone"])
+    told = (
+        bool(event.get("members")) or bool(event.get("protocol_type")) or event["kind"].endswith(("-epoch", "-member"))
+    )
+    return told and not event["gone"]
 
 
 @pytest.mark.parametrize(

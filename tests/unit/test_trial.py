@@ -83,6 +83,9 @@ ONCE = [joined(0.5), commit(0.55), left(0.6)]
         pytest.param(
             [*ONCE, commit(9.25, aborted=True)], [(6, 7, 9.25, "Commit"), (17, 18, None, None)], id="commits-in-vain"
         ),
+        pytest.param(
+            [*ONCE, left(9.25)], [(6, 7, 9.25, "Join"), (17, 18, None, None)], id="left-again-is-all-that-is-known"
+        ),
         pytest.param([*ONCE, commit(9.25, None)], [(6, 7, None, None)], id="a-tombstone-is-no-life"),
         pytest.param([*ONCE, joined(39.5)], [(6, 7, 39.5, "Join")], id="came-back-after-the-last-step"),
         pytest.param([*ONCE, joined(7.0)], [], id="back-in-time-at-the-very-step"),

@@ -122,16 +122,17 @@ def _latest_commits(commits: DataFrame, steps: Steps) -> DataFrame:
 
 
 def _latest_states(states: DataFrame, steps: Steps) -> DataFrame:
-    """Of each kind of record and each member the last one in each step, with members and without."""
-    rows = states.withColumn("step", _step(steps)).withColumn("occupied", F.coalesce("members", F.lit(0)) > 0)
+    """Of each kind of record and each member the last one in each step; those that somebody joined apart from others."""
+    joined = (F.coalesce("members", F.lit(0)) > 0) | (F.coalesce("protocol_type", F.lit("")) != "")
+    rows = states.withColumn("step", _step(steps)).withColumn("joined", joined)
     last = F.max_by(F.struct("protocol_type", "members", "state_ms"), "log_offset")
-    latest = rows.groupBy(*_PLACE, "step", "kind", "member_id", "gone", "occupied").agg(
+    latest = rows.groupBy(*_PLACE, "step", "kind", "member_id", "gone", "joined").agg(
         F.max("log_offset").alias("position"),
         F.unix_millis(F.min("record_time")).alias("first_ms"),
         F.unix_millis(F.max("record_time")).alias("record_ms"),
         last.alias("last"),
     )
-    return latest.select("*", "last.*").drop("last", "occupied")
+    return latest.select("*", "last.*").drop("last", "joined")
 
 
 def _step(steps: Steps) -> Column:

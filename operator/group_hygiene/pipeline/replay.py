@@ -70,10 +70,15 @@ class Record(NamedTuple):
 
     @property
     def sign_of_life(self) -> bool:
-        """Somebody committed, in vain or not, or was a member."""
+        """Somebody committed, in vain or not, or was a member.
+
+        That the last one left tells that there was one: who joined and left again soon may be known by that alone, as
+        compaction leaves the last record.
+        """
         if self.kind == COMMIT:
             return self.commit_ms is not None
-        return bool(self.members) or (self.kind.endswith("-member") and not self.gone)
+        joined = bool(self.members) or bool(self.protocol_type) or self.kind.endswith(("-member", "-epoch"))
+        return joined and not self.gone
 
 
 class Sign(NamedTuple):
