@@ -365,6 +365,7 @@ def test_what_the_tables_cannot_tell(ask: Asked, tmp_path: Path, arguments: str,
     assert str(raised.value) == told
 
 
+@pytest.mark.usefixtures("without_java")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -385,7 +386,6 @@ def test_what_the_tables_cannot_tell(ask: Asked, tmp_path: Path, arguments: str,
         pytest.param("-f {bad} --warehouse {folder}", "bad:1: is not YAML", id="no-yaml"),
         pytest.param("-f {other} --warehouse {folder}", "there is no GroupPolicy in {other}", id="no-policy"),
         pytest.param("-f {topics} --warehouse {folder}", "kafka/topics: when.topics can't be tried", id="none-left"),
-        pytest.param("-f {file} --warehouse {folder} --jars {folder}", "holds no jars", id="no-jars"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, arguments: str, says: str) -> None:
