@@ -53,10 +53,13 @@ def member(second: float, name: str, gone: bool = False, family: str = "consumer
 
 
 class Bronze:
-    """The tables that an ingest fills, without one. Every event of a group is a record of one log partition."""
+    """The tables that an ingest fills, without one. Every event of a group is a record of one log partition.
 
-    def __init__(self, spark: SparkSession, warehouse: str) -> None:
-        self._spark, self.warehouse = spark, warehouse
+    began: when the log was read to its end first.
+    """
+
+    def __init__(self, spark: SparkSession, warehouse: str, began: datetime = START) -> None:
+        self._spark, self.warehouse, self._began = spark, warehouse, began
         self._offset = 0
         self.batch = 0
         for table in (*RECORDS, INGESTED):
@@ -79,7 +82,7 @@ class Bronze:
     def finish(self, era: int = 0, log_partition: int = 0) -> None:
         """What `ingested` says after that batch."""
         read_at = START + timedelta(days=1)
-        place = (log_partition, self._offset, read_at, None, START, "stream")
+        place = (log_partition, self._offset, read_at, None, self._began, "stream")
         row = ("cluster", "topic", era, self.batch, *place)
         frame = self._spark.createDataFrame([row], INGESTED.schema)
         frame.write.format("delta").mode("overwrite").save(INGESTED.path(self.warehouse))

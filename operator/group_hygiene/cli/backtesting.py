@@ -169,7 +169,8 @@ def _limits(tried: Tried, manifests: Manifests) -> list[str]:
 
 
 def _variant(variant: Variant, own: timedelta | None) -> tuple[Cell, ...]:
-    mine = "<- as in the policy" if variant.period == own else ""
+    # No text at all would be shown as quotes.
+    mine = "<- as in the policy" if variant.period == own else " "
     return format_duration(variant.period), variant.deleted, variant.regret, mine
 
 

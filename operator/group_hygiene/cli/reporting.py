@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,8 +24,7 @@ def report(given: Mapping[str, Any]) -> int:
         from group_hygiene.pipeline.suggest import with_suggestions
         from group_hygiene.pipeline.survey import survey
         from group_hygiene.report.page import render
-    file: Path = given["file"]
-    _check_writable(file)
+    file = _writable(given["file"])
     warehouse, tell = jobs.warehouse_uri(given["warehouse"]), teller()
 
     def work(spark: Any) -> Any:
@@ -43,22 +41,33 @@ def report(given: Mapping[str, Any]) -> int:
     return 0
 
 
-def _check_writable(file: Path) -> None:
-    """Before minutes of work: the folder is there, and a file can be made in it."""
-    if file.is_dir():
-        raise UsageError(f"{file} is a folder: name a file in it, as -o {file / 'report.html'}")
-    if not file.parent.is_dir():
-        raise UsageError(f"there is no folder {file.parent} to write {file.name} into")
-    if not os.access(file.parent, os.W_OK):
-        raise UsageError(f"{file} can't be written: {file.parent} is not yours to write")
+def _writable(named: Path) -> Path:
+    """Before minutes of work: the folder is there, and a file can be made in it. A link is followed, not replaced."""
+    try:
+        if named.is_dir():
+            raise UsageError(f"{named} is a folder: name a file in it, as -o {named / 'report.html'}")
+        file = named.resolve()
+        if file.exists() and not file.is_file():
+            raise UsageError(f"{named} is no file that a report could take the place of: name another one")
+        if not file.parent.is_dir():
+            raise UsageError(f"there is no folder {file.parent} to write {file.name} into")
+        with tempfile.TemporaryFile(dir=file.parent):
+            return file
+    except (OSError, RuntimeError) as error:
+        # The latter: links that lead to each other.
+        raise UsageError(f"{named} can't be written: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _write(file: Path, text: str) -> None:
     """All of it or nothing: who opens it meanwhile sees the one before."""
+    made: Path | None = None
     try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as made:
-            made.write(text)
-        Path(made.name).chmod(0o644)
-        Path(made.name).replace(file)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as opened:
+            made = Path(opened.name)
+            opened.write(text)
+        made.chmod(0o644)
+        made.replace(file)
     except OSError as error:
+        if made is not None:
+            made.unlink(missing_ok=True)
         raise UsageError(f"{file} can't be written: {error.strerror}") from error

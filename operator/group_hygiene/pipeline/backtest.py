@@ -148,8 +148,9 @@ def steps_of(terms: Terms, reach: Extent) -> Steps:
     """
     held = f"the tables hold the history from {_time(reach.began)} to {_time(reach.read_at)}"
     end = terms.end or reach.read_at
-    if end > reach.read_at:
-        raise PipelineError(f"--to {_time(end)} is later than the log was read: {held}")
+    for option, moment in (("--to", end), ("--from", terms.start)):
+        if moment is not None and moment > reach.read_at:
+            raise PipelineError(f"{option} {_time(moment)} is later than the log was read: {held}")
     if terms.start is not None and terms.start < reach.began:
         raise PipelineError(f"--from {_time(terms.start)} is too early: {held}")
     start = terms.start or end - (end - reach.began) // terms.step * terms.step

@@ -122,7 +122,7 @@ def _latest_commits(commits: DataFrame, steps: Steps) -> DataFrame:
 
 
 def _latest_states(states: DataFrame, steps: Steps) -> DataFrame:
-    """Of each kind of record and each member the last one in each step; those that somebody joined apart from others."""
+    """Of each kind of record and each member the last one in each step; apart, those that somebody joined."""
     joined = (F.coalesce("members", F.lit(0)) > 0) | (F.coalesce("protocol_type", F.lit("")) != "")
     rows = states.withColumn("step", _step(steps)).withColumn("joined", joined)
     last = F.max_by(F.struct("protocol_type", "members", "state_ms"), "log_offset")

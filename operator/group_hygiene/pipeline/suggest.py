@@ -67,7 +67,8 @@ def _noted(findings: Findings, note: str) -> Findings:
 
 
 def _too_short(held: timedelta) -> str:
-    so_far = format_duration(held // timedelta(minutes=1) * timedelta(minutes=1))
+    # A part of the log may have been read for the first time after another was read for the last one.
+    so_far = format_duration(max(timedelta(), held) // timedelta(minutes=1) * timedelta(minutes=1))
     return (
         f"The history in the tables is {so_far} long, shorter than any idleFor that could be suggested "
         f"({format_duration(_IDLE_FOR)}): policies are suggested here once the pipeline has run for longer."
@@ -79,7 +80,8 @@ def _policies(patterns: Sequence[Growth]) -> list[tuple[dict[str, Any], Policy]]
     for number, pattern in enumerate(patterns, 1):
         name = re.sub(r"[^a-z0-9]+", "-", pattern.pattern.lower()).strip("-")[:40].strip("-")
         name = f"idle-{name}" if name else f"idle-{number}"
-        name = name if name not in made else f"{name}-{number}"
+        while name in made:
+            name = f"{name}-{number}"
         obj = {
             "apiVersion": "grouphygiene.io/v1alpha1",
             "kind": "GroupPolicy",
@@ -103,7 +105,7 @@ def _suggestion(
     others = [(variant.period, variant.deleted, variant.regret) for variant in tried.periods]
     made = Suggestion(pattern.pattern, pattern.there, "", None, tried.deleted, tried.regret, others)
     if not tried.deleted:
-        return replace(made, why_not="A policy would have deleted nothing: Kafka, or whoever uses these, is faster.")
+        return replace(made, why_not=_why_nothing(tried))
     # What takes longer than Kafka keeps offsets deletes nothing.
     most = retention - policy.grace_period - policy.interval
     hurt = max((index for index, variant in enumerate(tried.periods) if variant.regret), default=-1)
@@ -120,5 +122,15 @@ def _suggestion(
     spec = {**obj["spec"], "when": {"idleFor": format_duration(best.period)}}
     days = max(1, (found.end - found.steps.start) // timedelta(days=1))
     told = f"Of the last {days} days: {best.deleted:,} groups deleted, none of them used again. A dry run as it is."
-    text = f"# {told}\n{yaml.safe_dump({**obj, 'spec': spec}, sort_keys=False)}"
+    # What is invisible or turns the text around is written as escapes.
+    plain = pattern.pattern.isprintable()
+    text = f"# {told}\n{yaml.safe_dump({**obj, 'spec': spec}, sort_keys=False, allow_unicode=plain)}"
     return replace(made, policy=text, idle_for=best.period, deleted=best.deleted, regret=best.regret)
+
+
+def _why_nothing(tried: Tried) -> str:
+    kept = {reason: many for reason, many in tried.reasons.items() if reason != "Match"}
+    if not kept:
+        return "A policy would have deleted nothing: Kafka, or whoever uses these, is faster."
+    most = max(kept, key=lambda reason: kept[reason])
+    return f"A policy would have deleted nothing: these groups are kept, most of them as {most}."

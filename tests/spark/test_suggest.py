@@ -1,0 +1,213 @@
+"""Suggested policies, from real tables: each is a file that users can apply, and hurts nobody in all of the history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+
+from group_hygiene.cli.manifests import read_manifests
+from group_hygiene.pipeline.activity import update
+from group_hygiene.pipeline.suggest import with_suggestions
+from group_hygiene.pipeline.survey import survey
+from group_hygiene.pipeline.tables import COVERAGE, INGESTED
+from group_hygiene.policy import Action, Mode, Policy
+from group_hygiene.report.findings import Findings, Growth, Suggestion
+from tests.spark.histories import START, Bronze, Event, classic, commit, moment
+
+DAY = 86_400.0
+READ_AT = START + timedelta(days=1)
+# Of the history that is all there; the first step of a look a day.
+HELD = 30
+BEGAN = READ_AT - timedelta(days=HELD)
+RETENTION = timedelta(days=90)
+HOUR = timedelta(hours=1)
+EACH = 10
+Lives = dict[str, list[Event]]
+
+
+def used(*spans: tuple[float, float], protocol_type: str = "consumer") -> list[Event]:
+    """In use from one day of the history to another, each time with a commit."""
+    second = [((1 - HELD + begin) * DAY, (1 - HELD + end) * DAY) for begin, end in spans]
+    return [
+        event
+        for begin, end in second
+        for event in (classic(begin, 1, protocol_type), commit(begin + 60), classic(end, 0, protocol_type))
+    ]
+
+
+def named(before: str, after: str = "", count: int = EACH) -> list[str]:
+    """Names in which only a number differs; their pattern is that with a star for it."""
+    return [f"{before}{10_000 + 37 * number}{after}" for number in range(count)]
+
+
+LIVES: Lives = {
+    **{name: used((5, 5.1)) for name in named("console-consumer-")},
+    # Deleted on the 8th day or later, they come back on the same; who waits longer takes them for used.
+    **{name: used((5, 5.1), (8.6, 8.7)) for name in named("weekend-")},
+    **{name: used((1, 1.1), (15.5, 15.6)) for name in named("fortnight-")},
+    **{name: used((5, 5.1), protocol_type="connect") for name in named("connect-sink-")},
+    **{name: used((5, 5.1)) for name in [*named("ab"), *named("few-", count=EACH - 1)]},
+    **{name: used((5, 5.1)) for name in named("long-" + "x" * 300)},
+    "billing": used((5, 5.1)),
+}
+
+
+def written(spark: SparkSession, warehouse: str, lives: Mapping[str, Sequence[Event]], held: float = HELD) -> Findings:
+    """Tables of these lives, and what the survey finds in them. held: days of which all is known."""
+    Bronze(spark, warehouse, READ_AT - timedelta(days=held)).write(lives)
+    update(spark, warehouse)
+    return survey(spark, warehouse, RETENTION)
+
+
+@pytest.fixture(scope="module")
+def lived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Findings]:
+    """LIVES: the warehouse, and what the survey finds in it."""
+    warehouse = str(tmp_path_factory.mktemp("lived"))
+    return warehouse, written(spark, warehouse, LIVES)
+
+
+@pytest.fixture(scope="module")
+def suggested(spark: SparkSession, lived: tuple[str, Findings]) -> Findings:
+    return with_suggestions(spark, *lived)
+
+
+def of(findings: Findings, pattern: str) -> Suggestion:
+    (found,) = (suggestion for suggestion in findings.suggestions if suggestion.pattern == pattern)
+    return found
+
+
+def applied(suggestion: Suggestion, folder: Path) -> Policy:
+    """The policy, as a user's file has it."""
+    file = folder / "policy.yaml"
+    file.write_text(suggestion.policy, encoding="utf-8")
+    (policy,) = read_manifests([str(file)]).policies
+    return policy
+
+
+def test_litter_gets_a_policy(suggested: Findings, tmp_path: Path) -> None:
+    """As a dry run, for that pattern alone, after a day: less is never suggested. It says what it would have done."""
+    found = of(suggested, "console-consumer-*")
+    policy = applied(found, tmp_path)
+    assert (policy.mode, policy.action, policy.when.idle_for) == (Mode.DRY_RUN, Action.DELETE, 24 * HOUR)
+    assert [name for name in LIVES if policy.match.groups.matches(name)] == named("console-consumer-")
+    assert (found.groups, found.idle_for, found.deleted, found.regret, found.why_not) == (EACH, 24 * HOUR, EACH, 0, "")
+    assert found.policy.startswith(f"# Of the last {HELD} days: {EACH} groups deleted, none of them used again.")
+
+
+def test_who_comes_back_gets_the_least_that_does_not_hurt(suggested: Findings, tmp_path: Path) -> None:
+    """Shorter ones are shown with whom they would have hurt."""
+    found = of(suggested, "weekend-*")
+    hours = {period / HOUR: (deleted, regret) for period, deleted, regret in found.longer}
+    assert hours == {
+        **dict.fromkeys((12, 24, 36), (EACH, EACH)),
+        **dict.fromkeys((48, 72, 96, 144, 192), (EACH, 0)),
+    }
+    assert applied(found, tmp_path).when.idle_for == found.idle_for == 48 * HOUR
+    assert (found.deleted, found.regret) == (EACH, 0)
+
+
+def test_who_always_comes_back_gets_none(suggested: Findings) -> None:
+    """And it is said why, with the numbers."""
+    found = of(suggested, "fortnight-*")
+    assert (found.policy, found.idle_for) == ("", None)
+    assert found.why_not.startswith("Each idleFor that was tried would have deleted groups that were used again")
+    assert all(regret for _, _, regret in found.longer)
+
+
+def test_whom_no_policy_deletes(suggested: Findings) -> None:
+    """Groups of Kafka Connect are idle, and kept: it is said that this is why."""
+    found = of(suggested, "connect-sink-*")
+    assert (found.policy, found.deleted) == ("", 0)
+    assert "ConnectGroup" in found.why_not
+
+
+def test_who_is_worth_a_policy(suggested: Findings) -> None:
+    """Neither a pattern that may be anybody's, nor one of few idle groups, nor one that is too long for the CRD."""
+    assert {growth.pattern for growth in suggested.patterns} > {"ab*", "few-*", "billing"}
+    wanted = {"console-consumer-*", "weekend-*", "fortnight-*", "connect-sink-*"}
+    assert {suggestion.pattern for suggestion in suggested.suggestions} == wanted
+    assert (suggested.began, suggested.notes) == (BEGAN, [])
+
+
+def test_kafka_is_faster(spark: SparkSession, lived: tuple[str, Findings]) -> None:
+    """Where offsets expire before an idleFor and its grace period are over, it is not suggested."""
+    warehouse, findings = lived
+    findings = replace(findings, patterns=[one for one in findings.patterns if one.pattern == "weekend-*"])
+    # 48 hours, a day of grace, and ten minutes until somebody looks.
+    enough = timedelta(hours=72, minutes=10)
+    (found,) = with_suggestions(spark, warehouse, replace(findings, retention=enough)).suggestions
+    assert found.idle_for == 48 * HOUR
+    (found,) = with_suggestions(spark, warehouse, replace(findings, retention=enough - HOUR)).suggestions
+    assert (found.idle_for, found.policy) == (None, "")
+    assert "(71h10m)" in found.why_not
+
+
+AWKWARD = [
+    # The name of the third, with its number, is that of the first.
+    *("job-3-*", "job-*", "job_*"),
+    *("yaml: {a: [b]} #*", "it's \"quoted\" '*", "- dash-*", "--- *", "!tag &anchor *", "null~*"),
+    *("größe-π-*", "日本語のグループ*", "\U0001f600\U0001f600\U0001f600-*", "-----*", "1日本*"),
+    *("two\nlines-*", "tab\t*\tand\rreturn", "back\\\\slash-*", "star-\\*-*", "trailing *  ", "  leading *"),
+    *("nul\0del\x7fescape\x1b[31m-*", "next\x85line-*", "line\u2028separator-*", "right\u202eleft-*", "\ufeffbom-*"),
+    *("x" * 254 + "*", "-" * 100 + "*", "a" * 39 + "-b-*", "%s {{ jinja }} ${shell} <b>*"),
+]
+
+
+def test_any_names(spark: SparkSession, warehouse: str, tmp_path: Path) -> None:
+    """Each policy has a name of its own that Kubernetes takes, and its YAML holds the very pattern."""
+    literal = [pattern.replace("\\*", "\0\0").replace("\\\\", "\\").partition("*") for pattern in AWKWARD]
+    names = [named(before.replace("\0\0", "*"), after) for before, _, after in literal]
+    lives = {name: used((5, 5.1)) for kind in names for name in kind}
+    findings = written(spark, warehouse, lives)
+    for first in range(0, len(AWKWARD), 10):
+        patterns = AWKWARD[first : first + 10]
+        growths = [Growth(pattern, EACH, EACH, EACH, {}) for pattern in patterns]
+        found = with_suggestions(spark, warehouse, replace(findings, patterns=growths)).suggestions
+        assert [suggestion.pattern for suggestion in found] == patterns
+        policies = [applied(suggestion, tmp_path) for suggestion in found]
+        assert len({policy.name for policy in policies}) == len(patterns)
+        for suggestion, policy, kind in zip(found, policies, names[first:], strict=False):
+            assert yaml.safe_load(suggestion.policy)["spec"]["match"]["groups"] == [suggestion.pattern]
+            assert {*kind} <= {name for name in lives if policy.match.groups.matches(name)}
+            assert suggestion.policy.replace("\n", "").isprintable()
+
+
+def test_history_is_shorter_than_a_day(spark: SparkSession, warehouse: str) -> None:
+    """There is no suggestion, and it is said why and what to do."""
+    lives = {name: used((5, 5.1)) for name in named("console-consumer-")}
+    findings = written(spark, warehouse, lives, held=1 - 1 / 1440)
+    found = with_suggestions(spark, warehouse, findings)
+    assert (found.suggestions, found.began) == ((), moment(60))
+    assert found.notes == [
+        "The history in the tables is 23h59m long, shorter than any idleFor that could be suggested (24h): policies "
+        "are suggested here once the pipeline has run for longer."
+    ]
+    # A part of the log that was read for the first time after another was read for the last one.
+    (row,) = INGESTED.rows(spark, warehouse)
+    late = READ_AT + HOUR
+    INGESTED.overwrite(spark, warehouse, [row, row | {"log_partition": 1, "first_read_at": late, "read_at": late}])
+    update(spark, warehouse)
+    (note,) = with_suggestions(spark, warehouse, findings).notes
+    assert note.startswith("The history in the tables is 0s long")
+
+
+def test_nothing_to_try_policies_on(spark: SparkSession, warehouse: str) -> None:
+    """A log that was not read to its end, or no tables at all: a note says so, and what to do."""
+    lives = {name: used((5, 5.1)) for name in named("console-consumer-")}
+    findings = written(spark, warehouse, lives)
+    (row,) = COVERAGE.rows(spark, warehouse)
+    COVERAGE.overwrite(spark, warehouse, [row, row | {"log_partition": 1, "read_at": None}])
+    found = with_suggestions(spark, warehouse, findings)
+    assert (found.suggestions, found.began) == ((), None)
+    assert found.notes == [
+        "No policy could be tried on the past: the offsets log was not read to its end yet: run `group-hygiene "
+        "pipeline run` until it says complete."
+    ]
+    (note,) = with_suggestions(spark, f"{warehouse}-that-is-not-there", findings).notes
+    assert "there are no tables of a pipeline at" in note
