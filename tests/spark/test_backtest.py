@@ -136,7 +136,7 @@ def test_several_policies(spark: SparkSession, lived: str) -> None:
     ("terms", "told"),
     [
         pytest.param({"end": moment(48 * _HOUR)}, "is later than the log was read", id="future"),
-        pytest.param({"start": moment(-60)}, "is too early: the tables hold the history from 2026-11-20", id="early"),
+        pytest.param({"end": moment(-60)}, "before there was anything to look back on: the tables hold", id="early"),
         pytest.param({"start": moment(60), "end": moment(30)}, "that range is empty", id="empty"),
         pytest.param({"start": moment(0), "end": moment(60)}, "no step of 1h: take a shorter --step", id="step"),
         pytest.param({"step": timedelta(seconds=1)}, "86,401 steps of 1s are too many", id="many"),
@@ -154,6 +154,22 @@ def test_history_is_too_short(spark: SparkSession, lived: str) -> None:
         PipelineError, match=r"a history of 24h, which is shorter than its idleFor of 120h: .* before 2026-11-25T"
     ):
         tried(spark, lived, policy(when={"idleFor": "120h"}))
+
+
+def test_the_last_look_is_at_the_end(spark: SparkSession, lived: str) -> None:
+    """Whatever the start: what is said of the last step is said of the end. Before the history there is nothing."""
+    for start, first in ((-10.0, 1.5), (2.25, 3.5)):
+        terms = {"start": moment(start * _HOUR), "end": moment(7.5 * _HOUR), "step": timedelta(hours=2)}
+        found = tried(spark, lived, policy(), **terms)
+        assert (found.steps.start, found.end) == (moment(first * _HOUR), moment(7.5 * _HOUR))
+
+
+def test_one_that_is_too_long_stops_no_other(spark: SparkSession, lived: str) -> None:
+    """It is said why it was not tried."""
+    found = tried(spark, lived, policy("long", when={"idleFor": "120h"}), policy())
+    assert [one.policy.name for one in found.tried] == ["idle"]
+    (why,) = found.untried
+    assert why.startswith("GroupPolicy kafka/long: the tables hold a history of 24h, which is shorter")
 
 
 def test_no_tables(spark: SparkSession, warehouse: str) -> None:

@@ -63,13 +63,16 @@ def backtest(given: Mapping[str, Any]) -> Report:
         lambda spark: pipeline.backtest(spark, warehouse, candidates, terms, tell),
         tell,
     )
-    return answer(found, manifests, errors, given["max_regret"])
+    return answer(found, manifests, errors, given)
 
 
-def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], max_regret: int | None) -> Report:
-    """What came of it, in every form. errors: policies that were not tried, and why."""
-    hurt = sum(tried.regret for tried in found.tried)
+def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: Mapping[str, Any]) -> Report:
+    """What came of it, in every form. errors: policies that were not tried, and why. given: as above."""
+    hurt, max_regret = sum(tried.regret for tried in found.tried), given["max_regret"]
+    errors = [*errors, *found.untried]
     notes = [_TAKEN, f"who comes back after {_time(found.reach.read_at)} is not known: late deletions had little time"]
+    if given["start"] is not None and given["start"] < found.reach.began:
+        notes.append(f"there is no history before {_time(found.reach.began)}, which is later than --from")
     if found.reach.complete_since:
         late = max(found.reach.complete_since.values())
         notes.append(f"records from before {_time(late)} were lost: no group of theirs counts as idle since before")
@@ -77,7 +80,7 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], max_reg
     exit_code = 0
     if max_regret is not None and hurt > max_regret:
         exit_code = _TOO_MUCH_REGRET
-        notes.append(f"{hurt} deletions would have hurt, and --max-regret is {max_regret}")
+        notes.append(f"{_counted(hurt, 'deletion')} would have hurt, and --max-regret is {max_regret}")
     names = sorted({regret.group for tried in found.tried for regret in tried.regrets})
     return Report(_document(found, errors), names, tables, notes, errors, exit_code)
 
@@ -138,13 +141,16 @@ def _tables(tried: Tried, manifests: Manifests) -> list[Table]:
 def _heading(tried: Tried, manifests: Manifests) -> list[str]:
     policy, days = tried.policy, tried.days
     lines = [
-        f"GroupPolicy {policy.key} ({policy.action}): {len(days)} looks, from {_time(days[0].at)} to "
+        f"GroupPolicy {policy.key} ({policy.action}): {_counted(len(days), 'look')}, from {_time(days[0].at)} to "
         f"{_time(days[-1].at)}"
     ]
     if policy.action is not Action.DELETE:
         return [*lines, f"  it would have reported up to {max(day.matched for day in days):,} groups at a time"]
-    told = f"{tried.regret:,} of them were used again later" if tried.regret else "none of them was used again"
-    lines.append(f"  it would have deleted {tried.deleted:,} groups; {told if tried.deleted else 'so none is missed'}")
+    told = "none of them was used again"
+    if tried.regret:
+        told = f"{tried.regret:,} of them {'was' if tried.regret == 1 else 'were'} used again later"
+    groups = _counted(tried.deleted, "group")
+    lines.append(f"  it would have deleted {groups}; {told if tried.deleted else 'so none is missed'}")
     return lines + _limits(tried, manifests)
 
 
@@ -157,9 +163,10 @@ def _limits(tried: Tried, manifests: Manifests) -> list[str]:
     lines = []
     if over:
         most = max(over, key=lambda day: day.deleted)
+        share = f"{most.deleted:,} of {most.groups:,} groups at {_time(most.at)}"
         lines.append(
-            f"  LimitExceeded at {len(over)} looks: {most.deleted:,} of {most.groups:,} groups at {_time(most.at)}, "
-            f"more than maxPercent {limits.max_percent}: none is deleted before somebody raises that"
+            f"  LimitExceeded at {_counted(len(over), 'look')}: {share}, more than maxPercent {limits.max_percent}: "
+            "none is deleted before somebody raises that"
         )
     most_at_once = max(day.deleted for day in tried.days)
     if most_at_once > limits.max_per_run:
@@ -234,6 +241,10 @@ def _policy(tried: Tried) -> dict[str, Any]:
 
 def _variants(variants: Sequence[Variant]) -> list[dict[str, Any]]:
     return [{"period": format_duration(one.period), "deleted": one.deleted, "regret": one.regret} for one in variants]
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _rounded(period: timedelta) -> str:

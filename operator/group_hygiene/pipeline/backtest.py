@@ -129,11 +129,12 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """Policies on trial, over the same steps. reach: what the tables hold."""
+    """Policies on trial, over the same steps. reach: what the tables hold. untried: why others are not, in words."""
 
     reach: Extent
     steps: Steps
     tried: Sequence[Tried]
+    untried: Sequence[str] = ()
 
     @property
     def end(self) -> datetime:
@@ -142,7 +143,7 @@ class Backtest:
 
 
 def steps_of(terms: Terms, reach: Extent) -> Steps:
-    """The moments to look at: without a start, as many as end with the terms' end.
+    """The moments to look at: the last one is the end, and the first not before the start, nor before the history.
 
     Raises PipelineError for a range in which there is nothing to look at, and says what there is.
     """
@@ -151,12 +152,13 @@ def steps_of(terms: Terms, reach: Extent) -> Steps:
     for option, moment in (("--to", end), ("--from", terms.start)):
         if moment is not None and moment > reach.read_at:
             raise PipelineError(f"{option} {_time(moment)} is later than the log was read: {held}")
-    if terms.start is not None and terms.start < reach.began:
-        raise PipelineError(f"--from {_time(terms.start)} is too early: {held}")
-    start = terms.start or end - (end - reach.began) // terms.step * terms.step
+    if terms.start is not None and terms.start > end:
+        raise PipelineError(f"--from {_time(terms.start)} is after --to {_time(end)}: that range is empty; {held}")
+    start = max(terms.start or reach.began, reach.began)
     if start > end:
-        raise PipelineError(f"--from {_time(start)} is after --to {_time(end)}: that range is empty; {held}")
-    steps = Steps(start, terms.step, (end - start) // terms.step + 1)
+        raise PipelineError(f"--to {_time(end)} is before there was anything to look back on: {held}")
+    count = (end - start) // terms.step
+    steps = Steps(end - count * terms.step, terms.step, count + 1)
     if steps.count < 2:
         raise PipelineError(
             f"between {_time(start)} and {_time(end)} there is no step of {format_duration(terms.step)}: take a "
@@ -170,17 +172,17 @@ def steps_of(terms: Terms, reach: Extent) -> Steps:
     return steps
 
 
-def refuse_short(policy: Policy, reach: Extent) -> None:
-    """Raises PipelineError where the history is too short for a policy: that nobody came back would say nothing."""
+def too_short(policy: Policy, reach: Extent) -> str | None:
+    """Why the history is too short for a policy, in a sentence: that nobody came back would say nothing."""
     wanted = policy.when.idle_for or policy.when.unchanged_for
     held = reach.read_at - reach.began
-    if wanted is not None and held < wanted:
-        field = "idleFor" if policy.when.idle_for else "unchangedFor"
-        raise PipelineError(
-            f"GroupPolicy {policy.key}: the tables hold a history of {_rounded(held)}, which is shorter than its "
-            f"{field} of {format_duration(wanted)}: who would have come back, nobody can tell before "
-            f"{_time(reach.began + wanted)}"
-        )
+    if wanted is None or held >= wanted:
+        return None
+    field = "idleFor" if policy.when.idle_for else "unchangedFor"
+    return (
+        f"GroupPolicy {policy.key}: the tables hold a history of {_rounded(held)}, which is shorter than its {field} "
+        f"of {format_duration(wanted)}: who would have come back, nobody can tell before {_time(reach.began + wanted)}"
+    )
 
 
 def backtest(
@@ -192,20 +194,22 @@ def backtest(
 ) -> Backtest:
     """Try these policies. tell: gets lines of progress.
 
-    Raises PipelineError for a range or a policy that the tables can tell nothing of.
+    Raises PipelineError for a range, or where for all policies, the tables can tell nothing of it.
     """
     reach = extent(spark, warehouse)
     steps = steps_of(terms, reach)
-    for candidate in candidates:
-        refuse_short(candidate.policy, reach)
-    bench = [_on_trial(candidate, steps, terms.retention) for candidate in candidates]
+    untried = [why for candidate in candidates if (why := too_short(candidate.policy, reach)) is not None]
+    if len(untried) == len(candidates):
+        raise PipelineError("; ".join(untried))
+    able = [candidate for candidate in candidates if too_short(candidate.policy, reach) is None]
+    bench = [_on_trial(candidate, steps, terms.retention) for candidate in able]
     last = steps.at(steps.count - 1)
     tell(f"backtest: {steps.count:,} steps from {_time(steps.start)} to {_time(last)}, {len(bench)} policies")
     work = _worker(bench, steps, reach, terms.verdicts)
     with telling_tasks(spark, lambda done, parts: tell(f"backtest: {done} of {parts} parts")):
         rows = lives(spark, warehouse, reach, steps).mapInArrow(work, _COUNTED).toArrow()
     counted = _Counted.of(rows)
-    return Backtest(reach, steps, [_tried(number, one, counted, steps) for number, one in enumerate(bench)])
+    return Backtest(reach, steps, [_tried(number, one, counted, steps) for number, one in enumerate(bench)], untried)
 
 
 class _OnTrial(NamedTuple):
@@ -459,7 +463,7 @@ def _together(periods: Sequence[timedelta], patterns: Sequence[OfPattern]) -> li
 
 
 def _rounded(period: timedelta) -> str:
-    return format_duration(period // timedelta(seconds=1) * timedelta(seconds=1))
+    return format_duration(max(timedelta(), period) // timedelta(seconds=1) * timedelta(seconds=1))
 
 
 def _time(moment: datetime) -> str:
