@@ -20,9 +20,12 @@ Open = Callable[..., Page]
 Scheme = Literal["light", "dark"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """The browser of this machine; a failure without one, as nothing else looks at the page."""
+    """The browser of this machine; a failure without one, as nothing else looks at the page.
+
+    Not for longer than a module: as long as Playwright is there, its event loop runs in this thread.
+    """
     try:
         program = str(find())
     except MissingPrerequisite as error:

@@ -1,4 +1,4 @@
-"""The life of each group, step by step, says what `activity` said then; of what was dropped, nothing is guessed."""
+"""The life of each group says at any moment what `activity` said then; of what was dropped, that nobody used it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 from tests.spark.histories import START, Bronze, Event, classic, commit, epoch, member, moment, state, wiped
 from tests.spark.test_activity import HISTORIES
 
+# Stands for when the history begins.
+BEGAN = -1
 STEPS = Steps(START + timedelta(seconds=1), timedelta(seconds=3), 8)
 
 
@@ -69,14 +71,11 @@ def _in_order(events: list[Event]) -> list[Event]:
 
 
 def histories(spark: SparkSession, warehouse: str, steps: Steps = STEPS) -> dict[str, History]:
-    rows = lives(spark, warehouse, extent(spark, warehouse), steps).toArrow()
-    found = {one.group: replay(one.group, one.records, steps.count, one.known) for one in told(rows.to_batches())}
+    reach = extent(spark, warehouse)
+    rows = lives(spark, warehouse, reach, steps).toArrow().to_batches()
+    found = {one.group: replay(one.group, one.records, steps.start, one.known) for one in told(rows, reach.began)}
     assert len(found) == ACTIVITY.read(spark, warehouse).count()
     return found
-
-
-def at(history: History, step: int) -> Stretch | None:
-    return next((stretch for stretch in reversed(history.stretches) if stretch.first <= step), None)
 
 
 def as_row(stretch: Stretch) -> dict[str, Any]:
@@ -117,7 +116,7 @@ def test_every_step_is_as_activity_was_then(spark: SparkSession, lived: str) -> 
     assert len(then) > 1_000
     for name, history in found.items():
         for step in range(STEPS.count):
-            stretch = at(history, step)
+            stretch = history.at(STEPS.at(step))
             assert (as_row(stretch) if stretch else None) == then.get(f"{name}@{step}"), f"{name} at step {step}"
 
 
@@ -129,7 +128,7 @@ def test_first_sign_of_life_after_a_step(spark: SparkSession, lived: str) -> Non
         events = random_life(chance)
         for step in range(STEPS.count):
             later = [event for event in events if event["record_time"] > STEPS.at(step) and alive(event)]
-            sign = found[f"random-{number}"].back_after(step)
+            sign = found[f"random-{number}"].back_after(STEPS.at(step))
             first = min((event["record_time"] for event in later), default=None)
             assert (sign.at if sign else None) == first, f"random-{number} after step {step}"
 
@@ -149,12 +148,14 @@ def alive(event: Event) -> bool:
         pytest.param([classic(1, 1), commit(2), classic(5, 0)], ("Classic", "consumer", "Empty", 5, 2), id="all"),
         pytest.param(
             [classic(1, 1), commit(2), classic(5, 0), commit(90 * 86400)],
-            ("Classic", "consumer", "Empty", 5, None),
+            ("Classic", "consumer", "Empty", 5, BEGAN),
             id="its-state",
         ),
         pytest.param([commit(1), commit(2, 5, 1), commit(90 * 86400)], ("Classic", "", "Empty", None, 2), id="simple"),
         pytest.param(
-            [classic(1, 1), classic(5, 0), classic(90 * 86400, 1)], ("Unknown", "", "Unknown", None, None), id="joined"
+            [classic(1, 1), classic(5, 0), classic(90 * 86400, 1)],
+            ("Classic", "consumer", "Empty", BEGAN, None),
+            id="joined",
         ),
     ],
 )
@@ -164,7 +165,7 @@ def test_what_was_dropped(
     events: list[Event],
     then: tuple[str, str, str, int | None, int | None],
 ) -> None:
-    """What records were dropped, the group's row tells as far as it can; what it can't is not known, never guessed.
+    """What records were dropped, the group's row tells as far as it can; else nobody used it since the history began.
 
     Here all is dropped but what came 90 days later.
     """
@@ -176,12 +177,16 @@ def test_what_was_dropped(
     assert abs(reach.began - late) < timedelta(minutes=1)
     history = histories(spark, warehouse, Steps(late, timedelta(days=1), 3))["group"]
     stretch = history.stretches[0]
-    assert stretch.first == 0
+    assert stretch.begins == late
     assert stretch.group is not None
     type_, protocol_type, state_, empty, committed = then
     assert (str(stretch.group.type), stretch.group.protocol_type, stretch.state) == (type_, protocol_type, state_)
-    assert stretch.empty_since == (None if empty is None else moment(empty))
-    assert stretch.last_commit == (None if committed is None else moment(committed))
+    for found, wanted in ((stretch.empty_since, empty), (stretch.last_commit, committed)):
+        if wanted == BEGAN:
+            assert found is not None
+            assert reach.began - found < timedelta(milliseconds=1)
+        else:
+            assert found == (None if wanted is None else moment(wanted))
 
 
 def _ago(then: datetime) -> timedelta:

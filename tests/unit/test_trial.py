@@ -1,4 +1,4 @@
-"""What a policy would have done to a group, step by step, and whom that would have hurt. A step is a day here."""
+"""What a policy would have done to a group, look by look, and whom that would have hurt. It looks once a day here."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from group_hygiene.model import Verdict
-from group_hygiene.pipeline.replay import COMMIT, Record, Sign, Steps, replay
-from group_hygiene.pipeline.trial import Fate, Trial, World, untriable
+from group_hygiene.pipeline.replay import COMMIT, History, Record, Sign, Steps, replay
+from group_hygiene.pipeline.trial import Fate, Removed, Trial, World, untriable
 from group_hygiene.policy import Patterns, Policy, parse_policy
 from tests.unit import make
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 STEPS = Steps(START, DAY, 40)
+WORLD = World(START, STEPS.at(39))
 # The least that a log can tell apart.
 _MS = 1 / 86_400_000
 
@@ -51,22 +51,36 @@ def ended(day: float) -> Record:
 
 
 def policy(action: str = "Delete", **when: str) -> Policy:
-    spec: dict[str, Any] = {"interval": "1h"}
+    spec: dict[str, Any] = {"interval": "24h"}
     if action == "Delete":
         spec["delete"] = {"gracePeriod": "24h", "backupRetention": "240h"}
     return parse_policy(make.policy_object(action, when or {"idleFor": "120h"}, None, **spec))
 
 
-def fate(records: Iterable[Record], of: Policy | None = None, world: World | None = None) -> Fate:
-    return Trial(of or policy(), world or World(STEPS)).fate(replay("group", records, STEPS.count))
+def replayed(records: Iterable[Record]) -> History:
+    return replay("group", records, START)
 
 
-def removed(found: Fate) -> list[tuple[int, int, int | None, str | None]]:
-    """Marked at, deleted at, when it came back (in milliseconds) and how."""
-    told = [(one, one.back or Sign(0, START, "")) for one in found.removed]
+def fate(records: Iterable[Record], of: Policy | None = None, world: World = WORLD) -> Fate:
+    return Trial(of or policy(), world).fate(replayed(records))
+
+
+def removed(found: Fate) -> list[tuple[float, float, int | None, str | None]]:
+    """Days on which it was marked and deleted, when it came back (in milliseconds) and how."""
+    told = [(one, one.back or Sign(START, "")) for one in found.removed]
     return [
-        (one.marked, one.step, ms((back.at - START) / DAY) if back.by else None, back.by or None) for one, back in told
+        (day_of(one.marked), day_of(one.at), ms(day_of(back.at)) if back.by else None, back.by or None)
+        for one, back in told
     ]
+
+
+def day_of(moment: datetime) -> float:
+    return (moment - START) / DAY
+
+
+def spans(found: Fate) -> list[tuple[float, float]]:
+    """First and last day on which it matches."""
+    return [(day_of(first), STEPS.first_from(end) - 1) for first, end in found.spans]
 
 
 ONCE = [joined(0.5), commit(0.55), left(0.6)]
@@ -115,20 +129,20 @@ def test_fate(records: list[Record], then: list[tuple[int, int, float | None, st
 def test_spans() -> None:
     """It matches from its mark on to the step at which it is deleted, and not while it is gone or in use."""
     found = fate([*ONCE, joined(9.0), left(9.25)])
-    assert found.spans == ((6, 7), (17, 18))
-    assert found.marked == (6, 17)
+    assert spans(found) == [(6, 7), (17, 18)]
+    assert list(map(day_of, found.marked)) == [6, 17]
 
 
 def test_alert_deletes_nothing() -> None:
     """An Alert policy matches for as long as the group is idle."""
     found = fate([*ONCE, joined(9.0), left(9.25)], policy("Alert", idleFor="120h"))
-    assert (found.spans, found.removed) == (((6, 8), (15, 39)), ())
+    assert (spans(found), found.removed) == ([(6, 8), (15, 39)], [])
 
 
 def test_other_periods() -> None:
     """A longer idleFor or grace period than the group ever needs saves it."""
-    came_back = replay("group", [*ONCE, joined(9.25)], STEPS.count)
-    trial = Trial(policy(), World(STEPS))
+    came_back = replayed([*ONCE, joined(9.25)])
+    trial = Trial(policy(), WORLD)
     assert removed(trial.with_idle_for(7 * DAY).fate(came_back)) == [(8, 9, ms(9.25), "Join")]
     assert removed(trial.with_idle_for(8 * DAY).fate(came_back)) == []
     assert removed(trial.with_grace(3 * DAY).fate(came_back)) == [(6, 9, ms(9.25), "Join")]
@@ -149,14 +163,25 @@ def test_unchanged_for_sees_what_commits_don_t_change() -> None:
 
 def test_protected() -> None:
     """What the connection protects is not deleted, and a protected neighbour changes nothing."""
-    assert not fate(ONCE, world=World(STEPS, Patterns(["gro*"]))).removed
-    assert fate(ONCE, world=World(STEPS, Patterns(["other"]))).removed
+    assert not fate(ONCE, world=replace(WORLD, protect=Patterns(["gro*"]))).removed
+    assert fate(ONCE, world=replace(WORLD, protect=Patterns(["other"]))).removed
 
 
 def test_records_were_lost() -> None:
-    """Nobody counts as idle since before records were lost."""
-    history = replace(replay("group", ONCE, STEPS.count), complete_since=START + 4 * DAY)
-    assert removed(Trial(policy(), World(STEPS)).fate(history)) == [(9, 10, None, None)]
+    """From when it is known, nobody counts as idle since before; what was known earlier was known."""
+    early = replace(replayed(ONCE), complete_since=START + 4 * DAY)
+    assert removed(Trial(policy(), WORLD).fate(early)) == [(9, 10, None, None)]
+    late = replace(replayed([*ONCE, joined(9.25)]), complete_since=START + 30 * DAY)
+    assert removed(Trial(policy(), WORLD).fate(late)) == [(6, 7, ms(9.25), "Join")]
+
+
+def test_it_looks_as_often_as_the_operator() -> None:
+    """However coarse the slices are: a group that is deleted on Sunday evening is missed on Monday morning."""
+    weekend = [joined(4.3), commit(4.5), left(4.7), joined(7.4)]
+    hurt = fate(weekend, replace(policy(idleFor="24h"), interval=timedelta(minutes=10)))
+    (one,) = hurt.removed
+    assert START + 6.7 * DAY <= one.at <= START + 6.7 * DAY + timedelta(minutes=20)
+    assert one.back == Sign(START + timedelta(milliseconds=ms(7.4) - ms(0)), "Join")
 
 
 @pytest.mark.parametrize(
@@ -189,54 +214,51 @@ def policies() -> st.SearchStrategy[Policy]:
     hours = st.integers(1, 400).map("{}h".format)
     whens = st.fixed_dictionaries({}, optional={"idleFor": hours, "unchangedFor": hours, "expiresWithin": hours})
 
-    def built(when: dict[str, str], grace: int, retention: int, delete: bool) -> Policy:
+    def built(when: dict[str, str], grace: int, retention: int, interval: int, delete: bool) -> Policy:
         delete = delete and bool(when.keys() - {"expiresWithin"})
         spec = {"delete": {"gracePeriod": f"{grace}h", "backupRetention": f"{retention}h"}} if delete else {}
-        return parse_policy(make.policy_object("Delete" if delete else "Alert", when, None, interval="1h", **spec))
+        return parse_policy(
+            make.policy_object("Delete" if delete else "Alert", when, None, interval=f"{interval}h", **spec)
+        )
 
-    return st.builds(built, whens, st.integers(1, 200), st.integers(1, 720), st.booleans())
+    return st.builds(built, whens, st.integers(1, 200), st.integers(1, 720), st.integers(1, 24), st.booleans())
 
 
 def every_look(trial: Trial, records: Sequence[Record], world: World) -> Fate:
-    """The same, told by a look at each and every step."""
-    history = replay("group", records, world.steps.count)
-    spans: list[int] = []
-    marked: list[int] = []
-    gone: list[Any] = []
-    mark, absent_until, last = None, 0, None
-    for step in range(world.steps.count):
-        if step < absent_until:
+    """The same, told by a look at each and every interval."""
+    history, found = replayed(records), Fate()
+    looks = Steps(world.start, trial.policy.interval, (world.end - world.start) // trial.policy.interval + 1)
+    mark, absent_until, last = None, world.start, None
+    ends = [*(stretch.begins for stretch in history.stretches[1:]), world.end + timedelta(microseconds=1)]
+    for now in map(looks.at, range(looks.count)):
+        if now < absent_until:
             continue
-        stretch = next((one for one in reversed(history.stretches) if one.first <= step), None)
-        verdict: Verdict | None = None if stretch is None else trial.judge(stretch, step, None, last)
-        if verdict is None or not verdict.matches:
+        at = max((n for n, one in enumerate(history.stretches) if one.begins <= now), default=None)
+        if at is None or not trial._matches(history.stretches[at], None, last, now):
             mark = None
             continue
-        spans.append(step)
+        over = mark is not None and now - mark >= trial.policy.grace_period and trial.policy.action == "Delete"
+        end = now + timedelta(microseconds=1) if over else ends[at]
         if mark is None:
-            mark = step
-            marked.append(step)
-            continue
-        over = world.steps.at(step) - world.steps.at(mark) >= trial.policy.grace_period
-        if trial.policy.action == "Delete" and over:
-            back = history.back_after(step)
-            gone.append((mark, step, back))
-            mark, absent_until = None, world.steps.count if back is None else back.step
-            at = world.steps.at(step)
-            last = make.deletion(at, trial.policy.key, at + trial.policy.backup_retention)
-    joined_spans: list[tuple[int, int]] = []
-    for step in spans:
-        if joined_spans and joined_spans[-1][1] == step - 1:
-            joined_spans[-1] = joined_spans[-1][0], step
+            mark = now
+            found.marked.append(now)
+            found.spans.append((now, end))
         else:
-            joined_spans.append((step, step))
-    return Fate(tuple(joined_spans), tuple(marked), tuple(gone))
+            found.spans[-1] = (found.spans[-1][0], end)
+        if over:
+            back = history.back_after(now)
+            found.removed.append(Removed(mark, now, back))
+            if back is None:
+                break
+            mark, absent_until = None, back.at
+            last = make.deletion(now, trial.policy.key, now + trial.policy.backup_retention)
+    return found
 
 
 @given(lives(), policies())
-def test_not_every_step_need_be_looked_at(records: list[Record], of: Policy) -> None:
+def test_not_every_look_need_be_looked_at(records: list[Record], of: Policy) -> None:
     """Leaving out looks changes nothing: in a stretch, all that time does to a group is to make it match."""
-    world = World(STEPS, None, timedelta(hours=168))
+    world = replace(WORLD, retention=timedelta(hours=168))
     trial = Trial(of, world)
     assert fate(records, of, world) == every_look(trial, records, world)
 
@@ -244,8 +266,8 @@ def test_not_every_step_need_be_looked_at(records: list[Record], of: Policy) -> 
 @given(lives(), policies(), st.integers(1, 20), st.integers(1, 20))
 def test_who_is_not_deleted_is_not_after_longer(records: list[Record], of: Policy, one: int, more: int) -> None:
     """Who is not deleted is not deleted after a longer period either, and whom it would not hurt, it would not hurt."""
-    history = replay("group", records, STEPS.count)
-    trial = Trial(of, World(STEPS))
+    history = replayed(records)
+    trial = Trial(of, WORLD)
     pairs = [(trial.with_grace(one * DAY), trial.with_grace((one + more) * DAY))]
     if of.when.idle_for or of.when.unchanged_for:
         pairs.append((trial.with_idle_for(one * DAY), trial.with_idle_for((one + more) * DAY)))

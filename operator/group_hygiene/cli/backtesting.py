@@ -54,7 +54,7 @@ def backtest(given: Mapping[str, Any]) -> Report:
     manifests = read_manifests(given["files"], given["namespace"])
     candidates, errors = _candidates(manifests, given["offsets_retention"])
     if not candidates:
-        raise UsageError("; ".join(errors))
+        raise UsageError("; ".join(_untriable(manifests, given["offsets_retention"]).values()))
     terms = pipeline.Terms(given["start"], given["end"], given["step"], given["offsets_retention"])
     warehouse = jobs.warehouse_uri(given["warehouse"])
     tell = teller()
@@ -71,7 +71,11 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: 
     hurt, max_regret = sum(tried.regret for tried in found.tried), given["max_regret"]
     errors = [*errors, *found.untried]
     notes = [_TAKEN, f"who comes back after {_time(found.reach.read_at)} is not known: late deletions had little time"]
-    if given["start"] is not None and given["start"] < found.reach.began:
+    untriable = _untriable(manifests, given["offsets_retention"])
+    notes += [text for text in untriable.values() if text not in errors]
+    asked = given["start"]
+    asked = found.end - asked if isinstance(asked, timedelta) else asked
+    if asked is not None and asked < found.reach.began:
         notes.append(f"there is no history before {_time(found.reach.began)}, which is later than --from")
     if found.reach.complete_since:
         late = max(found.reach.complete_since.values())
@@ -86,18 +90,26 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: 
 
 
 def _candidates(manifests: Manifests, retention: timedelta | None) -> tuple[list[Candidate], list[str]]:
+    """What can be tried; and of policies that would delete and can't be tried, why: nobody knows whom they hurt."""
     from group_hygiene.pipeline.backtest import Candidate
-    from group_hygiene.pipeline.trial import untriable
 
     candidates, errors = [], []
+    untriable = _untriable(manifests, retention)
     for policy in manifests.policies:
-        why = untriable(policy, retention)
-        if why is not None:
-            errors.append(f"GroupPolicy {policy.key}: {why}")
-            continue
-        connection = manifests.connections.get((policy.connection_namespace, policy.connection_name))
-        candidates.append(Candidate(policy, None if connection is None else connection.protect))
+        if policy.key not in untriable:
+            connection = manifests.connections.get((policy.connection_namespace, policy.connection_name))
+            candidates.append(Candidate(policy, None if connection is None else connection.protect))
+        elif policy.action is Action.DELETE:
+            errors.append(untriable[policy.key])
     return candidates, errors
+
+
+def _untriable(manifests: Manifests, retention: timedelta | None) -> dict[str, str]:
+    """The policies that can't be tried, by their keys: a sentence each."""
+    from group_hygiene.pipeline.trial import untriable
+
+    why = {policy.key: untriable(policy, retention) for policy in manifests.policies}
+    return {key: f"GroupPolicy {key}: {text}" for key, text in why.items() if text is not None}
 
 
 def _tables(tried: Tried, manifests: Manifests) -> list[Table]:
@@ -141,7 +153,7 @@ def _tables(tried: Tried, manifests: Manifests) -> list[Table]:
 def _heading(tried: Tried, manifests: Manifests) -> list[str]:
     policy, days = tried.policy, tried.days
     lines = [
-        f"GroupPolicy {policy.key} ({policy.action}): {_counted(len(days), 'look')}, from {_time(days[0].at)} to "
+        f"GroupPolicy {policy.key} ({policy.action}): {_counted(len(days), 'step')}, from {_time(days[0].at)} to "
         f"{_time(days[-1].at)}"
     ]
     if policy.action is not Action.DELETE:
@@ -151,6 +163,8 @@ def _heading(tried: Tried, manifests: Manifests) -> list[str]:
         told = f"{tried.regret:,} of them {'was' if tried.regret == 1 else 'were'} used again later"
     groups = _counted(tried.deleted, "group")
     lines.append(f"  it would have deleted {groups}; {told if tried.deleted else 'so none is missed'}")
+    if tried.unwatched:
+        lines.append(f"  {_counted(tried.unwatched, 'deletion')} came so late that nobody can tell yet who is missed")
     return lines + _limits(tried, manifests)
 
 
@@ -159,13 +173,18 @@ def _limits(tried: Tried, manifests: Manifests) -> list[str]:
     policy = tried.policy
     connection = manifests.connections.get((policy.connection_namespace, policy.connection_name))
     limits = policy.limits.stricter(None if connection is None else connection.limits)
-    over = [day for day in tried.days if day.deleted * 100 > limits.max_percent * day.groups]
-    lines = []
+    lines, over, gone = [], [], 0
+    for day in tried.days:
+        # Those that were deleted before are not there any more, unlike in the history.
+        left = max(day.deleted, day.groups - gone)
+        if day.deleted * 100 > limits.max_percent * left:
+            over.append((day.deleted, left, day.at))
+        gone += day.deleted - day.regret
     if over:
-        most = max(over, key=lambda day: day.deleted)
-        share = f"{most.deleted:,} of {most.groups:,} groups at {_time(most.at)}"
+        deleted, left, at = max(over)
+        share = f"{deleted:,} of {left:,} groups at {_time(at)}"
         lines.append(
-            f"  LimitExceeded at {_counted(len(over), 'look')}: {share}, more than maxPercent {limits.max_percent}: "
+            f"  LimitExceeded at {_counted(len(over), 'step')}: {share}, more than maxPercent {limits.max_percent}: "
             "none is deleted before somebody raises that"
         )
     most_at_once = max(day.deleted for day in tried.days)
@@ -202,6 +221,7 @@ def _policy(tried: Tried) -> dict[str, Any]:
         "action": str(policy.action),
         "deleted": tried.deleted,
         "regret": tried.regret,
+        "unwatched": tried.unwatched,
         "steps": [
             {
                 "at": _time(day.at),

@@ -7,23 +7,29 @@ from typing import Any
 
 import click
 
-from group_hygiene.cli.options import Past, Period, file_option, output_option
+from group_hygiene.cli.options import Past, Period, Since, file_option, output_option
 from group_hygiene.cli.spark_options import spark_options
 
 
 @click.command()
 @file_option
 @click.option(
-    "--from", "start", type=Past(), metavar="TIME", help="2026-10-01, a time, or so long ago: 30d.  [default: all]"
+    "--from",
+    "start",
+    type=Since(),
+    metavar="TIME",
+    help="2026-10-01, a time, or how long before --to: 30d.  [default: all]",
 )
-@click.option("--to", "end", type=Past(), metavar="TIME", help="As --from.  [default: when the log was read last]")
+@click.option(
+    "--to", "end", type=Past(), metavar="TIME", help="A day or a time.  [default: when the log was read last]"
+)
 @click.option(
     "--step",
     type=Period(),
     metavar="DURATION",
     default="1d",
     show_default=True,
-    help="How far apart the looks are: what happens between two of them is seen at the second.",
+    help="By what the answer is told. When groups are looked at, the interval of each policy says.",
 )
 @click.option(
     "--max-regret",
@@ -44,21 +50,25 @@ def backtest(output: str, **given: Any) -> int:
     """Try GroupPolicies on the past: what each would have deleted, and who came back later and would have missed it.
 
     Reads the tables of `group-hygiene pipeline` alone: no Kafka, no Kubernetes. The operator's own checks judge each
-    group at each step by what was known then. Regret: a group that is deleted, and that somebody commits to or joins
-    later. Other periods are tried too, and for each pattern of names the least idleFor without regret is told.
+    group as often as the operator would, by what was known then. Regret: a group that is deleted, and that somebody
+    commits to or joins later. Other periods are tried too, and for each pattern of names the least idleFor without
+    regret is told.
 
     \b
     Examples:
       group-hygiene backtest -f policies/ --warehouse /data/hygiene
       group-hygiene backtest -f policy.yaml --warehouse s3a://bucket/hygiene --from 30d --max-regret 0
-      group-hygiene backtest -f policy.yaml --warehouse /data/hygiene --from 6h --step 10m -o json
+      group-hygiene backtest -f policy.yaml --warehouse /data/hygiene --from 14d --step 6h -o json
 
     Exit codes: 0 done, 1 an error, 3 more regret than --max-regret.
     """
     from group_hygiene.cli import backtesting
     from group_hygiene.cli import output as out
 
-    return out.show(backtesting.backtest(given), output)
+    answer = backtesting.backtest(given)
+    shown = out.show(answer, output)
+    # Too much regret is said also where another policy could not be tried.
+    return answer.exit_code or shown
 
 
 @click.command()

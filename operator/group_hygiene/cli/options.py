@@ -304,17 +304,26 @@ class Moment(click.ParamType[datetime]):
 
 
 class Past(Moment):
-    """A point in time as above, a day (its beginning, in UTC), or how long ago it was: 30d. Gives it in UTC."""
+    """A point in time as above, or a day (its beginning, in UTC). Gives it in UTC."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         text = str(value)
-        if not isinstance(value, datetime) and not _DAY.fullmatch(text) and re.fullmatch(r"[0-9]+[dhms].*", text):
-            return datetime.now(UTC) - Period().convert(value, param, ctx)
         moment = super().convert(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else value, param, ctx)
         try:
             return moment.astimezone(UTC)
         except OverflowError:
             self.fail(f"{text!r} is no time that can be told in UTC", param, ctx)
+
+
+class Since(click.ParamType[datetime | timedelta]):
+    """As Past, or for how long: 30d."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime | timedelta:
+        if isinstance(value, timedelta) or re.fullmatch(r"[0-9]+[dhms].*", str(value)):
+            return Period().convert(value, param, ctx)
+        return Past().convert(value, param, ctx)
 
 
 def ledger_option(command: F) -> F:

@@ -1,7 +1,7 @@
-"""The tables as the life of each group, for `replay`: its records in order, the last ones of each step. Reads only.
+"""The tables as the life of each group, for `replay`: its records in order, the last ones of each slice. Reads only.
 
-What happens between two steps can't change what is known at them, but for who came last: so of records that are alike,
-one is enough, and what goes on from here is bounded by steps and partitions, not by how often a group commits.
+Within a slice of time, of records that are alike the last one is enough, and when the first one came. So what goes on
+from here is bounded by slices and partitions, not by how often a group commits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.patterns import patterned
-from group_hygiene.pipeline.replay import COMMIT, Known, Record, Steps
+from group_hygiene.pipeline.replay import COMMIT, Known, Record, Steps, milliseconds_of
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, PRUNED, RECORDS
 
 _PLACE = ("group", "era")
@@ -77,8 +77,10 @@ def extent(spark: SparkSession, warehouse: str) -> Extent:
     return Extent(coverage[0]["cluster_id"], max(moments), read_at, since, coverage[0]["batch"], any(dropped))
 
 
-def lives(spark: SparkSession, warehouse: str, reach: Extent, steps: Steps) -> DataFrame:
+def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> DataFrame:
     """Rows for `told`: what `activity` says of each group now, and its records, together and in order.
+
+    slices: the first is all until it, each other what came since the one before, and one more what came after the last.
 
     Only what is in `activity` too: who writes the tables meanwhile changes nothing.
     """
@@ -86,7 +88,7 @@ def lives(spark: SparkSession, warehouse: str, reach: Extent, steps: Steps) -> D
     commits = COMMITS.read(spark, warehouse).where(upto)
     states = GROUP_STATES.read(spark, warehouse).where(upto)
     rows = _known(spark, warehouse, reach)
-    for records in (_latest_commits(commits, steps), _latest_states(states, steps)):
+    for records in (_latest_commits(commits, slices), _latest_states(states, slices)):
         rows = rows.unionByName(records, allowMissingColumns=True)
     parts = _PARTS_A_CORE * spark.sparkContext.defaultParallelism
     return rows.select(*_COLUMNS).repartition(parts, "group").sortWithinPartitions("group", "era", "position")
@@ -107,11 +109,11 @@ def _known(spark: SparkSession, warehouse: str, reach: Extent) -> DataFrame:
     return activity.join(names, "group").select("group", *(value.alias(name) for name, value in first.items()))
 
 
-def _latest_commits(commits: DataFrame, steps: Steps) -> DataFrame:
-    """Of each partition of a group the last commit, tombstone and aborted commit in each step."""
+def _latest_commits(commits: DataFrame, slices: Steps) -> DataFrame:
+    """Of each partition of a group the last commit, tombstone and aborted commit in each slice."""
     wiped = F.col("committed_offset").isNull()
-    rows = commits.withColumn("step", _step(steps)).withColumn("wiped", wiped)
-    latest = rows.groupBy(*_PLACE, "step", "topic", "partition", "wiped", "aborted").agg(
+    rows = commits.withColumn("slice", _slice(slices)).withColumn("wiped", wiped)
+    latest = rows.groupBy(*_PLACE, "slice", "topic", "partition", "wiped", "aborted").agg(
         F.max("log_offset").alias("position"),
         F.unix_millis(F.min("record_time")).alias("first_ms"),
         F.unix_millis(F.max("record_time")).alias("record_ms"),
@@ -121,12 +123,12 @@ def _latest_commits(commits: DataFrame, steps: Steps) -> DataFrame:
     return latest.drop("wiped").withColumn("kind", F.lit(COMMIT))
 
 
-def _latest_states(states: DataFrame, steps: Steps) -> DataFrame:
-    """Of each kind of record and each member the last one in each step; apart, those that somebody joined."""
+def _latest_states(states: DataFrame, slices: Steps) -> DataFrame:
+    """Of each kind of record and each member the last one in each slice; apart, those that somebody joined."""
     joined = (F.coalesce("members", F.lit(0)) > 0) | (F.coalesce("protocol_type", F.lit("")) != "")
-    rows = states.withColumn("step", _step(steps)).withColumn("joined", joined)
+    rows = states.withColumn("slice", _slice(slices)).withColumn("joined", joined)
     last = F.max_by(F.struct("protocol_type", "members", "state_ms"), "log_offset")
-    latest = rows.groupBy(*_PLACE, "step", "kind", "member_id", "gone", "joined").agg(
+    latest = rows.groupBy(*_PLACE, "slice", "kind", "member_id", "gone", "joined").agg(
         F.max("log_offset").alias("position"),
         F.unix_millis(F.min("record_time")).alias("first_ms"),
         F.unix_millis(F.max("record_time")).alias("record_ms"),
@@ -135,23 +137,25 @@ def _latest_states(states: DataFrame, steps: Steps) -> DataFrame:
     return latest.select("*", "last.*").drop("last", "joined")
 
 
-def _step(steps: Steps) -> Column:
-    """The first step that is not before a record; `steps.count` = none is."""
-    start = F.unix_micros(F.lit(steps.start))
-    every = steps.every // timedelta(microseconds=1)
+def _slice(slices: Steps) -> Column:
+    """The first of them that is not before a record; `slices.count` = none is."""
+    start = F.unix_micros(F.lit(slices.start))
+    every = slices.every // timedelta(microseconds=1)
     index = F.ceil((F.unix_micros("record_time") - start) / F.lit(every))
-    return F.greatest(F.lit(0), F.least(F.lit(steps.count), index)).cast("int")
+    return F.greatest(F.lit(0), F.least(F.lit(slices.count), index)).cast("int")
 
 
-def told(batches: Iterable[pa.RecordBatch]) -> Iterator[Told]:
-    """The groups that are in rows of `lives`."""
+def told(batches: Iterable[pa.RecordBatch], began: datetime) -> Iterator[Told]:
+    """The groups that are in rows of `lives`. began: of the history."""
+    began_ms = milliseconds_of(began)
     for group, rows in groupby(_rows(batches), key=itemgetter(0)):
         first, *rest = rows
         activity = first[_BEFORE.index("known")]
         # What `activity` lacks was written to the tables since.
         if activity is not None:
             records = [Record._make(row[len(_BEFORE) :]) for row in rest]
-            yield Told(group, activity["pattern"], activity["log_partition"], _lost(activity, records), records)
+            known = _lost(activity, records, began_ms)
+            yield Told(group, activity["pattern"], activity["log_partition"], known, records)
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
@@ -159,8 +163,12 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _lost(activity: Mapping[str, Any], records: list[Record]) -> Known | None:
-    """What the records don't tell, as those before them were dropped; None = there were none before them."""
+def _lost(activity: Mapping[str, Any], records: list[Record], began_ms: int) -> Known | None:
+    """What the records don't tell, as those before them were dropped; None = there were none before them.
+
+    What nobody knows any more is taken so that it matches rather than not: nobody used the group since the history
+    began, until the first record that says so.
+    """
     first = min((record.first_ms for record in records), default=None)
     if first is not None and first <= activity["first_seen"]:
         return None
@@ -171,12 +179,13 @@ def _lost(activity: Mapping[str, Any], records: list[Record]) -> Known | None:
         for topic, partition, offset, at in (tuple(one.values()) for one in activity["offsets"])
         if (topic, partition) not in commits
     }
-    last = max((at for _, at in offsets.values()), default=None) if commits else activity["last_commit"]
-    if any(record.kind != COMMIT for record in records):
-        # What it was before the first of these, nothing tells.
-        return Known("Unknown", None, "Unknown", last, None, offsets)
+    last, empty = activity["last_commit"], activity["empty_since"]
+    if commits:
+        last = max((at for _, at in offsets.values()), default=began_ms)
     state = activity["state"]
-    if state == "Gone" and records:
+    if any(record.kind != COMMIT for record in records):
+        state, empty = "Empty", began_ms
+    elif state == "Gone" and records:
         # Nobody ever joined it: its tombstones are among the records.
         state = "Empty"
-    return Known(activity["type"], activity["protocol_type"], state, last, activity["empty_since"], offsets)
+    return Known(activity["type"], activity["protocol_type"], state, last, empty, offsets)

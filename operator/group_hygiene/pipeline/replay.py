@@ -1,4 +1,4 @@
-"""What was known of one group at each of many moments, from its records in order. Pure; runs in Spark's workers.
+"""What was known of one group at any moment, from its records in order. Pure; runs in Spark's workers.
 
 The same records say the same here as in `folding`, which tells only what is known now. That one adds up whole tables
 by SQL; this one walks through the life of one group. A test holds them against each other.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from typing import NamedTuple
 
 from group_hygiene.model import Group, GroupState, GroupType
@@ -28,8 +29,7 @@ COMMIT = "commit"
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """`count` moments, `every` apart, the first at `start`. A record is known from the first of them on that is not
-    before it."""
+    """`count` moments, `every` apart, the first at `start`."""
 
     start: datetime
     every: timedelta
@@ -44,15 +44,14 @@ class Steps:
 
 
 class Record(NamedTuple):
-    """One record of the log, or the last one of several alike in one step. Times in milliseconds since 1970.
+    """One record of the log, or the last one of several alike in one slice of time. Times in milliseconds since 1970.
 
-    step: from which step on it is known; the number of steps = only after the last one. first_ms: record time of the
-    first of them, record_ms: of the last. kind: COMMIT, or as in the table `group_states`. Of a commit: topic,
-    partition, offset (None = a tombstone), commit_ms (None there; of several, the latest), aborted. Of a group's state:
-    what `group_states` says.
+    slice: its number. first_ms: record time of the first of them, record_ms: of the last. kind: COMMIT, or as in the
+    table `group_states`. Of a commit: topic, partition, offset (None = a tombstone), commit_ms (None there; of several,
+    the latest), aborted. Of a group's state: what `group_states` says.
     """
 
-    step: int
+    slice: int
     era: int
     first_ms: int
     record_ms: int
@@ -82,29 +81,28 @@ class Record(NamedTuple):
 
 
 class Sign(NamedTuple):
-    """The first sign of life that is known from a step on. by: Commit or Join."""
+    """A sign of life. by: Commit or Join."""
 
-    step: int
     at: datetime
     by: str
 
 
 class Stretch(NamedTuple):
-    """What is known from step `first` on, until the next stretch.
+    """What is known from a record on, until the next stretch begins.
 
     group: None = it is not there. The rest is what a row of `activity` says, as `model.Activity` has it.
     offsets: what is committed: (topic, partition) -> (offset, commit time in milliseconds).
-    same_since: the first step from which on it is Empty, with the same committed offsets; None = it is not Empty.
+    same_since: since when it is Empty, with the same committed offsets; None = it is not Empty.
     """
 
-    first: int
+    begins: datetime
     group: Group | None
     state: str
     last_commit: datetime | None
     oldest_commit: datetime | None
     empty_since: datetime | None
     offsets: Mapping[tuple[str, int], tuple[int, int]]
-    same_since: int | None
+    same_since: datetime | None
 
 
 class Known(NamedTuple):
@@ -123,7 +121,7 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A group's life, as far as the steps go; and signs of life also after the last one, at most one a step.
+    """A group's life, stretch after stretch; and of each slice of time the first sign of life.
 
     complete_since: see `model.Activity`.
     """
@@ -133,37 +131,36 @@ class History:
     signs: Sequence[Sign]
     complete_since: datetime | None = None
 
-    def back_after(self, step: int) -> Sign | None:
-        """The first sign of life that was not known at a step yet."""
-        return next((sign for sign in self.signs if sign.step > step), None)
+    def at(self, moment: datetime) -> Stretch | None:
+        """What was known at a moment; None = no record of it was there yet."""
+        return next((stretch for stretch in reversed(self.stretches) if stretch.begins <= moment), None)
+
+    def back_after(self, moment: datetime) -> Sign | None:
+        """The first sign of life after a moment."""
+        return min((sign for sign in self.signs if sign.at > moment), default=None)
 
 
-def replay(name: str, records: Iterable[Record], steps: int, known: Known | None = None) -> History:
-    """The life of a group by its records, in the order of the log; `known`: see there, None = the records are all."""
+def replay(name: str, records: Iterable[Record], start: datetime, known: Known | None = None) -> History:
+    """The life of a group from `start` on, by its records in the order of the log.
+
+    A slice counts as one: what its records say together holds from the first of them on. Nobody can tell the difference
+    who waits for longer than a slice. known: see there, None = the records are all.
+    """
     life = _Life() if known is None else _life_of(known)
-    stretches: list[Stretch] = []
+    stretches = [] if known is None else [_stretch(name, start, life, None)]
     signs: list[Sign] = []
-    began = known is not None
-
-    def stretch(first: int) -> None:
-        if first < steps:
-            stretches.append(_stretch(name, first, life, stretches[-1] if stretches else None))
-
-    step = 0
-    for record in records:
-        if record.step != step:
-            if began:
-                stretch(step)
-            step = record.step
-        began = True
-        if record.sign_of_life:
-            sign = Sign(step, _time(record.first_ms), "Commit" if record.kind == COMMIT else "Join")
-            if signs and signs[-1].step == step:
-                sign = min(signs.pop(), sign, key=lambda one: one.at)
-            signs.append(sign)
-        life.take(record)
-    if began:
-        stretch(step)
+    for _, together in groupby(records, key=lambda record: record.slice):
+        slice_ = list(together)
+        for record in slice_:
+            life.take(record)
+        begins = max(start, moment_of(min(record.first_ms for record in slice_)))
+        if stretches and stretches[-1].begins >= begins:
+            begins = stretches.pop().begins
+        stretches.append(_stretch(name, begins, life, stretches[-1] if stretches else None))
+        alive = [record for record in slice_ if record.sign_of_life]
+        if alive:
+            first = min(alive, key=lambda record: record.first_ms)
+            signs.append(Sign(moment_of(first.first_ms), "Commit" if first.kind == COMMIT else "Join"))
     return History(name, stretches, signs)
 
 
@@ -234,28 +231,33 @@ def _life_of(known: Known) -> _Life:
     return _Life(known.type, known.protocol_type, known.state, known.last_ms, known.empty_ms, dict(known.offsets))
 
 
-def _stretch(name: str, first: int, life: _Life, before: Stretch | None) -> Stretch:
+def _stretch(name: str, begins: datetime, life: _Life, before: Stretch | None) -> Stretch:
     group = None
     if life.state in _STATES:
         group = Group(name, GroupType(life.type), life.protocol or "", _STATES[life.state], 0)
     oldest = min((commit_ms for _, commit_ms in life.offsets.values()), default=None)
     last_commit, oldest_commit, empty_since = map(_known_time, (life.last_ms, oldest, life.empty_ms))
-    made = Stretch(first, group, life.state, last_commit, oldest_commit, empty_since, dict(life.offsets), first)
+    made = Stretch(begins, group, life.state, last_commit, oldest_commit, empty_since, dict(life.offsets), begins)
     return made._replace(same_since=_same_since(before, made))
 
 
-def _same_since(before: Stretch | None, now: Stretch) -> int | None:
+def _same_since(before: Stretch | None, now: Stretch) -> datetime | None:
     if now.state != "Empty":
         return None
     if before is None or before.same_since is None or before.group != now.group:
-        return now.first
+        return now.begins
     same = {place: offset for place, (offset, _) in before.offsets.items()}
-    return before.same_since if same == {place: offset for place, (offset, _) in now.offsets.items()} else now.first
+    return before.same_since if same == {place: offset for place, (offset, _) in now.offsets.items()} else now.begins
 
 
-def _time(milliseconds: int) -> datetime:
+def moment_of(milliseconds: int) -> datetime:
+    """Of milliseconds since 1970."""
     return _EPOCH + milliseconds * _MILLISECOND
 
 
+def milliseconds_of(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MILLISECOND
+
+
 def _known_time(milliseconds: int | None) -> datetime | None:
-    return None if milliseconds is None else _time(milliseconds)
+    return None if milliseconds is None else moment_of(milliseconds)

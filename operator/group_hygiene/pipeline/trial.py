@@ -1,15 +1,16 @@
 """What a policy would have done to one group, by the operator's own checks, and whom that would have hurt. Pure.
 
-A look at every step: a group that matches is marked, and deleted at the first look after its grace period at which it
-matches still, as an operator does that was installed at the first step. Limits stop nothing here: what they would have
-held back at first, somebody approves later. So each group's fate is its own.
+It looks once an interval of the policy: a group that matches is marked, and deleted at the first look after its grace
+period at which it matches still, as by an operator that was installed when the looks begin. Limits stop nothing here:
+what they would have held back at first, somebody approves later. So each group's fate is its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from group_hygiene.checks import judge
@@ -28,13 +29,18 @@ from group_hygiene.plan import is_ripe
 from group_hygiene.policy import Action, Mode, Patterns, Policy
 
 _NOBODY = Protections()
+_MOMENT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What holds for all groups. protect: of the connection. retention: offsets.retention.minutes; None = not known."""
+    """What holds for all groups. start, end: of all looks. protect: of the connection.
 
-    steps: Steps
+    retention: offsets.retention.minutes; None = not known.
+    """
+
+    start: datetime
+    end: datetime
     protect: Patterns | None = None
     retention: timedelta | None = None
 
@@ -42,45 +48,39 @@ class World:
 class Removed(NamedTuple):
     """A deletion. back: the sign of life that came after it, None = none did."""
 
-    marked: int
-    step: int
+    marked: datetime
+    at: datetime
     back: Sign | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fate:
-    """Of one group under one policy. spans: from which to which step it matches, both included.
+    """Of one group under one policy. spans: from when on it matches, and from when on no more (or never looked at).
 
-    marked: the steps at which it got a mark. removed: its deletions, in order.
+    marked: when it got a mark. removed: its deletions, in order.
     """
 
-    spans: Sequence[tuple[int, int]]
-    marked: Sequence[int]
-    removed: Sequence[Removed]
-
-
-@dataclass(slots=True)
-class _Fate:
-    spans: list[tuple[int, int]] = field(default_factory=list)
-    marked: list[int] = field(default_factory=list)
+    spans: list[tuple[datetime, datetime]] = field(default_factory=list)
+    marked: list[datetime] = field(default_factory=list)
     removed: list[Removed] = field(default_factory=list)
-
-    def matched(self, first: int, last: int) -> None:
-        if self.spans and self.spans[-1][1] == first - 1:
-            first = self.spans.pop()[0]
-        self.spans.append((first, last))
 
 
 class Trial:
     """One policy on trial. Asks the checks of nothing but what the tables hold.
 
-    What they don't hold is taken so that more groups match, never fewer: nobody claims or mirrors a group, and records
-    wait for it.
+    What they don't hold is taken so that more groups match: nobody claims or mirrors a group, and records wait for it.
     """
 
     def __init__(self, policy: Policy, world: World) -> None:
         self.policy = replace(policy, mode=Mode.ENFORCE)
         self._world = world
+        count = (world.end - world.start) // policy.interval + 1
+        self._looks = Steps(world.start, policy.interval, count)
+
+    @property
+    def waits(self) -> timedelta:
+        """How long a group is unused before it matches; nothing where the policy doesn't ask."""
+        return self.policy.when.idle_for or self.policy.when.unchanged_for or timedelta()
 
     def with_idle_for(self, period: timedelta) -> Trial:
         """The same with another `idleFor`; with another `unchangedFor`, where the policy has that alone."""
@@ -91,46 +91,55 @@ class Trial:
     def with_grace(self, period: timedelta) -> Trial:
         return Trial(replace(self.policy, grace_period=period), self._world)
 
-    def verdict(self, history: History, step: int) -> Verdict | None:
-        """What the policy says at a step of the group as it was; None = nothing, the group isn't selected, or there."""
-        stretch = next((one for one in reversed(history.stretches) if one.first <= step), None)
-        return None if stretch is None else self.judge(stretch, step, history.complete_since)
+    def verdict(self, history: History) -> Verdict | None:
+        """What the policy says in the end of the group as it is; None = nothing: it isn't selected, or not there."""
+        stretch = history.at(self._world.end)
+        return None if stretch is None else self._judge(stretch, self._world.end, history.complete_since)
 
     def fate(self, history: History) -> Fate:
-        """What becomes of the group, from the first step to the last."""
-        fate = _Fate()
-        looks = _Looks(self, history.complete_since)
-        steps, mark, since = self._world.steps, None, 0
-        for stretch, end in _ends(history.stretches, steps.count):
-            at = max(stretch.first, since)
-            while at < end:
-                found = looks.first_match(stretch, at, end)
+        """What becomes of the group, from the first look to the last."""
+        fate, looks = Fate(), self._looks
+        mark: int | None = None
+        since, deleted = looks.start, None
+        ends = [*(stretch.begins for stretch in history.stretches), self._world.end + _MOMENT][1:]
+        for stretch, end in zip(history.stretches, ends, strict=True):
+            at, stop = looks.first_from(max(stretch.begins, since)), min(looks.first_from(end), looks.count)
+            while at < stop:
+                found = self._first_match(
+                    partial(self._matches, stretch, history.complete_since, deleted), stretch, (at, stop)
+                )
                 if found is None or found > at:
                     mark = None
                 if found is None:
                     break
+                due = self._due(found if mark is None else mark, found, stop)
+                over = end if due is None else looks.at(due) + _MOMENT
                 if mark is None:
                     mark = found
-                    fate.marked.append(found)
-                due = self._due(mark, found, end)
-                fate.matched(found, min(due, end - 1))
-                if due >= end:
+                    fate.marked.append(looks.at(found))
+                    fate.spans.append((looks.at(found), over))
+                else:
+                    fate.spans[-1] = (fate.spans[-1][0], over)
+                if due is None:
                     break
-                back = history.back_after(due)
-                fate.removed.append(Removed(mark, due, back))
+                back = history.back_after(looks.at(due))
+                fate.removed.append(Removed(looks.at(mark), looks.at(due), back))
                 if back is None:
-                    return _done(fate)
-                mark, since = None, back.step
-                at = max(at, since)
-                looks.deleted = Deletion(steps.at(due), self.policy.key, steps.at(due) + self.policy.backup_retention)
-        return _done(fate)
+                    return fate
+                mark, since = None, back.at
+                at = max(due + 1, looks.first_from(since))
+                deleted = Deletion(looks.at(due), self.policy.key, looks.at(due) + self.policy.backup_retention)
+        return fate
 
-    def _due(self, mark: int, first: int, end: int) -> int:
-        """The first step at which a mark is ripe; `end` = at none before it. Alert policies delete nothing."""
+    def _due(self, mark: int, first: int, stop: int) -> int | None:
+        """The first look from `first` on at which a mark is ripe; None = no look before `stop`.
+
+        Whether it is, the operator's own plan says. Alert policies delete nothing.
+        """
         if self.policy.action is not Action.DELETE:
-            return end
-        steps, policy = self._world.steps, self.policy
-        since = steps.at(mark)
+            return None
+        looks, policy = self._looks, self.policy
+        since = looks.at(mark)
         told = Mark(
             policy_uid=policy.uid,
             group="",
@@ -139,24 +148,54 @@ class Trial:
             since=since,
             due=since + policy.grace_period,
         )
-        # By its own date, not before; and whether it is ripe then, the operator's own plan says.
-        step = max(first, mark + 1, steps.first_from(told.due))
-        return next((one for one in range(step, end) if is_ripe(policy, told, steps.at(one))), end)
+        # Not by the run that set it, and not before its own date.
+        from_ = max(first, mark + 1, looks.first_from(told.due))
+        return next((look for look in range(from_, stop) if is_ripe(policy, told, looks.at(look))), None)
 
-    def likely(self, stretch: Stretch) -> int:
-        """A guess at the first step of a stretch at which the policy may match."""
-        wanted = self.policy.when.idle_for or self.policy.when.unchanged_for or timedelta()
+    def _first_match(
+        self, matches: Callable[[datetime], bool], stretch: Stretch, within: tuple[int, int]
+    ) -> int | None:
+        """The first look from the first of `within` to before the second at which the group matches.
+
+        Nothing but time passes in a stretch, and all that it does to a group is to make it older: one that matches goes
+        on to match. So not every look is taken.
+        """
+        looks, (first, stop) = self._looks, within
+        if matches(looks.at(first)):
+            return first
+        last = stop - 1
+        if last == first or not matches(looks.at(last)):
+            return None
+        likely = self._likely(stretch)
+        guesses = [likely - 1, likely]
+        while last - first > 1:
+            # Mostly it is the look at which the time is over; the checks have the last word.
+            middle = guesses.pop() if guesses else (first + last) // 2
+            if not first < middle < last:
+                continue
+            if matches(looks.at(middle)):
+                last = middle
+            else:
+                first = middle
+        return last
+
+    def _likely(self, stretch: Stretch) -> int:
+        """A guess at the first look in a stretch at which the policy matches."""
         moments = filter(None, (stretch.last_commit, stretch.empty_since))
-        return self._world.steps.first_from(max(moments, default=self._world.steps.start) + wanted)
+        return self._looks.first_from(max(moments, default=self._looks.start) + self.waits)
 
-    def judge(
-        self, stretch: Stretch, step: int, complete_since: datetime | None, deleted: Deletion | None = None
+    def _matches(
+        self, stretch: Stretch, complete_since: datetime | None, deleted: Deletion | None, now: datetime
+    ) -> bool:
+        verdict = self._judge(stretch, now, complete_since, deleted)
+        return verdict is not None and verdict.matches
+
+    def _judge(
+        self, stretch: Stretch, now: datetime, complete_since: datetime | None, deleted: Deletion | None = None
     ) -> Verdict | None:
-        """What the policy says at a step of a stretch. deleted: the group's last deletion by this policy."""
         group = stretch.group
         if group is None or not self.policy.match.selects(group):
             return None
-        now = self._world.steps.at(step)
         protect = self._world.protect
         activity = Activity(
             type=group.type,
@@ -169,18 +208,15 @@ class Trial:
             log_partition=0,
             covered_to=0,
             read_at=now,
-            complete_since=complete_since,
+            # What was lost later was there at that time.
+            complete_since=None if complete_since is None or complete_since > now else complete_since,
         )
-        unchanged = None
-        if self.policy.when.unchanged_for is not None and stretch.same_since is not None:
-            since = self._world.steps.at(stretch.same_since)
-            unchanged = Unchanged(since, now - since)
         offsets = {Partition(*place): CommittedOffset(offset) for place, (offset, _) in stretch.offsets.items()}
         evidence = Evidence(
             protections=_NOBODY,
             protected_by=None if protect is None else protect.matching(group.id),
             deleted=deleted,
-            unchanged=unchanged,
+            unchanged=self._unchanged(stretch, now),
             offsets=offsets,
             lag=dict.fromkeys(offsets, 1),
             activity=activity,
@@ -188,41 +224,12 @@ class Trial:
         )
         return judge(self.policy, group, evidence, now)
 
-
-class _Looks:
-    """The looks at one group. deleted: its last deletion."""
-
-    def __init__(self, trial: Trial, complete_since: datetime | None) -> None:
-        self._trial, self._complete_since = trial, complete_since
-        self.deleted: Deletion | None = None
-
-    def first_match(self, stretch: Stretch, first: int, end: int) -> int | None:
-        """The first step from `first` to before `end` at which the group matches.
-
-        Nothing but time passes in a stretch, and all that it does to a group is to make it older: one that matches goes
-        on to match. So not every step is looked at.
-        """
-        if self._matches(stretch, first):
-            return first
-        last = end - 1
-        if last == first or not self._matches(stretch, last):
+    def _unchanged(self, stretch: Stretch, now: datetime) -> Unchanged | None:
+        """By looks alone, as the operator knows it."""
+        if self.policy.when.unchanged_for is None or stretch.same_since is None:
             return None
-        likely = self._trial.likely(stretch)
-        guesses = [likely - 1, likely]
-        while last - first > 1:
-            # Mostly it is the step at which the time is over; the checks have the last word.
-            middle = guesses.pop() if guesses else (first + last) // 2
-            if not first < middle < last:
-                continue
-            if self._matches(stretch, middle):
-                last = middle
-            else:
-                first = middle
-        return last
-
-    def _matches(self, stretch: Stretch, step: int) -> bool:
-        verdict = self._trial.judge(stretch, step, self._complete_since, self.deleted)
-        return verdict is not None and verdict.matches
+        since = self._looks.at(self._looks.first_from(stretch.same_since))
+        return Unchanged(since, now - since) if since <= now else None
 
 
 def reason_of(verdict: Verdict) -> str:
@@ -237,12 +244,3 @@ def untriable(policy: Policy, retention: timedelta | None) -> str | None:
     if policy.when.expires_within is not None and retention is None:
         return "when.expiresWithin needs to know how long the brokers keep offsets: give --offsets-retention"
     return None
-
-
-def _ends(stretches: Sequence[Stretch], count: int) -> list[tuple[Stretch, int]]:
-    ends = [*(stretch.first for stretch in stretches), count][1:]
-    return list(zip(stretches, ends, strict=True))
-
-
-def _done(fate: _Fate) -> Fate:
-    return Fate(tuple(fate.spans), tuple(fate.marked), tuple(fate.removed))
