@@ -163,9 +163,9 @@ def test_the_answer(lived: str, tmp_path: Path) -> None:
     assert "Note: 1 deletion would have hurt, and --max-regret is 0" in said.err
     days, regrets, periods, graces, patterns, alerts = tables(said.out)
     assert [line.rstrip() for line in days] == [
-        "GroupPolicy kafka/idle (Delete): 25 looks, from 2026-11-20T12:00:00Z to 2026-11-21T12:00:00Z",
+        "GroupPolicy kafka/idle (Delete): 25 steps, from 2026-11-20T12:00:00Z to 2026-11-21T12:00:00Z",
         "  it would have deleted 4 groups; 1 of them was used again later",
-        "  LimitExceeded at 1 look: 2 of 5 groups at 2026-11-20T16:00:00Z, more than maxPercent 20: none is deleted "
+        "  LimitExceeded at 1 step: 2 of 5 groups at 2026-11-20T16:00:00Z, more than maxPercent 20: none is deleted "
         "before somebody raises that",
         "AT                    GROUPS  MATCHED  MARKED  DELETED  REGRET",
         "2026-11-20T15:00:00Z       5        2       2        0       0",
@@ -290,8 +290,8 @@ PROTECTS = {"bootstrapServers": ["kafka:9092"], "protect": ["week*"]}
     [
         pytest.param({"maxPercent": 100}, {}, [], id="none"),
         pytest.param({"maxPercent": 40}, {}, [], id="as-many-as-allowed"),
-        pytest.param({"maxPercent": 39}, {"maxPercent": 90}, ["LimitExceeded at 1 look: 2 of 5 groups"], id="percent"),
-        pytest.param({"maxPercent": 100}, {"maxPercent": 39}, ["LimitExceeded at 1 look: 2 of 5 groups"], id="of-all"),
+        pytest.param({"maxPercent": 39}, {"maxPercent": 90}, ["LimitExceeded at 1 step: 2 of 5 groups"], id="percent"),
+        pytest.param({"maxPercent": 100}, {"maxPercent": 39}, ["LimitExceeded at 1 step: 2 of 5 groups"], id="of-all"),
         pytest.param(
             {"maxPercent": 100}, {"maxPerRun": 1}, ["maxPerRun 1 spreads 2 deletions over 2 runs"], id="a-run"
         ),
