@@ -17,13 +17,17 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
+from group_hygiene.pipeline.covered import Covered, activity_at, promised
 from group_hygiene.pipeline.patterns import patterned
-from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, State
 from group_hygiene.report.findings import Age, Count, Findings, Growth, Row, StaleTopic
 
 _ROWS, _PATTERNS, _STALE = 5_000, 20, 500
 # Of the rows: those that a pattern has before any has more, and those that are there since they expire soon.
 _SHARE, _EXPIRING = 50, 1_000
+_COLUMNS = (
+    *("group", "type", "protocol_type", "state", "first_seen", "last_commit", "oldest_commit", "empty_since"),
+    *("log_partition", "topics", "partitions", "offsets"),
+)
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
 _AGES = {
     Age.HOUR: timedelta(hours=1),
@@ -32,16 +36,6 @@ _AGES = {
     Age.MONTH: timedelta(days=30),
     Age.QUARTER: timedelta(days=90),
 }
-
-
-class _Covered(NamedTuple):
-    """What `coverage` says. places: by partition of the log that was read to its end, its row."""
-
-    cluster_id: str
-    activity: State
-    read_at: datetime
-    partitions: int
-    places: Mapping[int, Mapping[str, Any]]
 
 
 class _Tally(NamedTuple):
@@ -60,8 +54,8 @@ def survey(spark: SparkSession, warehouse: str, retention: timedelta) -> Finding
 
     Raises PipelineError where there are no tables (yet), nothing in them, or not those that `coverage` speaks of.
     """
-    covered = _covered(spark, warehouse)
-    activity = _activity(spark, warehouse, covered.activity)
+    covered = promised(spark, warehouse)
+    activity = activity_at(spark, warehouse, covered.activity).select(*_COLUMNS)
     groups = patterned(known(activity.drop("offsets"), covered.places, retention))
     groups = groups.withColumns(_told(covered.read_at)).persist()
     try:
@@ -119,39 +113,6 @@ def known(activity: DataFrame, places: Mapping[int, Mapping[str, Any]], retentio
     )
     return rows.withColumns(
         {"idle_since": F.when(F.col("covered"), idle), "expires": F.when(F.col("covered"), clock + F.lit(retention))}
-    )
-
-
-def _covered(spark: SparkSession, warehouse: str) -> _Covered:
-    if not (ACTIVITY.exists(spark, warehouse) and COVERAGE.exists(spark, warehouse)):
-        raise PipelineError(f"there are no tables at {warehouse} (yet): run `group-hygiene pipeline run` first")
-    rows = COVERAGE.rows(spark, warehouse)
-    if not rows:
-        raise PipelineError("the tables cover nothing yet: no run of the pipeline came to its end")
-    if len({(row["cluster_id"], row["activity_id"]) for row in rows}) > 1:
-        raise PipelineError("coverage speaks of several clusters or several activity tables")
-    # Of several rows the one that promises least, as the operator reads it.
-    rows.sort(key=lambda row: row["covered_to"], reverse=True)
-    places = {row["log_partition"]: row for row in rows if row["read_at"] is not None}
-    if not places:
-        raise PipelineError("the log was never read to its end yet: run `group-hygiene pipeline run` again")
-    read_at = max(_time(place["read_at"]) for place in places.values())
-    told = State(rows[0]["activity_id"], max(row["activity_version"] for row in rows))
-    return _Covered(rows[0]["cluster_id"], told, read_at, len({row["log_partition"] for row in rows}), places)
-
-
-def _activity(spark: SparkSession, warehouse: str, told: State) -> DataFrame:
-    """The very version that `coverage` speaks of: what a run under way writes is later than the log was read."""
-    state = ACTIVITY.state(spark, warehouse)
-    if state is None or state.id != told.id or state.version < told.version:
-        raise PipelineError(
-            f"coverage speaks of version {told.version} of an activity table that is not there: it was replaced by an "
-            "older one or by another; the next run of the pipeline mends that"
-        )
-    reader = spark.read.format("delta").option("versionAsOf", str(told.version))
-    return reader.load(ACTIVITY.path(warehouse)).select(
-        *("group", "type", "protocol_type", "state", "first_seen", "last_commit", "oldest_commit", "empty_since"),
-        *("log_partition", "topics", "partitions", "offsets"),
     )
 
 
@@ -282,7 +243,7 @@ def _stale(activity: DataFrame, read_at: datetime) -> tuple[list[StaleTopic], in
         stale.unpersist()
 
 
-def _notes(covered: _Covered, tally: _Tally) -> list[str]:
+def _notes(covered: Covered, tally: _Tally) -> list[str]:
     notes, places = [], covered.places.values()
     if (unread := covered.partitions - len(places)) or tally.uncovered:
         notes.append(
