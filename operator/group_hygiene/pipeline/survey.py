@@ -28,6 +28,8 @@ _COLUMNS = (
     *("group", "type", "protocol_type", "state", "first_seen", "last_commit", "oldest_commit", "empty_since"),
     *("log_partition", "topics", "partitions", "offsets"),
 )
+# So many of a pattern's names have digits in place of its star where a program makes them: people write words there.
+_MADE = 0.8
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
 _AGES = {
     Age.HOUR: timedelta(hours=1),
@@ -170,16 +172,23 @@ def _tally(groups: DataFrame) -> _Tally:
 def _growth(groups: DataFrame) -> list[Growth]:
     idle = F.col("there") & F.col("idle")
     days = groups.groupBy("pattern", F.col("first_seen").cast("date").alias("day")).agg(
-        F.count("*").alias("seen"), F.count_if("there").alias("there"), F.count_if(idle).alias("idle")
+        *(F.count("*").alias("seen"), F.count_if("there").alias("there"), F.count_if(idle).alias("idle")),
+        F.count_if(_digits("group") > _digits("pattern")).alias("numbered"),
     )
     new = F.when(F.col("day").isNotNull(), F.struct("day", "seen"))
     patterns = days.groupBy("pattern").agg(
-        *(F.sum(name).alias(name) for name in ("seen", "there", "idle")), F.collect_list(new).alias("new")
+        *(F.sum(name).alias(name) for name in ("seen", "there", "idle")),
+        F.collect_list(new).alias("new"),
+        (F.sum("numbered") / F.sum("seen") >= _MADE).alias("made"),
     )
     rows = patterns.orderBy(F.desc("seen"), "pattern").limit(_PATTERNS).toArrow().to_pylist()
     return [
         Growth(**row | {"new": dict(sorted((entry["day"], entry["seen"]) for entry in row["new"]))}) for row in rows
     ]
+
+
+def _digits(name: str) -> Column:
+    return F.regexp_count(name, F.lit("[0-9]"))
 
 
 def _rows(groups: DataFrame) -> list[dict[str, Any]]:
@@ -191,16 +200,17 @@ def _rows(groups: DataFrame) -> list[dict[str, Any]]:
     idle = (F.col("idle_since").asc_nulls_last(), F.col("last_commit").asc_nulls_last(), F.col("group"))
     same, unused = Window.partitionBy("pattern", "unused"), F.col("unused")
     rank = F.row_number().over(same.orderBy(*idle))
+    turn = F.when(unused & (rank <= _SHARE), 1).when(unused, 2).otherwise(3)
     waiting = groups.where("there").select(
-        *("group", "pattern", "type", "state", "age", "last_commit", "idle_since", "expires", "topics", "partitions"),
-        *("unused", "due", F.when(unused & (rank <= _SHARE), 1).when(unused, 2).otherwise(3).alias("turn")),
+        *("group", "pattern", "type", "state", "age", "last_commit", "idle_since", "expires", "due"),
+        *("topics", "partitions", "unused", turn.alias("turn")),
     )
     first = F.row_number().over(Window.partitionBy("pattern").orderBy("expires", "group"))
     soon = waiting.where(unused & F.col("due").isNotNull()).withColumn("first", first)
     soon = soon.where(F.col("first") <= _SHARE).drop("first").withColumn("turn", F.lit(0))
     ordered = waiting.orderBy("turn", *idle).limit(_ROWS)
     several = [
-        chosen.drop("unused", "due").toArrow().to_pylist()
+        chosen.drop("unused").toArrow().to_pylist()
         for chosen in (soon.orderBy("expires", "group").limit(_EXPIRING), ordered)
     ]
     # What comes first is there already when it comes again.
