@@ -192,7 +192,8 @@ def test_the_week_of_expiry_lists_the_groups_of_all_its_days(opened: Open) -> No
 
 def test_what_should_have_expired_is_overdue(opened: Open, tmp_path: Path) -> None:
     """With JavaScript and without: no moment that has passed is 0 minutes away."""
-    rows = [row for row in _ROWS if row.expires][:_STEP]
+    expiring = [row for row in _ROWS if row.expires]
+    rows = [*expiring[: _STEP // 2], *expiring[-_STEP // 2 :]]
     expected = [bool(row.expires and row.expires < READ_AT) for row in rows]
     assert set(expected) == {True, False}
     file = tmp_path / "report.html"

@@ -50,7 +50,18 @@ def named(before: str, after: str = "", count: int = EACH) -> list[str]:
 SERVICES = [
     f"svc-{word}"
     for word in (
-        *("billing", "shipping", "orders", "payments", "search", "catalog", "pricing", "basket", "checkout", "returns"),
+        *(
+            "delivery",
+            "shipping",
+            "orders",
+            "payments",
+            "search",
+            "catalog",
+            "pricing",
+            "basket",
+            "checkout",
+            "returns",
+        ),
         *("invoices", "ledger", "fraud", "identity", "mailing", "reviews", "stock", "routing", "tax", "loyalty"),
         *("gifts", "reports"),
     )
