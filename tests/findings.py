@@ -36,7 +36,7 @@ _DAY = timedelta(days=1)
 
 
 def rich(rows: int = 3000, names: Sequence[str] = ()) -> Findings:
-    """All sections filled: so many rows, those with the given names first."""
+    """All sections filled: so many rows, those with the given names first. The cluster has more groups than these."""
     chance = random.Random(11)
     made = [_row(chance, name, name, 400 - 300 * n / len(names)) for n, name in enumerate(names)]
     patterns = list(LITTER)
@@ -47,7 +47,7 @@ def rich(rows: int = 3000, names: Sequence[str] = ()) -> Findings:
     made.sort(key=lambda row: (row.idle_since is None, row.idle_since or READ_AT))
     counts = Counter((row.type, row.state, row.age) for row in made)
     growth = [_growth(chance, pattern, made) for pattern in [*patterns, *names]]
-    expiring = Counter(row.expires.date() for row in made if row.expires)
+    expiring = Counter(row.due for row in made if row.due)
     return Findings(
         cluster_id="lkc-7Xn0dQw2S1eV9a",
         read_at=READ_AT,
@@ -108,7 +108,9 @@ def _row(chance: random.Random, name: str, pattern: str, days: float) -> Row:
     state = "Active" if live else chance.choices(["Empty", "Unknown"], [20, 1])[0]
     known = chance.random() > 0.03
     idle_since = None if live or not known else last
-    expires = idle_since + RETENTION if idle_since and idle_since > READ_AT - RETENTION else None
+    # Those in use have such a time too. Some are overdue: by less than a day, which is due today, or by more.
+    expires = last + RETENTION if known and last > READ_AT - RETENTION - 3 * _DAY else None
+    waits = idle_since is not None and expires is not None and expires >= READ_AT - _DAY
     topics = chance.randint(1, 4)
     behind = chance.randrange(5_000_000) if chance.random() < 0.3 else None
     return Row(
@@ -120,6 +122,7 @@ def _row(chance: random.Random, name: str, pattern: str, days: float) -> Row:
         last_commit=last if known else None,
         idle_since=idle_since,
         expires=expires,
+        due=max(expires, READ_AT).date() if expires and waits else None,
         topics=topics,
         partitions=topics * chance.choice([1, 3, 12]),
         behind=chance.choice([0, behind]) if behind else None,
@@ -146,7 +149,8 @@ def _growth(chance: random.Random, pattern: str, rows: Sequence[Row]) -> Growth:
         if n % 7 < 5 and mine:
             new[day] = chance.randrange(1 + len(mine) // 2)
     new[BEGAN.date()] = 20 * len(mine) + len(mine) * 3
-    return Growth(pattern, sum(new.values()), 20 * len(mine), 20 * len(idle), {d: n for d, n in new.items() if n})
+    new = {day: groups for day, groups in new.items() if groups}
+    return Growth(pattern, sum(new.values()), 20 * len(mine), 20 * len(idle), new, pattern in LITTER)
 
 
 def _stale(chance: random.Random, number: int) -> StaleTopic:

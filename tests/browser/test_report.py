@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,13 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Page, expect
 
 from group_hygiene.report.findings import Row
+from group_hygiene.report.page import render
 from group_hygiene.report.wording import IDLE, printable
 from tests.browser.conftest import Open
 from tests.findings import HOSTILE, READ_AT, rich
 
-_ROWS = rich(names=HOSTILE).rows
+_FINDINGS = rich(names=HOSTILE)
+_ROWS = _FINDINGS.rows
 _STEP = 50
 SCHEMES = pytest.mark.parametrize("scheme", ["light", "dark"])
 WIDTHS = pytest.mark.parametrize("width", [360, 1280])
@@ -155,13 +159,57 @@ def test_a_click_on_a_bar_lists_its_groups_and_back_goes_back(opened: Open) -> N
     assert _status(page) == f"Showing 50 of {len(_ROWS):,} rows"
 
 
-@pytest.mark.parametrize("day", [1, 4])
+@pytest.mark.parametrize("day", range(8))
 def test_a_day_of_expiry_lists_the_groups_of_that_day(opened: Open, day: int) -> None:
-    """By the day in UTC, as the chart counts them."""
+    """By the day in UTC, exactly those that the chart counts: not who is in use, and expires on that day as well."""
     page = opened()
-    wanted = READ_AT.date().replace(day=READ_AT.day + day)
-    page.get_by_role("link", name=re.compile(rf"\b{wanted.day} Nov: expiring")).click()
-    assert sorted(_groups(page)) == _names([r for r in _ROWS if r.expires and r.expires.date() == wanted])
+    wanted = READ_AT.date() + timedelta(days=day)
+    due = [row for row in _ROWS if row.due == wanted]
+    bar = page.get_by_role("link", name=re.compile(rf"\b{wanted.day} Nov: expiring"))
+    if not due:
+        assert wanted not in _FINDINGS.expiring
+        expect(bar).to_have_count(0)
+        return
+    assert len(due) < len([row for row in _ROWS if row.expires and row.expires.date() == wanted]) or not day
+    counted = _FINDINGS.expiring[wanted]
+    expect(bar).to_have_attribute("aria-label", re.compile(rf": {counted:,} groups?$"))
+    bar.click()
+    assert sorted(_groups(page)) == _names(due)
+    assert _status(page).endswith(f"of {len(due)} rows that match; the cluster has {counted:,} such groups")
+
+
+def test_the_week_of_expiry_lists_the_groups_of_all_its_days(opened: Open) -> None:
+    """As many as the heading says, and none that is long overdue."""
+    page = opened()
+    due = [row for row in _ROWS if row.due]
+    assert [row for row in _ROWS if row.expires and not row.due and row.expires < READ_AT]
+    page.get_by_role("link", name="List those groups.").click()
+    assert sorted(_groups(page)) == _names(due)
+    counted = sum(_FINDINGS.expiring.values())
+    expect(page.locator("#expiring-title")).to_have_text(f"{counted:,} groups will lose offsets within a week")
+    assert _status(page).endswith(f"of {len(due)} rows that match; the cluster has {counted:,} such groups")
+
+
+def test_what_should_have_expired_is_overdue(opened: Open, tmp_path: Path) -> None:
+    """With JavaScript and without: no moment that has passed is 0 minutes away."""
+    expiring = [row for row in _ROWS if row.expires]
+    rows = [*expiring[: _STEP // 2], *expiring[-_STEP // 2 :]]
+    expected = [bool(row.expires and row.expires < READ_AT) for row in rows]
+    assert set(expected) == {True, False}
+    file = tmp_path / "report.html"
+    file.write_text(render(replace(_FINDINGS, rows=rows)), "utf-8")
+    several = [
+        opened(file=file, javascript=javascript).locator("#groups-table tbody tr") for javascript in (True, False)
+    ]
+    for lines in several:
+        shown = dict(
+            zip(
+                lines.locator(".name").all_text_contents(),
+                lines.locator('[data-kind="until"] b').all_text_contents(),
+                strict=True,
+            )
+        )
+        assert [shown[printable(row.group)] == "overdue" for row in rows] == expected
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -427,7 +427,7 @@ def test_a_report(spark: SparkSession, tmp_path: Path) -> None:
     said = program("report", "--warehouse", warehouse, "-o", link, "--log-file", log)
     assert (said.code, said.out, said.errors) == (0, "", [])
     page = file.read_text(encoding="utf-8")
-    told = "The history in the tables is 19h long, shorter than any idleFor that could be suggested (24h)"
+    told = "The history in the tables is 19h long: policies are suggested here once the pipeline has run for 14 days."
     assert told in page
     assert f"Note: {told}" in said.err
     (data,) = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)

@@ -18,7 +18,7 @@ from group_hygiene.pipeline.survey import survey
 from group_hygiene.pipeline.tables import COVERAGE, INGESTED
 from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.report.findings import Findings, Growth, Suggestion
-from tests.spark.histories import START, Bronze, Event, classic, commit, moment
+from tests.spark.histories import START, Bronze, Event, classic, commit
 
 DAY = 86_400.0
 READ_AT = START + timedelta(days=1)
@@ -46,14 +46,37 @@ def named(before: str, after: str = "", count: int = EACH) -> list[str]:
     return [f"{before}{10_000 + 37 * number}{after}" for number in range(count)]
 
 
+# 22 services: what differs is a word that somebody chose.
+SERVICES = [
+    f"svc-{word}"
+    for word in (
+        *(
+            "delivery",
+            "shipping",
+            "orders",
+            "payments",
+            "search",
+            "catalog",
+            "pricing",
+            "basket",
+            "checkout",
+            "returns",
+        ),
+        *("invoices", "ledger", "fraud", "identity", "mailing", "reviews", "stock", "routing", "tax", "loyalty"),
+        *("gifts", "reports"),
+    )
+]
 LIVES: Lives = {
     **{name: used((5, 5.1)) for name in named("console-consumer-")},
     # Deleted on the 8th day or later, they come back on the same; who waits longer takes them for used.
     **{name: used((5, 5.1), (8.6, 8.7)) for name in named("weekend-")},
     **{name: used((1, 1.1), (15.5, 15.6)) for name in named("fortnight-")},
+    # With an idleFor of up to 6 days, they come back after they were deleted; with more, nothing is deleted.
+    **{name: used((1, 1.1), (9.8, 22.9)) for name in named("slow-")},
     **{name: used((5, 5.1), protocol_type="connect") for name in named("connect-sink-")},
     **{name: used((5, 5.1)) for name in [*named("ab"), *named("few-", count=EACH - 1)]},
     **{name: used((5, 5.1)) for name in named("long-" + "x" * 300)},
+    **{name: used((5, 5.1)) for name in SERVICES},
     "billing": used((5, 5.1)),
 }
 
@@ -97,7 +120,15 @@ def test_litter_gets_a_policy(suggested: Findings, tmp_path: Path) -> None:
     assert (policy.mode, policy.action, policy.when.idle_for) == (Mode.DRY_RUN, Action.DELETE, 24 * HOUR)
     assert [name for name in LIVES if policy.match.groups.matches(name)] == named("console-consumer-")
     assert (found.groups, found.idle_for, found.deleted, found.regret, found.why_not) == (EACH, 24 * HOUR, EACH, 0, "")
-    assert found.policy.startswith(f"# Of the last {HELD} days: {EACH} groups deleted, none of them used again.")
+    told, adapt, *_ = found.policy.splitlines()
+    assert told.startswith(f"# Of the last {HELD} days: {EACH} groups deleted, none of them used again.")
+    assert adapt == "# Adapt namespace and connectionRef: they are made up."
+
+
+def test_all_that_it_was_judged_by_is_written_out(suggested: Findings) -> None:
+    """Nothing is left to defaults, which may be others where it is applied."""
+    spec = yaml.safe_load(of(suggested, "console-consumer-*").policy)["spec"]
+    assert (spec["interval"], spec["delete"]) == ("10m", {"gracePeriod": "24h"})
 
 
 def test_who_comes_back_gets_the_least_that_does_not_hurt(suggested: Findings, tmp_path: Path) -> None:
@@ -120,6 +151,15 @@ def test_who_always_comes_back_gets_none(suggested: Findings) -> None:
     assert all(regret for _, _, regret in found.longer)
 
 
+def test_nothing_is_suggested_that_deletes_nothing(suggested: Findings) -> None:
+    """What hurts nobody since it reaches nobody is no policy."""
+    found = of(suggested, "slow-*")
+    *short, last = [(deleted > 0, regret > 0) for _, deleted, regret in found.longer]
+    assert (set(short), last) == ({(True, True)}, (False, False))
+    assert (found.policy, found.idle_for) == ("", None)
+    assert "or none at all" in found.why_not
+
+
 def test_whom_no_policy_deletes(suggested: Findings) -> None:
     """Groups of Kafka Connect are idle, and kept: it is said that this is why."""
     found = of(suggested, "connect-sink-*")
@@ -128,9 +168,11 @@ def test_whom_no_policy_deletes(suggested: Findings) -> None:
 
 
 def test_who_is_worth_a_policy(suggested: Findings) -> None:
-    """Neither a pattern that may be anybody's, nor one of few idle groups, nor one that is too long for the CRD."""
-    assert {growth.pattern for growth in suggested.patterns} > {"ab*", "few-*", "billing"}
-    wanted = {"console-consumer-*", "weekend-*", "fortnight-*", "connect-sink-*"}
+    """No pattern that may be anybody's, none of few idle groups or too long for the CRD, none that people made."""
+    idle = {growth.pattern: growth.idle for growth in suggested.patterns}
+    assert idle.keys() > {"ab*", "few-*", "billing"}
+    assert idle["svc-*"] == len(SERVICES)
+    wanted = {"console-consumer-*", "weekend-*", "fortnight-*", "slow-*", "connect-sink-*"}
     assert {suggestion.pattern for suggestion in suggested.suggestions} == wanted
     assert (suggested.began, suggested.notes) == (BEGAN, [])
 
@@ -167,7 +209,7 @@ def test_any_names(spark: SparkSession, warehouse: str, tmp_path: Path) -> None:
     findings = written(spark, warehouse, lives)
     for first in range(0, len(AWKWARD), 10):
         patterns = AWKWARD[first : first + 10]
-        growths = [Growth(pattern, EACH, EACH, EACH, {}) for pattern in patterns]
+        growths = [Growth(pattern, EACH, EACH, EACH, {}, made=True) for pattern in patterns]
         found = with_suggestions(spark, warehouse, replace(findings, patterns=growths)).suggestions
         assert [suggestion.pattern for suggestion in found] == patterns
         policies = [applied(suggestion, tmp_path) for suggestion in found]
@@ -178,15 +220,13 @@ def test_any_names(spark: SparkSession, warehouse: str, tmp_path: Path) -> None:
             assert suggestion.policy.replace("\n", "").isprintable()
 
 
-def test_history_is_shorter_than_a_day(spark: SparkSession, warehouse: str) -> None:
+def test_history_is_too_short(spark: SparkSession, warehouse: str) -> None:
     """There is no suggestion, and it is said why and what to do."""
-    lives = {name: used((5, 5.1)) for name in named("console-consumer-")}
-    findings = written(spark, warehouse, lives, held=1 - 1 / 1440)
+    findings = written(spark, warehouse, {name: used((20, 20.1)) for name in named("console-consumer-")}, held=13)
     found = with_suggestions(spark, warehouse, findings)
-    assert (found.suggestions, found.began) == ((), moment(60))
+    assert (found.suggestions, found.began) == ((), READ_AT - timedelta(days=13))
     assert found.notes == [
-        "The history in the tables is 23h59m long, shorter than any idleFor that could be suggested (24h): policies "
-        "are suggested here once the pipeline has run for longer."
+        "The history in the tables is 312h long: policies are suggested here once the pipeline has run for 14 days."
     ]
     # A part of the log that was read for the first time after another was read for the last one.
     (row,) = INGESTED.rows(spark, warehouse)
@@ -195,6 +235,13 @@ def test_history_is_shorter_than_a_day(spark: SparkSession, warehouse: str) -> N
     update(spark, warehouse)
     (note,) = with_suggestions(spark, warehouse, findings).notes
     assert note.startswith("The history in the tables is 0s long")
+
+
+def test_history_is_just_long_enough(spark: SparkSession, warehouse: str) -> None:
+    """From 14 days on, there are suggestions and no note."""
+    findings = written(spark, warehouse, {name: used((20, 20.1)) for name in named("console-consumer-")}, held=15)
+    found = with_suggestions(spark, warehouse, findings)
+    assert (of(found, "console-consumer-*").deleted, found.notes) == (EACH, [])
 
 
 def test_nothing_to_try_policies_on(spark: SparkSession, warehouse: str) -> None:

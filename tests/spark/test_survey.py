@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -41,6 +42,14 @@ def at(days: float = 0, hours: float = 0) -> datetime:
 def left(commits: float, leaves: float) -> list[Event]:
     """A Classic group that committed and was left so many days ago."""
     return [classic(ago(commits + 1), 1), commit(ago(commits)), classic(ago(leaves), 0)]
+
+
+def _words(count: int) -> list[str]:
+    return [f"job-{letter * 3}" for letter in "abcdefghij"[:count]]
+
+
+def _numbered(count: int) -> list[str]:
+    return [f"job-{letter}{letter}7" for letter in "abcdefghijklmnopqrstuvwxyzABCDEF"[:count]]
 
 
 def gone(days: float) -> list[Event]:
@@ -130,6 +139,7 @@ def test_rows(told: Findings) -> None:
         last_commit=at(12),
         idle_since=at(12),
         expires=at(-1),
+        due=at(-1).date(),
         topics=2,
         partitions=3,
         behind=0,
@@ -147,6 +157,16 @@ def test_expiring(told: Findings) -> None:
         at(-4).date(): 1,
         at(-6).date(): 1,
     }
+
+
+def test_rows_are_due_on_the_days_that_count_them(told: Findings) -> None:
+    """What is behind a day is in the rows, where all are listed; who is in use expires too, and is due on no day."""
+    assert len(told.rows) == told.groups
+    assert Counter(row.due for row in told.rows if row.due) == told.expiring
+    not_counted = {row.group for row in told.rows if row.expires and not row.due and row.expires < at(-7)}
+    assert not_counted == {"overdue", "consumer-in-use"}
+    late = row(told, "due-just-now")
+    assert (late.expires, late.due) == (at(0.5), READ_AT.date())
 
 
 def test_what_cannot_be_told(told: Findings) -> None:
@@ -329,13 +349,34 @@ def test_growth(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyP
         return {day - timedelta(days=before): groups for before, groups in counts}
 
     assert findings.patterns == [
-        Growth("run-*", 4, 3, 2, days((11, 1), (10, 1), (9, 1), (7, 1))),
-        Growth("job-*", 2, 0, 0, days((4, 2))),
-        Growth("a", 1, 0, 0, days((2, 1))),
+        Growth("run-*", 4, 3, 2, days((11, 1), (10, 1), (9, 1), (7, 1)), made=True),
+        Growth("job-*", 2, 0, 0, days((4, 2)), made=True),
+        Growth("a", 1, 0, 0, days((2, 1)), made=False),
     ]
     assert list(findings.patterns[0].new) == sorted(findings.patterns[0].new)
     assert findings.others == 1
     assert findings.groups == 4
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern", "made"),
+    [
+        pytest.param([f"run-{number}" for number in range(10_000, 10_010)], "run-*", True, id="numbers"),
+        pytest.param([f"svc-{letter * 3}" for letter in "abcdefghijklmnopqrstuv"], "svc-*", False, id="words"),
+        pytest.param([f"v2-{letter * 3}" for letter in "abcdefghijklmnopqrstuv"], "v2-*", False, id="words-behind-2"),
+        # 28 of 35, and of one more.
+        pytest.param([*_words(7), *_numbered(28)], "job-*", True, id="80-percent"),
+        pytest.param([*_words(8), *_numbered(28)], "job-*", False, id="less"),
+        pytest.param(["billing-3"], "billing-3", False, id="alone"),
+    ],
+)
+def test_names_that_a_program_made(
+    spark: SparkSession, warehouse: str, names: Sequence[str], pattern: str, made: bool
+) -> None:
+    """Nearly all have digits where the star is; digits that the pattern has too are no sign of it."""
+    ingest(spark, warehouse, {name: left(9, 8) for name in names})
+    (found,) = survey(spark, warehouse, RETENTION).patterns
+    assert (found.pattern, found.seen, found.made) == (pattern, len(names), made)
 
 
 def test_a_share_for_each(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ def test_a_cluster_without_groups_has_a_page_of_sentences() -> None:
 
 def test_a_history_of_one_day_has_no_curve() -> None:
     """All ids of one day: a sentence instead of a chart with one point."""
-    young = Growth("a-*", 5, 5, 5, {READ_AT.date(): 5})
+    young = Growth("a-*", 5, 5, 5, {READ_AT.date(): 5}, True)
     findings = replace(rich(rows=20), patterns=[young], others=0)
     assert draw(findings)["growth"] == ""
     assert "The history is too short for a curve" in _words(render(findings))
@@ -206,7 +206,7 @@ def test_the_title_tells_how_many_are_idle(findings: Findings, title: str) -> No
 def test_the_title_of_growth_tells_how_many_are_new(days: list[int], others: int, title: str) -> None:
     """In 7 days, of which today is one; of other patterns nobody knows."""
     new = {READ_AT.date() - timedelta(days=n): {0: 1, 6: 4, 7: 9, 20: 2}[n] for n in days}
-    page = render(replace(empty(), patterns=[Growth("a-*", 20, 9, 0, new)], others=others))
+    page = render(replace(empty(), patterns=[Growth("a-*", 20, 9, 0, new, True)], others=others))
     section = page[page.index('<h2 id="growth-title"') :]
     heading = re.sub(r"<[^>]*>", "", section[: section.index("</h2>")])
     assert re.sub(r"\s+", " ", heading).strip() == title

@@ -23,9 +23,11 @@ _LEAST_IDLE = 10
 _MOST = 10
 # The least that is suggested, whatever the past says; its multiples are tried too.
 _IDLE_FOR = timedelta(hours=24)
-_DAILY, _HOURLY = timedelta(days=1), timedelta(hours=1)
-# From so long a history on, a look a day says enough.
-_LONG = timedelta(days=14)
+_STEP = timedelta(days=1)
+# In less, who comes back each week is seen to do so once at the most.
+_ENOUGH = timedelta(days=14)
+# As the policy is tried and written, whatever becomes a default later.
+_INTERVAL, _GRACE = "10m", "24h"
 # What the CRD takes as a pattern.
 _PATTERN_LENGTH = 255
 
@@ -41,13 +43,12 @@ def with_suggestions(
     findings = replace(findings, began=reach.began)
     worth = [pattern for pattern in findings.patterns if _worth(pattern)][:_MOST]
     held = reach.read_at - reach.began
-    if not worth or held < _IDLE_FOR:
-        if held < _IDLE_FOR:
-            findings = _noted(findings, _too_short(held))
+    if held < _ENOUGH:
+        return _noted(findings, _too_short(held))
+    if not worth:
         return findings
     policies = _policies(worth)
-    step = _DAILY if held >= _LONG else _HOURLY
-    terms = Terms(step=step, retention=findings.retention)
+    terms = Terms(step=_STEP, retention=findings.retention)
     found = backtest(spark, warehouse, [Candidate(policy) for _, policy in policies], terms, tell)
     made = [
         _suggestion(pattern, obj, tried, found, findings.retention)
@@ -57,8 +58,11 @@ def with_suggestions(
 
 
 def _worth(pattern: Growth) -> bool:
-    """Patterns that begin with a star are left out: `*-consumer` is also what people call their services."""
-    narrow = not pattern.pattern.startswith("*") and not too_general(pattern.pattern)
+    """Only what a program makes: of the services `svc-billing`, `svc-shipping` and so on, `svc-*` is a pattern too.
+
+    And none that begins with a star: `*-consumer` is also what people call their services.
+    """
+    narrow = pattern.made and not pattern.pattern.startswith("*") and not too_general(pattern.pattern)
     return narrow and pattern.idle >= _LEAST_IDLE and len(pattern.pattern) <= _PATTERN_LENGTH
 
 
@@ -70,8 +74,8 @@ def _too_short(held: timedelta) -> str:
     # A part of the log may have been read for the first time after another was read for the last one.
     so_far = format_duration(max(timedelta(), held) // timedelta(minutes=1) * timedelta(minutes=1))
     return (
-        f"The history in the tables is {so_far} long, shorter than any idleFor that could be suggested "
-        f"({format_duration(_IDLE_FOR)}): policies are suggested here once the pipeline has run for longer."
+        f"The history in the tables is {so_far} long: policies are suggested here once the pipeline has run for "
+        f"{_ENOUGH.days} days."
     )
 
 
@@ -91,6 +95,8 @@ def _policies(patterns: Sequence[Growth]) -> list[tuple[dict[str, Any], Policy]]
                 "match": {"groups": [pattern.pattern]},
                 "when": {"idleFor": format_duration(_IDLE_FOR)},
                 "action": "Delete",
+                "delete": {"gracePeriod": _GRACE},
+                "interval": _INTERVAL,
             },
         }
         made[name] = obj, parse_policy(obj)
@@ -100,7 +106,7 @@ def _policies(patterns: Sequence[Growth]) -> list[tuple[dict[str, Any], Policy]]
 def _suggestion(
     pattern: Growth, obj: Mapping[str, Any], tried: Tried, found: Backtest, retention: timedelta
 ) -> Suggestion:
-    """With the least idleFor that would have hurt nobody, and none longer either."""
+    """With the least idleFor that would have hurt nobody, and none longer either, and that deletes anything."""
     policy = tried.policy
     others = [(variant.period, variant.deleted, variant.regret) for variant in tried.periods]
     made = Suggestion(pattern.pattern, pattern.there, "", None, tried.deleted, tried.regret, others)
@@ -115,16 +121,17 @@ def _suggestion(
     if not rest:
         return replace(
             made,
-            why_not=f"Each idleFor that was tried would have deleted groups that were used again, or come after Kafka "
-            f"drops their offsets by itself ({format_duration(retention)}).",
+            why_not="Each idleFor that was tried would have deleted groups that were used again, or none at all, or "
+            f"comes after Kafka drops their offsets by itself ({format_duration(retention)}).",
         )
     best = rest[0]
     spec = {**obj["spec"], "when": {"idleFor": format_duration(best.period)}}
     days = max(1, (found.end - found.steps.start) // timedelta(days=1))
     told = f"Of the last {days} days: {best.deleted:,} groups deleted, none of them used again. A dry run as it is."
+    adapt = "Adapt namespace and connectionRef: they are made up."
     # What is invisible or turns the text around is written as escapes.
     plain = pattern.pattern.isprintable()
-    text = f"# {told}\n{yaml.safe_dump({**obj, 'spec': spec}, sort_keys=False, allow_unicode=plain)}"
+    text = f"# {told}\n# {adapt}\n{yaml.safe_dump({**obj, 'spec': spec}, sort_keys=False, allow_unicode=plain)}"
     return replace(made, policy=text, idle_for=best.period, deleted=best.deleted, regret=best.regret)
 
 

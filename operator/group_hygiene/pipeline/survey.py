@@ -17,13 +17,19 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
+from group_hygiene.pipeline.covered import Covered, activity_at, promised
 from group_hygiene.pipeline.patterns import patterned
-from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, State
 from group_hygiene.report.findings import Age, Count, Findings, Growth, Row, StaleTopic
 
 _ROWS, _PATTERNS, _STALE = 5_000, 20, 500
 # Of the rows: those that a pattern has before any has more, and those that are there since they expire soon.
 _SHARE, _EXPIRING = 50, 1_000
+_COLUMNS = (
+    *("group", "type", "protocol_type", "state", "first_seen", "last_commit", "oldest_commit", "empty_since"),
+    *("log_partition", "topics", "partitions", "offsets"),
+)
+# So many of a pattern's names have digits in place of its star where a program makes them: people write words there.
+_MADE = 0.8
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
 _AGES = {
     Age.HOUR: timedelta(hours=1),
@@ -32,16 +38,6 @@ _AGES = {
     Age.MONTH: timedelta(days=30),
     Age.QUARTER: timedelta(days=90),
 }
-
-
-class _Covered(NamedTuple):
-    """What `coverage` says. places: by partition of the log that was read to its end, its row."""
-
-    cluster_id: str
-    activity: State
-    read_at: datetime
-    partitions: int
-    places: Mapping[int, Mapping[str, Any]]
 
 
 class _Tally(NamedTuple):
@@ -60,8 +56,8 @@ def survey(spark: SparkSession, warehouse: str, retention: timedelta) -> Finding
 
     Raises PipelineError where there are no tables (yet), nothing in them, or not those that `coverage` speaks of.
     """
-    covered = _covered(spark, warehouse)
-    activity = _activity(spark, warehouse, covered.activity)
+    covered = promised(spark, warehouse)
+    activity = activity_at(spark, warehouse, covered.activity).select(*_COLUMNS)
     groups = patterned(known(activity.drop("offsets"), covered.places, retention))
     groups = groups.withColumns(_told(covered.read_at)).persist()
     try:
@@ -122,39 +118,6 @@ def known(activity: DataFrame, places: Mapping[int, Mapping[str, Any]], retentio
     )
 
 
-def _covered(spark: SparkSession, warehouse: str) -> _Covered:
-    if not (ACTIVITY.exists(spark, warehouse) and COVERAGE.exists(spark, warehouse)):
-        raise PipelineError(f"there are no tables at {warehouse} (yet): run `group-hygiene pipeline run` first")
-    rows = COVERAGE.rows(spark, warehouse)
-    if not rows:
-        raise PipelineError("the tables cover nothing yet: no run of the pipeline came to its end")
-    if len({(row["cluster_id"], row["activity_id"]) for row in rows}) > 1:
-        raise PipelineError("coverage speaks of several clusters or several activity tables")
-    # Of several rows the one that promises least, as the operator reads it.
-    rows.sort(key=lambda row: row["covered_to"], reverse=True)
-    places = {row["log_partition"]: row for row in rows if row["read_at"] is not None}
-    if not places:
-        raise PipelineError("the log was never read to its end yet: run `group-hygiene pipeline run` again")
-    read_at = max(_time(place["read_at"]) for place in places.values())
-    told = State(rows[0]["activity_id"], max(row["activity_version"] for row in rows))
-    return _Covered(rows[0]["cluster_id"], told, read_at, len({row["log_partition"] for row in rows}), places)
-
-
-def _activity(spark: SparkSession, warehouse: str, told: State) -> DataFrame:
-    """The very version that `coverage` speaks of: what a run under way writes is later than the log was read."""
-    state = ACTIVITY.state(spark, warehouse)
-    if state is None or state.id != told.id or state.version < told.version:
-        raise PipelineError(
-            f"coverage speaks of version {told.version} of an activity table that is not there: it was replaced by an "
-            "older one or by another; the next run of the pipeline mends that"
-        )
-    reader = spark.read.format("delta").option("versionAsOf", str(told.version))
-    return reader.load(ACTIVITY.path(warehouse)).select(
-        *("group", "type", "protocol_type", "state", "first_seen", "last_commit", "oldest_commit", "empty_since"),
-        *("log_partition", "topics", "partitions", "offsets"),
-    )
-
-
 def _told(read_at: datetime) -> dict[str, Column]:
     now, last = F.lit(read_at), F.col("last_commit")
     age = F.when(last.isNull(), Age.NEVER.value)
@@ -209,16 +172,23 @@ def _tally(groups: DataFrame) -> _Tally:
 def _growth(groups: DataFrame) -> list[Growth]:
     idle = F.col("there") & F.col("idle")
     days = groups.groupBy("pattern", F.col("first_seen").cast("date").alias("day")).agg(
-        F.count("*").alias("seen"), F.count_if("there").alias("there"), F.count_if(idle).alias("idle")
+        *(F.count("*").alias("seen"), F.count_if("there").alias("there"), F.count_if(idle).alias("idle")),
+        F.count_if(_digits("group") > _digits("pattern")).alias("numbered"),
     )
     new = F.when(F.col("day").isNotNull(), F.struct("day", "seen"))
     patterns = days.groupBy("pattern").agg(
-        *(F.sum(name).alias(name) for name in ("seen", "there", "idle")), F.collect_list(new).alias("new")
+        *(F.sum(name).alias(name) for name in ("seen", "there", "idle")),
+        F.collect_list(new).alias("new"),
+        (F.sum("numbered") / F.sum("seen") >= _MADE).alias("made"),
     )
     rows = patterns.orderBy(F.desc("seen"), "pattern").limit(_PATTERNS).toArrow().to_pylist()
     return [
         Growth(**row | {"new": dict(sorted((entry["day"], entry["seen"]) for entry in row["new"]))}) for row in rows
     ]
+
+
+def _digits(name: str) -> Column:
+    return F.regexp_count(name, F.lit("[0-9]"))
 
 
 def _rows(groups: DataFrame) -> list[dict[str, Any]]:
@@ -230,16 +200,17 @@ def _rows(groups: DataFrame) -> list[dict[str, Any]]:
     idle = (F.col("idle_since").asc_nulls_last(), F.col("last_commit").asc_nulls_last(), F.col("group"))
     same, unused = Window.partitionBy("pattern", "unused"), F.col("unused")
     rank = F.row_number().over(same.orderBy(*idle))
+    turn = F.when(unused & (rank <= _SHARE), 1).when(unused, 2).otherwise(3)
     waiting = groups.where("there").select(
-        *("group", "pattern", "type", "state", "age", "last_commit", "idle_since", "expires", "topics", "partitions"),
-        *("unused", "due", F.when(unused & (rank <= _SHARE), 1).when(unused, 2).otherwise(3).alias("turn")),
+        *("group", "pattern", "type", "state", "age", "last_commit", "idle_since", "expires", "due"),
+        *("topics", "partitions", "unused", turn.alias("turn")),
     )
     first = F.row_number().over(Window.partitionBy("pattern").orderBy("expires", "group"))
     soon = waiting.where(unused & F.col("due").isNotNull()).withColumn("first", first)
     soon = soon.where(F.col("first") <= _SHARE).drop("first").withColumn("turn", F.lit(0))
     ordered = waiting.orderBy("turn", *idle).limit(_ROWS)
     several = [
-        chosen.drop("unused", "due").toArrow().to_pylist()
+        chosen.drop("unused").toArrow().to_pylist()
         for chosen in (soon.orderBy("expires", "group").limit(_EXPIRING), ordered)
     ]
     # What comes first is there already when it comes again.
@@ -282,7 +253,7 @@ def _stale(activity: DataFrame, read_at: datetime) -> tuple[list[StaleTopic], in
         stale.unpersist()
 
 
-def _notes(covered: _Covered, tally: _Tally) -> list[str]:
+def _notes(covered: Covered, tally: _Tally) -> list[str]:
     notes, places = [], covered.places.values()
     if (unread := covered.partitions - len(places)) or tally.uncovered:
         notes.append(

@@ -38,7 +38,8 @@ class Growth:
     """Groups whose names have one pattern (as `match.groups` takes it), those that are gone included.
 
     seen: all there ever were in the tables; there: how many of them there are now; idle: of these, how many are idle
-    for 7 days or more. new: first day of a group in the tables -> groups; days without new ones are left out.
+    for 7 days or more. new: first day of a group in the tables -> groups; days without new ones are left out. made:
+    whether the names look made by a program: most of them have digits where the pattern has a star.
     """
 
     pattern: str
@@ -46,6 +47,7 @@ class Growth:
     there: int
     idle: int
     new: Mapping[date, int]
+    made: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class Row:
     """One group. None = not known, or does not apply.
 
     idle_since: since when nobody committed or was a member. expires: when Kafka drops the first of its offsets, while
-    it stays as it is. behind: records that wait for it at the least, since other groups have read them; None = no other
-    group reads its partitions.
+    it stays as it is. due: the day under which `Findings.expiring` counts it; None = not counted there. behind: records
+    that wait for it at the least, since other groups have read them; None = no other group reads its partitions.
     """
 
     group: str
@@ -65,6 +67,7 @@ class Row:
     last_commit: datetime | None
     idle_since: datetime | None
     expires: datetime | None
+    due: date | None
     topics: int
     partitions: int
     behind: int | None
@@ -108,9 +111,9 @@ class Findings:
     brokers' offsets.retention.minutes that the days of expiry are computed with. groups: how many there are, those that
     are gone not counted. idle: how many of them are idle for 7 days or more. counts: all of them. patterns: those with
     the most groups first. others: how many more patterns there are. rows: groups worth a look, of `groups`: the longest
-    idle first. expiring: day -> groups whose first offsets go then, within a week. stale: of `stale_total`.
-    suggestions: one for each pattern that was tried. notes: sentences on what the tables can't tell, and what to do
-    about it.
+    idle first. expiring: day -> groups whose first offsets go then, within a week; those in use are not counted, nor
+    those that should have lost theirs more than a day ago. stale: of `stale_total`. suggestions: one for each pattern
+    that was tried. notes: sentences on what the tables can't tell, and what to do about it.
     """
 
     cluster_id: str

@@ -59,8 +59,8 @@ class Table:
     total: int
 
 
-# A row of groups: name, pattern, type, state, age, then these.
-_LAST_COMMIT, _IDLE_SINCE, _EXPIRES, _TOPICS, _PARTITIONS, _BEHIND = range(5, 11)
+# A row of groups: name, pattern, type, state, age, then these; last the day that the filter `expires` goes by.
+_LAST_COMMIT, _IDLE_SINCE, _EXPIRES, _TOPICS, _PARTITIONS, _BEHIND, _ = range(5, 12)
 _GROUPS = (
     Column("Group", 0, "name"),
     Column("Idle for", _IDLE_SINCE, "since"),
@@ -161,6 +161,7 @@ def _cells(row: Row) -> tuple[Cell, ...]:
         row.topics,
         row.partitions,
         row.behind,
+        f"{row.due}" if row.due else None,
     )
 
 
