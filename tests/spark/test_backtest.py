@@ -177,7 +177,7 @@ def test_one_that_is_too_long_stops_no_other(spark: SparkSession, lived: str) ->
 
 def test_no_tables(spark: SparkSession, warehouse: str) -> None:
     """Nothing to look back on: what to do."""
-    with pytest.raises(PipelineError, match=r"no tables of a pipeline at .*: run `group-hygiene pipeline run` first"):
+    with pytest.raises(PipelineError, match=r"no tables at .*: run `group-hygiene pipeline run` first"):
         tried(spark, warehouse, policy())
 
 

@@ -405,9 +405,7 @@ def test_there_are_no_tables(tmp_path: Path) -> None:
     file, log = file_of(tmp_path, policy()), tmp_path / "spark.log"
     said = program("backtest", "-f", file, "--warehouse", warehouse, "--log-file", log)
     assert (said.code, said.out) == (1, "")
-    assert said.errors == [
-        f"Error: there are no tables of a pipeline at {warehouse} (yet): run `group-hygiene pipeline run` first"
-    ]
+    assert said.errors == [f"Error: there are no tables at {warehouse} (yet): run `group-hygiene pipeline run` first"]
     assert {path.name for path in tmp_path.iterdir()} == {file.name, log.name}
 
 

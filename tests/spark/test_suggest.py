@@ -257,4 +257,4 @@ def test_nothing_to_try_policies_on(spark: SparkSession, warehouse: str) -> None
         "pipeline run` until it says complete."
     ]
     (note,) = with_suggestions(spark, f"{warehouse}-that-is-not-there", findings).notes
-    assert "there are no tables of a pipeline at" in note
+    assert "there are no tables at" in note

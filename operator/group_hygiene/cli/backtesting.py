@@ -77,6 +77,9 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: 
     asked = found.end - asked if isinstance(asked, timedelta) else asked
     if asked is not None and asked < found.reach.began:
         notes.append(f"there is no history before {_time(found.reach.began)}, which is later than --from")
+    if found.reach.pruned:
+        told = "what they did before is not in the tables any more"
+        notes.append(f"groups that nobody used since {_time(found.reach.began)} count as unused: {told}")
     if found.reach.complete_since:
         late = max(found.reach.complete_since.values())
         notes.append(f"records from before {_time(late)} were lost: no group of theirs counts as idle since before")

@@ -18,9 +18,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
+from group_hygiene.pipeline.covered import activity_at, promised
 from group_hygiene.pipeline.patterns import patterned
 from group_hygiene.pipeline.replay import COMMIT, Known, Record, Steps, milliseconds_of
-from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, PRUNED, RECORDS
+from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, PRUNED, RECORDS, State
 
 _PLACE = ("group", "era")
 # Sorted by group, era and position; of a record, all that Record has, in its order.
@@ -32,13 +33,15 @@ _COLUMNS = (*_BEFORE, *Record._fields)
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What the tables can tell of. cluster: whose log it is. began: since when all of it is there; read_at: until when.
+    """What the tables can tell of.
 
-    complete_since: partition of `__consumer_offsets` -> before when something of it is missing; see `model.Activity`.
-    batch: the last one that counts. pruned: whether records that were too old were dropped.
+    cluster: whose log it is. activity: the version that counts. began: since when all of it is there; read_at: until
+    when. complete_since: partition of `__consumer_offsets` -> before when something of it is missing; see
+    `model.Activity`. batch: the last one that counts. pruned: whether records that were too old were dropped.
     """
 
     cluster: str
+    activity: State
     began: datetime
     read_at: datetime
     complete_since: Mapping[int, datetime]
@@ -61,20 +64,24 @@ def extent(spark: SparkSession, warehouse: str) -> Extent:
 
     The log is compacted: who reads it for the first time finds the last records only, and history begins then.
     """
-    coverage = COVERAGE.rows(spark, warehouse)
-    if not coverage or not ACTIVITY.exists(spark, warehouse):
-        raise PipelineError(
-            f"there are no tables of a pipeline at {warehouse} (yet): run `group-hygiene pipeline run` first"
-        )
-    if any(row["read_at"] is None for row in coverage):
+    covered = promised(spark, warehouse)
+    rows = covered.places.values()
+    if len(rows) < covered.partitions:
         raise PipelineError(
             "the offsets log was not read to its end yet: run `group-hygiene pipeline run` until it says complete"
         )
-    read_at = min(row["read_at"] for row in coverage)
-    since = {row["log_partition"]: row["complete_since"] for row in coverage if row["complete_since"] is not None}
+    since = {row["log_partition"]: row["complete_since"] for row in rows if row["complete_since"] is not None}
     dropped = [table.setting(spark, warehouse, PRUNED) for table in RECORDS]
-    moments = [row["first_read_at"] for row in coverage] + [datetime.fromisoformat(told) for told in dropped if told]
-    return Extent(coverage[0]["cluster_id"], max(moments), read_at, since, coverage[0]["batch"], any(dropped))
+    moments = [row["first_read_at"] for row in rows] + [datetime.fromisoformat(told) for told in dropped if told]
+    return Extent(
+        cluster=covered.cluster_id,
+        activity=covered.activity,
+        began=max(moments),
+        read_at=min(row["read_at"] for row in rows),
+        complete_since=since,
+        batch=max(row["batch"] for row in rows),
+        pruned=any(dropped),
+    )
 
 
 def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> DataFrame:
@@ -95,7 +102,7 @@ def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> 
 
 
 def _known(spark: SparkSession, warehouse: str, reach: Extent) -> DataFrame:
-    activity = ACTIVITY.read(spark, warehouse)
+    activity = activity_at(spark, warehouse, reach.activity)
     names = patterned(activity.select("group"))
     # Whose records are all there needs none of them.
     kept = F.col("offsets") if reach.pruned else F.slice("offsets", 1, 0)
