@@ -50,18 +50,7 @@ def named(before: str, after: str = "", count: int = EACH) -> list[str]:
 SERVICES = [
     f"svc-{word}"
     for word in (
-        *(
-            "delivery",
-            "shipping",
-            "orders",
-            "payments",
-            "search",
-            "catalog",
-            "pricing",
-            "basket",
-            "checkout",
-            "returns",
-        ),
+        *("depots", "shipping", "orders", "payments", "search", "catalog", "pricing", "basket", "checkout", "returns"),
         *("invoices", "ledger", "fraud", "identity", "mailing", "reviews", "stock", "routing", "tax", "loyalty"),
         *("gifts", "reports"),
     )
