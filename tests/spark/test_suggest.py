@@ -125,10 +125,11 @@ def test_who_comes_back_gets_the_least_that_does_not_hurt(suggested: Findings, t
     found = of(suggested, "weekend-*")
     hours = {period / HOUR: (deleted, regret) for period, deleted, regret in found.longer}
     assert hours == {
-        **dict.fromkeys((12, 24, 36), (EACH, EACH)),
-        **dict.fromkeys((48, 72, 96, 144, 192), (EACH, 0)),
+        # Within a day of the group's return, 48 hours and a day of grace are over.
+        **dict.fromkeys((12, 24, 36, 48), (EACH, EACH)),
+        **dict.fromkeys((72, 96, 144, 192), (EACH, 0)),
     }
-    assert applied(found, tmp_path).when.idle_for == found.idle_for == 48 * HOUR
+    assert applied(found, tmp_path).when.idle_for == found.idle_for == 72 * HOUR
     assert (found.deleted, found.regret) == (EACH, 0)
 
 
@@ -170,13 +171,13 @@ def test_kafka_is_faster(spark: SparkSession, lived: tuple[str, Findings]) -> No
     """Where offsets expire before an idleFor and its grace period are over, it is not suggested."""
     warehouse, findings = lived
     findings = replace(findings, patterns=[one for one in findings.patterns if one.pattern == "weekend-*"])
-    # 48 hours, a day of grace, and ten minutes until somebody looks.
-    enough = timedelta(hours=72, minutes=10)
+    # 72 hours, a day of grace, and ten minutes until somebody looks.
+    enough = timedelta(hours=96, minutes=10)
     (found,) = with_suggestions(spark, warehouse, replace(findings, retention=enough)).suggestions
-    assert found.idle_for == 48 * HOUR
+    assert found.idle_for == 72 * HOUR
     (found,) = with_suggestions(spark, warehouse, replace(findings, retention=enough - HOUR)).suggestions
     assert (found.idle_for, found.policy) == (None, "")
-    assert "(71h10m)" in found.why_not
+    assert "(95h10m)" in found.why_not
 
 
 AWKWARD = [
