@@ -349,9 +349,9 @@ HELD = "the tables hold the history from 2026-11-20T12:00:00Z to 2026-11-21T12:0
         pytest.param(
             "",
             "48h",
-            "GroupPolicy kafka/idle: the history from 2026-11-20T12:00:00Z on is 24h long, shorter than its idleFor and "
-            "gracePeriod of 49h: who would have come back, nobody can tell. The tables go back to 2026-11-20T12:00:00Z, "
-            "which is enough from 2026-11-22T13:00:00Z on",
+            "GroupPolicy kafka/idle: the history from 2026-11-20T12:00:00Z on is 24h long, shorter than its idleFor "
+            "and gracePeriod of 49h: who would have come back, nobody can tell. The tables go back to "
+            "2026-11-20T12:00:00Z, which is enough from 2026-11-22T13:00:00Z on",
             id="short",
         ),
     ],
