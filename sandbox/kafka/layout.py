@@ -82,6 +82,8 @@ class Layout:
             "zookeeper.connect": f"127.0.0.1:{self.zookeeper_port}",
             # As in KRaft: a killed broker may come back only when its old session is over.
             "zookeeper.session.timeout.ms": "6000",
+            # By default as long as the session's: too short for a first answer on a machine that does other things too.
+            "zookeeper.connection.timeout.ms": "60000",
         }
 
     def _topics(self) -> dict[str, str]:
