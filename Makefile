@@ -16,14 +16,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
 
-demo: $(STAMP) ## the main job on a real Kafka and a real API server, in a minute (KEEP=1 leaves it up)
+demo: $(STAMP) ## the main job on a real Kafka and a real API server, in two minutes (KEEP=1 leaves it up)
 	@$(BIN)/python -m sandbox.demo $(if $(KEEP),--keep)
 
 test: $(STAMP) ## all tests, on real parts
 	@$(BIN)/python -m sandbox prepare --browser
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --ignore=tests/spark --deselect $(WITH_SPARK) $(PYTEST_ARGS)
 
-test-spark: $(STAMP) ## the tests of the pipeline, on a real Spark and real brokers, about 13 minutes
+test-spark: $(STAMP) ## the tests of the pipeline, on a real Spark and real brokers, about 25 minutes
 	@$(BIN)/python -m sandbox prepare
 	@$(BIN)/python -m pytest tests/spark $(WITH_SPARK) $(PYTEST_ARGS)
 
