@@ -77,7 +77,7 @@ def test_every_step(spark: SparkSession, lived: str) -> None:
     """Who is there, matches, is marked and deleted at each step; and whom it hurts."""
     found = tried(spark, lived, policy())
     (one,) = found.tried
-    assert (found.steps.start, found.end, len(one.days)) == (START, START + timedelta(days=1), 25)
+    assert (found.steps.start, found.steps.end, len(one.days)) == (START, START + timedelta(days=1), 25)
     told = {
         round((day.at - START) / timedelta(hours=1)): (day.groups, day.matched, day.marked, day.deleted, day.regret)
         for day in one.days
@@ -164,7 +164,7 @@ def test_the_last_look_is_at_the_end(spark: SparkSession, lived: str) -> None:
     for start, first in ((-10.0, 1.5), (2.25, 3.5)):
         terms = {"start": moment(start * _HOUR), "end": moment(7.5 * _HOUR), "step": timedelta(hours=2)}
         found = tried(spark, lived, policy(), **terms)
-        assert (found.steps.start, found.end) == (moment(first * _HOUR), moment(7.5 * _HOUR))
+        assert (found.steps.start, found.steps.end) == (moment(first * _HOUR), moment(7.5 * _HOUR))
 
 
 def test_one_that_is_too_long_stops_no_other(spark: SparkSession, lived: str) -> None:
@@ -267,7 +267,7 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
     candidates = [Candidate(one, Patterns(protect)) for one in policies]
     step = timedelta(seconds=1)
     found = backtest(spark, warehouse, candidates, Terms(step=step, retention=_RETENTION, verdicts=True))
-    assert found.end == reach.read_at
+    assert found.steps.end == reach.read_at
 
     scene = Scene(client, protect, need=Need.READ)
     scene.clock = Frozen(reach.read_at.astimezone(UTC))

@@ -74,7 +74,7 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: 
     untriable = _untriable(manifests, given["offsets_retention"])
     notes += [text for text in untriable.values() if text not in errors]
     asked = given["start"]
-    asked = found.end - asked if isinstance(asked, timedelta) else asked
+    asked = found.steps.end - asked if isinstance(asked, timedelta) else asked
     if asked is not None and asked < found.reach.began:
         notes.append(f"there is no history before {_time(found.reach.began)}, which is later than --from")
     if found.reach.pruned:
@@ -209,7 +209,7 @@ def _document(found: Backtest, errors: Sequence[str]) -> dict[str, Any]:
         "historyBegan": _time(found.reach.began),
         "readAt": _time(found.reach.read_at),
         "from": _time(found.steps.start),
-        "to": _time(found.end),
+        "to": _time(found.steps.end),
         "step": format_duration(found.steps.every),
         "policies": [_policy(tried) for tried in found.tried],
         "errors": list(errors),

@@ -136,11 +136,6 @@ class Backtest:
     tried: Sequence[Tried]
     untried: Sequence[str] = ()
 
-    @property
-    def end(self) -> datetime:
-        """The last step."""
-        return self.steps.at(self.steps.count - 1)
-
 
 def steps_of(terms: Terms, reach: Extent) -> Steps:
     """The moments to look at: the last one is the end, and the first not before the start, nor before the history.
@@ -207,25 +202,23 @@ def backtest(
     """
     reach = extent(spark, warehouse)
     steps = steps_of(terms, reach)
-    untried = [why for one in candidates if (why := too_short(one.policy, steps, reach)) is not None]
+    judged = [(candidate, too_short(candidate.policy, steps, reach)) for candidate in candidates]
+    untried = [why for _, why in judged if why is not None]
     if len(untried) == len(candidates):
         raise PipelineError("; ".join(untried))
-    able = [one for one in candidates if too_short(one.policy, steps, reach) is None]
-    bench = [_on_trial(candidate, steps, terms.retention) for candidate in able]
-    last = steps.at(steps.count - 1)
-    tell(f"backtest: {steps.count:,} steps from {_time(steps.start)} to {_time(last)}, {len(bench)} policies")
-    slices = _slices(bench, steps)
+    bench = [_on_trial(candidate, steps, terms.retention) for candidate, why in judged if why is None]
+    tell(f"backtest: {steps.count:,} steps from {_time(steps.start)} to {_time(steps.end)}, {len(bench)} policies")
     brief = Brief(bench, steps, reach.complete_since, reach.began, reach.read_at, terms.verdicts)
-    schema = from_arrow_schema(SCHEMA)
     with telling_tasks(spark, lambda done, parts: tell(f"backtest: {done} of {parts} parts")):
-        rows = lives(spark, warehouse, reach, slices).mapInArrow(worker(brief), schema).toArrow()
+        records = lives(spark, warehouse, reach, _slices(bench, steps))
+        rows = records.mapInArrow(worker(brief), from_arrow_schema(SCHEMA)).toArrow()
     counted = Counted.of(rows)
     return Backtest(reach, steps, [_tried(number, one, counted, steps) for number, one in enumerate(bench)], untried)
 
 
 def _on_trial(candidate: Candidate, steps: Steps, retention: timedelta | None) -> OnTrial:
     policy = candidate.policy
-    trial = Trial(policy, World(steps.start, steps.at(steps.count - 1), candidate.protect, retention))
+    trial = Trial(policy, World(steps.start, steps.end, candidate.protect, retention))
     if policy.action is not Action.DELETE or not trial.waits:
         return OnTrial(trial, (), ())
     longest = steps.every * steps.count
@@ -247,7 +240,7 @@ def _slices(bench: Sequence[OnTrial], steps: Steps) -> Steps:
         if trial.policy.action is Action.DELETE
     ]
     parts = -(-steps.every // min([*waits, steps.every]))
-    while steps.every % (steps.every / parts) or steps.every / parts * parts != steps.every:
+    while steps.every / parts * parts != steps.every:
         parts += 1
     return Steps(steps.start, steps.every / parts, (steps.count - 1) * parts + 1)
 

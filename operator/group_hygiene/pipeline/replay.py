@@ -35,6 +35,11 @@ class Steps:
     every: timedelta
     count: int
 
+    @property
+    def end(self) -> datetime:
+        """The last of them."""
+        return self.at(self.count - 1)
+
     def at(self, index: int) -> datetime:
         return self.start + index * self.every
 

@@ -126,7 +126,7 @@ def _suggestion(
         )
     best = rest[0]
     spec = {**obj["spec"], "when": {"idleFor": format_duration(best.period)}}
-    days = max(1, (found.end - found.steps.start) // timedelta(days=1))
+    days = max(1, (found.steps.end - found.steps.start) // timedelta(days=1))
     told = f"Of the last {days} days: {best.deleted:,} groups deleted, none of them used again. A dry run as it is."
     adapt = "Adapt namespace and connectionRef: they are made up."
     # What is invisible or turns the text around is written as escapes.

@@ -64,13 +64,8 @@ class Row(NamedTuple):
     by: str | None = None
 
 
-SCHEMA = pa.schema(
-    [
-        *(("policy", pa.int64()), ("what", pa.string()), ("step", pa.int64()), ("text", pa.string())),
-        *(("many", pa.int64()), ("group", pa.string())),
-        *(("marked_ms", pa.int64()), ("deleted_ms", pa.int64()), ("back_ms", pa.int64()), ("by", pa.string())),
-    ]
-)
+_TEXTS = {"what", "text", "group", "by"}
+SCHEMA = pa.schema([(name, pa.string() if name in _TEXTS else pa.int64()) for name in Row._fields])
 
 
 def worker(brief: Brief) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
