@@ -12,7 +12,7 @@ from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.model import Fault, GroupState, GroupType, Offsets
-from group_hygiene.policy import Patterns
+from group_hygiene.patterns import Patterns
 
 R = TypeVar("R")
 

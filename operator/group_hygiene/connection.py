@@ -14,16 +14,10 @@ from typing import Any, NamedTuple
 
 from group_hygiene import reasons
 from group_hygiene.access import Access, Grant, Right, parse_access
+from group_hygiene.durations import parse_duration
 from group_hygiene.errors import SecretProblem, SpecError
-from group_hygiene.policy import (
-    Limits,
-    Patterns,
-    Policy,
-    parse_duration,
-    parse_limits,
-    parse_mapping,
-    parse_whole,
-)
+from group_hygiene.patterns import Patterns
+from group_hygiene.policy import Limits, Policy, parse_limits, parse_mapping, parse_whole
 
 _TIMEOUT_MIN, _TIMEOUT_MAX = timedelta(seconds=1), timedelta(minutes=10)
 _MAX_AGE, _MAX_AGE_MIN, _MAX_AGE_MAX = timedelta(hours=1), timedelta(seconds=1), timedelta(hours=720)

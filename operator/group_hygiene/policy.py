@@ -1,4 +1,4 @@
-"""The spec of a `GroupPolicy`, read into frozen records: patterns, durations, defaults. No I/O, no judgement.
+"""The spec of a `GroupPolicy`, read into frozen records, with defaults. No I/O, no judgement.
 
 The API server has refused most bad specs already (crds/); what is said here again serves specs that never met it
 (files given to the command line, objects that were stored under an older CRD).
@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from group_hygiene.durations import format_duration, parse_duration
 from group_hygiene.errors import SpecError
 from group_hygiene.model import Group, GroupState, GroupType
+from group_hygiene.patterns import Patterns
 
 E = TypeVar("E", bound=StrEnum)
 
-DURATION = re.compile(r"([0-9]{1,5}(h|ms|m|s)){1,4}")
-_UNITS = {"h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _INTERVAL_MIN, _INTERVAL_MAX = timedelta(seconds=5), timedelta(hours=24)
 _PERIOD_MIN = timedelta(seconds=1)
 _GRACE, _GRACE_MIN, _GRACE_MAX = timedelta(hours=24), timedelta(seconds=1), timedelta(hours=720)
 _RETENTION, _RETENTION_MIN, _RETENTION_MAX = timedelta(hours=720), timedelta(hours=1), timedelta(hours=8760)
-# Of what private use is reserved for: one of them occurs in no pattern.
-_PRIVATE_USE = range(0xE000, 0xF8FF)
 
 
 class Action(StrEnum):
@@ -50,107 +47,6 @@ class Unprotect(StrEnum):
     STREAMS = "Streams"
     MIRROR_MAKER = "MirrorMaker"
     SHARE = "Share"
-
-
-def parse_duration(
-    text: str, field: str, at_least: timedelta | None = None, at_most: timedelta | None = None
-) -> timedelta:
-    """A Go-style duration ("72h", "1h30m", "500ms") as a timedelta.
-
-    Raises SpecError, which names `field`, if it is none, or not within `at_least` and `at_most`.
-    """
-    if not isinstance(text, str) or not DURATION.fullmatch(text):
-        raise SpecError(f"{field} must be a duration like 72h, 30m or 1h30m, not {text!r}")
-    parts = re.findall(r"([0-9]+)(h|ms|m|s)", text)
-    value = timedelta(milliseconds=sum(int(number) * _UNITS[unit] for number, unit in parts))
-    if at_least is not None and value < at_least:
-        raise SpecError(f"{field} must be at least {format_duration(at_least)}, not {text}")
-    if at_most is not None and value > at_most:
-        raise SpecError(f"{field} must be at most {format_duration(at_most)}, not {text}")
-    return value
-
-
-def format_duration(value: timedelta) -> str:
-    """A timedelta as the shortest Go-style duration: 259200 s -> "72h", 90 s -> "1m30s", 0 -> "0s"."""
-    rest = value // timedelta(milliseconds=1)
-    out = ""
-    for unit, size in _UNITS.items():
-        count, rest = divmod(rest, size)
-        if count:
-            out += f"{count}{unit}"
-    return out or "0s"
-
-
-def pattern_to_regex(pattern: str, field: str = "pattern") -> str:
-    r"""One pattern as the source of a regular expression, to be matched in full.
-
-    `*` is any run of characters, `\*` a literal star, `\\` a literal backslash, all else itself; case-sensitive.
-    """
-    pieces = _literals(pattern, field)
-    if len(pieces) == 1:
-        return re.escape(pieces[0])
-    first, *between, last = pieces
-    # Each piece between two stars at its first place, for good: `*a*a*a*a*b` with plain `.*` would try every
-    # combination of places, and hold up the whole process over one long group id.
-    found = "".join(f"(?>.*?{re.escape(piece)})" for piece in between if piece)
-    return f"{re.escape(first)}{found}.*{re.escape(last)}"
-
-
-def _literals(pattern: str, field: str) -> list[str]:
-    r"""The texts between the stars of a pattern: `a*b\*` -> ["a", "b*"]."""
-    if not pattern:
-        raise SpecError(f"{field} must not be empty")
-    pieces = [""]
-    characters = iter(pattern)
-    for character in characters:
-        if character == "\\":
-            following = next(characters, "")
-            if following not in ("*", "\\"):
-                raise SpecError(rf"{field} {pattern!r}: a backslash must be followed by * or \ (as in \*)")
-            pieces[-1] += following
-        elif character == "*":
-            pieces.append("")
-        else:
-            pieces[-1] += character
-    return pieces
-
-
-class Patterns:
-    """A list of patterns; matches a group id that any of them matches in full. An empty list matches nothing."""
-
-    __slots__ = ("_match", "sources")
-
-    def __init__(self, patterns: Sequence[str], field: str = "patterns") -> None:
-        # A lone text is a list of one-character patterns to Python: `groups: abc-*` would match every group.
-        if not isinstance(patterns, list | tuple) or not all(isinstance(pattern, str) for pattern in patterns):
-            raise SpecError(f"{field} must be a list of texts")
-        self.sources = tuple(patterns)
-        regexes = [pattern_to_regex(p, f"{field}[{i}]") for i, p in enumerate(self.sources)]
-        # \Z and not $: a group id may end in a newline. DOTALL: it may hold one anywhere.
-        self._match = re.compile(rf"(?:{'|'.join(regexes)})\Z", re.DOTALL).match if regexes else None
-
-    def matches(self, group_id: str) -> bool:
-        return self._match is not None and self._match(group_id) is not None
-
-    def matching(self, group_id: str) -> str | None:
-        """The first single pattern that matches, for messages."""
-        if not self.matches(group_id):
-            return None
-        return next((p for p in self.sources if Patterns([p]).matches(group_id)), None)
-
-    def covers(self, pattern: str) -> bool:
-        """Whether one of these patterns by itself matches everything that `pattern` does.
-
-        Put a character that occurs in none of them for each star of `pattern`: what matches this text must take that
-        character by a star, and the same star takes whatever else may stand in its place. So the one text stands for
-        all. That several patterns together cover it is not found out: then the answer is False.
-        """
-        used = set("".join(self.sources)) | set(pattern)
-        fresh = next(chr(code) for code in _PRIVATE_USE if chr(code) not in used)
-        return self.matches(fresh.join(_literals(pattern, "pattern")))
-
-    def __repr__(self) -> str:
-        return f"Patterns({list(self.sources)!r})"
 
 
 @dataclass(frozen=True, slots=True)

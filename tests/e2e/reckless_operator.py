@@ -4,10 +4,11 @@ Everything else is the real thing, with its command line, so what it destroys is
 """
 
 from group_hygiene import checks
+from group_hygiene.checks import offsets, used
 from group_hygiene.cli import main
 
 # offsets_known only has the offsets read, which the backup and the comparison before a deletion need.
-checks.CHECKS = (checks.not_empty, checks.offsets_known)
+checks.CHECKS = (used.not_empty, offsets.offsets_known)
 
 if __name__ == "__main__":
     main()

@@ -12,13 +12,15 @@ from pyspark.sql import SparkSession
 
 from group_hygiene.activity import Tables
 from group_hygiene.connection import ActivitySpec
+from group_hygiene.durations import format_duration
 from group_hygiene.errors import PipelineError
 from group_hygiene.kafka.client import Client
+from group_hygiene.patterns import Patterns
 from group_hygiene.pipeline.activity import update
 from group_hygiene.pipeline.backtest import Backtest, Candidate, Terms, backtest
 from group_hygiene.pipeline.history import extent
 from group_hygiene.pipeline.ingest import ingest
-from group_hygiene.policy import Patterns, Policy, format_duration, parse_policy
+from group_hygiene.policy import Policy, parse_policy
 from group_hygiene.reconcile import Need
 from tests.kafka.makers import Maker, at
 from tests.kafka.scene import Clock, Scene, verdicts

@@ -11,7 +11,8 @@ from group_hygiene import reasons
 from group_hygiene.access import Right
 from group_hygiene.connection import Connection, admit, grant, parse_connection
 from group_hygiene.errors import SpecError
-from group_hygiene.policy import Patterns, Policy, parse_policy
+from group_hygiene.patterns import Patterns
+from group_hygiene.policy import Policy, parse_policy
 from tests.unit.make import group, policy_object
 
 _LABELS = {"team": "a", "env": "prod", "kubernetes.io/metadata.name": "team-a"}

@@ -9,20 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from group_hygiene.durations import format_duration, parse_duration
 from group_hygiene.errors import SpecError
 from group_hygiene.model import GroupState, GroupType
-from group_hygiene.policy import (
-    Action,
-    Limits,
-    Mode,
-    Patterns,
-    Policy,
-    Topics,
-    Unprotect,
-    format_duration,
-    parse_duration,
-    parse_policy,
-)
+from group_hygiene.patterns import Patterns
+from group_hygiene.policy import Action, Limits, Mode, Policy, Topics, Unprotect, parse_policy
 from tests.unit.make import group, policy_object
 
 

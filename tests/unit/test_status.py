@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from group_hygiene import reasons
 from group_hygiene.model import Coverage, GroupState, GroupType, Keep, Outcome, OutcomeKind, Verdict
-from group_hygiene.policy import Patterns, Policy
+from group_hygiene.patterns import Patterns
+from group_hygiene.policy import Policy
 from group_hygiene.status import (
     ConnectionFacts,
     LedgerFacts,

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from group_hygiene.patterns import Patterns
 from group_hygiene.pipeline.replay import COMMIT, History, Record, Sign, Steps, replay
 from group_hygiene.pipeline.trial import Fate, Removed, Trial, World, untriable
-from group_hygiene.policy import Patterns, Policy, parse_policy
+from group_hygiene.policy import Policy, parse_policy
 from tests.unit import make
 
 START = datetime(2026, 3, 1, tzinfo=UTC)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from group_hygiene.cli.manifests import Manifests, read_manifests
 from group_hygiene.cli.output import Cell, Column, Report, Table
 from group_hygiene.cli.spark_options import needs_spark, teller
+from group_hygiene.durations import format_duration
 from group_hygiene.errors import UsageError
-from group_hygiene.policy import Action, format_duration
+from group_hygiene.policy import Action
 
 if TYPE_CHECKING:
     from group_hygiene.pipeline.backtest import Backtest, Candidate, Tried, Variant

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from group_hygiene import checks
+from group_hygiene.checks import used
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable
 from group_hygiene.cli.planning import Scan, granted, judged, look
 from group_hygiene.connection import ActivitySpec
 from group_hygiene.model import Group, Verdict
-from group_hygiene.policy import Match, Patterns, Policy
+from group_hygiene.patterns import Patterns
+from group_hygiene.policy import Match, Policy
 
 _COLUMNS = (
     Column("CHECK"),
@@ -85,7 +87,7 @@ def _explain_one(scan: Scan, policy: Policy, name: str) -> _Explained:
 
 
 def _passed(policy: Policy, what: tuple[str, str]) -> _Step:
-    taken = granted(policy) if what[0] == checks.unchanged.__name__ else None
+    taken = granted(policy) if what[0] == used.unchanged.__name__ else None
     return _Step(*what, "Passed", message=taken)
 
 

@@ -26,7 +26,7 @@ from group_hygiene.model import (
     Offsets,
     Partition,
 )
-from group_hygiene.policy import Patterns
+from group_hygiene.patterns import Patterns
 
 # Brokers refuse the name of a type that they don't know; Classic and Consumer all with a filter know.
 _NAMEABLE = frozenset({GroupType.CLASSIC, GroupType.CONSUMER})

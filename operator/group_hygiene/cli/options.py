@@ -17,8 +17,9 @@ from click.shell_completion import CompletionItem
 
 from group_hygiene.cli.output import printable
 from group_hygiene.connection import ActivitySpec, parse_activity
+from group_hygiene.durations import parse_duration
 from group_hygiene.errors import SpecError
-from group_hygiene.policy import parse_duration, pattern_to_regex
+from group_hygiene.patterns import pattern_to_regex
 
 E = TypeVar("E", bound=StrEnum)
 F = TypeVar("F", bound=Callable[..., Any])

@@ -28,7 +28,7 @@ from group_hygiene.connection import (
 from group_hygiene.errors import Forbidden, NotFound, SecretProblem, UsageError
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.model import Fault
-from group_hygiene.policy import Patterns
+from group_hygiene.patterns import Patterns
 
 if TYPE_CHECKING:
     from group_hygiene.controller.api import Api

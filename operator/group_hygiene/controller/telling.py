@@ -8,11 +8,12 @@ from typing import Any
 from group_hygiene import reasons, status
 from group_hygiene.controller.api import POLICIES, Api, Object
 from group_hygiene.controller.recorder import Recorder
+from group_hygiene.durations import format_duration
 from group_hygiene.errors import Conflict, NotFound
 from group_hygiene.metrics import Metrics
 from group_hygiene.model import Outcome, OutcomeKind
 from group_hygiene.plan import Plan
-from group_hygiene.policy import Action, Mode, format_duration
+from group_hygiene.policy import Action, Mode
 from group_hygiene.reconcile import Clock
 from group_hygiene.status import Problem
 

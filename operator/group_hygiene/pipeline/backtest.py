@@ -14,13 +14,15 @@ from itertools import accumulate
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from group_hygiene.durations import format_duration
 from group_hygiene.errors import PipelineError
+from group_hygiene.patterns import Patterns
 from group_hygiene.pipeline.history import Extent, extent, lives
 from group_hygiene.pipeline.replay import Steps, moment_of
 from group_hygiene.pipeline.tally import ALL, SCHEMA, Brief, Counted, OnTrial, Row, worker
 from group_hygiene.pipeline.tasks import telling_tasks
 from group_hygiene.pipeline.trial import Trial, World
-from group_hygiene.policy import Action, Patterns, Policy, format_duration
+from group_hygiene.policy import Action, Policy
 
 _MOST_STEPS = 2_000
 # What else is tried: these times what the policy asks.

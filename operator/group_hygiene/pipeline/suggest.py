@@ -11,11 +11,12 @@ from typing import Any
 import yaml
 from pyspark.sql import SparkSession
 
+from group_hygiene.durations import format_duration
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.backtest import Backtest, Candidate, Terms, Tried, Variant, backtest
 from group_hygiene.pipeline.history import extent
 from group_hygiene.pipeline.patterns import too_general
-from group_hygiene.policy import Policy, format_duration, parse_policy
+from group_hygiene.policy import Policy, parse_policy
 from group_hygiene.report.findings import Findings, Growth, Suggestion
 
 # A pattern that has fewer idle groups is not worth a policy.

@@ -24,9 +24,10 @@ from group_hygiene.model import (
     Unchanged,
     Verdict,
 )
+from group_hygiene.patterns import Patterns
 from group_hygiene.pipeline.replay import History, Sign, Steps, Stretch
 from group_hygiene.plan import is_ripe
-from group_hygiene.policy import Action, Mode, Patterns, Policy
+from group_hygiene.policy import Action, Mode, Policy
 
 _NOBODY = Protections()
 _MOMENT = timedelta(microseconds=1)

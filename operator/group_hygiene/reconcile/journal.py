@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from group_hygiene import reasons
+from group_hygiene.durations import format_duration
 from group_hygiene.entries import Change, Contents, Key
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.ledger import Ledger
 from group_hygiene.model import Keep
-from group_hygiene.policy import format_duration
 
 # An operator and a broker whose clocks differ by more than this: one of them is wrong, and so is every date.
 _SKEW_MAX = timedelta(minutes=5)

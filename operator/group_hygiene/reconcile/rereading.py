@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from group_hygiene import checks, reasons
+from group_hygiene.durations import format_duration
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
@@ -28,7 +29,7 @@ from group_hygiene.model import (
     fingerprint,
 )
 from group_hygiene.plan import Plan
-from group_hygiene.policy import Policy, format_duration
+from group_hygiene.policy import Policy
 from group_hygiene.reconcile.context import (
     Context,
     Facts,

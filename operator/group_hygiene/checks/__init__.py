@@ -1,0 +1,52 @@
+"""Whether one group stays: an ordered chain of pure functions `(policy, group, evidence, now) -> Keep or None`.
+
+The chain runs from "somebody said hands off" over "it is not what the policy looks for" to "it may be in use", and the
+first Keep decides. Missing evidence keeps. Four answers also say what to read next (EvidenceNotRead, OffsetsNotRead,
+TopicsNotRead, LagNotRead): `reconcile.observe` reads just that, for just these groups, and judges again, so that a scan
+costs what its policies ask and nothing else. `needed`, `used` and `offsets` hold the checks by what they are about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from group_hygiene.checks import needed, offsets, used
+from group_hygiene.model import Evidence, Group, Keep, Verdict
+from group_hygiene.policy import Policy
+
+Check = Callable[[Policy, Group, Evidence, datetime], Keep | None]
+
+
+def judge(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Verdict:
+    """The verdict on a group that `policy.match` selects: the first Keep of the chain, or a match."""
+    for check in CHECKS:
+        keep = check(policy, group, evidence, now)
+        if keep is not None:
+            return Verdict(group, evidence, keep)
+    return Verdict(group, evidence, None)
+
+
+CHECKS: tuple[Check, ...] = (
+    needed.own_group,
+    needed.protected,
+    needed.kept_on_request,
+    needed.record_unreadable,
+    needed.reappeared,
+    needed.claimed,
+    needed.connect,
+    needed.streams,
+    needed.mirror_maker,
+    needed.share,
+    used.dead,
+    used.not_empty,
+    used.simple,
+    used.evidence_known,
+    used.idle,
+    offsets.expires,
+    offsets.offsets_known,
+    offsets.committed,
+    offsets.topics_deleted,
+    used.unchanged,
+    used.caught_up,
+)

@@ -1,0 +1,119 @@
+"""Checks of who must not be touched: by somebody's word, or because being Empty is normal for such a group."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from group_hygiene import reasons
+from group_hygiene.checks.words import told_time
+from group_hygiene.model import (
+    Evidence,
+    Group,
+    GroupType,
+    Keep,
+)
+from group_hygiene.policy import Action, Policy, Unprotect
+
+OWN_PREFIX = "__group_hygiene"
+
+
+def own_group(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """The operator never touches what it made itself."""
+    if group.id.startswith(OWN_PREFIX):
+        return Keep(reasons.OWN_GROUP, "belongs to group-hygiene itself")
+    return None
+
+
+def protected(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """The owner of the connection said that no policy may touch it."""
+    if evidence.protected_by is not None:
+        return Keep(reasons.PROTECTED, f"the connection protects {evidence.protected_by!r}")
+    return None
+
+
+def kept_on_request(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """Somebody asked for time. An Alert policy changes nothing, so it still reports the group."""
+    request = evidence.keep_request
+    if policy.action is not Action.DELETE or request is None or request.until <= now:
+        return None
+    why = f": {request.why}" if request.why else ""
+    return Keep(reasons.KEPT_ON_REQUEST, f"{request.by} asked to keep it until {told_time(request.until)}{why}")
+
+
+def record_unreadable(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """What can't be read may have been a request to keep it, a mark, or a deletion that came to no end."""
+    if policy.action is Action.DELETE and evidence.damaged is not None:
+        return Keep(reasons.RECORD_UNREADABLE, f"a record about it in the ledger can't be read: {evidence.damaged}")
+    return None
+
+
+def reappeared(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """Whoever made it again needs it; and a broker can bring back what it had deleted."""
+    deleted = evidence.deleted
+    if policy.action is not Action.DELETE or deleted is None or deleted.until <= now:
+        return None
+    return Keep(
+        reasons.REAPPEARED,
+        f"deleted by policy {deleted.policy} at {told_time(deleted.at)}, and there again: kept until "
+        f"{told_time(deleted.until)}",
+    )
+
+
+def claimed(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """A workload scaled to zero (KEDA) or a stopped connector is Empty, and needs its offsets to come back."""
+    claims = evidence.protections.claimed
+    if claims is None:
+        return Keep(reasons.CLAIMED, "KEDA or Strimzi objects could not be listed: any of them may name it")
+    owner = claims.get(group.id)
+    if owner is not None:
+        return Keep(reasons.CLAIMED, f"named by {owner}")
+    return None
+
+
+def connect(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """A stopped sink connector's group is Empty, and its offsets are where it goes on."""
+    if Unprotect.CONNECT in policy.match.unprotect:
+        return None
+    if group.protocol_type == "connect" or group.id.startswith("connect-"):
+        return Keep(reasons.CONNECT, "Kafka Connect worker or sink connector (match.unprotect: [Connect] to include)")
+    return None
+
+
+def streams(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """A Streams application's offsets belong to the state in its changelog topics; one without the other is loss."""
+    if Unprotect.STREAMS in policy.match.unprotect:
+        return None
+    applications = evidence.protections.streams
+    if group.type is not GroupType.STREAMS and applications is None:
+        return Keep(
+            reasons.STREAMS, "the list of topics could not be read: any group may be a Kafka Streams application"
+        )
+    if group.type is GroupType.STREAMS or (applications is not None and group.id in applications):
+        return Keep(reasons.STREAMS, "Kafka Streams application (match.unprotect: [Streams] to include)")
+    return None
+
+
+def mirror_maker(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """MirrorMaker 2 writes only to Empty or absent groups: they look abandoned and are what a failover needs."""
+    if Unprotect.MIRROR_MAKER in policy.match.unprotect:
+        return None
+    mirrored = evidence.protections.mirrored
+    if mirrored is None:
+        return Keep(
+            reasons.MIRROR_MAKER,
+            "a MirrorMaker 2 target whose checkpoints could not be read: any group may be mirrored",
+        )
+    if group.id in mirrored:
+        return Keep(reasons.MIRROR_MAKER, "mirrored by MirrorMaker 2 (match.unprotect: [MirrorMaker] to include)")
+    return None
+
+
+def share(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """OffsetFetch shows nothing of a share group, and deleting it erases state that no backup holds (KIP-932)."""
+    if group.type is not GroupType.SHARE:
+        return None
+    if policy.action is Action.DELETE:
+        return Keep(reasons.SHARE, "share groups can't be backed up, so they are never deleted")
+    if Unprotect.SHARE not in policy.match.unprotect:
+        return Keep(reasons.SHARE, "share group (match.unprotect: [Share] to include)")
+    return None

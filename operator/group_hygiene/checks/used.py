@@ -1,0 +1,174 @@
+"""Checks of whether anybody uses the group: its state, what the log and our own looks tell, and what waits for it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from group_hygiene import reasons
+from group_hygiene.checks.words import told_time, whole_seconds
+from group_hygiene.durations import format_duration
+from group_hygiene.model import (
+    NO_SUCH_TOPIC,
+    Activity,
+    Evidence,
+    Fault,
+    Group,
+    GroupState,
+    GroupType,
+    Keep,
+)
+from group_hygiene.policy import Action, Policy, Topics
+
+
+def dead(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """Brokers set Dead just before they drop a group, so there is nothing left to delete."""
+    if group.state is GroupState.DEAD and policy.action is Action.DELETE:
+        return Keep(reasons.DEAD, "already gone: the broker is dropping it")
+    return None
+
+
+def not_empty(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """Only an Empty group can be abandoned."""
+    when = policy.when
+    asks = policy.action is Action.DELETE or when.unchanged_for is not None or when.asks_evidence
+    if asks and group.state is not GroupState.EMPTY:
+        return Keep(reasons.NOT_EMPTY, f"its state is {group.state}")
+    return None
+
+
+def simple(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """Assign+commit consumers (Flink, Iceberg, scripts) are Empty all their life: unchanged offsets prove nothing."""
+    if policy.when.unchanged_for is not None and group.simple:
+        return Keep(
+            reasons.SIMPLE, "nobody ever joined it: its consumers assign and commit, and stay Empty while in use"
+        )
+    return None
+
+
+def evidence_known(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """Only the offsets log tells when a group last committed: tables that are old, or of another log, say nothing."""
+    if not policy.when.asks_evidence:
+        return None
+    activity = evidence.activity
+    if activity is None:
+        return Keep(reasons.EVIDENCE_NOT_READ, "what the pipeline's tables say of it was not read")
+    if isinstance(activity, Fault):
+        return Keep(activity.code, activity.message)
+    if activity.type is not group.type or (
+        activity.type is GroupType.CLASSIC and activity.protocol_type != group.protocol_type
+    ):
+        return Keep(
+            reasons.EVIDENCE_MISSING,
+            f"the tables know it as {_kind(activity.type, activity.protocol_type)}, and it is "
+            f"{_kind(group.type, group.protocol_type)}: it changed since, or its beginnings are not in the log",
+        )
+    if activity.state in ("Active", "Gone"):
+        said = "had members" if activity.state == "Active" else "was gone"
+        return Keep(reasons.EVIDENCE_MISSING, f"it {said} when the log was read at {told_time(activity.read_at)}")
+    return None
+
+
+def idle(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """Nobody may have committed, in vain or not, or been a member for that long when the log was read.
+
+    Until then and not until now: what was written since, the tables don't know.
+    """
+    wanted, activity = policy.when.idle_for, evidence.activity
+    if wanted is None or not isinstance(activity, Activity):
+        return None
+    since = activity.idle_since
+    if since is None:
+        what = "a commit" if activity.simple else "when its last member left"
+        return Keep(reasons.EVIDENCE_MISSING, f"the log does not tell {what}, so it may be in use")
+    so_far = min(now, activity.read_at) - since
+    if so_far >= wanted:
+        return None
+    due = since + wanted + _delay(policy)
+    end = None if evidence.retention is None else activity.last_expiry(evidence.retention)
+    if end is not None and due > end:
+        return _expires_first("idleFor", due, end)
+    told = f"{format_duration(whole_seconds(max(timedelta(), so_far)))} of {format_duration(wanted)}"
+    return Keep(
+        reasons.TOO_RECENT,
+        f"idle since {told_time(since)}, for {told} when the log was read at {told_time(activity.read_at)}",
+    )
+
+
+def unchanged(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """The operator must itself have seen it Empty, with the same committed offsets at every scan, for that long."""
+    wanted = policy.when.unchanged_for
+    if wanted is None:
+        return None
+    if not evidence.offsets and not policy.when.committed_none:
+        return Keep(
+            reasons.NO_OFFSETS, "has no committed offsets: nothing to see unchanged, and Kafka drops it by itself"
+        )
+    seen = evidence.unchanged
+    if seen is None or seen.observed < wanted:
+        if seen is not None and evidence.retention is not None:
+            # It was Empty at `since` at the latest, so whatever clock Kafka takes runs since then or longer.
+            due, end = seen.since + wanted + _delay(policy), seen.since + evidence.retention
+            if due > end:
+                return _expires_first("unchangedFor", due, end)
+        so_far = format_duration(seen.observed) if seen else "0s"
+        missed = "" if seen is None or seen.missed is None else _missed(policy, seen.missed)
+        return Keep(reasons.TOO_RECENT, f"seen unchanged for {so_far} of {format_duration(wanted)}{missed}")
+    return None
+
+
+def caught_up(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """A live consumer of a silent topic commits once and then never (librdkafka): only unread records tell."""
+    offsets, when = evidence.offsets, policy.when
+    outside = when.idle_for is not None and commits_outside(evidence)
+    # Offsets of deleted topics only: no consumer can be reading them, and there is no end to compare with.
+    if when.topics is Topics.ALL_DELETED or (when.unchanged_for is None and not outside):
+        return None
+    if not offsets:
+        if not outside:
+            return None
+        return Keep(reasons.NO_OFFSETS, "has no committed offsets, so nothing tells whether records wait for it")
+    lag = evidence.lag
+    if lag is None:
+        return Keep(reasons.LAG_NOT_READ, "whether records wait for it was not read")
+    if isinstance(lag, Fault):
+        return Keep(reasons.LAG_UNKNOWN, f"whether records wait for it could not be read: {lag}")
+    if any(not isinstance(behind, Fault) and behind > 0 for behind in lag.values()):
+        return None
+    # A deleted topic has no end to compare with: no failure, and nothing that somebody could mend.
+    faults = [fault for fault in lag.values() if isinstance(fault, Fault) and fault.code != NO_SUCH_TOPIC]
+    if faults:
+        return Keep(reasons.LAG_UNKNOWN, f"whether records wait for it could not be read: {faults[0]}")
+    return Keep(reasons.CAUGHT_UP, "no records wait for it: a consumer of a silent topic looks just like this")
+
+
+def commits_outside(evidence: Evidence) -> bool:
+    """Whether clients commit without being members: they stay unseen on a silent topic, and need not commit again.
+
+    A group that somebody joined once keeps its protocol type, so commits after it became Empty tell.
+    """
+    activity = evidence.activity
+    if not isinstance(activity, Activity) or activity.last_commit is None:
+        return False
+    return activity.simple or (activity.empty_since is not None and activity.last_commit > activity.empty_since)
+
+
+def _delay(policy: Policy) -> timedelta:
+    """How long after it begins to match a group is acted on at the latest."""
+    return policy.interval + (policy.grace_period if policy.action is Action.DELETE else timedelta())
+
+
+def _expires_first(field: str, due: datetime, end: datetime) -> Keep:
+    return Keep(
+        reasons.EXPIRES_FIRST,
+        f"Kafka drops its offsets by {told_time(end)}, before {field} and what comes after it are over at "
+        f"{told_time(due)}",
+    )
+
+
+def _kind(type_: GroupType, protocol_type: str) -> str:
+    return f"{type_} ({protocol_type or 'simple'})" if type_ is GroupType.CLASSIC else str(type_)
+
+
+def _missed(policy: Policy, gap: timedelta) -> str:
+    apart, interval = format_duration(whole_seconds(gap)), format_duration(policy.interval)
+    return f": the last two looks came {apart} apart, more than two intervals of {interval}, so it began anew"

@@ -1,0 +1,27 @@
+"""The status of both kinds: conditions, counts, samples, and whether a change is worth a write. Pure.
+
+Conditions follow metav1.Condition and kstatus: Ready always; Reconciling and Stalled only while True. Bounded: counts,
+and at most 20 sample groups.
+"""
+
+from group_hygiene.status.conditions import Problem, Status, build_problem_status, build_suspended_status, timestamp
+from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts, build_connection_status
+from group_hygiene.status.of_policies import SAMPLE_SIZE, build_status, told
+from group_hygiene.status.writing import QUIET_PERIOD, merge_patch, needs_write
+
+__all__ = [
+    "QUIET_PERIOD",
+    "SAMPLE_SIZE",
+    "ConnectionFacts",
+    "LedgerFacts",
+    "Problem",
+    "Status",
+    "build_connection_status",
+    "build_problem_status",
+    "build_status",
+    "build_suspended_status",
+    "merge_patch",
+    "needs_write",
+    "timestamp",
+    "told",
+]
