@@ -1,4 +1,4 @@
-"""The records that everything passes on: frozen, without I/O, without an opinion. Of this package only `entries`."""
+"""The records that everything passes on: frozen, without I/O, without an opinion. Of this package only `contents`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from group_hygiene.entries import Deletion, KeepRequest
+from group_hygiene.contents import Deletion
+from group_hygiene.entries import KeepRequest
 
 
 class GroupType(StrEnum):

@@ -14,9 +14,9 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.protocol.producer import EndTxnRequest
 
 from group_hygiene import reasons
+from group_hygiene.contents import Contents
 from group_hygiene.entries import (
     Backup,
-    Contents,
     Entry,
     Intent,
     KeepRequest,

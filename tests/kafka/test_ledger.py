@@ -12,16 +12,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from group_hygiene import reasons
 from group_hygiene.connection import Settings
-from group_hygiene.entries import (
-    Backup,
-    Owner,
-    Removal,
-    Watch,
-    encode_key,
-    encode_value,
-    in_parts,
-    whole,
-)
+from group_hygiene.entries import Backup, Owner, Removal, Watch, encode_key, encode_value, in_parts, whole
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.ledger import open_ledger
 from sandbox.kafka import KafkaCluster

@@ -8,11 +8,7 @@ import time
 import pytest
 
 from group_hygiene.connection import Settings
-from group_hygiene.entries import (
-    KeepRequest,
-    Owner,
-    Removal,
-)
+from group_hygiene.entries import KeepRequest, Owner, Removal
 from group_hygiene.errors import LedgerFenced
 from group_hygiene.kafka.client import Client, Deadline, connect
 from sandbox.kafka import KafkaCluster

@@ -18,7 +18,8 @@ from types import SimpleNamespace as Row
 from typing import Any
 
 from group_hygiene import entries
-from group_hygiene.entries import Change, Contents, KeepRequest, Key, Owner, Removal
+from group_hygiene.contents import Contents
+from group_hygiene.entries import Change, KeepRequest, Key, Owner, Removal
 from group_hygiene.errors import ApiError, Conflict, LedgerFenced, LedgerProblem, NotFound
 from group_hygiene.model import CommittedOffset, Fault, Offsets, Partition
 from tests.unit.make import NOW

@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec import structs
 
-from group_hygiene.entries import Deletion, Mark
+from group_hygiene.contents import Deletion
+from group_hygiene.entries import Mark
 from group_hygiene.model import (
     Activity,
     Cluster,

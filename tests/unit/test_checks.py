@@ -14,7 +14,8 @@ from msgspec import structs
 
 from group_hygiene import reasons
 from group_hygiene.checks import CHECKS, Check, judge
-from group_hygiene.entries import Deletion, KeepRequest
+from group_hygiene.contents import Deletion
+from group_hygiene.entries import KeepRequest
 from group_hygiene.model import (
     Activity,
     CommittedOffset,

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from group_hygiene.contents import Contents, Deletion
 from group_hygiene.entries import (
     Backup,
-    Contents,
     Covered,
-    Deletion,
     Entry,
     Intent,
     KeepRequest,

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from group_hygiene import checks, reasons, watching
 from group_hygiene.activity import Covered, Reading
-from group_hygiene.entries import Change, Contents, KeepRequest, Key, Mark, Outcome, Removal, What
+from group_hygiene.contents import Contents
+from group_hygiene.entries import Change, KeepRequest, Key, Mark, Outcome, Removal, What
 from group_hygiene.model import (
     Activity,
     CommittedOffset,

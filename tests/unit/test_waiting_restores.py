@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from group_hygiene import reasons, reconcile
 from group_hygiene.connection import Connection, parse_connection
+from group_hygiene.contents import Contents
 from group_hygiene.controller.restores import Restores
-from group_hygiene.entries import Contents
 from group_hygiene.model import Keep
 
 

@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
 from group_hygiene import reasons
+from group_hygiene.contents import Contents
 from group_hygiene.entries import (
     Change,
-    Contents,
     Entry,
     Key,
     Owner,

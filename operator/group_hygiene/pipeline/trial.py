@@ -14,7 +14,8 @@ from functools import partial
 from typing import NamedTuple
 
 from group_hygiene.checks import judge
-from group_hygiene.entries import Deletion, Mark
+from group_hygiene.contents import Deletion
+from group_hygiene.entries import Mark
 from group_hygiene.model import (
     Activity,
     CommittedOffset,

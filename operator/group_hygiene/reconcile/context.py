@@ -10,7 +10,8 @@ from typing import Protocol
 from group_hygiene import watching
 from group_hygiene.activity import Tables
 from group_hygiene.connection import Connection
-from group_hygiene.entries import Change, Contents, Key
+from group_hygiene.contents import Contents
+from group_hygiene.entries import Change, Key
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, Deadline

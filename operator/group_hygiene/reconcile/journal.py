@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from group_hygiene import reasons
+from group_hygiene.contents import Contents
 from group_hygiene.durations import format_duration
-from group_hygiene.entries import Change, Contents, Key
+from group_hygiene.entries import Change, Key
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.ledger import Ledger

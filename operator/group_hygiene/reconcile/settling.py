@@ -10,7 +10,8 @@ from datetime import datetime
 import msgspec
 
 from group_hygiene import reasons
-from group_hygiene.entries import Change, Contents, Intent, What
+from group_hygiene.contents import Contents
+from group_hygiene.entries import Change, Intent, What
 from group_hygiene.entries import Outcome as OutcomeEntry
 from group_hygiene.model import GroupType, Outcome, OutcomeKind
 from group_hygiene.reconcile.context import Context, Memory

@@ -1,0 +1,166 @@
+"""What the operator needs to remember of a ledger: what a log of entries adds up to. Pure: no I/O, no Kafka."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from group_hygiene.entries import (
+    Change,
+    Covered,
+    Entry,
+    Intent,
+    KeepRequest,
+    Key,
+    Mark,
+    Outcome,
+    Owner,
+    Removal,
+    Seen,
+    Unreadable,
+    Watch,
+    What,
+    decode,
+    decode_key,
+    group_of,
+)
+
+
+class Deletion(NamedTuple):
+    """The last deletion of a group, as far as contents remember it: when, by which policy, and until when it counts."""
+
+    at: datetime
+    policy: str
+    until: datetime
+
+
+@dataclass
+class Contents:
+    """What the operator needs to remember of a ledger, as small as it can be: no backups, no history.
+
+    watches: policy uid -> its Watch. covered: connection uid -> its Covered. seen, marks: policy uid -> group -> entry.
+    keeps, intents, deletions: by group.
+    doubtful: groups that were there after a deletion was interrupted: the request may still be under way.
+    restored: groups with an open intent that were restored after it was written, so they were deleted before that.
+    damaged: group -> why an entry about it can't be read. unreadable: how many records could not be.
+    """
+
+    owner: Owner | None = None
+    watches: dict[str, Watch] = field(default_factory=dict)
+    covered: dict[str, Covered] = field(default_factory=dict)
+    seen: dict[str, dict[str, Seen]] = field(default_factory=dict)
+    marks: dict[str, dict[str, Mark]] = field(default_factory=dict)
+    keeps: dict[str, KeepRequest] = field(default_factory=dict)
+    intents: dict[str, Intent] = field(default_factory=dict)
+    deletions: dict[str, Deletion] = field(default_factory=dict)
+    doubtful: dict[str, Outcome] = field(default_factory=dict)
+    restored: set[str] = field(default_factory=set)
+    damaged: dict[str, str] = field(default_factory=dict)
+    _unreadable_keys: dict[bytes, str | None] = field(default_factory=dict)
+
+    @property
+    def unreadable(self) -> int:
+        return len(self._unreadable_keys)
+
+    def take(self, raw_key: bytes | None, value: bytes | None) -> None:
+        """Take in one record, as read from the log. Never raises: what can't be read holds its group."""
+        group: str | None = None
+        try:
+            key = decode_key(raw_key)
+            group = group_of(key)
+            change: Change = Removal(key) if value is None else decode(key, value)
+        except Unreadable as error:
+            if value is None:
+                # A tombstone leaves nothing behind that could not be read.
+                self._mend(raw_key or b"")
+                return
+            self._unreadable_keys[raw_key or b""] = group
+            if group is not None:
+                self.damaged[group] = str(error)
+            return
+        self._mend(raw_key or b"")
+        self.apply([change])
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Take in changes that were written, or that need not be."""
+        for change in changes:
+            if isinstance(change, Removal):
+                self._remove(change.key)
+            else:
+                self._put(change)
+
+    def _mend(self, raw_key: bytes) -> None:
+        """A readable record or a tombstone took the place of one that could not be read."""
+        if raw_key not in self._unreadable_keys:
+            return
+        group = self._unreadable_keys.pop(raw_key)
+        if group is not None and group not in self._unreadable_keys.values():
+            self.damaged.pop(group, None)
+
+    def _put(self, entry: Entry) -> None:
+        match entry:
+            case Owner():
+                self.owner = entry
+            case Watch():
+                self.watches[entry.policy_uid] = entry
+            case Covered():
+                self.covered[entry.connection_uid] = entry
+            case Seen():
+                self.seen.setdefault(sys.intern(entry.policy_uid), {})[entry.group] = entry
+            case Mark():
+                self.marks.setdefault(sys.intern(entry.policy_uid), {})[entry.group] = entry
+            case KeepRequest():
+                self.keeps[entry.group] = entry
+            case Intent():
+                self.intents[entry.group] = entry
+                self.restored.discard(entry.group)
+            case Outcome() if entry.what is What.KEPT and entry.type:
+                self.doubtful[entry.group] = entry
+            case Outcome() if entry.what is What.KEPT:
+                self._end_doubt(entry.group, entry.id)
+            case Outcome() if entry.what is What.RESTORED and entry.group in self.intents:
+                # By the order of the log, which no clock can change.
+                self.restored.add(entry.group)
+            case Outcome() if entry.what is What.DELETED:
+                self.doubtful.pop(entry.group, None)
+                known = self.deletions.get(entry.group)
+                if known is None or known.at <= entry.at:
+                    self.deletions[entry.group] = Deletion(entry.at, sys.intern(entry.policy), entry.expires)
+
+    def _remove(self, key: Key) -> None:
+        match key:
+            case ("owner",):
+                self.owner = None
+            case ("watch", uid):
+                self.watches.pop(uid, None)
+            case ("covered", uid):
+                self.covered.pop(uid, None)
+            case ("seen", uid, group):
+                self.seen.get(uid, {}).pop(group, None)
+            case ("mark", uid, group):
+                self.marks.get(uid, {}).pop(group, None)
+            case ("keep", group):
+                self.keeps.pop(group, None)
+            case ("intent", group):
+                self.intents.pop(group, None)
+                self.restored.discard(group)
+            case ("outcome", group, id_, What.KEPT):
+                self._end_doubt(group, id_)
+
+    def _end_doubt(self, group: str, id_: str) -> None:
+        known = self.doubtful.get(group)
+        if known is not None and known.id == id_:
+            del self.doubtful[group]
+
+    def forget_expired(self, now: datetime) -> None:
+        """Drop what was remembered for a time that is over. now: a broker's time, which our clock agrees with.
+
+        What is dropped here is never read again by this process. A clock that jumped ahead must not cost a request to
+        keep a group, so who asks for an entry compares its date instead.
+        """
+        self.doubtful = {group: outcome for group, outcome in self.doubtful.items() if outcome.expires > now}
+        self.deletions = {group: d for group, d in self.deletions.items() if d.until > now}
+        self.keeps = {group: request for group, request in self.keeps.items() if request.until > now}
