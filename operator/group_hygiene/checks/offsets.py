@@ -14,7 +14,7 @@ from group_hygiene.model import (
     Group,
     Keep,
 )
-from group_hygiene.policy import Action, Policy, Topics
+from group_hygiene.policy import Policy, Topics
 
 
 def expires(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
@@ -41,7 +41,7 @@ def offsets_known(policy: Policy, group: Group, evidence: Evidence, now: datetim
     when = policy.when
     asks = when.committed_none or when.topics is not None or when.unchanged_for is not None
     # What is to be deleted is compared with what it was at the last look.
-    if not asks and not (when.idle_for is not None and (policy.action is Action.DELETE or commits_outside(evidence))):
+    if not asks and not (when.idle_for is not None and (policy.action.changes or commits_outside(evidence))):
         return None
     if evidence.offsets is None:
         return Keep(reasons.OFFSETS_NOT_READ, "its committed offsets were not read")

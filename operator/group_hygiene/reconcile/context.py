@@ -19,9 +19,11 @@ from group_hygiene.kafka.ledger import Ledger
 from group_hygiene.kafka.mirror import Checkpoints, is_checkpoints
 from group_hygiene.model import (
     Activity,
+    Description,
     Evidence,
     Fault,
     Group,
+    GroupState,
     Offsets,
     Partition,
     Protections,
@@ -142,6 +144,7 @@ class Facts:
     offsets: dict[str, Offsets | Fault] = field(default_factory=dict)
     missing_topics: dict[str, frozenset[str] | Fault] = field(default_factory=dict)
     lag: dict[str, Mapping[Partition, int | Fault]] = field(default_factory=dict)
+    subscribed: dict[str, frozenset[str] | Fault] = field(default_factory=dict)
 
 
 def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) -> Evidence:
@@ -159,7 +162,23 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
         lag=facts.lag.get(group.id),
         activity=facts.activity.get(group.id),
         retention=context.memory.retention,
+        subscribed=facts.subscribed.get(group.id),
+        offsets_deleted=contents.offset_deletions.get(group.id, {}),
     )
+
+
+def subscriptions(described: Mapping[str, Description | Fault]) -> dict[str, frozenset[str] | Fault]:
+    """What the members of each group read; a Fault where not all of them tell."""
+    hidden = Fault("NOT_TOLD", "a member speaks a protocol of its own, or subscribes to a pattern")
+
+    def of(answer: Description | Fault) -> frozenset[str] | Fault:
+        if isinstance(answer, Fault):
+            return answer
+        if answer.group.state is not GroupState.STABLE:
+            return Fault("NOT_TOLD", f"its state is {answer.group.state} now")
+        return hidden if answer.subscribed is None else answer.subscribed
+
+    return {name: of(answer) for name, answer in described.items()}
 
 
 def read_protections(context: Context, topics: Mapping[str, int] | Fault, deadline: Deadline) -> Protections:

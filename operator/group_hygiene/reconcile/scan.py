@@ -28,7 +28,7 @@ from group_hygiene.model import (
     fingerprint,
 )
 from group_hygiene.plan import Conditions
-from group_hygiene.policy import Action, Policy
+from group_hygiene.policy import Policy
 from group_hygiene.reconcile import evidence as tables
 from group_hygiene.reconcile.context import (
     Context,
@@ -39,6 +39,7 @@ from group_hygiene.reconcile.context import (
     read_missing_topics,
     read_protections,
     readable,
+    subscriptions,
 )
 
 _WRITE_S = 2.0
@@ -48,9 +49,13 @@ _LOST = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "BROKER_NOT_AVAILAB
 
 @dataclass
 class _Facts(Facts):
-    """What was read so far, shared by all policies. covered: what to remember of the tables."""
+    """What was read so far, shared by all policies. by_topic: whether some policy asks when a topic was used last.
+
+    covered: what to remember of the tables.
+    """
 
     cluster: Cluster = field(kw_only=True)
+    by_topic: bool = False
     coverage: Coverage | None = None
     covered: Covered | None = None
     watches: dict[str, Watch] = field(default_factory=dict)
@@ -75,7 +80,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     # A broker that does not answer must not take the time that the groups of the others need.
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
     selected = {policy.key: policy.match.select(listing.groups) for policy in policies}
-    facts = _Facts(cluster=cluster)
+    facts = _Facts(cluster=cluster, by_topic=any(policy.by_topic for policy in policies))
     _ask_retention(context, policies, cluster, full)
     _begin_looks(context, policies, facts)
     if any(selected.values()):
@@ -90,10 +95,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     stamp = _end_looks(context, policies, selected, snapshot, facts, deadline)
     unfiltered = listing.groups if not states and not types else None
     deleting = any(
-        verdict.matches
-        for policy in policies
-        if policy.action is Action.DELETE
-        for verdict in verdicts[policy.key].values()
+        verdict.matches for policy in policies if policy.action.changes for verdict in verdicts[policy.key].values()
     )
     if policies:
         memory.due_before = deleting
@@ -182,7 +184,7 @@ def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluste
 
 
 def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    look = tables.look(context, facts.cluster, groups, deadline)
+    look = tables.look(context, facts.cluster, groups, deadline, facts.by_topic)
     facts.activity.update(look.groups)
     facts.coverage = look.coverage
     if look.mark is not None:
@@ -205,11 +207,17 @@ def _read_lags(context: Context, groups: Mapping[str, Group], facts: _Facts, dea
     facts.lag.update(read_lag(context.client, committed, deadline))
 
 
+def _read_subscriptions(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
+    described = kafka_groups.describe_groups(context.client, groups.values(), deadline)
+    facts.subscribed.update(subscriptions(described))
+
+
 _READERS: Mapping[str, Callable[[Context, Mapping[str, Group], _Facts, Deadline], None]] = {
     reasons.EVIDENCE_NOT_READ: _read_activity,
     reasons.OFFSETS_NOT_READ: _read_offsets,
     reasons.TOPICS_NOT_READ: _read_missing_topics,
     reasons.LAG_NOT_READ: _read_lags,
+    reasons.SUBSCRIPTIONS_NOT_READ: _read_subscriptions,
 }
 
 

@@ -15,6 +15,7 @@ from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.status.conditions import Conditions, Status, cut, timestamp
 
 SAMPLE_SIZE = 20
+_TOPICS_SHOWN = 10
 
 
 def build_status(
@@ -44,7 +45,7 @@ def build_status(
         conditions.ready(reasons.ACCESS_LIMITED, f"{_summary(plan, outcomes)}; {_access(policy)}")
     else:
         conditions.ready(reasons.SUCCEEDED, _summary(plan, outcomes))
-    if policy.action is Action.DELETE:
+    if policy.action.changes:
         refusal = plan.refusal
         reason, message = (refusal.reason, refusal.message) if refusal else (reasons.NOT_BLOCKED, "")
         conditions.set("DeletionBlocked", refusal is not None, reason, message)
@@ -112,7 +113,8 @@ def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
     why = "nobody was warned of some" if plan.untold else "maxPerRun"
     later = f", {waiting} wait for the next run ({why})" if waiting else ""
     kept = f", {len(outcomes) - deleted} kept" if deleted < len(outcomes) else ""
-    return f"{text}; {deleted} deleted{kept}{later}"
+    what = "stale offsets of " if plan.policy.action is Action.DELETE_OFFSETS else ""
+    return f"{text}; {what}{deleted} deleted{kept}{later}"
 
 
 def _next_due(plan: Plan) -> datetime | None:
@@ -165,6 +167,8 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
         "type": str(verdict.group.type),
         "verdict": "Match" if verdict.matches else "Keep",
     }
+    if verdict.topics:
+        entry["topics"] = sorted(verdict.topics)[:_TOPICS_SHOWN]
     why = outcome or verdict.keep
     if why is not None:
         entry |= {"reason": why.reason, "message": cut(why.message)}
