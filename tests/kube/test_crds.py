@@ -26,6 +26,7 @@ SECRET = {"name": "hygiene", "key": "password"}
 OAUTH = {"tokenEndpoint": "https://sso.example.com/token", "clientId": "hygiene", "clientSecret": SECRET}
 SCRAM = {"mechanism": "SCRAM-SHA-512", "username": "hygiene", "password": SECRET}
 DELETE = {"action": "Delete", "when": {"unchangedFor": "72h"}}
+STALE = {"action": "DeleteOffsets", "when": {"idleFor": "96h"}}
 
 # What the API server adds when an error of type, enum, length or presence kept it from looking at the rules in CEL.
 _NOT_CHECKED = "some validation rules were not checked because the object was invalid"
@@ -169,6 +170,15 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
             id="delete-all-conditions",
         ),
         pytest.param({"action": "Delete", "when": {"idleFor": "72h"}}, id="delete-idle"),
+        pytest.param(STALE, id="stale-offsets"),
+        pytest.param(
+            {
+                **STALE,
+                "delete": {"gracePeriod": "1h"},
+                "match": {"topics": ["a*"], "excludeTopics": ["b"], "states": ["Stable"]},
+            },
+            id="stale-offsets-whole",
+        ),
         pytest.param({"match": {"groups": ["*"]}}, id="pattern-everything"),
         pytest.param({"match": {"groups": [r"a\*b"]}}, id="pattern-literal-star"),
         pytest.param({"match": {"groups": [r"a\\", r"\\*"]}}, id="pattern-literal-backslash"),
@@ -240,7 +250,10 @@ def test_policy_is_accepted(api: CustomObjectsApi, spec: Patch) -> None:
             ),
             id="access-by-labels",
         ),
-        pytest.param(access(groups=[r"a\*", "*"], actions=["Restore", "Delete", "Alert"]), id="access-all-actions"),
+        pytest.param(
+            access(groups=[r"a\*", "*"], actions=["Restore", "Delete", "DeleteOffsets", "Alert"]),
+            id="access-all-actions",
+        ),
         pytest.param({"scan": {"timeout": "1s"}}, id="timeout-shortest"),
         pytest.param({"scan": {"timeout": "10m"}}, id="timeout-longest"),
     ],
@@ -255,7 +268,7 @@ _WIDEST = ["\N{GRINNING FACE}" * 255] * 64
 _WIDEST_ACCESS = {
     "namespaces": {"names": ["a" * 63] * 32},
     "groups": _WIDEST[:8],
-    "actions": ["Alert", "Delete", "Restore"],
+    "actions": ["Alert", "Delete", "DeleteOffsets", "Restore"],
 }
 _WIDEST_SELECTOR = {
     **_WIDEST_ACCESS,
@@ -346,6 +359,8 @@ URL = "must be an http or https URL"
 IDLE_MISSING = "spec.when: .* must hold idleFor or unchangedFor with action Delete"
 FOLDER = "must be the address of a folder"
 STATES_IN_USE = "spec.match.states: .* must hold only Empty and Dead with action Delete"
+NOT_ALONE = "spec.when: .* must hold idleFor and nothing else with action DeleteOffsets"
+FOR_OFFSETS = "spec.match.topics: .* must only be given with action DeleteOffsets"
 NO_SHARE = "spec.match.types: .* must not hold Share with action Delete"
 TOGETHER = "certificate and privateKey must be given together"
 LOGIN = "username and password must be given"
@@ -413,6 +428,33 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param(when(idleFor="0h"), "spec.when.idleFor: .* must be at least 1s", id="idle-zero"),
         pytest.param(when(expiresWithin="2d"), f"spec.when.expiresWithin: .* {DURATION}", id="expires-in-days"),
         pytest.param(when(expiresWithin="0s"), "spec.when.expiresWithin: .* must be at least 1s", id="expires-zero"),
+        pytest.param(
+            {**STALE, "when": None}, "spec.when: .* must hold idleFor with action DeleteOffsets", id="stale-bare"
+        ),
+        pytest.param(
+            {**STALE, "when": {"unchangedFor": "1h"}},
+            "spec.when: .* must hold idleFor with action DeleteOffsets",
+            id="stale-by-our-own-looks",
+        ),
+        pytest.param({**STALE, **when(idleFor="1h", unchangedFor="1h")}, NOT_ALONE, id="stale-and-unchanged"),
+        pytest.param({**STALE, **when(idleFor="1h", expiresWithin="1h")}, NOT_ALONE, id="stale-and-expires"),
+        pytest.param({**STALE, **when(idleFor="1h", committed="None")}, NOT_ALONE, id="stale-and-committed"),
+        pytest.param({**STALE, **when(idleFor="1h", topics="AllDeleted")}, NOT_ALONE, id="stale-and-deleted-topics"),
+        pytest.param(
+            {**STALE, **match(states=["Stable", "Empty"])},
+            "spec.match.states: .* must hold only Stable with action DeleteOffsets",
+            id="stale-of-an-empty-group",
+        ),
+        pytest.param(
+            {**STALE, **match(types=["Streams"])},
+            "spec.match.types: .* must hold only Classic and Consumer with action DeleteOffsets",
+            id="stale-of-a-streams-group",
+        ),
+        pytest.param(match(topics=["a"]), FOR_OFFSETS, id="alert-with-topics"),
+        pytest.param({**DELETE, **match(excludeTopics=["a"])}, FOR_OFFSETS, id="delete-without-topics"),
+        pytest.param(
+            {**STALE, **match(topics=[""])}, r"spec.match.topics\[0\]: .* must not be empty", id="empty-topic"
+        ),
         pytest.param({"delete": {}}, "spec.delete: .* must only be given with action Delete", id="alert-with-delete"),
         pytest.param({"action": "Delete"}, IDLE_MISSING, id="delete-without-when"),
         pytest.param({"action": "Delete", "when": {}}, IDLE_MISSING, id="delete-with-empty-when"),
@@ -745,7 +787,11 @@ def published(api_server: ApiServer) -> ApiServer:
             id="connection-status",
         ),
         pytest.param("kgp.spec", "connectionRef interval suspend mode match when action delete", id="policy"),
-        pytest.param("kgp.spec.match", "groups exclude states types protocolTypes unprotect", id="policy-match"),
+        pytest.param(
+            "kgp.spec.match",
+            "groups exclude states types protocolTypes topics excludeTopics unprotect",
+            id="policy-match",
+        ),
         pytest.param("kgp.spec.when", "committed topics unchangedFor idleFor expiresWithin", id="policy-when"),
         pytest.param("kgp.spec.delete", "gracePeriod maxPerRun maxPercent backupRetention", id="policy-delete"),
         pytest.param(
@@ -756,7 +802,7 @@ def published(api_server: ApiServer) -> ApiServer:
         ),
         pytest.param(
             "kgp.status.sample",
-            "group state type verdict reason message unchangedSince idleSince markedSince dueTime",
+            "group state type verdict reason message topics unchangedSince idleSince markedSince dueTime",
             id="policy-status-sample",
         ),
         pytest.param(

@@ -291,10 +291,11 @@ def _would(planned: _Planned) -> str:
         return f"{text}: it would do nothing"
     if policy.action is Action.ALERT:
         return f"{text}: it would report them"
+    them = "them" if policy.action is Action.DELETE else "offsets of theirs"
     if made.refusal is not None:
-        return f"{text}: it would report them, and delete none: {made.refusal.reason}: {made.refusal.message}"
+        return f"{text}: it would report them, and delete nothing: {made.refusal.reason}: {made.refusal.message}"
     pace_ = f", {len(planned.first)} in the first run" if len(planned.first) < len(made.due) else ""
-    later = f"and delete them after {format_duration(policy.grace_period)}{pace_}"
+    later = f"and delete {them} after {format_duration(policy.grace_period)}{pace_}"
     if policy.mode is Mode.DRY_RUN:
         return f"{text}: it would report them; mode Enforce would mark them {later}"
     return f"{text}: it would mark them {later}"
@@ -311,8 +312,12 @@ def _table(planned: _Planned) -> Table:
 
 def _row(name: str, verdict: Verdict) -> tuple[Cell, ...]:
     group, keep = verdict.group, verdict.keep
-    why = (None, None) if keep is None else (keep.reason, keep.message)
+    why = (None, _unread(verdict)) if keep is None else (keep.reason, keep.message)
     return name, str(group.state), str(group.type), group.protocol_type or None, _word(verdict), *why
+
+
+def _unread(verdict: Verdict) -> str | None:
+    return f"offsets of {', '.join(sorted(verdict.topics))}" if verdict.topics else None
 
 
 def _word(verdict: Verdict) -> str:
@@ -351,5 +356,6 @@ def judged(name: str, verdict: Verdict) -> dict[str, Any]:
         "type": str(group.type),
         "protocolType": group.protocol_type,
         "verdict": _word(verdict),
+        **({"topics": sorted(verdict.topics)} if verdict.topics else {}),
         **why,
     }

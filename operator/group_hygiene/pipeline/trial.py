@@ -241,6 +241,8 @@ def reason_of(verdict: Verdict) -> str:
 
 def untriable(policy: Policy, retention: timedelta | None) -> str | None:
     """Why a policy can't be tried on the past, in a sentence; None = it can."""
+    if policy.action is Action.DELETE_OFFSETS:
+        return "action DeleteOffsets can't be tried on the past: the tables don't tell what members subscribed to then"
     if policy.when.topics is not None:
         return "when.topics can't be tried on the past: the tables don't tell which topics existed then"
     if policy.when.expires_within is not None and retention is None:
