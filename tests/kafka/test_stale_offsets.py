@@ -330,6 +330,12 @@ def test_what_was_interrupted_is_settled(
     (told,) = entries(scene, Outcome)
     assert (told.what, told.topics) == (What.OFFSETS_DELETED if done else What.KEPT, (left,))
     assert entries(scene, Intent) == []
+    if not done:
+        # A broker that hung carries it out now.
+        delete_offsets(client, live, [Partition(left, 0)], soon())
+        assert reconcile.settle(scene.context) == {policy.uid: 1}
+        late = entries(scene, Outcome)[-1]
+        assert (late.what, late.reason, late.topics) == (What.OFFSETS_DELETED, reasons.OFFSETS_DELETED, (left,))
 
 
 def test_limits_and_guards_hold(scene: Scene, pipeline: Pipeline, client: Client, live: str, left: str) -> None:
