@@ -29,6 +29,8 @@ TOO_RECENT: Final = "TooRecent"
 EXPIRES_FIRST: Final = "ExpiresFirst"
 EXPIRES_LATER: Final = "ExpiresLater"
 CAUGHT_UP: Final = "CaughtUp"
+LAG_BELOW: Final = "LagBelow"
+IN_RANGE: Final = "InRange"
 
 # A group is kept: what decides is not known.
 OFFSETS_NOT_READ: Final = "OffsetsNotRead"

@@ -18,6 +18,7 @@ from group_hygiene.contents import Deletion
 from group_hygiene.entries import KeepRequest
 from group_hygiene.model import (
     Activity,
+    Bounds,
     CommittedOffset,
     Evidence,
     Fault,
@@ -41,6 +42,7 @@ from tests.unit.make import (
     delete,
     evidence,
     group,
+    lagging,
     policy_object,
     seen,
     simple_activity,
@@ -318,9 +320,9 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
         ),
         # caught_up
         pytest.param(delete(), group(), evidence(lag=None), reasons.LAG_NOT_READ, id="lag-not-read"),
-        pytest.param(delete(), group(), evidence(lag=FAULT), reasons.LAG_UNKNOWN, id="lag-fault"),
+        pytest.param(delete(), group(), evidence(lag={P0: FAULT, P1: FAULT}), reasons.LAG_UNKNOWN, id="lag-fault"),
         pytest.param(delete(), group(), evidence(lag={P0: 0, P1: 0}), reasons.CAUGHT_UP, id="silent-topic-lag-0"),
-        pytest.param(delete(), group(), evidence(lag={}), reasons.CAUGHT_UP, id="lag-of-no-partition"),
+        pytest.param(delete(), group(), evidence(lag={P0: 5}), reasons.LAG_NOT_READ, id="lag-of-one-partition-only"),
         pytest.param(delete(), group(), evidence(lag={P0: 0, P1: 1}), _MATCH, id="lag-of-one-record"),
         pytest.param(delete(), group(), evidence(lag={P0: 0, P1: FAULT}), reasons.LAG_UNKNOWN, id="lag-partly-unknown"),
         pytest.param(delete(), group(), evidence(lag={P0: 5, P1: FAULT}), _MATCH, id="lag-known-where-it-matters"),
@@ -422,7 +424,7 @@ def test_first_check_decides() -> None:
     look()
     known = replace(known, unchanged=seen())
     look()
-    known = replace(known, lag={P1: 1})
+    known = replace(known, bounds=lagging({P0: 0, P1: 1}))
     look()
     assert found == [
         reasons.OWN_GROUP,
@@ -520,7 +522,15 @@ _OFFSETS_READ: list[Mapping[Partition, CommittedOffset] | Fault | None] = [
     _NO_OFFSETS,
 ]
 _TOPICS_READ: list[frozenset[str] | Fault | None] = [_BOTH]
-_LAG_READ: list[Mapping[Partition, int | Fault] | Fault | None] = [{P0: 1}, {P0: FAULT, P1: 2}]
+_BOUNDS_READ = [lagging({P0: 1, P1: 0}), lagging({P0: FAULT, P1: 2})]
+_BOUNDS_THAT_KEEP: list[Mapping[Partition, Bounds | Fault] | None] = [
+    None,
+    lagging({}),
+    lagging({P0: 5}),
+    lagging({P0: 0, P1: 0}),
+    lagging({P0: 0, P1: FAULT}),
+    lagging({P0: NO_TOPIC, P1: NO_TOPIC}),
+]
 _EVIDENCE = st.builds(
     Evidence,
     protections=_PROTECTIONS,
@@ -542,7 +552,7 @@ _EVIDENCE = st.builds(
         ],
     ),
     retention=st.sampled_from([None, timedelta(hours=1), timedelta(days=7)]),
-    lag=_mostly(_LAG_READ, [None, FAULT, {}, {P0: 0, P1: 0}, {P0: 0, P1: FAULT}, {P0: NO_TOPIC}]),
+    bounds=_mostly(_BOUNDS_READ, _BOUNDS_THAT_KEEP),
 )
 
 
@@ -585,8 +595,9 @@ def test_delete_needs_every_proof(case: _Case) -> None:
         assert known.offsets
         assert isinstance(known.missing_topics, frozenset)
     if asks_lag and known.offsets and policy.when.topics is not Topics.ALL_DELETED:
-        assert isinstance(known.lag, Mapping)
-        assert any(not isinstance(behind, Fault) and behind > 0 for behind in known.lag.values())
+        assert known.bounds is not None
+        ends = [(known.bounds[place], commit.offset) for place, commit in known.offsets.items()]
+        assert any(not isinstance(bounds, Fault) and bounds.end > offset for bounds, offset in ends)
 
 
 @pytest.mark.parametrize(

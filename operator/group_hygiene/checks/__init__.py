@@ -3,7 +3,8 @@
 The chain runs from "somebody said hands off" over "it is not what the policy looks for" to "it may be in use", and the
 first Keep decides. Missing evidence keeps. Four answers also say what to read next (EvidenceNotRead, OffsetsNotRead,
 TopicsNotRead, LagNotRead): `reconcile.observe` reads just that, for just these groups, and judges again, so that a scan
-costs what its policies ask and nothing else. `needed`, `used` and `offsets` hold the checks by what they are about.
+costs what its policies ask and nothing else. `needed`, `used`, `offsets` and `unread` hold the checks by what they are
+about.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from group_hygiene.checks import needed, offsets, used
+from group_hygiene.checks import needed, offsets, unread, used
 from group_hygiene.model import Evidence, Group, Keep, Verdict
 from group_hygiene.policy import Policy
 
@@ -48,5 +49,7 @@ CHECKS: tuple[Check, ...] = (
     offsets.committed,
     offsets.topics_deleted,
     used.unchanged,
-    used.caught_up,
+    unread.caught_up,
+    unread.lag,
+    unread.in_range,
 )

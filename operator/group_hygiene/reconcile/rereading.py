@@ -14,9 +14,11 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.coordinators import look_up
 from group_hygiene.kafka.offsets_log import Commit
 from group_hygiene.kafka.tail import Found, Place, Tail
+from group_hygiene.lag import unread
 from group_hygiene.model import (
     NO_SUCH_TOPIC,
     Activity,
+    Bounds,
     Cluster,
     Description,
     Evidence,
@@ -34,7 +36,7 @@ from group_hygiene.reconcile.context import (
     Context,
     Facts,
     evidence_of,
-    read_lag,
+    read_bounds,
     read_missing_topics,
     read_protections,
     readable,
@@ -49,13 +51,14 @@ FRESH_S = 2.0
 class Ready:
     """A group that may be deleted, with what is to be saved of it.
 
-    coordinator: the broker that answered for it. topic_ids: of those of its topics that have one. why: it is due.
+    coordinator: the broker that answered for it. lag: unread records, of those of its partitions where that is known.
+    topic_ids: of those of its topics that have one. why: it is due.
     """
 
     group: Group
     coordinator: int | None
     offsets: Offsets
-    lag: Mapping[Partition, int | Fault]
+    lag: Mapping[Partition, int]
     topic_ids: Mapping[str, str]
     why: str
 
@@ -98,7 +101,7 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
     protections = read_protections(context, topics, deadline)
     missing = _missing_topics(context, plan.policy, seen, deadline)
     ids = kafka_cluster.topic_ids(client, {p.topic for offsets in seen.values() for p in offsets}, deadline)
-    lag = read_lag(client, seen, Deadline(deadline.left / 2))
+    bounds = read_bounds(client, seen.values(), Deadline(deadline.left / 2))
     pending = _pending(context, dict.fromkeys(batch), topics, deadline)
     found = look_up(client, batch, deadline)
     homes = {name: None if isinstance(home, Fault) else home for name, home in found.items()}
@@ -109,7 +112,7 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
     # Little is left of it, as the better part was read before.
     since = tail.read_on(Deadline(FRESH_S))
     late = context.clock.monotonic() - started > FRESH_S
-    facts = Facts(protections, dict(told), committed, missing, lag)
+    facts = Facts(protections, dict(told), committed, missing, bounds)
     ready: dict[str, Ready] = {}
     kept: dict[str, Keep] = {}
     for name, group in groups.items():
@@ -131,10 +134,16 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
             known = {partition.topic: ids[partition.topic] for partition in offsets}
             judged = judged or _still_used(since.get(name)) or _unknown_identity(known)
             if judged is None:
-                ready[name] = Ready(group, homes[name], offsets, lag[name], _told(known), why_due(evidence))
+                lag = _lag(offsets, bounds)
+                ready[name] = Ready(group, homes[name], offsets, lag, _told(known), why_due(evidence))
             else:
                 kept[name] = judged
     return Reread(ready, kept, started, late)
+
+
+def _lag(offsets: Offsets, bounds: Mapping[Partition, Bounds | Fault]) -> dict[Partition, int]:
+    found = {place: (bounds[place], commit.offset) for place, commit in offsets.items()}
+    return {place: unread(known, offset) for place, (known, offset) in found.items() if not isinstance(known, Fault)}
 
 
 def _told(ids: Mapping[str, str | Fault]) -> dict[str, str]:
