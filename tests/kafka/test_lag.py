@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from group_hygiene import reasons
+from group_hygiene.entries import Backup, group_of
 from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.model import OutcomeKind
 from group_hygiene.policy import Policy
@@ -16,7 +17,7 @@ from group_hygiene.reconcile import Observation
 from group_hygiene.status import build_status
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
-from tests.kafka.makers import Maker, at
+from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Scene, alert, policy, verdicts
 
 MATCH = "Match"
@@ -133,7 +134,7 @@ def test_who_would_be_reset(scene: Scene, make: Maker, topic: str) -> None:
 
 
 def test_it_is_read_again_before_a_deletion(scene: Scene, make: Maker, topic: str) -> None:
-    """What matched at the scan and does not any more stays; what still does is deleted."""
+    """What matched at the scan and does not any more stays; what still does is deleted, with its lag in the backup."""
     other = make.topic(records=RECORDS)
     still, no_more = (make.abandoned(make.name("left"), name) for name in (topic, other))
     tidy = policy(f"{make.tag}*", lag={"atLeast": RECORDS})
@@ -144,6 +145,10 @@ def test_it_is_read_again_before_a_deletion(scene: Scene, make: Maker, topic: st
     assert (outcomes[still].kind, outcomes[still].reason) == (OutcomeKind.DELETED, reasons.DELETED)
     assert (outcomes[no_more].kind, outcomes[no_more].reason) == (OutcomeKind.KEPT, reasons.LAG_BELOW)
     assert make.groups() == {no_more: "EMPTY"}
+    assert scene.memory.ledger is not None
+    kept = scene.memory.ledger.entries(lambda key: group_of(key) == still, soon())
+    (backup,) = [entry for entry in kept if isinstance(entry, Backup)]
+    assert [row.lag for row in backup.offsets[topic]] == [RECORDS]
 
 
 # What a scan costs is what its policies ask for.
@@ -210,11 +215,11 @@ def test_each_partition_is_asked_once(scene: Scene, make: Maker, topic: str, kaf
     groups = [make.simple(make.name("left"), everywhere) for _ in range(3)]
     unread = alert(f"{make.tag}*", lag={"atLeast": 1})
     lost = alert(f"{make.tag}*", name="lost", outOfRange=True)
-    # It asks about topics in the same round in which the others ask for ends.
-    gone = alert(f"{make.tag}*", name="gone", topics="SomeDeleted", lag={"atLeast": 1})
+    # It asks about topics of one group in the same round in which the others ask for ends.
+    gone = alert(groups[0], name="gone", topics="SomeDeleted", lag={"atLeast": 1})
     mark = kafka.mark()
     observation = scene.observe(gone, unread, lost)
     assert verdicts(observation, unread) == dict.fromkeys(groups, MATCH)
     assert verdicts(observation, lost) == dict.fromkeys(groups, reasons.IN_RANGE)
-    assert verdicts(observation, gone) == dict.fromkeys(groups, reasons.TOPICS_EXIST)
+    assert verdicts(observation, gone) == {groups[0]: reasons.TOPICS_EXIST}
     assert lists_of_offsets(kafka, mark) == {2}
