@@ -483,12 +483,16 @@ def _policies(action: str, unchanged_for: Sequence[str | None], idle_for: Sequen
         "topics": (None, "SomeDeleted", "AllDeleted"),
         "committed": (None, "None"),
     }
+    lag, outside = {"lag": {"atLeast": 2}}, {"outOfRange": True}
+    # Mostly not asked: each condition more is one that most evidence fails.
+    also: list[dict[str, Any]] = [{}, {}, {}, {}, {}, {}, lag, outside, lag | outside]
     return [
         parse_policy(
-            policy_object(action, {k: v for k, v in zip(asks, when, strict=True) if v}, {"unprotect": unprotect})
+            policy_object(action, {k: v for k, v in zip(asks, when, strict=True) if v} | more, {"unprotect": unprotect})
         )
         for when in product(*asks.values())
         for unprotect in protections
+        for more in also
         if action == "Alert" or when[0] or when[1]
     ]
 
@@ -522,7 +526,13 @@ _OFFSETS_READ: list[Mapping[Partition, CommittedOffset] | Fault | None] = [
     _NO_OFFSETS,
 ]
 _TOPICS_READ: list[frozenset[str] | Fault | None] = [_BOTH]
-_BOUNDS_READ = [lagging({P0: 1, P1: 0}), lagging({P0: FAULT, P1: 2})]
+# In the last two, what was committed in one of the partitions is out of range.
+_BOUNDS_READ: list[Mapping[Partition, Bounds | Fault]] = [
+    lagging({P0: 1, P1: 0}),
+    lagging({P0: FAULT, P1: 2}),
+    {P0: Bounds(11, 13), P1: Bounds(0, 20)},
+    {P0: FAULT, P1: Bounds(50, 60)},
+]
 _BOUNDS_THAT_KEEP: list[Mapping[Partition, Bounds | Fault] | None] = [
     None,
     lagging({}),
@@ -598,6 +608,14 @@ def test_delete_needs_every_proof(case: _Case) -> None:
         assert known.bounds is not None
         ends = [(known.bounds[place], commit.offset) for place, commit in known.offsets.items()]
         assert any(not isinstance(bounds, Fault) and bounds.end > offset for bounds, offset in ends)
+    if policy.when.asks_bounds:
+        assert known.offsets
+        assert known.bounds is not None
+        places = [(known.bounds[place], commit.offset) for place, commit in known.offsets.items()]
+        ranges = [(bounds, offset) for bounds, offset in places if not isinstance(bounds, Fault)]
+        waiting = sum(len({*range(*bounds)} & {*range(offset, 100)}) for bounds, offset in ranges)
+        assert policy.when.lag_at_least is None or waiting >= policy.when.lag_at_least
+        assert not policy.when.out_of_range or any(not bounds[0] <= offset <= bounds[1] for bounds, offset in ranges)
 
 
 @pytest.mark.parametrize(
@@ -607,6 +625,9 @@ def test_delete_needs_every_proof(case: _Case) -> None:
         pytest.param({"topics": Topics.ALL_DELETED}, id="all-deleted"),
         pytest.param({"topics": Topics.SOME_DELETED}, id="some-deleted"),
         pytest.param({"committed_none": True}, id="committed-none"),
+        pytest.param({"lag_at_least": 2}, id="lag"),
+        pytest.param({"out_of_range": True}, id="out-of-range"),
+        pytest.param({"lag_at_least": 2, "out_of_range": True, "idle_for": timedelta(hours=72)}, id="all-of-it"),
         pytest.param({"idle_for": timedelta(hours=72)}, id="idle"),
         pytest.param({"idle_for": timedelta(hours=72), "unchanged_for": None}, id="idle-alone"),
     ],
