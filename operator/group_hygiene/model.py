@@ -53,6 +53,13 @@ class CommittedOffset(NamedTuple):
     metadata: str = ""
 
 
+class Bounds(NamedTuple):
+    """Where the records of one partition are (ListOffsets): the first one's offset, and the offset after the last."""
+
+    start: int
+    end: int
+
+
 Offsets = Mapping[Partition, CommittedOffset]
 # The code of a Fault: there is no such topic, or it has no such partition.
 NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PARTITION"
@@ -217,7 +224,7 @@ class Evidence:
     deleted: its last deletion by this operator, if the ledger still knows it.
     damaged: why a record about it in the ledger can't be read.
     missing_topics: those of the committed topics that the cluster says do not exist.
-    lag: records after the committed offset, per committed partition.
+    bounds: of all committed partitions, if they were read; of what other groups committed, too (see `lag`).
     activity: a Fault's code is one of the reasons that begin with Evidence.
     retention: the brokers' offsets.retention.minutes.
     subscribed: the topics that its members subscribe to or are assigned.
@@ -232,7 +239,7 @@ class Evidence:
     unchanged: Unchanged | None = None
     offsets: Offsets | Fault | None = None
     missing_topics: frozenset[str] | Fault | None = None
-    lag: Mapping[Partition, int | Fault] | Fault | None = None
+    bounds: Mapping[Partition, Bounds | Fault] | None = None
     activity: Activity | Fault | None = None
     retention: timedelta | None = None
     subscribed: frozenset[str] | Fault | None = None

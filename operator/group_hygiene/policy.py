@@ -25,6 +25,8 @@ _INTERVAL_MIN, _INTERVAL_MAX = timedelta(seconds=5), timedelta(hours=24)
 _PERIOD_MIN = timedelta(seconds=1)
 _GRACE, _GRACE_MIN, _GRACE_MAX = timedelta(hours=24), timedelta(seconds=1), timedelta(hours=720)
 _RETENTION, _RETENTION_MIN, _RETENTION_MAX = timedelta(hours=720), timedelta(hours=1), timedelta(hours=8760)
+# Offsets are int64 in Kafka.
+_RECORDS_MAX = 2**63 - 1
 
 
 class Action(StrEnum):
@@ -106,18 +108,25 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """The conditions, all of which must hold; None = not asked."""
+    """The conditions, all of which must hold; None = not asked. lag_at_least: records that wait, of all partitions."""
 
     committed_none: bool = False
     topics: Topics | None = None
     unchanged_for: timedelta | None = None
     idle_for: timedelta | None = None
     expires_within: timedelta | None = None
+    lag_at_least: int | None = None
+    out_of_range: bool = False
 
     @property
     def asks_evidence(self) -> bool:
         """Whether only a pipeline's tables can tell."""
         return self.idle_for is not None or self.expires_within is not None
+
+    @property
+    def asks_bounds(self) -> bool:
+        """Whether only where partitions begin and end can tell."""
+        return self.lag_at_least is not None or self.out_of_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +296,23 @@ def _parse_when(spec: Mapping[str, Any]) -> When:
         unchanged_for=_period(spec, "unchangedFor"),
         idle_for=_period(spec, "idleFor"),
         expires_within=_period(spec, "expiresWithin"),
+        lag_at_least=_at_least(spec.get("lag")),
+        out_of_range=_out_of_range(spec.get("outOfRange")),
     )
+
+
+def _at_least(lag: Any) -> int | None:
+    if lag is None:
+        return None
+    field = "spec.when.lag"
+    return parse_whole(parse_mapping(lag, field).get("atLeast"), 1, _RECORDS_MAX, f"{field}.atLeast")
+
+
+def _out_of_range(value: Any) -> bool:
+    # False could be taken for "only what is in range", which no policy can ask for.
+    if value is not None and value is not True:
+        raise SpecError(f"spec.when.outOfRange must be true, or be left out, not {value!r}")
+    return value is not None
 
 
 def _period(spec: Mapping[str, Any], key: str) -> timedelta | None:

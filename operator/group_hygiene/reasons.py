@@ -31,6 +31,8 @@ EXPIRES_LATER: Final = "ExpiresLater"
 CAUGHT_UP: Final = "CaughtUp"
 NOT_STABLE: Final = "NotStable"
 SUBSCRIBED: Final = "Subscribed"
+LAG_BELOW: Final = "LagBelow"
+IN_RANGE: Final = "InRange"
 
 # A group is kept: what decides is not known.
 OFFSETS_NOT_READ: Final = "OffsetsNotRead"

@@ -19,7 +19,8 @@ from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
 from group_hygiene.model import OutcomeKind
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile import Memory
-from tests.kafka.makers import Maker, at, soon
+from sandbox.kafka import KafkaCluster
+from tests.kafka.makers import Maker, at, requests, soon
 from tests.kafka.scene import Scene, alert, policy, verdicts
 from tests.kafka.tables import Pipeline
 from tests.warehouse import Warehouse, idle, now, simple
@@ -261,6 +262,23 @@ def test_one_query_for_all_policies(
     assert asked == [groups, set()]
     assert full.snapshot.coverage is not None
     assert full.snapshot.coverage.problem is None
+
+
+def test_ends_are_asked_after_all_offsets(
+    scene: Scene, pipeline: Pipeline, make: Maker, topic: str, kafka: KafkaCluster
+) -> None:
+    """A policy that needs no tables waits for one that does: once for both, and no offset is newer than its end."""
+    group = make.abandoned(make.name(), topic, commit=at(topic) | at(make.topic(records=1)))
+    live = make.name("live")
+    make.join(live, topic, commit=at(topic))
+    pipeline.run([idle(group)])
+    behind, unused = alert(live, lag={"atLeast": 1}), _unused(group, lag={"atLeast": 1})
+    mark = kafka.mark()
+    observation = scene.observe(behind, unused)
+    assert verdicts(observation, behind) == {live: MATCH}
+    assert verdicts(observation, unused) == {group: MATCH}
+    asked = [named["name"] for body in requests(kafka, "LIST_OFFSETS", mark) for named in body["topics"]]
+    assert [name for name in asked if name == topic] == [topic, topic], "where it begins and where it ends"
 
 
 def test_what_kafka_will_drop(scene: Scene, pipeline: Pipeline, make: Maker, topic: str) -> None:

@@ -147,6 +147,9 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({"when": {"unchangedFor": "1s"}}, id="alert-unchanged"),
         pytest.param({"when": {"idleFor": "1s"}}, id="alert-idle"),
         pytest.param({"when": {"expiresWithin": "48h"}}, id="alert-what-expires"),
+        pytest.param({"when": {"lag": {"atLeast": 1}}}, id="alert-lag"),
+        pytest.param({"when": {"lag": {"atLeast": 2**63 - 1}}}, id="alert-lag-most"),
+        pytest.param({"when": {"outOfRange": True}}, id="alert-out-of-range"),
         pytest.param({"mode": "Enforce"}, id="alert-enforce"),
         pytest.param({"match": {"types": ["Share"], "unprotect": ["Share"], "states": ["Stable"]}}, id="alert-share"),
         pytest.param(DELETE, id="delete"),
@@ -165,6 +168,8 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
                     "unchangedFor": "1h30m",
                     "idleFor": "72h",
                     "expiresWithin": "24h",
+                    "lag": {"atLeast": 1000},
+                    "outOfRange": True,
                 },
             },
             id="delete-all-conditions",
@@ -438,6 +443,8 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         ),
         pytest.param({**STALE, **when(idleFor="1h", unchangedFor="1h")}, NOT_ALONE, id="stale-and-unchanged"),
         pytest.param({**STALE, **when(idleFor="1h", expiresWithin="1h")}, NOT_ALONE, id="stale-and-expires"),
+        pytest.param({**STALE, **when(idleFor="1h", lag={"atLeast": 1})}, NOT_ALONE, id="stale-and-lag"),
+        pytest.param({**STALE, **when(idleFor="1h", outOfRange=True)}, NOT_ALONE, id="stale-and-range"),
         pytest.param({**STALE, **when(idleFor="1h", committed="None")}, NOT_ALONE, id="stale-and-committed"),
         pytest.param({**STALE, **when(idleFor="1h", topics="AllDeleted")}, NOT_ALONE, id="stale-and-deleted-topics"),
         pytest.param(
@@ -455,11 +462,20 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param(
             {**STALE, **match(topics=[""])}, r"spec.match.topics\[0\]: .* must not be empty", id="empty-topic"
         ),
+        pytest.param(when(lag={}), "spec.when.lag.atLeast: Required value", id="lag-of-nothing"),
+        pytest.param(when(lag={"atLeast": 0}), "spec.when.lag.atLeast: .* must be at least 1", id="lag-zero"),
+        pytest.param(when(lag={"atLeast": -1}), "spec.when.lag.atLeast: .* must be at least 1", id="lag-negative"),
+        pytest.param(when(lag={"atLeast": "5"}), "lag.atLeast: .* must be of type integer", id="lag-text"),
+        pytest.param(when(lag=5), "spec.when.lag: .* must be of type object", id="lag-number"),
+        pytest.param(when(outOfRange=False), "when.outOfRange: .* must be true, or be left out", id="range-false"),
+        pytest.param(when(outOfRange="Yes"), "when.outOfRange: .* must be of type boolean", id="range-text"),
         pytest.param({"delete": {}}, "spec.delete: .* must only be given with action Delete", id="alert-with-delete"),
         pytest.param({"action": "Delete"}, IDLE_MISSING, id="delete-without-when"),
         pytest.param({"action": "Delete", "when": {}}, IDLE_MISSING, id="delete-with-empty-when"),
         pytest.param({"action": "Delete", **when(topics="AllDeleted")}, IDLE_MISSING, id="delete-deleted-topics"),
         pytest.param({"action": "Delete", **when(expiresWithin="48h")}, IDLE_MISSING, id="delete-what-expires"),
+        pytest.param({"action": "Delete", **when(lag={"atLeast": 1})}, IDLE_MISSING, id="delete-lag-alone"),
+        pytest.param({"action": "Delete", **when(outOfRange=True)}, IDLE_MISSING, id="delete-range-alone"),
         pytest.param({**DELETE, **match(states=["Empty", "Stable"])}, STATES_IN_USE, id="delete-stable"),
         pytest.param({**DELETE, **match(types=["Classic", "Share"])}, NO_SHARE, id="delete-share"),
         pytest.param(
@@ -481,6 +497,17 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
 def test_policy_is_refused(api: CustomObjectsApi, spec: Patch, complaint: str) -> None:
     """One mistake in a policy is refused with one sentence that says where it is and what must be."""
     _assert_one(complaints(api, a_policy(spec)), complaint)
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(1.5, id="fraction"), pytest.param(2**63, id="beyond-int64"), pytest.param(1e30, id="huge")]
+)
+def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> None:
+    """What is no int64 is refused; of a fraction the API server complains twice, and names the field each time."""
+    found = complaints(api, a_policy(when(lag={"atLeast": number})))
+    assert found
+    for complaint in found:
+        assert re.search(r"must be of type int.* in spec\.when\.lag\.atLeast|lag\.atLeast in body must be", complaint)
 
 
 @pytest.mark.parametrize(
@@ -792,7 +819,9 @@ def published(api_server: ApiServer) -> ApiServer:
             "groups exclude states types protocolTypes topics excludeTopics unprotect",
             id="policy-match",
         ),
-        pytest.param("kgp.spec.when", "committed topics unchangedFor idleFor expiresWithin", id="policy-when"),
+        pytest.param(
+            "kgp.spec.when", "committed topics unchangedFor idleFor expiresWithin lag outOfRange", id="policy-when"
+        ),
         pytest.param("kgp.spec.delete", "gracePeriod maxPerRun maxPercent backupRetention", id="policy-delete"),
         pytest.param(
             "kgp.status",
@@ -802,7 +831,8 @@ def published(api_server: ApiServer) -> ApiServer:
         ),
         pytest.param(
             "kgp.status.sample",
-            "group state type verdict reason message topics unchangedSince idleSince markedSince dueTime",
+            "group state type verdict reason message topics unchangedSince idleSince lag outOfRange "
+            "markedSince dueTime",
             id="policy-status-sample",
         ),
         pytest.param(
@@ -858,6 +888,8 @@ POLICY_STATUS = {
             "message": "seen unchanged for 20h of 72h",
             "unchangedSince": "2030-01-30T16:00:00Z",
             "idleSince": "2030-01-29T16:00:00Z",
+            "lag": 2**40,
+            "outOfRange": 2,
             "markedSince": "2030-01-31T12:00:00Z",
             "dueTime": "2030-02-01T12:00:00Z",
         }

@@ -29,7 +29,7 @@ def _live(hours: dict[str, float] | None = None, **changes: Any) -> Evidence:
     ago = {"orders": 100.0, "invoices": 100.0} if hours is None else hours
     topics = {topic: NOW - timedelta(hours=before) for topic, before in ago.items()}
     told = activity(state="Active", empty_since=None, last_commit=NOW, topics=topics)
-    known: dict[str, Any] = {"activity": told, "subscribed": frozenset({"paid"}), "unchanged": None, "lag": None}
+    known: dict[str, Any] = {"activity": told, "subscribed": frozenset({"paid"}), "unchanged": None}
     return evidence(**(known | changes))
 
 

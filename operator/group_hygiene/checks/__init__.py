@@ -3,7 +3,7 @@
 The chain runs from "somebody said hands off" over "it is not what the policy looks for" to "it may be in use", and the
 first Keep decides. Missing evidence keeps. Some answers also say what to read next (those that end in NotRead):
 `reconcile.observe` reads just that, for just these groups, and judges again, so that a scan costs what its policies ask
-and nothing else. `needed`, `used`, `offsets` and `stale` hold the checks by what they are about.
+and nothing else. `needed`, `used`, `offsets`, `stale` and `unread` hold the checks by what they are about.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from group_hygiene.checks import needed, offsets, stale, used
+from group_hygiene.checks import needed, offsets, stale, unread, used
 from group_hygiene.model import Evidence, Group, Keep, Verdict
 from group_hygiene.policy import Action, Policy
 
@@ -50,6 +50,8 @@ CHECKS: tuple[Check, ...] = (
     offsets.committed,
     offsets.topics_deleted,
     used.unchanged,
-    used.caught_up,
     stale.unread,
+    unread.caught_up,
+    unread.lag,
+    unread.in_range,
 )

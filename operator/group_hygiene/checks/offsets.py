@@ -39,7 +39,7 @@ def expires(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> 
 def offsets_known(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """What a policy asks of the committed offsets must have been read, and read whole."""
     when = policy.when
-    asks = when.committed_none or when.topics is not None or when.unchanged_for is not None
+    asks = when.committed_none or when.topics is not None or when.unchanged_for is not None or when.asks_bounds
     # What is to be deleted is compared with what it was at the last look.
     if not asks and not (when.idle_for is not None and (policy.action.changes or commits_outside(evidence))):
         return None

@@ -1,4 +1,4 @@
-"""Checks of whether anybody uses the group: its state, what the log and our own looks tell, and what waits for it."""
+"""Checks of whether anybody uses the group: its state, and what the log and our own looks tell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from group_hygiene import reasons
 from group_hygiene.checks.words import told_time, whole_seconds
 from group_hygiene.durations import format_duration
 from group_hygiene.model import (
-    NO_SUCH_TOPIC,
     Activity,
     Evidence,
     Fault,
@@ -17,7 +16,7 @@ from group_hygiene.model import (
     GroupType,
     Keep,
 )
-from group_hygiene.policy import Action, Policy, Topics
+from group_hygiene.policy import Action, Policy
 
 
 def dead(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
@@ -116,33 +115,6 @@ def unchanged(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
         missed = "" if seen is None or seen.missed is None else _missed(policy, seen.missed)
         return Keep(reasons.TOO_RECENT, f"seen unchanged for {so_far} of {format_duration(wanted)}{missed}")
     return None
-
-
-def caught_up(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
-    """A live consumer of a silent topic commits once and then never (librdkafka): only unread records tell."""
-    offsets, when = evidence.offsets, policy.when
-    if policy.action is Action.DELETE_OFFSETS:
-        return None
-    outside = when.idle_for is not None and commits_outside(evidence)
-    # Offsets of deleted topics only: no consumer can be reading them, and there is no end to compare with.
-    if when.topics is Topics.ALL_DELETED or (when.unchanged_for is None and not outside):
-        return None
-    if not offsets:
-        if not outside:
-            return None
-        return Keep(reasons.NO_OFFSETS, "has no committed offsets, so nothing tells whether records wait for it")
-    lag = evidence.lag
-    if lag is None:
-        return Keep(reasons.LAG_NOT_READ, "whether records wait for it was not read")
-    if isinstance(lag, Fault):
-        return Keep(reasons.LAG_UNKNOWN, f"whether records wait for it could not be read: {lag}")
-    if any(not isinstance(behind, Fault) and behind > 0 for behind in lag.values()):
-        return None
-    # A deleted topic has no end to compare with: no failure, and nothing that somebody could mend.
-    faults = [fault for fault in lag.values() if isinstance(fault, Fault) and fault.code != NO_SUCH_TOPIC]
-    if faults:
-        return Keep(reasons.LAG_UNKNOWN, f"whether records wait for it could not be read: {faults[0]}")
-    return Keep(reasons.CAUGHT_UP, "no records wait for it: a consumer of a silent topic looks just like this")
 
 
 def commits_outside(evidence: Evidence) -> bool:

@@ -206,9 +206,8 @@ def _backup(policy: Policy, cluster_id: str, ready: Ready, now: datetime) -> lis
     """The records that save one group."""
     rows: dict[str, list[SavedOffset]] = {}
     for partition, offset in sorted(ready.offsets.items()):
-        behind = ready.lag.get(partition)
-        lag = behind if isinstance(behind, int) else None
-        rows.setdefault(partition.topic, []).append(SavedOffset(partition.partition, *offset, lag))
+        saved = SavedOffset(partition.partition, *offset, ready.lag.get(partition))
+        rows.setdefault(partition.topic, []).append(saved)
     return in_parts(
         Backup(
             group=ready.group.id,

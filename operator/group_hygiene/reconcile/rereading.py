@@ -15,9 +15,11 @@ from group_hygiene.kafka.coordinators import look_up
 from group_hygiene.kafka.offsets_log import Commit
 from group_hygiene.kafka.offsets_log import GroupState as GroupRecord
 from group_hygiene.kafka.tail import Found, Place, Tail
+from group_hygiene.lag import unread
 from group_hygiene.model import (
     NO_SUCH_TOPIC,
     Activity,
+    Bounds,
     Cluster,
     Description,
     Evidence,
@@ -36,7 +38,7 @@ from group_hygiene.reconcile.context import (
     Context,
     Facts,
     evidence_of,
-    read_lag,
+    read_bounds,
     read_missing_topics,
     read_protections,
     readable,
@@ -52,13 +54,14 @@ FRESH_S = 2.0
 class Ready:
     """A group that may be deleted, or whose `offsets` may, with what is to be saved of it.
 
-    coordinator: the broker that answered for it. topic_ids: of those of its topics that have one. why: it is due.
+    coordinator: the broker that answered for it. lag: unread records, of those of its partitions where that is known.
+    topic_ids: of those of its topics that have one. why: it is due.
     """
 
     group: Group
     coordinator: int | None
     offsets: Offsets
-    lag: Mapping[Partition, int | Fault]
+    lag: Mapping[Partition, int]
     topic_ids: Mapping[str, str]
     why: str
 
@@ -104,7 +107,7 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
     protections = read_protections(context, topics, deadline)
     missing = _missing_topics(context, plan.policy, seen, deadline)
     ids = kafka_cluster.topic_ids(client, {p.topic for offsets in seen.values() for p in offsets}, deadline)
-    lag = read_lag(client, seen, Deadline(deadline.left / 2))
+    bounds = read_bounds(client, seen.values(), Deadline(deadline.left / 2))
     pending = _pending(context, dict.fromkeys(batch), topics, deadline)
     found = look_up(client, batch, deadline)
     homes = {name: None if isinstance(home, Fault) else home for name, home in found.items()}
@@ -115,36 +118,38 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
     # Little is left of it, as the better part was read before.
     since = tail.read_on(Deadline(FRESH_S))
     late = context.clock.monotonic() - started > FRESH_S
-    facts = Facts(protections, dict(told), committed, missing, lag, subscriptions(described))
+    facts = Facts(protections, dict(told), committed, missing, bounds, subscriptions(described))
     ready: dict[str, Ready] = {}
     kept: dict[str, Keep] = {}
     for name, group in groups.items():
-        offsets = committed[name]
         keep = _no_longer_marked(context, plan.policy, name)
         keep = keep or _another_state(plan.policy, group, described[name]) or pending.get(name)
+        now = _only(readable(committed[name]), meant[name])
+        keep = keep or _moved(group, committed[name], seen[name], now)
+        if keep is None and late:
+            keep = Keep(reasons.OFFSETS_UNKNOWN, f"reading it again took more than {FRESH_S:.0f} s")
         if keep is not None:
             kept[name] = keep
             continue
-        if isinstance(offsets, Fault):
-            kept[name] = _unreadable(offsets)
-            continue
-        now = _only(offsets, meant[name])
-        if fingerprint(group, now) != fingerprint(group, seen[name]):
-            kept[name] = Keep(reasons.CHANGED, "its committed offsets changed since the scan")
-        elif late:
-            kept[name] = Keep(reasons.OFFSETS_UNKNOWN, f"reading it again took more than {FRESH_S:.0f} s")
+        # Requests to keep it, and deletions by others, come from the ledger, which was read on just now.
+        evidence = evidence_of(context, plan.policy, group, facts)
+        verdict = checks.judge(plan.policy, group, evidence, context.clock.now())
+        known = {partition.topic: ids[partition.topic] for partition in now}
+        keep = verdict.keep or _no_longer_meant(meant[name], verdict)
+        keep = keep or _still_used(since.get(name)) or _unknown_identity(known, meant[name] is not None)
+        if keep is None:
+            ready[name] = Ready(group, homes[name], now, _lag(now, bounds), _told(known), why_due(evidence))
         else:
-            # Requests to keep it, and deletions by others, come from the ledger, which was read on just now.
-            evidence = evidence_of(context, plan.policy, group, facts)
-            verdict = checks.judge(plan.policy, group, evidence, context.clock.now())
-            known = {partition.topic: ids[partition.topic] for partition in now}
-            keep = verdict.keep or _no_longer_meant(meant[name], verdict)
-            keep = keep or _still_used(since.get(name)) or _unknown_identity(known, meant[name] is not None)
-            if keep is None:
-                ready[name] = Ready(group, homes[name], now, lag[name], _told(known), why_due(evidence))
-            else:
-                kept[name] = keep
+            kept[name] = keep
     return Reread(ready, kept, started, late)
+
+
+def _moved(group: Group, committed: Offsets | Fault, seen: Offsets, now: Offsets) -> Keep | None:
+    if isinstance(committed, Fault):
+        return _unreadable(committed)
+    if fingerprint(group, now) != fingerprint(group, seen):
+        return Keep(reasons.CHANGED, "its committed offsets changed since the scan")
+    return None
 
 
 def _meant(context: Context, plan: Plan, name: str) -> frozenset[str] | None:
@@ -163,6 +168,11 @@ def _no_longer_meant(meant: frozenset[str] | None, verdict: Verdict) -> Keep | N
     if meant is None or (meant and meant <= verdict.topics):
         return None
     return Keep(reasons.CHANGED, "of the topics that it was marked for, some are in use again")
+
+
+def _lag(offsets: Offsets, bounds: Mapping[Partition, Bounds | Fault]) -> dict[Partition, int]:
+    found = {place: (bounds[place], commit.offset) for place, commit in offsets.items()}
+    return {place: unread(known, offset) for place, (known, offset) in found.items() if not isinstance(known, Fault)}
 
 
 def _told(ids: Mapping[str, str | Fault]) -> dict[str, str]:

@@ -35,7 +35,7 @@ from group_hygiene.reconcile.context import (
     Facts,
     Observation,
     evidence_of,
-    read_lag,
+    read_bounds,
     read_missing_topics,
     read_protections,
     readable,
@@ -66,7 +66,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     """Scan the cluster once for all of `policies` and judge the groups that each selects.
 
     One ListGroups per broker, with what no policy asks for filtered out at the broker (all groups when `full`).
-    Offsets, topics and lag are read only for groups whose verdict hangs on them. Raises ConnectError when no broker
+    Offsets, topics and bounds are read only for groups whose verdict hangs on them. Raises ConnectError when no broker
     answers.
     """
     client, clock, deadline = context.client, context.clock, context.deadline()
@@ -165,13 +165,15 @@ def _judge_all(
                     wanted.setdefault(asks, {})[group.id] = group
         if not wanted:
             return verdicts
+        # Last of all, so that it is asked once, and that no offset is newer than the end it is held against.
+        waiting = wanted.pop(reasons.LAG_NOT_READ, {}) if len(wanted) > 1 else {}
         for reason, groups in wanted.items():
             _READERS[reason](context, groups, facts, deadline)
         if reasons.OFFSETS_NOT_READ in wanted:
             _look_again(context, policies, selected, facts)
         done |= {(reason, name) for reason, groups in wanted.items() for name in groups}
-        read = {name for groups in wanted.values() for name in groups}
-        open_groups = {key: [group for group in groups if group.id in read] for key, groups in open_groups.items()}
+        again = {name for groups in (*wanted.values(), waiting) for name in groups}
+        open_groups = {key: [group for group in groups if group.id in again] for key, groups in open_groups.items()}
 
 
 def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluster, full: bool) -> None:
@@ -202,9 +204,9 @@ def _read_missing_topics(context: Context, groups: Mapping[str, Group], facts: _
     facts.missing_topics.update(read_missing_topics(context.client, topics, deadline))
 
 
-def _read_lags(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    committed = {name: readable(facts.offsets.get(name)) for name in groups}
-    facts.lag.update(read_lag(context.client, committed, deadline))
+def _read_bounds(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
+    committed = [readable(facts.offsets.get(name)) for name in groups]
+    facts.bounds.update(read_bounds(context.client, committed, deadline))
 
 
 def _read_subscriptions(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
@@ -216,7 +218,7 @@ _READERS: Mapping[str, Callable[[Context, Mapping[str, Group], _Facts, Deadline]
     reasons.EVIDENCE_NOT_READ: _read_activity,
     reasons.OFFSETS_NOT_READ: _read_offsets,
     reasons.TOPICS_NOT_READ: _read_missing_topics,
-    reasons.LAG_NOT_READ: _read_lags,
+    reasons.LAG_NOT_READ: _read_bounds,
     reasons.SUBSCRIPTIONS_NOT_READ: _read_subscriptions,
 }
 

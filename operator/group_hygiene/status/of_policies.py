@@ -9,6 +9,7 @@ from typing import Any
 
 from group_hygiene import reasons
 from group_hygiene.durations import format_duration
+from group_hygiene.lag import standing_of
 from group_hygiene.model import Activity, Outcome, OutcomeKind, Snapshot, Verdict
 from group_hygiene.plan import FAILURES, Plan
 from group_hygiene.policy import Action, Mode, Policy
@@ -177,8 +178,17 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
     activity = verdict.evidence.activity
     if isinstance(activity, Activity) and activity.idle_since is not None:
         entry["idleSince"] = timestamp(activity.idle_since)
+    entry |= standing_entry(plan.policy, verdict)
     due_time, mark = plan.due_time(verdict.group.id), plan.marks.get(verdict.group.id)
     deleted = outcome is not None and outcome.kind is OutcomeKind.DELETED
     if due_time is not None and not deleted:
         entry |= {"markedSince": timestamp(mark.since if mark else plan.at), "dueTime": timestamp(due_time)}
     return entry
+
+
+def standing_entry(policy: Policy, verdict: Verdict) -> dict[str, int]:
+    """`lag` in records, and `outOfRange` in partitions where there are such; empty where not asked or not all known."""
+    found = standing_of(verdict.evidence) if policy.when.asks_bounds and verdict.evidence.offsets else None
+    if found is None or found.fault is not None:
+        return {}
+    return {"lag": found.unread} | ({"outOfRange": found.outside} if found.outside else {})
