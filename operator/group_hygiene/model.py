@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -84,6 +84,11 @@ class Group:
     def simple(self) -> bool:
         return self.protocol_type == ""
 
+    @property
+    def in_use(self) -> bool:
+        """Whether it has members."""
+        return self.state not in (GroupState.EMPTY, GroupState.DEAD, GroupState.UNKNOWN)
+
 
 class Listed(NamedTuple):
     """What ListGroups says of a group besides its id: the same for most groups of a broker, so they share it."""
@@ -142,6 +147,8 @@ class Activity:
     log_partition: of `__consumer_offsets`. covered_to: every record before that log offset is taken in. read_at: when
     that was the end of all that was decided there. complete_since: before that moment, records were lost unread; None =
     never.
+    by_topic: as oldest_commit, of each topic. Read only of groups with members whose oldest commit is old enough to
+    matter; None = not read.
     """
 
     type: GroupType
@@ -155,10 +162,18 @@ class Activity:
     covered_to: int
     read_at: datetime
     complete_since: datetime | None = None
+    by_topic: Mapping[str, datetime] | None = None
 
     @property
     def simple(self) -> bool:
         return self.type is GroupType.CLASSIC and self.protocol_type == ""
+
+    def is_of(self, group: Group) -> bool:
+        """Whether the log tells of the group as it is listed now: of its type, and with members or without."""
+        same_type = self.type is group.type and (
+            self.type is not GroupType.CLASSIC or self.protocol_type == group.protocol_type
+        )
+        return same_type and (self.state == "Active" if group.in_use else self.state in ("Empty", "Unknown"))
 
     @property
     def idle_since(self) -> datetime | None:
@@ -172,19 +187,40 @@ class Activity:
             return None
         return max(filter(None, (needed, self.last_commit, self.complete_since)))
 
+    @property
+    def nothing_committed(self) -> bool:
+        """The log tells that no offset of it is left; False also where records were lost, so that nobody knows."""
+        return self.oldest_commit is None and self.complete_since is None
+
     def first_expiry(self, retention: timedelta) -> datetime | None:
-        """When brokers drop the first of its offsets, while it stays Empty; None = not known.
+        """When brokers drop the first of its offsets, while it stays Empty; None = not known, or there are none.
 
         retention: the brokers' offsets.retention.minutes. A Classic group's clock starts when it becomes Empty, and no
         later commit moves it (ClassicGroup.offsetExpirationCondition); all others' are those of each commit.
         """
-        start = self.empty_since if self.type is GroupType.CLASSIC and not self.simple else self.oldest_commit
-        return None if start is None else start + retention
+        return None if self.nothing_committed else self._expiry(self.oldest_commit, retention)
 
     def last_expiry(self, retention: timedelta) -> datetime | None:
         """When the last of its offsets is dropped, and the group with it; as `first_expiry`."""
-        start = self.empty_since if self.type is GroupType.CLASSIC and not self.simple else self.last_commit
-        return None if start is None else start + retention
+        return self._expiry(self.last_commit, retention)
+
+    def expiry_in_use(self, subscribed: Collection[str], retention: timedelta) -> datetime | None:
+        """When brokers drop the first of its offsets while it has members; None = of what `by_topic` tells, none.
+
+        subscribed: the topics that its members read. Those are safe; of any other one, each commit has its own clock
+        (ConsumerGroup.offsetExpirationCondition, and ClassicGroup's for the protocol type `consumer`).
+        """
+        told = self.by_topic or {}
+        first = min((commit for topic, commit in told.items() if topic not in subscribed), default=None)
+        return None if first is None else first + retention
+
+    def _expiry(self, commit: datetime | None, retention: timedelta) -> datetime | None:
+        if self.type is GroupType.CLASSIC and not self.simple:
+            return None if self.empty_since is None else self.empty_since + retention
+        if commit is None:
+            return None
+        # What was old already when the last member left was safe until then (KIP-848).
+        return max(commit + retention, self.empty_since or commit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +250,7 @@ class Evidence:
     lag: records after the committed offset, per committed partition.
     activity: a Fault's code is one of the reasons that begin with Evidence.
     retention: the brokers' offsets.retention.minutes.
+    subscribed: the topics that its members read.
     """
 
     protections: Protections
@@ -227,6 +264,7 @@ class Evidence:
     lag: Mapping[Partition, int | Fault] | Fault | None = None
     activity: Activity | Fault | None = None
     retention: timedelta | None = None
+    subscribed: frozenset[str] | Fault | None = None
 
     @property
     def idle_since(self) -> datetime | None:
@@ -254,6 +292,19 @@ class Verdict:
     @property
     def matches(self) -> bool:
         return self.keep is None
+
+    @property
+    def expires(self) -> datetime | None:
+        """When brokers drop the first of the group's offsets, as far as was found out; None = not known, or never."""
+        activity, retention = self.evidence.activity, self.evidence.retention
+        if not isinstance(activity, Activity) or retention is None or not activity.is_of(self.group):
+            return None
+        if not self.group.in_use:
+            return activity.first_expiry(retention)
+        subscribed = self.evidence.subscribed
+        if subscribed is None or isinstance(subscribed, Fault):
+            return None
+        return activity.expiry_in_use(subscribed, retention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,12 +340,14 @@ class Coverage:
     """How much of the offsets log a pipeline's tables tell. problem: why they may not decide, of all or of some groups.
 
     covered: of how many of the log's `partitions` they may. as_of: the earliest at which one of these was read.
+    max_age: how old they may get; None = there are none.
     """
 
     problem: Keep | None
     covered: int
     partitions: int
     as_of: datetime | None
+    max_age: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +378,8 @@ class Snapshot:
 class Member:
     """One member of a group. epoch: of the KIP-848 family only. assignment: empty where a custom assignor hides it.
 
-    topics: what it subscribes to; of a Streams group, all that the application reads.
+    topics: what it subscribes to; of a Streams group, all that the application reads. pattern: the regular expression
+    by which it subscribes at the broker (KIP-848), whose topics are not told.
     """
 
     id: str
@@ -335,6 +389,7 @@ class Member:
     epoch: int | None
     topics: tuple[str, ...]
     assignment: tuple[Partition, ...]
+    pattern: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,11 @@ class Plan:
     untold: tuple[str, ...] = ()
 
     @property
+    def next_expiry(self) -> datetime | None:
+        """When brokers drop the first offset of all groups that match; None = of none is it known."""
+        return min(filter(None, (self.verdicts[name].expires for name in self.matched)), default=None)
+
+    @property
     def matched(self) -> tuple[str, ...]:
         return tuple(sorted(group for group, verdict in self.verdicts.items() if verdict.matches))
 

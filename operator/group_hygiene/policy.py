@@ -102,6 +102,11 @@ class When:
         """Whether only a pipeline's tables can tell."""
         return self.idle_for is not None or self.expires_within is not None
 
+    @property
+    def asks_expiry_only(self) -> bool:
+        """Whether it is asked what expires, and not whether anybody uses the group."""
+        return self.expires_within is not None and self.idle_for is None and self.unchanged_for is None
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

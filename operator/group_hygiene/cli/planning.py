@@ -20,7 +20,7 @@ from group_hygiene.model import Protections, Snapshot, Unchanged, Verdict
 from group_hygiene.plan import FAILURES, Plan, make_plan, pace
 from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.reconcile import Context, Journal, Memory, Need, Observation, observe, open_journal
-from group_hygiene.status import timestamp
+from group_hygiene.status import timestamp, warns_late
 
 _WOULD_ACT = 2
 _COLUMNS = (
@@ -306,13 +306,22 @@ def _table(planned: _Planned) -> Table:
     taken = granted(policy)
     if taken is not None and made.verdicts:
         heading.append(f"  {taken}")
+    late = warns_late(made, planned.snapshot)
+    if late is not None:
+        heading.append(f"  {late}")
     return Table(_COLUMNS, [_row(name, verdict) for name, verdict in made.verdicts.items()], heading)
 
 
 def _row(name: str, verdict: Verdict) -> tuple[Cell, ...]:
     group, keep = verdict.group, verdict.keep
-    why = (None, None) if keep is None else (keep.reason, keep.message)
+    why = (None, expiry(verdict)) if keep is None else (keep.reason, keep.message)
     return name, str(group.state), str(group.type), group.protocol_type or None, _word(verdict), *why
+
+
+def expiry(verdict: Verdict) -> str | None:
+    """When the group loses the first of its offsets, in words."""
+    at = verdict.expires
+    return None if at is None else f"the first of its offsets expire at {timestamp(at)}"
 
 
 def _word(verdict: Verdict) -> str:
@@ -335,13 +344,14 @@ def _document(planned: _Planned) -> dict[str, Any]:
         "matched": len(made.matched),
         "due": list(made.due),
         "firstRun": list(planned.first),
+        "nextExpiryTime": None if made.next_expiry is None else timestamp(made.next_expiry),
         "refusal": None if refusal is None else {"reason": refusal.reason, "message": refusal.message},
         "groups": [judged(name, verdict) for name, verdict in made.verdicts.items()],
     }
 
 
 def judged(name: str, verdict: Verdict) -> dict[str, Any]:
-    """One verdict as JSON; reason and message only where the group is kept."""
+    """One verdict as JSON; reason and message only where the group is kept, expiresTime only where it is known."""
     keep = verdict.keep
     why: Mapping[str, Any] = {} if keep is None else {"reason": keep.reason, "message": keep.message}
     group = verdict.group
@@ -352,4 +362,5 @@ def judged(name: str, verdict: Verdict) -> dict[str, Any]:
         "protocolType": group.protocol_type,
         "verdict": _word(verdict),
         **why,
+        **({} if verdict.expires is None else {"expiresTime": timestamp(verdict.expires)}),
     }

@@ -142,6 +142,7 @@ class Facts:
     offsets: dict[str, Offsets | Fault] = field(default_factory=dict)
     missing_topics: dict[str, frozenset[str] | Fault] = field(default_factory=dict)
     lag: dict[str, Mapping[Partition, int | Fault]] = field(default_factory=dict)
+    subscribed: dict[str, frozenset[str] | Fault] = field(default_factory=dict)
 
 
 def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) -> Evidence:
@@ -159,6 +160,7 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
         lag=facts.lag.get(group.id),
         activity=facts.activity.get(group.id),
         retention=context.memory.retention,
+        subscribed=facts.subscribed.get(group.id),
     )
 
 

@@ -42,15 +42,21 @@ from group_hygiene.reconcile.context import (
 )
 
 _WRITE_S = 2.0
+# A group is judged that much later than the tables are read at most.
+_SCAN = timedelta(minutes=10)
 # Faults of a broker, as opposed to those of one group.
 _LOST = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "BROKER_NOT_AVAILABLE", "NO_ANSWER"})
 
 
 @dataclass
 class _Facts(Facts):
-    """What was read so far, shared by all policies. covered: what to remember of the tables."""
+    """What was read so far, shared by all policies. covered: what to remember of the tables.
+
+    older: commits from before that may expire within the time that a policy asks for; None = none asks.
+    """
 
     cluster: Cluster = field(kw_only=True)
+    older: datetime | None = None
     coverage: Coverage | None = None
     covered: Covered | None = None
     watches: dict[str, Watch] = field(default_factory=dict)
@@ -77,6 +83,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     selected = {policy.key: policy.match.select(listing.groups) for policy in policies}
     facts = _Facts(cluster=cluster)
     _ask_retention(context, policies, cluster, full)
+    facts.older = _old_enough(policies, memory.retention, clock.now())
     _begin_looks(context, policies, facts)
     if any(selected.values()):
         facts.protections = read_protections(context, kafka_cluster.read_topics(client, deadline), deadline)
@@ -117,6 +124,12 @@ def _filters(policies: Sequence[Policy]) -> tuple[frozenset[GroupState], frozens
     # A broker refuses the name of a type that it doesn't know; Classic and Consumer all with a filter know.
     nameable = types <= {GroupType.CLASSIC, GroupType.CONSUMER}
     return frozenset() if every_state else states, types if nameable else frozenset()
+
+
+def _old_enough(policies: Sequence[Policy], retention: timedelta | None, now: datetime) -> datetime | None:
+    """Which commits may expire within the time that a policy asks for: those from before that moment."""
+    within = [policy.when.expires_within for policy in policies if policy.when.expires_within is not None]
+    return now + max(within) + _SCAN - retention if within and retention is not None else None
 
 
 def _incomplete(
@@ -182,7 +195,7 @@ def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluste
 
 
 def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    look = tables.look(context, facts.cluster, groups, deadline)
+    look = tables.look(context, facts.cluster, groups, deadline, facts.older)
     facts.activity.update(look.groups)
     facts.coverage = look.coverage
     if look.mark is not None:
@@ -205,11 +218,17 @@ def _read_lags(context: Context, groups: Mapping[str, Group], facts: _Facts, dea
     facts.lag.update(read_lag(context.client, committed, deadline))
 
 
+def _read_subscriptions(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
+    described = kafka_groups.describe_groups(context.client, groups.values(), deadline)
+    facts.subscribed.update({name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()})
+
+
 _READERS: Mapping[str, Callable[[Context, Mapping[str, Group], _Facts, Deadline], None]] = {
     reasons.EVIDENCE_NOT_READ: _read_activity,
     reasons.OFFSETS_NOT_READ: _read_offsets,
     reasons.TOPICS_NOT_READ: _read_missing_topics,
     reasons.LAG_NOT_READ: _read_lags,
+    reasons.SUBSCRIPTION_NOT_READ: _read_subscriptions,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from group_hygiene import reasons
@@ -42,6 +42,8 @@ def build_status(
         conditions.not_ready(reason, message)
     elif policy.match.beyond:
         conditions.ready(reasons.ACCESS_LIMITED, f"{_summary(plan, outcomes)}; {_access(policy)}")
+    elif late := warns_late(plan, snapshot):
+        conditions.ready(reasons.MAY_WARN_LATE, f"{_summary(plan, outcomes)}; {late}")
     else:
         conditions.ready(reasons.SUCCEEDED, _summary(plan, outcomes))
     if policy.action is Action.DELETE:
@@ -68,6 +70,7 @@ def build_status(
         "totals": {"deleted": int((previous.get("totals") or {}).get("deleted", 0)) + owed + deleted},
         **_marked_time(plan, previous),
         **({} if next_due is None else {"nextDueTime": timestamp(next_due)}),
+        **({} if plan.next_expiry is None else {"nextExpiryTime": timestamp(plan.next_expiry)}),
         "reasons": dict(sorted(_reason_counts(plan, by_group).items())),
         "sample": sample,
         "truncated": len(plan.verdicts) > len(sample),
@@ -78,6 +81,27 @@ def told(status: Mapping[str, Any]) -> datetime | None:
     """The date of the newest mark that a policy's status shows; None = it shows none."""
     text = status.get("lastMarkedTime")
     return None if text is None else datetime.fromisoformat(text)
+
+
+def warns_late(plan: Plan, snapshot: Snapshot) -> str | None:
+    """Why offsets may be gone before `expiresWithin` tells of them, in words; None = it tells in time.
+
+    A group that becomes Empty right after the log was read is known when it is read again, and told at the next run.
+    """
+    policy, within = plan.policy, plan.policy.when.expires_within
+    if within is None:
+        return None
+    # What brokers keep for a shorter time than that, they keep for no longer by being asked earlier.
+    kept = min([within, *filter(None, (verdict.evidence.retention for verdict in plan.verdicts.values()))])
+    max_age = snapshot.coverage.max_age if snapshot.coverage is not None else None
+    if kept > policy.interval + (max_age or timedelta()):
+        return None
+    what = "expiresWithin" if kept == within else "offsets.retention.minutes"
+    age = "" if max_age is None else f" and activity.maxAge ({format_duration(max_age)}) together"
+    return (
+        f"{what} ({format_duration(kept)}) is not longer than interval ({format_duration(policy.interval)}){age}: "
+        "offsets may be gone before anybody is told"
+    )
 
 
 def _marked_time(plan: Plan, previous: Mapping[str, Any]) -> dict[str, str]:
@@ -145,9 +169,11 @@ def _reason_counts(plan: Plan, outcomes: Mapping[str, Outcome]) -> Counter[str]:
 
 
 def _sample(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
-    """What matches first, in the order of deletion; then what is kept, a few of each reason before more of one."""
+    """What matches first, in the order of deletion or expiry; then what is kept, a few of each reason before more."""
     due = set(plan.due)
     matched = [*plan.due, *sorted(set(plan.matched) - due, key=lambda name: (plan.due_time(name) or plan.at, name))]
+    if plan.policy.when.asks_expiry_only:
+        matched.sort(key=lambda name: plan.verdicts[name].expires or plan.at)
     by_reason: dict[str, list[str]] = {}
     for name, verdict in sorted(plan.verdicts.items()):
         if verdict.keep is not None:
@@ -173,6 +199,8 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
     activity = verdict.evidence.activity
     if isinstance(activity, Activity) and activity.idle_since is not None:
         entry["idleSince"] = timestamp(activity.idle_since)
+    if verdict.expires is not None:
+        entry["expiresTime"] = timestamp(verdict.expires)
     due_time, mark = plan.due_time(verdict.group.id), plan.marks.get(verdict.group.id)
     deleted = outcome is not None and outcome.kind is OutcomeKind.DELETED
     if due_time is not None and not deleted:
