@@ -151,7 +151,7 @@ class Tables:
                 f"activity holds the group {twice[:_NAME_LENGTH]!r} twice: several pipelines wrote it at once. Let one "
                 "run only, and delete the folder activity: its next run makes it anew",
             )
-        by_topic = {row["group"]: _by_topic(row["offsets"]) for row in aged}
+        by_topic = {row["group"]: _by_topic(row["offsets"] or ()) for row in aged}
         found = {
             row["group"]: _activity(row, covered, by_topic.get(row["group"]))
             for row in rows
@@ -257,7 +257,7 @@ def _covered(rows: Sequence[Mapping[str, Any]]) -> dict[int, Covered]:
 
 
 def _activity(
-    row: Mapping[str, Any], covered: Mapping[int, Covered], by_topic: Mapping[str, datetime] | None
+    row: Mapping[str, Any], covered: Mapping[int, Covered], by_topic: Mapping[str, datetime] | None = None
 ) -> Activity:
     place = covered[row["log_partition"]]
     known = {"first_seen", "last_commit", "oldest_commit", "empty_since"}

@@ -196,6 +196,8 @@ def _live_and_expire(watch: Watch, kafka: KafkaCluster, make: Maker, client: Cli
             reuses.pop(0)
             make.simple(watch.names["classic-reused"], at(read, 1))
             watch.committed["classic-reused"] = datetime.now(UTC)
+            # What was committed now is known to the prediction, and is no reason to change it.
+            watch.predicted |= _predict(kafka, client, {"classic-reused": watch.names["classic-reused"]})
         if leaves and datetime.now(UTC) > leaves[0]:
             leaves.pop(0)
             make.leave(watch.names["consumer-late"])

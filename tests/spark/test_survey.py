@@ -145,7 +145,7 @@ def test_rows(told: Findings) -> None:
         behind=0,
     )
     unused = row(told, "never")
-    assert (unused.last_commit, unused.idle_since, unused.expires) == (None, at(4), at(-10))
+    assert (unused.last_commit, unused.idle_since, unused.expires) == (None, at(4), None)
     assert (unused.age, unused.topics, unused.behind) == (Age.NEVER, 0, None)
 
 
