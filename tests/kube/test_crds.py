@@ -751,12 +751,12 @@ def published(api_server: ApiServer) -> ApiServer:
         pytest.param(
             "kgp.status",
             "observedGeneration lastRunTime conditions groups totals lastMarkedTime nextDueTime "
-            "reasons sample truncated",
+            "nextExpiryTime reasons sample truncated",
             id="policy-status",
         ),
         pytest.param(
             "kgp.status.sample",
-            "group state type verdict reason message unchangedSince idleSince markedSince dueTime",
+            "group state type verdict reason message unchangedSince idleSince expiresTime markedSince dueTime",
             id="policy-status-sample",
         ),
         pytest.param(
@@ -801,6 +801,7 @@ POLICY_STATUS = {
     "totals": {"deleted": 2**40},
     "lastMarkedTime": "2030-01-30T12:00:00Z",
     "nextDueTime": "2030-02-01T12:00:00Z",
+    "nextExpiryTime": "2030-02-05T16:00:00Z",
     "reasons": {"TooRecent": 100, "CaughtUp": 17},
     "sample": [
         {
@@ -812,6 +813,7 @@ POLICY_STATUS = {
             "message": "seen unchanged for 20h of 72h",
             "unchangedSince": "2030-01-30T16:00:00Z",
             "idleSince": "2030-01-29T16:00:00Z",
+            "expiresTime": "2030-02-05T16:00:00Z",
             "markedSince": "2030-01-31T12:00:00Z",
             "dueTime": "2030-02-01T12:00:00Z",
         }
