@@ -81,7 +81,7 @@ def in_use(group: str, **hours: float) -> dict[str, Any]:
     offsets = [
         {"topic": topic, "partition": partition, "commit_time": at + timedelta(minutes=partition)}
         for topic, at in times.items()
-        for partition in (1, 0)
+        for partition in (1, 0, 2)
     ]
     oldest = min(times.values(), default=None)
     told = {"state": "Active", "empty_since": None, "last_commit": now(), "oldest_commit": oldest, "offsets": offsets}

@@ -24,7 +24,7 @@ from group_hygiene.model import (
     Member,
     Verdict,
 )
-from group_hygiene.policy import Policy, parse_policy
+from group_hygiene.policy import Action, Policy, parse_policy
 from group_hygiene.reconcile.scan import _old_enough
 from group_hygiene.status import build_status, warns_late
 from tests.unit.make import (
@@ -227,6 +227,13 @@ _ORDERS, _ALL = frozenset({"orders", "old"}), frozenset({*_TOPICS, "new"})
         ),
         pytest.param(
             idle(expiresWithin="48h"), _STABLE, _known(_in_use(), _ORDERS), reasons.NOT_EMPTY, id="never-to-be-deleted"
+        ),
+        pytest.param(
+            replace(_soon(), action=Action.DELETE),
+            _STABLE,
+            _known(_in_use(), _ORDERS),
+            reasons.NOT_EMPTY,
+            id="nor-by-a-policy-that-was-let-through",
         ),
         pytest.param(
             _soon(), group(), _known(activity(160, oldest_commit=None)), reasons.NO_OFFSETS, id="empty-without-offsets"

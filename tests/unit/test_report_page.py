@@ -240,10 +240,10 @@ def test_what_expires_next_comes_first() -> None:
         at = READ_AT + timedelta(hours=hours)
         return replace(rich(rows=1).rows[0], group=name, expires=at, due=at.date() if counted else None)
 
-    rows = [row("c", 30), row("in-use", 1, counted=False), row("a", 2), row("b", 2)]
+    rows = [row("a", 30), row("in-use", 1, counted=False), row("c", 2), row("b", 2)]
     page = render(replace(rich(rows=20), rows=rows, expiring={READ_AT.date(): 5}))
     tables = _data(page)["tables"]
-    assert [tables["groups-table"]["rows"][n][0] for n in tables["soon-table"]["rows"]] == ["a", "b", "c"]
+    assert [tables["groups-table"]["rows"][n][0] for n in tables["soon-table"]["rows"]] == ["b", "c", "a"]
     shown = page[page.index('id="soon-table"') :]
     assert "This page lists 3 of 5" in shown[: shown.index("</table>")]
     assert "2 h" in shown[: shown.index("</table>")]
