@@ -141,17 +141,17 @@ class Tables:
             return reading
         if activity.version() > version:
             activity.load_as_version(version)
-        wanted = f'"cluster_id" = {_quoted(cluster)} AND "group" IN ({_listed(groups)})'
-        rows = _rows(activity, _ACTIVITY, wanted)
+        rows = _rows(activity, _ACTIVITY, _of(cluster, groups))
+        aged = [] if older is None else [row["group"] for row in rows if _is_aged(row, older)]
         # A second query and not a column of the first: few groups need it, and it holds a row for each partition.
-        aged = [] if older is None else _rows(activity, ("group", "offsets"), f"{wanted} AND {_aged(older)}")
+        offsets = _rows(activity, ("group", "offsets"), _of(cluster, aged)) if aged else []
         if (twice := _twice(row["group"] for row in rows)) is not None:
             return Fault(
                 reasons.EVIDENCE_UNREADABLE,
                 f"activity holds the group {twice[:_NAME_LENGTH]!r} twice: several pipelines wrote it at once. Let one "
                 "run only, and delete the folder activity: its next run makes it anew",
             )
-        by_topic = {row["group"]: _by_topic(row["offsets"] or ()) for row in aged}
+        by_topic = {row["group"]: _by_topic(row["offsets"] or ()) for row in offsets}
         found = {
             row["group"]: _activity(row, covered, by_topic.get(row["group"]))
             for row in rows
@@ -221,8 +221,13 @@ def _rows(table: DeltaTable, columns: Sequence[str], condition: str = "true") ->
     return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
 
 
-def _aged(older: datetime) -> str:
-    return f'"state" = \'Active\' AND "oldest_commit" < to_timestamp_micros({int(older.timestamp() * 1e6)})'
+def _of(cluster: str, groups: Collection[str]) -> str:
+    """The condition that a row is of one of these groups."""
+    return f'"cluster_id" = {_quoted(cluster)} AND "group" IN ({_listed(groups)})'
+
+
+def _is_aged(row: Mapping[str, Any], older: datetime) -> bool:
+    return row["state"] == "Active" and row["oldest_commit"] is not None and _time(row["oldest_commit"]) < older
 
 
 def _by_topic(offsets: Sequence[Mapping[str, Any]]) -> dict[str, datetime]:

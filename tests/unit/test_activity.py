@@ -349,8 +349,8 @@ def test_a_store_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch, war
     """The caller gets its answer in time, and no second thread is sent after the first."""
     release, started = threading.Event(), []
 
-    def hang(groups: object) -> Fault:
-        started.append(groups)
+    def hang(*asked: object) -> Fault:
+        started.append(asked)
         release.wait(60)
         return Fault("X", "too late")
 
