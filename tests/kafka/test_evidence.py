@@ -329,9 +329,9 @@ def test_one_query_for_all_policies(
     asked: list[set[str]] = []
     read = Tables.read
 
-    def noted(self: Tables, names: Any, seconds: float) -> Any:
+    def noted(self: Tables, names: Any, seconds: float, older: Any = None) -> Any:
         asked.append(set(names))
-        return read(self, names, seconds)
+        return read(self, names, seconds, older)
 
     monkeypatch.setattr(Tables, "read", noted)
     seen = policy(*groups, name="seen")

@@ -24,6 +24,7 @@ from group_hygiene.model import (
     Member,
     Verdict,
 )
+from group_hygiene.patterns import Patterns
 from group_hygiene.policy import Action, Policy, parse_policy
 from group_hygiene.reconcile.scan import _old_enough
 from group_hygiene.status import build_status, warns_late
@@ -401,6 +402,16 @@ def test_warns_late(
     assert (ready["type"], ready["status"]) == ("Ready", "True")
     assert ready["reason"] == (reasons.SUCCEEDED if expected is None else reasons.MAY_WARN_LATE)
     assert late is None or late in ready["message"]
+
+
+def test_late_is_told_beside_what_access_limits() -> None:
+    """One of them is the reason; both are in the message."""
+    granted = replace(_policy("5m", "1h").match, within=Patterns(["a-*"], "access"))
+    policy = replace(_policy("5m", "1h"), match=granted)
+    ready = build_status(policy, {}, plan(policy, []), [], snapshot())["conditions"][0]
+    assert ready["reason"] == reasons.ACCESS_LIMITED
+    assert "reaches beyond what" in ready["message"]
+    assert "expiresWithin (5m) is not longer than interval (1h): offsets may be gone" in ready["message"]
 
 
 def test_no_other_policy_warns_late() -> None:

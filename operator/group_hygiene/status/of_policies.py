@@ -40,12 +40,9 @@ def build_status(
     elif failed or failed_outcomes:
         reason, message = _first_failure(failed, failed_outcomes)
         conditions.not_ready(reason, message)
-    elif policy.match.beyond:
-        conditions.ready(reasons.ACCESS_LIMITED, f"{_summary(plan, outcomes)}; {_access(policy)}")
-    elif late := warns_late(plan, snapshot):
-        conditions.ready(reasons.MAY_WARN_LATE, f"{_summary(plan, outcomes)}; {late}")
     else:
-        conditions.ready(reasons.SUCCEEDED, _summary(plan, outcomes))
+        reason, message = _success(plan, outcomes, snapshot)
+        conditions.ready(reason, message)
     if policy.action is Action.DELETE:
         refusal = plan.refusal
         reason, message = (refusal.reason, refusal.message) if refusal else (reasons.NOT_BLOCKED, "")
@@ -91,7 +88,7 @@ def warns_late(plan: Plan, snapshot: Snapshot) -> str | None:
     policy, within = plan.policy, plan.policy.when.expires_within
     if within is None:
         return None
-    # What brokers keep for a shorter time than that, they keep for no longer by being asked earlier.
+    # No offset has more time left than brokers keep it for.
     kept = min([within, *filter(None, (verdict.evidence.retention for verdict in plan.verdicts.values()))])
     max_age = snapshot.coverage.max_age if snapshot.coverage is not None else None
     if kept > policy.interval + (max_age or timedelta()):
@@ -111,6 +108,14 @@ def _marked_time(plan: Plan, previous: Mapping[str, Any]) -> dict[str, str]:
     if previous.get("lastMarkedTime"):
         dates.append(previous["lastMarkedTime"])
     return {"lastMarkedTime": max(dates)} if dates else {}
+
+
+def _success(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> tuple[str, str]:
+    """Reason and message of a run that went well: what it found, and what stands in the policy's way by its spec."""
+    beyond = _access(plan.policy) if plan.policy.match.beyond else None
+    late = warns_late(plan, snapshot)
+    reason = reasons.ACCESS_LIMITED if beyond else reasons.MAY_WARN_LATE if late else reasons.SUCCEEDED
+    return reason, "; ".join(filter(None, (_summary(plan, outcomes), beyond, late)))
 
 
 def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
