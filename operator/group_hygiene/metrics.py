@@ -37,6 +37,12 @@ class Metrics:
         self._last_run = Gauge(
             "group_hygiene_policy_last_run_timestamp_seconds", "When a policy last ran", _POLICY, registry=registry
         )
+        self._expiry = Gauge(
+            "group_hygiene_offsets_first_expiry_timestamp_seconds",
+            "When brokers drop the first offset of all groups that match a policy; absent while of none is it known",
+            _POLICY,
+            registry=registry,
+        )
         self._outcomes = Counter(
             "group_hygiene_outcomes",
             "Groups by what a run did to them",
@@ -84,6 +90,10 @@ class Metrics:
         self._due.labels(*labels).set(len(plan.due))
         self._blocked.labels(*labels).set(plan.refusal is not None)
         self._last_run.labels(*labels).set(timestamp)
+        if plan.next_expiry is not None:
+            self._expiry.labels(*labels).set(plan.next_expiry.timestamp())
+        else:
+            self._expiry.remove_by_labels({"namespace": labels[0], "policy": labels[1]})
         counts: dict[str, int] = {}
         for verdict in plan.verdicts.values():
             if verdict.keep is not None:
@@ -130,6 +140,7 @@ class Metrics:
                 self._kept,
                 self._blocked,
                 self._last_run,
+                self._expiry,
                 self._outcomes,
                 self._marks,
             ):
