@@ -66,7 +66,7 @@ def test_times_come_back_as_the_log_has_them(warehouse: Warehouse) -> None:
 
 
 def test_topics_are_read_of_old_commits_in_use_alone(warehouse: Warehouse) -> None:
-    """The first and the last commit of each; of groups that have none so old, and of all that are not in use, nothing."""
+    """The first and the last commit of each; of groups that have none so old, and of all not in use, nothing."""
     aged, fresh = in_use("aged", orders=160, old=200), in_use("fresh", orders=10)
     warehouse.write([aged, fresh, in_use("none"), idle("empty", 300, offsets=aged["offsets"])])
     tables, older = Tables(ActivitySpec(warehouse.uri), {}), now() - timedelta(hours=120)
