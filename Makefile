@@ -19,9 +19,10 @@ help: ## list the targets
 demo: $(STAMP) ## the main job on a real Kafka and a real API server, in two minutes (KEEP=1 leaves it up)
 	@$(BIN)/python -m sandbox.demo $(if $(KEEP),--keep)
 
+# By itself pytest-xdist starts the files with the fewest tests last: those are the slowest, and one worker runs on alone.
 test: $(STAMP) ## all tests, on real parts
 	@$(BIN)/python -m sandbox prepare --browser
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --ignore=tests/spark --deselect $(WITH_SPARK) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --deselect $(WITH_SPARK) $(PYTEST_ARGS)
 
 test-spark: $(STAMP) ## the tests of the pipeline, on a real Spark and real brokers, about 25 minutes
 	@$(BIN)/python -m sandbox prepare
