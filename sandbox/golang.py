@@ -26,6 +26,7 @@ def version(source: Path, module: str) -> str:
 
 
 def cache_name(name: str, source: Path, module: str) -> str:
-    """name-version-hash: the modules are part of it, so that other versions do not find the old programs."""
-    modules = (source / "go.mod").read_bytes() + (source / "go.sum").read_bytes()
-    return f"{name}-{version(source, module)}-{hashlib.sha256(modules).hexdigest()[:8]}"
+    """name-version-hash: modules and code are part of it, so that others do not find the old programs."""
+    files = [source / "go.mod", source / "go.sum", *sorted(source.rglob("main.go"))]
+    content = b"".join(file.read_bytes() for file in files)
+    return f"{name}-{version(source, module)}-{hashlib.sha256(content).hexdigest()[:8]}"

@@ -22,7 +22,7 @@ def operator_crds() -> Path:
 
 def _download(into: Path) -> None:
     environment = {**os.environ, "GOFLAGS": "", "GOWORK": "off"}
-    argv = [find(GO), "mod", "download", "-json", f"{_MODULE}@{_VERSION}"]
+    argv: list[str | Path] = [find(GO), "mod", "download", "-json", f"{_MODULE}@{_VERSION}"]
     # In a folder without a go.mod of its own, so that none is changed.
     done = subprocess.run(argv, cwd=into, env=environment, capture_output=True, text=True, timeout=600, check=False)
     told = json.loads(done.stdout or "{}")
