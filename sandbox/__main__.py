@@ -76,8 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     prepare = commands.add_parser(
         "prepare",
         help="only download and build everything",
-        description=f"Download Kafka {', '.join(VERSIONS)} and what Spark needs, and build the Kubernetes API server and "
-        "what checks rules and dashboards, into the cache.",
+        description=f"Download Kafka {', '.join(VERSIONS)} and what Spark needs, and build the Kubernetes API server "
+        "and what checks rules and dashboards, into the cache.",
     )
     prepare.add_argument("--browser", action="store_true", help="also a Chromium, for the tests of the report")
     return parser
