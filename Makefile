@@ -11,7 +11,7 @@ XDG_CACHE_HOME ?= $(HOME)/.cache
 export PIP_CACHE_DIR ?= $(XDG_CACHE_HOME)/kafka-group-hygiene/pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-spark faults kill-ingest check format format-check lint types imports sandbox bench-scan bench-purge bench-pipeline bench-backtest picture lock clean
+.PHONY: help demo test test-spark faults kill-ingest check format format-check lint types imports sandbox bench-scan bench-purge bench-pipeline bench-backtest picture rules lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -73,6 +73,9 @@ bench-backtest: $(STAMP) ## try a policy on 90 days of 100,000 groups, and compa
 picture: $(STAMP) ## the picture of the report in the docs, drawn anew
 	@$(BIN)/python -m sandbox prepare --browser
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.picture docs/report.png
+
+rules: ## deploy/prometheus/prometheusrule.yaml anew, of the rules in rules.yaml
+	@cd deploy/prometheus && { sed '/^spec:/q' prometheusrule.yaml; sed -n '/^groups:/,$$p' rules.yaml | sed 's/^./  &/'; } > .new && mv .new prometheusrule.yaml
 
 lock: ## pin all dependencies anew into requirements.lock
 	$(PYTHON) -m venv $(VENV)/lock
