@@ -15,6 +15,7 @@ from group_hygiene.metrics import Metrics
 from group_hygiene.model import Coverage, GroupState, GroupType, Keep, Outcome, OutcomeKind
 from group_hygiene.plan import Plan
 from group_hygiene.status import ConnectionFacts, LedgerFacts
+from tests.metrics_table import documented
 from tests.unit.make import NOW, alert, delete, group, keep, mark, match, plan, snapshot
 
 _LABELS = {"namespace", "policy", "connection", "connection_namespace", "action", "mode", "reason", "outcome"}
@@ -100,6 +101,22 @@ def test_names_follow_the_conventions(metrics: Metrics) -> None:
         if family.type == "histogram" or "timestamp" in family.name or "duration" in family.name:
             assert family.name.endswith("_seconds")
         assert not re.search(r"_(ms|millis|milliseconds|minutes|percent|kb)(_|$)", family.name)
+
+
+def test_every_metric_is_documented(metrics: Metrics) -> None:
+    """docs/metrics.md has each once, with its type and its labels, what it means and a query that names it."""
+    there = {
+        (family.name + ("_total" if family.type == "counter" else ""), family.type): frozenset().union(
+            *(sample.labels for sample in family.samples)
+        )
+        for family in _families(metrics)
+    }
+    rows = documented()
+    assert len({row.name for row in rows}) == len(rows)
+    assert {(row.name, row.type): row.labels for row in rows} == there
+    for row in rows:
+        assert row.meaning.endswith(".")
+        assert row.name in row.query
 
 
 def test_policy_ran(metrics: Metrics) -> None:
