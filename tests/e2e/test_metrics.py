@@ -38,12 +38,8 @@ def scrape(world: World, kafka: KafkaCluster, groups: Groups, operator: RunningO
     wait_for(lambda: "scraped-old" not in groups.names())
     deleted = f'group_hygiene_outcomes_total{{namespace="{namespace}",outcome="Deleted",policy="litter",reason=""}} 1.0'
     refused = f'group_hygiene_run_failures_total{{namespace="{namespace}",policy="lost",reason="BrokersUnreachable"}}'
-    for series in (
-        deleted,
-        refused,
-        f'group_hygiene_evidence_ready{{connection="tables",namespace="{namespace}"}} 0.0',
-    ):
-        wait_for(lambda series=series: series in operator.http("/metrics")[1])
+    untold = f'group_hygiene_evidence_ready{{connection="tables",namespace="{namespace}"}} 0.0'
+    wait_for(lambda: all(series in operator.http("/metrics")[1] for series in (deleted, refused, untold)))
     yield operator.http("/metrics")[1]
     world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 
