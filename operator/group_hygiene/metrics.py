@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Sequence
+from threading import Lock
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
@@ -26,6 +27,8 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
+        self._followed: dict[tuple[str, str], tuple[str, str]] = {}
+        self._follows = Lock()
         build = Gauge("group_hygiene_build_info", "1, with the version that runs", ("version",), registry=registry)
         build.labels(__version__).set(1)
         self._policy_info = Gauge(
@@ -153,21 +156,31 @@ class Metrics:
         self._leader.set_function(lambda: float(leads()))
 
     def follow(self, namespace: str, connection: str, policies: Sequence[Policy]) -> None:
-        """Show what the policies of a connection, all that there are, are meant to do."""
-        self._policy_info.remove_by_labels({"connection_namespace": namespace, "connection": connection})
-        running = [policy for policy in policies if not policy.suspend]
+        """Show what the policies of a connection, all that there are, are meant to do; those that left, no more.
+
+        One that another connection follows by now is that one's.
+        """
+        ours = (namespace, connection)
+        with self._follows:
+            there = dict.fromkeys(((policy.namespace, policy.name) for policy in policies), ours)
+            gone = [key for key, owner in self._followed.items() if owner == ours and key not in there]
+            self._followed = {key: owner for key, owner in self._followed.items() if key not in gone} | there
+        self.forget_policies(gone)
+        intervals: list[float] = []
         for policy in policies:
             labels = (policy.namespace, policy.name)
-            _show(self._interval, labels, None if policy.suspend else policy.interval.total_seconds())
-        for policy in running:
-            labels = (policy.namespace, policy.name)
-            self._policy_info.labels(*labels, namespace, connection, str(policy.action), str(policy.mode)).set(1)
+            self._policy_info.remove_by_labels({"namespace": policy.namespace, "policy": policy.name})
+            if policy.suspend:
+                _show(self._interval, labels, None)
+                continue
+            self._policy_info.labels(*labels, *ours, str(policy.action), str(policy.mode)).set(1)
+            intervals.append(policy.interval.total_seconds())
+            _show(self._interval, labels, intervals[-1])
             if policy.action is Action.DELETE:
                 self._outcomes.labels(*labels, str(OutcomeKind.DELETED), "")
                 for reason in FAILURES:
                     self._outcomes.labels(*labels, str(OutcomeKind.FAILED), reason)
-        shortest = min((policy.interval.total_seconds() for policy in running), default=None)
-        _show(self._scan_interval, (namespace, connection), shortest)
+        _show(self._scan_interval, ours, min(intervals, default=None))
 
     def policy_ran(self, plan: Plan, outcomes: Sequence[Outcome], timestamp: float) -> None:
         labels = (plan.policy.namespace, plan.policy.name)

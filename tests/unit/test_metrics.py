@@ -159,16 +159,29 @@ def test_blocked(metrics: Metrics) -> None:
     assert _value(metrics, "deletion_blocked", **_POLICY) == 0
 
 
-def test_forget_policies(metrics: Metrics) -> None:
-    """A policy that is gone leaves no series; others, and connections, keep theirs."""
-    other = delete()
-    metrics.policy_ran(plan(other, [match("a")]), _outcomes(), 1.0)
-    before = {(sample.name, *sorted(sample.labels.items())) for sample in _samples(metrics)}
-    metrics.forget_policies([("kafka", "other"), ("other", "litter")])
-    assert {(sample.name, *sorted(sample.labels.items())) for sample in _samples(metrics)} == before
-    metrics.forget_policies([("kafka", "litter")])
+def test_a_policy_that_is_gone(metrics: Metrics) -> None:
+    """It leaves no series; others, and connections, keep theirs."""
+    before = _names(metrics)
+    metrics.follow("kafka", "other", [])
+    assert _names(metrics) == before
+    metrics.follow("kafka", "main", [])
     assert not [sample for sample in _samples(metrics) if "policy" in sample.labels]
-    assert _value(metrics, "connection_up", namespace="kafka", connection="main") == 1
+    assert _value(metrics, "connection_up", **_MAIN) == 1
+
+
+def test_a_policy_that_moved(metrics: Metrics) -> None:
+    """What it did before stays, whichever of the two connections looks first, and it is shown at one of them only."""
+    metrics.follow("kafka", "other", [delete()])
+    metrics.follow("kafka", "main", [])
+    assert _value(metrics, "policy_last_run_timestamp_seconds", **_POLICY) == 1_900_000_000
+    shown = [sample.labels for sample in _samples(metrics) if sample.name == "group_hygiene_policy_info"]
+    assert [labels["connection"] for labels in shown] == ["other"]
+    metrics.follow("kafka", "other", [])
+    assert _value(metrics, "policy_last_run_timestamp_seconds", **_POLICY) is None
+
+
+def _names(metrics: Metrics) -> set[tuple[object, ...]]:
+    return {(sample.name, *sorted(sample.labels.items())) for sample in _samples(metrics)}
 
 
 def test_connection(metrics: Metrics) -> None:

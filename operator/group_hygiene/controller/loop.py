@@ -89,7 +89,7 @@ class ConnectionLoop:
         self._client: kafka_client.Client | None = None
         self._backoff = _BACKOFF_START_S
         self._features: tuple[str, ...] = ()
-        self._known_policies: set[tuple[str, str]] = set()
+        self._had_policies = False
         self._owed: dict[str, int] = {}
         self._sweep_at = 0.0
 
@@ -153,10 +153,9 @@ class ConnectionLoop:
         connection_obj = self._get_connection()
         every = services.api.list_all(POLICIES)
         bound, restores = self._binding.bind(every), self._restores.open()
-        if connection_obj is None and not bound and not restores and not self._known_policies:
+        if connection_obj is None and not bound and not restores and not self._had_policies:
             return None
         self._forget_gone(bound)
-        services.metrics.follow(self.namespace, self.name, [entry.policy for entry in bound])
         if connection_obj is None:
             self._binding.tell_missing(bound)
             self._restores.tell_missing(restores)
@@ -348,9 +347,8 @@ class ConnectionLoop:
         return obj
 
     def _forget_gone(self, bound: Sequence[Bound]) -> None:
-        names = {(entry.policy.namespace, entry.policy.name) for entry in bound}
-        self._services.metrics.forget_policies(self._known_policies - names)
-        self._known_policies = names
+        self._services.metrics.follow(self.namespace, self.name, [entry.policy for entry in bound])
+        self._had_policies = bool(bound)
         kept = {entry.policy.uid for entry in bound}
         self._schedule.forget_all_but(kept | ({self._uid} if self._uid else set()))
 
