@@ -19,7 +19,7 @@ help: ## list the targets
 demo: $(STAMP) ## the main job on a real Kafka and a real API server, in two minutes (KEEP=1 leaves it up)
 	@$(BIN)/python -m sandbox.demo $(if $(KEEP),--keep)
 
-# By itself pytest-xdist starts the files with the fewest tests last: those are the slowest, and one worker runs on alone.
+# By itself pytest-xdist starts the files with the fewest tests last: the demo's, the longest, would begin when all else is done.
 test: $(STAMP) ## all tests, on real parts
 	@$(BIN)/python -m sandbox prepare --browser
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --deselect $(WITH_SPARK) $(PYTEST_ARGS)

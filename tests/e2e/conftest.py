@@ -301,11 +301,3 @@ def operator(
     with running_operator(service_account, log, *options) as process:
         yield process
         assert process.process.poll() is None, f"the operator died:\n{process.log()[-3000:]}"
-
-
-@pytest.fixture
-def scratch(tmp_path: Path) -> Path:
-    """A directory for all temporary files of a demo."""
-    directory = tmp_path / "scratch"
-    directory.mkdir()
-    return directory
