@@ -27,7 +27,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self._followed: dict[tuple[str, str], tuple[str, str]] = {}
+        self._followed: dict[tuple[str, str], tuple[tuple[str, str], str, int]] = {}
         self._follows = Lock()
         build = Gauge("group_hygiene_build_info", "1, with the version that runs", ("version",), registry=registry)
         build.labels(__version__).set(1)
@@ -161,26 +161,30 @@ class Metrics:
         One that another connection follows by now is that one's.
         """
         ours = (namespace, connection)
+        now = {(policy.namespace, policy.name): (ours, policy.uid, policy.generation) for policy in policies}
         with self._follows:
-            there = dict.fromkeys(((policy.namespace, policy.name) for policy in policies), ours)
-            gone = [key for key, owner in self._followed.items() if owner == ours and key not in there]
-            self._followed = {key: owner for key, owner in self._followed.items() if key not in gone} | there
+            before = self._followed
+            gone = {key for key, (owner, *_) in before.items() if owner == ours and key not in now}
+            self._followed = {key: known for key, known in before.items() if key not in gone} | now
         self.forget_policies(gone)
-        intervals: list[float] = []
         for policy in policies:
-            labels = (policy.namespace, policy.name)
-            self._policy_info.remove_by_labels({"namespace": policy.namespace, "policy": policy.name})
-            if policy.suspend:
-                _show(self._interval, labels, None)
-                continue
-            self._policy_info.labels(*labels, *ours, str(policy.action), str(policy.mode)).set(1)
-            intervals.append(policy.interval.total_seconds())
-            _show(self._interval, labels, intervals[-1])
-            if policy.action is Action.DELETE:
-                self._outcomes.labels(*labels, str(OutcomeKind.DELETED), "")
-                for reason in FAILURES:
-                    self._outcomes.labels(*labels, str(OutcomeKind.FAILED), reason)
+            key = (policy.namespace, policy.name)
+            if before.get(key) != now[key]:
+                self._show_policy(policy, ours)
+        intervals = [policy.interval.total_seconds() for policy in policies if not policy.suspend]
         _show(self._scan_interval, ours, min(intervals, default=None))
+
+    def _show_policy(self, policy: Policy, connection: tuple[str, str]) -> None:
+        labels = (policy.namespace, policy.name)
+        self._policy_info.remove_by_labels({"namespace": policy.namespace, "policy": policy.name})
+        _show(self._interval, labels, None if policy.suspend else policy.interval.total_seconds())
+        if policy.suspend:
+            return
+        self._policy_info.labels(*labels, *connection, str(policy.action), str(policy.mode)).set(1)
+        if policy.action is Action.DELETE:
+            self._outcomes.labels(*labels, str(OutcomeKind.DELETED), "")
+            for reason in FAILURES:
+                self._outcomes.labels(*labels, str(OutcomeKind.FAILED), reason)
 
     def policy_ran(self, plan: Plan, outcomes: Sequence[Outcome], timestamp: float) -> None:
         labels = (plan.policy.namespace, plan.policy.name)

@@ -248,11 +248,11 @@ def test_follow(metrics: Metrics) -> None:
     assert _value(metrics, "policy_interval_seconds", **_POLICY) == 600
     assert _value(metrics, "scan_interval_seconds", **_MAIN) == 600
     other = replace(alert(), name="report", interval=timedelta(hours=1))
-    metrics.follow("kafka", "main", [other, replace(delete(enforce=True), interval=timedelta(hours=2))])
+    metrics.follow("kafka", "main", [other, replace(delete(enforce=True), generation=4, interval=timedelta(hours=2))])
     assert _value(metrics, "policy_info", **_POLICY, **where, action="Delete", mode="DryRun") is None
     assert _value(metrics, "policy_info", **_POLICY, **where, action="Delete", mode="Enforce") == 1
     assert _value(metrics, "scan_interval_seconds", **_MAIN) == 3600
-    metrics.follow("kafka", "main", [replace(delete(), suspend=True)])
+    metrics.follow("kafka", "main", [replace(delete(), generation=5, suspend=True)])
     assert _value(metrics, "policy_info", **_POLICY, **where, action="Delete", mode="DryRun") is None
     assert _value(metrics, "policy_interval_seconds", **_POLICY) is None
     assert _value(metrics, "scan_interval_seconds", **_MAIN) is None
