@@ -45,6 +45,7 @@ class Topics(StrEnum):
 class Unprotect(StrEnum):
     CONNECT = "Connect"
     STREAMS = "Streams"
+    STREAMS_STATE = "StreamsState"
     MIRROR_MAKER = "MirrorMaker"
     SHARE = "Share"
 
@@ -170,8 +171,6 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
             raise SpecError("spec.when.idleFor or unchangedFor must be given with action Delete")
         if not match.states <= _DELETABLE:
             raise SpecError("spec.match.states must be only Empty and Dead with action Delete")
-        if GroupType.SHARE in match.types:
-            raise SpecError("spec.match.types must not hold Share with action Delete")
     elif spec.get("delete"):
         raise SpecError("spec.delete must only be given with action Delete")
     deletion = parse_mapping(spec.get("delete") or {}, "spec.delete")
@@ -208,6 +207,9 @@ def _parse_match(spec: Mapping[str, Any], action: Action) -> Match:
     groups = spec.get("groups") or []
     if not groups:
         raise SpecError("spec.match.groups must hold at least one pattern")
+    unprotect = frozenset(_enum(Unprotect, u, "spec.match.unprotect") for u in spec.get("unprotect") or ())
+    if Unprotect.STREAMS_STATE in unprotect and Unprotect.STREAMS not in unprotect:
+        raise SpecError("spec.match.unprotect must hold Streams with StreamsState")
     default_states = _DELETABLE if action is Action.DELETE else frozenset(GroupState)
     protocol_types = spec.get("protocolTypes")
     return Match(
@@ -216,7 +218,7 @@ def _parse_match(spec: Mapping[str, Any], action: Action) -> Match:
         states=frozenset(_enum(GroupState, s, "spec.match.states") for s in spec.get("states") or default_states),
         types=_types(spec.get("types") or _DEFAULT_TYPES),
         protocol_types=frozenset(protocol_types) if protocol_types else None,
-        unprotect=frozenset(_enum(Unprotect, u, "spec.match.unprotect") for u in spec.get("unprotect") or ()),
+        unprotect=unprotect,
     )
 
 

@@ -99,13 +99,14 @@ def unchanged(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
     wanted = policy.when.unchanged_for
     if wanted is None:
         return None
+    sharing = group.type is GroupType.SHARE
     if not evidence.offsets and not policy.when.committed_none:
-        return Keep(
-            reasons.NO_OFFSETS, "has no committed offsets: nothing to see unchanged, and Kafka drops it by itself"
-        )
+        why_not = "nothing to see unchanged" + ("" if sharing else ", and Kafka drops it by itself")
+        return Keep(reasons.NO_OFFSETS, f"has no committed offsets: {why_not}")
     seen = evidence.unchanged
     if seen is None or seen.observed < wanted:
-        if seen is not None and evidence.retention is not None:
+        # Kafka drops no share group.
+        if seen is not None and evidence.retention is not None and not sharing:
             # It was Empty at `since` at the latest, so whatever clock Kafka takes runs since then or longer.
             due, end = seen.since + wanted + _delay(policy), seen.since + evidence.retention
             if due > end:
@@ -120,6 +121,9 @@ def caught_up(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
     """A live consumer of a silent topic commits once and then never (librdkafka): only unread records tell."""
     offsets, when = evidence.offsets, policy.when
     outside = when.idle_for is not None and commits_outside(evidence)
+    # Who consumes in a share group is a member of it, on a silent topic too: Empty says that nobody does.
+    if group.type is GroupType.SHARE:
+        return None
     # Offsets of deleted topics only: no consumer can be reading them, and there is no end to compare with.
     if when.topics is Topics.ALL_DELETED or (when.unchanged_for is None and not outside):
         return None

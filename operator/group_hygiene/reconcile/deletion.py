@@ -131,7 +131,9 @@ def _delete_ready(
         else:
             outcome = _deleted(name, None if name in unanswered else results.get(name))
         outcomes.append(outcome)
-        changes += conclusion(intent, outcome, [part.key for part in saved[name]], clock.now())
+        # Brokers erase a share group's state first, and may then find that somebody joined it.
+        needed = name in results and intent.type == GroupType.SHARE
+        changes += conclusion(intent, outcome, [] if needed else [part.key for part in saved[name]], clock.now())
     if journal.record(changes) is not None:
         # No loss: the intents are there. The run that settles them counts them, and no other one does.
         done = {outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED}
@@ -221,6 +223,7 @@ def _backup(policy: Policy, cluster_id: str, ready: Ready, now: datetime) -> lis
             evidence=ready.why,
             offsets=rows,
             topic_ids=dict(ready.topic_ids),
+            internal_topics=dict(ready.internal_topics),
         )
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from group_hygiene import checks, reasons
 from group_hygiene.durations import format_duration
@@ -26,6 +26,7 @@ from group_hygiene.model import (
     Keep,
     Offsets,
     Partition,
+    Protections,
     fingerprint,
 )
 from group_hygiene.plan import Plan
@@ -40,6 +41,7 @@ from group_hygiene.reconcile.context import (
     readable,
 )
 from group_hygiene.reconcile.evidence import look
+from group_hygiene.reconcile.saving import internal_topics, read_offsets
 
 # State and offsets may be this old when DeleteGroups is sent. Any older, and they say too little.
 FRESH_S = 2.0
@@ -50,6 +52,7 @@ class Ready:
     """A group that may be deleted, with what is to be saved of it.
 
     coordinator: the broker that answered for it. topic_ids: of those of its topics that have one. why: it is due.
+    internal_topics: of a Streams application, with their ids.
     """
 
     group: Group
@@ -58,6 +61,7 @@ class Ready:
     lag: Mapping[Partition, int | Fault]
     topic_ids: Mapping[str, str]
     why: str
+    internal_topics: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,9 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
     topics = kafka_cluster.read_topics(client, deadline)
     protections = read_protections(context, topics, deadline)
     missing = _missing_topics(context, plan.policy, seen, deadline)
-    ids = kafka_cluster.topic_ids(client, {p.topic for offsets in seen.values() for p in offsets}, deadline)
+    internal = _internal_topics(groups, topics, protections)
+    named = {p.topic for offsets in seen.values() for p in offsets}
+    ids = kafka_cluster.topic_ids(client, named.union(*internal.values()), deadline)
     lag = read_lag(client, seen, Deadline(deadline.left / 2))
     pending = _pending(context, dict.fromkeys(batch), topics, deadline)
     found = look_up(client, batch, deadline)
@@ -105,7 +111,8 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
     started = context.clock.monotonic()
     there = [replace(group, coordinator=_broker(homes[name])) for name, group in groups.items()]
     described = kafka_groups.describe_groups(client, there, deadline)
-    committed = kafka_offsets.committed_offsets(client, homes, deadline, require_stable=True)
+    types = {name: group.type for name, group in groups.items()}
+    committed = read_offsets(client, types, homes, deadline, require_stable=True)
     # Little is left of it, as the better part was read before.
     since = tail.read_on(Deadline(FRESH_S))
     late = context.clock.monotonic() - started > FRESH_S
@@ -129,12 +136,24 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
             evidence = evidence_of(context, plan.policy, group, facts)
             judged = checks.judge(plan.policy, group, evidence, context.clock.now()).keep
             known = {partition.topic: ids[partition.topic] for partition in offsets}
-            judged = judged or _still_used(since.get(name)) or _unknown_identity(known)
+            state = {topic: ids[topic] for topic in internal[name]}
+            judged = judged or _still_used(since.get(name)) or _unknown_identity(known | state)
             if judged is None:
-                ready[name] = Ready(group, homes[name], offsets, lag[name], _told(known), why_due(evidence))
+                what = offsets, lag[name], _told(known)
+                ready[name] = Ready(group, homes[name], *what, why_due(evidence), _told(state))
             else:
                 kept[name] = judged
     return Reread(ready, kept, started, late)
+
+
+def _internal_topics(
+    groups: Mapping[str, Group], topics: Mapping[str, int] | Fault, protections: Protections
+) -> dict[str, list[str]]:
+    """Of each group that is a Streams application, or looks like one, the topics that hold its state."""
+    if isinstance(topics, Fault):
+        return {name: [] for name in groups}
+    applications = protections.streams or frozenset()
+    return {name: internal_topics(topics, name) if name in applications else [] for name in groups}
 
 
 def _told(ids: Mapping[str, str | Fault]) -> dict[str, str]:
