@@ -209,7 +209,7 @@ def _parse_match(spec: Mapping[str, Any], action: Action) -> Match:
         raise SpecError("spec.match.groups must hold at least one pattern")
     unprotect = frozenset(_enum(Unprotect, u, "spec.match.unprotect") for u in spec.get("unprotect") or ())
     if Unprotect.STREAMS_STATE in unprotect and Unprotect.STREAMS not in unprotect:
-        raise SpecError("spec.match.unprotect must hold Streams with StreamsState")
+        raise SpecError("spec.match.unprotect must hold Streams where it holds StreamsState")
     default_states = _DELETABLE if action is Action.DELETE else frozenset(GroupState)
     protocol_types = spec.get("protocolTypes")
     return Match(

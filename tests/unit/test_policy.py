@@ -277,7 +277,7 @@ def test_alert_looks_at_all_states() -> None:
         ),
         pytest.param(
             {"match": {"groups": ["*"], "unprotect": ["StreamsState"]}},
-            "spec.match.unprotect must hold Streams with StreamsState",
+            "spec.match.unprotect must hold Streams where it holds StreamsState",
             id="state-of-protected-applications",
         ),
         pytest.param(
