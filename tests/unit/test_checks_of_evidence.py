@@ -166,6 +166,16 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
         ),
         # expiresWithin
         pytest.param(
+            alert({"unprotect": ["Share"]}, expiresWithin="48h"),
+            group(type=GroupType.SHARE, protocol_type="share"),
+            _known(
+                activity(121, type=GroupType.SHARE, protocol_type="share", last_commit=None, oldest_commit=None),
+                retention=_WEEK,
+            ),
+            reasons.EXPIRES_LATER,
+            id="no-share-group-expires",
+        ),
+        pytest.param(
             alert(expiresWithin="48h"), group(), _known(activity(121), retention=_WEEK), _MATCH, id="expires-soon"
         ),
         pytest.param(

@@ -12,6 +12,7 @@ from group_hygiene.model import (
     Evidence,
     Fault,
     Group,
+    GroupType,
     Keep,
 )
 from group_hygiene.policy import Action, Policy, Topics
@@ -22,6 +23,8 @@ def expires(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> 
     within, activity = policy.when.expires_within, evidence.activity
     if within is None or not isinstance(activity, Activity):
         return None
+    if group.type is GroupType.SHARE:
+        return Keep(reasons.EXPIRES_LATER, "Kafka drops no share group by itself")
     if evidence.retention is None:
         return Keep(
             reasons.EVIDENCE_MISSING,
