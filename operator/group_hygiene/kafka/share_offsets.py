@@ -20,8 +20,8 @@ from group_hygiene.model import CommittedOffset, Fault, Offsets, Partition
 # The broker asks for the state of each partition by a request of its own.
 _CHUNK = 20
 _LOOK_S = 0.1
-# org.apache.kafka.server.share.persister.PartitionFactory.UNINITIALIZED_START_OFFSET
-_UNSET = -1
+# org.apache.kafka.server.share.persister.PartitionFactory
+_UNSET, _DEFAULT_EPOCH = -1, 0
 _UNSUPPORTED = Fault("UNSUPPORTED_VERSION", "offsets of share groups need brokers of 4.1 or later")
 _NOT_ANSWERED = Fault("NO_ANSWER", "the broker's answer leaves it out")
 _TOPIC_DENIED, _GROUP_DENIED = 29, 30
@@ -33,12 +33,14 @@ class ShareOffsets:
     """Where a share group begins in each partition.
 
     started: its start offsets, without epoch and metadata, as nobody can set these. unset: partitions that are the
-    group's and show no start offset. Kafka answers so of one that nobody consumed yet (share.auto.offset.reset decides
-    then), and just the same of one whose state it could not read (GroupCoordinatorService.readShareGroupStateSummary).
+    group's and show no start offset, as nobody consumed of them yet (share.auto.offset.reset decides then). unsure:
+    those of them that may have one: what could not be read, Kafka shows as unset in leader epoch 0, without an error
+    (GroupCoordinatorService.computeShareGroupLagAndBuildResponse).
     """
 
     started: Offsets
     unset: frozenset[Partition]
+    unsure: frozenset[Partition] = frozenset()
 
 
 def share_offsets(
@@ -64,7 +66,7 @@ def _offsets_of(row: Any) -> ShareOffsets | Fault:
     if row.error_code:
         return fault_of_code(row.error_code, row.error_message)
     started: dict[Partition, CommittedOffset] = {}
-    unset: set[Partition] = set()
+    unset: dict[Partition, int] = {}
     for topic in row.topics:
         for entry in topic.partitions:
             place = Partition(topic.topic_name, entry.partition_index)
@@ -72,27 +74,28 @@ def _offsets_of(row: Any) -> ShareOffsets | Fault:
                 fault = fault_of_code(entry.error_code, entry.error_message)
                 return Fault(fault.code, f"{place}: {fault.message}", fault.retriable)
             if entry.start_offset == _UNSET:
-                unset.add(place)
+                unset[place] = entry.leader_epoch
             else:
                 started[place] = CommittedOffset(entry.start_offset)
-    return ShareOffsets(started, frozenset(unset))
+    unsure = {place for place, epoch in unset.items() if epoch == _DEFAULT_EPOCH}
+    return ShareOffsets(started, frozenset(unset), frozenset(unsure))
 
 
 def whole_offsets(client: Client, groups: Mapping[str, int | None], deadline: Deadline) -> dict[str, Offsets | Fault]:
     """The start offsets of each share group, where these are surely all that it has; else a Fault.
 
-    A partition that shows none has none to lose as long as it holds no records. If it does, the Fault is
+    A partition that may have one has none to lose as long as it holds no records. If it does, the Fault is
     NO_START_OFFSET: whether the group has a place in it, no answer tells.
     """
     found = share_offsets(client, groups, deadline)
-    doubtful = {place for answer in found.values() if not isinstance(answer, Fault) for place in answer.unset}
+    doubtful = {place for answer in found.values() if not isinstance(answer, Fault) for place in answer.unsure}
     starts = start_offsets(client, doubtful, deadline)
     ends = end_offsets(client, doubtful, deadline)
 
     def judged(answer: ShareOffsets | Fault) -> Offsets | Fault:
         if isinstance(answer, Fault):
             return answer
-        for place in sorted(answer.unset):
+        for place in sorted(answer.unsure):
             start, end = starts[place], ends[place]
             if isinstance(start, Fault) or isinstance(end, Fault) or start < end:
                 why = "it was not consumed yet or could not be read, for Kafka answers both alike"
