@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +16,14 @@ from group_hygiene.model import Cluster, OutcomeKind
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile.restorable import GroupResult, Kind, RestoreRequest
 from group_hygiene.reconcile.restoration import Restorer, restore
+from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, soon, wait_for
 from tests.kafka.members import StreamsMember, part
 from tests.kafka.scene import Guard, Scene, policy, verdicts
 
 MATCH = "Match"
 COMMITTED = [3, 1]
+_APPLICATION = Path(__file__).with_name("java") / "Application.java"
 # kafka-python's consumers leave sockets for the garbage collector to close.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
 
@@ -103,6 +106,32 @@ def test_an_application_goes_on_where_it_was(
         assert kind(client, cluster, group) == "Streams Stable"
         assert member.committed(application.topic, 2) == COMMITTED
     assert kind(client, cluster, group) == "Streams Empty"
+
+
+@pytest.mark.parametrize("protocol", ["streams", "classic"])
+def test_a_real_application_goes_on_with_its_state(
+    kafka: KafkaCluster, scene: Scene, cluster: Cluster, make: Maker, tmp_path: Path, protocol: str
+) -> None:
+    """Kafka's own client counts on: nothing twice, as without its offsets it would, and nothing left out."""
+    topic, group = make.topic(), make.name("counting")
+
+    def counted(records: int) -> list[str]:
+        mine = str(tmp_path / str(records))
+        done = kafka.tool(str(_APPLICATION), kafka.bootstrap_servers, group, protocol, mine, topic, str(records))
+        assert done.returncode == 0, done.stderr
+        wait_for(lambda: str(kind(scene.client, cluster, group)).endswith(" Empty"))
+        return done.stdout.splitlines()
+
+    make.produce(topic, [(b"a", b"x")] * 3)
+    assert counted(3) == ["a 1", "a 2", "a 3"]
+    make.produce(topic, [(b"a", b"x")])
+    tidy, everything = streams(group), streams(group, unprotect=("Streams", "StreamsState"))
+    assert deleted(scene, tidy) == {}
+    assert deleted(scene, everything) == {group: (OutcomeKind.DELETED, reasons.DELETED)}
+    assert saved(scene, group).internal_topics.keys() == {f"{group}-counts-changelog"}
+    assert restored(scene, group).kind is Kind.RESTORED
+    assert counted(1) == ["a 4"]
+    assert kind(scene.client, cluster, group) == f"{protocol.capitalize()} Empty"
 
 
 def test_nobody_deletes_applications_unasked(

@@ -51,7 +51,7 @@ def share_offsets(
     A group that does not exist, or is of another type, has none, without an error. UNSUPPORTED_VERSION is the Fault of
     every group where the brokers can tell no offsets, or can tell them and not set them.
     """
-    if not (client.supports(DescribeShareGroupOffsetsRequest) and client.supports(AlterShareGroupOffsetsRequest)):
+    if not client.supports(AlterShareGroupOffsetsRequest):
         return dict.fromkeys(groups, _UNSUPPORTED)
     row_class = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
     question = Question(
