@@ -25,6 +25,7 @@ _ACTIVITY = pa.schema(
         ("last_commit", _TIME),
         ("oldest_commit", _TIME),
         ("empty_since", _TIME),
+        ("offsets", pa.list_(pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("commit_time", _TIME)]))),
         ("log_partition", pa.int32()),
     ]
 )
@@ -69,6 +70,14 @@ def simple(group: str, hours: float = 100, **changes: Any) -> dict[str, Any]:
     since = now() - timedelta(hours=hours)
     known = {"protocol_type": "", "state": "Unknown", "last_commit": since, "oldest_commit": since, "empty_since": None}
     return idle(group, hours, **(known | changes))
+
+
+def living(group: str, hours: Mapping[str, float], **changes: Any) -> dict[str, Any]:
+    """A group with members, which committed for partition 0 of each topic so many hours ago."""
+    at = {topic: now() - timedelta(hours=ago) for topic, ago in hours.items()}
+    offsets = [{"topic": topic, "partition": 0, "commit_time": moment} for topic, moment in at.items()]
+    known = {"state": "Active", "empty_since": None, "last_commit": max(at.values()), "oldest_commit": min(at.values())}
+    return idle(group, **(known | {"offsets": offsets} | changes))
 
 
 @dataclass

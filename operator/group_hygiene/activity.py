@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -91,8 +91,8 @@ class Tables:
     def same(self, spec: ActivitySpec, options: Mapping[str, Hidden]) -> bool:
         return self.spec == spec and self._options == options
 
-    def read(self, groups: Collection[str], seconds: float) -> Reading | Fault:
-        """What the tables say of these groups, within so many seconds; never raises.
+    def read(self, groups: Collection[str], seconds: float, by_topic: bool = False) -> Reading | Fault:
+        """What the tables say of these groups, within so many seconds; never raises. by_topic: see Activity.topics.
 
         A Fault's code is EvidenceMissing (there are no such tables, or nothing in them yet), EvidenceWentBack (the
         activity that coverage speaks of is not there) or EvidenceUnreadable (also where a group is in it twice).
@@ -103,7 +103,7 @@ class Tables:
 
         def work() -> None:
             try:
-                answer.append(self._read(groups))
+                answer.append(self._read(groups, by_topic))
             # A panic of the Rust library is a BaseException.
             except BaseException as error:
                 answer.append(self._fault(error))
@@ -116,7 +116,7 @@ class Tables:
         self._running = thread
         return Fault(reasons.EVIDENCE_UNREADABLE, f"the tables did not answer within {seconds:.0f} s")
 
-    def _read(self, groups: Collection[str]) -> Reading | Fault:
+    def _read(self, groups: Collection[str], by_topic: bool) -> Reading | Fault:
         coverage = _rows(self._open("coverage"), _COVERAGE)
         if not coverage:
             return Fault(
@@ -149,6 +149,9 @@ class Tables:
                 "run only, and delete the folder activity: its next run makes it anew",
             )
         found = {row["group"]: _activity(row, covered) for row in rows if row["log_partition"] in covered}
+        if by_topic:
+            topics = _by_topic(activity, wanted)
+            found = {group: replace(told, topics=topics.get(group, {})) for group, told in found.items()}
         return Reading(cluster, table, version, covered, found)
 
     def _open(self, name: str) -> DeltaTable:
@@ -201,12 +204,28 @@ def _listed(texts: Collection[str]) -> str:
     return f"SELECT unnest(string_to_array({_quoted(separator.join(sorted(texts)))}, '{separator}'))"
 
 
+def _by_topic(table: DeltaTable, condition: str) -> dict[str, dict[str, datetime]]:
+    """Group -> topic -> the last commit of any of its partitions that has an offset."""
+    offsets = f'(SELECT "group", unnest("offsets") AS o FROM t WHERE {condition})'  # noqa: S608
+    columns = ("group", "topic", "at")
+    told = f"""SELECT "group", o['topic'] AS "topic", max(o['commit_time']) AS "at" FROM {offsets} GROUP BY 1, 2"""  # noqa: S608
+    found: dict[str, dict[str, datetime]] = {}
+    for row in _selected(table, told, columns):
+        if row["at"] is not None:
+            found.setdefault(row["group"], {})[row["topic"]] = _time(row["at"])
+    return found
+
+
 def _rows(table: DeltaTable, columns: Sequence[str], condition: str = "true") -> list[dict[str, Any]]:
     """Rows that fulfil a condition, in which every text is `_quoted`."""
+    selected = ", ".join(f'"{column}"' for column in columns)
+    return _selected(table, f"SELECT {selected} FROM t WHERE {condition}", columns)  # noqa: S608
+
+
+def _selected(table: DeltaTable, query: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows that a query of the table `t` gives, which has these columns."""
     from deltalake import QueryBuilder
 
-    selected = ", ".join(f'"{column}"' for column in columns)
-    query = f"SELECT {selected} FROM t WHERE {condition}"  # noqa: S608
     # Not to_pyarrow_table: it was seen to abort the process when that ends.
     answer = QueryBuilder().register("t", table).execute(query).read_all()
     values = [answer.column(column).to_pylist() for column in columns]
@@ -238,7 +257,7 @@ def _covered(rows: Sequence[Mapping[str, Any]]) -> dict[int, Covered]:
 def _activity(row: Mapping[str, Any], covered: Mapping[int, Covered]) -> Activity:
     place = covered[row["log_partition"]]
     known = {"first_seen", "last_commit", "oldest_commit", "empty_since"}
-    times = {name: None if row[name] is None else _time(row[name]) for name in known}
+    times: dict[str, Any] = {name: None if row[name] is None else _time(row[name]) for name in known}
     return Activity(
         type=GroupType(row["type"]),
         protocol_type=row["protocol_type"] or "",

@@ -53,6 +53,13 @@ class CommittedOffset(NamedTuple):
     metadata: str = ""
 
 
+class Bounds(NamedTuple):
+    """Where the records of one partition are (ListOffsets): the first one's offset, and the offset after the last."""
+
+    start: int
+    end: int
+
+
 Offsets = Mapping[Partition, CommittedOffset]
 # The code of a Fault: there is no such topic, or it has no such partition.
 NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PARTITION"
@@ -141,7 +148,7 @@ class Activity:
     empty_since: when its last member left; None also where nobody ever joined it.
     log_partition: of `__consumer_offsets`. covered_to: every record before that log offset is taken in. read_at: when
     that was the end of all that was decided there. complete_since: before that moment, records were lost unread; None =
-    never.
+    never. topics: last commit of any of a topic's partitions, of topics that it has offsets of; None = not asked.
     """
 
     type: GroupType
@@ -155,10 +162,16 @@ class Activity:
     covered_to: int
     read_at: datetime
     complete_since: datetime | None = None
+    topics: Mapping[str, datetime] | None = None
 
     @property
     def simple(self) -> bool:
         return self.type is GroupType.CLASSIC and self.protocol_type == ""
+
+    def used_last(self, topic: str) -> datetime | None:
+        """When it last committed for a topic of which it has offsets; None = that can't be known."""
+        at = None if self.topics is None else self.topics.get(topic)
+        return None if at is None else max(filter(None, (at, self.complete_since)))
 
     @property
     def idle_since(self) -> datetime | None:
@@ -211,9 +224,11 @@ class Evidence:
     deleted: its last deletion by this operator, if the ledger still knows it.
     damaged: why a record about it in the ledger can't be read.
     missing_topics: those of the committed topics that the cluster says do not exist.
-    lag: records after the committed offset, per committed partition.
+    bounds: of all committed partitions, if they were read; of what other groups committed, too (see `lag`).
     activity: a Fault's code is one of the reasons that begin with Evidence.
     retention: the brokers' offsets.retention.minutes.
+    subscribed: the topics that its members subscribe to or are assigned.
+    offsets_deleted: topic -> the last deletion of its offsets by this operator, if the ledger still knows it.
     """
 
     protections: Protections
@@ -224,9 +239,11 @@ class Evidence:
     unchanged: Unchanged | None = None
     offsets: Offsets | Fault | None = None
     missing_topics: frozenset[str] | Fault | None = None
-    lag: Mapping[Partition, int | Fault] | Fault | None = None
+    bounds: Mapping[Partition, Bounds | Fault] | None = None
     activity: Activity | Fault | None = None
     retention: timedelta | None = None
+    subscribed: frozenset[str] | Fault | None = None
+    offsets_deleted: Mapping[str, Deletion] = field(default_factory=dict)
 
     @property
     def idle_since(self) -> datetime | None:
@@ -245,11 +262,15 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one policy says of one group that its `match` selects: Match (keep is None), or Keep with its reason."""
+    """What one policy says of one group that its `match` selects: Match (keep is None), or Keep with its reason.
+
+    topics: of a match of DeleteOffsets, those whose offsets are to go.
+    """
 
     group: Group
     evidence: Evidence
     keep: Keep | None
+    topics: frozenset[str] = frozenset()
 
     @property
     def matches(self) -> bool:
@@ -325,7 +346,8 @@ class Snapshot:
 class Member:
     """One member of a group. epoch: of the KIP-848 family only. assignment: empty where a custom assignor hides it.
 
-    topics: what it subscribes to; of a Streams group, all that the application reads.
+    topics: what it subscribes to; of a Streams group, all that the application reads. tells_all: whether it may
+    subscribe to nothing else: a custom protocol hides that, and a pattern stands for topics to come.
     """
 
     id: str
@@ -335,6 +357,7 @@ class Member:
     epoch: int | None
     topics: tuple[str, ...]
     assignment: tuple[Partition, ...]
+    tells_all: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +369,14 @@ class Description:
     epoch: int | None
     members: tuple[Member, ...]
 
+    @property
+    def subscribed(self) -> frozenset[str] | None:
+        """The topics that its members read; None = not all of them are known, or nobody is there to say."""
+        if not self.members or not all(member.tells_all for member in self.members):
+            return None
+        read = {place.topic for member in self.members for place in member.assignment}
+        return frozenset(read.union(*(member.topics for member in self.members)))
+
 
 class OutcomeKind(StrEnum):
     DELETED = "Deleted"
@@ -355,12 +386,16 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened to one group in one run; for Kept and Failed with the reason."""
+    """What happened to one group in one run; for Kept and Failed with the reason.
+
+    topics: those whose offsets were deleted, where the group stays.
+    """
 
     group: str
     kind: OutcomeKind
     reason: str
     message: str
+    topics: tuple[str, ...] = ()
 
 
 def fingerprint(group: Group, offsets: Offsets) -> bytes:

@@ -133,6 +133,30 @@ def test_plan_as_json(on: Run, kafka: KafkaCluster) -> None:
     assert answer.json.keys() == {"policies", "notes", "errors"}
 
 
+def test_plan_tells_lag(on: Run) -> None:
+    """Live and left groups by the records that wait for them, in the table and as JSON."""
+    behind = policy(action="Alert", delete=None, when={"lag": {"atLeast": 2}})
+    rows = on("plan", "-f", "-", stdin=behind).out.splitlines()[3:]
+    assert [(row.split()[0], row.partition("  Match ")[2].strip(" -")) for row in rows if "  Match " in row] == [
+        ("left-848", "5 records wait for it"),
+        ("left-classic", "5 records wait for it"),
+        ("live-848", "3 records wait for it"),
+        ("live-classic", "2 records wait for it"),
+    ]
+    answer = on("plan", "-f", "-", "-o", "json", stdin=behind)
+    assert answer.code == 2
+    (planned,) = answer.json["policies"]
+    told = {one["group"]: (one["state"], one.get("reason"), one["lag"]) for one in planned["groups"]}
+    assert told == {
+        "assign-only": ("Empty", "LagBelow", 1),
+        "caught-up": ("Empty", "CaughtUp", 0),
+        "left-848": ("Empty", None, 5),
+        "left-classic": ("Empty", None, 5),
+        "live-848": ("Stable", None, 3),
+        "live-classic": ("Stable", None, 2),
+    }
+
+
 def test_connection_of_the_file_supplies_address_protection_and_limits(
     run: Run, kafka: KafkaCluster, groups: Maker
 ) -> None:
@@ -163,7 +187,7 @@ def test_folders_and_several_files_are_read(on: Run, tmp_path: Path) -> None:
     [
         pytest.param("left-classic", "Match", {"match": "Passed", "caught_up": "Passed"}, id="match"),
         pytest.param(
-            "caught-up", "Keep: CaughtUp: ", {"unchanged": "Passed", "caught_up": "Keeps"}, id="kept-by-the-last-check"
+            "caught-up", "Keep: CaughtUp: ", {"unchanged": "Passed", "caught_up": "Keeps"}, id="kept-by-a-late-check"
         ),
         pytest.param(
             "assign-only",

@@ -27,7 +27,7 @@ from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker, at, soon, wait_for
 from tests.kafka.members import ShareMember, SilentShareMember
 from tests.kafka.scene import Guard, Scene, policy, verdicts
-from tests.kafka.test_evidence import Pipeline
+from tests.kafka.tables import Pipeline
 from tests.warehouse import idle
 
 MATCH = "Match"

@@ -333,7 +333,7 @@ def test_a_store_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch, war
     """The caller gets its answer in time, and no second thread is sent after the first."""
     release, started = threading.Event(), []
 
-    def hang(groups: object) -> Fault:
+    def hang(groups: object, by_topic: bool) -> Fault:
         started.append(groups)
         release.wait(60)
         return Fault("X", "too late")

@@ -15,7 +15,7 @@ from group_hygiene.model import (
     GroupType,
     Keep,
 )
-from group_hygiene.policy import Action, Policy, Topics
+from group_hygiene.policy import Policy, Topics
 
 
 def expires(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
@@ -42,9 +42,9 @@ def expires(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> 
 def offsets_known(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """What a policy asks of the committed offsets must have been read, and read whole."""
     when = policy.when
-    asks = when.committed_none or when.topics is not None or when.unchanged_for is not None
+    asks = when.committed_none or when.topics is not None or when.unchanged_for is not None or when.asks_bounds
     # What is to be deleted is compared with what it was at the last look.
-    if not asks and not (when.idle_for is not None and (policy.action is Action.DELETE or commits_outside(evidence))):
+    if not asks and not (when.idle_for is not None and (policy.action.changes or commits_outside(evidence))):
         return None
     if evidence.offsets is None:
         return Keep(reasons.OFFSETS_NOT_READ, "its committed offsets were not read")

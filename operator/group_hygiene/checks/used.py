@@ -1,4 +1,4 @@
-"""Checks of whether anybody uses the group: its state, what the log and our own looks tell, and what waits for it."""
+"""Checks of whether anybody uses the group: its state, and what the log and our own looks tell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from group_hygiene import reasons
 from group_hygiene.checks.words import told_time, whole_seconds
 from group_hygiene.durations import format_duration
 from group_hygiene.model import (
-    NO_SUCH_TOPIC,
     Activity,
     Evidence,
     Fault,
@@ -17,12 +16,12 @@ from group_hygiene.model import (
     GroupType,
     Keep,
 )
-from group_hygiene.policy import Action, Policy, Topics
+from group_hygiene.policy import Action, Policy
 
 
 def dead(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """Brokers set Dead just before they drop a group, so there is nothing left to delete."""
-    if group.state is GroupState.DEAD and policy.action is Action.DELETE:
+    if group.state is GroupState.DEAD and policy.action.changes:
         return Keep(reasons.DEAD, "already gone: the broker is dropping it")
     return None
 
@@ -30,6 +29,8 @@ def dead(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Kee
 def not_empty(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """Only an Empty group can be abandoned."""
     when = policy.when
+    if policy.action is Action.DELETE_OFFSETS:
+        return None
     asks = policy.action is Action.DELETE or when.unchanged_for is not None or when.asks_evidence
     if asks and group.state is not GroupState.EMPTY:
         return Keep(reasons.NOT_EMPTY, f"its state is {group.state}")
@@ -62,7 +63,7 @@ def evidence_known(policy: Policy, group: Group, evidence: Evidence, now: dateti
             f"the tables know it as {_kind(activity.type, activity.protocol_type)}, and it is "
             f"{_kind(group.type, group.protocol_type)}: it changed since, or its beginnings are not in the log",
         )
-    if activity.state in ("Active", "Gone"):
+    if activity.state == "Gone" or (activity.state == "Active" and policy.action is not Action.DELETE_OFFSETS):
         said = "had members" if activity.state == "Active" else "was gone"
         return Keep(reasons.EVIDENCE_MISSING, f"it {said} when the log was read at {told_time(activity.read_at)}")
     return None
@@ -74,7 +75,7 @@ def idle(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Kee
     Until then and not until now: what was written since, the tables don't know.
     """
     wanted, activity = policy.when.idle_for, evidence.activity
-    if wanted is None or not isinstance(activity, Activity):
+    if wanted is None or not isinstance(activity, Activity) or policy.action is Action.DELETE_OFFSETS:
         return None
     since = activity.idle_since
     if since is None:
@@ -83,10 +84,10 @@ def idle(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Kee
     so_far = min(now, activity.read_at) - since
     if so_far >= wanted:
         return None
-    due = since + wanted + _delay(policy)
+    due = since + wanted + latest(policy)
     end = None if evidence.retention is None else activity.last_expiry(evidence.retention)
     if end is not None and due > end:
-        return _expires_first("idleFor", due, end)
+        return expires_first("idleFor", due, end)
     told = f"{format_duration(whole_seconds(max(timedelta(), so_far)))} of {format_duration(wanted)}"
     return Keep(
         reasons.TOO_RECENT,
@@ -108,41 +109,13 @@ def unchanged(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
         # Kafka drops no share group.
         if seen is not None and evidence.retention is not None and not sharing:
             # It was Empty at `since` at the latest, so whatever clock Kafka takes runs since then or longer.
-            due, end = seen.since + wanted + _delay(policy), seen.since + evidence.retention
+            due, end = seen.since + wanted + latest(policy), seen.since + evidence.retention
             if due > end:
-                return _expires_first("unchangedFor", due, end)
+                return expires_first("unchangedFor", due, end)
         so_far = format_duration(seen.observed) if seen else "0s"
         missed = "" if seen is None or seen.missed is None else _missed(policy, seen.missed)
         return Keep(reasons.TOO_RECENT, f"seen unchanged for {so_far} of {format_duration(wanted)}{missed}")
     return None
-
-
-def caught_up(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
-    """A live consumer of a silent topic commits once and then never (librdkafka): only unread records tell."""
-    offsets, when = evidence.offsets, policy.when
-    outside = when.idle_for is not None and commits_outside(evidence)
-    # Who consumes in a share group is a member of it, on a silent topic too: Empty says that nobody does.
-    if group.type is GroupType.SHARE:
-        return None
-    # Offsets of deleted topics only: no consumer can be reading them, and there is no end to compare with.
-    if when.topics is Topics.ALL_DELETED or (when.unchanged_for is None and not outside):
-        return None
-    if not offsets:
-        if not outside:
-            return None
-        return Keep(reasons.NO_OFFSETS, "has no committed offsets, so nothing tells whether records wait for it")
-    lag = evidence.lag
-    if lag is None:
-        return Keep(reasons.LAG_NOT_READ, "whether records wait for it was not read")
-    if isinstance(lag, Fault):
-        return Keep(reasons.LAG_UNKNOWN, f"whether records wait for it could not be read: {lag}")
-    if any(not isinstance(behind, Fault) and behind > 0 for behind in lag.values()):
-        return None
-    # A deleted topic has no end to compare with: no failure, and nothing that somebody could mend.
-    faults = [fault for fault in lag.values() if isinstance(fault, Fault) and fault.code != NO_SUCH_TOPIC]
-    if faults:
-        return Keep(reasons.LAG_UNKNOWN, f"whether records wait for it could not be read: {faults[0]}")
-    return Keep(reasons.CAUGHT_UP, "no records wait for it: a consumer of a silent topic looks just like this")
 
 
 def commits_outside(evidence: Evidence) -> bool:
@@ -156,12 +129,12 @@ def commits_outside(evidence: Evidence) -> bool:
     return activity.simple or (activity.empty_since is not None and activity.last_commit > activity.empty_since)
 
 
-def _delay(policy: Policy) -> timedelta:
+def latest(policy: Policy) -> timedelta:
     """How long after it begins to match a group is acted on at the latest."""
-    return policy.interval + (policy.grace_period if policy.action is Action.DELETE else timedelta())
+    return policy.interval + (policy.grace_period if policy.action.changes else timedelta())
 
 
-def _expires_first(field: str, due: datetime, end: datetime) -> Keep:
+def expires_first(field: str, due: datetime, end: datetime) -> Keep:
     return Keep(
         reasons.EXPIRES_FIRST,
         f"Kafka drops its offsets by {told_time(end)}, before {field} and what comes after it are over at "

@@ -146,7 +146,7 @@ def _document(explained: _Explained) -> dict[str, Any]:
     return {
         "namespace": policy.namespace,
         "name": policy.name,
-        "group": None if verdict is None else judged(explained.group.id, verdict),
+        "group": None if verdict is None else judged(policy, explained.group.id, verdict),
         "checks": [
             {"check": s.check, "why": s.why, "result": s.result, "reason": s.reason, "message": s.message}
             for s in explained.steps

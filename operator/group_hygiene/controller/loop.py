@@ -34,7 +34,7 @@ from group_hygiene.kafka.ledger import LedgerSettings
 from group_hygiene.metrics import Metrics
 from group_hygiene.model import Cluster, Outcome, OutcomeKind, Snapshot
 from group_hygiene.plan import Plan, due_groups, make_plan
-from group_hygiene.policy import Action, Mode
+from group_hygiene.policy import Mode
 from group_hygiene.status import Problem
 
 log = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ class ConnectionLoop:
         """Whom this run talks to, with the ledger read to its end and what earlier runs left open settled."""
         services = self._services
         need = reconcile.Need.WRITE if restoring else reconcile.Need.READ
-        if any(e.policy.action is Action.DELETE and e.policy.mode is Mode.ENFORCE for e in active):
+        if any(entry.policy.enforced for entry in active):
             need = reconcile.Need.MAKE
         known = connection.ledger.confirmed or ((connection_obj.get("status") or {}).get("ledger") or {}).get("id")
         settings = LedgerSettings(

@@ -211,6 +211,8 @@ def _described_classic(row: Any) -> Description | Fault:
 def _classic_member(protocol_type: str, member: Any) -> Member:
     assignment: list[Partition] = []
     topics: tuple[str, ...] = ()
+    # Brokers tell it only while the group is Stable (KIP-40).
+    tells_all = protocol_type == "consumer" and bool(member.member_metadata)
     if protocol_type == "consumer":
         # A custom assignor may write what it likes; then there is no assignment to show, and no reason to fail.
         try:
@@ -220,7 +222,7 @@ def _classic_member(protocol_type: str, member: Any) -> Member:
             if member.member_metadata:
                 topics = tuple(ConsumerProtocolSubscription.decode(member.member_metadata).topics)
         except Exception:
-            assignment = []
+            assignment, tells_all = [], False
     return Member(
         id=member.member_id,
         instance_id=member.group_instance_id,
@@ -229,6 +231,7 @@ def _classic_member(protocol_type: str, member: Any) -> Member:
         epoch=None,
         topics=topics,
         assignment=tuple(sorted(assignment)),
+        tells_all=tells_all,
     )
 
 
@@ -280,6 +283,7 @@ def _new_member(member: Any, sources: Mapping[str, Sequence[str]] | None) -> Mem
         epoch=member.member_epoch,
         topics=tuple(sorted(topics)),
         assignment=tuple(sorted(assignment)),
+        tells_all=not getattr(member, "subscribed_topic_regex", None),
     )
 
 

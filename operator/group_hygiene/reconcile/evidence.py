@@ -45,8 +45,13 @@ class Log:
     partitions: int
 
 
-def look(context: Context, cluster: Cluster, groups: Collection[str], deadline: Deadline) -> Look:
-    """Read the tables once for all these groups. Half of the time is left for what must be read after it."""
+def look(
+    context: Context, cluster: Cluster, groups: Collection[str], deadline: Deadline, by_topic: bool = False
+) -> Look:
+    """Read the tables once for all these groups. Half of the time is left for what must be read after it.
+
+    by_topic: see Activity.topics.
+    """
     tables, partitions = context.tables, len(cluster.leaders)
     if tables is None:
         fault = Fault(
@@ -59,7 +64,7 @@ def look(context: Context, cluster: Cluster, groups: Collection[str], deadline: 
     topic_id = kafka_cluster.topic_ids(context.client, [topic], Deadline(deadline.left / 2))[topic]
     if isinstance(topic_id, Fault):
         return _nothing(groups, Fault(reasons.EVIDENCE_UNREADABLE, f"the id of {topic}: {topic_id}"), partitions)
-    reading = tables.read(groups, deadline.left / 2)
+    reading = tables.read(groups, deadline.left / 2, by_topic)
     if isinstance(reading, Fault):
         return _nothing(groups, reading, partitions)
     log = Log(cluster.id, topic_id or None, partitions)

@@ -27,17 +27,18 @@ from group_hygiene.model import (
     fingerprint,
 )
 from group_hygiene.plan import Conditions
-from group_hygiene.policy import Action, Policy
+from group_hygiene.policy import Policy
 from group_hygiene.reconcile import evidence as tables
 from group_hygiene.reconcile.context import (
     Context,
     Facts,
     Observation,
     evidence_of,
-    read_lag,
+    read_bounds,
     read_missing_topics,
     read_protections,
     readable,
+    subscriptions,
 )
 from group_hygiene.reconcile.saving import read_offsets
 
@@ -48,9 +49,13 @@ _LOST = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "BROKER_NOT_AVAILAB
 
 @dataclass
 class _Facts(Facts):
-    """What was read so far, shared by all policies. covered: what to remember of the tables."""
+    """What was read so far, shared by all policies. by_topic: whether some policy asks when a topic was used last.
+
+    covered: what to remember of the tables.
+    """
 
     cluster: Cluster = field(kw_only=True)
+    by_topic: bool = False
     coverage: Coverage | None = None
     covered: Covered | None = None
     watches: dict[str, Watch] = field(default_factory=dict)
@@ -61,7 +66,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     """Scan the cluster once for all of `policies` and judge the groups that each selects.
 
     One ListGroups per broker, with what no policy asks for filtered out at the broker (all groups when `full`).
-    Offsets, topics and lag are read only for groups whose verdict hangs on them. Raises ConnectError when no broker
+    Offsets, topics and bounds are read only for groups whose verdict hangs on them. Raises ConnectError when no broker
     answers.
     """
     client, clock, deadline = context.client, context.clock, context.deadline()
@@ -75,7 +80,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     # A broker that does not answer must not take the time that the groups of the others need.
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
     selected = {policy.key: policy.match.select(listing.groups) for policy in policies}
-    facts = _Facts(cluster=cluster)
+    facts = _Facts(cluster=cluster, by_topic=any(policy.by_topic for policy in policies))
     _ask_retention(context, policies, cluster, full)
     _begin_looks(context, policies, facts)
     if any(selected.values()):
@@ -90,10 +95,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     stamp = _end_looks(context, policies, selected, snapshot, facts, deadline)
     unfiltered = listing.groups if not states and not types else None
     deleting = any(
-        verdict.matches
-        for policy in policies
-        if policy.action is Action.DELETE
-        for verdict in verdicts[policy.key].values()
+        verdict.matches for policy in policies if policy.action.changes for verdict in verdicts[policy.key].values()
     )
     if policies:
         memory.due_before = deleting
@@ -163,13 +165,15 @@ def _judge_all(
                     wanted.setdefault(asks, {})[group.id] = group
         if not wanted:
             return verdicts
+        # Last of all, so that it is asked once, and that no offset is newer than the end it is held against.
+        waiting = wanted.pop(reasons.LAG_NOT_READ, {}) if len(wanted) > 1 else {}
         for reason, groups in wanted.items():
             _READERS[reason](context, groups, facts, deadline)
         if reasons.OFFSETS_NOT_READ in wanted:
             _look_again(context, policies, selected, facts)
         done |= {(reason, name) for reason, groups in wanted.items() for name in groups}
-        read = {name for groups in wanted.values() for name in groups}
-        open_groups = {key: [group for group in groups if group.id in read] for key, groups in open_groups.items()}
+        again = {name for groups in (*wanted.values(), waiting) for name in groups}
+        open_groups = {key: [group for group in groups if group.id in again] for key, groups in open_groups.items()}
 
 
 def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluster, full: bool) -> None:
@@ -182,7 +186,7 @@ def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluste
 
 
 def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    look = tables.look(context, facts.cluster, groups, deadline)
+    look = tables.look(context, facts.cluster, groups, deadline, facts.by_topic)
     facts.activity.update(look.groups)
     facts.coverage = look.coverage
     if look.mark is not None:
@@ -201,16 +205,22 @@ def _read_missing_topics(context: Context, groups: Mapping[str, Group], facts: _
     facts.missing_topics.update(read_missing_topics(context.client, topics, deadline))
 
 
-def _read_lags(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    committed = {name: readable(facts.offsets.get(name)) for name in groups}
-    facts.lag.update(read_lag(context.client, committed, deadline))
+def _read_bounds(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
+    committed = [readable(facts.offsets.get(name)) for name in groups]
+    facts.bounds.update(read_bounds(context.client, committed, deadline))
+
+
+def _read_subscriptions(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
+    described = kafka_groups.describe_groups(context.client, groups.values(), deadline)
+    facts.subscribed.update(subscriptions(described))
 
 
 _READERS: Mapping[str, Callable[[Context, Mapping[str, Group], _Facts, Deadline], None]] = {
     reasons.EVIDENCE_NOT_READ: _read_activity,
     reasons.OFFSETS_NOT_READ: _read_offsets,
     reasons.TOPICS_NOT_READ: _read_missing_topics,
-    reasons.LAG_NOT_READ: _read_lags,
+    reasons.LAG_NOT_READ: _read_bounds,
+    reasons.SUBSCRIPTIONS_NOT_READ: _read_subscriptions,
 }
 
 

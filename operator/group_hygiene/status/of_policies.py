@@ -9,12 +9,14 @@ from typing import Any
 
 from group_hygiene import reasons
 from group_hygiene.durations import format_duration
+from group_hygiene.lag import standing_of
 from group_hygiene.model import Activity, Outcome, OutcomeKind, Snapshot, Verdict
 from group_hygiene.plan import FAILURES, Plan
 from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.status.conditions import Conditions, Status, cut, timestamp
 
 SAMPLE_SIZE = 20
+_TOPICS_SHOWN = 10
 
 
 def build_status(
@@ -44,7 +46,7 @@ def build_status(
         conditions.ready(reasons.ACCESS_LIMITED, f"{_summary(plan, outcomes)}; {_access(policy)}")
     else:
         conditions.ready(reasons.SUCCEEDED, _summary(plan, outcomes))
-    if policy.action is Action.DELETE:
+    if policy.action.changes:
         refusal = plan.refusal
         reason, message = (refusal.reason, refusal.message) if refusal else (reasons.NOT_BLOCKED, "")
         conditions.set("DeletionBlocked", refusal is not None, reason, message)
@@ -112,7 +114,8 @@ def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
     why = "nobody was warned of some" if plan.untold else "maxPerRun"
     later = f", {waiting} wait for the next run ({why})" if waiting else ""
     kept = f", {len(outcomes) - deleted} kept" if deleted < len(outcomes) else ""
-    return f"{text}; {deleted} deleted{kept}{later}"
+    what = "stale offsets of " if plan.policy.action is Action.DELETE_OFFSETS else ""
+    return f"{text}; {what}{deleted} deleted{kept}{later}"
 
 
 def _next_due(plan: Plan) -> datetime | None:
@@ -165,6 +168,8 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
         "type": str(verdict.group.type),
         "verdict": "Match" if verdict.matches else "Keep",
     }
+    if verdict.topics:
+        entry["topics"] = sorted(verdict.topics)[:_TOPICS_SHOWN]
     why = outcome or verdict.keep
     if why is not None:
         entry |= {"reason": why.reason, "message": cut(why.message)}
@@ -173,8 +178,17 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
     activity = verdict.evidence.activity
     if isinstance(activity, Activity) and activity.idle_since is not None:
         entry["idleSince"] = timestamp(activity.idle_since)
+    entry |= standing_entry(plan.policy, verdict)
     due_time, mark = plan.due_time(verdict.group.id), plan.marks.get(verdict.group.id)
     deleted = outcome is not None and outcome.kind is OutcomeKind.DELETED
     if due_time is not None and not deleted:
         entry |= {"markedSince": timestamp(mark.since if mark else plan.at), "dueTime": timestamp(due_time)}
     return entry
+
+
+def standing_entry(policy: Policy, verdict: Verdict) -> dict[str, int]:
+    """`lag` in records, and `outOfRange` in partitions where there are such; empty where not asked or not all known."""
+    found = standing_of(verdict.evidence) if policy.when.asks_bounds and verdict.evidence.offsets else None
+    if found is None or found.fault is not None:
+        return {}
+    return {"lag": found.unread} | ({"outOfRange": found.outside} if found.outside else {})
