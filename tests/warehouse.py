@@ -72,12 +72,17 @@ def simple(group: str, hours: float = 100, **changes: Any) -> dict[str, Any]:
     return idle(group, hours, **(known | changes))
 
 
-def living(group: str, hours: Mapping[str, float], **changes: Any) -> dict[str, Any]:
-    """A group with members, which committed for partition 0 of each topic so many hours ago."""
-    at = {topic: now() - timedelta(hours=ago) for topic, ago in hours.items()}
-    offsets = [{"topic": topic, "partition": 0, "commit_time": moment} for topic, moment in at.items()]
-    known = {"state": "Active", "empty_since": None, "last_commit": max(at.values()), "oldest_commit": min(at.values())}
-    return idle(group, **(known | {"offsets": offsets} | changes))
+def in_use(group: str, **hours: float) -> dict[str, Any]:
+    """A group with members that committed a moment ago, and for each of these topics last so many hours ago."""
+    times = {topic: now() - timedelta(hours=since) for topic, since in hours.items()}
+    offsets = [
+        {"topic": topic, "partition": partition, "commit_time": at + timedelta(minutes=partition)}
+        for topic, at in times.items()
+        for partition in (1, 0, 2)
+    ]
+    oldest = min(times.values(), default=None)
+    told = {"state": "Active", "empty_since": None, "last_commit": now(), "oldest_commit": oldest, "offsets": offsets}
+    return idle(group, 0, **told)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from group_hygiene import reasons
 from group_hygiene.connection import ActivitySpec, Hidden
-from group_hygiene.model import Activity, Fault, GroupType
+from group_hygiene.model import Activity, Commits, Fault, GroupType
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -91,9 +91,10 @@ class Tables:
     def same(self, spec: ActivitySpec, options: Mapping[str, Hidden]) -> bool:
         return self.spec == spec and self._options == options
 
-    def read(self, groups: Collection[str], seconds: float, by_topic: bool = False) -> Reading | Fault:
-        """What the tables say of these groups, within so many seconds; never raises. by_topic: see Activity.topics.
+    def read(self, groups: Collection[str], seconds: float, older: datetime | None = None) -> Reading | Fault:
+        """What the tables say of these groups, within so many seconds; never raises.
 
+        older: `by_topic` is read of groups in use that have a commit from before that; None = of none.
         A Fault's code is EvidenceMissing (there are no such tables, or nothing in them yet), EvidenceWentBack (the
         activity that coverage speaks of is not there) or EvidenceUnreadable (also where a group is in it twice).
         """
@@ -103,7 +104,7 @@ class Tables:
 
         def work() -> None:
             try:
-                answer.append(self._read(groups, by_topic))
+                answer.append(self._read(groups, older))
             # A panic of the Rust library is a BaseException.
             except BaseException as error:
                 answer.append(self._fault(error))
@@ -116,7 +117,7 @@ class Tables:
         self._running = thread
         return Fault(reasons.EVIDENCE_UNREADABLE, f"the tables did not answer within {seconds:.0f} s")
 
-    def _read(self, groups: Collection[str], by_topic: bool) -> Reading | Fault:
+    def _read(self, groups: Collection[str], older: datetime | None) -> Reading | Fault:
         coverage = _rows(self._open("coverage"), _COVERAGE)
         if not coverage:
             return Fault(
@@ -140,18 +141,22 @@ class Tables:
             return reading
         if activity.version() > version:
             activity.load_as_version(version)
-        wanted = f'"cluster_id" = {_quoted(cluster)} AND "group" IN ({_listed(groups)})'
-        rows = _rows(activity, _ACTIVITY, wanted)
+        rows = _rows(activity, _ACTIVITY, _of(cluster, groups))
+        aged = [] if older is None else [row["group"] for row in rows if _is_aged(row, older)]
+        # A second query and not a column of the first: few groups need it, and it holds a row for each partition.
+        offsets = _rows(activity, ("group", "offsets"), _of(cluster, aged)) if aged else []
         if (twice := _twice(row["group"] for row in rows)) is not None:
             return Fault(
                 reasons.EVIDENCE_UNREADABLE,
                 f"activity holds the group {twice[:_NAME_LENGTH]!r} twice: several pipelines wrote it at once. Let one "
                 "run only, and delete the folder activity: its next run makes it anew",
             )
-        found = {row["group"]: _activity(row, covered) for row in rows if row["log_partition"] in covered}
-        if by_topic:
-            topics = _by_topic(activity, wanted)
-            found = {group: replace(told, topics=topics.get(group, {})) for group, told in found.items()}
+        by_topic = {row["group"]: _by_topic(row["offsets"] or ()) for row in offsets}
+        found = {
+            row["group"]: _activity(row, covered, by_topic.get(row["group"]))
+            for row in rows
+            if row["log_partition"] in covered
+        }
         return Reading(cluster, table, version, covered, found)
 
     def _open(self, name: str) -> DeltaTable:
@@ -204,32 +209,32 @@ def _listed(texts: Collection[str]) -> str:
     return f"SELECT unnest(string_to_array({_quoted(separator.join(sorted(texts)))}, '{separator}'))"
 
 
-def _by_topic(table: DeltaTable, condition: str) -> dict[str, dict[str, datetime]]:
-    """Group -> topic -> the last commit of any of its partitions that has an offset."""
-    offsets = f'(SELECT "group", unnest("offsets") AS o FROM t WHERE {condition})'  # noqa: S608
-    columns = ("group", "topic", "at")
-    told = f"""SELECT "group", o['topic'] AS "topic", max(o['commit_time']) AS "at" FROM {offsets} GROUP BY 1, 2"""  # noqa: S608
-    found: dict[str, dict[str, datetime]] = {}
-    for row in _selected(table, told, columns):
-        if row["at"] is not None:
-            found.setdefault(row["group"], {})[row["topic"]] = _time(row["at"])
-    return found
-
-
 def _rows(table: DeltaTable, columns: Sequence[str], condition: str = "true") -> list[dict[str, Any]]:
     """Rows that fulfil a condition, in which every text is `_quoted`."""
-    selected = ", ".join(f'"{column}"' for column in columns)
-    return _selected(table, f"SELECT {selected} FROM t WHERE {condition}", columns)  # noqa: S608
-
-
-def _selected(table: DeltaTable, query: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows that a query of the table `t` gives, which has these columns."""
     from deltalake import QueryBuilder
 
+    selected = ", ".join(f'"{column}"' for column in columns)
+    query = f"SELECT {selected} FROM t WHERE {condition}"  # noqa: S608
     # Not to_pyarrow_table: it was seen to abort the process when that ends.
     answer = QueryBuilder().register("t", table).execute(query).read_all()
     values = [answer.column(column).to_pylist() for column in columns]
     return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _of(cluster: str, groups: Collection[str]) -> str:
+    """The condition that a row is of one of these groups."""
+    return f'"cluster_id" = {_quoted(cluster)} AND "group" IN ({_listed(groups)})'
+
+
+def _is_aged(row: Mapping[str, Any], older: datetime) -> bool:
+    return row["state"] == "Active" and row["oldest_commit"] is not None and _time(row["oldest_commit"]) < older
+
+
+def _by_topic(offsets: Sequence[Mapping[str, Any]]) -> dict[str, Commits]:
+    times: dict[str, list[datetime]] = {}
+    for offset in offsets:
+        times.setdefault(offset["topic"], []).append(_time(offset["commit_time"]))
+    return {topic: Commits(min(of_topic), max(of_topic)) for topic, of_topic in times.items()}
 
 
 def _twice(groups: Iterable[str]) -> str | None:
@@ -254,7 +259,9 @@ def _covered(rows: Sequence[Mapping[str, Any]]) -> dict[int, Covered]:
     return covered
 
 
-def _activity(row: Mapping[str, Any], covered: Mapping[int, Covered]) -> Activity:
+def _activity(
+    row: Mapping[str, Any], covered: Mapping[int, Covered], by_topic: Mapping[str, Commits] | None = None
+) -> Activity:
     place = covered[row["log_partition"]]
     known = {"first_seen", "last_commit", "oldest_commit", "empty_since"}
     times: dict[str, Any] = {name: None if row[name] is None else _time(row[name]) for name in known}
@@ -266,6 +273,7 @@ def _activity(row: Mapping[str, Any], covered: Mapping[int, Covered]) -> Activit
         covered_to=place.to,
         read_at=place.read_at,
         complete_since=place.complete_since,
+        by_topic=by_topic,
         **times,
     )
 

@@ -27,8 +27,8 @@ _NOT_KNOWN = FAILURES | {
     reasons.OFFSETS_NOT_READ,
     reasons.TOPICS_NOT_READ,
     reasons.LAG_NOT_READ,
-    reasons.SUBSCRIPTIONS_NOT_READ,
-    reasons.SUBSCRIPTIONS_UNKNOWN,
+    reasons.SUBSCRIPTION_NOT_READ,
+    reasons.SUBSCRIPTION_UNKNOWN,
     reasons.RECORD_UNREADABLE,
     reasons.EVIDENCE_NOT_READ,
     reasons.EVIDENCE_MISSING,
@@ -75,6 +75,11 @@ class Plan:
     marks: Mapping[str, Mark] = field(default_factory=dict)
     at: datetime = _NEVER
     untold: tuple[str, ...] = ()
+
+    @property
+    def next_expiry(self) -> datetime | None:
+        """When brokers drop the first offset of all groups that match; None = of none is it known."""
+        return min(filter(None, (self.verdicts[name].expires for name in self.matched)), default=None)
 
     @property
     def matched(self) -> tuple[str, ...]:

@@ -129,6 +129,11 @@ class When:
         """Whether only where partitions begin and end can tell."""
         return self.lag_at_least is not None or self.out_of_range
 
+    @property
+    def asks_expiry_only(self) -> bool:
+        """Whether it is asked what expires, and not whether anybody uses the group."""
+        return self.expires_within is not None and self.idle_for is None and self.unchanged_for is None
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

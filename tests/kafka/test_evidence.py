@@ -23,7 +23,7 @@ from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, requests, soon
 from tests.kafka.scene import Scene, alert, policy, verdicts
 from tests.kafka.tables import Pipeline
-from tests.warehouse import Warehouse, idle, now, simple
+from tests.warehouse import Warehouse, idle, in_use, now, simple
 
 MATCH = "Match"
 RECORDS = 5
@@ -109,6 +109,60 @@ def test_the_idle_go_and_all_others_stay(scene: Scene, pipeline: Pipeline, make:
     backups = [entry for entry in _entries(scene) if isinstance(entry, Backup)]
     assert {backup.group for backup in backups} == {old, new, alone}
     assert all(backup.evidence.startswith("idle since ") for backup in backups)
+
+
+def test_what_members_no_longer_read_is_told_before_it_expires(
+    scene: Scene, pipeline: Pipeline, make: Maker, topic: str, client: Client
+) -> None:
+    """By what the brokers say of members now: whoever reads all, or can lose nothing so soon, is kept."""
+    left, new, reads = (make.name(what) for what in ("left", "new", "reads"))
+    fresh, pattern, joined = (make.name(what) for what in ("fresh", "pattern", "joined"))
+    for group in (left, reads, fresh, joined):
+        make.join(group, topic)
+    make.join(new, topic, "consumer")
+    make.join(pattern, "^" + topic, "consumer")
+    empty = make.abandoned(make.name("empty"), topic)
+    old = {topic: 200.0, "old": 166.0}
+    pipeline.run(
+        [
+            in_use(left, **old),
+            in_use(new, **old) | {"type": "Consumer"},
+            in_use(reads, **{topic: 200.0}),
+            in_use(fresh, **{topic: 1.0, "old": 100.0}),
+            in_use(pattern, **old) | {"type": "Consumer"},
+            idle(joined, 200),
+            idle(empty, 167),
+        ]
+    )
+    expected = {
+        left: MATCH,
+        new: MATCH,
+        reads: reasons.EXPIRES_LATER,
+        fresh: reasons.EXPIRES_LATER,
+        pattern: reasons.SUBSCRIPTION_UNKNOWN,
+        joined: reasons.EVIDENCE_MISSING,
+        empty: MATCH,
+    }
+    wanted = alert(*expected, expiresWithin="48h")
+    observation = scene.observe(wanted)
+    assert verdicts(observation, wanted) == expected
+    told = {name: verdict.expires for name, verdict in observation.verdicts[wanted.key].items() if verdict.matches}
+    in_hours = {name: round((at - now()) / timedelta(hours=1)) for name, at in told.items() if at is not None}
+    assert in_hours == {left: 2, new: 2, empty: 1}
+
+
+def test_only_groups_that_may_lose_something_are_described(
+    scene: Scene, pipeline: Pipeline, make: Maker, topic: str, kafka: KafkaCluster
+) -> None:
+    """Whoever has committed lately costs no request."""
+    aged, fresh = make.name("aged"), make.name("fresh")
+    for group in (aged, fresh):
+        make.join(group, topic)
+    pipeline.run([in_use(aged, **{topic: 200.0}), in_use(fresh, **{topic: 100.0})])
+    since = kafka.mark()
+    scene.observe(alert(aged, fresh, expiresWithin="48h"))
+    asked = [name for request in requests(kafka, "DESCRIBE_GROUPS", since) for name in request["groups"]]
+    assert asked == [aged]
 
 
 def _missing(pipeline: Pipeline, group: str) -> None:
@@ -248,9 +302,9 @@ def test_one_query_for_all_policies(
     asked: list[set[str]] = []
     read = Tables.read
 
-    def noted(self: Tables, names: Any, seconds: float, by_topic: bool = False) -> Any:
+    def noted(self: Tables, names: Any, seconds: float, older: Any = None) -> Any:
         asked.append(set(names))
-        return read(self, names, seconds, by_topic)
+        return read(self, names, seconds, older)
 
     monkeypatch.setattr(Tables, "read", noted)
     seen = policy(*groups, name="seen")

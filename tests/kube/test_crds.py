@@ -825,12 +825,12 @@ def published(api_server: ApiServer) -> ApiServer:
         pytest.param(
             "kgp.status",
             "observedGeneration lastRunTime conditions groups totals lastMarkedTime nextDueTime "
-            "reasons sample truncated",
+            "nextExpiryTime reasons sample truncated",
             id="policy-status",
         ),
         pytest.param(
             "kgp.status.sample",
-            "group state type verdict reason message topics unchangedSince idleSince lag outOfRange "
+            "group state type verdict reason message topics unchangedSince idleSince lag outOfRange expiresTime "
             "markedSince dueTime",
             id="policy-status-sample",
         ),
@@ -876,6 +876,7 @@ POLICY_STATUS = {
     "totals": {"deleted": 2**40},
     "lastMarkedTime": "2030-01-30T12:00:00Z",
     "nextDueTime": "2030-02-01T12:00:00Z",
+    "nextExpiryTime": "2030-02-05T16:00:00Z",
     "reasons": {"TooRecent": 100, "CaughtUp": 17},
     "sample": [
         {
@@ -889,6 +890,7 @@ POLICY_STATUS = {
             "idleSince": "2030-01-29T16:00:00Z",
             "lag": 2**40,
             "outOfRange": 2,
+            "expiresTime": "2030-02-05T16:00:00Z",
             "markedSince": "2030-01-31T12:00:00Z",
             "dueTime": "2030-02-01T12:00:00Z",
         }

@@ -166,16 +166,6 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
         ),
         # expiresWithin
         pytest.param(
-            alert({"unprotect": ["Share"]}, expiresWithin="48h"),
-            group(type=GroupType.SHARE, protocol_type="share"),
-            _known(
-                activity(121, type=GroupType.SHARE, protocol_type="share", last_commit=None, oldest_commit=None),
-                retention=_WEEK,
-            ),
-            reasons.EXPIRES_LATER,
-            id="no-share-group-expires",
-        ),
-        pytest.param(
             alert(expiresWithin="48h"), group(), _known(activity(121), retention=_WEEK), _MATCH, id="expires-soon"
         ),
         pytest.param(
@@ -230,8 +220,8 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
             alert(expiresWithin="48h"),
             group(state=GroupState.STABLE),
             _known(activity(160), retention=_WEEK),
-            reasons.NOT_EMPTY,
-            id="expires-but-in-use",
+            reasons.EVIDENCE_MISSING,
+            id="expires-but-joined-since",
         ),
         # ExpiresFirst: a week of retention, a day of grace, ten minutes of interval
         pytest.param(

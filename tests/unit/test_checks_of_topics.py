@@ -11,7 +11,18 @@ from group_hygiene import reasons
 from group_hygiene.checks import judge
 from group_hygiene.entries import KeepRequest, Mark
 from group_hygiene.errors import SpecError
-from group_hygiene.model import CommittedOffset, Description, Evidence, Fault, GroupState, GroupType, Member, Partition
+from group_hygiene.kafka.groups import subscribed_topics
+from group_hygiene.model import (
+    Commits,
+    CommittedOffset,
+    Description,
+    Evidence,
+    Fault,
+    GroupState,
+    GroupType,
+    Member,
+    Partition,
+)
 from group_hygiene.policy import Policy, parse_policy
 from tests.unit.make import FAULT, NOW, activity, deletion, evidence, group, mark, plan, policy_object
 
@@ -24,11 +35,16 @@ def stale(enforce: bool = True, **match: Any) -> Policy:
     return parse_policy(policy_object("DeleteOffsets", {"idleFor": "72h"}, match, mode=mode))
 
 
+def _committed(hours: float) -> Commits:
+    """For one partition that long ago, for another one long before: the later counts."""
+    return Commits(NOW - timedelta(hours=hours + 1000), NOW - timedelta(hours=hours))
+
+
 def _live(hours: dict[str, float] | None = None, **changes: Any) -> Evidence:
     """A group whose members read `paid`; it committed for others so long ago, by default long enough."""
     ago = {"orders": 100.0, "invoices": 100.0} if hours is None else hours
-    topics = {topic: NOW - timedelta(hours=before) for topic, before in ago.items()}
-    told = activity(state="Active", empty_since=None, last_commit=NOW, topics=topics)
+    by_topic = {topic: _committed(before) for topic, before in ago.items()}
+    told = activity(state="Active", empty_since=None, last_commit=NOW, by_topic=by_topic)
     known: dict[str, Any] = {"activity": told, "subscribed": frozenset({"paid"}), "unchanged": None}
     return evidence(**(known | changes))
 
@@ -51,16 +67,19 @@ _STABLE = group(state=GroupState.STABLE)
         pytest.param(
             stale(), _live(activity=activity(state="Active")), reasons.EVIDENCE_MISSING, id="topics-not-asked-for"
         ),
+        pytest.param(
+            stale(), _live(activity=activity(1, state="Active")), reasons.TOO_RECENT, id="no-commit-is-old-enough"
+        ),
         pytest.param(stale(), _live(activity=None), reasons.EVIDENCE_NOT_READ, id="tables-not-read"),
         pytest.param(
             stale(), _live(activity=Fault(reasons.EVIDENCE_STALE, "old")), reasons.EVIDENCE_STALE, id="tables-are-old"
         ),
         pytest.param(
-            stale(), _live(activity=activity(state="Gone", topics={})), reasons.EVIDENCE_MISSING, id="gone-in-the-log"
+            stale(), _live(activity=activity(state="Gone", by_topic={})), reasons.EVIDENCE_MISSING, id="gone-in-the-log"
         ),
         pytest.param(
             stale(),
-            _live(activity=activity(complete_since=NOW, topics=dict.fromkeys(_ALL, NOW - timedelta(days=9)))),
+            _live(activity=activity(state="Active", complete_since=NOW, by_topic=dict.fromkeys(_ALL, _committed(200)))),
             reasons.TOO_RECENT,
             id="records-were-lost-since",
         ),
@@ -68,8 +87,8 @@ _STABLE = group(state=GroupState.STABLE)
         pytest.param(stale(), _live(offsets=FAULT), reasons.OFFSETS_UNKNOWN, id="offsets-unknown"),
         pytest.param(stale(), _live(offsets={}), reasons.NO_OFFSETS, id="no-offsets"),
         pytest.param(stale(topics=["other"]), _live(), reasons.NO_OFFSETS, id="none-of-the-chosen-topics"),
-        pytest.param(stale(), _live(subscribed=None), reasons.SUBSCRIPTIONS_NOT_READ, id="subscriptions-not-read"),
-        pytest.param(stale(), _live(subscribed=FAULT), reasons.SUBSCRIPTIONS_UNKNOWN, id="subscriptions-unknown"),
+        pytest.param(stale(), _live(subscribed=None), reasons.SUBSCRIPTION_NOT_READ, id="subscriptions-not-read"),
+        pytest.param(stale(), _live(subscribed=FAULT), reasons.SUBSCRIPTION_UNKNOWN, id="subscriptions-unknown"),
         pytest.param(
             stale(), _live({"orders": 1}, subscribed=None), reasons.TOO_RECENT, id="subscriptions-asked-for-last"
         ),
@@ -155,23 +174,24 @@ def _offsets(topics: set[str]) -> dict[Partition, CommittedOffset]:
     return {Partition(topic, 0): CommittedOffset(10) for topic in topics}
 
 
-def _member(*topics: str, assigned: str = "", tells_all: bool = True) -> Member:
+def _member(*topics: str, assigned: str = "", pattern: str = "") -> Member:
     assignment = (Partition(assigned, 0),) if assigned else ()
-    return Member("m", None, "client", "host", None, topics, assignment, tells_all)
+    return Member("m", None, "client", "host", None, topics, assignment, pattern)
 
 
 @pytest.mark.parametrize(
     ("members", "subscribed"),
     [
         pytest.param([_member("a"), _member("b", assigned="c")], {"a", "b", "c"}, id="what-all-of-them-read"),
-        pytest.param([_member("a"), _member("b", tells_all=False)], None, id="one-does-not-tell"),
-        pytest.param([], None, id="nobody-is-there"),
-        pytest.param([_member()], set(), id="a-member-that-reads-nothing"),
+        pytest.param([_member("a"), _member("b", pattern="c.*")], "SUBSCRIBED_BY_PATTERN", id="one-by-a-pattern"),
+        pytest.param([_member("a"), _member(assigned="b")], "SUBSCRIPTION_NOT_TOLD", id="one-does-not-tell"),
+        pytest.param([], "NO_MEMBERS", id="nobody-is-there"),
     ],
 )
-def test_what_members_read(members: list[Member], subscribed: set[str] | None) -> None:
+def test_what_members_read(members: list[Member], subscribed: set[str] | str) -> None:
     """All topics, or nothing is known."""
-    assert Description(_STABLE, "range", None, tuple(members)).subscribed == subscribed
+    told = subscribed_topics(Description(_STABLE, "range", None, tuple(members)))
+    assert (told.code if isinstance(told, Fault) else told) == subscribed
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,9 @@ def unread_topics(policy: Policy, evidence: Evidence, now: datetime) -> frozense
         return _too_recent(policy, evidence, new, now)
     subscribed = evidence.subscribed
     if subscribed is None:
-        return Keep(reasons.SUBSCRIPTIONS_NOT_READ, "what its members subscribe to was not read")
+        return Keep(reasons.SUBSCRIPTION_NOT_READ, "what its members subscribe to was not read")
     if isinstance(subscribed, Fault):
-        return Keep(reasons.SUBSCRIPTIONS_UNKNOWN, f"what its members subscribe to is not known: {subscribed}")
+        return Keep(reasons.SUBSCRIPTION_UNKNOWN, f"what its members subscribe to is not known: {subscribed}")
     if not idle - subscribed:
         return Keep(reasons.SUBSCRIBED, f"its members read all of its {len(idle)} topics without recent commits")
     return frozenset(idle - subscribed)
@@ -74,16 +74,19 @@ def _is_idle(policy: Policy, evidence: Evidence, topic: str, now: datetime) -> b
 def _too_recent(policy: Policy, evidence: Evidence, topics: set[str], now: datetime) -> Keep:
     """For the topic that was left first."""
     wanted, activity = policy.when.idle_for, evidence.activity
-    known: list[tuple[datetime, str]] = []
-    if isinstance(activity, Activity):
-        known = [(last, topic) for topic in topics if (last := activity.used_last(topic)) is not None]
-    if not known or wanted is None or not isinstance(activity, Activity):
+    if not isinstance(activity, Activity) or wanted is None:
+        return Keep(reasons.EVIDENCE_MISSING, "the tables do not tell when it committed")
+    read_by, oldest = min(now, activity.read_at), activity.oldest_commit
+    if activity.by_topic is None and oldest is not None and read_by - oldest < wanted:
+        return Keep(reasons.TOO_RECENT, f"the first of its commits that count was at {told_time(oldest)}")
+    known = [(last, topic) for topic in topics if (last := activity.used_last(topic)) is not None]
+    if not known:
         return Keep(reasons.EVIDENCE_MISSING, "the tables know of no commit for any of its topics")
     last, topic = min(known)
     due, end = last + wanted + latest(policy), None if evidence.retention is None else last + evidence.retention
     if end is not None and due > end:
         return expires_first(f"idleFor of {topic}", due, end)
-    so_far = format_duration(whole_seconds(max(min(now, activity.read_at) - last, timedelta())))
+    so_far = format_duration(whole_seconds(max(read_by - last, timedelta())))
     return Keep(
         reasons.TOO_RECENT,
         f"its last commit for {topic} was at {told_time(last)}, {so_far} of {format_duration(wanted)} before the log "

@@ -27,14 +27,17 @@ def dead(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Kee
 
 
 def not_empty(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
-    """Only an Empty group can be abandoned."""
+    """Only an Empty group can be abandoned; but one in use can lose offsets of topics that it no longer reads."""
     when = policy.when
     if policy.action is Action.DELETE_OFFSETS:
         return None
     asks = policy.action is Action.DELETE or when.unchanged_for is not None or when.asks_evidence
-    if asks and group.state is not GroupState.EMPTY:
-        return Keep(reasons.NOT_EMPTY, f"its state is {group.state}")
-    return None
+    if not asks or group.state is GroupState.EMPTY:
+        return None
+    expires_in_use = group.in_use and group.type in (GroupType.CLASSIC, GroupType.CONSUMER)
+    if expires_in_use and policy.action is Action.ALERT and when.asks_expiry_only:
+        return None
+    return Keep(reasons.NOT_EMPTY, f"its state is {group.state}")
 
 
 def simple(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
@@ -63,8 +66,8 @@ def evidence_known(policy: Policy, group: Group, evidence: Evidence, now: dateti
             f"the tables know it as {_kind(activity.type, activity.protocol_type)}, and it is "
             f"{_kind(group.type, group.protocol_type)}: it changed since, or its beginnings are not in the log",
         )
-    if activity.state == "Gone" or (activity.state == "Active" and policy.action is not Action.DELETE_OFFSETS):
-        said = "had members" if activity.state == "Active" else "was gone"
+    said = {"Active": "had members", "Gone": "was gone", "Empty": "was Empty"}.get(activity.state, "was not described")
+    if not activity.is_of(group):
         return Keep(reasons.EVIDENCE_MISSING, f"it {said} when the log was read at {told_time(activity.read_at)}")
     return None
 

@@ -20,7 +20,7 @@ from group_hygiene.model import Protections, Snapshot, Unchanged, Verdict
 from group_hygiene.plan import FAILURES, Plan, make_plan, pace
 from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.reconcile import Context, Journal, Memory, Need, Observation, observe, open_journal
-from group_hygiene.status import standing_entry, timestamp
+from group_hygiene.status import standing_entry, timestamp, warns_late
 
 _WOULD_ACT = 2
 _COLUMNS = (
@@ -307,6 +307,9 @@ def _table(planned: _Planned) -> Table:
     taken = granted(policy)
     if taken is not None and made.verdicts:
         heading.append(f"  {taken}")
+    late = warns_late(made, planned.snapshot)
+    if late is not None:
+        heading.append(f"  {late}")
     return Table(_COLUMNS, [_row(policy, name, verdict) for name, verdict in made.verdicts.items()], heading)
 
 
@@ -317,14 +320,20 @@ def _row(policy: Policy, name: str, verdict: Verdict) -> tuple[Cell, ...]:
 
 
 def _found(policy: Policy, verdict: Verdict) -> str | None:
-    """What of a match its policy is about: topics, lag or range; None = the whole group."""
+    """What of a match its policy is about: topics, lag, range or when it expires; None = the whole group."""
     if verdict.topics:
         return f"offsets of {', '.join(sorted(verdict.topics))}"
     found = standing_entry(policy, verdict)
     if not found:
-        return None
+        return expiry(verdict)
     outside = f", {found['outOfRange']} of its offsets are out of range" if "outOfRange" in found else ""
     return f"{found['lag']} records wait for it{outside}"
+
+
+def expiry(verdict: Verdict) -> str | None:
+    """When the group loses the first of its offsets, in words."""
+    at = verdict.expires
+    return None if at is None else f"the first of its offsets expire at {timestamp(at)}"
 
 
 def _word(verdict: Verdict) -> str:
@@ -347,13 +356,16 @@ def _document(planned: _Planned) -> dict[str, Any]:
         "matched": len(made.matched),
         "due": list(made.due),
         "firstRun": list(planned.first),
+        "nextExpiryTime": None if made.next_expiry is None else timestamp(made.next_expiry),
         "refusal": None if refusal is None else {"reason": refusal.reason, "message": refusal.message},
         "groups": [judged(policy, name, verdict) for name, verdict in made.verdicts.items()],
     }
 
 
 def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
-    """One verdict as JSON; reason and message only where the group is kept, lag only where the policy asks for it."""
+    """One verdict as JSON; reason and message only where the group is kept, lag only where the policy asks for it, and
+    expiresTime only where it is known.
+    """
     keep = verdict.keep
     why: Mapping[str, Any] = {} if keep is None else {"reason": keep.reason, "message": keep.message}
     group = verdict.group
@@ -366,4 +378,5 @@ def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
         **({"topics": sorted(verdict.topics)} if verdict.topics else {}),
         **why,
         **standing_entry(policy, verdict),
+        **({} if verdict.expires is None else {"expiresTime": timestamp(verdict.expires)}),
     }

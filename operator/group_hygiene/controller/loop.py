@@ -89,7 +89,7 @@ class ConnectionLoop:
         self._client: kafka_client.Client | None = None
         self._backoff = _BACKOFF_START_S
         self._features: tuple[str, ...] = ()
-        self._known_policies: set[tuple[str, str]] = set()
+        self._had_policies = False
         self._owed: dict[str, int] = {}
         self._sweep_at = 0.0
 
@@ -143,7 +143,9 @@ class ConnectionLoop:
         obj = self._get_connection()
         if obj is not None:
             self._teller.problem(CONNECTIONS, obj, problem)
-        self._binding.tell(self._binding.bind(self._services.api.list_all(POLICIES)), problem)
+        bound = self._binding.bind(self._services.api.list_all(POLICIES))
+        self._services.metrics.failed(self.namespace, self.name, problem.reason, [entry.policy for entry in bound])
+        self._binding.tell(bound, problem)
 
     def run_due(self) -> float | None:
         """One round: list, observe, decide, apply, patch. Returns the seconds until the next, None = nothing left."""
@@ -151,7 +153,7 @@ class ConnectionLoop:
         connection_obj = self._get_connection()
         every = services.api.list_all(POLICIES)
         bound, restores = self._binding.bind(every), self._restores.open()
-        if connection_obj is None and not bound and not restores and not self._known_policies:
+        if connection_obj is None and not bound and not restores and not self._had_policies:
             return None
         self._forget_gone(bound)
         if connection_obj is None:
@@ -235,8 +237,7 @@ class ConnectionLoop:
         started = clock.monotonic()
         observation = reconcile.observe(context, [entry.policy for entry in due], full)
         snapshot = observation.snapshot
-        services.metrics.scanned(self.namespace, self.name, clock.monotonic() - started, snapshot.complete)
-        services.metrics.covered(self.namespace, self.name, snapshot.coverage)
+        services.metrics.scanned(self.namespace, self.name, clock.monotonic() - started, snapshot)
         deleted, failure, budget = 0, None, observation.conditions.budget
         # Before the first deletion: what is due by all policies together is what the connection's maxPercent is about.
         due_by = self._due_by_policy(context, observation, due)
@@ -262,6 +263,7 @@ class ConnectionLoop:
             ledger=_ledger_facts(context.journal, connection.ledger.topic),
             has_activity=connection.activity is not None,
         )
+        services.metrics.observed(self.namespace, self.name, facts)
         new = status.build_connection_status(connection.generation, connection_obj.get("status") or {}, facts)
         self._teller.tell(CONNECTIONS, connection_obj, new)
         if full:
@@ -345,9 +347,8 @@ class ConnectionLoop:
         return obj
 
     def _forget_gone(self, bound: Sequence[Bound]) -> None:
-        names = {(entry.policy.namespace, entry.policy.name) for entry in bound}
-        self._services.metrics.forget_policies(self._known_policies - names)
-        self._known_policies = names
+        self._services.metrics.follow(self.namespace, self.name, [entry.policy for entry in bound])
+        self._had_policies = bool(bound)
         kept = {entry.policy.uid for entry in bound}
         self._schedule.forget_all_but(kept | ({self._uid} if self._uid else set()))
 
@@ -384,7 +385,7 @@ class ConnectionLoop:
         problem = Problem(error.reason, str(error), stalled=isinstance(error, SpecError))
         self._teller.problem(CONNECTIONS, obj, problem)
         self._binding.tell_not_ready(active, error)
-        self._services.metrics.connection_down(self.namespace, self.name)
+        self._services.metrics.failed(self.namespace, self.name, error.reason, [entry.policy for entry in active])
         self._disconnect()
         return self._back_off()
 

@@ -20,11 +20,9 @@ from group_hygiene.kafka.mirror import Checkpoints, is_checkpoints
 from group_hygiene.model import (
     Activity,
     Bounds,
-    Description,
     Evidence,
     Fault,
     Group,
-    GroupState,
     Offsets,
     Partition,
     Protections,
@@ -166,20 +164,6 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
         subscribed=facts.subscribed.get(group.id),
         offsets_deleted=contents.offset_deletions.get(group.id, {}),
     )
-
-
-def subscriptions(described: Mapping[str, Description | Fault]) -> dict[str, frozenset[str] | Fault]:
-    """What the members of each group read; a Fault where not all of them tell."""
-    hidden = Fault("NOT_TOLD", "a member speaks a protocol of its own, or subscribes to a pattern")
-
-    def of(answer: Description | Fault) -> frozenset[str] | Fault:
-        if isinstance(answer, Fault):
-            return answer
-        if answer.group.state is not GroupState.STABLE:
-            return Fault("NOT_TOLD", f"its state is {answer.group.state} now")
-        return hidden if answer.subscribed is None else answer.subscribed
-
-    return {name: of(answer) for name, answer in described.items()}
 
 
 def read_protections(context: Context, topics: Mapping[str, int] | Fault, deadline: Deadline) -> Protections:

@@ -43,7 +43,6 @@ from group_hygiene.reconcile.context import (
     read_missing_topics,
     read_protections,
     readable,
-    subscriptions,
 )
 from group_hygiene.reconcile.evidence import look
 from group_hygiene.reconcile.saving import internal_topics, read_offsets
@@ -104,7 +103,8 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
     seen = {name: _only(readable(plan.verdicts[name].evidence.offsets), meant[name]) for name in batch}
     told: Mapping[str, Activity | Fault] = {}
     if plan.policy.when.asks_evidence:
-        told = look(context, cluster, batch, deadline, plan.policy.by_topic).groups
+        older = context.clock.now() if plan.policy.by_topic else None
+        told = look(context, cluster, batch, deadline, older).groups
     tail = _tail(context, cluster, told, meant)
     tail.read_on(Deadline(deadline.left / 2))
     topics = kafka_cluster.read_topics(client, deadline)
@@ -120,12 +120,12 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
     started = context.clock.monotonic()
     there = [replace(group, coordinator=_broker(homes[name])) for name, group in groups.items()]
     described = kafka_groups.describe_groups(client, there, deadline)
-    types = {name: group.type for name, group in groups.items()}
-    committed = read_offsets(client, types, homes, deadline, require_stable=True)
+    subscribed = {name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()}
+    committed = read_offsets(client, {n: g.type for n, g in groups.items()}, homes, deadline, require_stable=True)
     # Little is left of it, as the better part was read before.
     since = tail.read_on(Deadline(FRESH_S))
     late = context.clock.monotonic() - started > FRESH_S
-    facts = Facts(protections, dict(told), committed, missing, bounds, subscriptions(described))
+    facts = Facts(protections, dict(told), committed, missing, bounds, subscribed)
     ready: dict[str, Ready] = {}
     kept: dict[str, Keep] = {}
     for name, group in groups.items():

@@ -38,24 +38,25 @@ from group_hygiene.reconcile.context import (
     read_missing_topics,
     read_protections,
     readable,
-    subscriptions,
 )
 from group_hygiene.reconcile.saving import read_offsets
 
 _WRITE_S = 2.0
+# A group is judged that much later than the tables are read at most.
+_SCAN = timedelta(minutes=10)
 # Faults of a broker, as opposed to those of one group.
 _LOST = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "BROKER_NOT_AVAILABLE", "NO_ANSWER"})
 
 
 @dataclass
 class _Facts(Facts):
-    """What was read so far, shared by all policies. by_topic: whether some policy asks when a topic was used last.
+    """What was read so far, shared by all policies. covered: what to remember of the tables.
 
-    covered: what to remember of the tables.
+    older: commits from before that may be what a policy asks for, topic by topic; None = none asks.
     """
 
     cluster: Cluster = field(kw_only=True)
-    by_topic: bool = False
+    older: datetime | None = None
     coverage: Coverage | None = None
     covered: Covered | None = None
     watches: dict[str, Watch] = field(default_factory=dict)
@@ -80,8 +81,9 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     # A broker that does not answer must not take the time that the groups of the others need.
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
     selected = {policy.key: policy.match.select(listing.groups) for policy in policies}
-    facts = _Facts(cluster=cluster, by_topic=any(policy.by_topic for policy in policies))
+    facts = _Facts(cluster=cluster)
     _ask_retention(context, policies, cluster, full)
+    facts.older = _old_enough(policies, memory.retention, clock.now())
     _begin_looks(context, policies, facts)
     if any(selected.values()):
         facts.protections = read_protections(context, kafka_cluster.read_topics(client, deadline), deadline)
@@ -119,6 +121,15 @@ def _filters(policies: Sequence[Policy]) -> tuple[frozenset[GroupState], frozens
     # A broker refuses the name of a type that it doesn't know; Classic and Consumer all with a filter know.
     nameable = types <= {GroupType.CLASSIC, GroupType.CONSUMER}
     return frozenset() if every_state else states, types if nameable else frozenset()
+
+
+def _old_enough(policies: Sequence[Policy], retention: timedelta | None, now: datetime) -> datetime | None:
+    """Which commits may matter by their topic: those from before that moment; None = no policy asks."""
+    moments = [now + _SCAN - policy.when.idle_for for policy in policies if policy.by_topic and policy.when.idle_for]
+    if retention is not None:
+        within = [policy.when.expires_within for policy in policies if policy.when.expires_within is not None]
+        moments += [now + each + _SCAN - retention for each in within]
+    return max(moments, default=None)
 
 
 def _incomplete(
@@ -186,7 +197,7 @@ def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluste
 
 
 def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    look = tables.look(context, facts.cluster, groups, deadline, facts.by_topic)
+    look = tables.look(context, facts.cluster, groups, deadline, facts.older)
     facts.activity.update(look.groups)
     facts.coverage = look.coverage
     if look.mark is not None:
@@ -212,7 +223,7 @@ def _read_bounds(context: Context, groups: Mapping[str, Group], facts: _Facts, d
 
 def _read_subscriptions(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
     described = kafka_groups.describe_groups(context.client, groups.values(), deadline)
-    facts.subscribed.update(subscriptions(described))
+    facts.subscribed.update({name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()})
 
 
 _READERS: Mapping[str, Callable[[Context, Mapping[str, Group], _Facts, Deadline], None]] = {
@@ -220,7 +231,7 @@ _READERS: Mapping[str, Callable[[Context, Mapping[str, Group], _Facts, Deadline]
     reasons.OFFSETS_NOT_READ: _read_offsets,
     reasons.TOPICS_NOT_READ: _read_missing_topics,
     reasons.LAG_NOT_READ: _read_bounds,
-    reasons.SUBSCRIPTIONS_NOT_READ: _read_subscriptions,
+    reasons.SUBSCRIPTION_NOT_READ: _read_subscriptions,
 }
 
 
