@@ -186,7 +186,8 @@ class Backup(Entry, frozen=True, kw_only=True, gc=False, tag="backup"):
     """What a group had before a deletion: one part of `parts`, whole only with all of them.
 
     id: of the deletion. offsets: topic -> its committed partitions. topic_ids: topic -> id (KIP-516), empty below 2.8.
-    evidence: why it was due, in words. expires: until when the backup is kept.
+    evidence: why it was due, in words. expires: until when the backup is kept. internal_topics: of a Streams
+    application, with their ids: what its offsets belong to.
     """
 
     group: str
@@ -204,6 +205,7 @@ class Backup(Entry, frozen=True, kw_only=True, gc=False, tag="backup"):
     evidence: str
     offsets: dict[str, list[SavedOffset]]
     topic_ids: dict[str, str]
+    internal_topics: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def key(self) -> Key:

@@ -239,6 +239,7 @@ def _not_known(verdict: Verdict) -> bool:
         or (reason == reasons.CLAIMED and known.claimed is None)
         or (reason == reasons.MIRROR_MAKER and known.mirrored is None)
         or (reason == reasons.STREAMS and known.streams is None and verdict.group.type is not GroupType.STREAMS)
+        or (reason == reasons.STREAMS_STATE and known.streams is None)
     )
 
 

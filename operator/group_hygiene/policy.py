@@ -55,6 +55,7 @@ class Topics(StrEnum):
 class Unprotect(StrEnum):
     CONNECT = "Connect"
     STREAMS = "Streams"
+    STREAMS_STATE = "StreamsState"
     MIRROR_MAKER = "MirrorMaker"
     SHARE = "Share"
 
@@ -242,8 +243,6 @@ def _refuse_deletion(match: Match, when: When) -> None:
         raise SpecError("spec.when.idleFor or unchangedFor must be given with action Delete")
     if not match.states <= _DELETABLE:
         raise SpecError("spec.match.states must be only Empty and Dead with action Delete")
-    if GroupType.SHARE in match.types:
-        raise SpecError("spec.match.types must not hold Share with action Delete")
 
 
 def _refuse_offset_deletion(match: Match, when: When) -> None:
@@ -267,6 +266,9 @@ def _parse_match(spec: Mapping[str, Any], action: Action) -> Match:
     groups = spec.get("groups") or []
     if not groups:
         raise SpecError("spec.match.groups must hold at least one pattern")
+    unprotect = frozenset(_enum(Unprotect, u, "spec.match.unprotect") for u in spec.get("unprotect") or ())
+    if Unprotect.STREAMS_STATE in unprotect and Unprotect.STREAMS not in unprotect:
+        raise SpecError("spec.match.unprotect must hold Streams where it holds StreamsState")
     for key in ("topics", "excludeTopics"):
         if spec.get(key) and action is not Action.DELETE_OFFSETS:
             raise SpecError(f"spec.match.{key} must only be given with action DeleteOffsets")
@@ -277,7 +279,7 @@ def _parse_match(spec: Mapping[str, Any], action: Action) -> Match:
         states=frozenset(_enum(GroupState, s, "spec.match.states") for s in spec.get("states") or _STATES[action]),
         types=_types(spec.get("types") or _DEFAULT_TYPES),
         protocol_types=frozenset(protocol_types) if protocol_types else None,
-        unprotect=frozenset(_enum(Unprotect, u, "spec.match.unprotect") for u in spec.get("unprotect") or ()),
+        unprotect=unprotect,
         topics=Patterns(spec.get("topics") or ["*"], "spec.match.topics"),
         exclude_topics=Patterns(spec.get("excludeTopics") or [], "spec.match.excludeTopics"),
     )

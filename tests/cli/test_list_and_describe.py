@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 import pytest
 from kafka import KafkaConsumer
@@ -237,18 +238,32 @@ def test_committed_offset_after_the_end(on: Run, groups: Maker) -> None:
     assert row == ["ahead", "orders", "0", "9", "0", "5", "0", "after the end"]
 
 
-def test_share_group_has_no_committed_offsets(on: Run, kafka: KafkaCluster, groups: Maker) -> None:
-    """An empty table alone would look like a group that has read nothing."""
-    with ShareMember(kafka, groups, "shared", groups.topic()):
-        wait_for(lambda: "shared" in on("list", "-o", "name").out.split())
+def test_share_group_shows_its_start_offsets(on: Run, kafka: KafkaCluster, groups: Maker) -> None:
+    """Where it goes on, and each other partition that is its own; a note says what that does not tell."""
+    topic = groups.topic(partitions=2)
+    with ShareMember(kafka, groups, "shared", topic):
+        wait_for(lambda: len(on("offsets", "shared", "-o", "json").out.split('"partition":')) == 3)
+    wait_for(lambda: bool(_committed(on("offsets", "shared", "-o", "json").json)))
+    tool, where = "org.apache.kafka.tools.consumer.group.ShareGroupCommand", kafka.bootstrap_servers
+    told = kafka.tool(tool, "--bootstrap-server", where, "--describe", "--group", "shared", "--offsets").stdout
     offsets = on("offsets", "shared", "left-848", "-o", "json")
     described = on("describe", "shared", "--offsets")
     groups.delete_group("shared")
     assert [group["group"] for group in offsets.json["groups"]] == ["left-848", "shared"]
+    rows = {row[2]: row[3] for row in map(str.split, told.splitlines()) if row and row[0] == "shared"}
+    assert rows["1"] == "-"
+    assert _committed(offsets.json) == [int(rows["0"])]
+    assert [row["partition"] for row in offsets.json["groups"][1]["partitions"]] == [0, 1]
     (note,) = offsets.json["notes"]
-    assert note.startswith("group shared: share groups commit no offsets: ")
+    assert note.startswith("group shared: what a share group has committed is its start offset: ")
     assert (offsets.code, described.code) == (0, 0)
     assert f"Note: {note}\n" in described.err
+
+
+def _committed(document: Any) -> list[int]:
+    """The offsets of the last group in a document, of its partitions that have one."""
+    partitions = document["groups"][-1]["partitions"]
+    return [row["committed"] for row in partitions if row.get("committed") is not None]
 
 
 def test_absent_group_does_not_hide_the_others(on: Run) -> None:

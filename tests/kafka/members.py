@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from group_hygiene.kafka.client import Client, fault_of_code
 from group_hygiene.kafka.coordinators import Question, ask
@@ -15,6 +16,14 @@ from group_hygiene.model import Fault
 from sandbox.kafka import KafkaCluster
 from tests.kafka import schemas
 from tests.kafka.makers import Maker, soon, wait_for
+
+
+class ShareGroupHeartbeatRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    """Joins, stays in and leaves a share group (KIP-932). API key 76."""
+
+
+class ShareGroupHeartbeatResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    pass
 
 
 class StreamsGroupHeartbeatRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
@@ -51,6 +60,27 @@ class ShareMember:
         servers, end = self._kafka.bootstrap_servers, ("--max-messages", "1", "--timeout-ms", "600000")
         arguments = ("--bootstrap-server", servers, "--topic", self._topic, "--group", self._group, *end)
         self._kafka.tool("org.apache.kafka.tools.consumer.ConsoleShareConsumer", *arguments)
+
+
+class SilentShareMember:
+    """A member of a share group from `with` on that consumes nothing."""
+
+    def __init__(self, client: Client, group: str, topic: str) -> None:
+        self._client, self._group, self._topic = client, group, topic
+        self._id = str(uuid.uuid4())
+
+    def __enter__(self) -> Self:
+        self._send(0)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._send(-1)
+
+    def _send(self, epoch: int) -> None:
+        request = ShareGroupHeartbeatRequest(
+            group_id=self._group, member_id=self._id, member_epoch=epoch, subscribed_topic_names=[self._topic]
+        )
+        _ask(self._client, self._group, request, _answered)
 
 
 class StreamsMember:
@@ -96,10 +126,38 @@ class StreamsMember:
         request = StreamsGroupHeartbeatRequest(
             group_id=self._group, member_id=self.id, endpoint_information_epoch=-1, **fields
         )
-        question = Question(lambda _: request, lambda ids, response: {ids[0]: _answered(response)}, 1)
-        answer = ask(self._client, {self._group: None}, question, soon())[self._group]
-        assert not isinstance(answer, Fault), answer
-        return answer
+        return _ask(self._client, self._group, request, _answered)
+
+    def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """As a member: partition of a topic -> offset."""
+        row_class = OffsetCommitRequest.OffsetCommitRequestTopic
+        entry = row_class.OffsetCommitRequestPartition
+        rows = [entry(partition_index=index, committed_offset=offset) for index, offset in offsets.items()]
+        fields = {"generation_id_or_member_epoch": self.epoch, "member_id": self.id, "max_version": 9}
+        topics = [row_class(name=topic, partitions=rows)]
+        request = OffsetCommitRequest(group_id=self._group, topics=topics, min_version=9, **fields)
+        codes = _ask(
+            self._client, self._group, request, lambda answer: [p.error_code for p in answer.topics[0].partitions]
+        )
+        assert not any(codes), codes
+
+    def committed(self, topic: str, partitions: int) -> list[int]:
+        """What the member is told that it goes on from, -1 = nothing is committed."""
+        row_class = OffsetFetchRequest.OffsetFetchRequestGroup
+        topics = [row_class.OffsetFetchRequestTopics(name=topic, partition_indexes=list(range(partitions)))]
+        row = row_class(group_id=self._group, member_id=self.id, member_epoch=self.epoch, topics=topics)
+        request = OffsetFetchRequest(groups=[row], min_version=9, max_version=9)
+        (told,) = _ask(self._client, self._group, request, lambda answer: answer.groups)
+        assert told.error_code == 0
+        return [entry.committed_offset for entry in told.topics[0].partitions]
+
+
+def _ask(client: Client, group: str, request: Any, read: Callable[[Any], Any]) -> Any:
+    """What the coordinator of the group answers."""
+    question = Question(lambda _: request, lambda ids, response: {ids[0]: read(response)}, 1)
+    answer = ask(client, {group: None}, question, soon())[group]
+    assert not isinstance(answer, Fault), answer
+    return answer
 
 
 def _answered(response: Any) -> Any:

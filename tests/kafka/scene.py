@@ -147,13 +147,15 @@ def verdicts(observation: Observation, policy: Policy, tag: str = "") -> dict[st
     }
 
 
-def policy(*groups: str, name: str = "tidy", mode: str = "Enforce", **when: Any) -> Policy:
-    """Delete what is unchanged for an hour of scans every half an hour; limits don't matter."""
+def policy(
+    *groups: str, name: str = "tidy", mode: str = "Enforce", match: Mapping[str, Any] | None = None, **when: Any
+) -> Policy:
+    """Delete what is unchanged for an hour of scans every half an hour; limits don't matter. match: beside groups."""
     spec = {
         "connectionRef": {"name": "main"},
         "interval": "30m",
         "mode": mode,
-        "match": {"groups": list(groups)},
+        "match": {"groups": list(groups), **(match or {})},
         "when": {"unchangedFor": "1h", **when},
         "action": "Delete",
         "delete": {"gracePeriod": "1s", "maxPercent": 100, "maxPerRun": 10_000},

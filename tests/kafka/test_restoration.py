@@ -325,8 +325,7 @@ def test_clamp_takes_the_nearest(client: Client, ledger: Ledger, make: Maker) ->
 @pytest.mark.parametrize(
     ("changes", "options", "reason"),
     [
-        pytest.param({"type": "Share"}, {}, reasons.NOT_RESTORABLE, id="share"),
-        pytest.param({"type": "Streams"}, {}, reasons.NOT_RESTORABLE, id="streams"),
+        pytest.param({"type": "Unknown"}, {}, reasons.NOT_RESTORABLE, id="of-an-unknown-type"),
         pytest.param({"offsets": {}}, {}, reasons.NO_OFFSETS, id="no-offsets"),
         pytest.param({"parts": 2}, {}, reasons.BACKUP_INCOMPLETE, id="incomplete"),
         pytest.param({}, {"at": NOW - timedelta(seconds=1)}, reasons.NO_BACKUP, id="newer"),

@@ -25,7 +25,9 @@ from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.ledger import TOPIC as DEFAULT_LEDGER
 from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
 from group_hygiene.kafka.offsets import commit_offsets, committed_offsets, delete_offsets
+from group_hygiene.kafka.share_offsets import ShareOffsets, set_offsets, share_offsets
 from group_hygiene.model import Cluster, Fault, OutcomeKind, Partition
+from group_hygiene.policy import Policy
 from group_hygiene.reconcile.restorable import Kind, RestoreRequest
 from group_hygiene.reconcile.restoration import Restorer, restore
 from sandbox.kafka import KafkaCluster, Security
@@ -493,9 +495,32 @@ def test_a_restore_goes_as_far_as_its_permissions(login: Login, inside: Maker, u
     """As from the command line, beside the operator: what is missing is named, and nothing is half done."""
     topic, expected = inside.topic(records=3), RESTORES[user]
     group = inside.abandoned(inside.name("old"), topic, commit=at(topic, 2))
-    operator, tidy = Scene(login("least")), policy(group)
+    operator = Scene(login("least"))
+    _restored_by(login, user, operator, policy(group))
+    there = committed_offsets(login("least"), {group: None}, soon())
+    assert there == {group: at(topic, 2) if expected.kind is Kind.RESTORED else {}}
+
+
+@pytest.mark.parametrize("user", RESTORES)
+def test_a_share_group_needs_no_other_permissions(login: Login, inside: Maker, user: str) -> None:
+    """To read, delete and bring back one takes what the other types take, and says the same where that is missing."""
+    topic, group = inside.topic(records=3), inside.name("share")
+    (made,) = set_offsets(login("restorer"), group, at(topic, 2), soon()).values()
+    assert made is None
+    shares = policy(group, match={"types": ["Share"], "unprotect": ["Share"]})
+    _restored_by(login, user, Scene(login("least")), shares)
+    there = share_offsets(login("least"), {group: None}, soon())[group]
+    assert isinstance(there, ShareOffsets)
+    assert there.started == (at(topic, 2) if RESTORES[user].kind is Kind.RESTORED else {})
+
+
+def _restored_by(login: Login, user: str, operator: Scene, tidy: Policy) -> None:
+    """The group of a policy is deleted by the operator, and its restore by the user comes to what is expected."""
+    expected = RESTORES[user]
     observation, plan = operator.plan(tidy)
-    assert [outcome.kind for outcome in operator.apply(plan, observation)] == [OutcomeKind.DELETED]
+    (outcome,) = operator.apply(plan, observation)
+    assert outcome.kind is OutcomeKind.DELETED
+    group = outcome.group
     request = RestoreRequest(id=f"by-{user}", groups=(group,))
     settings = LedgerSettings(installation=None, writer=f"{WRITERS}cli-{user}", topic=operator.ledger)
 
@@ -509,8 +534,6 @@ def test_a_restore_goes_as_far_as_its_permissions(login: Login, inside: Maker, u
     (result,) = restore(Restorer(login(user), writer, operator.clock, Guard()), request)
     assert (result.kind, result.reason) == (expected.kind, expected.reason)
     assert expected.message in result.message
-    there = committed_offsets(login("least"), {group: None}, soon())
-    assert there == {group: at(topic, 2) if expected.kind is Kind.RESTORED else {}}
     assert operator.context.journal.read_on(soon()) is None
 
 

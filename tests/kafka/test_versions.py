@@ -19,6 +19,7 @@ from group_hygiene.kafka.offsets import (
     offsets_at,
     start_offsets,
 )
+from group_hygiene.kafka.share_offsets import ShareOffsets, set_offsets, share_offsets
 from group_hygiene.model import (
     Cluster,
     CommittedOffset,
@@ -30,6 +31,7 @@ from group_hygiene.model import (
     OutcomeKind,
     Partition,
 )
+from group_hygiene.reconcile.saving import read_offsets
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Scene, policy, verdicts
@@ -378,6 +380,27 @@ def test_more_than_a_batch_can_hold_is_written_in_several(client: Client, kafka:
     assert set(commit_offsets(client, group, commit, soon()).values()) == {None}
     assert kafka.count_requests("OFFSET_COMMIT", client_id=CLIENT_ID, since=mark) == {1: 2}
     assert committed_offsets(client, {group: None}, soon()) == {group: commit}
+
+
+def test_share_groups_are_left_alone_where_they_cannot_be_saved(
+    client: Client, generation: Generation, make: Maker
+) -> None:
+    """Before 4.1 nobody can tell or set their offsets: a Fault that keeps a group, and nothing is sent or made."""
+    topic, group = make.topic(records=1), make.name("share")
+    told, given = share_offsets(client, {group: None}, soon())[group], {Partition(topic, 0): CommittedOffset(1)}
+    asked_for = policy(f"{make.tag}*", match={"types": ["Classic", "Share"], "unprotect": ["Share"]})
+    other = make.abandoned(make.name("old"), topic)
+    observation = Scene(client).observe(asked_for)
+    assert verdicts(observation, asked_for) == {other: reasons.TOO_RECENT}
+    if generation.version == "4.3.0":
+        assert told == ShareOffsets({}, frozenset())
+        return
+    assert told == Fault("UNSUPPORTED_VERSION", "offsets of share groups need brokers of 4.1 or later")
+    assert read_offsets(client, {group: GroupType.SHARE}, {group: None}, soon()) == {group: told}
+    (refused,) = set_offsets(client, group, given, soon()).values()
+    assert refused is not None
+    assert refused.code == "UNSUPPORTED_VERSION"
+    assert group not in make.groups()
 
 
 def test_offsets_are_found_by_time(client: Client, make: Maker) -> None:

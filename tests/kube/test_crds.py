@@ -159,6 +159,8 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({**DELETE, "delete": {"gracePeriod": "720h", "backupRetention": "8760h"}}, id="times-longest"),
         pytest.param({**DELETE, "match": {"states": ["Empty", "Dead"]}}, id="delete-empty-and-dead"),
         pytest.param({**DELETE, "match": {"types": ["Streams"], "unprotect": ["Streams"]}}, id="delete-streams"),
+        pytest.param({**DELETE, "match": {"unprotect": ["Streams", "StreamsState"]}}, id="delete-streams-and-state"),
+        pytest.param({**DELETE, "match": {"types": ["Share"], "unprotect": ["Share"]}}, id="delete-share"),
         pytest.param(
             {
                 "action": "Delete",
@@ -364,9 +366,9 @@ URL = "must be an http or https URL"
 IDLE_MISSING = "spec.when: .* must hold idleFor or unchangedFor with action Delete"
 FOLDER = "must be the address of a folder"
 STATES_IN_USE = "spec.match.states: .* must hold only Empty and Dead with action Delete"
+STATE_ALONE = "spec.match.unprotect: .* must hold Streams where it holds StreamsState"
 NOT_ALONE = "spec.when: .* must hold idleFor and nothing else with action DeleteOffsets"
 FOR_OFFSETS = "spec.match.topics: .* must only be given with action DeleteOffsets"
-NO_SHARE = "spec.match.types: .* must not hold Share with action Delete"
 TOGETHER = "certificate and privateKey must be given together"
 LOGIN = "username and password must be given"
 NO_LOGIN = "username and password must not be given with mechanism OAUTHBEARER"
@@ -477,10 +479,7 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param({"action": "Delete", **when(lag={"atLeast": 1})}, IDLE_MISSING, id="delete-lag-alone"),
         pytest.param({"action": "Delete", **when(outOfRange=True)}, IDLE_MISSING, id="delete-range-alone"),
         pytest.param({**DELETE, **match(states=["Empty", "Stable"])}, STATES_IN_USE, id="delete-stable"),
-        pytest.param({**DELETE, **match(types=["Classic", "Share"])}, NO_SHARE, id="delete-share"),
-        pytest.param(
-            {**DELETE, **match(types=["Share"], unprotect=["Share"])}, NO_SHARE, id="delete-share-unprotected"
-        ),
+        pytest.param(match(unprotect=["StreamsState"]), STATE_ALONE, id="state-of-protected-applications"),
         pytest.param(delete(maxPercent=0), "delete.maxPercent: .* greater than or equal to 1", id="percent-0"),
         pytest.param(delete(maxPercent=101), "delete.maxPercent: .* less than or equal to 100", id="percent-101"),
         pytest.param(delete(maxPercent="20%"), "delete.maxPercent: .* must be of type integer", id="percent-text"),

@@ -28,7 +28,7 @@ from group_hygiene.model import (
     Partition,
     Protections,
 )
-from group_hygiene.policy import Policy, Topics, parse_policy
+from group_hygiene.policy import Policy, Topics, Unprotect, parse_policy
 from tests.unit.make import (
     DENIED,
     FAULT,
@@ -143,7 +143,7 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
         pytest.param(delete(), group(), evidence(protections=_STREAMS), reasons.STREAMS, id="streams-with-changelog"),
         pytest.param(delete(), group(type=GroupType.STREAMS), evidence(), reasons.STREAMS, id="streams-by-its-type"),
         pytest.param(
-            delete(_unprotect("Streams")), group(), evidence(protections=_STREAMS), _MATCH, id="streams-unprotected"
+            alert(_unprotect("Streams")), group(), evidence(protections=_STREAMS), _MATCH, id="streams-unprotected"
         ),
         pytest.param(
             delete(_unprotect("Streams")),
@@ -151,6 +151,35 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
             evidence(),
             _MATCH,
             id="streams-by-its-type-unprotected",
+        ),
+        # streams_state
+        pytest.param(
+            delete(_unprotect("Streams")),
+            group(),
+            evidence(protections=_STREAMS),
+            reasons.STREAMS_STATE,
+            id="streams-unprotected-and-its-state-exists",
+        ),
+        pytest.param(
+            delete(_unprotect("Streams")),
+            group(type=GroupType.STREAMS),
+            evidence(protections=_STREAMS),
+            reasons.STREAMS_STATE,
+            id="streams-by-its-type-and-its-state-exists",
+        ),
+        pytest.param(
+            delete(_unprotect("Streams", "MirrorMaker")),
+            group(type=GroupType.STREAMS),
+            evidence(protections=_NO_TOPICS),
+            reasons.STREAMS_STATE,
+            id="topics-not-read-so-any-may-have-a-state",
+        ),
+        pytest.param(
+            delete(_unprotect("Streams", "StreamsState")),
+            group(),
+            evidence(protections=_STREAMS),
+            _MATCH,
+            id="streams-unprotected-with-its-state",
         ),
         pytest.param(
             delete(_unprotect("MirrorMaker")),
@@ -173,20 +202,44 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
             delete(_unprotect("MirrorMaker")), group(), evidence(protections=_MIRRORED), _MATCH, id="mirror-unprotected"
         ),
         pytest.param(
-            delete(_unprotect("MirrorMaker", "Streams")),
+            delete(_unprotect("MirrorMaker", "Streams", "StreamsState")),
             group(),
             evidence(protections=_NO_TOPICS),
             _MATCH,
-            id="topics-not-read-but-both-unprotected",
+            id="topics-not-read-but-all-unprotected",
         ),
         # share
-        pytest.param(delete(), group(type=GroupType.SHARE), evidence(), reasons.SHARE, id="share-never-deleted"),
+        pytest.param(delete(), group(type=GroupType.SHARE), evidence(), reasons.SHARE, id="share"),
+        pytest.param(
+            delete(_unprotect("Share")), group(type=GroupType.SHARE), evidence(), _MATCH, id="share-unprotected"
+        ),
         pytest.param(
             delete(_unprotect("Share")),
             group(type=GroupType.SHARE),
-            evidence(),
-            reasons.SHARE,
-            id="share-never-deleted-even-unprotected",
+            evidence(offsets=FAULT),
+            reasons.OFFSETS_UNKNOWN,
+            id="share-whose-offsets-are-not-known",
+        ),
+        pytest.param(
+            delete(_unprotect("Share")),
+            group(type=GroupType.SHARE),
+            evidence(offsets={}),
+            reasons.NO_OFFSETS,
+            id="share-without-offsets",
+        ),
+        pytest.param(
+            delete(_unprotect("Share")),
+            group(type=GroupType.SHARE),
+            evidence(unchanged=seen(71.99), retention=timedelta(hours=1)),
+            reasons.TOO_RECENT,
+            id="share-does-not-expire",
+        ),
+        pytest.param(
+            delete(_unprotect("Share")),
+            group(type=GroupType.SHARE),
+            evidence(lag={P0: 0, P1: 0}),
+            _MATCH,
+            id="share-caught-up-for-its-consumers-are-members",
         ),
         pytest.param(alert(), group(type=GroupType.SHARE), evidence(), reasons.SHARE, id="share-alert"),
         pytest.param(
@@ -405,7 +458,8 @@ def test_first_check_decides() -> None:
     look()
     known = replace(known, protections=replace(everything, claimed={}))
     look()
-    for step in (["Connect"], ["Connect", "Streams"], ["Connect", "Streams", "MirrorMaker"]):
+    steps = [["Connect"], ["Connect", "Streams"], ["Connect", "Streams", "StreamsState"]]
+    for step in [*steps, ["Connect", "Streams", "StreamsState", "MirrorMaker"]]:
         policy = delete({"unprotect": step}, committed="None", topics="AllDeleted")
         look()
     subject = replace(subject, type=GroupType.CLASSIC)
@@ -418,7 +472,7 @@ def test_first_check_decides() -> None:
     look()
     known = replace(known, offsets=OFFSETS)
     look()
-    policy = delete({"unprotect": ["Connect", "Streams", "MirrorMaker"]}, topics="SomeDeleted")
+    policy = delete({"unprotect": ["Connect", "Streams", "StreamsState", "MirrorMaker"]}, topics="SomeDeleted")
     look()
     known = replace(known, missing_topics=_ORDERS)
     look()
@@ -435,6 +489,7 @@ def test_first_check_decides() -> None:
         reasons.CLAIMED,
         reasons.CONNECT,
         reasons.STREAMS,
+        reasons.STREAMS_STATE,
         reasons.MIRROR_MAKER,
         reasons.SHARE,
         reasons.DEAD,
@@ -475,7 +530,8 @@ def _policies(action: str, unchanged_for: Sequence[str | None], idle_for: Sequen
         ["Streams"],
         ["MirrorMaker"],
         ["Share"],
-        ["Connect", "Streams", "MirrorMaker", "Share"],
+        ["Streams", "StreamsState"],
+        ["Connect", "Streams", "StreamsState", "MirrorMaker", "Share"],
     )
     asks = {
         "unchangedFor": unchanged_for,
@@ -583,14 +639,19 @@ def test_delete_needs_every_proof(case: _Case) -> None:
         return
     group, known, policy = case.group, case.evidence, case.policy
     assert group.state is GroupState.EMPTY
-    assert group.type is not GroupType.SHARE
+    assert group.type is not GroupType.SHARE or Unprotect.SHARE in policy.match.unprotect
+    if Unprotect.STREAMS_STATE not in policy.match.unprotect:
+        assert known.protections.streams is not None
+        assert group.id not in known.protections.streams
     assert not group.id.startswith("__group_hygiene")
     assert known.protected_by is None
     assert known.protections.claimed is not None
     assert group.id not in known.protections.claimed
     assert known.offsets is not None
     assert not isinstance(known.offsets, Fault)
-    asks_lag = policy.when.unchanged_for is not None or group.simple
+    # Only members consume in a share group.
+    shared = group.type is GroupType.SHARE
+    asks_lag = not shared and (policy.when.unchanged_for is not None or group.simple)
     assert policy.when.unchanged_for or policy.when.idle_for
     if policy.when.unchanged_for is not None:
         assert not group.simple

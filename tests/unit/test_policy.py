@@ -276,9 +276,9 @@ def test_alert_looks_at_all_states() -> None:
             {"match": {"groups": ["*"], "states": ["empty"]}}, "spec.match.states must be one of", id="bad-state"
         ),
         pytest.param(
-            {"match": {"groups": ["*"], "types": ["Share"]}},
-            "spec.match.types must not hold Share",
-            id="delete-of-share",
+            {"match": {"groups": ["*"], "unprotect": ["StreamsState"]}},
+            "spec.match.unprotect must hold Streams where it holds StreamsState",
+            id="state-of-protected-applications",
         ),
         pytest.param(
             {"match": {"groups": ["*"], "types": ["Unknown"]}},

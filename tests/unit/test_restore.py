@@ -19,6 +19,8 @@ from group_hygiene.reconcile.restorable import (
     choose,
     concerns,
     decide,
+    lost_topics,
+    warned,
 )
 from group_hygiene.status import Problem
 from tests.backups import backup as backup_of
@@ -144,6 +146,25 @@ def test_groups_of_a_policy(parts: list[Backup | None], expected: bool) -> None:
     """Those that it deleted since then, and those of which that can't be read: none is left out in silence."""
     request = RestoreRequest(id="r", policy="kafka/litter", deleted_after=NOW)
     assert concerns(request, {NEW: parts}) is expected
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        pytest.param("id-1", [], id="as-it-was"),
+        pytest.param("id-2", ["a-x-changelog"], id="made-anew"),
+        pytest.param(Fault("UNKNOWN_TOPIC_OR_PARTITION", ""), ["a-x-changelog"], id="gone"),
+        pytest.param("", ["a-x-changelog"], id="no-id-any-more"),
+    ],
+)
+def test_lost_topics(now: str | Fault, expected: list[str]) -> None:
+    """An internal topic counts only as long as it is the very same; what is not known is no answer."""
+    saved = backup(internal_topics={"a-x-changelog": "id-1"})
+    assert lost_topics(saved, {"a-x-changelog": now}) == expected
+    unknown = lost_topics(saved, {"a-x-changelog": Fault("REQUEST_TIMED_OUT", "no answer in time")})
+    assert unknown == Fault("REQUEST_TIMED_OUT", "topic a-x-changelog: no answer in time")
+    told = warned(result(Kind.RESTORED), expected).message
+    assert ("its state is gone" in told) == bool(expected)
 
 
 def an_object(spec: dict[str, Any], status: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -37,6 +37,7 @@ CHECKS: tuple[Check, ...] = (
     needed.claimed,
     needed.connect,
     needed.streams,
+    needed.streams_state,
     needed.mirror_maker,
     needed.share,
     used.dead,

@@ -93,6 +93,21 @@ def streams(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> 
     return None
 
 
+def streams_state(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """An application whose state is still there may come back to it, and would begin at other records than it knows."""
+    if policy.action is not Action.DELETE or Unprotect.STREAMS_STATE in policy.match.unprotect:
+        return None
+    applications = evidence.protections.streams
+    if applications is None:
+        return Keep(reasons.STREAMS_STATE, "the list of topics could not be read: any group may have a Streams state")
+    if group.id in applications:
+        return Keep(
+            reasons.STREAMS_STATE,
+            "its changelog or repartition topics exist: delete them first (match.unprotect: [StreamsState] to include)",
+        )
+    return None
+
+
 def mirror_maker(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """MirrorMaker 2 writes only to Empty or absent groups: they look abandoned and are what a failover needs."""
     if Unprotect.MIRROR_MAKER in policy.match.unprotect:
@@ -109,11 +124,7 @@ def mirror_maker(policy: Policy, group: Group, evidence: Evidence, now: datetime
 
 
 def share(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
-    """OffsetFetch shows nothing of a share group, and deleting it erases state that no backup holds (KIP-932)."""
-    if group.type is not GroupType.SHARE:
-        return None
-    if policy.action is Action.DELETE:
-        return Keep(reasons.SHARE, "share groups can't be backed up, so they are never deleted")
-    if Unprotect.SHARE not in policy.match.unprotect:
+    """A backup tells where a share group begins, and not which records after that it was done with (KIP-932)."""
+    if group.type is GroupType.SHARE and Unprotect.SHARE not in policy.match.unprotect:
         return Keep(reasons.SHARE, "share group (match.unprotect: [Share] to include)")
     return None

@@ -10,7 +10,7 @@ from datetime import datetime
 from group_hygiene import reasons
 from group_hygiene.checks.used import commits_outside
 from group_hygiene.lag import Standing, standing_of
-from group_hygiene.model import Evidence, Fault, Group, Keep
+from group_hygiene.model import Evidence, Fault, Group, GroupType, Keep
 from group_hygiene.policy import Action, Policy, Topics
 
 
@@ -20,6 +20,9 @@ def caught_up(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
     if policy.action is Action.DELETE_OFFSETS:
         return None
     outside = when.idle_for is not None and commits_outside(evidence)
+    # Who consumes in a share group is a member of it, on a silent topic too: Empty says that nobody does.
+    if group.type is GroupType.SHARE:
+        return None
     # Offsets of deleted topics only: no consumer can be reading them, and there is no end to compare with.
     if when.topics is Topics.ALL_DELETED or (when.unchanged_for is None and not outside):
         return None

@@ -103,13 +103,14 @@ def unchanged(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
     wanted = policy.when.unchanged_for
     if wanted is None:
         return None
+    sharing = group.type is GroupType.SHARE
     if not evidence.offsets and not policy.when.committed_none:
-        return Keep(
-            reasons.NO_OFFSETS, "has no committed offsets: nothing to see unchanged, and Kafka drops it by itself"
-        )
+        why_not = "nothing to see unchanged" + ("" if sharing else ", and Kafka drops it by itself")
+        return Keep(reasons.NO_OFFSETS, f"has no committed offsets: {why_not}")
     seen = evidence.unchanged
     if seen is None or seen.observed < wanted:
-        if seen is not None and evidence.retention is not None:
+        # Kafka drops no share group.
+        if seen is not None and evidence.retention is not None and not sharing:
             # It was Empty at `since` at the latest, so whatever clock Kafka takes runs since then or longer.
             due, end = seen.since + wanted + latest(policy), seen.since + evidence.retention
             if due > end:

@@ -14,6 +14,7 @@ from group_hygiene.errors import Unreachable
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
+from group_hygiene.kafka.share_offsets import ShareOffsets, share_offsets
 from group_hygiene.model import (
     NO_SUCH_TOPIC,
     Cluster,
@@ -166,15 +167,21 @@ def _no_such_group(doubts: Sequence[str]) -> Fault:
 
 
 def _positions(session: Session, found: Found) -> _Read:
-    client, turns = session.client, session.turns(5)
+    client, turns = session.client, session.turns(6)
     committing = {n: found.coordinators[n] for n, d in found.readable.items() if d.group.type is not GroupType.SHARE}
     committed = kafka_offsets.committed_offsets(client, committing, next(turns))
-    faults = {name: answer for name, answer in committed.items() if isinstance(answer, Fault)}
-    shares = found.readable.keys() - committing.keys()
+    sharing = {n: found.coordinators[n] for n in found.readable if n not in committing}
+    shares = share_offsets(client, sharing, next(turns)) if sharing else {}
+    faults = {name: answer for name, answer in (committed | shares).items() if isinstance(answer, Fault)}
     readable: dict[str, Offsets] = {n: answer for n, answer in committed.items() if not isinstance(answer, Fault)}
-    readable |= {name: {} for name in shares}
+    readable |= {n: answer.started for n, answer in shares.items() if isinstance(answer, ShareOffsets)}
+    # What is a group's and has no offset yet: a member is to read it, or a share group did not begin with it.
     assigned = {name: {p: m for m in d.members for p in m.assignment} for name, d in found.readable.items()}
-    every = {p for name, answer in readable.items() for p in (*answer, *assigned[name])}
+    shown = {name: {*readable[name], *assigned[name]} for name in readable}
+    for name, answer in shares.items():
+        if isinstance(answer, ShareOffsets):
+            shown[name] |= answer.unset
+    every = {p for places in shown.values() for p in places}
     exist = kafka_cluster.topics_exist(client, {p.topic for p in every}, next(turns))
     ends = kafka_offsets.end_offsets(client, every, next(turns))
     starts = kafka_offsets.start_offsets(client, every, next(turns))
@@ -198,13 +205,11 @@ def _positions(session: Session, found: Found) -> _Read:
             fault=None if exists is False else fault,
         )
 
-    positions = {
-        name: [position(name, p) for p in sorted({*readable[name], *assigned[name]})] for name in sorted(readable)
-    }
+    positions = {name: [position(name, p) for p in sorted(shown[name])] for name in sorted(readable)}
     notes = [
-        f"group {printable(name)}: share groups commit no offsets: how far one has come is in its share state, "
-        "which is not shown here"
-        for name in sorted(shares)
+        f"group {printable(name)}: what a share group has committed is its start offset: of the records after that, "
+        "it may be done with some"
+        for name in sorted(shares.keys() & readable.keys())
     ]
     if isinstance(hidden, Fault):
         notes.append(f"whether offsets are left out, of topics that may not be described, is not known: {hidden}")

@@ -40,6 +40,22 @@ class StreamsGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: igno
     pass
 
 
+class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    """Where share groups begin in each partition (KIP-932), from v1 on with lag (KIP-1226). API key 90."""
+
+
+class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    pass
+
+
+class AlterShareGroupOffsetsRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    """Move an Empty share group to other offsets, or make one that has them (KIP-932). API key 91."""
+
+
+class AlterShareGroupOffsetsResponse(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]
+    pass
+
+
 class RawAnswer:
     """The body of an answer as it came, for `answers` to read."""
 

@@ -18,7 +18,7 @@ from group_hygiene import reasons
 from group_hygiene.entries import Backup, Change, Intent, Key, Removal, SavedOffset, What, in_parts, removals
 from group_hygiene.entries import Outcome as OutcomeEntry
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.model import Keep, Outcome, OutcomeKind
+from group_hygiene.model import GroupType, Keep, Outcome, OutcomeKind
 from group_hygiene.plan import Plan
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile.context import BATCH, Context, Observation
@@ -129,7 +129,9 @@ def _delete_ready(
             )
             continue
         outcomes.append(outcome)
-        changes += conclusion(intent, outcome, [part.key for part in saved[name]], clock.now())
+        # Brokers erase a share group's state first, and may then find that somebody joined it.
+        needed = name in results and intent.type == GroupType.SHARE
+        changes += conclusion(intent, outcome, [] if needed else [part.key for part in saved[name]], clock.now())
     if journal.record(changes) is not None:
         # No loss: the intents are there. The run that settles them counts them, and no other one does.
         gone_now = {outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED}
@@ -225,6 +227,7 @@ def _backup(policy: Policy, cluster_id: str, ready: Ready, now: datetime) -> lis
             evidence=ready.why,
             offsets=rows,
             topic_ids=dict(ready.topic_ids),
+            internal_topics=dict(ready.internal_topics),
         )
     )
 

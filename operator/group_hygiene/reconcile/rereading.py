@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from group_hygiene import checks, reasons
 from group_hygiene.durations import format_duration
@@ -29,6 +29,7 @@ from group_hygiene.model import (
     Keep,
     Offsets,
     Partition,
+    Protections,
     Verdict,
     fingerprint,
 )
@@ -44,6 +45,7 @@ from group_hygiene.reconcile.context import (
     readable,
 )
 from group_hygiene.reconcile.evidence import look
+from group_hygiene.reconcile.saving import internal_topics, read_offsets
 
 # State and offsets may be this old when DeleteGroups is sent. Any older, and they say too little.
 FRESH_S = 2.0
@@ -54,7 +56,8 @@ class Ready:
     """A group that may be deleted, or whose `offsets` may, with what is to be saved of it.
 
     coordinator: the broker that answered for it. lag: unread records, of those of its partitions where that is known.
-    topic_ids: of those of its topics that have one. why: it is due.
+    topic_ids: of those of its topics that have one. why: it is due. internal_topics: of a Streams application, with
+    their ids.
     """
 
     group: Group
@@ -63,6 +66,7 @@ class Ready:
     lag: Mapping[Partition, int]
     topic_ids: Mapping[str, str]
     why: str
+    internal_topics: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,46 +110,84 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
     topics = kafka_cluster.read_topics(client, deadline)
     protections = read_protections(context, topics, deadline)
     missing = _missing_topics(context, plan.policy, seen, deadline)
-    ids = kafka_cluster.topic_ids(client, {p.topic for offsets in seen.values() for p in offsets}, deadline)
+    internal = _internal_topics(plan.policy, groups, topics, protections)
+    named = {p.topic for offsets in seen.values() for p in offsets}
+    ids = kafka_cluster.topic_ids(client, named.union(*internal.values()), deadline)
     bounds = read_bounds(client, seen.values(), Deadline(deadline.left / 2))
     # A group that lives is in transactions all the time: only those that commit for the topics that are meant matter.
-    named = _partitions(topics, meant)
-    pending = _pending(context, dict.fromkeys(batch), named, deadline)
+    places = _partitions(topics, meant)
+    pending = _pending(context, dict.fromkeys(batch), places, deadline)
     found = look_up(client, batch, deadline)
     homes = {name: None if isinstance(home, Fault) else home for name, home in found.items()}
     started = context.clock.monotonic()
     there = [replace(group, coordinator=_broker(homes[name])) for name, group in groups.items()]
     described = kafka_groups.describe_groups(client, there, deadline)
     subscribed = {name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()}
-    asked = named if plan.policy.by_topic and not isinstance(named, Fault) else None
-    committed = kafka_offsets.committed_offsets(client, homes, deadline, asked, require_stable=True)
+    if plan.policy.by_topic and not isinstance(places, Fault):
+        committed = kafka_offsets.committed_offsets(client, homes, deadline, places, require_stable=True)
+    else:
+        types = {name: group.type for name, group in groups.items()}
+        committed = read_offsets(client, types, homes, deadline, require_stable=True)
     # Little is left of it, as the better part was read before.
     since = tail.read_on(Deadline(FRESH_S))
     late = context.clock.monotonic() - started > FRESH_S
     facts = Facts(protections, dict(told), committed, missing, bounds, subscribed)
-    ready: dict[str, Ready] = {}
-    kept: dict[str, Keep] = {}
-    for name, group in groups.items():
-        keep = _no_longer_marked(context, plan.policy, name)
-        keep = keep or _another_state(plan.policy, group, described[name]) or pending.get(name)
-        now = _only(readable(committed[name]), meant[name])
-        keep = keep or _moved(group, committed[name], seen[name], now)
-        if keep is None and late:
-            keep = Keep(reasons.OFFSETS_UNKNOWN, f"reading it again took more than {FRESH_S:.0f} s")
-        if keep is not None:
-            kept[name] = keep
-            continue
-        # Requests to keep it, and deletions by others, come from the ledger, which was read on just now.
-        evidence = evidence_of(context, plan.policy, group, facts)
-        verdict = checks.judge(plan.policy, group, evidence, context.clock.now())
-        known = {partition.topic: ids[partition.topic] for partition in now}
-        keep = verdict.keep or _no_longer_meant(meant[name], verdict)
-        keep = keep or _still_used(since.get(name)) or _unknown_identity(known, meant[name] is not None)
-        if keep is None:
-            ready[name] = Ready(group, homes[name], now, _lag(now, bounds), _told(known), why_due(evidence))
-        else:
-            kept[name] = keep
+    read = _Read(meant, seen, facts, described, pending, since, homes, ids, internal, late)
+    answers = {name: _judged(context, plan.policy, group, read) for name, group in groups.items()}
+    ready = {name: answer for name, answer in answers.items() if isinstance(answer, Ready)}
+    kept = {name: answer for name, answer in answers.items() if isinstance(answer, Keep)}
     return Reread(ready, kept, started, late)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What was read again of a batch, by group.
+
+    meant: see `_meant`. seen: its offsets at the scan, as far as they are meant. since: see Tail. ids: of topics.
+    internal: the topics that hold its state.
+    """
+
+    meant: Mapping[str, frozenset[str] | None]
+    seen: Mapping[str, Offsets]
+    facts: Facts
+    described: Mapping[str, Description | Fault]
+    pending: Mapping[str, Keep]
+    since: Mapping[str, Found | Fault | None]
+    homes: Mapping[str, int | None]
+    ids: Mapping[str, str | Fault]
+    internal: Mapping[str, Sequence[str]]
+    late: bool
+
+
+def _judged(context: Context, policy: Policy, group: Group, read: _Read) -> Ready | Keep:
+    name, meant, committed = group.id, read.meant[group.id], read.facts.offsets[group.id]
+    keep = _no_longer_marked(context, policy, name)
+    keep = keep or _another_state(policy, group, read.described[name]) or read.pending.get(name)
+    now = _only(readable(committed), meant)
+    keep = keep or _moved(group, committed, read.seen[name], now)
+    if keep is not None:
+        return keep
+    if read.late:
+        return Keep(reasons.OFFSETS_UNKNOWN, f"reading it again took more than {FRESH_S:.0f} s")
+    # Requests to keep it, and deletions by others, come from the ledger, which was read on just now.
+    evidence = evidence_of(context, policy, group, read.facts)
+    verdict = checks.judge(policy, group, evidence, context.clock.now())
+    known = {partition.topic: read.ids[partition.topic] for partition in now}
+    state = {topic: read.ids[topic] for topic in read.internal[name]}
+    keep = verdict.keep or _no_longer_meant(meant, verdict)
+    keep = keep or _still_used(read.since.get(name)) or _unknown_identity(known | state, meant is not None)
+    lag = _lag(now, read.facts.bounds)
+    return keep or Ready(group, read.homes[name], now, lag, _told(known), why_due(evidence), _told(state))
+
+
+def _internal_topics(
+    policy: Policy, groups: Mapping[str, Group], topics: Mapping[str, int] | Fault, protections: Protections
+) -> dict[str, list[str]]:
+    """Of each group that is a Streams application, or looks like one, the topics that hold its state."""
+    if isinstance(topics, Fault) or policy.by_topic:
+        return {name: [] for name in groups}
+    applications = protections.streams or frozenset()
+    return {name: internal_topics(topics, name) if name in applications else [] for name in groups}
 
 
 def _moved(group: Group, committed: Offsets | Fault, seen: Offsets, now: Offsets) -> Keep | None:

@@ -14,8 +14,10 @@ from group_hygiene.entries import Backup, SavedOffset, whole
 from group_hygiene.model import NO_SUCH_TOPIC, CommittedOffset, Fault, Offsets, Partition
 from group_hygiene.status import timestamp
 
-# What OffsetCommit of generation -1 gets from a group that has members, by its protocol.
-_ACTIVE = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "STALE_MEMBER_EPOCH"})
+# What OffsetCommit of generation -1, or AlterShareGroupOffsets, gets from a group that has members, by its protocol.
+_ACTIVE = frozenset(
+    {"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "STALE_MEMBER_EPOCH", "NON_EMPTY_GROUP"}
+)
 _DENIED = "AUTHORIZATION_FAILED"
 # Ids of deletions begin with the time: what can't be read still tells when it was.
 _ID_TIME = "%Y%m%dT%H%M%S"
@@ -202,6 +204,26 @@ def _another_topic(before: str, now: str | Fault, request: RestoreRequest) -> tu
     if request.allow_unknown_topic_identity:
         return None
     return reasons.TOPIC_IDENTITY_UNKNOWN, "without topic ids nobody knows whether it is still the same topic"
+
+
+def lost_topics(backup: Backup, ids: Mapping[str, str | Fault]) -> list[str] | Fault:
+    """The internal topics in a backup of a Streams application that are gone since, or made anew. ids: as they are."""
+    lost = []
+    for topic, before in backup.internal_topics.items():
+        now = ids[topic]
+        if isinstance(now, Fault) and now.code != NO_SUCH_TOPIC:
+            return replace(now, message=f"topic {topic}: {now.message}")
+        if now != before:
+            lost.append(topic)
+    return sorted(lost)
+
+
+def warned(result: GroupResult, lost: Sequence[str]) -> GroupResult:
+    """The result, with a word on internal topics of Kafka Streams that are not what they were."""
+    if not lost:
+        return result
+    shown = ", ".join(lost[:3])
+    return replace(result, message=f"{result.message}; if it is a Streams application, its state is gone: {shown}")
 
 
 def _in_range(saved: CommittedOffset, range_: Range, mode: OutOfRange) -> tuple[str, str, CommittedOffset | None]:

@@ -35,13 +35,15 @@ from group_hygiene.reconcile.restorable import (
     concerns,
     decide,
     held,
+    lost_topics,
     saved_offsets,
     summed,
     unreadable,
+    warned,
 )
+from group_hygiene.reconcile.saving import COMMITTING, RESTORABLE, bring_back, read_back
 
 _ABSENT = frozenset({"GROUP_ID_NOT_FOUND", "UNSUPPORTED_VERSION"})
-_COMMITTABLE = frozenset({GroupType.CLASSIC, GroupType.CONSUMER})
 # Partitions between one look and its commit: so few that nothing has time to change.
 _COMMIT_CHUNK = 1_000
 _BEGUN = "begun; some of its offsets may be committed, as whoever restored it came to no end"
@@ -119,16 +121,19 @@ def _restore_group(
     backup = choose(request, name, backups)
     if isinstance(backup, GroupResult):
         return backup
-    if backup.type not in _COMMITTABLE:
-        message = f"offsets of a {backup.type} group can't be committed"
+    if backup.type not in RESTORABLE:
+        message = f"offsets of a {backup.type} group can't be brought back"
         return GroupResult(name, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
     if not backup.offsets:
         return GroupResult(name, Kind.REFUSED, reasons.NO_OFFSETS, "it had no committed offsets", backup.at)
+    state = _state(restorer, backup)
+    if isinstance(state, GroupResult):
+        return state
     decided = _look(restorer, request, backup)
     if isinstance(decided, GroupResult):
         return replace(decided, saved_at=backup.at)
     if preview:
-        return summed(name, backup, decided, preview)
+        return warned(summed(name, backup, decided, preview), state)
     begun = None
     if any(partition.commit is not None for partition in decided):
         begun = _outcome(restorer, request, backup, What.FAILED, reasons.INTERRUPTED, _BEGUN)
@@ -139,7 +144,7 @@ def _restore_group(
     if isinstance(decided, GroupResult):
         result = replace(decided, saved_at=backup.at)
     else:
-        result = summed(name, backup, _commit(restorer, name, decided), preview)
+        result = warned(summed(name, backup, _commit(restorer, backup, decided), preview), state)
     outcome = _outcome(restorer, request, backup, What.RESTORED, result.reason, result.message)
     return _noted(restorer, outcome, result, begun)
 
@@ -151,18 +156,34 @@ def _look(restorer: Restorer, request: RestoreRequest, backup: Backup) -> list[P
     there = [place for place in saved if not isinstance(ids[place.topic], Fault)]
     starts = kafka_offsets.start_offsets(client, there, deadline)
     ends = kafka_offsets.end_offsets(client, there, deadline)
-    refused = _in_use(client, backup.group, deadline)
+    refused = _in_use(client, backup, deadline)
     if refused is not None:
         return refused
-    asked = {backup.group: None}
-    now = kafka_offsets.committed_offsets(client, asked, deadline, list(saved), require_stable=True)[backup.group]
+    now = read_back(client, backup.type, {backup.group: None}, list(saved), deadline)
     if isinstance(now, Fault):
         return unreadable(backup.group, now)
     return decide(backup, now, ids, {place: Range(starts[place], ends[place]) for place in there}, request)
 
 
-def _in_use(client: Client, name: str, deadline: Deadline) -> GroupResult | None:
+def _state(restorer: Restorer, backup: Backup) -> list[str] | GroupResult:
+    """Which topics of a Streams application's state are gone since, or made anew; a GroupResult where that forbids it.
+
+    Only of a Streams group it is sure that they are its own: names are all that tells of a Classic application.
+    """
+    ids = kafka_cluster.topic_ids(restorer.client, backup.internal_topics, restorer.deadline())
+    lost = lost_topics(backup, ids)
+    if isinstance(lost, Fault):
+        return replace(unreadable(backup.group, lost), saved_at=backup.at)
+    if lost and backup.type == GroupType.STREAMS:
+        message = f"its state is gone, and without it these offsets skip records: {', '.join(lost[:3])}"
+        return GroupResult(backup.group, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
+    return lost
+
+
+def _in_use(client: Client, backup: Backup, deadline: Deadline) -> GroupResult | None:
     """Why nothing may be committed now: each protocol tells of its own groups only, so all are asked."""
+    name = backup.group
+    fitting = {GroupType.SHARE} if backup.type == GroupType.SHARE else COMMITTING
     for kind in (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.SHARE, GroupType.STREAMS):
         group = Group(name, kind, "", GroupState.UNKNOWN, -1)
         described = kafka_groups.describe_groups(client, [group], deadline)[name]
@@ -173,7 +194,8 @@ def _in_use(client: Client, name: str, deadline: Deadline) -> GroupResult | None
         state = described.group.state
         if state is GroupState.DEAD:
             continue
-        if kind not in _COMMITTABLE:
+        # OffsetCommit reaches no share group, and start offsets no other one.
+        if kind not in fitting:
             return GroupResult(name, Kind.REFUSED, reasons.NOT_RESTORABLE, f"a {kind} group has its id now")
         if state is not GroupState.EMPTY:
             return GroupResult(
@@ -182,8 +204,9 @@ def _in_use(client: Client, name: str, deadline: Deadline) -> GroupResult | None
     return None
 
 
-def _commit(restorer: Restorer, name: str, decided: Sequence[PartitionResult]) -> list[PartitionResult]:
+def _commit(restorer: Restorer, backup: Backup, decided: Sequence[PartitionResult]) -> list[PartitionResult]:
     """Commit what is decided, a few partitions at a time."""
+    name = backup.group
     results = {partition.partition: partition for partition in decided}
     wanted = [partition for partition in decided if partition.commit is not None]
     if not wanted:
@@ -193,21 +216,21 @@ def _commit(restorer: Restorer, name: str, decided: Sequence[PartitionResult]) -
     for at in range(0, len(wanted), _COMMIT_CHUNK):
         # Nothing may come between a look and its commit, however few requests a second the connection allows.
         with restorer.client.burst():
-            some = _commit_some(restorer, name, home, wanted[at : at + _COMMIT_CHUNK])
+            some = _commit_some(restorer, backup, home, wanted[at : at + _COMMIT_CHUNK])
         results |= {partition.partition: partition for partition in some}
     return list(results.values())
 
 
 def _commit_some(
-    restorer: Restorer, name: str, home: int | None, wanted: Sequence[PartitionResult]
+    restorer: Restorer, backup: Backup, home: int | None, wanted: Sequence[PartitionResult]
 ) -> list[PartitionResult]:
     """Look once more, and commit at once what has no offset, or not at all; only what is there afterwards counts."""
     client, clock, guard = restorer.client, restorer.clock, restorer.guard
-    places = [partition.partition for partition in wanted]
+    places, asked = [partition.partition for partition in wanted], {backup.group: home}
     started = clock.monotonic()
-    now = kafka_offsets.committed_offsets(client, {name: home}, restorer.deadline(), places, require_stable=True)[name]
+    now = read_back(client, backup.type, asked, places, restorer.deadline())
     if isinstance(now, Fault):
-        why = unreadable(name, now)
+        why = unreadable(backup.group, now)
         return [_left_alone(partition, why.reason, why.message) for partition in wanted]
     results = [held(p.partition, p.saved, now[p.partition]) for p in wanted if p.partition in now]
     free = [partition for partition in wanted if partition.partition not in now]
@@ -219,8 +242,8 @@ def _commit_some(
         message = f"to read what is committed took more than {FRESH_S:.0f} s"
         return results + [_left_alone(partition, reasons.OFFSETS_UNKNOWN, message) for partition in free]
     commits = {partition.partition: partition.commit for partition in free if partition.commit is not None}
-    answers = kafka_offsets.commit_offsets(client, name, commits, Deadline(min(fresh, lead)), home)
-    after = kafka_offsets.committed_offsets(client, {name: home}, restorer.deadline(), list(commits))[name]
+    answers = bring_back(client, backup.type, asked, commits, Deadline(min(fresh, lead)))
+    after = read_back(client, backup.type, asked, list(commits), restorer.deadline(), stable=False)
     return results + [compared(partition, answers[partition.partition], after) for partition in free]
 
 

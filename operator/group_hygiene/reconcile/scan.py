@@ -11,7 +11,6 @@ from group_hygiene.entries import Change, Covered, Removal, Seen, Watch
 from group_hygiene.errors import Unreachable
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
-from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import (
     Cluster,
@@ -40,6 +39,7 @@ from group_hygiene.reconcile.context import (
     read_protections,
     readable,
 )
+from group_hygiene.reconcile.saving import read_offsets
 
 _WRITE_S = 2.0
 # A group is judged that much later than the tables are read at most.
@@ -206,8 +206,9 @@ def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts,
 
 
 def _read_offsets(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    coordinators: dict[str, int | None] = {name: group.coordinator for name, group in groups.items()}
-    facts.offsets.update(kafka_offsets.committed_offsets(context.client, coordinators, deadline))
+    homes: dict[str, int | None] = {name: group.coordinator for name, group in groups.items()}
+    types = {name: group.type for name, group in groups.items()}
+    facts.offsets.update(read_offsets(context.client, types, homes, deadline))
 
 
 def _read_missing_topics(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
