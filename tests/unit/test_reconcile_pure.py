@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from group_hygiene import reasons
-from group_hygiene.model import Cluster, Fault, GroupState, GroupType, Listing, Offsets, OutcomeKind
+from group_hygiene.model import Cluster, Fault, GroupState, GroupType, Listing, Offsets, OutcomeKind, Partition
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile import context, scan, sending
 from tests.unit.make import DENIED, FAULT, alert, cluster, delete, group
@@ -111,3 +111,26 @@ def test_answer_to_a_deletion(code: str, kind: OutcomeKind, reason: str) -> None
 def test_deletion_without_fault() -> None:
     """No fault means deleted."""
     assert sending._deleted("a", None).kind is OutcomeKind.DELETED
+
+
+_SUBSCRIBED = Fault("GROUP_SUBSCRIBED_TO_TOPIC", "")
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind", "reason", "topics"),
+    [
+        pytest.param([None, None, None], OutcomeKind.DELETED, reasons.OFFSETS_DELETED, ("a", "b"), id="all"),
+        pytest.param([_SUBSCRIBED, _SUBSCRIBED, None], OutcomeKind.DELETED, reasons.OFFSETS_DELETED, ("b",), id="one"),
+        pytest.param([DENIED, None, DENIED], OutcomeKind.DELETED, reasons.OFFSETS_DELETED, ("a",), id="part-of-one"),
+        pytest.param([_SUBSCRIBED] * 3, OutcomeKind.KEPT, reasons.SUBSCRIBED, (), id="subscribed-at-the-last-moment"),
+        pytest.param([DENIED] * 3, OutcomeKind.FAILED, reasons.DENIED, (), id="denied"),
+        pytest.param([FAULT] * 3, OutcomeKind.FAILED, reasons.DELETE_FAILED, (), id="failed"),
+    ],
+)
+def test_answer_to_a_deletion_of_offsets(
+    answers: list[Fault | None], kind: OutcomeKind, reason: str, topics: tuple[str, ...]
+) -> None:
+    """One outcome a group; what is gone counts as deleted, since only then its backup stays."""
+    places = (Partition("a", 0), Partition("a", 1), Partition("b", 0))
+    outcome = sending._offsets_deleted("g", dict(zip(places, answers, strict=True)))
+    assert (outcome.kind, outcome.reason, outcome.topics) == (kind, reason, topics)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import groupby
 
 from group_hygiene import reasons
 from group_hygiene.entries import Intent
@@ -90,22 +89,19 @@ def _deleted(name: str, fault: Fault | None) -> Outcome:
 
 
 def _offsets_deleted(name: str, answers: Mapping[Partition, Fault | None]) -> Outcome:
-    """A topic counts as done when all of its offsets are gone. The broker refuses those that a member subscribes to."""
-    done: list[str] = []
-    left: dict[str, Fault] = {}
-    for topic, places in groupby(sorted(answers), key=lambda place: place.topic):
-        faults = [fault for place in places if (fault := answers[place]) is not None]
-        if faults:
-            left[topic] = faults[0]
-        else:
-            done.append(topic)
+    """Whatever went must be restorable, so that one partition is enough for its topic to count as deleted.
+
+    The broker refuses topics that a member subscribes to.
+    """
+    done = {place.topic for place, fault in answers.items() if fault is None}
+    left = {place: fault for place, fault in sorted(answers.items()) if fault is not None}
     if done:
-        told = "; ".join(f"{topic}: {fault}" for topic, fault in list(left.items())[:_NAMES])
+        told = "; ".join(f"{place}: {fault}" for place, fault in list(left.items())[:_NAMES])
         message = f"offsets of {named(done)} deleted" + (f"; not of {told}" if left else "")
-        return Outcome(name, OutcomeKind.DELETED, reasons.OFFSETS_DELETED, message, tuple(done))
-    topic, fault = min(left.items())
+        return Outcome(name, OutcomeKind.DELETED, reasons.OFFSETS_DELETED, message, tuple(sorted(done)))
+    place, fault = next(iter(left.items()))
     if fault.code == "GROUP_SUBSCRIBED_TO_TOPIC":
-        return Outcome(name, OutcomeKind.KEPT, reasons.SUBSCRIBED, f"a member subscribed to {topic} just now")
+        return Outcome(name, OutcomeKind.KEPT, reasons.SUBSCRIBED, f"a member subscribed to {place.topic} just now")
     return _refused(name, fault)
 
 
