@@ -20,6 +20,7 @@ from group_hygiene.entries import (
     Owner,
     Removal,
     Seen,
+    Told,
     Unreadable,
     Watch,
     What,
@@ -42,7 +43,7 @@ class Contents:
     """What the operator needs to remember of a ledger, as small as it can be: no backups, no history.
 
     watches: policy uid -> its Watch. covered: connection uid -> its Covered. seen, marks: policy uid -> group -> entry.
-    keeps, intents, deletions: by group.
+    keeps, intents, deletions: by group. told: policy uid and receiver -> what that was told.
     doubtful: groups that were there after a deletion was interrupted: the request may still be under way.
     restored: groups with an open intent that were restored after it was written, so they were deleted before that.
     damaged: group -> why an entry about it can't be read. unreadable: how many records could not be.
@@ -59,6 +60,7 @@ class Contents:
     doubtful: dict[str, Outcome] = field(default_factory=dict)
     restored: set[str] = field(default_factory=set)
     damaged: dict[str, str] = field(default_factory=dict)
+    told: dict[tuple[str, str], Told] = field(default_factory=dict)
     _unreadable_keys: dict[bytes, str | None] = field(default_factory=dict)
 
     @property
@@ -112,23 +114,29 @@ class Contents:
                 self.seen.setdefault(sys.intern(entry.policy_uid), {})[entry.group] = entry
             case Mark():
                 self.marks.setdefault(sys.intern(entry.policy_uid), {})[entry.group] = entry
+            case Told():
+                self.told[entry.policy_uid, entry.receiver] = entry
             case KeepRequest():
                 self.keeps[entry.group] = entry
             case Intent():
                 self.intents[entry.group] = entry
                 self.restored.discard(entry.group)
-            case Outcome() if entry.what is What.KEPT and entry.type:
-                self.doubtful[entry.group] = entry
-            case Outcome() if entry.what is What.KEPT:
-                self._end_doubt(entry.group, entry.id)
-            case Outcome() if entry.what is What.RESTORED and entry.group in self.intents:
-                # By the order of the log, which no clock can change.
-                self.restored.add(entry.group)
-            case Outcome() if entry.what is What.DELETED:
-                self.doubtful.pop(entry.group, None)
-                known = self.deletions.get(entry.group)
-                if known is None or known.at <= entry.at:
-                    self.deletions[entry.group] = Deletion(entry.at, sys.intern(entry.policy), entry.expires)
+            case Outcome():
+                self._put_outcome(entry)
+
+    def _put_outcome(self, entry: Outcome) -> None:
+        if entry.what is What.KEPT and entry.type:
+            self.doubtful[entry.group] = entry
+        elif entry.what is What.KEPT:
+            self._end_doubt(entry.group, entry.id)
+        elif entry.what is What.RESTORED and entry.group in self.intents:
+            # By the order of the log, which no clock can change.
+            self.restored.add(entry.group)
+        elif entry.what is What.DELETED:
+            self.doubtful.pop(entry.group, None)
+            known = self.deletions.get(entry.group)
+            if known is None or known.at <= entry.at:
+                self.deletions[entry.group] = Deletion(entry.at, sys.intern(entry.policy), entry.expires)
 
     def _remove(self, key: Key) -> None:
         match key:
@@ -142,6 +150,8 @@ class Contents:
                 self.seen.get(uid, {}).pop(group, None)
             case ("mark", uid, group):
                 self.marks.get(uid, {}).pop(group, None)
+            case ("told", uid, receiver):
+                self.told.pop((uid, receiver), None)
             case ("keep", group):
                 self.keeps.pop(group, None)
             case ("intent", group):
@@ -164,3 +174,4 @@ class Contents:
         self.doubtful = {group: outcome for group, outcome in self.doubtful.items() if outcome.expires > now}
         self.deletions = {group: d for group, d in self.deletions.items() if d.until > now}
         self.keeps = {group: request for group, request in self.keeps.items() if request.until > now}
+        self.told = {pair: told for pair, told in self.told.items() if told.expires > now}
