@@ -13,7 +13,7 @@ from group_hygiene.model import Keep, Outcome, OutcomeKind
 from group_hygiene.plan import Plan
 from tests.unit.make import delete, keep, mark, match, plan
 
-_LABELS = {"namespace", "policy", "connection", "reason", "outcome", "kind", "change", "le"}
+_LABELS = {"namespace", "policy", "connection", "reason", "outcome", "kind", "change", "type", "result", "le"}
 _POLICY = {"namespace": "kafka", "policy": "litter"}
 
 
@@ -39,6 +39,8 @@ def metrics() -> Metrics:
     metrics.policy_ran(_plan(), _outcomes(), 1_900_000_000.0)
     metrics.scanned("kafka", "main", 0.3, complete=True)
     metrics.status_written("grouppolicies")
+    metrics.alerting("kafka", "litter", True)
+    metrics.alert_sent("kafka", "main", "slack", arrived=False)
     return metrics
 
 
@@ -63,7 +65,7 @@ def test_labels_never_name_groups(metrics: Metrics) -> None:
 def test_names_follow_the_conventions(metrics: Metrics) -> None:
     """One prefix, snake case, base units at the end, _total for counters and nothing else, and a help text."""
     families = list(_families(metrics))
-    assert len(families) == 13
+    assert len(families) == 15
     for family in families:
         assert re.fullmatch(r"group_hygiene(_[a-z]+)+", family.name)
         assert family.documentation
