@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sandbox import browser
+from sandbox.alertmanager import server as alertmanager
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
 from sandbox.kafka import KafkaCluster
@@ -75,7 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     prepare = commands.add_parser(
         "prepare",
         help="only download and build everything",
-        description=f"Download Kafka {', '.join(VERSIONS)} and what Spark needs, and build the Kubernetes API server, "
+        description=f"Download Kafka {', '.join(VERSIONS)} and what Spark needs, and build the Kubernetes API server "
+        "and Alertmanager, "
         "into the cache.",
     )
     prepare.add_argument("--browser", action="store_true", help="also a Chromium, for the tests of the report")
@@ -86,6 +88,7 @@ def _prepare() -> None:
     for version in VERSIONS:
         KafkaCluster(version).prepare()
     control_plane()
+    alertmanager.program()
     spark_jars()
 
 
