@@ -77,8 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         "prepare",
         help="only download and build everything",
         description=f"Download Kafka {', '.join(VERSIONS)} and what Spark needs, and build the Kubernetes API server "
-        "and Alertmanager, "
-        "into the cache.",
+        "and Alertmanager, into the cache.",
     )
     prepare.add_argument("--browser", action="store_true", help="also a Chromium, for the tests of the report")
     return parser

@@ -227,7 +227,7 @@ def test_an_alert_policy_finds_what_matches() -> None:
     assert found.unknown == {digest_of("c")}
     assert found.judged is None
     partial = assess(plan(policy, [match("a")]), [], snapshot(incomplete=("a broker is away",)))
-    assert partial.judged == {digest_of("a")}
+    assert partial.judged == frozenset({digest_of("a")})
 
 
 def test_a_dry_run_finds_what_would_be_due() -> None:
