@@ -6,7 +6,7 @@ No I/O: Secrets are read by the function that the caller hands in.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -264,6 +264,19 @@ def admit(connection: Connection, policy: Policy, labels: Mapping[str, str] | No
             reasons.ACTION_NOT_GRANTED,
         )
     return replace(policy, match=replace(policy.match, within=given.groups(right)))
+
+
+def receivers_of(connection: Connection, policy: Policy) -> Iterator[tuple[str, Receiver | None, bool]]:
+    """Who is told of a policy: names with their receivers, and whether these are the policy's own.
+
+    None = the policy names one that the connection does not have.
+    """
+    theirs = {receiver.name: receiver for receiver in connection.receivers}
+    for entry in theirs if policy.alert.receivers is None else policy.alert.receivers:
+        if isinstance(entry, str):
+            yield entry, theirs.get(entry), False
+        else:
+            yield entry.name, entry, True
 
 
 def nothing_granted(key: str, namespace: str) -> str:

@@ -6,7 +6,7 @@ What is said and how it gets there is in `alerts`; here are the API server, the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -19,7 +19,7 @@ from group_hygiene.alerts.outbox import Box, Outbox, box_of, no_such, receiver_n
 from group_hygiene.alerts.sending import Failure
 from group_hygiene.alerts.situation import Situation, assess
 from group_hygiene.alerts.state import Route
-from group_hygiene.connection import Connection
+from group_hygiene.connection import Connection, receivers_of
 from group_hygiene.controller.api import POLICIES, Api
 from group_hygiene.controller.binding import Bound
 from group_hygiene.controller.telling import Teller
@@ -115,7 +115,7 @@ class Alerting:
 
     def needs_ledger(self, connection: Connection, active: Sequence[Bound]) -> bool:
         """Whether somebody is told something, so that it must be remembered."""
-        return any(True for entry in active for _ in _receivers(connection, entry.policy))
+        return any(True for entry in active for _ in receivers_of(connection, entry.policy))
 
     def bind(self, connection: Connection, active: Sequence[Bound]) -> None:
         """Who is told of which policy, and where that is, by the specs and Secrets as they are now."""
@@ -126,8 +126,7 @@ class Alerting:
         self._told_of = {entry.policy.uid: [] for entry in active}
         for entry in active:
             policy = entry.policy
-            for name, receiver in _receivers(connection, policy):
-                own = receiver is not None and receiver not in connection.receivers
+            for name, receiver, own in receivers_of(connection, policy):
                 self._told_of[policy.uid].append((name, own))
                 pair = policy.uid, receiver_name(name, own)
                 if receiver is None:
@@ -215,13 +214,3 @@ class Alerting:
 _SECRETS_REASONS = frozenset(
     {reasons.SECRET_NOT_FOUND, reasons.SECRET_KEY_MISSING, reasons.SECRET_INVALID, reasons.SECRET_FORBIDDEN}
 )
-
-
-def _receivers(connection: Connection, policy: Policy) -> Iterator[tuple[str, Receiver | None]]:
-    """Who is told of a policy: names with their receivers; None = the connection has none of that name."""
-    theirs = {receiver.name: receiver for receiver in connection.receivers}
-    if policy.alert.receivers is None:
-        yield from theirs.items()
-        return
-    for entry in policy.alert.receivers:
-        yield (entry, theirs.get(entry)) if isinstance(entry, str) else (entry.name, entry)
