@@ -1,4 +1,4 @@
-"""`alert test`: a message that says it is a test, to the receivers of a connection or policy, as the operator sends one."""
+"""`alert test`: a message that says it is a test, to receivers of a connection or policy, sent as the operator does."""
 
 from __future__ import annotations
 
