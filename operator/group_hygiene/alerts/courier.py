@@ -92,7 +92,9 @@ class Courier:
             if not self._links.may_send():
                 return
             letter = self._outbox.letter(box, datetime.now(UTC))
-            if letter is not None:
+            if letter is None:
+                self._pauses.pop(box, None)
+            else:
                 task = asyncio.create_task(self._send(box, *letter), name=f"alerts of {self._where}")
                 self._under_way[box] = task
                 task.add_done_callback(lambda _, box=box: self._ended(box))  # type: ignore[misc]

@@ -60,7 +60,8 @@ def summary(item: Item) -> str:
             does = "will be deleted" if item.action in ("Delete", "") else f"are marked for action {item.action}"
             return f"{who}: {groups} {does}, unless somebody uses or keeps them{_of_them_new(item)}{due}"
         case News.DELETION_BLOCKED:
-            return f"{who}: nothing is deleted, although {groups} are due"
+            would = "would be" if item.mode == "DryRun" else "is"
+            return f"{who}: nothing {would} deleted, although {item.total or 'some'} consumer groups match or are due"
         case _:
             done = "deleted" if item.action in ("Delete", "") else f"treated by action {item.action}"
             return f"{who}: {groups} {done}"

@@ -133,6 +133,8 @@ class Outbox:
                 before[pair], after[pair] = known, done.told
             place = self._endpoints.get(box)
             if not items:
+                # What could not be delivered came and went: nothing waits any more.
+                self._failures.pop(box, None)
                 return None
             if not isinstance(place, Endpoint):
                 if not any(pair in self._live for pair in before):

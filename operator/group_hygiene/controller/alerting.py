@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -207,7 +208,10 @@ class Alerting:
             self._outbox.written(changes)
 
     def _wake(self) -> None:
-        if self._event_loop is not None and self._courier is not None:
+        if self._event_loop is None or self._courier is None:
+            return
+        # A run may end after the process's event loop did.
+        with suppress(RuntimeError):
             self._event_loop.call_soon_threadsafe(self._courier.wake)
 
 
