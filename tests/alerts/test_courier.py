@@ -19,7 +19,7 @@ from group_hygiene.alerts.outbox import Outbox
 from group_hygiene.alerts.sending import Failure
 from group_hygiene.alerts.situation import Finding, News, Situation, digest_of
 from group_hygiene.alerts.state import Route
-from group_hygiene.entries import Removal, Told
+from group_hygiene.entries import Firing, Removal, Told
 from group_hygiene.receivers import Kind
 from group_hygiene.secret import Hidden
 from tests.receiving import Receiver
@@ -242,7 +242,7 @@ def test_another_connections_told_is_not_ours(receiver: Receiver) -> None:
         digest="here",
         connection_uid="uid-other",
         policy="kafka/theirs",
-        firing={},
+        firing={"GroupsMatched": Firing(datetime.now(UTC), digest_of("a"))},
         expires=datetime.now(UTC) + timedelta(days=1),
     )
     scene.outbox.remember([theirs], "uid-c", "kafka/main")
@@ -253,6 +253,7 @@ def test_another_connections_told_is_not_ours(receiver: Receiver) -> None:
 
     scene.run(story)
     assert receiver.requests == []
+    assert scene.outbox.unwritten() == []
 
 
 def test_a_receiver_that_left_the_spec_is_given_up(receiver: Receiver) -> None:

@@ -210,6 +210,36 @@ def test_by_default_no_receiver_of_this_machine(
     other.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 
 
+def test_a_stop_waits_for_no_receiver(
+    other: World, kafka: KafkaCluster, groups: Groups, people: Receiver, tmp_path: Path
+) -> None:
+    """An operator that is told to stop while a receiver hangs ends in order; what it owed, the next one delivers."""
+    namespace = other.namespace("stopping")
+    groups.simple("stopping-1", groups.topic("stopping"))
+    people.answers["/stopping"] = None
+    other.apply(
+        connection(
+            namespace,
+            kafka.bootstrap_servers,
+            ledger={"topic": "stopping-ledger"},
+            receivers=[{"name": "r", "webhook": {"address": people.url("/stopping")}}],
+        ),
+        alert(namespace, "p", "stopping-"),
+    )
+    account = operators_account(other.server)
+    with running_operator(account, tmp_path / "log-1", *FLAGS, *ALLOWED) as first:
+        wait_for(lambda: people.at("/stopping"))
+        assert first.stop() == 0
+        assert "have not ended" not in first.log()
+    people.answers["/stopping"] = 200
+    before = len(people.at("/stopping"))
+    with running_operator(account, tmp_path / "log-2", *FLAGS, *ALLOWED) as second:
+        wait_for(lambda: len(people.at("/stopping")) > before)
+        assert second.stop() == 0
+    assert told(people.at("/stopping")[-1]) == [("p", "GroupsMatched", "firing")]
+    other.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
+
+
 def test_who_hangs_or_fails_holds_up_nothing(
     other: World, kafka: KafkaCluster, groups: Groups, people: Receiver, loud: RunningOperator
 ) -> None:

@@ -140,6 +140,8 @@ class Outbox:
                 if not any(pair in self._live for pair in before):
                     self._forget(before)
                 return None
+            # As people look for them.
+            items.sort(key=lambda item: item.policy)
             return Letter(tuple(items), before, after), place
 
     def delivered(self, box: Box, letter: Letter) -> None:

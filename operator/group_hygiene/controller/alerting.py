@@ -156,7 +156,8 @@ class Alerting:
 
     def heard(self, plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> None:
         """Keep what a run of a policy found, to be told with what the others find."""
-        self._found.append(assess(plan, outcomes, snapshot))
+        if self._told_of.get(plan.policy.uid):
+            self._found.append(assess(plan, outcomes, snapshot))
 
     def in_status(self, entry: Bound, plan: Plan, snapshot: Snapshot, new: status.Status) -> status.Status:
         """The status of a policy that ran, with what it says of alerts."""
