@@ -196,12 +196,13 @@ def test_what_is_owed_is_bounded() -> None:
     """A receiver that is away for long hears of numbers, with some names."""
     told = None
     for number in range(100):
-        groups = tuple(f"g-{number}-{i}" for i in range(50))
+        groups = tuple(f"g-{number}-{i}" + "x" * 30_000 for i in range(50))
         told = owing(told, situation(deleted=groups, at=NOW + timedelta(minutes=number)), route())
     assert told is not None
     assert sum(notice.total for notice in told.owed) == 5_000
     assert len(told.owed) <= 4
     assert all(len(notice.groups) <= 20 for notice in told.owed)
+    assert len(encode_value(told)) < 50_000, "a broker takes no record beyond a megabyte"
 
 
 def test_what_is_deleted_while_a_message_is_under_way_stays_owed() -> None:

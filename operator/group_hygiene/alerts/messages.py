@@ -14,10 +14,10 @@ from typing import Any
 
 from group_hygiene import __version__
 from group_hygiene.alerts.situation import News
-from group_hygiene.alerts.state import Item, Status
+from group_hygiene.alerts.state import NAME_MAX, Item, Status
 from group_hygiene.receivers import Kind
 
-_NAME_MAX, _DETAIL_MAX = 200, 1_000
+_DETAIL_MAX = 1_000
 # Slack cuts a text at 40,000 characters.
 _SLACK_MAX, _SLACK_NAMES = 30_000, 10
 _SEVERITY = {News.GROUPS_DELETED: "info", News.TEST: "info"}
@@ -136,8 +136,8 @@ def _webhook_alert(item: Item) -> dict[str, Any]:
         "mode": item.mode or None,
         "since": _time(item.since),
         "summary": summary(item),
-        "detail": item.detail or None,
-        "groups": [_cut(group, _NAME_MAX) for group in item.groups],
+        "detail": _cut(item.detail, _DETAIL_MAX) or None,
+        "groups": [_cut(group, NAME_MAX) for group in item.groups],
         "total": item.total,
         "new": item.new,
         "truncated": item.total > len(item.groups),
@@ -148,7 +148,7 @@ def _webhook_alert(item: Item) -> dict[str, Any]:
 
 def shown(text: str) -> str:
     r"""On one line and cut: what is not printable as an escape."""
-    return _cut("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text), _NAME_MAX)
+    return _cut("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text), NAME_MAX)
 
 
 def _names(item: Item) -> str:

@@ -17,6 +17,8 @@ from group_hygiene.entries import Firing, Notice, Told
 from group_hygiene.receivers import Kind
 
 NAMED_MAX = 20
+# Of a name, as Kafka takes 32,767 bytes: what is shown, and what is remembered to be told.
+NAME_MAX = 200
 # What is remembered of one alert: 100 KB. Beyond that the groups with the smallest digests stand for all.
 _REMEMBERED = 20_000
 _WIDTH = len(digest_of(""))
@@ -122,7 +124,8 @@ def owing(told: Told | None, situation: Situation, route: Route) -> Told | None:
     if not situation.deleted:
         return told
     notices = () if told is None else told.owed
-    notice = Notice(situation.at, len(situation.deleted), list(situation.deleted[:NAMED_MAX]))
+    named = [group[:NAME_MAX] for group in situation.deleted[:NAMED_MAX]]
+    notice = Notice(situation.at, len(situation.deleted), named)
     if len(notices) == _NOTICES_MAX:
         last = notices[-1]
         notice = Notice(notice.at, last.total + notice.total, [*last.groups, *notice.groups][:NAMED_MAX])
