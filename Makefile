@@ -11,7 +11,7 @@ XDG_CACHE_HOME ?= $(HOME)/.cache
 export PIP_CACHE_DIR ?= $(XDG_CACHE_HOME)/kafka-group-hygiene/pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-spark faults kill-ingest check format format-check lint types imports sandbox bench-scan bench-purge bench-pipeline bench-backtest picture lock clean
+.PHONY: help demo test test-spark faults kill-ingest check format format-check lint types imports sandbox bench-scan bench-purge bench-pipeline bench-backtest picture rules lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -19,9 +19,10 @@ help: ## list the targets
 demo: $(STAMP) ## the main job on a real Kafka and a real API server, in two minutes (KEEP=1 leaves it up)
 	@$(BIN)/python -m sandbox.demo $(if $(KEEP),--keep)
 
+# By itself pytest-xdist starts the files with the fewest tests last: the demo's, the longest, would begin when all else is done.
 test: $(STAMP) ## all tests, on real parts
 	@$(BIN)/python -m sandbox prepare --browser
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --ignore=tests/spark --deselect $(WITH_SPARK) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --deselect $(WITH_SPARK) $(PYTEST_ARGS)
 
 test-spark: $(STAMP) ## the tests of the pipeline, on a real Spark and real brokers, about 25 minutes
 	@$(BIN)/python -m sandbox prepare
@@ -72,6 +73,9 @@ bench-backtest: $(STAMP) ## try a policy on 90 days of 100,000 groups, and compa
 picture: $(STAMP) ## the picture of the report in the docs, drawn anew
 	@$(BIN)/python -m sandbox prepare --browser
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.picture docs/report.png
+
+rules: ## deploy/prometheus/prometheusrule.yaml anew, of the rules in rules.yaml
+	@cd deploy/prometheus && { sed '/^spec:/q' prometheusrule.yaml; sed -n '/^groups:/,$$p' rules.yaml | sed 's/^./  &/'; } > .new && mv .new prometheusrule.yaml
 
 lock: ## pin all dependencies anew into requirements.lock
 	$(PYTHON) -m venv $(VENV)/lock

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from sandbox import browser
+from sandbox import browser, grafana, prometheus
 from sandbox.alertmanager import server as alertmanager
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
@@ -20,6 +20,7 @@ from sandbox.kafka.jars import VERSIONS
 from sandbox.kubernetes import ApiServer
 from sandbox.kubernetes.binaries import control_plane
 from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
+from sandbox.prometheus.crds import operator_crds
 from sandbox.spark.jars import jars as spark_jars
 
 _ROOT = Path(__file__).parents[1]
@@ -77,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         "prepare",
         help="only download and build everything",
         description=f"Download Kafka {', '.join(VERSIONS)} and what Spark needs, and build the Kubernetes API server "
-        "and Alertmanager, into the cache.",
+        "and Alertmanager, and what checks rules and dashboards, into the cache.",
     )
     prepare.add_argument("--browser", action="store_true", help="also a Chromium, for the tests of the report")
     return parser
@@ -88,6 +89,9 @@ def _prepare() -> None:
         KafkaCluster(version).prepare()
     control_plane()
     alertmanager.program()
+    prometheus.programs()
+    operator_crds()
+    grafana.checker()
     spark_jars()
 
 

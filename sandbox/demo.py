@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
+from sandbox import demo_stale
 from sandbox.demo_checks import (
     TITLES,
     UNCHANGED,
@@ -29,7 +30,7 @@ from sandbox.demo_checks import (
 from sandbox.demo_clients import View
 from sandbox.demo_command import CommandLine
 from sandbox.demo_idle import IDLE_KINDS, check_idle, lines, told
-from sandbox.demo_kubernetes import IDLE, NAMESPACE, OPERATOR, POLICY, Kubernetes, wait_for
+from sandbox.demo_kubernetes import IDLE, NAMESPACE, OPERATOR, POLICY, STALE, Kubernetes, wait_for
 from sandbox.demo_past import check_past, commands, shown
 from sandbox.demo_pipeline import Pipeline
 from sandbox.demo_screen import Check, Screen, in_columns, shorten
@@ -111,7 +112,7 @@ class _Demo:
         self._shop = shop = Shop(self._kafka.bootstrap_servers)
         shop.open()
         # First: their time has to pass, and Spark takes its own to start, all of which the rest need not wait for.
-        by_log = make_all(shop, IDLE_KINDS)
+        by_log = make_all(shop, (*IDLE_KINDS, demo_stale.moved_on))
         self._pipeline.start(shop.bootstrap)
         return shop, [*make_all(shop, KINDS), *by_log]
 
@@ -133,6 +134,7 @@ class _Demo:
         self._by_log(story, view)
         # First, as the next check lets the clients go on, and the operator may have something new to say then.
         checks = [*check_operator(story, self._kubernetes), *check_idle(story, self._kubernetes.objects())]
+        checks += demo_stale.check_stale(story, view)
         rows = check_groups(story, shop)
         self._screen.heading("5  After: what became of each group, and whether those who need theirs still work")
         self._screen.table(TITLES, rows)
@@ -210,7 +212,8 @@ class _Demo:
         def settled() -> bool:
             nonlocal objects
             objects = kubernetes.objects()
-            return _overdone(story, objects) or (told(story, objects) and _recounted(story, objects))
+            stale = demo_stale.told(objects)
+            return _overdone(story, objects) or (told(story, objects) and stale and _recounted(story, objects))
 
         self._wait(settled, _IDLE_SECONDS)
         story.after, story.ledger = view.groups(), view.ledger()
@@ -222,6 +225,7 @@ class _Demo:
         screen.command(self._pipeline.command())
         screen.command(*kubernetes.describe(IDLE))
         screen.lines(*lines(story, objects))
+        screen.command(*kubernetes.describe(STALE))
 
     def _restore(self, story: Story, view: View, shop: Shop, command_line: CommandLine) -> list[Check]:
         screen, kubernetes = self._screen, self._kubernetes

@@ -19,7 +19,9 @@ from sandbox.process import Command, Keeper, Server, check_running
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples" / "demo"
 NAMESPACE = "kafka"
-POLICY, IDLE = "everything-unused", "idle-clicks"
+POLICY, IDLE, STALE = "everything-unused", "idle-clicks", "stale-offsets"
+# Those that the demo switches to Enforce.
+ENFORCED = (POLICY, IDLE, STALE)
 OPERATOR = f"{shlex.quote(sys.executable)} -m group_hygiene.cli"
 
 _ADDRESS, _TABLES = "my-cluster-kafka-bootstrap.kafka:9092", "s3://kafka-hygiene/my-cluster"
@@ -86,7 +88,7 @@ class Kubernetes:
     def enforce(self) -> str:
         """Switch the policies that delete from DryRun to Enforce. Answers with the command."""
         patch = '{"spec": {"mode": "Enforce"}}'
-        arguments = ("patch", "kgp", POLICY, IDLE, "-n", NAMESPACE, "--type=merge", "-p", patch)
+        arguments = ("patch", "kgp", *ENFORCED, "-n", NAMESPACE, "--type=merge", "-p", patch)
         self._api.kubectl(*arguments)
         return shlex.join(["kubectl", *arguments])
 

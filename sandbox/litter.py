@@ -44,7 +44,8 @@ class Kind:
     """One kind of group. `reason` is what the operator must say when it keeps the group; None = nobody needs it.
 
     client: who uses it now. comes_back: nobody does, and its consumer will go on from the committed offsets one day.
-    by_log: only the offsets log tells whether somebody uses it, so `idleFor` judges it.
+    by_log: only the offsets log tells whether somebody uses it, so `idleFor` judges it. stale: a topic that it has
+    offsets of and reads no more.
     """
 
     groups: tuple[str, ...]
@@ -53,6 +54,7 @@ class Kind:
     client: Client | None = None
     comes_back: bool = False
     by_log: bool = False
+    stale: str | None = None
 
     @property
     def abandoned(self) -> bool:
@@ -207,7 +209,7 @@ def joined(shop: Shop) -> Kind:
     def work() -> Work:
         consumer = shop.confluent("checkout")
         consumer.subscribe(["orders"])
-        return _read_and_commit(consumer)
+        return read_and_commit(consumer)
 
     return Kind(("checkout",), "a running service", "NotEmpty", shop.employ("checkout", work))
 
@@ -218,7 +220,7 @@ def joined_848(shop: Shop) -> Kind:
     def work() -> Work:
         consumer = shop.confluent("search-index-v2", group_protocol="consumer")
         consumer.subscribe(["orders"])
-        return _read_and_commit(consumer)
+        return read_and_commit(consumer)
 
     client = shop.employ("search-index-v2", work)
     return Kind(("search-index-v2",), "a running service (KIP-848)", "NotEmpty", client)
@@ -247,7 +249,7 @@ def assigned_and_silent(shop: Shop) -> Kind:
         consumer.assign([TopicPartition("fire-alarms", 0, 0)])
         consumer.commit(offsets=[TopicPartition("fire-alarms", 0, 0)], asynchronous=False)
         yield 1
-        yield from _read_and_commit(consumer)
+        yield from read_and_commit(consumer)
 
     client = shop.employ("fire-watch", work)
     return Kind(("fire-watch",), "waits for a first record", "SimpleGroup", client)
@@ -346,7 +348,7 @@ def assign_and_commit(shop: Shop, group: str, advance: bool, topic: str = "click
         consumer.close(autocommit=False)
 
 
-def _read_and_commit(consumer: Any) -> Work:
+def read_and_commit(consumer: Any) -> Work:
     """Commit record by record, as long as somebody asks."""
     try:
         while True:

@@ -25,7 +25,7 @@ KEYTOOL = Program("keytool", "makes Java trust stores; part of Java", *_JRE)
 MAVEN = Program("mvn", "downloads Kafka", "maven", "maven")
 GO = Program(
     "go",
-    "1.21 or later builds kube-apiserver and etcd; KUBEBUILDER_ASSETS can name a folder with both",
+    "1.21 or later builds kube-apiserver, etcd and promtool; KUBEBUILDER_ASSETS can name a folder with the first two",
     "golang-go",
     "go",
 )

@@ -25,6 +25,7 @@ _ACTIVITY = pa.schema(
         ("last_commit", _TIME),
         ("oldest_commit", _TIME),
         ("empty_since", _TIME),
+        ("offsets", pa.list_(pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("commit_time", _TIME)]))),
         ("log_partition", pa.int32()),
     ]
 )
@@ -69,6 +70,19 @@ def simple(group: str, hours: float = 100, **changes: Any) -> dict[str, Any]:
     since = now() - timedelta(hours=hours)
     known = {"protocol_type": "", "state": "Unknown", "last_commit": since, "oldest_commit": since, "empty_since": None}
     return idle(group, hours, **(known | changes))
+
+
+def in_use(group: str, **hours: float) -> dict[str, Any]:
+    """A group with members that committed a moment ago, and for each of these topics last so many hours ago."""
+    times = {topic: now() - timedelta(hours=since) for topic, since in hours.items()}
+    offsets = [
+        {"topic": topic, "partition": partition, "commit_time": at + timedelta(minutes=partition)}
+        for topic, at in times.items()
+        for partition in (1, 0, 2)
+    ]
+    oldest = min(times.values(), default=None)
+    told = {"state": "Active", "empty_since": None, "last_commit": now(), "oldest_commit": oldest, "offsets": offsets}
+    return idle(group, 0, **told)
 
 
 @dataclass

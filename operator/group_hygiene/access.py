@@ -19,6 +19,7 @@ class Right(StrEnum):
 
     ALERT = "Alert"
     DELETE = "Delete"
+    DELETE_OFFSETS = "DeleteOffsets"
     RESTORE = "Restore"
 
 

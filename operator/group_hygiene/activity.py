@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from group_hygiene import reasons
 from group_hygiene.connection import ActivitySpec
-from group_hygiene.model import Activity, Fault, GroupType
+from group_hygiene.model import Activity, Commits, Fault, GroupType
 from group_hygiene.secret import Hidden
 
 if TYPE_CHECKING:
@@ -92,9 +92,10 @@ class Tables:
     def same(self, spec: ActivitySpec, options: Mapping[str, Hidden]) -> bool:
         return self.spec == spec and self._options == options
 
-    def read(self, groups: Collection[str], seconds: float) -> Reading | Fault:
+    def read(self, groups: Collection[str], seconds: float, older: datetime | None = None) -> Reading | Fault:
         """What the tables say of these groups, within so many seconds; never raises.
 
+        older: `by_topic` is read of groups in use that have a commit from before that; None = of none.
         A Fault's code is EvidenceMissing (there are no such tables, or nothing in them yet), EvidenceWentBack (the
         activity that coverage speaks of is not there) or EvidenceUnreadable (also where a group is in it twice).
         """
@@ -104,7 +105,7 @@ class Tables:
 
         def work() -> None:
             try:
-                answer.append(self._read(groups))
+                answer.append(self._read(groups, older))
             # A panic of the Rust library is a BaseException.
             except BaseException as error:
                 answer.append(self._fault(error))
@@ -117,7 +118,7 @@ class Tables:
         self._running = thread
         return Fault(reasons.EVIDENCE_UNREADABLE, f"the tables did not answer within {seconds:.0f} s")
 
-    def _read(self, groups: Collection[str]) -> Reading | Fault:
+    def _read(self, groups: Collection[str], older: datetime | None) -> Reading | Fault:
         coverage = _rows(self._open("coverage"), _COVERAGE)
         if not coverage:
             return Fault(
@@ -141,15 +142,22 @@ class Tables:
             return reading
         if activity.version() > version:
             activity.load_as_version(version)
-        wanted = f'"cluster_id" = {_quoted(cluster)} AND "group" IN ({_listed(groups)})'
-        rows = _rows(activity, _ACTIVITY, wanted)
+        rows = _rows(activity, _ACTIVITY, _of(cluster, groups))
+        aged = [] if older is None else [row["group"] for row in rows if _is_aged(row, older)]
+        # A second query and not a column of the first: few groups need it, and it holds a row for each partition.
+        offsets = _rows(activity, ("group", "offsets"), _of(cluster, aged)) if aged else []
         if (twice := _twice(row["group"] for row in rows)) is not None:
             return Fault(
                 reasons.EVIDENCE_UNREADABLE,
                 f"activity holds the group {twice[:_NAME_LENGTH]!r} twice: several pipelines wrote it at once. Let one "
                 "run only, and delete the folder activity: its next run makes it anew",
             )
-        found = {row["group"]: _activity(row, covered) for row in rows if row["log_partition"] in covered}
+        by_topic = {row["group"]: _by_topic(row["offsets"] or ()) for row in offsets}
+        found = {
+            row["group"]: _activity(row, covered, by_topic.get(row["group"]))
+            for row in rows
+            if row["log_partition"] in covered
+        }
         return Reading(cluster, table, version, covered, found)
 
     def _open(self, name: str) -> DeltaTable:
@@ -214,6 +222,22 @@ def _rows(table: DeltaTable, columns: Sequence[str], condition: str = "true") ->
     return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
 
 
+def _of(cluster: str, groups: Collection[str]) -> str:
+    """The condition that a row is of one of these groups."""
+    return f'"cluster_id" = {_quoted(cluster)} AND "group" IN ({_listed(groups)})'
+
+
+def _is_aged(row: Mapping[str, Any], older: datetime) -> bool:
+    return row["state"] == "Active" and row["oldest_commit"] is not None and _time(row["oldest_commit"]) < older
+
+
+def _by_topic(offsets: Sequence[Mapping[str, Any]]) -> dict[str, Commits]:
+    times: dict[str, list[datetime]] = {}
+    for offset in offsets:
+        times.setdefault(offset["topic"], []).append(_time(offset["commit_time"]))
+    return {topic: Commits(min(of_topic), max(of_topic)) for topic, of_topic in times.items()}
+
+
 def _twice(groups: Iterable[str]) -> str | None:
     """The first that comes again. No row of it may decide then, and what made it may have hurt others."""
     seen: set[str] = set()
@@ -236,10 +260,12 @@ def _covered(rows: Sequence[Mapping[str, Any]]) -> dict[int, Covered]:
     return covered
 
 
-def _activity(row: Mapping[str, Any], covered: Mapping[int, Covered]) -> Activity:
+def _activity(
+    row: Mapping[str, Any], covered: Mapping[int, Covered], by_topic: Mapping[str, Commits] | None = None
+) -> Activity:
     place = covered[row["log_partition"]]
     known = {"first_seen", "last_commit", "oldest_commit", "empty_since"}
-    times = {name: None if row[name] is None else _time(row[name]) for name in known}
+    times: dict[str, Any] = {name: None if row[name] is None else _time(row[name]) for name in known}
     return Activity(
         type=GroupType(row["type"]),
         protocol_type=row["protocol_type"] or "",
@@ -248,6 +274,7 @@ def _activity(row: Mapping[str, Any], covered: Mapping[int, Covered]) -> Activit
         covered_to=place.to,
         read_at=place.read_at,
         complete_since=place.complete_since,
+        by_topic=by_topic,
         **times,
     )
 

@@ -31,7 +31,7 @@ from group_hygiene.entries import (
 
 
 class Deletion(NamedTuple):
-    """The last deletion of a group, as far as contents remember it: when, by which policy, and until when it counts."""
+    """The last deletion of a group, or of its offsets of a topic: when, by which policy, and until when it counts."""
 
     at: datetime
     policy: str
@@ -43,7 +43,8 @@ class Contents:
     """What the operator needs to remember of a ledger, as small as it can be: no backups, no history.
 
     watches: policy uid -> its Watch. covered: connection uid -> its Covered. seen, marks: policy uid -> group -> entry.
-    keeps, intents, deletions: by group. told: policy uid and receiver -> what that was told.
+    keeps, intents, deletions: by group. offset_deletions: group -> topic -> the last deletion of its offsets.
+    told: policy uid and receiver -> what that was told.
     doubtful: groups that were there after a deletion was interrupted: the request may still be under way.
     restored: groups with an open intent that were restored after it was written, so they were deleted before that.
     damaged: group -> why an entry about it can't be read. unreadable: how many records could not be.
@@ -57,6 +58,7 @@ class Contents:
     keeps: dict[str, KeepRequest] = field(default_factory=dict)
     intents: dict[str, Intent] = field(default_factory=dict)
     deletions: dict[str, Deletion] = field(default_factory=dict)
+    offset_deletions: dict[str, dict[str, Deletion]] = field(default_factory=dict)
     doubtful: dict[str, Outcome] = field(default_factory=dict)
     restored: set[str] = field(default_factory=set)
     damaged: dict[str, str] = field(default_factory=dict)
@@ -124,19 +126,24 @@ class Contents:
             case Outcome():
                 self._put_outcome(entry)
 
-    def _put_outcome(self, entry: Outcome) -> None:
-        if entry.what is What.KEPT and entry.type:
-            self.doubtful[entry.group] = entry
-        elif entry.what is What.KEPT:
-            self._end_doubt(entry.group, entry.id)
-        elif entry.what is What.RESTORED and entry.group in self.intents:
-            # By the order of the log, which no clock can change.
-            self.restored.add(entry.group)
-        elif entry.what is What.DELETED:
-            self.doubtful.pop(entry.group, None)
-            known = self.deletions.get(entry.group)
-            if known is None or known.at <= entry.at:
-                self.deletions[entry.group] = Deletion(entry.at, sys.intern(entry.policy), entry.expires)
+    def _put_outcome(self, outcome: Outcome) -> None:
+        group = outcome.group
+        match outcome.what:
+            case What.KEPT if outcome.type:
+                self.doubtful[group] = outcome
+            case What.KEPT:
+                self._end_doubt(group, outcome.id)
+            case What.RESTORED if group in self.intents:
+                # By the order of the log, which no clock can change.
+                self.restored.add(group)
+            case What.DELETED:
+                self.doubtful.pop(group, None)
+                _remember(self.deletions, group, outcome)
+            case What.OFFSETS_DELETED:
+                self.doubtful.pop(group, None)
+                of_group = self.offset_deletions.setdefault(group, {})
+                for topic in outcome.topics:
+                    _remember(of_group, sys.intern(topic), outcome)
 
     def _remove(self, key: Key) -> None:
         match key:
@@ -173,5 +180,14 @@ class Contents:
         """
         self.doubtful = {group: outcome for group, outcome in self.doubtful.items() if outcome.expires > now}
         self.deletions = {group: d for group, d in self.deletions.items() if d.until > now}
+        of_groups = self.offset_deletions.items()
+        kept = {group: {topic: d for topic, d in topics.items() if d.until > now} for group, topics in of_groups}
+        self.offset_deletions = {group: topics for group, topics in kept.items() if topics}
         self.keeps = {group: request for group, request in self.keeps.items() if request.until > now}
         self.told = {pair: told for pair, told in self.told.items() if told.expires > now}
+
+
+def _remember(deletions: dict[str, Deletion], name: str, outcome: Outcome) -> None:
+    known = deletions.get(name)
+    if known is None or known.at <= outcome.at:
+        deletions[name] = Deletion(outcome.at, sys.intern(outcome.policy), outcome.expires)

@@ -26,6 +26,7 @@ class What(StrEnum):
     """What an Outcome tells of a group."""
 
     DELETED = "Deleted"
+    OFFSETS_DELETED = "OffsetsDeleted"
     KEPT = "Kept"
     FAILED = "Failed"
     UNMARKED = "Unmarked"
@@ -113,7 +114,10 @@ class Covered(Entry, frozen=True, kw_only=True, gc=False, tag="covered"):
 
 
 class Mark(Entry, frozen=True, kw_only=True, gc=False, tag="mark"):
-    """A group is to be deleted by a policy, not before `due`. digest: of the policy that marked it."""
+    """A group is to be deleted by a policy, not before `due`. digest: of the policy that marked it.
+
+    topics: only its offsets of these are; none = the whole group.
+    """
 
     policy_uid: str
     group: str
@@ -121,6 +125,7 @@ class Mark(Entry, frozen=True, kw_only=True, gc=False, tag="mark"):
     digest: str
     since: Time
     due: Time
+    topics: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -142,7 +147,8 @@ class KeepRequest(Entry, frozen=True, kw_only=True, gc=False, tag="keep"):
 
 
 class Intent(Entry, frozen=True, kw_only=True, gc=False, tag="intent"):
-    """A DeleteGroups request for this group may be sent until `deadline`. Its Outcome ends it.
+    """A DeleteGroups request for this group may be sent until `deadline`, or an OffsetDelete request for its offsets of
+    `topics`, where there are any. Its Outcome ends it.
 
     id: of the deletion. type: the group's type, which says how to find out whether it is gone. writer: who may send it,
     and finds out what became of it, as `LedgerSettings.writer`.
@@ -159,6 +165,7 @@ class Intent(Entry, frozen=True, kw_only=True, gc=False, tag="intent"):
     expires: Time
     marked_since: Time | None = None
     writer: str = ""
+    topics: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -206,6 +213,7 @@ class Backup(Entry, frozen=True, kw_only=True, gc=False, tag="backup"):
 class Outcome(Entry, frozen=True, kw_only=True, gc=False, tag="outcome"):
     """What was done with a group, or was not: the history. id: of the deletion or restore, else unique.
 
+    topics: those whose offsets were deleted, or were to be; none = it was about the whole group.
     type, writer: the intent's, where the group may still turn out to be deleted (see `Contents.doubtful`).
     """
 
@@ -222,6 +230,7 @@ class Outcome(Entry, frozen=True, kw_only=True, gc=False, tag="outcome"):
     marked_since: Time | None = None
     type: str = ""
     writer: str = ""
+    topics: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:

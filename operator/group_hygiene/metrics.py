@@ -1,13 +1,21 @@
-"""Prometheus metrics. Labels name policies and connections, never groups: their number has no bound."""
+"""Prometheus metrics. Labels name policies and connections, never groups: their number has no bound.
+
+docs/metrics.md tells each. What a run counts starts at 0 when its policy is first seen: `increase` knows no beginning.
+"""
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections.abc import Callable, Collection, Sequence
+from threading import Lock
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from group_hygiene.model import Coverage, Outcome, OutcomeKind
-from group_hygiene.plan import Plan
+from group_hygiene import __version__, reasons
+from group_hygiene.model import Outcome, OutcomeKind, Snapshot
+from group_hygiene.plan import FAILURES, Plan
+from group_hygiene.policy import Action, Policy
+from group_hygiene.status import ConnectionFacts
 
 _POLICY = ("namespace", "policy")
 _CONNECTION = ("namespace", "connection")
@@ -18,6 +26,29 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._followed: dict[tuple[str, str], tuple[tuple[str, str], str, int]] = {}
+        self._follows = Lock()
+        build = Gauge("group_hygiene_build_info", "1, with the version that runs", ("version",), registry=registry)
+        build.labels(__version__).set(1)
+        self._policy_info = Gauge(
+            "group_hygiene_policy_info",
+            "1 for each policy that is not suspended, with its connection, and what it is meant to do",
+            (*_POLICY, "connection_namespace", "connection", "action", "mode"),
+            registry=registry,
+        )
+        self._interval = Gauge(
+            "group_hygiene_policy_interval_seconds",
+            "How often a policy that is not suspended is meant to run",
+            _POLICY,
+            registry=registry,
+        )
+        self._run_failures = Counter(
+            "group_hygiene_run_failures",
+            "Runs of a policy that came to no answer, by why",
+            (*_POLICY, "reason"),
+            registry=registry,
+        )
         self._matched = Gauge("group_hygiene_groups_matched", "Groups that match a policy", _POLICY, registry=registry)
         self._marked = Gauge(
             "group_hygiene_groups_marked", "Groups that a policy has marked to be deleted", _POLICY, registry=registry
@@ -37,6 +68,12 @@ class Metrics:
         self._last_run = Gauge(
             "group_hygiene_policy_last_run_timestamp_seconds", "When a policy last ran", _POLICY, registry=registry
         )
+        self._expiry = Gauge(
+            "group_hygiene_offsets_first_expiry_timestamp_seconds",
+            "When brokers drop the first offset of all groups that match a policy; absent while of none is it known",
+            _POLICY,
+            registry=registry,
+        )
         self._outcomes = Counter(
             "group_hygiene_outcomes",
             "Groups by what a run did to them",
@@ -51,6 +88,54 @@ class Metrics:
         )
         self._up = Gauge(
             "group_hygiene_connection_up", "1 while the last scan was complete", _CONNECTION, registry=registry
+        )
+        self._last_scan = Gauge(
+            "group_hygiene_scan_last_success_timestamp_seconds",
+            "When a scan was last complete",
+            _CONNECTION,
+            registry=registry,
+        )
+        self._scan_failures = Counter(
+            "group_hygiene_scan_failures",
+            "Scans that were not complete, or came to no answer, by why",
+            (*_CONNECTION, "reason"),
+            registry=registry,
+        )
+        self._scan_interval = Gauge(
+            "group_hygiene_scan_interval_seconds",
+            "The shortest interval of the policies of a connection that are not suspended; absent without any",
+            _CONNECTION,
+            registry=registry,
+        )
+        self._groups = Gauge(
+            "group_hygiene_groups",
+            "Groups of the cluster by their state and type, at the last complete list of all, about every 10 minutes",
+            (*_CONNECTION, "state", "type"),
+            registry=registry,
+        )
+        self._retention = Gauge(
+            "group_hygiene_offsets_retention_seconds",
+            "The brokers' offsets.retention.minutes; absent while not known",
+            _CONNECTION,
+            registry=registry,
+        )
+        self._ledger_ready = Gauge(
+            "group_hygiene_ledger_ready",
+            "1 while the ledger can be used, 0 while it can't; absent where no policy needs one",
+            _CONNECTION,
+            registry=registry,
+        )
+        self._ledger_unreadable = Gauge(
+            "group_hygiene_ledger_unreadable_records",
+            "Records of the ledger that can't be read",
+            _CONNECTION,
+            registry=registry,
+        )
+        self._evidence_ready = Gauge(
+            "group_hygiene_evidence_ready",
+            "1 while the pipeline's tables may decide about all groups; absent where the connection names none",
+            _CONNECTION,
+            registry=registry,
         )
         self._evidence = Gauge(
             "group_hygiene_evidence_as_of_timestamp_seconds",
@@ -85,6 +170,37 @@ class Metrics:
         """Ask `leads` at each scrape."""
         self._leader.set_function(lambda: float(leads()))
 
+    def follow(self, namespace: str, connection: str, policies: Sequence[Policy]) -> None:
+        """Show what the policies of a connection, all that there are, are meant to do; those that left, no more.
+
+        One that another connection follows by now is that one's.
+        """
+        ours = (namespace, connection)
+        now = {(policy.namespace, policy.name): (ours, policy.uid, policy.generation) for policy in policies}
+        with self._follows:
+            before = self._followed
+            gone = {key for key, (owner, *_) in before.items() if owner == ours and key not in now}
+            self._followed = {key: known for key, known in before.items() if key not in gone} | now
+        self.forget_policies(gone)
+        for policy in policies:
+            key = (policy.namespace, policy.name)
+            if before.get(key) != now[key]:
+                self._show_policy(policy, ours)
+        intervals = [policy.interval.total_seconds() for policy in policies if not policy.suspend]
+        _show(self._scan_interval, ours, min(intervals, default=None))
+
+    def _show_policy(self, policy: Policy, connection: tuple[str, str]) -> None:
+        labels = (policy.namespace, policy.name)
+        self._policy_info.remove_by_labels({"namespace": policy.namespace, "policy": policy.name})
+        _show(self._interval, labels, None if policy.suspend else policy.interval.total_seconds())
+        if policy.suspend:
+            return
+        self._policy_info.labels(*labels, *connection, str(policy.action), str(policy.mode)).set(1)
+        if policy.action is Action.DELETE:
+            self._outcomes.labels(*labels, str(OutcomeKind.DELETED), "")
+            for reason in FAILURES:
+                self._outcomes.labels(*labels, str(OutcomeKind.FAILED), reason)
+
     def policy_ran(self, plan: Plan, outcomes: Sequence[Outcome], timestamp: float) -> None:
         labels = (plan.policy.namespace, plan.policy.name)
         self._matched.labels(*labels).set(len(plan.matched))
@@ -93,6 +209,10 @@ class Metrics:
         self._due.labels(*labels).set(len(plan.due))
         self._blocked.labels(*labels).set(plan.refusal is not None)
         self._last_run.labels(*labels).set(timestamp)
+        if plan.next_expiry is not None:
+            self._expiry.labels(*labels).set(plan.next_expiry.timestamp())
+        else:
+            self._expiry.remove_by_labels({"namespace": labels[0], "policy": labels[1]})
         counts: dict[str, int] = {}
         for verdict in plan.verdicts.values():
             if verdict.keep is not None:
@@ -108,22 +228,57 @@ class Metrics:
         for keep in plan.unmarking.values():
             self._marks.labels(*labels, "unmarked", keep.reason).inc()
 
-    def scanned(self, namespace: str, connection: str, seconds: float, complete: bool) -> None:
+    def scanned(self, namespace: str, connection: str, seconds: float, snapshot: Snapshot) -> None:
+        """A scan took so long, and found this."""
         self._scan.labels(namespace, connection).observe(seconds)
-        self._up.labels(namespace, connection).set(complete)
+        if snapshot.complete:
+            self._up.labels(namespace, connection).set(1)
+            self._last_scan.labels(namespace, connection).set(snapshot.taken_at.timestamp())
+        else:
+            self.failed(namespace, connection, reasons.SNAPSHOT_INCOMPLETE)
 
-    def covered(self, namespace: str, connection: str, coverage: Coverage | None) -> None:
-        """coverage: None = nobody looked this time."""
-        if coverage is not None and coverage.as_of is not None:
-            self._evidence.labels(namespace, connection).set(coverage.as_of.timestamp())
-        elif coverage is not None:
-            self._evidence.remove_by_labels({"namespace": namespace, "connection": connection})
-
-    def connection_down(self, namespace: str, connection: str) -> None:
+    def failed(self, namespace: str, connection: str, reason: str, policies: Sequence[Policy] = ()) -> None:
+        """A scan was not complete, or came to no answer, and so did the runs of these policies."""
         self._up.labels(namespace, connection).set(0)
+        self._scan_failures.labels(namespace, connection, reason).inc()
+        for policy in policies:
+            self._run_failures.labels(policy.namespace, policy.name, reason).inc()
+
+    def observed(self, namespace: str, connection: str, facts: ConnectionFacts) -> None:
+        """What the connection's status tells after a scan. What nobody looked at this time stays as it was."""
+        labels = (namespace, connection)
+        _show(self._retention, labels, None if facts.retention is None else facts.retention.total_seconds())
+        ledger = facts.ledger
+        _show(self._ledger_ready, labels, None if ledger is None else ledger.problem is None)
+        _show(self._ledger_unreadable, labels, None if ledger is None else ledger.unreadable)
+        coverage = facts.snapshot.coverage
+        if not facts.has_activity:
+            _show(self._evidence_ready, labels, None)
+            _show(self._evidence, labels, None)
+        elif coverage is not None:
+            _show(self._evidence_ready, labels, coverage.problem is None)
+            _show(self._evidence, labels, None if coverage.as_of is None else coverage.as_of.timestamp())
+        if facts.all_groups is not None and facts.snapshot.complete:
+            self._groups.remove_by_labels({"namespace": namespace, "connection": connection})
+            counts = Tally((str(group.state), str(group.type)) for group in facts.all_groups.values())
+            for (state, type_), count in counts.items():
+                self._groups.labels(*labels, state, type_).set(count)
 
     def forget_connection(self, namespace: str, connection: str) -> None:
-        for metric in (self._up, self._scan, self._evidence, self._alerts):
+        for metric in (
+            self._up,
+            self._scan,
+            self._last_scan,
+            self._scan_failures,
+            self._scan_interval,
+            self._groups,
+            self._retention,
+            self._ledger_ready,
+            self._ledger_unreadable,
+            self._evidence_ready,
+            self._evidence,
+            self._alerts,
+        ):
             metric.remove_by_labels({"namespace": namespace, "connection": connection})
 
     def alerting(self, namespace: str, policy: str, fires: bool) -> None:
@@ -146,8 +301,20 @@ class Metrics:
                 self._kept,
                 self._blocked,
                 self._last_run,
+                self._expiry,
                 self._outcomes,
                 self._marks,
                 self._alerting,
+                self._policy_info,
+                self._interval,
+                self._run_failures,
             ):
                 metric.remove_by_labels({"namespace": namespace, "policy": name})
+
+
+def _show(gauge: Gauge, labels: tuple[str, ...], value: float | None) -> None:
+    """Set the gauge; None = there is nothing to show, so that nobody reads an old value."""
+    if value is None:
+        gauge.remove(*labels)
+    else:
+        gauge.labels(*labels).set(value)

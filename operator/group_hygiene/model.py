@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -53,6 +53,13 @@ class CommittedOffset(NamedTuple):
     metadata: str = ""
 
 
+class Bounds(NamedTuple):
+    """Where the records of one partition are (ListOffsets): the first one's offset, and the offset after the last."""
+
+    start: int
+    end: int
+
+
 Offsets = Mapping[Partition, CommittedOffset]
 # The code of a Fault: there is no such topic, or it has no such partition.
 NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PARTITION"
@@ -83,6 +90,11 @@ class Group:
     @property
     def simple(self) -> bool:
         return self.protocol_type == ""
+
+    @property
+    def in_use(self) -> bool:
+        """Whether it has members."""
+        return self.state not in (GroupState.EMPTY, GroupState.DEAD, GroupState.UNKNOWN)
 
 
 class Listed(NamedTuple):
@@ -131,6 +143,13 @@ class Unchanged:
     missed: timedelta | None = None
 
 
+class Commits(NamedTuple):
+    """When a group committed for the partitions of a topic, as far as it has their offsets: the first and the last."""
+
+    oldest: datetime
+    latest: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class Activity:
     """What the offsets log tells of one group, up to a place in the log. A time that is None is not known.
@@ -142,6 +161,8 @@ class Activity:
     log_partition: of `__consumer_offsets`. covered_to: every record before that log offset is taken in. read_at: when
     that was the end of all that was decided there. complete_since: before that moment, records were lost unread; None =
     never.
+    by_topic: when it committed for each topic that it has offsets of. Read only of groups with members whose oldest
+    commit is old enough to matter; None = not read.
     """
 
     type: GroupType
@@ -155,10 +176,23 @@ class Activity:
     covered_to: int
     read_at: datetime
     complete_since: datetime | None = None
+    by_topic: Mapping[str, Commits] | None = None
 
     @property
     def simple(self) -> bool:
         return self.type is GroupType.CLASSIC and self.protocol_type == ""
+
+    def is_of(self, group: Group) -> bool:
+        """Whether the log tells of the group as it is listed now: of its type, and with members or without."""
+        same_type = self.type is group.type and (
+            self.type is not GroupType.CLASSIC or self.protocol_type == group.protocol_type
+        )
+        return same_type and (self.state == "Active" if group.in_use else self.state in ("Empty", "Unknown"))
+
+    def used_last(self, topic: str) -> datetime | None:
+        """When it last committed for a topic of which it has offsets; None = that can't be known."""
+        known = None if self.by_topic is None else self.by_topic.get(topic)
+        return None if known is None else max(filter(None, (known.latest, self.complete_since)))
 
     @property
     def idle_since(self) -> datetime | None:
@@ -172,19 +206,40 @@ class Activity:
             return None
         return max(filter(None, (needed, self.last_commit, self.complete_since)))
 
+    @property
+    def nothing_committed(self) -> bool:
+        """The log tells that no offset of it is left; False also where records were lost, so that nobody knows."""
+        return self.oldest_commit is None and self.complete_since is None
+
     def first_expiry(self, retention: timedelta) -> datetime | None:
-        """When brokers drop the first of its offsets, while it stays Empty; None = not known.
+        """When brokers drop the first of its offsets, while it stays Empty; None = not known, or there are none.
 
         retention: the brokers' offsets.retention.minutes. A Classic group's clock starts when it becomes Empty, and no
         later commit moves it (ClassicGroup.offsetExpirationCondition); all others' are those of each commit.
         """
-        start = self.empty_since if self.type is GroupType.CLASSIC and not self.simple else self.oldest_commit
-        return None if start is None else start + retention
+        return None if self.nothing_committed else self._expiry(self.oldest_commit, retention)
 
     def last_expiry(self, retention: timedelta) -> datetime | None:
         """When the last of its offsets is dropped, and the group with it; as `first_expiry`."""
-        start = self.empty_since if self.type is GroupType.CLASSIC and not self.simple else self.last_commit
-        return None if start is None else start + retention
+        return self._expiry(self.last_commit, retention)
+
+    def expiry_in_use(self, subscribed: Collection[str], retention: timedelta) -> datetime | None:
+        """When brokers drop the first of its offsets while it has members; None = of what `by_topic` tells, none.
+
+        subscribed: the topics that its members read. Those are safe; of any other one, each commit has its own clock
+        (ConsumerGroup.offsetExpirationCondition, and ClassicGroup's for the protocol type `consumer`).
+        """
+        told = self.by_topic or {}
+        first = min((commits.oldest for topic, commits in told.items() if topic not in subscribed), default=None)
+        return None if first is None else first + retention
+
+    def _expiry(self, commit: datetime | None, retention: timedelta) -> datetime | None:
+        if self.type is GroupType.CLASSIC and not self.simple:
+            return None if self.empty_since is None else self.empty_since + retention
+        if commit is None:
+            return None
+        # What was old already when the last member left was safe until then (KIP-848).
+        return max(commit + retention, self.empty_since or commit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +266,11 @@ class Evidence:
     deleted: its last deletion by this operator, if the ledger still knows it.
     damaged: why a record about it in the ledger can't be read.
     missing_topics: those of the committed topics that the cluster says do not exist.
-    lag: records after the committed offset, per committed partition.
+    bounds: of all committed partitions, if they were read; of what other groups committed, too (see `lag`).
     activity: a Fault's code is one of the reasons that begin with Evidence.
     retention: the brokers' offsets.retention.minutes.
+    subscribed: the topics that its members read.
+    offsets_deleted: topic -> the last deletion of its offsets by this operator, if the ledger still knows it.
     """
 
     protections: Protections
@@ -224,9 +281,11 @@ class Evidence:
     unchanged: Unchanged | None = None
     offsets: Offsets | Fault | None = None
     missing_topics: frozenset[str] | Fault | None = None
-    lag: Mapping[Partition, int | Fault] | Fault | None = None
+    bounds: Mapping[Partition, Bounds | Fault] | None = None
     activity: Activity | Fault | None = None
     retention: timedelta | None = None
+    subscribed: frozenset[str] | Fault | None = None
+    offsets_deleted: Mapping[str, Deletion] = field(default_factory=dict)
 
     @property
     def idle_since(self) -> datetime | None:
@@ -245,15 +304,32 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one policy says of one group that its `match` selects: Match (keep is None), or Keep with its reason."""
+    """What one policy says of one group that its `match` selects: Match (keep is None), or Keep with its reason.
+
+    topics: of a match of DeleteOffsets, those whose offsets are to go.
+    """
 
     group: Group
     evidence: Evidence
     keep: Keep | None
+    topics: frozenset[str] = frozenset()
 
     @property
     def matches(self) -> bool:
         return self.keep is None
+
+    @property
+    def expires(self) -> datetime | None:
+        """When brokers drop the first of the group's offsets, as far as was found out; None = not known, or never."""
+        activity, retention = self.evidence.activity, self.evidence.retention
+        if not isinstance(activity, Activity) or retention is None or not activity.is_of(self.group):
+            return None
+        if not self.group.in_use:
+            return activity.first_expiry(retention)
+        subscribed = self.evidence.subscribed
+        if subscribed is None or isinstance(subscribed, Fault):
+            return None
+        return activity.expiry_in_use(subscribed, retention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,12 +365,14 @@ class Coverage:
     """How much of the offsets log a pipeline's tables tell. problem: why they may not decide, of all or of some groups.
 
     covered: of how many of the log's `partitions` they may. as_of: the earliest at which one of these was read.
+    max_age: how old they may get; None = there are none.
     """
 
     problem: Keep | None
     covered: int
     partitions: int
     as_of: datetime | None
+    max_age: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +403,8 @@ class Snapshot:
 class Member:
     """One member of a group. epoch: of the KIP-848 family only. assignment: empty where a custom assignor hides it.
 
-    topics: what it subscribes to; of a Streams group, all that the application reads.
+    topics: what it subscribes to; of a Streams group, all that the application reads. pattern: the regular expression
+    by which it subscribes at the broker (KIP-848), whose topics are not told.
     """
 
     id: str
@@ -335,6 +414,7 @@ class Member:
     epoch: int | None
     topics: tuple[str, ...]
     assignment: tuple[Partition, ...]
+    pattern: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,12 +435,16 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What happened to one group in one run; for Kept and Failed with the reason."""
+    """What happened to one group in one run; for Kept and Failed with the reason.
+
+    topics: those whose offsets were deleted, where the group stays.
+    """
 
     group: str
     kind: OutcomeKind
     reason: str
     message: str
+    topics: tuple[str, ...] = ()
 
 
 def fingerprint(group: Group, offsets: Offsets) -> bytes:

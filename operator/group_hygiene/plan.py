@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from group_hygiene import reasons
 from group_hygiene.entries import Mark
 from group_hygiene.model import GroupType, Keep, Verdict
-from group_hygiene.policy import Action, Limits, Mode, Policy
+from group_hygiene.policy import Limits, Mode, Policy
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
@@ -27,6 +27,8 @@ _NOT_KNOWN = FAILURES | {
     reasons.OFFSETS_NOT_READ,
     reasons.TOPICS_NOT_READ,
     reasons.LAG_NOT_READ,
+    reasons.SUBSCRIPTION_NOT_READ,
+    reasons.SUBSCRIPTION_UNKNOWN,
     reasons.RECORD_UNREADABLE,
     reasons.EVIDENCE_NOT_READ,
     reasons.EVIDENCE_MISSING,
@@ -73,6 +75,11 @@ class Plan:
     marks: Mapping[str, Mark] = field(default_factory=dict)
     at: datetime = _NEVER
     untold: tuple[str, ...] = ()
+
+    @property
+    def next_expiry(self) -> datetime | None:
+        """When brokers drop the first offset of all groups that match; None = of none is it known."""
+        return min(filter(None, (self.verdicts[name].expires for name in self.matched)), default=None)
 
     @property
     def matched(self) -> tuple[str, ...]:
@@ -131,12 +138,12 @@ def make_plan(
 
     scanned: how many groups were looked at. marks: group -> the policy's mark of it, as the ledger has them.
     """
-    enforced = policy.action is Action.DELETE and policy.mode is Mode.ENFORCE
+    enforced = policy.enforced
     unmarking = _unmarking(policy, verdicts, conditions, marks)
     held = {
         name: mark
         for name, mark in marks.items()
-        if enforced and mark.digest == policy.digest and name not in unmarking
+        if enforced and mark.digest == policy.digest and name not in unmarking and holds_for(mark, verdicts.get(name))
     }
     marking: frozenset[str] = frozenset()
     if enforced and conditions.may_mark:
@@ -151,6 +158,16 @@ def make_plan(
     return Plan(policy, scanned, verdicts, due, actions, refusal, marking, unmarking, held, now, tuple(sorted(untold)))
 
 
+def holds_for(mark: Mark, verdict: Verdict | None) -> bool:
+    """Whether a mark is about what a match is about: for DeleteOffsets, about some of the same topics.
+
+    Offsets of a topic that was left after the mark was set wait for a mark of their own.
+    """
+    if verdict is None or not verdict.topics:
+        return True
+    return not verdict.topics.isdisjoint(mark.topics)
+
+
 def _untold(mark: Mark, told: datetime | None) -> bool:
     """Whether nobody was warned: the process died after it wrote the mark, or the API server refused the status."""
     return told is None or mark.since.replace(microsecond=0) > told
@@ -160,17 +177,21 @@ def due_groups(
     policy: Policy, verdicts: Mapping[str, Verdict], marks: Mapping[str, Mark], now: datetime
 ) -> tuple[str, ...]:
     """What of a policy's matches is due, oldest first: in DryRun all, in Enforce those whose grace period is over."""
-    if policy.action is not Action.DELETE:
+    if not policy.action.changes:
         return ()
     matching = [verdict for verdict in verdicts.values() if verdict.matches]
     if policy.mode is Mode.ENFORCE:
-        matching = [verdict for verdict in matching if is_ripe(policy, marks.get(verdict.group.id), now)]
+        matching = [verdict for verdict in matching if _is_due(policy, verdict, marks.get(verdict.group.id), now)]
 
     def age(verdict: Verdict) -> tuple[datetime, datetime, str]:
         mark = marks.get(verdict.group.id)
         return (mark.since if mark else _NEVER, verdict.evidence.idle_since or _NEVER, verdict.group.id)
 
     return tuple(verdict.group.id for verdict in sorted(matching, key=age))
+
+
+def _is_due(policy: Policy, verdict: Verdict, mark: Mark | None, now: datetime) -> bool:
+    return mark is not None and is_ripe(policy, mark, now) and holds_for(mark, verdict)
 
 
 def is_ripe(policy: Policy, mark: Mark | None, now: datetime) -> bool:
@@ -196,7 +217,7 @@ def _unmarking(
 
 def _no_longer(policy: Policy, verdict: Verdict | None, conditions: Conditions, mark: Mark) -> Keep | None:
     """Why a mark ends; None = it stays, or a new one takes its place."""
-    if policy.action is not Action.DELETE:
+    if not policy.action.changes:
         return Keep(reasons.POLICY_CHANGED, "the policy deletes nothing any more")
     if policy.mode is Mode.DRY_RUN:
         return Keep(reasons.DRY_RUN, "the policy is a dry run now")

@@ -27,11 +27,21 @@ _PERIOD_MIN = timedelta(seconds=1)
 _GRACE, _GRACE_MIN, _GRACE_MAX = timedelta(hours=24), timedelta(seconds=1), timedelta(hours=720)
 _RETENTION, _RETENTION_MIN, _RETENTION_MAX = timedelta(hours=720), timedelta(hours=1), timedelta(hours=8760)
 _GROUPS_AT_LEAST_MAX = 1_000_000
+# Offsets are int64 in Kafka.
+_RECORDS_MAX = 2**63 - 1
 
 
 class Action(StrEnum):
+    """What happens to what matches. DeleteOffsets: the group stays, offsets of topics that it no longer reads go."""
+
     ALERT = "Alert"
     DELETE = "Delete"
+    DELETE_OFFSETS = "DeleteOffsets"
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes anything in Kafka, in mode Enforce."""
+        return self is not Action.ALERT
 
 
 class Mode(StrEnum):
@@ -53,7 +63,10 @@ class Unprotect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """within: what the connection grants the policy's namespace; None = everything."""
+    """within: what the connection grants the policy's namespace; None = everything.
+
+    topics, exclude_topics: for DeleteOffsets, of which topics offsets may go.
+    """
 
     groups: Patterns
     exclude: Patterns
@@ -61,7 +74,13 @@ class Match:
     types: frozenset[GroupType]
     protocol_types: frozenset[str] | None
     unprotect: frozenset[Unprotect]
+    topics: Patterns
+    exclude_topics: Patterns
     within: Patterns | None = None
+
+    def covers(self, topic: str) -> bool:
+        """Whether offsets of this topic may be deleted. Exclude wins."""
+        return self.topics.matches(topic) and not self.exclude_topics.matches(topic)
 
     @property
     def beyond(self) -> tuple[str, ...]:
@@ -91,18 +110,30 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """The conditions, all of which must hold; None = not asked."""
+    """The conditions, all of which must hold; None = not asked. lag_at_least: records that wait, of all partitions."""
 
     committed_none: bool = False
     topics: Topics | None = None
     unchanged_for: timedelta | None = None
     idle_for: timedelta | None = None
     expires_within: timedelta | None = None
+    lag_at_least: int | None = None
+    out_of_range: bool = False
 
     @property
     def asks_evidence(self) -> bool:
         """Whether only a pipeline's tables can tell."""
         return self.idle_for is not None or self.expires_within is not None
+
+    @property
+    def asks_bounds(self) -> bool:
+        """Whether only where partitions begin and end can tell."""
+        return self.lag_at_least is not None or self.out_of_range
+
+    @property
+    def asks_expiry_only(self) -> bool:
+        """Whether it is asked what expires, and not whether anybody uses the group."""
+        return self.expires_within is not None and self.idle_for is None and self.unchanged_for is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +190,16 @@ class Policy:
         return f"{self.namespace}/{self.name}"
 
     @property
+    def enforced(self) -> bool:
+        """Whether it means to change something in Kafka."""
+        return self.action.changes and self.mode is Mode.ENFORCE
+
+    @property
+    def by_topic(self) -> bool:
+        """Whether it asks when each topic of a group was used last."""
+        return self.action is Action.DELETE_OFFSETS
+
+    @property
     def crosses_namespace(self) -> bool:
         return self.connection_namespace != self.namespace
 
@@ -166,6 +207,9 @@ class Policy:
 # Kafka's own states. Delete never looks beyond the first two: everything else has members.
 _DELETABLE = frozenset({GroupState.EMPTY, GroupState.DEAD})
 _DEFAULT_TYPES = (GroupType.CLASSIC, GroupType.CONSUMER)
+# Only of a group that is settled brokers tell what its members subscribe to.
+_LIVING = frozenset({GroupState.STABLE})
+_STATES = {Action.ALERT: frozenset(GroupState), Action.DELETE: _DELETABLE, Action.DELETE_OFFSETS: _LIVING}
 
 
 def parse_policy(obj: Mapping[str, Any]) -> Policy:
@@ -180,14 +224,11 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
     when = _parse_when(parse_mapping(spec.get("when") or {}, "spec.when"))
     match = _parse_match(parse_mapping(spec.get("match"), "spec.match"), action)
     if action is Action.DELETE:
-        if when.unchanged_for is None and when.idle_for is None:
-            raise SpecError("spec.when.idleFor or unchangedFor must be given with action Delete")
-        if not match.states <= _DELETABLE:
-            raise SpecError("spec.match.states must be only Empty and Dead with action Delete")
-        if GroupType.SHARE in match.types:
-            raise SpecError("spec.match.types must not hold Share with action Delete")
+        _refuse_deletion(match, when)
+    elif action is Action.DELETE_OFFSETS:
+        _refuse_offset_deletion(match, when)
     elif spec.get("delete"):
-        raise SpecError("spec.delete must only be given with action Delete")
+        raise SpecError("spec.delete must only be given with action Delete or DeleteOffsets")
     deletion = parse_mapping(spec.get("delete") or {}, "spec.delete")
     grace = _delay(deletion, "gracePeriod", _GRACE, (_GRACE_MIN, _GRACE_MAX))
     return Policy(
@@ -206,9 +247,27 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
         limits=parse_limits(deletion, "spec.delete", Limits()),
         grace_period=grace,
         backup_retention=_delay(deletion, "backupRetention", _RETENTION, (_RETENTION_MIN, _RETENTION_MAX)),
-        digest=_digest(spec, grace if action is Action.DELETE else None),
+        digest=_digest(spec, grace if action.changes else None),
         alert=_parse_alert(parse_mapping(spec.get("alert") or {}, "spec.alert")),
     )
+
+
+def _refuse_deletion(match: Match, when: When) -> None:
+    if when.unchanged_for is None and when.idle_for is None:
+        raise SpecError("spec.when.idleFor or unchangedFor must be given with action Delete")
+    if not match.states <= _DELETABLE:
+        raise SpecError("spec.match.states must be only Empty and Dead with action Delete")
+    if GroupType.SHARE in match.types:
+        raise SpecError("spec.match.types must not hold Share with action Delete")
+
+
+def _refuse_offset_deletion(match: Match, when: When) -> None:
+    if when.idle_for is None or when != When(idle_for=when.idle_for):
+        raise SpecError("spec.when must be idleFor and nothing else with action DeleteOffsets")
+    if not match.states <= _LIVING:
+        raise SpecError("spec.match.states must be only Stable with action DeleteOffsets")
+    if not match.types <= frozenset(_DEFAULT_TYPES):
+        raise SpecError("spec.match.types must be only Classic and Consumer with action DeleteOffsets")
 
 
 def parse_limits(spec: Mapping[str, Any], field: str, default: Limits) -> Limits:
@@ -244,15 +303,19 @@ def _parse_match(spec: Mapping[str, Any], action: Action) -> Match:
     groups = spec.get("groups") or []
     if not groups:
         raise SpecError("spec.match.groups must hold at least one pattern")
-    default_states = _DELETABLE if action is Action.DELETE else frozenset(GroupState)
+    for key in ("topics", "excludeTopics"):
+        if spec.get(key) and action is not Action.DELETE_OFFSETS:
+            raise SpecError(f"spec.match.{key} must only be given with action DeleteOffsets")
     protocol_types = spec.get("protocolTypes")
     return Match(
         groups=Patterns(groups, "spec.match.groups"),
         exclude=Patterns(spec.get("exclude") or [], "spec.match.exclude"),
-        states=frozenset(_enum(GroupState, s, "spec.match.states") for s in spec.get("states") or default_states),
+        states=frozenset(_enum(GroupState, s, "spec.match.states") for s in spec.get("states") or _STATES[action]),
         types=_types(spec.get("types") or _DEFAULT_TYPES),
         protocol_types=frozenset(protocol_types) if protocol_types else None,
         unprotect=frozenset(_enum(Unprotect, u, "spec.match.unprotect") for u in spec.get("unprotect") or ()),
+        topics=Patterns(spec.get("topics") or ["*"], "spec.match.topics"),
+        exclude_topics=Patterns(spec.get("excludeTopics") or [], "spec.match.excludeTopics"),
     )
 
 
@@ -274,7 +337,23 @@ def _parse_when(spec: Mapping[str, Any]) -> When:
         unchanged_for=_period(spec, "unchangedFor"),
         idle_for=_period(spec, "idleFor"),
         expires_within=_period(spec, "expiresWithin"),
+        lag_at_least=_at_least(spec.get("lag")),
+        out_of_range=_out_of_range(spec.get("outOfRange")),
     )
+
+
+def _at_least(lag: Any) -> int | None:
+    if lag is None:
+        return None
+    field = "spec.when.lag"
+    return parse_whole(parse_mapping(lag, field).get("atLeast"), 1, _RECORDS_MAX, f"{field}.atLeast")
+
+
+def _out_of_range(value: Any) -> bool:
+    # False could be taken for "only what is in range", which no policy can ask for.
+    if value is not None and value is not True:
+        raise SpecError(f"spec.when.outOfRange must be true, or be left out, not {value!r}")
+    return value is not None
 
 
 def _period(spec: Mapping[str, Any], key: str) -> timedelta | None:

@@ -1,19 +1,17 @@
 """Alertmanager on this machine: start and stop, with a configuration of the caller's."""
 
-import hashlib
 import json
-import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from sandbox.cache import cached, run_long
+from sandbox import golang
+from sandbox.cache import cached
 from sandbox.errors import PortTaken, SandboxError
 from sandbox.files import write_private
 from sandbox.ports import Ports
-from sandbox.prerequisites import GO, find
 from sandbox.process import Command, Keeper, wait_until
 
 START_SECONDS = 120.0
@@ -24,26 +22,14 @@ _MODULE = "github.com/prometheus/alertmanager"
 
 def program() -> Path:
     """The program, from our cache or built from Go modules."""
-    modules = (_SOURCE / "go.mod").read_bytes() + (_SOURCE / "go.sum").read_bytes()
-    # The modules are part of the name: another version must not find the old program.
-    name = f"alertmanager-{_version()}-{hashlib.sha256(modules).hexdigest()[:8]}"
-    return cached(name, _build) / "alertmanager"
+    return cached(golang.cache_name("alertmanager", _SOURCE, _MODULE), _build) / "alertmanager"
 
 
 def _build(into: Path) -> None:
-    what = f"building Alertmanager {_version()} from Go modules (about a minute, once)"
-    # Without cgo no C compiler is needed. The user interface comes with this version's module, and not with later ones.
-    environment = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
-    argv: list[str | Path] = [find(GO), "build", "-mod=readonly", "-trimpath", "-ldflags", "-s -w"]
-    argv += ["-o", into / "alertmanager", f"{_MODULE}/cmd/alertmanager"]
-    run_long(what, Command(argv, Path("go.log"), environment, _SOURCE))
-
-
-def _version() -> str:
-    found = re.search(rf"{re.escape(_MODULE)} v(\S+)", (_SOURCE / "go.mod").read_text())
-    if found is None:
-        raise ValueError(f"sandbox/alertmanager/go.mod does not require {_MODULE}")
-    return found[1]
+    version = golang.version(_SOURCE, _MODULE)
+    what = f"building Alertmanager {version} from Go modules (about a minute, once)"
+    # This version's module has the user interface that it is built with; those of later ones lack it.
+    golang.build(_SOURCE, f"{_MODULE}/cmd/alertmanager", into / "alertmanager", what)
 
 
 class Alertmanager:

@@ -338,7 +338,7 @@ def test_on_paper_all_is_there_but_the_controls(opened: Open) -> None:
 def test_without_javascript_the_first_rows_are_there(opened: Open) -> None:
     """The same ones, and no control that would do nothing; a sentence says what is missing."""
     page, plain = opened(), opened(javascript=False)
-    for table in ("#groups-table", "#lag-table", "#stale-table"):
+    for table in ("#groups-table", "#soon-table", "#lag-table", "#stale-table"):
         rows = [p.locator(f"{table} tbody tr").all_inner_texts() for p in (page, plain)]
         assert [text.split() for text in rows[0]] == [text.split() for text in rows[1]]
         assert len(rows[1]) == _STEP

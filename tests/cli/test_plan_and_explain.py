@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,14 @@ import yaml
 import group_hygiene.cli
 from group_hygiene import checks, reasons
 from group_hygiene.cli.planning import not_read
-from group_hygiene.model import Protections
+from group_hygiene.connection import Settings
+from group_hygiene.kafka.client import Client, connect
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
+from group_hygiene.model import Cluster, Protections
 from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
-from tests.kafka.makers import Maker, at
+from tests.kafka.makers import Maker, at, soon
+from tests.warehouse import Warehouse, idle, in_use
 
 ABANDONED = ["left-848", "left-classic"]
 
@@ -43,6 +49,14 @@ def connection(kafka: KafkaCluster, **spec: Any) -> str:
 def _yaml(kind: str, metadata: dict[str, str], spec: dict[str, Any]) -> str:
     obj = {"apiVersion": "grouphygiene.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
     return "---\n" + yaml.safe_dump(obj)
+
+
+@pytest.fixture
+def client(kafka: KafkaCluster) -> Iterator[Client]:
+    """The product's own, to ask what the command line doesn't tell."""
+    made = connect(Settings(tuple(kafka.bootstrap_servers.split(","))))
+    yield made
+    made.close()
 
 
 def test_plan_says_what_would_be_done(on: Run, tmp_path: Path) -> None:
@@ -119,6 +133,7 @@ def test_plan_as_json(on: Run, kafka: KafkaCluster) -> None:
         "matched": 1,
         "due": ["left-classic"],
         "firstRun": ["left-classic"],
+        "nextExpiryTime": None,
         "refusal": None,
         "groups": [
             {
@@ -131,6 +146,61 @@ def test_plan_as_json(on: Run, kafka: KafkaCluster) -> None:
         ],
     }
     assert answer.json.keys() == {"policies", "notes", "errors"}
+
+
+def test_plan_tells_lag(on: Run) -> None:
+    """Live and left groups by the records that wait for them, in the table and as JSON."""
+    behind = policy(action="Alert", delete=None, when={"lag": {"atLeast": 2}})
+    rows = on("plan", "-f", "-", stdin=behind).out.splitlines()[3:]
+    assert [(row.split()[0], row.partition("  Match ")[2].strip(" -")) for row in rows if "  Match " in row] == [
+        ("left-848", "5 records wait for it"),
+        ("left-classic", "5 records wait for it"),
+        ("live-848", "3 records wait for it"),
+        ("live-classic", "2 records wait for it"),
+    ]
+    answer = on("plan", "-f", "-", "-o", "json", stdin=behind)
+    assert answer.code == 2
+    (planned,) = answer.json["policies"]
+    told = {one["group"]: (one["state"], one.get("reason"), one["lag"]) for one in planned["groups"]}
+    assert told == {
+        "assign-only": ("Empty", "LagBelow", 1),
+        "caught-up": ("Empty", "CaughtUp", 0),
+        "left-848": ("Empty", None, 5),
+        "left-classic": ("Empty", None, 5),
+        "live-848": ("Stable", None, 3),
+        "live-classic": ("Stable", None, 2),
+    }
+
+
+def test_plan_and_explain_tell_what_expires_when(on: Run, kafka: KafkaCluster, client: Client, tmp_path: Path) -> None:
+    """Each match with its date, also as JSON, the first of all; and whether the policy may tell too late."""
+    topic_id = topic_ids(client, [OFFSETS_TOPIC], soon())[OFFSETS_TOPIC]
+    cluster = read_cluster(client, soon())
+    assert isinstance(topic_id, str)
+    assert isinstance(cluster, Cluster)
+    tables = Warehouse(tmp_path, kafka.cluster_id, topic_id, len(cluster.leaders))
+    # The broker keeps offsets for 7 days.
+    first, second, third = idle("left-classic", 160), in_use("live-848", old=150), idle("caught-up", 100)
+    tables.write([first, second | {"type": "Consumer"}, third])
+    at = [f"{row[when] + timedelta(days=7):%Y-%m-%dT%H:%M:%SZ}" for row, when in (
+        (first, "empty_since"), (second, "oldest_commit"), (third, "empty_since"))]  # fmt: skip
+    match = {"groups": ["left-classic", "live-848", "caught-up"]}
+    soon_ = policy(when={"expiresWithin": "24h"}, match=match, action="Alert", delete=None, interval="23h")
+    answer = on("plan", "-f", "-", "--activity", tmp_path, stdin=soon_)
+    assert answer.code == 2, (answer.out, answer.err)
+    _, _, late, _, *rows = answer.out.splitlines()
+    assert late.strip().startswith("expiresWithin (24h) is not longer than interval (23h) and activity.maxAge (1h)")
+    told = "the first of its offsets expire at"
+    assert [(row.split()[0], row.split()[3], row.rpartition("  ")[2].strip()) for row in rows] == [
+        ("caught-up", "Keep", f"{told} {at[2]}"),
+        ("left-classic", "Match", f"{told} {at[0]}"),
+        ("live-848", "Match", f"{told} {at[1]}"),
+    ]
+    (planned,) = on("plan", "-f", "-", "--activity", tmp_path, "-o", "json", stdin=soon_).json["policies"]
+    assert planned["nextExpiryTime"] == at[0]
+    assert [group["expiresTime"] for group in planned["groups"]] == [at[2], at[0], at[1]]
+    explained = on("explain", "live-848", "-f", "-", "--activity", tmp_path, stdin=soon_)
+    assert f"  {told} {at[1]}" in explained.out.splitlines()
 
 
 def test_connection_of_the_file_supplies_address_protection_and_limits(
@@ -163,7 +233,7 @@ def test_folders_and_several_files_are_read(on: Run, tmp_path: Path) -> None:
     [
         pytest.param("left-classic", "Match", {"match": "Passed", "caught_up": "Passed"}, id="match"),
         pytest.param(
-            "caught-up", "Keep: CaughtUp: ", {"unchanged": "Passed", "caught_up": "Keeps"}, id="kept-by-the-last-check"
+            "caught-up", "Keep: CaughtUp: ", {"unchanged": "Passed", "caught_up": "Keeps"}, id="kept-by-a-late-check"
         ),
         pytest.param(
             "assign-only",

@@ -209,6 +209,12 @@ class RunningOperator:
         return self.process.wait(PATIENCE)
 
 
+def scans(operator: RunningOperator, namespace: str) -> int:
+    """How often the operator scanned for the namespace's connection, as its metric says."""
+    series = f'group_hygiene_scan_duration_seconds_count{{connection="main",namespace="{namespace}"}} '
+    return int(float(operator.http("/metrics")[1].partition(series)[2].partition("\n")[0]))
+
+
 @contextmanager
 def running_operator(
     kubeconfig: Path, log: Path, *arguments: str, start: Sequence[str] = ("-m", "group_hygiene.cli")

@@ -32,7 +32,7 @@ from tests.e2e.conftest import (
     running_operator,
     wait_for,
 )
-from tests.warehouse import Warehouse, idle, now
+from tests.warehouse import Warehouse, idle, in_use, now
 
 # The few that the brokers of the sandbox have.
 LOG_PARTITIONS = 5
@@ -265,3 +265,35 @@ def test_a_commit_of_the_same_offset_after_the_tables_keeps(place: Place) -> Non
     wait_for(lambda: place.entry("late", "late-used").get("reason") == "RecentlyActive")
     place.runs("late", 2)
     assert "late-used" in place.groups.names()
+
+
+def test_what_expires_is_told_with_its_date(place: Place) -> None:
+    """An Empty group, and one in use that no longer reads a topic: in the status, by an Event, and as a metric."""
+    place.abandoned("soon-empty", "soon-later")
+    member = place.groups.member("soon-in-use", place.topic)
+    # The broker keeps offsets for 7 days.
+    empty, used, later = idle("soon-empty", 160), in_use("soon-in-use", left=150), idle("soon-later", 10)
+    made = place.warehouse("soon")
+    made.write([empty, used, later], ends=ends(place.groups.bootstrap))
+    place.apply("soon", made.uri, "DryRun")
+    told = {"match": {"groups": ["soon-*"]}, "action": "Alert"}
+    place.world.apply(policy("soon", "p", when={"expiresWithin": "48h"}, **told))
+    wait_for(lambda: place.entry("soon", "soon-in-use").get("verdict") == "Match")
+    status = place.world.get("kgp", "soon", "p")["status"]
+    times = [empty["empty_since"], used["oldest_commit"], later["empty_since"]]
+    dates = [f"{at + timedelta(days=7):%Y-%m-%dT%H:%M:%SZ}" for at in times]
+    assert [(row["group"], row["verdict"], row["expiresTime"]) for row in status["sample"]] == [
+        ("soon-empty", "Match", dates[0]),
+        ("soon-in-use", "Match", dates[1]),
+        ("soon-later", "Keep", dates[2]),
+    ]
+    assert status["nextExpiryTime"] == dates[0]
+    series = 'group_hygiene_offsets_first_expiry_timestamp_seconds{namespace="soon",policy="p"} '
+    value = place.operator.http("/metrics")[1].partition(series)[2].partition("\n")[0]
+    assert abs(float(value) - (times[0] + timedelta(days=7)).timestamp()) < 1
+    wait_for(lambda: any(event["reason"] == "GroupsMatched" for event in place.world.events("soon")))
+    place.world.apply(policy("soon", "p", when={"expiresWithin": "1h"}, **told))
+    place.world.wait_ready("kgp", "soon", "p", "MayWarnLate")
+    assert "nextExpiryTime" not in place.world.get("kgp", "soon", "p")["status"]
+    wait_for(lambda: series not in place.operator.http("/metrics")[1])
+    member.close()

@@ -24,6 +24,7 @@ from tests.e2e.conftest import (
     connection,
     policy,
     running_operator,
+    scans,
     wait_for,
 )
 
@@ -47,12 +48,6 @@ def last_run(operator: RunningOperator, namespace: str, policy: str) -> float:
     """When the policy last ran, as its metric says."""
     series = f'group_hygiene_policy_last_run_timestamp_seconds{{namespace="{namespace}",policy="{policy}"}} '
     return float(operator.http("/metrics")[1].partition(series)[2].partition("\n")[0])
-
-
-def scans(operator: RunningOperator, namespace: str) -> int:
-    """How often the operator scanned for the namespace's connection, as its metric says."""
-    series = f'group_hygiene_scan_duration_seconds_count{{connection="main",namespace="{namespace}"}} '
-    return int(float(operator.http("/metrics")[1].partition(series)[2].partition("\n")[0]))
 
 
 @pytest.fixture(scope="module")

@@ -91,6 +91,22 @@ class Maker:
         if commit:
             consumer.commit(offsets=_positions(commit), asynchronous=False)
 
+    def subscribe(self, group: str, *topics: str) -> None:
+        """The only member of a group that `join` made reads these topics from now on."""
+        (consumer,) = self._live[group]
+        consumer.subscribe(list(topics))
+
+        def assigned() -> bool:
+            consumer.poll(0.05)
+            return {place.topic for place in consumer.assignment()} == set(topics)
+
+        wait_for(assigned)
+        self.wait_state(group, "STABLE")
+
+    def commit(self, group: str, commit: Offsets) -> None:
+        """What the first member of a group that `join` made commits."""
+        self._live[group][0].commit(offsets=_positions(commit), asynchronous=False)
+
     def leave(self, group: str) -> None:
         """All members that `join` made leave, and the group is Empty when this returns."""
         for consumer in self._live.pop(group):

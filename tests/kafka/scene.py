@@ -127,6 +127,13 @@ class Scene:
         conditions = replace(observation.conditions, told=self.clock.now())
         return make_plan(policy, scanned, verdicts, conditions, marks, self.clock.now())
 
+    def due(self, policy: Policy) -> tuple[Observation, Plan]:
+        """Marked at one scan and due at the next; looks play no part."""
+        self.mark(policy, self.observe(policy))
+        self.clock.moved += timedelta(seconds=2)
+        observation = self.observe(policy)
+        return observation, self.planned(observation, policy)
+
     def apply(self, plan: Plan, observation: Observation, guard: Guard | None = None) -> list[Outcome]:
         return reconcile.apply(self.context, plan, observation, guard or Guard())
 
@@ -149,6 +156,20 @@ def policy(*groups: str, name: str = "tidy", mode: str = "Enforce", **when: Any)
         "match": {"groups": list(groups)},
         "when": {"unchangedFor": "1h", **when},
         "action": "Delete",
+        "delete": {"gracePeriod": "1s", "maxPercent": 100, "maxPerRun": 10_000},
+    }
+    return _parsed(name, spec)
+
+
+def stale(*groups: str, name: str = "unread", mode: str = "Enforce", **match: Any) -> Policy:
+    """Delete offsets of topics that living groups have not read for three days; limits don't matter."""
+    spec = {
+        "connectionRef": {"name": "main"},
+        "interval": "30m",
+        "mode": mode,
+        "match": {"groups": list(groups), **match},
+        "when": {"idleFor": "72h"},
+        "action": "DeleteOffsets",
         "delete": {"gracePeriod": "1s", "maxPercent": 100, "maxPerRun": 10_000},
     }
     return _parsed(name, spec)

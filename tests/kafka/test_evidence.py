@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,15 @@ from group_hygiene.activity import Tables
 from group_hygiene.connection import ActivitySpec
 from group_hygiene.entries import Backup, Covered
 from group_hygiene.kafka.client import Client
-from group_hygiene.kafka.cluster import OFFSETS_TOPIC, topic_ids
 from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
-from group_hygiene.kafka.offsets import end_offsets
-from group_hygiene.model import Cluster, OutcomeKind, Partition
-from group_hygiene.plan import Plan
+from group_hygiene.model import OutcomeKind
 from group_hygiene.policy import Policy
-from group_hygiene.reconcile import Memory, Observation
-from tests.kafka.makers import Maker, at, soon
+from group_hygiene.reconcile import Memory
+from sandbox.kafka import KafkaCluster
+from tests.kafka.makers import Maker, at, requests, soon
 from tests.kafka.scene import Scene, alert, policy, verdicts
-from tests.warehouse import Warehouse, idle, now, simple
+from tests.kafka.tables import Pipeline
+from tests.warehouse import Warehouse, idle, in_use, now, simple
 
 MATCH = "Match"
 RECORDS = 5
@@ -34,23 +33,6 @@ RECORDS = 5
 def topic(make: Maker) -> str:
     """A topic with records."""
     return make.topic(records=RECORDS)
-
-
-class Pipeline(Warehouse):
-    """Writes what a pipeline would find in the log of a real cluster, up to its end: but the times are the test's."""
-
-    def __init__(self, client: Client, cluster: Cluster, folder: Path) -> None:
-        topic_id = topic_ids(client, [OFFSETS_TOPIC], soon())[OFFSETS_TOPIC]
-        assert isinstance(topic_id, str)
-        super().__init__(folder, cluster.id, topic_id, len(cluster.leaders))
-        self._client = client
-
-    def run(self, rows: Iterable[Mapping[str, Any]], **coverage: Any) -> None:
-        """The rows, and that the log ends where it does now."""
-        ends = end_offsets(self._client, {Partition(OFFSETS_TOPIC, i) for i in range(self.partitions)}, soon())
-        known = {place.partition: end for place, end in ends.items() if isinstance(end, int)}
-        assert len(known) == self.partitions
-        self.write(rows, ends=known, **coverage)
 
 
 @pytest.fixture
@@ -71,14 +53,6 @@ def scene(client: Client, pipeline: Pipeline) -> Scene:
 def _unused(*groups: str, **when: Any) -> Policy:
     """Delete what nobody has used for three days, by the log alone."""
     return policy(*groups, **{"unchangedFor": None, "idleFor": "72h", **when})
-
-
-def _due(scene: Scene, wanted: Policy) -> tuple[Observation, Plan]:
-    """Marked at one scan and due at the next; looks play no part."""
-    scene.mark(wanted, scene.observe(wanted))
-    scene.clock.moved += timedelta(seconds=2)
-    observation = scene.observe(wanted)
-    return observation, scene.planned(observation, wanted)
 
 
 def _entries(scene: Scene) -> list[Any]:
@@ -124,7 +98,7 @@ def test_the_idle_go_and_all_others_stay(scene: Scene, pipeline: Pipeline, make:
         unclear: reasons.EVIDENCE_MISSING,
     }
     wanted = _unused(*expected, live)
-    observation, plan = _due(scene, wanted)
+    observation, plan = scene.due(wanted)
     assert verdicts(observation, wanted) == expected
     outcomes = {outcome.group: outcome.reason for outcome in scene.apply(plan, observation)}
     assert outcomes == dict.fromkeys((old, new, alone), reasons.DELETED)
@@ -135,6 +109,60 @@ def test_the_idle_go_and_all_others_stay(scene: Scene, pipeline: Pipeline, make:
     backups = [entry for entry in _entries(scene) if isinstance(entry, Backup)]
     assert {backup.group for backup in backups} == {old, new, alone}
     assert all(backup.evidence.startswith("idle since ") for backup in backups)
+
+
+def test_what_members_no_longer_read_is_told_before_it_expires(
+    scene: Scene, pipeline: Pipeline, make: Maker, topic: str, client: Client
+) -> None:
+    """By what the brokers say of members now: whoever reads all, or can lose nothing so soon, is kept."""
+    left, new, reads = (make.name(what) for what in ("left", "new", "reads"))
+    fresh, pattern, joined = (make.name(what) for what in ("fresh", "pattern", "joined"))
+    for group in (left, reads, fresh, joined):
+        make.join(group, topic)
+    make.join(new, topic, "consumer")
+    make.join(pattern, "^" + topic, "consumer")
+    empty = make.abandoned(make.name("empty"), topic)
+    old = {topic: 200.0, "old": 166.0}
+    pipeline.run(
+        [
+            in_use(left, **old),
+            in_use(new, **old) | {"type": "Consumer"},
+            in_use(reads, **{topic: 200.0}),
+            in_use(fresh, **{topic: 1.0, "old": 100.0}),
+            in_use(pattern, **old) | {"type": "Consumer"},
+            idle(joined, 200),
+            idle(empty, 167),
+        ]
+    )
+    expected = {
+        left: MATCH,
+        new: MATCH,
+        reads: reasons.EXPIRES_LATER,
+        fresh: reasons.EXPIRES_LATER,
+        pattern: reasons.SUBSCRIPTION_UNKNOWN,
+        joined: reasons.EVIDENCE_MISSING,
+        empty: MATCH,
+    }
+    wanted = alert(*expected, expiresWithin="48h")
+    observation = scene.observe(wanted)
+    assert verdicts(observation, wanted) == expected
+    told = {name: verdict.expires for name, verdict in observation.verdicts[wanted.key].items() if verdict.matches}
+    in_hours = {name: round((at - now()) / timedelta(hours=1)) for name, at in told.items() if at is not None}
+    assert in_hours == {left: 2, new: 2, empty: 1}
+
+
+def test_only_groups_that_may_lose_something_are_described(
+    scene: Scene, pipeline: Pipeline, make: Maker, topic: str, kafka: KafkaCluster
+) -> None:
+    """Whoever has committed lately costs no request."""
+    aged, fresh = make.name("aged"), make.name("fresh")
+    for group in (aged, fresh):
+        make.join(group, topic)
+    pipeline.run([in_use(aged, **{topic: 200.0}), in_use(fresh, **{topic: 100.0})])
+    since = kafka.mark()
+    scene.observe(alert(aged, fresh, expiresWithin="48h"))
+    asked = [name for request in requests(kafka, "DESCRIBE_GROUPS", since) for name in request["groups"]]
+    assert asked == [aged]
 
 
 def _missing(pipeline: Pipeline, group: str) -> None:
@@ -208,7 +236,7 @@ def test_tables_are_read_again_before_a_deletion(
     group = make.abandoned(make.name(), topic)
     wanted = _unused(group)
     pipeline.run([idle(group)])
-    observation, plan = _due(scene, wanted)
+    observation, plan = scene.due(wanted)
     assert plan.actions == (group,)
     spoil(pipeline, group)
     outcomes = scene.apply(plan, observation)
@@ -221,7 +249,7 @@ def test_newer_tables_decide(scene: Scene, pipeline: Pipeline, make: Maker, topi
     group = make.simple(make.name(), at(topic))
     wanted = _unused(group)
     pipeline.run([simple(group)])
-    observation, plan = _due(scene, wanted)
+    observation, plan = scene.due(wanted)
     pipeline.run([simple(group, 0.1)])
     assert [outcome.reason for outcome in scene.apply(plan, observation)] == [reasons.TOO_RECENT]
 
@@ -232,7 +260,7 @@ def test_a_commit_that_the_tables_have_not_seen(scene: Scene, pipeline: Pipeline
     wanted = _unused(group)
     pipeline.run([simple(group)])
     make.simple(group, at(topic))
-    observation, plan = _due(scene, wanted)
+    observation, plan = scene.due(wanted)
     assert plan.actions == (group,)
     assert [outcome.reason for outcome in scene.apply(plan, observation)] == [reasons.RECENTLY_ACTIVE]
     assert group in make.groups()
@@ -274,9 +302,9 @@ def test_one_query_for_all_policies(
     asked: list[set[str]] = []
     read = Tables.read
 
-    def noted(self: Tables, names: Any, seconds: float) -> Any:
+    def noted(self: Tables, names: Any, seconds: float, older: Any = None) -> Any:
         asked.append(set(names))
-        return read(self, names, seconds)
+        return read(self, names, seconds, older)
 
     monkeypatch.setattr(Tables, "read", noted)
     seen = policy(*groups, name="seen")
@@ -288,6 +316,23 @@ def test_one_query_for_all_policies(
     assert asked == [groups, set()]
     assert full.snapshot.coverage is not None
     assert full.snapshot.coverage.problem is None
+
+
+def test_ends_are_asked_after_all_offsets(
+    scene: Scene, pipeline: Pipeline, make: Maker, topic: str, kafka: KafkaCluster
+) -> None:
+    """A policy that needs no tables waits for one that does: once for both, and no offset is newer than its end."""
+    group = make.abandoned(make.name(), topic, commit=at(topic) | at(make.topic(records=1)))
+    live = make.name("live")
+    make.join(live, topic, commit=at(topic))
+    pipeline.run([idle(group)])
+    behind, unused = alert(live, lag={"atLeast": 1}), _unused(group, lag={"atLeast": 1})
+    mark = kafka.mark()
+    observation = scene.observe(behind, unused)
+    assert verdicts(observation, behind) == {live: MATCH}
+    assert verdicts(observation, unused) == {group: MATCH}
+    asked = [named["name"] for body in requests(kafka, "LIST_OFFSETS", mark) for named in body["topics"]]
+    assert [name for name in asked if name == topic] == [topic, topic], "where it begins and where it ends"
 
 
 def test_what_kafka_will_drop(scene: Scene, pipeline: Pipeline, make: Maker, topic: str) -> None:

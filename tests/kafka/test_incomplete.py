@@ -14,8 +14,8 @@ from group_hygiene.model import OutcomeKind
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile import Observation
 from sandbox.kafka import KafkaCluster
-from tests.kafka.makers import Maker, wait_for
-from tests.kafka.scene import Scene, policy, verdicts
+from tests.kafka.makers import Maker, at, wait_for
+from tests.kafka.scene import Scene, alert, policy, verdicts
 
 SCAN_SECONDS = 12
 # One replica of each partition, so that a broker takes its groups along. Data topics have three.
@@ -105,6 +105,37 @@ def test_without_a_broker_nothing_is_deleted(
     outcomes = scene.apply(plan, again)
     assert {outcome.kind for outcome in outcomes} == {OutcomeKind.DELETED}
     assert {outcome.group for outcome in outcomes} == set(plan.actions) >= others
+
+
+def test_lag_is_told_as_far_as_it_is_known(kafka: KafkaCluster, client: Client, make: Maker) -> None:
+    """A partition whose only broker is dead: what is enough without it is enough, and all else is not known."""
+    lost, topic = 2, make.topic(partitions=3, records=5)
+    for partition in (1, 2):
+        make.produce(topic, [(None, b"x")] * 5, partition)
+    everywhere = at(topic) | at(topic, partition=1) | at(topic, partition=2)
+    make.simple_groups({make.name("left"): everywhere for _ in range(12)})
+    scene = Scene(client, timeout=f"{SCAN_SECONDS}s")
+    some = alert(f"{make.tag}*", name="some", lag={"atLeast": 10})
+    all_, outside = alert(f"{make.tag}*", lag={"atLeast": 15}), alert(f"{make.tag}*", name="lost", outOfRange=True)
+    groups = scene.observe(some, all_).snapshot.groups
+    kafka.kill_broker(lost)
+    try:
+        kafka.wait_forgotten(lost)
+        there = [name for name in groups if make.tag in name and groups[name].coordinator != lost]
+        assert there
+        observation = scene.observe(some, all_, outside)
+        assert verdicts(observation, some) == dict.fromkeys(there, "Match")
+        assert verdicts(observation, all_) == dict.fromkeys(there, reasons.LAG_UNKNOWN)
+        assert verdicts(observation, outside) == dict.fromkeys(there, reasons.LAG_UNKNOWN)
+    finally:
+        kafka.start_broker(lost)
+        kafka.wait_ready()
+
+    def whole_again() -> bool:
+        found = verdicts(scene.observe(all_, after=0.1), all_)
+        return len(found) == 12 and set(found.values()) == {"Match"}
+
+    wait_for(whole_again)
 
 
 def test_a_frozen_broker_holds_up_neither_the_scan_nor_the_others(

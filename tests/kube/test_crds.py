@@ -26,6 +26,7 @@ SECRET = {"name": "hygiene", "key": "password"}
 OAUTH = {"tokenEndpoint": "https://sso.example.com/token", "clientId": "hygiene", "clientSecret": SECRET}
 SCRAM = {"mechanism": "SCRAM-SHA-512", "username": "hygiene", "password": SECRET}
 DELETE = {"action": "Delete", "when": {"unchangedFor": "72h"}}
+STALE = {"action": "DeleteOffsets", "when": {"idleFor": "96h"}}
 
 # What the API server adds when an error of type, enum, length or presence kept it from looking at the rules in CEL.
 _NOT_CHECKED = "some validation rules were not checked because the object was invalid"
@@ -146,6 +147,9 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({"when": {"unchangedFor": "1s"}}, id="alert-unchanged"),
         pytest.param({"when": {"idleFor": "1s"}}, id="alert-idle"),
         pytest.param({"when": {"expiresWithin": "48h"}}, id="alert-what-expires"),
+        pytest.param({"when": {"lag": {"atLeast": 1}}}, id="alert-lag"),
+        pytest.param({"when": {"lag": {"atLeast": 2**63 - 1}}}, id="alert-lag-most"),
+        pytest.param({"when": {"outOfRange": True}}, id="alert-out-of-range"),
         pytest.param({"mode": "Enforce"}, id="alert-enforce"),
         pytest.param({"match": {"types": ["Share"], "unprotect": ["Share"], "states": ["Stable"]}}, id="alert-share"),
         pytest.param(DELETE, id="delete"),
@@ -164,11 +168,22 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
                     "unchangedFor": "1h30m",
                     "idleFor": "72h",
                     "expiresWithin": "24h",
+                    "lag": {"atLeast": 1000},
+                    "outOfRange": True,
                 },
             },
             id="delete-all-conditions",
         ),
         pytest.param({"action": "Delete", "when": {"idleFor": "72h"}}, id="delete-idle"),
+        pytest.param(STALE, id="stale-offsets"),
+        pytest.param(
+            {
+                **STALE,
+                "delete": {"gracePeriod": "1h"},
+                "match": {"topics": ["a*"], "excludeTopics": ["b"], "states": ["Stable"]},
+            },
+            id="stale-offsets-whole",
+        ),
         pytest.param({"match": {"groups": ["*"]}}, id="pattern-everything"),
         pytest.param({"match": {"groups": [r"a\*b"]}}, id="pattern-literal-star"),
         pytest.param({"match": {"groups": [r"a\\", r"\\*"]}}, id="pattern-literal-backslash"),
@@ -240,7 +255,10 @@ def test_policy_is_accepted(api: CustomObjectsApi, spec: Patch) -> None:
             ),
             id="access-by-labels",
         ),
-        pytest.param(access(groups=[r"a\*", "*"], actions=["Restore", "Delete", "Alert"]), id="access-all-actions"),
+        pytest.param(
+            access(groups=[r"a\*", "*"], actions=["Restore", "Delete", "DeleteOffsets", "Alert"]),
+            id="access-all-actions",
+        ),
         pytest.param({"scan": {"timeout": "1s"}}, id="timeout-shortest"),
         pytest.param({"scan": {"timeout": "10m"}}, id="timeout-longest"),
     ],
@@ -255,7 +273,7 @@ _WIDEST = ["\N{GRINNING FACE}" * 255] * 64
 _WIDEST_ACCESS = {
     "namespaces": {"names": ["a" * 63] * 32},
     "groups": _WIDEST[:8],
-    "actions": ["Alert", "Delete", "Restore"],
+    "actions": ["Alert", "Delete", "DeleteOffsets", "Restore"],
 }
 _WIDEST_SELECTOR = {
     **_WIDEST_ACCESS,
@@ -346,6 +364,8 @@ URL = "must be an http or https URL"
 IDLE_MISSING = "spec.when: .* must hold idleFor or unchangedFor with action Delete"
 FOLDER = "must be the address of a folder"
 STATES_IN_USE = "spec.match.states: .* must hold only Empty and Dead with action Delete"
+NOT_ALONE = "spec.when: .* must hold idleFor and nothing else with action DeleteOffsets"
+FOR_OFFSETS = "spec.match.topics: .* must only be given with action DeleteOffsets"
 NO_SHARE = "spec.match.types: .* must not hold Share with action Delete"
 TOGETHER = "certificate and privateKey must be given together"
 LOGIN = "username and password must be given"
@@ -413,11 +433,49 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param(when(idleFor="0h"), "spec.when.idleFor: .* must be at least 1s", id="idle-zero"),
         pytest.param(when(expiresWithin="2d"), f"spec.when.expiresWithin: .* {DURATION}", id="expires-in-days"),
         pytest.param(when(expiresWithin="0s"), "spec.when.expiresWithin: .* must be at least 1s", id="expires-zero"),
+        pytest.param(
+            {**STALE, "when": None}, "spec.when: .* must hold idleFor with action DeleteOffsets", id="stale-bare"
+        ),
+        pytest.param(
+            {**STALE, "when": {"unchangedFor": "1h"}},
+            "spec.when: .* must hold idleFor with action DeleteOffsets",
+            id="stale-by-our-own-looks",
+        ),
+        pytest.param({**STALE, **when(idleFor="1h", unchangedFor="1h")}, NOT_ALONE, id="stale-and-unchanged"),
+        pytest.param({**STALE, **when(idleFor="1h", expiresWithin="1h")}, NOT_ALONE, id="stale-and-expires"),
+        pytest.param({**STALE, **when(idleFor="1h", lag={"atLeast": 1})}, NOT_ALONE, id="stale-and-lag"),
+        pytest.param({**STALE, **when(idleFor="1h", outOfRange=True)}, NOT_ALONE, id="stale-and-range"),
+        pytest.param({**STALE, **when(idleFor="1h", committed="None")}, NOT_ALONE, id="stale-and-committed"),
+        pytest.param({**STALE, **when(idleFor="1h", topics="AllDeleted")}, NOT_ALONE, id="stale-and-deleted-topics"),
+        pytest.param(
+            {**STALE, **match(states=["Stable", "Empty"])},
+            "spec.match.states: .* must hold only Stable with action DeleteOffsets",
+            id="stale-of-an-empty-group",
+        ),
+        pytest.param(
+            {**STALE, **match(types=["Streams"])},
+            "spec.match.types: .* must hold only Classic and Consumer with action DeleteOffsets",
+            id="stale-of-a-streams-group",
+        ),
+        pytest.param(match(topics=["a"]), FOR_OFFSETS, id="alert-with-topics"),
+        pytest.param({**DELETE, **match(excludeTopics=["a"])}, FOR_OFFSETS, id="delete-without-topics"),
+        pytest.param(
+            {**STALE, **match(topics=[""])}, r"spec.match.topics\[0\]: .* must not be empty", id="empty-topic"
+        ),
+        pytest.param(when(lag={}), "spec.when.lag.atLeast: Required value", id="lag-of-nothing"),
+        pytest.param(when(lag={"atLeast": 0}), "spec.when.lag.atLeast: .* must be at least 1", id="lag-zero"),
+        pytest.param(when(lag={"atLeast": -1}), "spec.when.lag.atLeast: .* must be at least 1", id="lag-negative"),
+        pytest.param(when(lag={"atLeast": "5"}), "lag.atLeast: .* must be of type integer", id="lag-text"),
+        pytest.param(when(lag=5), "spec.when.lag: .* must be of type object", id="lag-number"),
+        pytest.param(when(outOfRange=False), "when.outOfRange: .* must be true, or be left out", id="range-false"),
+        pytest.param(when(outOfRange="Yes"), "when.outOfRange: .* must be of type boolean", id="range-text"),
         pytest.param({"delete": {}}, "spec.delete: .* must only be given with action Delete", id="alert-with-delete"),
         pytest.param({"action": "Delete"}, IDLE_MISSING, id="delete-without-when"),
         pytest.param({"action": "Delete", "when": {}}, IDLE_MISSING, id="delete-with-empty-when"),
         pytest.param({"action": "Delete", **when(topics="AllDeleted")}, IDLE_MISSING, id="delete-deleted-topics"),
         pytest.param({"action": "Delete", **when(expiresWithin="48h")}, IDLE_MISSING, id="delete-what-expires"),
+        pytest.param({"action": "Delete", **when(lag={"atLeast": 1})}, IDLE_MISSING, id="delete-lag-alone"),
+        pytest.param({"action": "Delete", **when(outOfRange=True)}, IDLE_MISSING, id="delete-range-alone"),
         pytest.param({**DELETE, **match(states=["Empty", "Stable"])}, STATES_IN_USE, id="delete-stable"),
         pytest.param({**DELETE, **match(types=["Classic", "Share"])}, NO_SHARE, id="delete-share"),
         pytest.param(
@@ -439,6 +497,17 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
 def test_policy_is_refused(api: CustomObjectsApi, spec: Patch, complaint: str) -> None:
     """One mistake in a policy is refused with one sentence that says where it is and what must be."""
     _assert_one(complaints(api, a_policy(spec)), complaint)
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(1.5, id="fraction"), pytest.param(2**63, id="beyond-int64"), pytest.param(1e30, id="huge")]
+)
+def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> None:
+    """What is no int64 is refused; of a fraction the API server complains twice, and names the field each time."""
+    found = complaints(api, a_policy(when(lag={"atLeast": number})))
+    assert found
+    for complaint in found:
+        assert re.search(r"must be of type int.* in spec\.when\.lag\.atLeast|lag\.atLeast in body must be", complaint)
 
 
 @pytest.mark.parametrize(
@@ -750,18 +819,25 @@ def published(api_server: ApiServer) -> ApiServer:
         pytest.param("kconn.spec.receivers.webhook", "address url token hmac ca", id="connection-webhook"),
         pytest.param("kgp.spec", "connectionRef interval suspend mode match when action alert delete", id="policy"),
         pytest.param("kgp.spec.alert", "groupsAtLeast receivers", id="policy-alert"),
-        pytest.param("kgp.spec.match", "groups exclude states types protocolTypes unprotect", id="policy-match"),
-        pytest.param("kgp.spec.when", "committed topics unchangedFor idleFor expiresWithin", id="policy-when"),
+        pytest.param(
+            "kgp.spec.match",
+            "groups exclude states types protocolTypes topics excludeTopics unprotect",
+            id="policy-match",
+        ),
+        pytest.param(
+            "kgp.spec.when", "committed topics unchangedFor idleFor expiresWithin lag outOfRange", id="policy-when"
+        ),
         pytest.param("kgp.spec.delete", "gracePeriod maxPerRun maxPercent backupRetention", id="policy-delete"),
         pytest.param(
             "kgp.status",
             "observedGeneration lastRunTime conditions groups totals lastMarkedTime nextDueTime "
-            "reasons sample truncated",
+            "nextExpiryTime reasons sample truncated",
             id="policy-status",
         ),
         pytest.param(
             "kgp.status.sample",
-            "group state type verdict reason message unchangedSince idleSince markedSince dueTime",
+            "group state type verdict reason message topics unchangedSince idleSince lag outOfRange expiresTime "
+            "markedSince dueTime",
             id="policy-status-sample",
         ),
         pytest.param(
@@ -806,6 +882,7 @@ POLICY_STATUS = {
     "totals": {"deleted": 2**40},
     "lastMarkedTime": "2030-01-30T12:00:00Z",
     "nextDueTime": "2030-02-01T12:00:00Z",
+    "nextExpiryTime": "2030-02-05T16:00:00Z",
     "reasons": {"TooRecent": 100, "CaughtUp": 17},
     "sample": [
         {
@@ -817,6 +894,9 @@ POLICY_STATUS = {
             "message": "seen unchanged for 20h of 72h",
             "unchangedSince": "2030-01-30T16:00:00Z",
             "idleSince": "2030-01-29T16:00:00Z",
+            "lag": 2**40,
+            "outOfRange": 2,
+            "expiresTime": "2030-02-05T16:00:00Z",
             "markedSince": "2030-01-31T12:00:00Z",
             "dueTime": "2030-02-01T12:00:00Z",
         }

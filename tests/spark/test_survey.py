@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from group_hygiene.activity import Covered, Tables, _activity
 from group_hygiene.connection import ActivitySpec
 from group_hygiene.errors import PipelineError
-from group_hygiene.model import GroupType
+from group_hygiene.model import Commits, GroupType
 from group_hygiene.pipeline import survey as surveying
 from group_hygiene.pipeline.activity import update
 from group_hygiene.pipeline.survey import known, survey
@@ -145,7 +145,7 @@ def test_rows(told: Findings) -> None:
         behind=0,
     )
     unused = row(told, "never")
-    assert (unused.last_commit, unused.idle_since, unused.expires) == (None, at(4), at(-10))
+    assert (unused.last_commit, unused.idle_since, unused.expires) == (None, at(4), None)
     assert (unused.age, unused.topics, unused.behind) == (Age.NEVER, 0, None)
 
 
@@ -251,9 +251,11 @@ def test_rows_as_the_operator_reads_the_tables(spark: SparkSession, warehouse: s
     findings = survey(spark, warehouse, RETENTION)
     names = {row.group for row in findings.rows}
     assert names == {f"{name}-{index}" for name in GROUPS for index in range(3) if name != "gone"}
-    reading = Tables(ActivitySpec(warehouse, timedelta(hours=1)), {}).read(names, 60)
+    reading = Tables(ActivitySpec(warehouse, timedelta(hours=1)), {}).read(names, 60, older=at(7))
     operators = reading.groups  # type: ignore[union-attr]
     assert len(operators) == 2 * (len(GROUPS) - 1)
+    by_topic = {name: found.by_topic for name, found in operators.items() if found.by_topic is not None}
+    assert by_topic == {f"consumer-in-use-{index}": {"orders": Commits(at(8), at(8))} for index in (0, 1)}
     for each in findings.rows:
         model = operators.get(each.group)
         times = (model.idle_since, model.first_expiry(RETENTION)) if model else (None, None)

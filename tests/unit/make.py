@@ -13,6 +13,7 @@ from group_hygiene.contents import Deletion
 from group_hygiene.entries import Mark
 from group_hygiene.model import (
     Activity,
+    Bounds,
     Cluster,
     CommittedOffset,
     Evidence,
@@ -33,6 +34,7 @@ from group_hygiene.policy import Action, Mode, Policy, parse_policy
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 P0, P1 = Partition("orders", 0), Partition("invoices", 1)
 OFFSETS = {P0: CommittedOffset(10), P1: CommittedOffset(20)}
+LAG: Mapping[Partition, int | Fault] = {P0: 5, P1: 0}
 FAULT = Fault("COORDINATOR_NOT_AVAILABLE", "try later", retriable=True)
 DENIED = Fault("GROUP_AUTHORIZATION_FAILED", "needs DESCRIBE on the group")
 NO_TOPIC = Fault("UNKNOWN_TOPIC_OR_PARTITION", "orders-0")
@@ -104,10 +106,18 @@ def simple_activity(hours: float = 100, **changes: Any) -> Activity:
     return activity(hours, **(known | changes))
 
 
-def evidence(**changes: Any) -> Evidence:
-    """Two committed partitions, seen unchanged for 72h, records waiting in one of them."""
-    known = Evidence(Protections(), unchanged=seen(), offsets=OFFSETS, lag={P0: 5, P1: 0})
-    return replace(known, **changes)
+def lagging(lag: Mapping[Partition, int | Fault]) -> dict[Partition, Bounds | Fault]:
+    """Partitions that begin at 0 and end so many records after what OFFSETS has committed there."""
+    return {
+        place: behind if isinstance(behind, Fault) else Bounds(0, OFFSETS[place].offset + behind)
+        for place, behind in lag.items()
+    }
+
+
+def evidence(lag: Mapping[Partition, int | Fault] | None = LAG, **changes: Any) -> Evidence:
+    """Two committed partitions, seen unchanged for 72h, records waiting in one of them; lag None = it was not read."""
+    bounds = None if lag is None else lagging(lag)
+    return replace(Evidence(Protections(), unchanged=seen(), offsets=OFFSETS, bounds=bounds), **changes)
 
 
 def match(name: str = "console-consumer-1", **changes: Any) -> Verdict:

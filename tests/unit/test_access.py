@@ -94,7 +94,7 @@ def test_each_right_has_groups_of_its_own() -> None:
     given_ = grant(connection, "team-a", _LABELS)
     assert given_ is not None
     assert given_.rights == {Right.ALERT, Right.DELETE}
-    alerting, deleting, restoring = (given_.groups(right) for right in Right)
+    alerting, deleting, restoring = (given_.groups(right) for right in (Right.ALERT, Right.DELETE, Right.RESTORE))
     assert alerting is not None
     assert alerting.sources == ("team-a-*", "*")
     assert deleting is not None
@@ -189,7 +189,7 @@ def test_covers_agrees_with_matches(granted: str, pattern: str, names: list[str]
         pytest.param([_entry(names="team-a")], "names must be a list of texts", id="name-as-text"),
         pytest.param([{**_entry(), "groups": []}], "at least one pattern", id="no-groups"),
         pytest.param([{**_entry(), "groups": "a*"}], "must be a list of texts", id="groups-as-text"),
-        pytest.param([{**_entry(), "actions": []}], "at least one of Alert, Delete, Restore", id="no-actions"),
+        pytest.param([{**_entry(), "actions": []}], "at least one of Alert, Delete, DeleteOffsets", id="no-actions"),
         pytest.param([{**_entry(), "actions": ["Keep"]}], "at least one of Alert", id="unknown-action"),
         pytest.param([_entry(selector={"labels": {}})], "only matchLabels and matchExpressions", id="unknown-field"),
         pytest.param([_entry(selector=_expression("a", "Is", "b"))], "operator must be one of", id="operator"),

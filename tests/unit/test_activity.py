@@ -4,6 +4,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from msgspec import structs
 from group_hygiene import reasons
 from group_hygiene.activity import Covered, Reading, Tables, refused
 from group_hygiene.connection import ActivitySpec
-from group_hygiene.model import Activity, Fault, GroupType
+from group_hygiene.model import Activity, Commits, Fault, GroupType
 from group_hygiene.reconcile.evidence import Log, faults_by_partition, partition_of, remembered, told_of
 from group_hygiene.secret import Hidden
-from tests.warehouse import Warehouse, idle, now, simple
+from tests.warehouse import Warehouse, idle, in_use, now, simple
 
 _LOG = Log("cluster-1", None, 50)
 _HOUR = timedelta(hours=1)
@@ -63,6 +64,22 @@ def test_times_come_back_as_the_log_has_them(warehouse: Warehouse) -> None:
     others = _read(warehouse, *strange)
     assert isinstance(others, Reading)
     assert others.groups.keys() == set(strange)
+
+
+def test_topics_are_read_of_old_commits_in_use_alone(warehouse: Warehouse) -> None:
+    """The first and the last commit of each; of groups that have none so old, and of all not in use, nothing."""
+    aged, fresh = in_use("aged", orders=160, old=200), in_use("fresh", orders=10)
+    warehouse.write([aged, fresh, in_use("none"), idle("empty", 300, offsets=aged["offsets"])])
+    tables, older = Tables(ActivitySpec(warehouse.uri), {}), now() - timedelta(hours=120)
+    names = ("aged", "fresh", "none", "empty")
+    asked, unasked = tables.read(names, 60, older), tables.read(names, 60)
+    assert isinstance(asked, Reading)
+    assert isinstance(unasked, Reading)
+    first = {offset["topic"]: offset["commit_time"] for offset in aged["offsets"] if offset["partition"] == 0}
+    topics = {topic: Commits(at, at + timedelta(minutes=2)) for topic, at in first.items()}
+    assert {name: found.by_topic for name, found in asked.groups.items()} == dict.fromkeys(names) | {"aged": topics}
+    assert {found.by_topic for found in unasked.groups.values()} == {None}
+    assert replace(asked.groups["aged"], by_topic=None) == unasked.groups["aged"]
 
 
 def _nothing(warehouse: Warehouse) -> None:
@@ -334,8 +351,8 @@ def test_a_store_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch, war
     """The caller gets its answer in time, and no second thread is sent after the first."""
     release, started = threading.Event(), []
 
-    def hang(groups: object) -> Fault:
-        started.append(groups)
+    def hang(*asked: object) -> Fault:
+        started.append(asked)
         release.wait(60)
         return Fault("X", "too late")
 

@@ -18,6 +18,7 @@ from group_hygiene.contents import Deletion
 from group_hygiene.entries import KeepRequest
 from group_hygiene.model import (
     Activity,
+    Bounds,
     CommittedOffset,
     Evidence,
     Fault,
@@ -41,6 +42,7 @@ from tests.unit.make import (
     delete,
     evidence,
     group,
+    lagging,
     policy_object,
     seen,
     simple_activity,
@@ -318,9 +320,9 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
         ),
         # caught_up
         pytest.param(delete(), group(), evidence(lag=None), reasons.LAG_NOT_READ, id="lag-not-read"),
-        pytest.param(delete(), group(), evidence(lag=FAULT), reasons.LAG_UNKNOWN, id="lag-fault"),
+        pytest.param(delete(), group(), evidence(lag={P0: FAULT, P1: FAULT}), reasons.LAG_UNKNOWN, id="lag-fault"),
         pytest.param(delete(), group(), evidence(lag={P0: 0, P1: 0}), reasons.CAUGHT_UP, id="silent-topic-lag-0"),
-        pytest.param(delete(), group(), evidence(lag={}), reasons.CAUGHT_UP, id="lag-of-no-partition"),
+        pytest.param(delete(), group(), evidence(lag={P0: 5}), reasons.LAG_NOT_READ, id="lag-of-one-partition-only"),
         pytest.param(delete(), group(), evidence(lag={P0: 0, P1: 1}), _MATCH, id="lag-of-one-record"),
         pytest.param(delete(), group(), evidence(lag={P0: 0, P1: FAULT}), reasons.LAG_UNKNOWN, id="lag-partly-unknown"),
         pytest.param(delete(), group(), evidence(lag={P0: 5, P1: FAULT}), _MATCH, id="lag-known-where-it-matters"),
@@ -422,7 +424,7 @@ def test_first_check_decides() -> None:
     look()
     known = replace(known, unchanged=seen())
     look()
-    known = replace(known, lag={P1: 1})
+    known = replace(known, bounds=lagging({P0: 0, P1: 1}))
     look()
     assert found == [
         reasons.OWN_GROUP,
@@ -481,12 +483,16 @@ def _policies(action: str, unchanged_for: Sequence[str | None], idle_for: Sequen
         "topics": (None, "SomeDeleted", "AllDeleted"),
         "committed": (None, "None"),
     }
+    lag, outside = {"lag": {"atLeast": 2}}, {"outOfRange": True}
+    # Mostly not asked: each condition more is one that most evidence fails.
+    also: list[dict[str, Any]] = [{}, {}, {}, {}, {}, {}, lag, outside, lag | outside]
     return [
         parse_policy(
-            policy_object(action, {k: v for k, v in zip(asks, when, strict=True) if v}, {"unprotect": unprotect})
+            policy_object(action, {k: v for k, v in zip(asks, when, strict=True) if v} | more, {"unprotect": unprotect})
         )
         for when in product(*asks.values())
         for unprotect in protections
+        for more in also
         if action == "Alert" or when[0] or when[1]
     ]
 
@@ -520,7 +526,21 @@ _OFFSETS_READ: list[Mapping[Partition, CommittedOffset] | Fault | None] = [
     _NO_OFFSETS,
 ]
 _TOPICS_READ: list[frozenset[str] | Fault | None] = [_BOTH]
-_LAG_READ: list[Mapping[Partition, int | Fault] | Fault | None] = [{P0: 1}, {P0: FAULT, P1: 2}]
+# In the last two, what was committed in one of the partitions is out of range.
+_BOUNDS_READ: list[Mapping[Partition, Bounds | Fault]] = [
+    lagging({P0: 1, P1: 0}),
+    lagging({P0: FAULT, P1: 2}),
+    {P0: Bounds(11, 13), P1: Bounds(0, 20)},
+    {P0: FAULT, P1: Bounds(50, 60)},
+]
+_BOUNDS_THAT_KEEP: list[Mapping[Partition, Bounds | Fault] | None] = [
+    None,
+    lagging({}),
+    lagging({P0: 5}),
+    lagging({P0: 0, P1: 0}),
+    lagging({P0: 0, P1: FAULT}),
+    lagging({P0: NO_TOPIC, P1: NO_TOPIC}),
+]
 _EVIDENCE = st.builds(
     Evidence,
     protections=_PROTECTIONS,
@@ -542,7 +562,7 @@ _EVIDENCE = st.builds(
         ],
     ),
     retention=st.sampled_from([None, timedelta(hours=1), timedelta(days=7)]),
-    lag=_mostly(_LAG_READ, [None, FAULT, {}, {P0: 0, P1: 0}, {P0: 0, P1: FAULT}, {P0: NO_TOPIC}]),
+    bounds=_mostly(_BOUNDS_READ, _BOUNDS_THAT_KEEP),
 )
 
 
@@ -585,8 +605,17 @@ def test_delete_needs_every_proof(case: _Case) -> None:
         assert known.offsets
         assert isinstance(known.missing_topics, frozenset)
     if asks_lag and known.offsets and policy.when.topics is not Topics.ALL_DELETED:
-        assert isinstance(known.lag, Mapping)
-        assert any(not isinstance(behind, Fault) and behind > 0 for behind in known.lag.values())
+        assert known.bounds is not None
+        ends = [(known.bounds[place], commit.offset) for place, commit in known.offsets.items()]
+        assert any(not isinstance(bounds, Fault) and bounds.end > offset for bounds, offset in ends)
+    if policy.when.asks_bounds:
+        assert known.offsets
+        assert known.bounds is not None
+        places = [(known.bounds[place], commit.offset) for place, commit in known.offsets.items()]
+        ranges = [(bounds, offset) for bounds, offset in places if not isinstance(bounds, Fault)]
+        waiting = sum(len({*range(*bounds)} & {*range(offset, 100)}) for bounds, offset in ranges)
+        assert policy.when.lag_at_least is None or waiting >= policy.when.lag_at_least
+        assert not policy.when.out_of_range or any(not bounds[0] <= offset <= bounds[1] for bounds, offset in ranges)
 
 
 @pytest.mark.parametrize(
@@ -596,6 +625,9 @@ def test_delete_needs_every_proof(case: _Case) -> None:
         pytest.param({"topics": Topics.ALL_DELETED}, id="all-deleted"),
         pytest.param({"topics": Topics.SOME_DELETED}, id="some-deleted"),
         pytest.param({"committed_none": True}, id="committed-none"),
+        pytest.param({"lag_at_least": 2}, id="lag"),
+        pytest.param({"out_of_range": True}, id="out-of-range"),
+        pytest.param({"lag_at_least": 2, "out_of_range": True, "idle_for": timedelta(hours=72)}, id="all-of-it"),
         pytest.param({"idle_for": timedelta(hours=72)}, id="idle"),
         pytest.param({"idle_for": timedelta(hours=72), "unchanged_for": None}, id="idle-alone"),
     ],

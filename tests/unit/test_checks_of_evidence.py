@@ -220,8 +220,8 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
             alert(expiresWithin="48h"),
             group(state=GroupState.STABLE),
             _known(activity(160), retention=_WEEK),
-            reasons.NOT_EMPTY,
-            id="expires-but-in-use",
+            reasons.EVIDENCE_MISSING,
+            id="expires-but-joined-since",
         ),
         # ExpiresFirst: a week of retention, a day of grace, ten minutes of interval
         pytest.param(

@@ -78,6 +78,7 @@ fields: dict[Any, Any] = {
     "version": whole_numbers,
     "topic_id": st.none() | texts,
     "topic_ids": st.dictionaries(texts, texts, max_size=4),
+    "topics": st.lists(texts, max_size=3).map(tuple),
 }
 
 

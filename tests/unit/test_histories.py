@@ -21,6 +21,7 @@ from group_hygiene.contents import Contents
 from group_hygiene.entries import Change, KeepRequest, Key, Mark, Outcome, Removal, What
 from group_hygiene.model import (
     Activity,
+    Bounds,
     CommittedOffset,
     Evidence,
     Group,
@@ -285,7 +286,12 @@ class World:
                     again = watching.seen_again(before, watch, looks, name, print_, self.now)
                     changes += [again] if again else []
                     unchanged = watching.unchanged(again or before, watch)
-                    known = replace(known, offsets=offsets, lag={_P0: truth.behind}, unchanged=unchanged)
+                    known = replace(
+                        known,
+                        offsets=offsets,
+                        bounds={_P0: Bounds(0, truth.offset + truth.behind)},
+                        unchanged=unchanged,
+                    )
                     self._book_read(policy, name, print_)
                 verdict = checks.judge(policy, group, known, self.now)
             verdicts[name] = verdict
@@ -311,7 +317,7 @@ class World:
                 deleted=contents.deletions.get(name),
                 activity=told_of(name, reading, _LOG, faults),
                 offsets=FAULT if name in trouble.unread else {_P0: CommittedOffset(truth.offset)},
-                lag={_P0: truth.behind},
+                bounds={_P0: Bounds(0, truth.offset + truth.behind)},
             )
             verdicts[name] = checks.judge(policy, group, known, self.now)
         mark = remembered(reading, _LOG, before, "uid", self.now)

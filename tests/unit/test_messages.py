@@ -43,9 +43,10 @@ ITEM = Item(
             id="marked",
         ),
         pytest.param(
-            {"news": News.GROUPS_MARKED, "action": "Other", "mode": "Enforce"},
-            "policy kafka/litter: 2 consumer groups are marked for action Other, unless somebody uses or keeps them",
-            id="marked-for-something-else",
+            {"news": News.GROUPS_MARKED, "action": "DeleteOffsets", "mode": "Enforce"},
+            "policy kafka/litter: stale offsets of 2 consumer groups will be deleted, "
+            "unless somebody uses or keeps them",
+            id="offsets-marked",
         ),
         pytest.param(
             {"news": News.DELETION_BLOCKED, "action": "Delete", "mode": "Enforce"},

@@ -2,24 +2,32 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from prometheus_client import Metric, generate_latest
 from prometheus_client.samples import Sample
 
-from group_hygiene import reasons
+from group_hygiene import __version__, reasons
 from group_hygiene.metrics import Metrics
-from group_hygiene.model import Keep, Outcome, OutcomeKind
+from group_hygiene.model import Coverage, GroupState, GroupType, Keep, Outcome, OutcomeKind
 from group_hygiene.plan import Plan
-from tests.unit.make import delete, keep, mark, match, plan
+from group_hygiene.status import ConnectionFacts, LedgerFacts
+from tests.metrics_table import documented
+from tests.unit.make import NOW, activity, alert, delete, group, keep, mark, match, plan, snapshot
 
-_LABELS = {"namespace", "policy", "connection", "reason", "outcome", "kind", "change", "type", "result", "le"}
+_LABELS = {"namespace", "policy", "connection", "connection_namespace", "action", "mode", "reason", "outcome"}
+_LABELS |= {"kind", "change", "state", "type", "result", "version", "le"}
 _POLICY = {"namespace": "kafka", "policy": "litter"}
+_MAIN = {"namespace": "kafka", "connection": "main"}
 
 
 def _plan(refused: bool = False) -> Plan:
     refusals = (Keep(reasons.TOPICS_HIDDEN, "none"),) if refused else ()
-    verdicts = [match("secret-a"), match("secret-b"), keep("secret-c"), keep("secret-d", reasons.CAUGHT_UP)]
+    expires = match("secret-a", activity=activity(), retention=timedelta(days=7))
+    verdicts = [expires, match("secret-b"), keep("secret-c"), keep("secret-d", reasons.CAUGHT_UP)]
     policy = delete(enforce=True)
     marks = {name: mark(policy, name) for name in ("secret-a", "secret-b", "secret-gone")}
     return plan(policy, verdicts, marks, refusals=refusals)
@@ -32,12 +40,32 @@ def _outcomes() -> list[Outcome]:
     ]
 
 
+def _facts(**changes: Any) -> ConnectionFacts:
+    """Four groups, a ledger, and tables of a pipeline that may decide."""
+    groups = [group("secret-a"), group("secret-b"), group("secret-c", state=GroupState.STABLE)]
+    groups.append(group("secret-d", type=GroupType.CONSUMER))
+    seen = snapshot(coverage=Coverage(None, 50, 50, datetime.fromtimestamp(1_900_000_000, UTC)))
+    known = ConnectionFacts(
+        snapshot=seen,
+        features=(),
+        retention=timedelta(days=7),
+        all_groups={each.id: each for each in groups},
+        ledger=LedgerFacts("__group_hygiene", "id", unreadable=2),
+        has_activity=True,
+    )
+    return replace(known, **changes)
+
+
 @pytest.fixture
 def metrics() -> Metrics:
     """Metrics in which everything happened once."""
     metrics = Metrics()
     metrics.policy_ran(_plan(), _outcomes(), 1_900_000_000.0)
-    metrics.scanned("kafka", "main", 0.3, complete=True)
+    metrics.follow("kafka", "main", [delete()])
+    metrics.scanned("kafka", "main", 0.3, snapshot())
+    metrics.observed("kafka", "main", _facts())
+    metrics.failed("kafka", "main", reasons.BROKERS_UNREACHABLE, [delete()])
+    metrics.scanned("kafka", "main", 0.3, snapshot())
     metrics.status_written("grouppolicies")
     metrics.alerting("kafka", "litter", True)
     metrics.alert_sent("kafka", "main", "slack", arrived=False)
@@ -45,7 +73,8 @@ def metrics() -> Metrics:
 
 
 def _families(metrics: Metrics) -> Iterator[Metric]:
-    return iter(metrics.registry.collect())
+    """All of our own; beside them there are those of the process, as every Prometheus client has them."""
+    return (family for family in metrics.registry.collect() if not family.name.startswith("process_"))
 
 
 def _samples(metrics: Metrics) -> Iterator[Sample]:
@@ -65,7 +94,7 @@ def test_labels_never_name_groups(metrics: Metrics) -> None:
 def test_names_follow_the_conventions(metrics: Metrics) -> None:
     """One prefix, snake case, base units at the end, _total for counters and nothing else, and a help text."""
     families = list(_families(metrics))
-    assert len(families) == 15
+    assert families
     for family in families:
         assert re.fullmatch(r"group_hygiene(_[a-z]+)+", family.name)
         assert family.documentation
@@ -75,6 +104,22 @@ def test_names_follow_the_conventions(metrics: Metrics) -> None:
         if family.type == "histogram" or "timestamp" in family.name or "duration" in family.name:
             assert family.name.endswith("_seconds")
         assert not re.search(r"_(ms|millis|milliseconds|minutes|percent|kb)(_|$)", family.name)
+
+
+def test_every_metric_is_documented(metrics: Metrics) -> None:
+    """docs/metrics.md has each once, with its type and its labels, what it means and a query that names it."""
+    there = {
+        (family.name + ("_total" if family.type == "counter" else ""), family.type): frozenset().union(
+            *(sample.labels for sample in family.samples)
+        )
+        for family in _families(metrics)
+    }
+    rows = documented()
+    assert len({row.name for row in rows}) == len(rows)
+    assert {(row.name, row.type): row.labels for row in rows} == there
+    for row in rows:
+        assert row.meaning.endswith(".")
+        assert row.name in row.query
 
 
 def test_policy_ran(metrics: Metrics) -> None:
@@ -117,28 +162,126 @@ def test_blocked(metrics: Metrics) -> None:
     assert _value(metrics, "deletion_blocked", **_POLICY) == 0
 
 
-def test_forget_policies(metrics: Metrics) -> None:
-    """A policy that is gone leaves no series; others, and connections, keep theirs."""
-    other = delete()
-    metrics.policy_ran(plan(other, [match("a")]), _outcomes(), 1.0)
-    before = {(sample.name, *sorted(sample.labels.items())) for sample in _samples(metrics)}
-    metrics.forget_policies([("kafka", "other"), ("other", "litter")])
-    assert {(sample.name, *sorted(sample.labels.items())) for sample in _samples(metrics)} == before
-    metrics.forget_policies([("kafka", "litter")])
+def test_a_policy_that_is_gone(metrics: Metrics) -> None:
+    """It leaves no series; others, and connections, keep theirs."""
+    before = _names(metrics)
+    metrics.follow("kafka", "other", [])
+    assert _names(metrics) == before
+    metrics.follow("kafka", "main", [])
     assert not [sample for sample in _samples(metrics) if "policy" in sample.labels]
-    assert _value(metrics, "connection_up", namespace="kafka", connection="main") == 1
+    assert _value(metrics, "connection_up", **_MAIN) == 1
+
+
+def test_a_policy_that_moved(metrics: Metrics) -> None:
+    """What it did before stays, whichever of the two connections looks first, and it is shown at one of them only."""
+    metrics.follow("kafka", "other", [delete()])
+    metrics.follow("kafka", "main", [])
+    assert _value(metrics, "policy_last_run_timestamp_seconds", **_POLICY) == 1_900_000_000
+    shown = [sample.labels for sample in _samples(metrics) if sample.name == "group_hygiene_policy_info"]
+    assert [labels["connection"] for labels in shown] == ["other"]
+    metrics.follow("kafka", "other", [])
+    assert _value(metrics, "policy_last_run_timestamp_seconds", **_POLICY) is None
+
+
+def _names(metrics: Metrics) -> set[tuple[object, ...]]:
+    return {(sample.name, *sorted(sample.labels.items())) for sample in _samples(metrics)}
 
 
 def test_connection(metrics: Metrics) -> None:
-    """A connection is up while its last scan was complete; the time of each scan is counted."""
-    labels = {"namespace": "kafka", "connection": "main"}
-    assert _value(metrics, "connection_up", **labels) == 1
-    metrics.scanned("kafka", "main", 0.3, complete=False)
-    assert _value(metrics, "connection_up", **labels) == 0
-    metrics.scanned("kafka", "main", 0.3, complete=True)
-    metrics.connection_down("kafka", "main")
-    assert _value(metrics, "connection_up", **labels) == 0
-    assert _value(metrics, "scan_duration_seconds_count", **labels) == 3
+    """A connection is up while its last scan was complete; the time of each scan is counted, and each that failed."""
+    assert _value(metrics, "connection_up", **_MAIN) == 1
+    assert _value(metrics, "scan_last_success_timestamp_seconds", **_MAIN) == NOW.timestamp()
+    later = NOW + timedelta(hours=1)
+    metrics.scanned("kafka", "main", 0.3, snapshot(incomplete=("a broker is lost",), taken_at=later))
+    assert _value(metrics, "connection_up", **_MAIN) == 0
+    assert _value(metrics, "scan_failures_total", **_MAIN, reason="SnapshotIncomplete") == 1
+    assert _value(metrics, "scan_last_success_timestamp_seconds", **_MAIN) == NOW.timestamp()
+    metrics.scanned("kafka", "main", 0.3, snapshot(taken_at=later))
+    assert _value(metrics, "connection_up", **_MAIN) == 1
+    assert _value(metrics, "scan_last_success_timestamp_seconds", **_MAIN) == later.timestamp()
+    metrics.failed("kafka", "main", reasons.TLS_FAILED)
+    assert _value(metrics, "connection_up", **_MAIN) == 0
+    assert _value(metrics, "scan_duration_seconds_count", **_MAIN) == 4
+
+
+def test_failed_runs(metrics: Metrics) -> None:
+    """A scan without an answer is counted once for its connection, and for each policy that waited for it."""
+    metrics.failed("kafka", "main", reasons.BROKERS_UNREACHABLE, [delete()])
+    assert _value(metrics, "scan_failures_total", **_MAIN, reason="BrokersUnreachable") == 2
+    assert _value(metrics, "run_failures_total", **_POLICY, reason="BrokersUnreachable") == 2
+
+
+def test_groups(metrics: Metrics) -> None:
+    """All groups by state and type; what a later list has no more is gone, and a list that lacks some says nothing."""
+    empty = {**_MAIN, "state": "Empty", "type": "Classic"}
+    assert _value(metrics, "groups", **empty) == 2
+    assert _value(metrics, "groups", **(empty | {"state": "Stable"})) == 1
+    assert _value(metrics, "groups", **(empty | {"type": "Consumer"})) == 1
+    metrics.observed("kafka", "main", _facts(all_groups=None))
+    metrics.observed("kafka", "main", _facts(all_groups={}, snapshot=snapshot(incomplete=("a broker is lost",))))
+    assert _value(metrics, "groups", **empty) == 2
+    metrics.observed("kafka", "main", _facts(all_groups={"a": group("a", state=GroupState.STABLE)}))
+    assert _value(metrics, "groups", **empty) is None
+    assert _value(metrics, "groups", **(empty | {"state": "Stable"})) == 1
+
+
+def test_connection_facts(metrics: Metrics) -> None:
+    """Retention, ledger and evidence, as the connection's status has them; what is not there has no series."""
+    problem = Keep(reasons.LEDGER_UNAVAILABLE, "no")
+    stale = Coverage(Keep(reasons.EVIDENCE_STALE, "old"), 49, 50, None)
+    assert _shown(metrics) == (604_800, 1, 2, 1, 1_900_000_000)
+    metrics.observed("kafka", "main", _facts(snapshot=snapshot(), ledger=LedgerFacts("t", None, 0, problem)))
+    assert _shown(metrics) == (604_800, 0, 0, 1, 1_900_000_000), "nobody looked at the tables"
+    metrics.observed("kafka", "main", _facts(snapshot=snapshot(coverage=stale), ledger=None, retention=None))
+    assert _shown(metrics) == (None, None, None, 0, None)
+    metrics.observed("kafka", "main", _facts(snapshot=snapshot(), has_activity=False))
+    assert _shown(metrics) == (604_800, 1, 2, None, None)
+
+
+def _shown(metrics: Metrics) -> tuple[float | None, ...]:
+    names = ["offsets_retention_seconds", "ledger_ready", "ledger_unreadable_records"]
+    names += ["evidence_ready", "evidence_as_of_timestamp_seconds"]
+    return tuple(_value(metrics, name, **_MAIN) for name in names)
+
+
+def test_follow(metrics: Metrics) -> None:
+    """What policies are meant to do: all of it changes with an edit, and who is suspended is meant to do nothing."""
+    where = {"connection_namespace": "kafka", "connection": "main"}
+    assert _value(metrics, "policy_info", **_POLICY, **where, action="Delete", mode="DryRun") == 1
+    assert _value(metrics, "policy_interval_seconds", **_POLICY) == 600
+    assert _value(metrics, "scan_interval_seconds", **_MAIN) == 600
+    other = replace(alert(), name="report", interval=timedelta(hours=1))
+    metrics.follow("kafka", "main", [other, replace(delete(enforce=True), generation=4, interval=timedelta(hours=2))])
+    assert _value(metrics, "policy_info", **_POLICY, **where, action="Delete", mode="DryRun") is None
+    assert _value(metrics, "policy_info", **_POLICY, **where, action="Delete", mode="Enforce") == 1
+    assert _value(metrics, "scan_interval_seconds", **_MAIN) == 3600
+    metrics.follow("kafka", "main", [replace(delete(), generation=5, suspend=True)])
+    assert _value(metrics, "policy_info", **_POLICY, **where, action="Delete", mode="DryRun") is None
+    assert _value(metrics, "policy_interval_seconds", **_POLICY) is None
+    assert _value(metrics, "scan_interval_seconds", **_MAIN) is None
+
+
+def test_outcomes_start_at_zero() -> None:
+    """What is counted is there before it happens: `increase` does not see a counter's first value."""
+    metrics = Metrics()
+    metrics.follow("kafka", "main", [delete()])
+    assert _value(metrics, "outcomes_total", **_POLICY, outcome="Deleted", reason="") == 0
+    assert _value(metrics, "outcomes_total", **_POLICY, outcome="Failed", reason="DeleteFailed") == 0
+
+
+def test_forget_connection(metrics: Metrics) -> None:
+    """A connection that is gone leaves no series; its policies keep theirs."""
+    metrics.forget_connection("kafka", "other")
+    assert _value(metrics, "connection_up", **_MAIN) == 1
+    metrics.forget_connection("kafka", "main")
+    of_connection = [sample for sample in _samples(metrics) if "connection" in sample.labels]
+    assert {sample.name for sample in of_connection} == {"group_hygiene_policy_info"}
+    assert _value(metrics, "groups_matched", **_POLICY) == 2
+
+
+def test_build_info(metrics: Metrics) -> None:
+    """Which version runs."""
+    assert _value(metrics, "build_info", version=__version__) == 1
 
 
 def test_status_written(metrics: Metrics) -> None:

@@ -318,6 +318,16 @@ def test_alert_looks_at_all_states() -> None:
         pytest.param(
             {"when": {"unchangedFor": "1h", "topics": "Deleted"}}, "spec.when.topics must be one of", id="topics"
         ),
+        pytest.param({"when": {"lag": {"atLeast": 1}}}, "spec.when.idleFor or unchangedFor must be", id="lag-alone"),
+        pytest.param({"when": {"outOfRange": True}}, "spec.when.idleFor or unchangedFor must be", id="range-alone"),
+        pytest.param({"when": {"lag": 5}}, "spec.when.lag must be given, as a mapping", id="lag-as-a-number"),
+        pytest.param({"when": {"lag": {}}}, "spec.when.lag.atLeast must be a whole number", id="lag-of-nothing"),
+        pytest.param({"when": {"lag": {"atLeast": 0}}}, f"atLeast must be .* from 1 to {2**63 - 1}", id="lag-zero"),
+        pytest.param({"when": {"lag": {"atLeast": 2**63}}}, "atLeast must be a whole number", id="lag-beyond-int64"),
+        pytest.param({"when": {"lag": {"atLeast": 1.5}}}, "atLeast must be a whole number", id="lag-fraction"),
+        pytest.param({"when": {"lag": {"atLeast": "5"}}}, "atLeast must be a whole number", id="lag-text"),
+        pytest.param({"when": {"outOfRange": False}}, "outOfRange must be true, or be left out", id="range-false"),
+        pytest.param({"when": {"outOfRange": 1}}, "outOfRange must be true, or be left out", id="range-number"),
         pytest.param({"action": None}, "spec.action must be one of Alert, Delete", id="no-action"),
         pytest.param({"action": "delete"}, "spec.action must be one of Alert, Delete", id="action-in-lower-case"),
         pytest.param({"action": "Alert", "delete": {"maxPerRun": 1}}, "spec.delete must only be given", id="alert"),
@@ -381,6 +391,24 @@ def test_alert_takes_each_alone(when: dict[str, Any]) -> None:
     assert parse_policy(policy_object("Alert", when)).when.asks_evidence
 
 
+@pytest.mark.parametrize(
+    ("when", "expected"),
+    [
+        pytest.param({}, (None, False, False), id="nothing"),
+        pytest.param({"lag": None, "outOfRange": None}, (None, False, False), id="null-is-nothing"),
+        pytest.param({"lag": {"atLeast": 1}}, (1, False, True), id="least-lag"),
+        pytest.param({"lag": {"atLeast": 2**63 - 1}}, (2**63 - 1, False, True), id="most-lag"),
+        pytest.param({"outOfRange": True}, (None, True, True), id="range"),
+        pytest.param({"lag": {"atLeast": 5}, "outOfRange": True}, (5, True, True), id="both"),
+    ],
+)
+def test_lag_and_range(when: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    """Alone in an Alert policy, beside its proof of idleness in a Delete policy; only they ask for ends."""
+    for policy in (policy_object("Alert", when), policy_object("Delete", {"idleFor": "1h", **when})):
+        found = parse_policy(policy).when
+        assert (found.lag_at_least, found.out_of_range, found.asks_bounds) == expected
+
+
 _SPEC = policy_object()["spec"]
 
 
@@ -416,6 +444,8 @@ def test_digest_stays(changes: dict[str, Any]) -> None:
         pytest.param({"when": {"idleFor": "72h"}}, id="idle-instead"),
         pytest.param({"when": {"unchangedFor": "72h", "idleFor": "72h"}}, id="idle-too"),
         pytest.param({"when": {"unchangedFor": "72h", "expiresWithin": "1h"}}, id="expires-too"),
+        pytest.param({"when": {"unchangedFor": "72h", "lag": {"atLeast": 1}}}, id="lag-too"),
+        pytest.param({"when": {"unchangedFor": "72h", "outOfRange": True}}, id="range-too"),
         pytest.param({"action": "Alert"}, id="action"),
         pytest.param({"connectionRef": {"name": "other"}}, id="connection"),
         pytest.param({"delete": {"gracePeriod": "23h"}}, id="grace"),

@@ -8,7 +8,7 @@ import pytest
 from group_hygiene import reasons
 from group_hygiene.model import Cluster, Fault, GroupState, GroupType, Listing, Offsets, OutcomeKind
 from group_hygiene.policy import Policy
-from group_hygiene.reconcile import context, deletion, scan
+from group_hygiene.reconcile import context, scan, sending
 from tests.unit.make import DENIED, FAULT, alert, cluster, delete, group
 
 _EMPTY_DEAD = frozenset({GroupState.EMPTY, GroupState.DEAD})
@@ -104,10 +104,10 @@ def test_incomplete_where_groups_have_no_topic() -> None:
 )
 def test_answer_to_a_deletion(code: str, kind: OutcomeKind, reason: str) -> None:
     """Each answer to DeleteGroups is one outcome; that somebody uses the group is no error."""
-    outcome = deletion._deleted("a", Fault(code, ""))
+    outcome = sending._deleted("a", Fault(code, ""))
     assert (outcome.kind, outcome.reason) == (kind, reason)
 
 
 def test_deletion_without_fault() -> None:
     """No fault means deleted."""
-    assert deletion._deleted("a", None).kind is OutcomeKind.DELETED
+    assert sending._deleted("a", None).kind is OutcomeKind.DELETED

@@ -233,6 +233,22 @@ def test_the_lag_of_nobody_is_that_of_idle_groups() -> None:
     assert [tables["groups-table"]["rows"][n][0] for n in tables["lag-table"]["rows"]] == ["much", "little"]
 
 
+def test_what_expires_next_comes_first() -> None:
+    """Each group that is counted on a day, with its date; of how many it is told where not all of them are listed."""
+
+    def row(name: str, hours: float, counted: bool = True) -> Row:
+        at = READ_AT + timedelta(hours=hours)
+        return replace(rich(rows=1).rows[0], group=name, expires=at, due=at.date() if counted else None)
+
+    rows = [row("a", 30), row("in-use", 1, counted=False), row("c", 2), row("b", 2)]
+    page = render(replace(rich(rows=20), rows=rows, expiring={READ_AT.date(): 5}))
+    tables = _data(page)["tables"]
+    assert [tables["groups-table"]["rows"][n][0] for n in tables["soon-table"]["rows"]] == ["b", "c", "a"]
+    shown = page[page.index('id="soon-table"') :]
+    assert "This page lists 3 of 5" in shown[: shown.index("</table>")]
+    assert "2 h" in shown[: shown.index("</table>")]
+
+
 def test_each_bar_leads_to_its_groups() -> None:
     """A chart's pieces are links with names; what no row can show is none."""
     findings = rich(rows=300)

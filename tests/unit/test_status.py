@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from group_hygiene import reasons
-from group_hygiene.model import Coverage, GroupState, GroupType, Keep, Outcome, OutcomeKind, Verdict
+from group_hygiene.model import Bounds, Coverage, GroupState, GroupType, Keep, Outcome, OutcomeKind, Verdict
 from group_hygiene.patterns import Patterns
 from group_hygiene.policy import Policy
 from group_hygiene.status import (
@@ -29,7 +29,10 @@ from group_hygiene.status import (
 )
 from tests.unit.make import (
     FAULT,
+    NO_TOPIC,
     NOW,
+    P0,
+    P1,
     activity,
     alert,
     delete,
@@ -313,6 +316,34 @@ def test_truncated(count: int, truncated: bool) -> None:
     """truncated says whether more groups were judged than are shown."""
     status = _status(alert(), [match(f"g{number}") for number in range(count)])
     assert (len(status["sample"]), status["truncated"]) == (20, truncated)
+
+
+@pytest.mark.parametrize(
+    ("when", "bounds", "expected"),
+    [
+        pytest.param({"lag": {"atLeast": 1}}, {P0: Bounds(0, 15), P1: Bounds(0, 20)}, {"lag": 5}, id="lag"),
+        pytest.param(
+            {"outOfRange": True}, {P0: Bounds(11, 15), P1: Bounds(0, 19)}, {"lag": 4, "outOfRange": 2}, id="range"
+        ),
+        pytest.param({"lag": {"atLeast": 1}}, {P0: Bounds(0, 15), P1: NO_TOPIC}, {"lag": 5}, id="deleted-topic"),
+        pytest.param({"lag": {"atLeast": 1}}, {P0: Bounds(0, 15), P1: FAULT}, {}, id="no-number-that-may-be-too-low"),
+        pytest.param({"lag": {"atLeast": 1}}, {P0: Bounds(0, 15)}, {}, id="not-all-read"),
+        pytest.param({"lag": {"atLeast": 1}}, None, {}, id="not-read"),
+        pytest.param({"topics": "SomeDeleted"}, {P0: Bounds(0, 15), P1: Bounds(0, 20)}, {}, id="not-asked"),
+    ],
+)
+def test_sample_tells_lag(when: dict[str, Any], bounds: Any, expected: dict[str, int]) -> None:
+    """Beside the state, records and partitions out of range, where the policy asks and both numbers are exact."""
+    (entry,) = _status(alert(**when), [match("a", bounds=bounds)])["sample"]
+    assert entry["state"] == "Empty"
+    assert {key: entry[key] for key in ("lag", "outOfRange") if key in entry} == expected
+
+
+def test_lag_alone_is_no_news() -> None:
+    """It changes with every scan of a group in use: the status waits for the quiet period."""
+    before, after = (_status(alert(lag={"atLeast": 1}), [match("a", lag={P0: behind, P1: 0})]) for behind in (5, 6))
+    assert before != after
+    assert not needs_write(before, after, NOW + timedelta(minutes=1))
 
 
 def test_sample_entries() -> None:

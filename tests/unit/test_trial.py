@@ -51,7 +51,7 @@ def ended(day: float) -> Record:
     return record(day, "classic", gone=True)
 
 
-def policy(action: str = "Delete", **when: str) -> Policy:
+def policy(action: str = "Delete", **when: Any) -> Policy:
     spec: dict[str, Any] = {"interval": "24h"}
     if action == "Delete":
         spec["delete"] = {"gracePeriod": "24h", "backupRetention": "240h"}
@@ -189,6 +189,8 @@ def test_it_looks_as_often_as_the_operator() -> None:
     ("of", "retention", "why"),
     [
         pytest.param(policy("Alert", topics="AllDeleted"), DAY, "when.topics can't be tried", id="topics"),
+        pytest.param(policy(idleFor="24h", lag={"atLeast": 1}), DAY, "when.lag can't be tried", id="lag"),
+        pytest.param(policy("Alert", outOfRange=True), DAY, "when.outOfRange can't be tried", id="range"),
         pytest.param(policy("Alert", expiresWithin="24h"), None, "give --offsets-retention", id="retention-unknown"),
         pytest.param(policy("Alert", expiresWithin="24h"), DAY, None, id="retention-known"),
         pytest.param(policy(), None, None, id="idle"),

@@ -44,7 +44,9 @@ def signed(content: bytes, key: str, now: datetime) -> dict[str, str]:
 def summary(item: Item) -> str:
     """What it is about, in one line."""
     who = f"policy {item.policy}" if item.policy else f"KafkaConnection {item.connection}"
-    groups = f"{item.total} consumer group{'s' if item.total != 1 else ''}"
+    # Of an action that takes offsets, the groups stay.
+    stale = "stale offsets of " if item.action == "DeleteOffsets" else ""
+    groups = f"{stale}{item.total} consumer group{'s' if item.total != 1 else ''}"
     if item.news is News.TEST:
         return f"This is only a test: alerts of {who} arrive here. Nothing needs to be done."
     if item.status is Status.REPLACED:
@@ -57,14 +59,12 @@ def summary(item: Item) -> str:
             return f"{who}: {groups} match{dry}{_of_them_new(item)}"
         case News.GROUPS_MARKED:
             due = f"; the first is due at {_time(item.first_due)}" if item.first_due else ""
-            does = "will be deleted" if item.action in ("Delete", "") else f"are marked for action {item.action}"
-            return f"{who}: {groups} {does}, unless somebody uses or keeps them{_of_them_new(item)}{due}"
+            return f"{who}: {groups} will be deleted, unless somebody uses or keeps them{_of_them_new(item)}{due}"
         case News.DELETION_BLOCKED:
             would = "would be" if item.mode == "DryRun" else "is"
             return f"{who}: nothing {would} deleted, although {item.total or 'some'} consumer groups match or are due"
         case _:
-            done = "deleted" if item.action in ("Delete", "") else f"treated by action {item.action}"
-            return f"{who}: {groups} {done}"
+            return f"{who}: {groups} deleted"
 
 
 def _of_them_new(item: Item) -> str:

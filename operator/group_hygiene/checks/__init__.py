@@ -1,9 +1,9 @@
 """Whether one group stays: an ordered chain of pure functions `(policy, group, evidence, now) -> Keep or None`.
 
 The chain runs from "somebody said hands off" over "it is not what the policy looks for" to "it may be in use", and the
-first Keep decides. Missing evidence keeps. Four answers also say what to read next (EvidenceNotRead, OffsetsNotRead,
-TopicsNotRead, LagNotRead): `reconcile.observe` reads just that, for just these groups, and judges again, so that a scan
-costs what its policies ask and nothing else. `needed`, `used` and `offsets` hold the checks by what they are about.
+first Keep decides. Missing evidence keeps. Some answers also say what to read next (those that end in NotRead):
+`reconcile.observe` reads just that, for just these groups, and judges again, so that a scan costs what its policies ask
+and nothing else. `needed`, `used`, `offsets`, `stale` and `unread` hold the checks by what they are about.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from group_hygiene.checks import needed, offsets, used
+from group_hygiene.checks import needed, offsets, stale, unread, used
 from group_hygiene.model import Evidence, Group, Keep, Verdict
-from group_hygiene.policy import Policy
+from group_hygiene.policy import Action, Policy
 
 Check = Callable[[Policy, Group, Evidence, datetime], Keep | None]
 
@@ -24,7 +24,8 @@ def judge(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Ve
         keep = check(policy, group, evidence, now)
         if keep is not None:
             return Verdict(group, evidence, keep)
-    return Verdict(group, evidence, None)
+    topics = stale.unread_topics(policy, evidence, now) if policy.action is Action.DELETE_OFFSETS else frozenset[str]()
+    return Verdict(group, evidence, None, frozenset() if isinstance(topics, Keep) else topics)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -40,6 +41,7 @@ CHECKS: tuple[Check, ...] = (
     needed.share,
     used.dead,
     used.not_empty,
+    stale.lives,
     used.simple,
     used.evidence_known,
     used.idle,
@@ -48,5 +50,8 @@ CHECKS: tuple[Check, ...] = (
     offsets.committed,
     offsets.topics_deleted,
     used.unchanged,
-    used.caught_up,
+    stale.unread,
+    unread.caught_up,
+    unread.lag,
+    unread.in_range,
 )

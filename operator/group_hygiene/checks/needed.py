@@ -34,7 +34,7 @@ def protected(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
 def kept_on_request(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """Somebody asked for time. An Alert policy changes nothing, so it still reports the group."""
     request = evidence.keep_request
-    if policy.action is not Action.DELETE or request is None or request.until <= now:
+    if not policy.action.changes or request is None or request.until <= now:
         return None
     why = f": {request.why}" if request.why else ""
     return Keep(reasons.KEPT_ON_REQUEST, f"{request.by} asked to keep it until {told_time(request.until)}{why}")
@@ -42,7 +42,7 @@ def kept_on_request(policy: Policy, group: Group, evidence: Evidence, now: datet
 
 def record_unreadable(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """What can't be read may have been a request to keep it, a mark, or a deletion that came to no end."""
-    if policy.action is Action.DELETE and evidence.damaged is not None:
+    if policy.action.changes and evidence.damaged is not None:
         return Keep(reasons.RECORD_UNREADABLE, f"a record about it in the ledger can't be read: {evidence.damaged}")
     return None
 
@@ -50,7 +50,7 @@ def record_unreadable(policy: Policy, group: Group, evidence: Evidence, now: dat
 def reappeared(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """Whoever made it again needs it; and a broker can bring back what it had deleted."""
     deleted = evidence.deleted
-    if policy.action is not Action.DELETE or deleted is None or deleted.until <= now:
+    if not policy.action.changes or deleted is None or deleted.until <= now:
         return None
     return Keep(
         reasons.REAPPEARED,

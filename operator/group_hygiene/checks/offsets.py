@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from group_hygiene import reasons
 from group_hygiene.checks.used import commits_outside
@@ -12,9 +12,10 @@ from group_hygiene.model import (
     Evidence,
     Fault,
     Group,
+    GroupType,
     Keep,
 )
-from group_hygiene.policy import Action, Policy, Topics
+from group_hygiene.policy import Policy, Topics
 
 
 def expires(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
@@ -27,6 +28,10 @@ def expires(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> 
             reasons.EVIDENCE_MISSING,
             "offsets.retention.minutes of the brokers could not be read: needs DESCRIBE_CONFIGS on the cluster",
         )
+    if group.in_use:
+        return _expires_in_use(group, activity, evidence, now + within)
+    if activity.nothing_committed:
+        return Keep(reasons.NO_OFFSETS, "has no committed offsets: there is nothing that could expire")
     at = activity.first_expiry(evidence.retention)
     if at is None:
         what = "when its last member left" if activity.oldest_commit is not None else "a commit"
@@ -36,12 +41,46 @@ def expires(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> 
     return None
 
 
+def _expires_in_use(group: Group, activity: Activity, evidence: Evidence, until: datetime) -> Keep | None:
+    """While a group has members, only offsets of topics that none of them reads expire, each by its own commit."""
+    first, retention = activity.oldest_commit, evidence.retention or timedelta()
+    if first is None:
+        return Keep(reasons.NO_OFFSETS, "the log tells of no committed offsets of it")
+    if group.type is GroupType.CLASSIC and group.protocol_type != "consumer":
+        return Keep(
+            reasons.EXPIRES_LATER,
+            f"it has members: until they leave, brokers drop nothing of the protocol type {group.protocol_type}",
+        )
+    if first + retention > until:
+        return Keep(
+            reasons.EXPIRES_LATER,
+            f"it has members; what they don't read expires at {told_time(first + retention)} at first",
+        )
+    subscribed = evidence.subscribed
+    if subscribed is None:
+        return Keep(reasons.SUBSCRIPTION_NOT_READ, "which topics its members read was not read")
+    if isinstance(subscribed, Fault):
+        denied = subscribed.code.endswith("AUTHORIZATION_FAILED")
+        reason = reasons.DENIED if denied else reasons.SUBSCRIPTION_UNKNOWN
+        return Keep(reason, f"which topics its members read is not known: {subscribed}")
+    if activity.by_topic is None:
+        return Keep(reasons.EVIDENCE_MISSING, "when it committed for each topic was not read")
+    at = activity.expiry_in_use(subscribed, retention)
+    if at is None:
+        return Keep(
+            reasons.EXPIRES_LATER, "its members read all topics of its old commits: while they do, they are safe"
+        )
+    if at > until:
+        return Keep(reasons.EXPIRES_LATER, f"the first of its offsets that no member reads expire at {told_time(at)}")
+    return None
+
+
 def offsets_known(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """What a policy asks of the committed offsets must have been read, and read whole."""
     when = policy.when
-    asks = when.committed_none or when.topics is not None or when.unchanged_for is not None
+    asks = when.committed_none or when.topics is not None or when.unchanged_for is not None or when.asks_bounds
     # What is to be deleted is compared with what it was at the last look.
-    if not asks and not (when.idle_for is not None and (policy.action is Action.DELETE or commits_outside(evidence))):
+    if not asks and not (when.idle_for is not None and (policy.action.changes or commits_outside(evidence))):
         return None
     if evidence.offsets is None:
         return Keep(reasons.OFFSETS_NOT_READ, "its committed offsets were not read")

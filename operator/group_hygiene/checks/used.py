@@ -1,4 +1,4 @@
-"""Checks of whether anybody uses the group: its state, what the log and our own looks tell, and what waits for it."""
+"""Checks of whether anybody uses the group: its state, and what the log and our own looks tell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from group_hygiene import reasons
 from group_hygiene.checks.words import told_time, whole_seconds
 from group_hygiene.durations import format_duration
 from group_hygiene.model import (
-    NO_SUCH_TOPIC,
     Activity,
     Evidence,
     Fault,
@@ -17,23 +16,28 @@ from group_hygiene.model import (
     GroupType,
     Keep,
 )
-from group_hygiene.policy import Action, Policy, Topics
+from group_hygiene.policy import Action, Policy
 
 
 def dead(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """Brokers set Dead just before they drop a group, so there is nothing left to delete."""
-    if group.state is GroupState.DEAD and policy.action is Action.DELETE:
+    if group.state is GroupState.DEAD and policy.action.changes:
         return Keep(reasons.DEAD, "already gone: the broker is dropping it")
     return None
 
 
 def not_empty(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
-    """Only an Empty group can be abandoned."""
+    """Only an Empty group can be abandoned; but one in use can lose offsets of topics that it no longer reads."""
     when = policy.when
+    if policy.action is Action.DELETE_OFFSETS:
+        return None
     asks = policy.action is Action.DELETE or when.unchanged_for is not None or when.asks_evidence
-    if asks and group.state is not GroupState.EMPTY:
-        return Keep(reasons.NOT_EMPTY, f"its state is {group.state}")
-    return None
+    if not asks or group.state is GroupState.EMPTY:
+        return None
+    expires_in_use = group.in_use and group.type in (GroupType.CLASSIC, GroupType.CONSUMER)
+    if expires_in_use and policy.action is Action.ALERT and when.asks_expiry_only:
+        return None
+    return Keep(reasons.NOT_EMPTY, f"its state is {group.state}")
 
 
 def simple(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
@@ -62,8 +66,8 @@ def evidence_known(policy: Policy, group: Group, evidence: Evidence, now: dateti
             f"the tables know it as {_kind(activity.type, activity.protocol_type)}, and it is "
             f"{_kind(group.type, group.protocol_type)}: it changed since, or its beginnings are not in the log",
         )
-    if activity.state in ("Active", "Gone"):
-        said = "had members" if activity.state == "Active" else "was gone"
+    said = {"Active": "had members", "Gone": "was gone", "Empty": "was Empty"}.get(activity.state, "was not described")
+    if not activity.is_of(group):
         return Keep(reasons.EVIDENCE_MISSING, f"it {said} when the log was read at {told_time(activity.read_at)}")
     return None
 
@@ -74,7 +78,7 @@ def idle(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Kee
     Until then and not until now: what was written since, the tables don't know.
     """
     wanted, activity = policy.when.idle_for, evidence.activity
-    if wanted is None or not isinstance(activity, Activity):
+    if wanted is None or not isinstance(activity, Activity) or policy.action is Action.DELETE_OFFSETS:
         return None
     since = activity.idle_since
     if since is None:
@@ -83,10 +87,10 @@ def idle(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Kee
     so_far = min(now, activity.read_at) - since
     if so_far >= wanted:
         return None
-    due = since + wanted + _delay(policy)
+    due = since + wanted + latest(policy)
     end = None if evidence.retention is None else activity.last_expiry(evidence.retention)
     if end is not None and due > end:
-        return _expires_first("idleFor", due, end)
+        return expires_first("idleFor", due, end)
     told = f"{format_duration(whole_seconds(max(timedelta(), so_far)))} of {format_duration(wanted)}"
     return Keep(
         reasons.TOO_RECENT,
@@ -107,38 +111,13 @@ def unchanged(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
     if seen is None or seen.observed < wanted:
         if seen is not None and evidence.retention is not None:
             # It was Empty at `since` at the latest, so whatever clock Kafka takes runs since then or longer.
-            due, end = seen.since + wanted + _delay(policy), seen.since + evidence.retention
+            due, end = seen.since + wanted + latest(policy), seen.since + evidence.retention
             if due > end:
-                return _expires_first("unchangedFor", due, end)
+                return expires_first("unchangedFor", due, end)
         so_far = format_duration(seen.observed) if seen else "0s"
         missed = "" if seen is None or seen.missed is None else _missed(policy, seen.missed)
         return Keep(reasons.TOO_RECENT, f"seen unchanged for {so_far} of {format_duration(wanted)}{missed}")
     return None
-
-
-def caught_up(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
-    """A live consumer of a silent topic commits once and then never (librdkafka): only unread records tell."""
-    offsets, when = evidence.offsets, policy.when
-    outside = when.idle_for is not None and commits_outside(evidence)
-    # Offsets of deleted topics only: no consumer can be reading them, and there is no end to compare with.
-    if when.topics is Topics.ALL_DELETED or (when.unchanged_for is None and not outside):
-        return None
-    if not offsets:
-        if not outside:
-            return None
-        return Keep(reasons.NO_OFFSETS, "has no committed offsets, so nothing tells whether records wait for it")
-    lag = evidence.lag
-    if lag is None:
-        return Keep(reasons.LAG_NOT_READ, "whether records wait for it was not read")
-    if isinstance(lag, Fault):
-        return Keep(reasons.LAG_UNKNOWN, f"whether records wait for it could not be read: {lag}")
-    if any(not isinstance(behind, Fault) and behind > 0 for behind in lag.values()):
-        return None
-    # A deleted topic has no end to compare with: no failure, and nothing that somebody could mend.
-    faults = [fault for fault in lag.values() if isinstance(fault, Fault) and fault.code != NO_SUCH_TOPIC]
-    if faults:
-        return Keep(reasons.LAG_UNKNOWN, f"whether records wait for it could not be read: {faults[0]}")
-    return Keep(reasons.CAUGHT_UP, "no records wait for it: a consumer of a silent topic looks just like this")
 
 
 def commits_outside(evidence: Evidence) -> bool:
@@ -152,12 +131,12 @@ def commits_outside(evidence: Evidence) -> bool:
     return activity.simple or (activity.empty_since is not None and activity.last_commit > activity.empty_since)
 
 
-def _delay(policy: Policy) -> timedelta:
+def latest(policy: Policy) -> timedelta:
     """How long after it begins to match a group is acted on at the latest."""
-    return policy.interval + (policy.grace_period if policy.action is Action.DELETE else timedelta())
+    return policy.interval + (policy.grace_period if policy.action.changes else timedelta())
 
 
-def _expires_first(field: str, due: datetime, end: datetime) -> Keep:
+def expires_first(field: str, due: datetime, end: datetime) -> Keep:
     return Keep(
         reasons.EXPIRES_FIRST,
         f"Kafka drops its offsets by {told_time(end)}, before {field} and what comes after it are over at "

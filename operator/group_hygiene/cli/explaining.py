@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from group_hygiene import checks
-from group_hygiene.checks import used
+from group_hygiene.checks import offsets, used
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable
-from group_hygiene.cli.planning import Scan, granted, judged, look
+from group_hygiene.cli.planning import Scan, expiry, granted, judged, look
 from group_hygiene.connection import ActivitySpec
 from group_hygiene.model import Group, Verdict
 from group_hygiene.patterns import Patterns
@@ -82,13 +82,19 @@ def _explain_one(scan: Scan, policy: Policy, name: str) -> _Explained:
             continue
         keep = check(policy, group, verdict.evidence, scan.snapshot.taken_at)
         decided = keep is not None
-        steps.append(_passed(policy, what) if keep is None else _Step(*what, "Keeps", keep.reason, keep.message))
+        steps.append(
+            _passed(policy, verdict, what) if keep is None else _Step(*what, "Keeps", keep.reason, keep.message)
+        )
     return _Explained(policy, group, verdict, steps)
 
 
-def _passed(policy: Policy, what: tuple[str, str]) -> _Step:
-    taken = granted(policy) if what[0] == used.unchanged.__name__ else None
-    return _Step(*what, "Passed", message=taken)
+def _passed(policy: Policy, verdict: Verdict, what: tuple[str, str]) -> _Step:
+    told = None
+    if what[0] == used.unchanged.__name__:
+        told = granted(policy)
+    elif what[0] == offsets.expires.__name__ and policy.when.expires_within is not None:
+        told = expiry(verdict)
+    return _Step(*what, "Passed", message=told)
 
 
 def _match_step(policy: Policy, group: Group) -> _Step:
@@ -146,7 +152,7 @@ def _document(explained: _Explained) -> dict[str, Any]:
     return {
         "namespace": policy.namespace,
         "name": policy.name,
-        "group": None if verdict is None else judged(explained.group.id, verdict),
+        "group": None if verdict is None else judged(policy, explained.group.id, verdict),
         "checks": [
             {"check": s.check, "why": s.why, "result": s.result, "reason": s.reason, "message": s.message}
             for s in explained.steps

@@ -104,10 +104,12 @@ def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
     outcomes: list[Outcome] = []
     # When it is due: None of those that have ended, of which only their outcomes tell.
     marks: dict[tuple[datetime, str, str], datetime | None] = {}
+    topics: dict[tuple[datetime, str, str], tuple[str, ...]] = {}
     for entry in entries:
         match entry:
             case Mark():
                 marks[entry.since, entry.group, entry.policy] = entry.due
+                topics[entry.since, entry.group, entry.policy] = entry.topics
             case KeepRequest():
                 yield _Event(entry.at, entry.group, "KeepRequested", None, entry.by, entry.until, message=entry.why)
             case Outcome():
@@ -130,7 +132,9 @@ def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
             id=outcome.id,
         )
     for (since, group, policy), due in marks.items():
-        yield _Event(since, group, "Marked", None, policy, until=due)
+        of = topics.get((since, group, policy))
+        told = f"offsets of {', '.join(of)}" if of else None
+        yield _Event(since, group, "Marked", None, policy, until=due, message=told)
 
 
 def _row(event: _Event) -> list[str | None]:

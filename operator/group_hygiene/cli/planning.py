@@ -20,7 +20,7 @@ from group_hygiene.model import Protections, Snapshot, Unchanged, Verdict
 from group_hygiene.plan import FAILURES, Plan, make_plan, pace
 from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.reconcile import Context, Journal, Memory, Need, Observation, observe, open_journal
-from group_hygiene.status import timestamp
+from group_hygiene.status import standing_entry, timestamp, warns_late
 
 _WOULD_ACT = 2
 _COLUMNS = (
@@ -291,10 +291,11 @@ def _would(planned: _Planned) -> str:
         return f"{text}: it would do nothing"
     if policy.action is Action.ALERT:
         return f"{text}: it would report them"
+    them = "them" if policy.action is Action.DELETE else "offsets of theirs"
     if made.refusal is not None:
-        return f"{text}: it would report them, and delete none: {made.refusal.reason}: {made.refusal.message}"
+        return f"{text}: it would report them, and delete nothing: {made.refusal.reason}: {made.refusal.message}"
     pace_ = f", {len(planned.first)} in the first run" if len(planned.first) < len(made.due) else ""
-    later = f"and delete them after {format_duration(policy.grace_period)}{pace_}"
+    later = f"and delete {them} after {format_duration(policy.grace_period)}{pace_}"
     if policy.mode is Mode.DRY_RUN:
         return f"{text}: it would report them; mode Enforce would mark them {later}"
     return f"{text}: it would mark them {later}"
@@ -306,13 +307,33 @@ def _table(planned: _Planned) -> Table:
     taken = granted(policy)
     if taken is not None and made.verdicts:
         heading.append(f"  {taken}")
-    return Table(_COLUMNS, [_row(name, verdict) for name, verdict in made.verdicts.items()], heading)
+    late = warns_late(made, planned.snapshot)
+    if late is not None:
+        heading.append(f"  {late}")
+    return Table(_COLUMNS, [_row(policy, name, verdict) for name, verdict in made.verdicts.items()], heading)
 
 
-def _row(name: str, verdict: Verdict) -> tuple[Cell, ...]:
+def _row(policy: Policy, name: str, verdict: Verdict) -> tuple[Cell, ...]:
     group, keep = verdict.group, verdict.keep
-    why = (None, None) if keep is None else (keep.reason, keep.message)
+    why = (None, _found(policy, verdict)) if keep is None else (keep.reason, keep.message)
     return name, str(group.state), str(group.type), group.protocol_type or None, _word(verdict), *why
+
+
+def _found(policy: Policy, verdict: Verdict) -> str | None:
+    """What of a match its policy is about: topics, lag, range or when it expires; None = the whole group."""
+    if verdict.topics:
+        return f"offsets of {', '.join(sorted(verdict.topics))}"
+    found = standing_entry(policy, verdict)
+    if not found:
+        return expiry(verdict)
+    outside = f", {found['outOfRange']} of its offsets are out of range" if "outOfRange" in found else ""
+    return f"{found['lag']} records wait for it{outside}"
+
+
+def expiry(verdict: Verdict) -> str | None:
+    """When the group loses the first of its offsets, in words."""
+    at = verdict.expires
+    return None if at is None else f"the first of its offsets expire at {timestamp(at)}"
 
 
 def _word(verdict: Verdict) -> str:
@@ -335,13 +356,16 @@ def _document(planned: _Planned) -> dict[str, Any]:
         "matched": len(made.matched),
         "due": list(made.due),
         "firstRun": list(planned.first),
+        "nextExpiryTime": None if made.next_expiry is None else timestamp(made.next_expiry),
         "refusal": None if refusal is None else {"reason": refusal.reason, "message": refusal.message},
-        "groups": [judged(name, verdict) for name, verdict in made.verdicts.items()],
+        "groups": [judged(policy, name, verdict) for name, verdict in made.verdicts.items()],
     }
 
 
-def judged(name: str, verdict: Verdict) -> dict[str, Any]:
-    """One verdict as JSON; reason and message only where the group is kept."""
+def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
+    """One verdict as JSON; reason and message only where the group is kept, lag only where the policy asks for it, and
+    expiresTime only where it is known.
+    """
     keep = verdict.keep
     why: Mapping[str, Any] = {} if keep is None else {"reason": keep.reason, "message": keep.message}
     group = verdict.group
@@ -351,5 +375,8 @@ def judged(name: str, verdict: Verdict) -> dict[str, Any]:
         "type": str(group.type),
         "protocolType": group.protocol_type,
         "verdict": _word(verdict),
+        **({"topics": sorted(verdict.topics)} if verdict.topics else {}),
         **why,
+        **standing_entry(policy, verdict),
+        **({} if verdict.expires is None else {"expiresTime": timestamp(verdict.expires)}),
     }

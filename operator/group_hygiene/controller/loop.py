@@ -33,7 +33,7 @@ from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, SpecError
 from group_hygiene.metrics import Metrics
 from group_hygiene.model import Outcome, OutcomeKind, Snapshot
 from group_hygiene.plan import Plan, due_groups, make_plan
-from group_hygiene.policy import Action, Mode
+from group_hygiene.policy import Mode
 from group_hygiene.status import Problem
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class ConnectionLoop:
         self._link = Link(namespace, name, services.api, services.installation, services.local_activity)
         self._alerts = Alerting((namespace, name), services.api, services.metrics, services.clock, self._teller)
         self._backoff = _BACKOFF_START_S
-        self._known_policies: set[tuple[str, str]] = set()
+        self._had_policies = False
         self._owed: dict[str, int] = {}
         self._sweep_at = 0.0
 
@@ -151,7 +151,9 @@ class ConnectionLoop:
         obj = self._link.read_object()
         if obj is not None:
             self._teller.problem(CONNECTIONS, obj, problem)
-        self._binding.tell(self._binding.bind(self._services.api.list_all(POLICIES)), problem)
+        bound = self._binding.bind(self._services.api.list_all(POLICIES))
+        self._services.metrics.failed(self.namespace, self.name, problem.reason, [entry.policy for entry in bound])
+        self._binding.tell(bound, problem)
 
     def run_due(self) -> float | None:
         """One round: list, observe, decide, apply, patch. Returns the seconds until the next, None = nothing left."""
@@ -161,7 +163,7 @@ class ConnectionLoop:
         bound, restores = self._binding.bind(every), self._restores.open()
         if connection_obj is None:
             services.metrics.forget_connection(self.namespace, self.name)
-        if connection_obj is None and not bound and not restores and not self._known_policies:
+        if connection_obj is None and not bound and not restores and not self._had_policies:
             return None
         self._forget_gone(bound)
         if connection_obj is None:
@@ -201,8 +203,7 @@ class ConnectionLoop:
     ) -> reconcile.Context:
         """Whom this run talks to, with the ledger read to its end and what earlier runs left open settled."""
         need = reconcile.Need.WRITE if restoring or self._alerts.unwritten else reconcile.Need.READ
-        changing = any(e.policy.action is Action.DELETE and e.policy.mode is Mode.ENFORCE for e in active)
-        if changing or self._alerts.needs_ledger(connection, active):
+        if any(entry.policy.enforced for entry in active) or self._alerts.needs_ledger(connection, active):
             need = reconcile.Need.MAKE
         uids = [entry.policy.uid for entry in active]
         context = self._link.open_context(connection_obj, connection, self._services.clock, need, uids)
@@ -225,8 +226,7 @@ class ConnectionLoop:
         started = clock.monotonic()
         observation = reconcile.observe(context, [entry.policy for entry in due], full)
         snapshot = observation.snapshot
-        services.metrics.scanned(self.namespace, self.name, clock.monotonic() - started, snapshot.complete)
-        services.metrics.covered(self.namespace, self.name, snapshot.coverage)
+        services.metrics.scanned(self.namespace, self.name, clock.monotonic() - started, snapshot)
         deleted, failure, budget = 0, None, observation.conditions.budget
         # Before the first deletion: what is due by all policies together is what the connection's maxPercent is about.
         due_by = self._due_by_policy(context, observation, due)
@@ -252,6 +252,7 @@ class ConnectionLoop:
             ledger=ledger_facts(context.journal, connection.ledger.topic),
             has_activity=connection.activity is not None,
         )
+        services.metrics.observed(self.namespace, self.name, facts)
         new = status.build_connection_status(connection.generation, connection_obj.get("status") or {}, facts)
         self._teller.tell(CONNECTIONS, connection_obj, new)
         if full:
@@ -320,9 +321,8 @@ class ConnectionLoop:
     # What belongs to this connection
 
     def _forget_gone(self, bound: Sequence[Bound]) -> None:
-        names = {(entry.policy.namespace, entry.policy.name) for entry in bound}
-        self._services.metrics.forget_policies(self._known_policies - names)
-        self._known_policies = names
+        self._services.metrics.follow(self.namespace, self.name, [entry.policy for entry in bound])
+        self._had_policies = bool(bound)
         kept = {entry.policy.uid for entry in bound}
         self._schedule.forget_all_but(kept | ({self._link.uid} if self._link.uid else set()))
 
@@ -330,7 +330,7 @@ class ConnectionLoop:
         problem = Problem(error.reason, str(error), stalled=isinstance(error, SpecError))
         self._teller.problem(CONNECTIONS, obj, problem)
         self._binding.tell_not_ready(active, error)
-        self._services.metrics.connection_down(self.namespace, self.name)
+        self._services.metrics.failed(self.namespace, self.name, error.reason, [entry.policy for entry in active])
         self._link.close()
         return self._back_off()
 

@@ -13,7 +13,7 @@ from group_hygiene.errors import Conflict, NotFound
 from group_hygiene.metrics import Metrics
 from group_hygiene.model import Outcome, OutcomeKind
 from group_hygiene.plan import Plan
-from group_hygiene.policy import Action, Mode
+from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.reconcile import Clock
 from group_hygiene.status import Problem
 
@@ -73,15 +73,23 @@ class Teller:
         news = len(matched) >= plan.policy.alert.groups_at_least and _matching(before) != _matching(new)
         if matched and (alert or not enforced) and news:
             verb = "match" if alert else "are due (DryRun)"
-            record(POLICIES, obj, reasons.GROUPS_MATCHED, f"{_counted(matched)} {verb}: {_names(matched)}", alert)
+            record(
+                POLICIES,
+                obj,
+                reasons.GROUPS_MATCHED,
+                f"{_counted(plan.policy, matched)} {verb}: {_names(matched)}",
+                alert,
+            )
         marked = (*sorted(plan.marking), *plan.untold)
         if marked:
             when = f"after {format_duration(plan.policy.grace_period)}, unless somebody uses or keeps them"
-            message = f"{_counted(marked)} will be deleted {when}: {_names(marked)}"
+            message = f"{_counted(plan.policy, marked)} will be deleted {when}: {_names(marked)}"
             record(POLICIES, obj, reasons.GROUPS_MARKED, message, True)
         deleted = [outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED]
         if deleted:
-            record(POLICIES, obj, reasons.GROUPS_DELETED, f"deleted {_counted(deleted)}: {_names(deleted)}")
+            record(
+                POLICIES, obj, reasons.GROUPS_DELETED, f"deleted {_counted(plan.policy, deleted)}: {_names(deleted)}"
+            )
         blocked = next((c for c in before.get("conditions") or [] if c["type"] == "DeletionBlocked"), None)
         if plan.refusal is not None and (blocked is None or blocked["reason"] != plan.refusal.reason):
             record(POLICIES, obj, plan.refusal.reason, plan.refusal.message, True)
@@ -97,8 +105,9 @@ def _ready(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((condition for condition in of.get("conditions") or [] if condition["type"] == "Ready"), None)
 
 
-def _counted(groups: Sequence[str]) -> str:
-    return f"{len(groups)} group{'s' if len(groups) != 1 else ''}"
+def _counted(policy: Policy, groups: Sequence[str]) -> str:
+    stale = "stale offsets of " if policy.action is Action.DELETE_OFFSETS else ""
+    return f"{stale}{len(groups)} group{'s' if len(groups) != 1 else ''}"
 
 
 def _names(groups: Sequence[str]) -> str:

@@ -280,7 +280,27 @@ def _new_member(member: Any, sources: Mapping[str, Sequence[str]] | None) -> Mem
         epoch=member.member_epoch,
         topics=tuple(sorted(topics)),
         assignment=tuple(sorted(assignment)),
+        pattern=getattr(member, "subscribed_topic_regex", None) or "",
     )
+
+
+def subscribed_topics(described: Description | Fault) -> frozenset[str] | Fault:
+    """The topics that a group's members read; a Fault where what is told can't be all of them, or is not yet."""
+    if isinstance(described, Fault):
+        return described
+    state = described.group.state
+    if described.group.type is GroupType.CLASSIC and state is not GroupState.STABLE:
+        # Brokers leave the members' subscriptions out until then.
+        return Fault("REBALANCE_IN_PROGRESS", f"it is {state}", retriable=True)
+    if not described.members:
+        return Fault("NO_MEMBERS", "they left meanwhile", retriable=True)
+    for member in described.members:
+        if member.pattern:
+            return Fault("SUBSCRIBED_BY_PATTERN", f"a member subscribes by the pattern {member.pattern!r}")
+        if not member.topics:
+            return Fault("SUBSCRIPTION_NOT_TOLD", f"member {member.id!r} does not tell what it reads")
+    assigned = {place.topic for member in described.members for place in member.assignment}
+    return frozenset(assigned.union(*(member.topics for member in described.members)))
 
 
 def delete_groups(client: Client, groups: Mapping[str, int | None], deadline: Deadline) -> dict[str, Fault | None]:

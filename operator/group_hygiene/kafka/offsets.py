@@ -130,12 +130,16 @@ def commit_offsets(
 
 
 def delete_offsets(
-    client: Client, group: str, partitions: Collection[Partition], deadline: Deadline
+    client: Client,
+    group: str,
+    partitions: Collection[Partition],
+    deadline: Deadline,
+    coordinator: int | None = None,
 ) -> dict[Partition, Fault | None]:
     """Delete a group's committed offsets (KIP-496): for each partition None = none is left, else the Fault.
 
-    Asked once. GROUP_SUBSCRIBED_TO_TOPIC is the Fault of a partition whose topic a member subscribes to, and
-    UNSUPPORTED_VERSION that of all of them where brokers are older than 2.4.
+    coordinator: as last known; None = look it up. Asked once. GROUP_SUBSCRIBED_TO_TOPIC is the Fault of a partition
+    whose topic a member subscribes to, and UNSUPPORTED_VERSION that of all of them where brokers are older than 2.4.
     """
     row_class = OffsetDeleteRequest.OffsetDeleteRequestTopic
     entry_class = row_class.OffsetDeleteRequestPartition
@@ -147,7 +151,7 @@ def delete_offsets(
         ]
         return OffsetDeleteRequest(group_id=group, topics=topics)
 
-    return _write(client, {group: None}, dict.fromkeys(partitions, ""), request, deadline)
+    return _write(client, {group: coordinator}, dict.fromkeys(partitions, ""), request, deadline)
 
 
 def _write(

@@ -1,11 +1,11 @@
-"""What the offsets log says of a group after a place in it: anything at all, of open and aborted transactions too.
+"""What the offsets log says of a group after a place in it, of open and aborted transactions too.
 
 Only reads. Whether that matters to anybody is not its subject.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from group_hygiene.kafka.client import Client, Deadline
@@ -32,9 +32,16 @@ class Found(NamedTuple):
 class Tail:
     """Follows the log of some groups from a place on; each `read_on` goes as far as the log then does."""
 
-    def __init__(self, client: Client, groups: Mapping[str, Place], leaders: Mapping[int, int]) -> None:
-        """leaders: partition of the log -> the broker that leads it."""
+    def __init__(
+        self,
+        client: Client,
+        groups: Mapping[str, Place],
+        leaders: Mapping[int, int],
+        matters: Callable[[Commit | GroupState], bool] = lambda record: True,
+    ) -> None:
+        """leaders: partition of the log -> the broker that leads it. matters: which records of the groups count."""
         self._client = client
+        self._matters = matters
         self._groups = groups
         self._leaders = {
             Partition(OFFSETS_TOPIC, place.partition): leaders.get(place.partition, -1) for place in groups.values()
@@ -88,7 +95,9 @@ class Tail:
                 self._faults[place] = Fault("CORRUPT_MESSAGE", f"{place} at offset {row.offset}: {broken}")
                 return
             since = self._groups.get(record.group)
-            if since is not None and since.partition == place.partition and row.offset >= since.offset:
+            if since is None or since.partition != place.partition or row.offset < since.offset:
+                continue
+            if self._matters(record):
                 self._found.setdefault(record.group, Found(Place(place.partition, row.offset), record))
 
     def _known(self, name: str, place: Place) -> Found | Fault | None:

@@ -109,12 +109,17 @@ def known(activity: DataFrame, places: Mapping[int, Mapping[str, Any]], retentio
     idle = F.when(
         needed.isNotNull() & (F.col("type") != "Unknown"), F.greatest(needed, "last_commit", "complete_since")
     )
-    clock = F.when(classic & ~simple, F.col("empty_since")).otherwise(F.col("oldest_commit"))
+    lasts = F.lit(retention)
+    expires = (
+        F.when(F.col("oldest_commit").isNull() & F.col("complete_since").isNull(), F.lit(None))
+        .when(classic & ~simple, F.col("empty_since") + lasts)
+        .when(F.col("oldest_commit").isNotNull(), F.greatest(F.col("oldest_commit") + lasts, "empty_since"))
+    )
     rows = rows.withColumns(
         {"simple": classic & (F.coalesce("protocol_type", F.lit("")) == ""), "covered": F.col("covered").isNotNull()}
     )
     return rows.withColumns(
-        {"idle_since": F.when(F.col("covered"), idle), "expires": F.when(F.col("covered"), clock + F.lit(retention))}
+        {"idle_since": F.when(F.col("covered"), idle), "expires": F.when(F.col("covered"), expires)}
     )
 
 

@@ -18,6 +18,7 @@ from group_hygiene.contents import Deletion
 from group_hygiene.entries import Mark
 from group_hygiene.model import (
     Activity,
+    Bounds,
     CommittedOffset,
     Evidence,
     Partition,
@@ -32,6 +33,8 @@ from group_hygiene.policy import Action, Mode, Policy
 
 _NOBODY = Protections()
 _MOMENT = timedelta(microseconds=1)
+# Of a partition in which records wait for everybody.
+_ENDLESS = Bounds(0, 2**63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +223,7 @@ class Trial:
             deleted=deleted,
             unchanged=self._unchanged(stretch, now),
             offsets=offsets,
-            lag=dict.fromkeys(offsets, 1),
+            bounds=dict.fromkeys(offsets, _ENDLESS),
             activity=activity,
             retention=self._world.retention,
         )
@@ -241,8 +244,13 @@ def reason_of(verdict: Verdict) -> str:
 
 def untriable(policy: Policy, retention: timedelta | None) -> str | None:
     """Why a policy can't be tried on the past, in a sentence; None = it can."""
+    if policy.action is Action.DELETE_OFFSETS:
+        return "action DeleteOffsets can't be tried on the past: the tables don't tell what members subscribed to then"
     if policy.when.topics is not None:
         return "when.topics can't be tried on the past: the tables don't tell which topics existed then"
+    if policy.when.asks_bounds:
+        asked = "lag" if policy.when.lag_at_least is not None else "outOfRange"
+        return f"when.{asked} can't be tried on the past: the tables don't tell where partitions began and ended then"
     if policy.when.expires_within is not None and retention is None:
         return "when.expiresWithin needs to know how long the brokers keep offsets: give --offsets-retention"
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -19,6 +19,7 @@ from group_hygiene.kafka.ledger import Ledger
 from group_hygiene.kafka.mirror import Checkpoints, is_checkpoints
 from group_hygiene.model import (
     Activity,
+    Bounds,
     Evidence,
     Fault,
     Group,
@@ -135,13 +136,14 @@ class Observation:
 
 @dataclass
 class Facts:
-    """What was read of groups so far, by their ids; what is not there was not read."""
+    """What was read of groups so far, by their ids; what is not there was not read. bounds: of all their partitions."""
 
     protections: Protections = field(default_factory=Protections)
     activity: dict[str, Activity | Fault] = field(default_factory=dict)
     offsets: dict[str, Offsets | Fault] = field(default_factory=dict)
     missing_topics: dict[str, frozenset[str] | Fault] = field(default_factory=dict)
-    lag: dict[str, Mapping[Partition, int | Fault]] = field(default_factory=dict)
+    bounds: dict[Partition, Bounds | Fault] = field(default_factory=dict)
+    subscribed: dict[str, frozenset[str] | Fault] = field(default_factory=dict)
 
 
 def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) -> Evidence:
@@ -156,9 +158,11 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
         unchanged=context.memory.unchanged(policy, group.id),
         offsets=facts.offsets.get(group.id),
         missing_topics=facts.missing_topics.get(group.id),
-        lag=facts.lag.get(group.id),
+        bounds=facts.bounds,
         activity=facts.activity.get(group.id),
         retention=context.memory.retention,
+        subscribed=facts.subscribed.get(group.id),
+        offsets_deleted=contents.offset_deletions.get(group.id, {}),
     )
 
 
@@ -183,18 +187,15 @@ def _dash_prefixes(name: str) -> list[str]:
     return ["-".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def read_lag(
-    client: Client, committed: Mapping[str, Offsets], deadline: Deadline
-) -> dict[str, Mapping[Partition, int | Fault]]:
-    """group -> partition -> offsets after the committed one that still hold something (not what retention removed)."""
-    partitions = {partition for offsets in committed.values() for partition in offsets}
+def read_bounds(client: Client, committed: Iterable[Offsets], deadline: Deadline) -> dict[Partition, Bounds | Fault]:
+    """Where every partition of these offsets begins and ends: each is asked once, whoever committed there.
+
+    To be read after the offsets: by an older end, who has read on since would look as if out of range.
+    """
+    partitions = {partition for offsets in committed for partition in offsets}
     starts = kafka_offsets.start_offsets(client, partitions, Deadline(deadline.left / 2))
     ends = kafka_offsets.end_offsets(client, partitions, deadline)
-    bounds = {place: _bounds(starts[place], ends[place]) for place in partitions}
-    return {
-        name: {place: _behind(bounds[place], offset.offset) for place, offset in offsets.items()}
-        for name, offsets in committed.items()
-    }
+    return {place: _bounds(starts[place], ends[place]) for place in partitions}
 
 
 def read_missing_topics(
@@ -216,18 +217,10 @@ def read_missing_topics(
     return {group: missing(names) for group, names in topics.items()}
 
 
-def _bounds(start: int | Fault, end: int | Fault) -> tuple[int, int] | Fault:
+def _bounds(start: int | Fault, end: int | Fault) -> Bounds | Fault:
     if isinstance(start, Fault):
         return start
-    return end if isinstance(end, Fault) else (start, end)
-
-
-def _behind(bounds: tuple[int, int] | Fault, offset: int) -> int | Fault:
-    if isinstance(bounds, Fault):
-        return bounds
-    start, end = bounds
-    at = offset if offset > start else start
-    return end - at if end > at else 0
+    return end if isinstance(end, Fault) else Bounds(start, end)
 
 
 def readable(offsets: Offsets | Fault | None) -> Offsets:

@@ -1,7 +1,9 @@
 """The second half of a run: delete, each group read again right before. With `restoration`, all that changes groups.
 
+Of a group that lives it may be some of its offsets: they are read again, saved, deleted and recorded in the same way.
+
 The order of a deletion: the guard agrees -> the ledger is read to its end -> the group is read again -> its backup and
-the intent are in the ledger -> it is all still fresh and we still lead -> DeleteGroups -> the outcome is in the ledger.
+the intent are in the ledger -> it is all still fresh and we still lead -> the request -> the outcome is in the ledger.
 A process that dies anywhere in between leaves an intent, which `reconcile.settle` brings to its end.
 """
 
@@ -15,20 +17,19 @@ from typing import Protocol
 from group_hygiene import reasons
 from group_hygiene.entries import Backup, Change, Intent, Key, Removal, SavedOffset, What, in_parts, removals
 from group_hygiene.entries import Outcome as OutcomeEntry
-from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.model import Description, Fault, Group, GroupState, GroupType, Keep, Outcome, OutcomeKind
+from group_hygiene.model import Keep, Outcome, OutcomeKind
 from group_hygiene.plan import Plan
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile.context import BATCH, Context, Observation
 from group_hygiene.reconcile.rereading import FRESH_S, Ready, Reread, leaders_moved, read_again
+from group_hygiene.reconcile.sending import are_gone, delete_groups, delete_offsets
 
 # An intent is good for this long at most; a successor waits that long before it does anything.
 INTENT_S = 10.0
 # What an admin request needs to reach the broker: nothing is sent when less is left.
 MARGIN_S = 1.0
 _WHAT = {OutcomeKind.DELETED: What.DELETED, OutcomeKind.KEPT: What.KEPT, OutcomeKind.FAILED: What.FAILED}
-_UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
 
 
 class Guard(Protocol):
@@ -98,46 +99,43 @@ def _delete_ready(
     clock, journal = context.clock, context.journal
     now = clock.now()
     saved = {name: _backup(plan.policy, cluster_id, ready, now) for name, ready in read.ready.items()}
-    intents = {name: _intent(context, plan.policy, parts[0], now, seconds) for name, parts in saved.items()}
+    intents = {
+        name: _intent(context, plan.policy, parts[0], _topics(plan, read.ready[name]), now, seconds)
+        for name, parts in saved.items()
+    }
     unwritten = journal.record(
         [*(part for parts in saved.values() for part in parts), *intents.values()], Deadline(seconds)
     )
     if unwritten is not None:
         return [_kept(name, unwritten) for name in saved]
     stops = _last_words(context, read, saved, guard)
-    send = {name: read.ready[name].coordinator for name in saved if name not in stops}
-    results: Mapping[str, Fault | None] = {}
+    send = {name: read.ready[name] for name in saved if name not in stops}
+    results: Mapping[str, Outcome | None] = {}
     if send:
         # Sent now or not at all: connections to the coordinators stand, as they answered a moment ago.
         left = Deadline(max(0.1, FRESH_S - (clock.monotonic() - read.started)))
-        results = kafka_groups.delete_groups(context.client, send, left)
-    unanswered = {
-        name: read.ready[name].group.type
-        for name, result in results.items()
-        if isinstance(result, Fault) and result.code in _UNANSWERED
-    }
-    gone = are_gone(context, unanswered, Deadline(seconds))
+        results = (delete_offsets if plan.policy.by_topic else delete_groups)(context, send, left)
+    gone = are_gone(context, [intents[name] for name, result in results.items() if result is None], Deadline(seconds))
     outcomes: list[Outcome] = []
     changes: list[Change] = []
     for name, intent in intents.items():
-        if name in unanswered and not gone[name]:
+        outcome = _kept(name, stops[name]) if name in stops else results[name]
+        if outcome is None and gone[name]:
+            outcome = carried_out(intent, "deleted")
+        if outcome is None:
             # It may still be carried out: the intent stays open, and is settled by a later run.
             outcomes.append(
                 _kept(name, Keep(reasons.INTERRUPTED, "no answer: a later run finds out what became of it"))
             )
             continue
-        if name in stops:
-            outcome = _kept(name, stops[name])
-        else:
-            outcome = _deleted(name, None if name in unanswered else results.get(name))
         outcomes.append(outcome)
         changes += conclusion(intent, outcome, [part.key for part in saved[name]], clock.now())
     if journal.record(changes) is not None:
         # No loss: the intents are there. The run that settles them counts them, and no other one does.
-        done = {outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED}
-        context.memory.unrecorded |= {intents[name].id: plan.policy.uid for name in done}
+        gone_now = {outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED}
+        context.memory.unrecorded |= {intents[name].id: plan.policy.uid for name in gone_now}
         why = Keep(reasons.INTERRUPTED, "deleted, but that could not be written: a later run does")
-        outcomes = [_kept(each.group, why) if each.group in done else each for each in outcomes]
+        outcomes = [_kept(each.group, why) if each.group in gone_now else each for each in outcomes]
     return outcomes
 
 
@@ -174,6 +172,12 @@ def _last_words(context: Context, read: Reread, names: Iterable[str], guard: Gua
     }
 
 
+def carried_out(intent: Intent, message: str) -> Outcome:
+    """What an intent meant to do was done."""
+    reason = reasons.OFFSETS_DELETED if intent.topics else reasons.DELETED
+    return Outcome(intent.group, OutcomeKind.DELETED, reason, message, intent.topics)
+
+
 def conclusion(intent: Intent, outcome: Outcome, backup: Iterable[Key], now: datetime) -> list[Change]:
     """What ends an intent in the ledger: the outcome; and of a deleted group the mark, of another one the backup."""
     deleted = outcome.kind is OutcomeKind.DELETED
@@ -181,7 +185,7 @@ def conclusion(intent: Intent, outcome: Outcome, backup: Iterable[Key], now: dat
         group=intent.group,
         id=intent.id,
         at=now,
-        what=_WHAT[outcome.kind],
+        what=What.OFFSETS_DELETED if deleted and intent.topics else _WHAT[outcome.kind],
         reason=outcome.reason,
         message=outcome.message,
         policy=intent.policy,
@@ -191,6 +195,7 @@ def conclusion(intent: Intent, outcome: Outcome, backup: Iterable[Key], now: dat
         marked_since=intent.marked_since,
         type=intent.type if outcome.reason == reasons.INTERRUPTED else "",
         writer=intent.writer if outcome.reason == reasons.INTERRUPTED else "",
+        topics=outcome.topics if deleted else intent.topics,
     )
     uid, name = intent.policy_uid, intent.group
     ended: list[Key] = [("mark", uid, name), ("seen", uid, name)] if deleted else list(backup)
@@ -201,9 +206,8 @@ def _backup(policy: Policy, cluster_id: str, ready: Ready, now: datetime) -> lis
     """The records that save one group."""
     rows: dict[str, list[SavedOffset]] = {}
     for partition, offset in sorted(ready.offsets.items()):
-        behind = ready.lag.get(partition)
-        lag = behind if isinstance(behind, int) else None
-        rows.setdefault(partition.topic, []).append(SavedOffset(partition.partition, *offset, lag))
+        saved = SavedOffset(partition.partition, *offset, ready.lag.get(partition))
+        rows.setdefault(partition.topic, []).append(saved)
     return in_parts(
         Backup(
             group=ready.group.id,
@@ -225,7 +229,9 @@ def _backup(policy: Policy, cluster_id: str, ready: Ready, now: datetime) -> lis
     )
 
 
-def _intent(context: Context, policy: Policy, backup: Backup, now: datetime, seconds: float) -> Intent:
+def _intent(
+    context: Context, policy: Policy, backup: Backup, topics: tuple[str, ...], now: datetime, seconds: float
+) -> Intent:
     mark = context.journal.contents.marks.get(policy.uid, {}).get(backup.group)
     return Intent(
         group=backup.group,
@@ -239,7 +245,13 @@ def _intent(context: Context, policy: Policy, backup: Backup, now: datetime, sec
         expires=backup.expires,
         marked_since=mark.since if mark else None,
         writer=context.journal.writer,
+        topics=topics,
     )
+
+
+def _topics(plan: Plan, ready: Ready) -> tuple[str, ...]:
+    """Of which topics the offsets are deleted; none = the group is."""
+    return tuple(sorted({place.topic for place in ready.offsets})) if plan.policy.by_topic else ()
 
 
 def new_id(now: datetime) -> str:
@@ -251,31 +263,6 @@ def _not_leader() -> Keep:
     return Keep(reasons.NOT_LEADER, "this process does not lead any more, or not for long enough")
 
 
-def are_gone(context: Context, groups: Mapping[str, GroupType], deadline: Deadline) -> dict[str, bool | None]:
-    """Whether each group is there no more; None = nobody can say now."""
-    asked = [Group(name, kind, "", GroupState.UNKNOWN, -1) for name, kind in groups.items()]
-    described = kafka_groups.describe_groups(context.client, asked, deadline)
-
-    def gone(answer: Description | Fault) -> bool | None:
-        if isinstance(answer, Fault):
-            return True if answer.code == "GROUP_ID_NOT_FOUND" else None
-        return answer.group.state is GroupState.DEAD
-
-    return {name: gone(described[name]) for name in groups}
-
-
 def _kept(name: str, keep: Keep) -> Outcome:
     failed = keep.reason in (reasons.DENIED, reasons.OFFSETS_UNKNOWN)
     return Outcome(name, OutcomeKind.FAILED if failed else OutcomeKind.KEPT, keep.reason, keep.message)
-
-
-def _deleted(name: str, fault: Fault | None) -> Outcome:
-    if fault is None:
-        return Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted")
-    if fault.code == "NON_EMPTY_GROUP":
-        return Outcome(name, OutcomeKind.KEPT, reasons.BECAME_ACTIVE, "somebody joined it just now")
-    if fault.code == "GROUP_ID_NOT_FOUND":
-        return Outcome(name, OutcomeKind.KEPT, reasons.GONE, "it is gone already")
-    if fault.code == "GROUP_AUTHORIZATION_FAILED":
-        return Outcome(name, OutcomeKind.FAILED, reasons.DENIED, "needs DELETE on the group")
-    return Outcome(name, OutcomeKind.FAILED, reasons.DELETE_FAILED, str(fault))

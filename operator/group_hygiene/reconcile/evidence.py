@@ -45,8 +45,13 @@ class Log:
     partitions: int
 
 
-def look(context: Context, cluster: Cluster, groups: Collection[str], deadline: Deadline) -> Look:
-    """Read the tables once for all these groups. Half of the time is left for what must be read after it."""
+def look(
+    context: Context, cluster: Cluster, groups: Collection[str], deadline: Deadline, older: datetime | None = None
+) -> Look:
+    """Read the tables once for all these groups. Half of the time is left for what must be read after it.
+
+    older: see `activity.Tables.read`.
+    """
     tables, partitions = context.tables, len(cluster.leaders)
     if tables is None:
         fault = Fault(
@@ -59,7 +64,7 @@ def look(context: Context, cluster: Cluster, groups: Collection[str], deadline: 
     topic_id = kafka_cluster.topic_ids(context.client, [topic], Deadline(deadline.left / 2))[topic]
     if isinstance(topic_id, Fault):
         return _nothing(groups, Fault(reasons.EVIDENCE_UNREADABLE, f"the id of {topic}: {topic_id}"), partitions)
-    reading = tables.read(groups, deadline.left / 2)
+    reading = tables.read(groups, deadline.left / 2, older)
     if isinstance(reading, Fault):
         return _nothing(groups, reading, partitions)
     log = Log(cluster.id, topic_id or None, partitions)
@@ -70,7 +75,7 @@ def look(context: Context, cluster: Cluster, groups: Collection[str], deadline: 
     good = [place.read_at for partition, place in reading.covered.items() if partition not in faults]
     first = min(faults.items(), default=None)
     problem = None if first is None else Keep(first[1].code, first[1].message)
-    coverage = Coverage(problem, partitions - len(faults), partitions, min(good, default=None))
+    coverage = Coverage(problem, partitions - len(faults), partitions, min(good, default=None), tables.spec.max_age)
     return Look(answers, coverage, remembered(reading, log, before, uid, now))
 
 

@@ -44,6 +44,7 @@ def note_marks(context: Context, plan: Plan) -> Keep | None:
             digest=policy.digest,
             since=now,
             due=now + policy.grace_period,
+            topics=tuple(sorted(plan.verdicts[name].topics)),
         )
         for name in sorted(plan.marking)
     ]

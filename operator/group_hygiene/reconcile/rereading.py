@@ -13,10 +13,13 @@ from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.coordinators import look_up
 from group_hygiene.kafka.offsets_log import Commit
+from group_hygiene.kafka.offsets_log import GroupState as GroupRecord
 from group_hygiene.kafka.tail import Found, Place, Tail
+from group_hygiene.lag import unread
 from group_hygiene.model import (
     NO_SUCH_TOPIC,
     Activity,
+    Bounds,
     Cluster,
     Description,
     Evidence,
@@ -26,6 +29,7 @@ from group_hygiene.model import (
     Keep,
     Offsets,
     Partition,
+    Verdict,
     fingerprint,
 )
 from group_hygiene.plan import Plan
@@ -34,7 +38,7 @@ from group_hygiene.reconcile.context import (
     Context,
     Facts,
     evidence_of,
-    read_lag,
+    read_bounds,
     read_missing_topics,
     read_protections,
     readable,
@@ -47,15 +51,16 @@ FRESH_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A group that may be deleted, with what is to be saved of it.
+    """A group that may be deleted, or whose `offsets` may, with what is to be saved of it.
 
-    coordinator: the broker that answered for it. topic_ids: of those of its topics that have one. why: it is due.
+    coordinator: the broker that answered for it. lag: unread records, of those of its partitions where that is known.
+    topic_ids: of those of its topics that have one. why: it is due.
     """
 
     group: Group
     coordinator: int | None
     offsets: Offsets
-    lag: Mapping[Partition, int | Fault]
+    lag: Mapping[Partition, int]
     topic_ids: Mapping[str, str]
     why: str
 
@@ -90,51 +95,85 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
     state and offsets, right before the deletion.
     """
     client, groups = context.client, {name: plan.verdicts[name].group for name in batch}
-    seen = {name: readable(plan.verdicts[name].evidence.offsets) for name in batch}
-    told = look(context, cluster, batch, deadline).groups if plan.policy.when.asks_evidence else {}
-    tail = _tail(context, cluster, told)
+    meant = {name: _meant(context, plan, name) for name in batch}
+    seen = {name: _only(readable(plan.verdicts[name].evidence.offsets), meant[name]) for name in batch}
+    told: Mapping[str, Activity | Fault] = {}
+    if plan.policy.when.asks_evidence:
+        older = context.clock.now() if plan.policy.by_topic else None
+        told = look(context, cluster, batch, deadline, older).groups
+    tail = _tail(context, cluster, told, meant)
     tail.read_on(Deadline(deadline.left / 2))
     topics = kafka_cluster.read_topics(client, deadline)
     protections = read_protections(context, topics, deadline)
     missing = _missing_topics(context, plan.policy, seen, deadline)
     ids = kafka_cluster.topic_ids(client, {p.topic for offsets in seen.values() for p in offsets}, deadline)
-    lag = read_lag(client, seen, Deadline(deadline.left / 2))
+    bounds = read_bounds(client, seen.values(), Deadline(deadline.left / 2))
     pending = _pending(context, dict.fromkeys(batch), topics, deadline)
     found = look_up(client, batch, deadline)
     homes = {name: None if isinstance(home, Fault) else home for name, home in found.items()}
     started = context.clock.monotonic()
     there = [replace(group, coordinator=_broker(homes[name])) for name, group in groups.items()]
     described = kafka_groups.describe_groups(client, there, deadline)
+    subscribed = {name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()}
     committed = kafka_offsets.committed_offsets(client, homes, deadline, require_stable=True)
     # Little is left of it, as the better part was read before.
     since = tail.read_on(Deadline(FRESH_S))
     late = context.clock.monotonic() - started > FRESH_S
-    facts = Facts(protections, dict(told), committed, missing, lag)
+    facts = Facts(protections, dict(told), committed, missing, bounds, subscribed)
     ready: dict[str, Ready] = {}
     kept: dict[str, Keep] = {}
     for name, group in groups.items():
-        offsets = committed[name]
         keep = _no_longer_marked(context, plan.policy, name)
-        keep = keep or _no_longer_empty(group, described[name]) or pending.get(name)
+        keep = keep or _another_state(plan.policy, group, described[name]) or pending.get(name)
+        now = _only(readable(committed[name]), meant[name])
+        keep = keep or _moved(group, committed[name], seen[name], now)
+        if keep is None and late:
+            keep = Keep(reasons.OFFSETS_UNKNOWN, f"reading it again took more than {FRESH_S:.0f} s")
         if keep is not None:
             kept[name] = keep
-        elif isinstance(offsets, Fault):
-            kept[name] = _unreadable(offsets)
-        elif fingerprint(group, offsets) != fingerprint(group, seen[name]):
-            kept[name] = Keep(reasons.CHANGED, "its committed offsets changed since the scan")
-        elif late:
-            kept[name] = Keep(reasons.OFFSETS_UNKNOWN, f"reading it again took more than {FRESH_S:.0f} s")
+            continue
+        # Requests to keep it, and deletions by others, come from the ledger, which was read on just now.
+        evidence = evidence_of(context, plan.policy, group, facts)
+        verdict = checks.judge(plan.policy, group, evidence, context.clock.now())
+        known = {partition.topic: ids[partition.topic] for partition in now}
+        keep = verdict.keep or _no_longer_meant(meant[name], verdict)
+        keep = keep or _still_used(since.get(name)) or _unknown_identity(known, meant[name] is not None)
+        if keep is None:
+            ready[name] = Ready(group, homes[name], now, _lag(now, bounds), _told(known), why_due(evidence))
         else:
-            # Requests to keep it, and deletions by others, come from the ledger, which was read on just now.
-            evidence = evidence_of(context, plan.policy, group, facts)
-            judged = checks.judge(plan.policy, group, evidence, context.clock.now()).keep
-            known = {partition.topic: ids[partition.topic] for partition in offsets}
-            judged = judged or _still_used(since.get(name)) or _unknown_identity(known)
-            if judged is None:
-                ready[name] = Ready(group, homes[name], offsets, lag[name], _told(known), why_due(evidence))
-            else:
-                kept[name] = judged
+            kept[name] = keep
     return Reread(ready, kept, started, late)
+
+
+def _moved(group: Group, committed: Offsets | Fault, seen: Offsets, now: Offsets) -> Keep | None:
+    if isinstance(committed, Fault):
+        return _unreadable(committed)
+    if fingerprint(group, now) != fingerprint(group, seen):
+        return Keep(reasons.CHANGED, "its committed offsets changed since the scan")
+    return None
+
+
+def _meant(context: Context, plan: Plan, name: str) -> frozenset[str] | None:
+    """The topics whose offsets are to go, as they were marked; None = the whole group is."""
+    if not plan.policy.by_topic:
+        return None
+    mark = context.journal.contents.marks.get(plan.policy.uid, {}).get(name)
+    return frozenset() if mark is None else plan.verdicts[name].topics.intersection(mark.topics)
+
+
+def _only(offsets: Offsets, topics: frozenset[str] | None) -> Offsets:
+    return offsets if topics is None else {place: at for place, at in offsets.items() if place.topic in topics}
+
+
+def _no_longer_meant(meant: frozenset[str] | None, verdict: Verdict) -> Keep | None:
+    if meant is None or (meant and meant <= verdict.topics):
+        return None
+    return Keep(reasons.CHANGED, "of the topics that it was marked for, some are in use again")
+
+
+def _lag(offsets: Offsets, bounds: Mapping[Partition, Bounds | Fault]) -> dict[Partition, int]:
+    found = {place: (bounds[place], commit.offset) for place, commit in offsets.items()}
+    return {place: unread(known, offset) for place, (known, offset) in found.items() if not isinstance(known, Fault)}
 
 
 def _told(ids: Mapping[str, str | Fault]) -> dict[str, str]:
@@ -169,21 +208,38 @@ def _no_longer_marked(context: Context, policy: Policy, name: str) -> Keep | Non
     return None
 
 
-def _unknown_identity(ids: Mapping[str, str | Fault]) -> Keep | None:
-    """A topic that is gone has no id; one whose id can't be read would be restored blindly."""
+def _unknown_identity(ids: Mapping[str, str | Fault], needed: bool) -> Keep | None:
+    """A topic that is gone has no id; one whose id can't be read would be restored blindly.
+
+    needed: a topic that is gone is no case for us; brokers drop its offsets by themselves.
+    """
     for topic, answer in ids.items():
+        if isinstance(answer, Fault) and answer.code == NO_SUCH_TOPIC and needed:
+            return Keep(reasons.GONE, f"topic {topic} is gone: brokers drop its offsets by themselves")
         if isinstance(answer, Fault) and answer.code != NO_SUCH_TOPIC:
             return Keep(reasons.TOPICS_UNKNOWN, f"the id of topic {topic} could not be read, for the backup: {answer}")
     return None
 
 
-def _tail(context: Context, cluster: Cluster, told: Mapping[str, Activity | Fault]) -> Tail:
+def _tail(
+    context: Context,
+    cluster: Cluster,
+    told: Mapping[str, Activity | Fault],
+    meant: Mapping[str, frozenset[str] | None],
+) -> Tail:
+    """Of a group that lives, only commits for the topics that are `meant` count: it commits for others all the time."""
     places = {
         name: Place(activity.log_partition, activity.covered_to)
         for name, activity in told.items()
         if isinstance(activity, Activity)
     }
-    return Tail(context.client, places, {index: broker for index, (broker, _) in cluster.leaders.items()})
+
+    def matters(record: Commit | GroupRecord) -> bool:
+        topics = meant[record.group]
+        return topics is None or (isinstance(record, Commit) and record.topic in topics)
+
+    leaders = {index: broker for index, (broker, _) in cluster.leaders.items()}
+    return Tail(context.client, places, leaders, matters)
 
 
 def _still_used(answer: Found | Fault | None) -> Keep | None:
@@ -217,7 +273,7 @@ def _missing_topics(
     return read_missing_topics(context.client, topics, deadline)
 
 
-def _no_longer_empty(group: Group, described: Description | Fault) -> Keep | None:
+def _another_state(policy: Policy, group: Group, described: Description | Fault) -> Keep | None:
     if isinstance(described, Fault):
         if described.code == "GROUP_ID_NOT_FOUND":
             return Keep(reasons.GONE, "it is gone already")
@@ -225,7 +281,9 @@ def _no_longer_empty(group: Group, described: Description | Fault) -> Keep | Non
     now = described.group
     if now.state is GroupState.DEAD:
         return Keep(reasons.GONE, "it is gone already")
-    if now.state is not GroupState.EMPTY:
+    if policy.by_topic and now.state is not GroupState.STABLE:
+        return Keep(reasons.NOT_STABLE, f"its state is {now.state} now")
+    if not policy.by_topic and now.state is not GroupState.EMPTY:
         return Keep(reasons.BECAME_ACTIVE, f"its state is {now.state} now")
     if now.protocol_type != group.protocol_type:
         return Keep(reasons.CHANGED, "its protocol type changed since the scan")

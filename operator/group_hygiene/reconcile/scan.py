@@ -28,29 +28,35 @@ from group_hygiene.model import (
     fingerprint,
 )
 from group_hygiene.plan import Conditions
-from group_hygiene.policy import Action, Policy
+from group_hygiene.policy import Policy
 from group_hygiene.reconcile import evidence as tables
 from group_hygiene.reconcile.context import (
     Context,
     Facts,
     Observation,
     evidence_of,
-    read_lag,
+    read_bounds,
     read_missing_topics,
     read_protections,
     readable,
 )
 
 _WRITE_S = 2.0
+# A group is judged that much later than the tables are read at most.
+_SCAN = timedelta(minutes=10)
 # Faults of a broker, as opposed to those of one group.
 _LOST = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "BROKER_NOT_AVAILABLE", "NO_ANSWER"})
 
 
 @dataclass
 class _Facts(Facts):
-    """What was read so far, shared by all policies. covered: what to remember of the tables."""
+    """What was read so far, shared by all policies. covered: what to remember of the tables.
+
+    older: commits from before that may be what a policy asks for, topic by topic; None = none asks.
+    """
 
     cluster: Cluster = field(kw_only=True)
+    older: datetime | None = None
     coverage: Coverage | None = None
     covered: Covered | None = None
     watches: dict[str, Watch] = field(default_factory=dict)
@@ -61,7 +67,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     """Scan the cluster once for all of `policies` and judge the groups that each selects.
 
     One ListGroups per broker, with what no policy asks for filtered out at the broker (all groups when `full`).
-    Offsets, topics and lag are read only for groups whose verdict hangs on them. Raises ConnectError when no broker
+    Offsets, topics and bounds are read only for groups whose verdict hangs on them. Raises ConnectError when no broker
     answers.
     """
     client, clock, deadline = context.client, context.clock, context.deadline()
@@ -77,6 +83,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     selected = {policy.key: policy.match.select(listing.groups) for policy in policies}
     facts = _Facts(cluster=cluster)
     _ask_retention(context, policies, cluster, full)
+    facts.older = _old_enough(policies, memory.retention, clock.now())
     _begin_looks(context, policies, facts)
     if any(selected.values()):
         facts.protections = read_protections(context, kafka_cluster.read_topics(client, deadline), deadline)
@@ -90,10 +97,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     stamp = _end_looks(context, policies, selected, snapshot, facts, deadline)
     unfiltered = listing.groups if not states and not types else None
     deleting = any(
-        verdict.matches
-        for policy in policies
-        if policy.action is Action.DELETE
-        for verdict in verdicts[policy.key].values()
+        verdict.matches for policy in policies if policy.action.changes for verdict in verdicts[policy.key].values()
     )
     if policies:
         memory.due_before = deleting
@@ -117,6 +121,15 @@ def _filters(policies: Sequence[Policy]) -> tuple[frozenset[GroupState], frozens
     # A broker refuses the name of a type that it doesn't know; Classic and Consumer all with a filter know.
     nameable = types <= {GroupType.CLASSIC, GroupType.CONSUMER}
     return frozenset() if every_state else states, types if nameable else frozenset()
+
+
+def _old_enough(policies: Sequence[Policy], retention: timedelta | None, now: datetime) -> datetime | None:
+    """Which commits may matter by their topic: those from before that moment; None = no policy asks."""
+    moments = [now + _SCAN - policy.when.idle_for for policy in policies if policy.by_topic and policy.when.idle_for]
+    if retention is not None:
+        within = [policy.when.expires_within for policy in policies if policy.when.expires_within is not None]
+        moments += [now + each + _SCAN - retention for each in within]
+    return max(moments, default=None)
 
 
 def _incomplete(
@@ -163,13 +176,15 @@ def _judge_all(
                     wanted.setdefault(asks, {})[group.id] = group
         if not wanted:
             return verdicts
+        # Last of all, so that it is asked once, and that no offset is newer than the end it is held against.
+        waiting = wanted.pop(reasons.LAG_NOT_READ, {}) if len(wanted) > 1 else {}
         for reason, groups in wanted.items():
             _READERS[reason](context, groups, facts, deadline)
         if reasons.OFFSETS_NOT_READ in wanted:
             _look_again(context, policies, selected, facts)
         done |= {(reason, name) for reason, groups in wanted.items() for name in groups}
-        read = {name for groups in wanted.values() for name in groups}
-        open_groups = {key: [group for group in groups if group.id in read] for key, groups in open_groups.items()}
+        again = {name for groups in (*wanted.values(), waiting) for name in groups}
+        open_groups = {key: [group for group in groups if group.id in again] for key, groups in open_groups.items()}
 
 
 def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluster, full: bool) -> None:
@@ -182,7 +197,7 @@ def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluste
 
 
 def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    look = tables.look(context, facts.cluster, groups, deadline)
+    look = tables.look(context, facts.cluster, groups, deadline, facts.older)
     facts.activity.update(look.groups)
     facts.coverage = look.coverage
     if look.mark is not None:
@@ -200,16 +215,22 @@ def _read_missing_topics(context: Context, groups: Mapping[str, Group], facts: _
     facts.missing_topics.update(read_missing_topics(context.client, topics, deadline))
 
 
-def _read_lags(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    committed = {name: readable(facts.offsets.get(name)) for name in groups}
-    facts.lag.update(read_lag(context.client, committed, deadline))
+def _read_bounds(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
+    committed = [readable(facts.offsets.get(name)) for name in groups]
+    facts.bounds.update(read_bounds(context.client, committed, deadline))
+
+
+def _read_subscriptions(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
+    described = kafka_groups.describe_groups(context.client, groups.values(), deadline)
+    facts.subscribed.update({name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()})
 
 
 _READERS: Mapping[str, Callable[[Context, Mapping[str, Group], _Facts, Deadline], None]] = {
     reasons.EVIDENCE_NOT_READ: _read_activity,
     reasons.OFFSETS_NOT_READ: _read_offsets,
     reasons.TOPICS_NOT_READ: _read_missing_topics,
-    reasons.LAG_NOT_READ: _read_lags,
+    reasons.LAG_NOT_READ: _read_bounds,
+    reasons.SUBSCRIPTION_NOT_READ: _read_subscriptions,
 }
 
 

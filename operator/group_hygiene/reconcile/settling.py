@@ -13,9 +13,10 @@ from group_hygiene import reasons
 from group_hygiene.contents import Contents
 from group_hygiene.entries import Change, Intent, What
 from group_hygiene.entries import Outcome as OutcomeEntry
-from group_hygiene.model import GroupType, Outcome, OutcomeKind
+from group_hygiene.model import Outcome, OutcomeKind
 from group_hygiene.reconcile.context import Context, Memory
-from group_hygiene.reconcile.deletion import INTENT_S, are_gone, conclusion
+from group_hygiene.reconcile.deletion import INTENT_S, carried_out, conclusion
+from group_hygiene.reconcile.sending import are_gone
 
 # For how long those of another connection's processes are left to them: none of them takes so long over a batch.
 _OTHERS_S = 120.0
@@ -57,9 +58,8 @@ def settle(context: Context) -> Mapping[str, int]:
     deleted = _found_recorded(memory, contents)
     intents = [intent for intent in contents.intents.values() if intent.id in old]
     doubts = [before for before in contents.doubtful.values() if before.id in old]
-    kinds = {before.group: _type(before.type) for before in doubts}
-    kinds |= {intent.group: _type(intent.type) for intent in intents}
-    gone = are_gone(context, kinds, context.deadline())
+    # Of a group with both, the intent is what counts.
+    gone = are_gone(context, [*doubts, *intents], context.deadline())
     changes, done = _conclusions(context, intents, doubts, gone)
     if not changes:
         return deleted
@@ -114,7 +114,7 @@ def _conclusions(
         else:
             message = ""
         if message:
-            changes += conclusion(intent, Outcome(name, OutcomeKind.DELETED, reasons.DELETED, message), (), at)
+            changes += conclusion(intent, carried_out(intent, message), (), at)
             done[intent.id] = intent.policy_uid
         elif gone[name] is False:
             # Its backup stays until its retention ends: it may yet be needed.
@@ -133,13 +133,7 @@ def _conclusions(
 
 
 def _late(before: OutcomeEntry, now: datetime) -> OutcomeEntry:
-    return msgspec.structs.replace(
-        before, at=now, what=What.DELETED, reason=reasons.DELETED, message=_LATE, type="", writer=""
-    )
-
-
-def _type(kind: str) -> GroupType:
-    try:
-        return GroupType(kind)
-    except ValueError:
-        return GroupType.UNKNOWN
+    what, reason = What.DELETED, reasons.DELETED
+    if before.topics:
+        what, reason = What.OFFSETS_DELETED, reasons.OFFSETS_DELETED
+    return msgspec.structs.replace(before, at=now, what=what, reason=reason, message=_LATE, type="", writer="")

@@ -110,8 +110,10 @@
   }
 
   const some = (there, all) => `Showing ${numbers.format(there)} of ${numbers.format(all)} ${all === 1 ? "row" : "rows"}`;
-  data.tables["lag-table"].rows = data.tables["lag-table"].rows.map((n) => data.tables["groups-table"].rows[n]);
-  for (const name of ["lag-table", "stale-table"]) table(name, some)?.show(() => true);
+  for (const name of ["soon-table", "lag-table"]) {
+    data.tables[name].rows = data.tables[name].rows.map((n) => data.tables["groups-table"].rows[n]);
+  }
+  for (const name of ["soon-table", "lag-table", "stale-table"]) table(name, some)?.show(() => true);
 
   // The table of groups, and its filters.
   const form = document.getElementById("filters");

@@ -72,6 +72,15 @@ _GROUPS = (
     Column("Partitions", _PARTITIONS, "number"),
     Column("Behind", _BEHIND, "number"),
 )
+_SOON = (
+    Column("Group", 0, "name"),
+    Column("Expires in", _EXPIRES, "until"),
+    Column("Last commit", _LAST_COMMIT, "moment"),
+    Column("State", 3),
+    Column("Type", 2),
+    Column("Topics", _TOPICS, "number"),
+    Column("Partitions", _PARTITIONS, "number"),
+)
 _LAG = (
     Column("Group", 0, "name"),
     Column("Behind by at least", _BEHIND, "number"),
@@ -79,6 +88,7 @@ _LAG = (
     Column("Topics", _TOPICS, "number"),
     Column("Partitions", _PARTITIONS, "number"),
 )
+_OF_GROUPS = ("soon-table", "lag-table")
 _STALE = (
     Column("Group", 0, "name"),
     Column("Topic", 1, "name"),
@@ -95,6 +105,10 @@ def render(findings: Findings) -> str:
         (cells for row, cells in zip(findings.rows, rows, strict=False) if _lag_of_nobody(row, findings)),
         key=lambda row: -_number(row[_BEHIND]),
     )
+    soon = sorted(
+        (cells for row, cells in zip(findings.rows, rows, strict=False) if row.due is not None),
+        key=lambda row: (_number(row[_EXPIRES]), str(row[0])),
+    )
     stale = [
         (printable(s.group), printable(s.topic), s.partitions, _seconds(s.last_commit), _seconds(s.group_last_commit))
         for s in sorted(findings.stale, key=lambda s: s.last_commit)
@@ -104,6 +118,15 @@ def render(findings: Findings) -> str:
     suggestions = _fitting(findings.suggestions, _SUGGESTIONS_BYTES, _card_bytes)
     tables = [
         Table("groups-table", "Groups, idle for longest first", _GROUPS, _IDLE_SINCE, True, rows, findings.groups),
+        Table(
+            "soon-table",
+            "Groups that lose offsets within a week, the next to do so first",
+            _SOON,
+            _EXPIRES,
+            False,
+            soon,
+            sum(findings.expiring.values()),
+        ),
         Table(
             "lag-table",
             "Idle groups with records that wait for them, most records first",
@@ -200,7 +223,7 @@ def _same(values: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _data(findings: Findings, tables: Sequence[Table], patterns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `page.js` works with. The lag's rows are some of the groups', named by their place there."""
+    """What `page.js` works with. Where rows are some of the groups', they are named by their place there."""
     groups = next(table for table in tables if table.name == "groups-table")
     place = {id(row): n for n, row in enumerate(groups.rows)}
     return {
@@ -212,7 +235,7 @@ def _data(findings: Findings, tables: Sequence[Table], patterns: Sequence[Mappin
         "tables": {
             table.name: {
                 "columns": [(column.at, column.kind) for column in table.columns],
-                "rows": [place[id(row)] for row in table.rows] if table.name == "lag-table" else table.rows,
+                "rows": [place[id(row)] for row in table.rows] if table.name in _OF_GROUPS else table.rows,
             }
             for table in tables
         },

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from group_hygiene import reasons
 from group_hygiene.durations import format_duration
+from group_hygiene.lag import standing_of
 from group_hygiene.model import Activity, Outcome, OutcomeKind, Snapshot, Verdict
 from group_hygiene.plan import FAILURES, Plan
 from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.status.conditions import Conditions, Status, cut, timestamp
 
 SAMPLE_SIZE = 20
+_TOPICS_SHOWN = 10
 
 
 def build_status(
@@ -40,11 +42,10 @@ def build_status(
     elif failed or failed_outcomes:
         reason, message = _first_failure(failed, failed_outcomes)
         conditions.not_ready(reason, message)
-    elif policy.match.beyond:
-        conditions.ready(reasons.ACCESS_LIMITED, f"{_summary(plan, outcomes)}; {_access(policy)}")
     else:
-        conditions.ready(reasons.SUCCEEDED, _summary(plan, outcomes))
-    if policy.action is Action.DELETE:
+        reason, message = _success(plan, outcomes, snapshot)
+        conditions.ready(reason, message)
+    if policy.action.changes:
         refusal = plan.refusal
         reason, message = (refusal.reason, refusal.message) if refusal else (reasons.NOT_BLOCKED, "")
         conditions.set("DeletionBlocked", refusal is not None, reason, message)
@@ -68,6 +69,7 @@ def build_status(
         "totals": {"deleted": int((previous.get("totals") or {}).get("deleted", 0)) + owed + deleted},
         **_marked_time(plan, previous),
         **({} if next_due is None else {"nextDueTime": timestamp(next_due)}),
+        **({} if plan.next_expiry is None else {"nextExpiryTime": timestamp(plan.next_expiry)}),
         "reasons": dict(sorted(_reason_counts(plan, by_group).items())),
         "sample": sample,
         "truncated": len(plan.verdicts) > len(sample),
@@ -80,6 +82,27 @@ def told(status: Mapping[str, Any]) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
+def warns_late(plan: Plan, snapshot: Snapshot) -> str | None:
+    """Why offsets may be gone before `expiresWithin` tells of them, in words; None = it tells in time.
+
+    A group that becomes Empty right after the log was read is known when it is read again, and told at the next run.
+    """
+    policy, within = plan.policy, plan.policy.when.expires_within
+    if within is None:
+        return None
+    # No offset has more time left than brokers keep it for.
+    kept = min([within, *filter(None, (verdict.evidence.retention for verdict in plan.verdicts.values()))])
+    max_age = snapshot.coverage.max_age if snapshot.coverage is not None else None
+    if kept > policy.interval + (max_age or timedelta()):
+        return None
+    what = "expiresWithin" if kept == within else "offsets.retention.minutes"
+    age = "" if max_age is None else f" and activity.maxAge ({format_duration(max_age)}) together"
+    return (
+        f"{what} ({format_duration(kept)}) is not longer than interval ({format_duration(policy.interval)}){age}: "
+        "offsets may be gone before anybody is told"
+    )
+
+
 def _marked_time(plan: Plan, previous: Mapping[str, Any]) -> dict[str, str]:
     """What `told` reads at the next run. It stays when marks end, and never moves back."""
     newest = max((mark.since for mark in plan.marks.values()), default=None)
@@ -87,6 +110,14 @@ def _marked_time(plan: Plan, previous: Mapping[str, Any]) -> dict[str, str]:
     if previous.get("lastMarkedTime"):
         dates.append(previous["lastMarkedTime"])
     return {"lastMarkedTime": max(dates)} if dates else {}
+
+
+def _success(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> tuple[str, str]:
+    """Reason and message of a run that went well: what it found, and what stands in the policy's way by its spec."""
+    beyond = _access(plan.policy) if plan.policy.match.beyond else None
+    late = warns_late(plan, snapshot)
+    reason = reasons.ACCESS_LIMITED if beyond else reasons.MAY_WARN_LATE if late else reasons.SUCCEEDED
+    return reason, "; ".join(filter(None, (_summary(plan, outcomes), beyond, late)))
 
 
 def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
@@ -112,7 +143,8 @@ def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
     why = "nobody was warned of some" if plan.untold else "maxPerRun"
     later = f", {waiting} wait for the next run ({why})" if waiting else ""
     kept = f", {len(outcomes) - deleted} kept" if deleted < len(outcomes) else ""
-    return f"{text}; {deleted} deleted{kept}{later}"
+    what = "stale offsets of " if plan.policy.action is Action.DELETE_OFFSETS else ""
+    return f"{text}; {what}{deleted} deleted{kept}{later}"
 
 
 def _next_due(plan: Plan) -> datetime | None:
@@ -145,9 +177,11 @@ def _reason_counts(plan: Plan, outcomes: Mapping[str, Outcome]) -> Counter[str]:
 
 
 def _sample(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]:
-    """What matches first, in the order of deletion; then what is kept, a few of each reason before more of one."""
+    """What matches first, in the order of deletion or expiry; then what is kept, a few of each reason before more."""
     due = set(plan.due)
     matched = [*plan.due, *sorted(set(plan.matched) - due, key=lambda name: (plan.due_time(name) or plan.at, name))]
+    if plan.policy.when.asks_expiry_only:
+        matched.sort(key=lambda name: plan.verdicts[name].expires or plan.at)
     by_reason: dict[str, list[str]] = {}
     for name, verdict in sorted(plan.verdicts.items()):
         if verdict.keep is not None:
@@ -165,6 +199,8 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
         "type": str(verdict.group.type),
         "verdict": "Match" if verdict.matches else "Keep",
     }
+    if verdict.topics:
+        entry["topics"] = sorted(verdict.topics)[:_TOPICS_SHOWN]
     why = outcome or verdict.keep
     if why is not None:
         entry |= {"reason": why.reason, "message": cut(why.message)}
@@ -173,8 +209,19 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
     activity = verdict.evidence.activity
     if isinstance(activity, Activity) and activity.idle_since is not None:
         entry["idleSince"] = timestamp(activity.idle_since)
+    entry |= standing_entry(plan.policy, verdict)
+    if verdict.expires is not None:
+        entry["expiresTime"] = timestamp(verdict.expires)
     due_time, mark = plan.due_time(verdict.group.id), plan.marks.get(verdict.group.id)
     deleted = outcome is not None and outcome.kind is OutcomeKind.DELETED
     if due_time is not None and not deleted:
         entry |= {"markedSince": timestamp(mark.since if mark else plan.at), "dueTime": timestamp(due_time)}
     return entry
+
+
+def standing_entry(policy: Policy, verdict: Verdict) -> dict[str, int]:
+    """`lag` in records, and `outOfRange` in partitions where there are such; empty where not asked or not all known."""
+    found = standing_of(verdict.evidence) if policy.when.asks_bounds and verdict.evidence.offsets else None
+    if found is None or found.fault is not None:
+        return {}
+    return {"lag": found.unread} | ({"outOfRange": found.outside} if found.outside else {})

@@ -1,0 +1,131 @@
+"""The one request that deletes, what its answer means, and whether it was carried out where there is no answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+
+from group_hygiene import reasons
+from group_hygiene.entries import Intent
+from group_hygiene.entries import Outcome as OutcomeEntry
+from group_hygiene.kafka import groups as kafka_groups
+from group_hygiene.kafka import offsets as kafka_offsets
+from group_hygiene.kafka.client import Deadline
+from group_hygiene.model import Description, Fault, Group, GroupState, GroupType, Outcome, OutcomeKind, Partition
+from group_hygiene.reconcile.context import Context
+from group_hygiene.reconcile.rereading import Ready
+
+_UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
+_NAMES = 5
+
+
+def delete_groups(context: Context, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Outcome | None]:
+    """Delete each group, asked once (KIP-229): what became of it, None = there was no answer."""
+    answers = kafka_groups.delete_groups(
+        context.client, {name: each.coordinator for name, each in ready.items()}, deadline
+    )
+    return {name: None if _unanswered(answer) else _deleted(name, answer) for name, answer in answers.items()}
+
+
+def delete_offsets(context: Context, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Outcome | None]:
+    """Delete the offsets of each group, asked once (KIP-496): what became of them, None = there was no answer.
+
+    A request holds one group only. What the deadline leaves no time for is not sent.
+    """
+    outcomes: dict[str, Outcome | None] = {}
+    for name, each in ready.items():
+        if deadline.left <= 0:
+            outcomes[name] = Outcome(
+                name, OutcomeKind.KEPT, reasons.OFFSETS_UNKNOWN, "not sent: there was no time left"
+            )
+            continue
+        answers = kafka_offsets.delete_offsets(context.client, name, each.offsets, deadline, each.coordinator)
+        outcomes[name] = None if any(map(_unanswered, answers.values())) else _offsets_deleted(name, answers)
+    return outcomes
+
+
+def are_gone(context: Context, entries: Iterable[Intent | OutcomeEntry], deadline: Deadline) -> dict[str, bool | None]:
+    """Whether each group, or its offsets of those topics, is there no more; None = nobody can say now."""
+    whole: dict[str, GroupType] = {}
+    parts: dict[str, frozenset[str]] = {}
+    for entry in entries:
+        if entry.topics:
+            parts[entry.group] = frozenset(entry.topics)
+        else:
+            whole[entry.group] = _type(entry.type)
+    return _groups_gone(context, whole, deadline) | _offsets_gone(context, parts, deadline)
+
+
+def _groups_gone(context: Context, groups: Mapping[str, GroupType], deadline: Deadline) -> dict[str, bool | None]:
+    asked = [Group(name, kind, "", GroupState.UNKNOWN, -1) for name, kind in groups.items()]
+    described = kafka_groups.describe_groups(context.client, asked, deadline)
+
+    def gone(answer: Description | Fault) -> bool | None:
+        if isinstance(answer, Fault):
+            return True if answer.code == "GROUP_ID_NOT_FOUND" else None
+        return answer.group.state is GroupState.DEAD
+
+    return {name: gone(described[name]) for name in groups}
+
+
+def _offsets_gone(context: Context, topics: Mapping[str, frozenset[str]], deadline: Deadline) -> dict[str, bool | None]:
+    committed = kafka_offsets.committed_offsets(context.client, dict.fromkeys(topics), deadline)
+    gone: dict[str, bool | None] = {}
+    for name, offsets in committed.items():
+        left = None if isinstance(offsets, Fault) else topics[name].intersection(place.topic for place in offsets)
+        gone[name] = None if left is None else not left
+    return gone
+
+
+def _unanswered(answer: Fault | None) -> bool:
+    return isinstance(answer, Fault) and answer.code in _UNANSWERED
+
+
+def _deleted(name: str, fault: Fault | None) -> Outcome:
+    if fault is None:
+        return Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted")
+    if fault.code == "NON_EMPTY_GROUP":
+        return Outcome(name, OutcomeKind.KEPT, reasons.BECAME_ACTIVE, "somebody joined it just now")
+    return _refused(name, fault)
+
+
+def _offsets_deleted(name: str, answers: Mapping[Partition, Fault | None]) -> Outcome:
+    """A topic counts as done when all of its offsets are gone. The broker refuses those that a member subscribes to."""
+    done: list[str] = []
+    left: dict[str, Fault] = {}
+    for topic, places in groupby(sorted(answers), key=lambda place: place.topic):
+        faults = [fault for place in places if (fault := answers[place]) is not None]
+        if faults:
+            left[topic] = faults[0]
+        else:
+            done.append(topic)
+    if done:
+        told = "; ".join(f"{topic}: {fault}" for topic, fault in list(left.items())[:_NAMES])
+        message = f"offsets of {named(done)} deleted" + (f"; not of {told}" if left else "")
+        return Outcome(name, OutcomeKind.DELETED, reasons.OFFSETS_DELETED, message, tuple(done))
+    topic, fault = min(left.items())
+    if fault.code == "GROUP_SUBSCRIBED_TO_TOPIC":
+        return Outcome(name, OutcomeKind.KEPT, reasons.SUBSCRIBED, f"a member subscribed to {topic} just now")
+    return _refused(name, fault)
+
+
+def _refused(name: str, fault: Fault) -> Outcome:
+    if fault.code == "GROUP_ID_NOT_FOUND":
+        return Outcome(name, OutcomeKind.KEPT, reasons.GONE, "it is gone already")
+    if fault.code.endswith("AUTHORIZATION_FAILED"):
+        return Outcome(name, OutcomeKind.FAILED, reasons.DENIED, fault.message or "needs DELETE on the group")
+    return Outcome(name, OutcomeKind.FAILED, reasons.DELETE_FAILED, str(fault))
+
+
+def named(topics: Iterable[str]) -> str:
+    """Some of the topics by name, and how many more."""
+    names = sorted(topics)
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return ", ".join(names[:_NAMES]) + more
+
+
+def _type(kind: str) -> GroupType:
+    try:
+        return GroupType(kind)
+    except ValueError:
+        return GroupType.UNKNOWN

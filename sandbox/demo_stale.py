@@ -1,0 +1,54 @@
+"""What DeleteOffsets does in the demo: a group that lives loses the offsets of a topic that it reads no more."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import TopicPartition
+
+from sandbox.demo_checks import Story, same
+from sandbox.demo_clients import View, Work
+from sandbox.demo_kubernetes import STALE
+from sandbox.demo_screen import Check
+from sandbox.litter import Kind, Shop, read_and_commit
+
+GROUP, READ, LEFT = "catalog", "stock", "prices"
+_COMMITTED = 3
+
+
+def moved_on(shop: Shop) -> Kind:
+    """A running service that read prices too, until its last release. What it committed there looks like lag that grows
+    for ever, and wakes somebody every night; and nobody can delete the group."""
+
+    def work() -> Work:
+        consumer = shop.confluent(GROUP)
+        consumer.subscribe([READ])
+        left = [TopicPartition(LEFT, 0, _COMMITTED)]
+        for count in read_and_commit(consumer):
+            if count and left:
+                consumer.commit(offsets=left, asynchronous=False)
+                left = []
+            yield count
+
+    return Kind((GROUP,), "reads stock, left prices", "NotEmpty", shop.employ(GROUP, work), stale=LEFT)
+
+
+def told(objects: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the policy has deleted what is stale, and says so."""
+    return bool((objects[STALE].get("status") or {}).get("totals", {}).get("deleted", 0))
+
+
+def check_stale(story: Story, view: View) -> list[Check]:
+    """What is left, as Kafka says, and what was saved."""
+    before, now = story.baseline[GROUP], view.offsets([GROUP])[GROUP]
+    return [
+        same(
+            f"{GROUP} has no offset for {LEFT} any more, which it does not read, and still those for {READ}",
+            {topic for topic, _ in now},
+            {READ},
+        ),
+        same(
+            f"the ledger holds a backup of just what {GROUP} lost: {LEFT}-0 at {before.get((LEFT, 0))}",
+            story.ledger.backups.get(GROUP),
+            {(LEFT, 0): _COMMITTED},
+        ),
+    ]

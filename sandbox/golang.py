@@ -1,0 +1,32 @@
+"""Programs built from Go modules: a folder with a go.mod, a go.sum and a tools.go pins them and all they need."""
+
+import hashlib
+import re
+from pathlib import Path
+
+from sandbox.cache import run_long
+from sandbox.prerequisites import GO, find
+from sandbox.process import Command
+
+
+def build(source: Path, package: str, program: Path, what: str, flags: str = "-s -w") -> None:
+    """Build `package` of the modules in the folder `source` into the file `program`. what: shown meanwhile."""
+    # Without cgo no C compiler is needed.
+    environment = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
+    argv = (find(GO), "build", "-mod=readonly", "-trimpath", "-ldflags", flags, "-o", program, package)
+    run_long(what, Command(argv, Path("go.log"), environment, source))
+
+
+def version(source: Path, module: str) -> str:
+    """The version of a module that the go.mod in `source` requires, without its v."""
+    found = re.search(rf"^\s*(?:require )?{re.escape(module)} v(\S+)", (source / "go.mod").read_text(), re.MULTILINE)
+    if found is None:
+        raise ValueError(f"{source / 'go.mod'} does not require {module}")
+    return found[1]
+
+
+def cache_name(name: str, source: Path, module: str) -> str:
+    """name-version-hash: modules and code are part of it, so that others do not find the old programs."""
+    files = [source / "go.mod", source / "go.sum", *sorted(source.rglob("main.go"))]
+    content = b"".join(file.read_bytes() for file in files)
+    return f"{name}-{version(source, module)}-{hashlib.sha256(content).hexdigest()[:8]}"

@@ -1,0 +1,59 @@
+"""What Prometheus says of rules, metrics and queries: promtool and its parser, built from the go.mod in this folder."""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox import golang
+from sandbox.cache import cached
+
+_SOURCE = Path(__file__).parent
+_MODULE = "github.com/prometheus/prometheus"
+_PROMTOOL, _QUERIES = "promtool", "queries"
+
+
+@dataclass(frozen=True)
+class Query:
+    """A parsed query: (metric, labels) of each selector, and the labels that group or join. error: why it is none."""
+
+    error: str
+    selectors: tuple[tuple[str, frozenset[str]], ...]
+    grouping: frozenset[str]
+
+
+def programs() -> Path:
+    """The folder with promtool and our reader of queries; builds them when the cache has none."""
+    return cached(golang.cache_name("prometheus", _SOURCE, _MODULE), _build)
+
+
+def promtool(*arguments: str | Path, input: str = "") -> subprocess.CompletedProcess[str]:
+    """`promtool <arguments>`, with its exit code and what it said; nothing is raised for what it finds wrong."""
+    return _run([programs() / _PROMTOOL, *arguments], input)
+
+
+def parse(queries: Sequence[str]) -> list[Query]:
+    """Each query as Prometheus' own parser understands it."""
+    done = _run([programs() / _QUERIES], json.dumps(list(queries)))
+    return [
+        Query(
+            answer["error"],
+            tuple((selector["metric"], frozenset(selector["labels"])) for selector in answer["selectors"]),
+            frozenset(answer["grouping"]),
+        )
+        for answer in json.loads(done.stdout)
+    ]
+
+
+def _run(argv: Sequence[str | Path], input: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TZ": "UTC"}
+    return subprocess.run(argv, input=input, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def _build(into: Path) -> None:
+    # Among Go modules 3.x is 0.3xx.
+    what = f"building promtool {golang.version(_SOURCE, _MODULE)} from Go modules (about 4 minutes, once)"
+    golang.build(_SOURCE, f"{_MODULE}/cmd/promtool", into / _PROMTOOL, what)
+    golang.build(_SOURCE, "./queries", into / _QUERIES, "building a reader of queries (seconds, once)")

@@ -1,0 +1,357 @@
+"""DeleteOffsets against a real broker: offsets that nobody reads any more go, and the group that has them lives on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from group_hygiene import reasons, reconcile
+from group_hygiene.activity import Tables
+from group_hygiene.connection import ActivitySpec
+from group_hygiene.entries import Backup, Intent, KeepRequest, Outcome, What
+from group_hygiene.kafka.client import Client
+from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
+from group_hygiene.kafka.offsets import committed_offsets, delete_offsets
+from group_hygiene.model import Fault, Keep, OutcomeKind, Partition
+from group_hygiene.reconcile.restorable import Kind, RestoreRequest
+from group_hygiene.reconcile.restoration import Restorer, restore
+from tests.kafka.makers import Maker, Protocol, at, soon
+from tests.kafka.scene import Guard, Scene, stale, verdicts
+from tests.kafka.tables import Pipeline
+from tests.warehouse import in_use
+
+MATCH = "Match"
+
+
+class Topics(NamedTuple):
+    """One that members read, and one that they read no more."""
+
+    read: str
+    left: str
+
+
+@pytest.fixture
+def topics(make: Maker) -> Topics:
+    """With records."""
+    return Topics(make.topic(records=5), make.topic(records=5))
+
+
+@pytest.fixture
+def read(topics: Topics) -> str:
+    return topics.read
+
+
+@pytest.fixture
+def left(topics: Topics) -> str:
+    return topics.left
+
+
+@pytest.fixture
+def pipeline(client: Client, make: Maker, read: str, tmp_path: Path, request: pytest.FixtureRequest) -> Pipeline:
+    """Nothing is written yet; the log is there, as somebody has committed."""
+    make.simple(make.name("first"), at(read))
+    return Pipeline(client, request.getfixturevalue("cluster"), tmp_path / "warehouse")
+
+
+@pytest.fixture
+def scene(client: Client, pipeline: Pipeline) -> Scene:
+    """A connection that names the tables."""
+    scene = Scene(client)
+    scene.use(Tables(ActivitySpec(pipeline.uri), {}))
+    return scene
+
+
+@pytest.fixture
+def live(make: Maker, read: str, left: str) -> str:
+    """A group with a member that reads one of the two topics, with offsets of both."""
+    group = make.name("live")
+    make.join(group, read, commit=at(read, 3) | at(left, 4))
+    return group
+
+
+def living(group: str, hours: Mapping[str, float], **changes: Any) -> dict[str, Any]:
+    """What the tables tell of a group with members that committed for each topic last so many hours ago."""
+    return in_use(group, **hours) | changes
+
+
+def offsets(client: Client, group: str) -> dict[Partition, int]:
+    answer = committed_offsets(client, {group: None}, soon())[group]
+    assert not isinstance(answer, Fault), answer
+    return {place: commit.offset for place, commit in answer.items()}
+
+
+def entries(scene: Scene, kind: type) -> list[Any]:
+    settings = LedgerSettings(installation=None, writer="", topic=scene.ledger)
+    ledger = open_ledger(scene.client, settings, soon(), create=False, claim=False)
+    assert ledger is not None
+    return [entry for entry in ledger.entries(lambda key: True, soon()) if isinstance(entry, kind)]
+
+
+@pytest.mark.parametrize(("protocol", "kind"), [("classic", "Classic"), ("consumer", "Consumer")])
+def test_offsets_of_a_topic_that_no_member_reads_go(
+    client: Client, scene: Scene, pipeline: Pipeline, make: Maker, protocol: Protocol, kind: str
+) -> None:
+    """Saved before; those of the subscribed topic stay as they are, and so does the group."""
+    read, left = make.topic(partitions=2, records=5), make.topic(partitions=2, records=5)
+    group = make.name("live")
+    make.join(group, read, protocol, at(read, 3) | at(left, 4) | at(left, 2, partition=1))
+    pipeline.run([living(group, {read: 100, left: 100}, type=kind)])
+    policy = stale(group)
+    observation, plan = scene.due(policy)
+    assert (plan.actions, plan.refusal) == ((group,), None)
+    assert observation.verdicts[policy.key][group].topics == {left}
+    (outcome,) = scene.apply(plan, observation)
+    assert (outcome.kind, outcome.reason, outcome.topics) == (OutcomeKind.DELETED, reasons.OFFSETS_DELETED, (left,))
+    assert offsets(client, group) == {Partition(read, 0): 3}
+    assert make.groups()[group] == "STABLE"
+    (saved,) = entries(scene, Backup)
+    assert {topic: [row[:2] for row in rows] for topic, rows in saved.offsets.items()} == {left: [(0, 4), (1, 2)]}
+    (told,) = entries(scene, Outcome)
+    assert (told.what, told.topics) == (What.OFFSETS_DELETED, (left,))
+    assert entries(scene, Intent) == []
+    assert scene.context.journal.contents.marks[policy.uid] == {}
+    make.leave(group)
+
+
+def test_a_dry_run_deletes_nothing(client: Client, scene: Scene, pipeline: Pipeline, live: str, left: str) -> None:
+    """What Enforce would take is due, and that is all."""
+    pipeline.run([living(live, {left: 100})])
+    _, plan = scene.due(stale(live, mode="DryRun"))
+    assert (plan.due, plan.actions, plan.marking) == ((live,), (), frozenset())
+    assert Partition(left, 0) in offsets(client, live)
+
+
+def test_each_other_group_stays_for_its_own_reason(
+    scene: Scene, pipeline: Pipeline, make: Maker, read: str, left: str
+) -> None:
+    """Members that read the topic or hide what they read, commits not long ago, and tables that do not tell."""
+    both = at(read, 3) | at(left, 4)
+    names = {reason: make.name(reason.lower()) for reason in (reasons.SUBSCRIBED, reasons.TOO_RECENT)}
+    make.join(names[reasons.SUBSCRIBED], left, commit=at(left, 4))
+    make.join(names[reasons.TOO_RECENT], read, commit=both)
+    pattern, bare, unknown = make.name("pattern"), make.name("bare"), make.name("unknown")
+    make.join(pattern, f"^{make.tag}nothing-but-{read}|{read}", "consumer", both)
+    make.join(bare, read)
+    make.join(unknown, read, commit=both)
+    sink = f"connect-{make.name('sink')}"
+    make.join(sink, read, commit=both)
+    empty = make.abandoned(make.name("empty"), read, commit=both)
+    pipeline.run(
+        [
+            living(names[reasons.SUBSCRIBED], {left: 100}),
+            living(names[reasons.TOO_RECENT], {read: 100, left: 71}),
+            living(pattern, {read: 0.1, left: 100}, type="Consumer"),
+            living(bare, {read: 100}),
+            living(unknown, {read: 0.1}),
+            living(sink, {read: 0.1, left: 100}),
+            living(empty, {read: 100, left: 100}, state="Empty"),
+        ]
+    )
+    expected = {
+        names[reasons.SUBSCRIBED]: reasons.SUBSCRIBED,
+        names[reasons.TOO_RECENT]: reasons.SUBSCRIBED,
+        pattern: reasons.SUBSCRIPTION_UNKNOWN,
+        bare: reasons.NO_OFFSETS,
+        unknown: reasons.TOO_RECENT,
+        sink: reasons.CONNECT,
+    }
+    policy = stale("*", excludeTopics=["nobody-has-this"])
+    assert verdicts(scene.observe(policy), policy, make.tag) == expected
+    chosen = stale("*", name="chosen", topics=[left])
+    told = expected | {names[reasons.TOO_RECENT]: reasons.TOO_RECENT}
+    assert verdicts(scene.observe(chosen), chosen, make.tag) == told
+    assert empty not in scene.observe(policy).verdicts[policy.key]
+    none = stale("*", name="none", excludeTopics=["*"])
+    assert set(verdicts(scene.observe(none), none, make.tag).values()) == {reasons.NO_OFFSETS, reasons.CONNECT}
+
+
+def _commits_again(client: Client, make: Maker, group: str, read: str, left: str) -> None:
+    """The member commits what was committed already: nothing changes but the log."""
+    make.commit(group, at(left, 4))
+
+
+def _moves_on(client: Client, make: Maker, group: str, read: str, left: str) -> None:
+    make.commit(group, at(left, 5))
+
+
+def _reads_it(client: Client, make: Maker, group: str, read: str, left: str) -> None:
+    make.subscribe(group, read, left)
+
+
+def _leaves(client: Client, make: Maker, group: str, read: str, left: str) -> None:
+    make.leave(group)
+
+
+def _is_in_a_transaction(client: Client, make: Maker, group: str, read: str, left: str) -> None:
+    make.pending(group, at(left, 5))
+
+
+def _is_deleted_by_others(client: Client, make: Maker, group: str, read: str, left: str) -> None:
+    assert set(delete_offsets(client, group, [Partition(left, 0)], soon()).values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "reason"),
+    [
+        pytest.param(_commits_again, reasons.RECENTLY_ACTIVE, id="commits-the-same-again"),
+        pytest.param(_moves_on, reasons.CHANGED, id="commits"),
+        pytest.param(_reads_it, reasons.SUBSCRIBED, id="a-member-reads-it-now"),
+        pytest.param(_leaves, reasons.NOT_STABLE, id="nobody-is-there-to-tell"),
+        pytest.param(_is_in_a_transaction, reasons.PENDING_TRANSACTION, id="a-transaction-commits-for-it"),
+        pytest.param(_is_deleted_by_others, reasons.CHANGED, id="somebody-else-deleted-them"),
+    ],
+)
+def test_what_happens_between_scan_and_deletion_keeps_them(
+    client: Client,
+    scene: Scene,
+    pipeline: Pipeline,
+    make: Maker,
+    meanwhile: Callable[[Client, Maker, str, str, str], None],
+    reason: str,
+) -> None:
+    """All that decides is read again right before, and nothing is deleted that somebody may need."""
+    read, left, group = make.topic(records=5), make.topic(records=5), make.name("live")
+    make.join(group, read, commit=at(read, 3) | at(left, 4))
+    pipeline.run([living(group, {read: 0.1, left: 100})])
+    observation, plan = scene.due(stale(group))
+    assert plan.actions == (group,)
+    meanwhile(client, make, group, read, left)
+    before = offsets(client, group)
+    (outcome,) = scene.apply(plan, observation)
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.KEPT, reason), outcome.message
+    assert offsets(client, group) == before
+    assert entries(scene, Backup) == []
+
+
+def test_a_commit_for_a_topic_that_is_read_is_no_reason_to_wait(
+    client: Client, scene: Scene, pipeline: Pipeline, make: Maker, live: str, topics: Topics
+) -> None:
+    """A group that lives commits all the time."""
+    pipeline.run([living(live, {topics.read: 0.1, topics.left: 100})])
+    observation, plan = scene.due(stale(live))
+    make.commit(live, at(topics.read, 5))
+    (outcome,) = scene.apply(plan, observation)
+    assert outcome.reason == reasons.OFFSETS_DELETED
+    assert offsets(client, live) == {Partition(topics.read, 0): 5}
+
+
+def test_a_topic_left_later_waits_for_a_mark_of_its_own(
+    client: Client, scene: Scene, pipeline: Pipeline, make: Maker, read: str, left: str
+) -> None:
+    """Whoever was warned of one topic was not warned of the other."""
+    later, group = make.topic(records=5), make.name("live")
+    make.join(group, read, commit=at(read, 3) | at(left, 4) | at(later, 1))
+    pipeline.run([living(group, {read: 0.1, left: 100, later: 71})])
+    policy = stale(group)
+    scene.mark(policy, scene.observe(policy))
+    scene.clock.moved += timedelta(seconds=2)
+    pipeline.run([living(group, {read: 0.1, left: 100, later: 73})])
+    observation = scene.observe(policy)
+    assert observation.verdicts[policy.key][group].topics == {left, later}
+    (outcome,) = scene.apply(scene.planned(observation, policy), observation)
+    assert outcome.topics == (left,)
+    assert offsets(client, group).keys() == {Partition(read, 0), Partition(later, 0)}
+
+
+def test_offsets_that_come_back_are_needed(
+    scene: Scene, pipeline: Pipeline, make: Maker, live: str, read: str, left: str
+) -> None:
+    """Whoever committed again after the deletion keeps what it committed, however old it gets."""
+    pipeline.run([living(live, {read: 0.1, left: 100})])
+    policy = stale(live)
+    observation, plan = scene.due(policy)
+    scene.apply(plan, observation)
+    make.commit(live, at(left, 4))
+    verdict = scene.observe(policy).verdicts[policy.key][live]
+    assert verdict.keep is not None
+    assert verdict.keep.reason == reasons.TOO_RECENT
+    chosen = replace(policy, match=stale(live, topics=[left]).match)
+    assert verdicts(scene.observe(chosen), chosen) == {live: reasons.REAPPEARED}
+
+
+def test_a_restore_waits_until_the_group_is_empty(
+    client: Client, scene: Scene, pipeline: Pipeline, make: Maker, live: str, topics: Topics
+) -> None:
+    """Nothing can be committed for a group with members; then all is as it was."""
+    pipeline.run([living(live, {topics.read: 0.1, topics.left: 100})])
+    observation, plan = scene.due(stale(live))
+    scene.apply(plan, observation)
+    assert scene.memory.ledger is not None
+    restorer = Restorer(client, scene.memory.ledger, scene.clock, Guard(), seconds=60)
+    request = RestoreRequest(id="back", groups=(live,))
+    (waiting,) = restore(restorer, request)
+    assert (waiting.kind, waiting.reason) == (Kind.WAITING, reasons.GROUP_ACTIVE)
+    make.leave(live)
+    (result,) = restore(restorer, request)
+    assert result.kind is Kind.RESTORED
+    assert offsets(client, live) == {Partition(topics.read, 0): 3, Partition(topics.left, 0): 4}
+
+
+def test_a_request_to_keep_the_group_keeps_its_offsets(
+    client: Client, scene: Scene, pipeline: Pipeline, live: str, read: str, left: str
+) -> None:
+    """Whatever they are of."""
+    pipeline.run([living(live, {read: 0.1, left: 100})])
+    now = scene.clock.now()
+    request = KeepRequest(group=live, until=now + timedelta(days=1), why="", by="ada", at=now)
+    scene.context.journal.record([request])
+    policy = stale(live)
+    assert verdicts(scene.observe(policy), policy) == {live: reasons.KEPT_ON_REQUEST}
+    assert len(offsets(client, live)) == 2
+
+
+@pytest.mark.parametrize("done", [pytest.param(True, id="carried-out"), pytest.param(False, id="never-sent")])
+def test_what_was_interrupted_is_settled(
+    client: Client, scene: Scene, pipeline: Pipeline, live: str, left: str, done: bool
+) -> None:
+    """By what is committed now: the group is there in either case."""
+    pipeline.run([living(live, {left: 100})])
+    policy, now = stale(live), scene.clock.now()
+    intent = Intent(
+        group=live,
+        id="deletion",
+        type="Classic",
+        policy=policy.key,
+        policy_uid=policy.uid,
+        generation=1,
+        at=now,
+        deadline=now + timedelta(seconds=10),
+        expires=now + timedelta(days=1),
+        writer=scene.context.journal.writer,
+        topics=(left,),
+    )
+    assert scene.context.journal.record([intent]) is None
+    if done:
+        delete_offsets(client, live, [Partition(left, 0)], soon())
+    scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
+    assert reconcile.settle(scene.context) == ({policy.uid: 1} if done else {})
+    (told,) = entries(scene, Outcome)
+    assert (told.what, told.topics) == (What.OFFSETS_DELETED if done else What.KEPT, (left,))
+    assert entries(scene, Intent) == []
+    if not done:
+        # A broker that hung carries it out now.
+        delete_offsets(client, live, [Partition(left, 0)], soon())
+        assert reconcile.settle(scene.context) == {policy.uid: 1}
+        late = entries(scene, Outcome)[-1]
+        assert (late.what, late.reason, late.topics) == (What.OFFSETS_DELETED, reasons.OFFSETS_DELETED, (left,))
+
+
+def test_limits_and_guards_hold(scene: Scene, pipeline: Pipeline, client: Client, live: str, left: str) -> None:
+    """More than maxPercent of all groups: none; and whoever stops the run stops this."""
+    pipeline.run([living(live, {left: 100})])
+    policy = stale(live)
+    limited = replace(policy, limits=replace(policy.limits, max_percent=1))
+    observation, plan = scene.due(policy)
+    one = replace(observation, conditions=replace(observation.conditions, total=10))
+    assert scene.planned(one, limited).refusal is not None
+    stop = Keep(reasons.STOPPING, "the operator is stopping")
+    (outcome,) = scene.apply(plan, observation, Guard(stop=lambda: stop))
+    assert outcome.reason == reasons.STOPPING
+    (outcome,) = scene.apply(plan, observation, Guard(left=0.5))
+    assert outcome.reason == reasons.NOT_LEADER
+    assert Partition(left, 0) in offsets(client, live)

@@ -1,0 +1,230 @@
+"""DeleteOffsets: of which topics a living group's offsets may go, and why they stay otherwise."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from group_hygiene import reasons
+from group_hygiene.checks import judge
+from group_hygiene.entries import KeepRequest, Mark
+from group_hygiene.errors import SpecError
+from group_hygiene.kafka.groups import subscribed_topics
+from group_hygiene.model import (
+    Commits,
+    CommittedOffset,
+    Description,
+    Evidence,
+    Fault,
+    GroupState,
+    GroupType,
+    Member,
+    Partition,
+)
+from group_hygiene.policy import Policy, parse_policy
+from tests.unit.make import FAULT, NOW, activity, deletion, evidence, group, mark, plan, policy_object
+
+_ALL = {"orders", "invoices"}
+
+
+def stale(enforce: bool = True, **match: Any) -> Policy:
+    """Offsets of what nobody read for 72h."""
+    mode = "Enforce" if enforce else "DryRun"
+    return parse_policy(policy_object("DeleteOffsets", {"idleFor": "72h"}, match, mode=mode))
+
+
+def _committed(hours: float) -> Commits:
+    """For one partition that long ago, for another one long before: the later counts."""
+    return Commits(NOW - timedelta(hours=hours + 1000), NOW - timedelta(hours=hours))
+
+
+def _live(hours: dict[str, float] | None = None, **changes: Any) -> Evidence:
+    """A group whose members read `paid`; it committed for others so long ago, by default long enough."""
+    ago = {"orders": 100.0, "invoices": 100.0} if hours is None else hours
+    by_topic = {topic: _committed(before) for topic, before in ago.items()}
+    told = activity(state="Active", empty_since=None, last_commit=NOW, by_topic=by_topic)
+    known: dict[str, Any] = {"activity": told, "subscribed": frozenset({"paid"}), "unchanged": None}
+    return evidence(**(known | changes))
+
+
+_STABLE = group(state=GroupState.STABLE)
+
+
+@pytest.mark.parametrize(
+    ("policy", "evidence", "expected"),
+    [
+        pytest.param(stale(), _live(), _ALL, id="nobody-reads-them"),
+        pytest.param(stale(), _live({"orders": 100, "invoices": 71}), {"orders"}, id="one-was-used-not-long-ago"),
+        pytest.param(stale(), _live({"orders": 100}), {"orders"}, id="the-tables-do-not-tell-of-the-other"),
+        pytest.param(stale(), _live(subscribed=frozenset({"orders"})), {"invoices"}, id="one-is-read"),
+        pytest.param(stale(topics=["ord*"]), _live(), {"orders"}, id="chosen-by-a-pattern"),
+        pytest.param(stale(excludeTopics=["ord*"]), _live(), {"invoices"}, id="left-out-by-a-pattern"),
+        pytest.param(stale(), _live(subscribed=frozenset(_ALL)), reasons.SUBSCRIBED, id="all-are-read"),
+        pytest.param(stale(), _live({"orders": 71, "invoices": 1}), reasons.TOO_RECENT, id="used-not-long-ago"),
+        pytest.param(stale(), _live({}), reasons.EVIDENCE_MISSING, id="the-tables-know-of-no-commit"),
+        pytest.param(
+            stale(), _live(activity=activity(state="Active")), reasons.EVIDENCE_MISSING, id="topics-not-asked-for"
+        ),
+        pytest.param(
+            stale(), _live(activity=activity(1, state="Active")), reasons.TOO_RECENT, id="no-commit-is-old-enough"
+        ),
+        pytest.param(stale(), _live(activity=None), reasons.EVIDENCE_NOT_READ, id="tables-not-read"),
+        pytest.param(
+            stale(), _live(activity=Fault(reasons.EVIDENCE_STALE, "old")), reasons.EVIDENCE_STALE, id="tables-are-old"
+        ),
+        pytest.param(
+            stale(), _live(activity=activity(state="Gone", by_topic={})), reasons.EVIDENCE_MISSING, id="gone-in-the-log"
+        ),
+        pytest.param(
+            stale(),
+            _live(activity=activity(state="Active", complete_since=NOW, by_topic=dict.fromkeys(_ALL, _committed(200)))),
+            reasons.TOO_RECENT,
+            id="records-were-lost-since",
+        ),
+        pytest.param(stale(), _live(offsets=None), reasons.OFFSETS_NOT_READ, id="offsets-not-read"),
+        pytest.param(stale(), _live(offsets=FAULT), reasons.OFFSETS_UNKNOWN, id="offsets-unknown"),
+        pytest.param(stale(), _live(offsets={}), reasons.NO_OFFSETS, id="no-offsets"),
+        pytest.param(stale(topics=["other"]), _live(), reasons.NO_OFFSETS, id="none-of-the-chosen-topics"),
+        pytest.param(stale(), _live(subscribed=None), reasons.SUBSCRIPTION_NOT_READ, id="subscriptions-not-read"),
+        pytest.param(stale(), _live(subscribed=FAULT), reasons.SUBSCRIPTION_UNKNOWN, id="subscriptions-unknown"),
+        pytest.param(
+            stale(), _live({"orders": 1}, subscribed=None), reasons.TOO_RECENT, id="subscriptions-asked-for-last"
+        ),
+        pytest.param(
+            stale(),
+            _live(retention=timedelta(hours=90), hours={"orders": 1}),
+            reasons.EXPIRES_FIRST,
+            id="expires",
+        ),
+        pytest.param(stale(), _live(protected_by="a*"), reasons.PROTECTED, id="protected"),
+        pytest.param(stale(), _live(damaged="?"), reasons.RECORD_UNREADABLE, id="a-record-cannot-be-read"),
+        pytest.param(
+            stale(),
+            _live(keep_request=KeepRequest(group="g", until=NOW + timedelta(days=1), why="", by="ada", at=NOW)),
+            reasons.KEPT_ON_REQUEST,
+            id="somebody-asked-to-keep-it",
+        ),
+        pytest.param(
+            stale(),
+            _live(offsets_deleted=dict.fromkeys(_ALL, deletion(NOW, "kafka/litter", NOW + timedelta(days=1)))),
+            reasons.REAPPEARED,
+            id="deleted-and-there-again",
+        ),
+        pytest.param(
+            stale(),
+            _live(offsets_deleted={"orders": deletion(NOW, "kafka/litter", NOW + timedelta(days=1))}),
+            {"invoices"},
+            id="one-was-deleted-before",
+        ),
+        pytest.param(
+            stale(),
+            _live(offsets_deleted=dict.fromkeys(_ALL, deletion(NOW, "kafka/litter", NOW))),
+            _ALL,
+            id="deleted-so-long-ago-that-it-counts-no-more",
+        ),
+    ],
+)
+def test_topics(policy: Policy, evidence: Evidence, expected: set[str] | str) -> None:
+    """The topics of a match, or the one reason why nothing goes; what is not known keeps."""
+    verdict = judge(policy, _STABLE, evidence, NOW)
+    if isinstance(expected, str):
+        assert verdict.keep is not None
+        assert (verdict.keep.reason, verdict.topics) == (expected, frozenset())
+    else:
+        assert verdict.keep is None
+        assert verdict.topics == expected
+
+
+@pytest.mark.parametrize("state", sorted(set(GroupState) - {GroupState.STABLE}))
+def test_only_a_stable_group_tells_what_it_reads(state: GroupState) -> None:
+    """In no other state do brokers tell all subscriptions."""
+    keep = judge(stale(), group(state=state), _live(), NOW).keep
+    assert keep is not None
+    assert keep.reason == (reasons.DEAD if state is GroupState.DEAD else reasons.NOT_STABLE)
+
+
+@pytest.mark.parametrize(
+    ("unread", "marked", "held", "due", "marking"),
+    [
+        pytest.param({"a"}, None, False, False, True, id="a-new-one-is-marked"),
+        pytest.param({"a"}, ("a",), True, True, False, id="what-was-marked-is-due"),
+        pytest.param({"a", "b"}, ("a",), True, True, False, id="also-with-another-one"),
+        pytest.param({"b"}, ("a",), False, False, True, id="another-one-begins-anew"),
+        pytest.param({"b"}, (), False, False, True, id="a-mark-of-the-whole-group-says-nothing"),
+    ],
+)
+def test_a_mark_is_of_topics(
+    unread: set[str], marked: tuple[str, ...] | None, held: bool, due: bool, marking: bool
+) -> None:
+    """Offsets go only by a mark that named their topic for as long as the grace period."""
+    policy = stale()
+    verdict = judge(policy, _STABLE, _live(dict.fromkeys(unread, 100), offsets=_offsets(unread)), NOW)
+    assert verdict.topics == unread
+    marks: dict[str, Mark] = {}
+    if marked is not None:
+        marks[_STABLE.id] = mark(policy, _STABLE.id, topics=marked)
+    result = plan(policy, [verdict], marks)
+    assert (bool(result.marks), bool(result.due), bool(result.marking)) == (held, due, marking)
+    assert result.unmarking == {}
+
+
+def _offsets(topics: set[str]) -> dict[Partition, CommittedOffset]:
+    return {Partition(topic, 0): CommittedOffset(10) for topic in topics}
+
+
+def _member(*topics: str, assigned: str = "", pattern: str = "") -> Member:
+    assignment = (Partition(assigned, 0),) if assigned else ()
+    return Member("m", None, "client", "host", None, topics, assignment, pattern)
+
+
+@pytest.mark.parametrize(
+    ("members", "subscribed"),
+    [
+        pytest.param([_member("a"), _member("b", assigned="c")], {"a", "b", "c"}, id="what-all-of-them-read"),
+        pytest.param([_member("a"), _member("b", pattern="c.*")], "SUBSCRIBED_BY_PATTERN", id="one-by-a-pattern"),
+        pytest.param([_member("a"), _member(assigned="b")], "SUBSCRIPTION_NOT_TOLD", id="one-does-not-tell"),
+        pytest.param([], "NO_MEMBERS", id="nobody-is-there"),
+    ],
+)
+def test_what_members_read(members: list[Member], subscribed: set[str] | str) -> None:
+    """All topics, or nothing is known."""
+    told = subscribed_topics(Description(_STABLE, "range", None, tuple(members)))
+    assert (told.code if isinstance(told, Fault) else told) == subscribed
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        pytest.param({"when": {}}, "spec.when must be idleFor and nothing else", id="no-condition"),
+        pytest.param({"when": {"unchangedFor": "1h"}}, "must be idleFor and nothing else", id="by-our-own-looks"),
+        pytest.param(
+            {"when": {"idleFor": "1h", "committed": "None"}},
+            "must be idleFor and nothing else",
+            id="one-more",
+        ),
+        pytest.param({"match": {"states": ["Empty"]}}, "spec.match.states must be only Stable", id="state"),
+        pytest.param({"match": {"types": ["Share"]}}, "spec.match.types must be only Classic and Consumer", id="type"),
+        pytest.param({"match": {"topics": [""]}}, "spec.match.topics", id="empty-pattern"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
+    """What would delete offsets on less than both signs."""
+    given = {"when": {"idleFor": "72h"}} | changes
+    with pytest.raises(SpecError, match=message):
+        parse_policy(policy_object("DeleteOffsets", given["when"], given.get("match")))
+
+
+@pytest.mark.parametrize("action", ["Alert", "Delete"])
+def test_topics_are_for_offsets_only(action: str) -> None:
+    """Elsewhere they would be taken for a condition that nobody asks."""
+    with pytest.raises(SpecError, match=r"spec\.match\.topics must only be given with action DeleteOffsets"):
+        parse_policy(policy_object(action, {"idleFor": "72h"}, {"topics": ["a"]}))
+
+
+def test_types_and_states_by_default() -> None:
+    """Stable groups of the two types of which brokers delete single offsets."""
+    match = stale().match
+    assert match.states == {GroupState.STABLE}
+    assert match.types == {GroupType.CLASSIC, GroupType.CONSUMER}

@@ -1,0 +1,425 @@
+"""When brokers drop offsets by themselves, by the type and state of a group; and whether a policy tells in time."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from group_hygiene import reasons
+from group_hygiene.checks import judge
+from group_hygiene.kafka.groups import subscribed_topics
+from group_hygiene.metrics import Metrics
+from group_hygiene.model import (
+    Activity,
+    Commits,
+    Coverage,
+    Description,
+    Evidence,
+    Fault,
+    Group,
+    GroupState,
+    GroupType,
+    Keep,
+    Member,
+    Verdict,
+)
+from group_hygiene.patterns import Patterns
+from group_hygiene.policy import Action, Policy, parse_policy
+from group_hygiene.reconcile.scan import _old_enough
+from group_hygiene.status import build_status, warns_late
+from tests.unit.make import (
+    DENIED,
+    FAULT,
+    NOW,
+    activity,
+    alert,
+    delete,
+    evidence,
+    group,
+    idle,
+    plan,
+    policy_object,
+    simple_activity,
+    snapshot,
+)
+
+_WEEK, _MATCH = timedelta(days=7), None
+_CONSUMER: dict[str, Any]
+_STREAMS: dict[str, Any]
+_CONSUMER, _STREAMS = {"type": GroupType.CONSUMER}, {"type": GroupType.STREAMS, "protocol_type": "streams"}
+
+
+def _ago(hours: float) -> datetime:
+    return NOW - timedelta(hours=hours)
+
+
+def _in(hours: float) -> datetime:
+    return NOW + timedelta(hours=hours)
+
+
+def _times(**told: float | None) -> dict[str, Any]:
+    return {name: None if hours is None else _ago(hours) for name, hours in told.items()}
+
+
+@pytest.mark.parametrize(
+    ("known", "first", "last"),
+    [
+        pytest.param(activity(100), _in(68), _in(68), id="classic-by-when-it-became-empty"),
+        pytest.param(
+            activity(100, **_times(oldest_commit=300, last_commit=1)),
+            _in(68),
+            _in(68),
+            id="classic-whatever-it-commits",
+        ),
+        pytest.param(activity(100, empty_since=None), None, None, id="classic-empty-since-when"),
+        pytest.param(activity(100, protocol_type="connect"), _in(68), _in(68), id="connect-is-classic"),
+        pytest.param(
+            simple_activity(oldest_commit=_ago(100), last_commit=_ago(1)), _in(68), _in(167), id="simple-by-each-commit"
+        ),
+        pytest.param(
+            activity(1, **_CONSUMER, **_times(oldest_commit=100, last_commit=50)),
+            _in(68),
+            _in(118),
+            id="kip-848-by-each-commit",
+        ),
+        pytest.param(
+            activity(1, **_CONSUMER, **_times(oldest_commit=300, last_commit=200)),
+            _ago(1),
+            _ago(1),
+            id="kip-848-safe-until-the-last-member-left",
+        ),
+        pytest.param(
+            activity(1, **_CONSUMER, **_times(oldest_commit=300, last_commit=50)),
+            _ago(1),
+            _in(118),
+            id="kip-848-some-old-some-new",
+        ),
+        pytest.param(
+            activity(1, **_STREAMS, **_times(oldest_commit=100, last_commit=50)),
+            _in(68),
+            _in(118),
+            id="streams-as-kip-848",
+        ),
+        pytest.param(
+            activity(1, **_CONSUMER, **_times(empty_since=None, oldest_commit=100, last_commit=50)),
+            _in(68),
+            _in(118),
+            id="kip-848-empty-since-when",
+        ),
+        pytest.param(
+            activity(1, type=GroupType.SHARE, **_times(oldest_commit=None, last_commit=None)), None, None, id="share"
+        ),
+        pytest.param(activity(100, oldest_commit=None), None, _in(68), id="nothing-is-committed"),
+        pytest.param(
+            activity(100, oldest_commit=None, complete_since=_ago(200)), _in(68), _in(68), id="records-were-lost"
+        ),
+    ],
+)
+def test_expiry_of_an_empty_group(known: Activity, first: datetime | None, last: datetime | None) -> None:
+    """Each type of group has its own clock; what the log does not tell has none."""
+    assert (known.first_expiry(_WEEK), known.last_expiry(_WEEK)) == (first, last)
+
+
+_TOPICS = {"orders": _ago(300), "invoices": _ago(160), "old": _ago(200)}
+
+
+def _committed(oldest: Mapping[str, datetime]) -> dict[str, Commits]:
+    """For a partition then, and for others of the topic all the time: the first expires."""
+    return {topic: Commits(at, NOW) for topic, at in oldest.items()}
+
+
+def _in_use(hours: float = 300, by_topic: Mapping[str, datetime] | None = None, **changes: Any) -> Activity:
+    """A group with members whose oldest commit is so old."""
+    told = {"state": "Active", "empty_since": None, "oldest_commit": _ago(hours), "last_commit": _ago(0), **changes}
+    return activity(hours, by_topic=_committed(_TOPICS if by_topic is None else by_topic), **told)
+
+
+@pytest.mark.parametrize(
+    ("subscribed", "expected"),
+    [
+        pytest.param({"orders", "old", "invoices"}, None, id="all-are-read"),
+        pytest.param({"orders", "old"}, _in(8), id="one-is-not"),
+        pytest.param({"orders"}, _ago(32), id="the-oldest-of-those-that-are-not"),
+        pytest.param({"orders", "old", "new"}, _in(8), id="and-one-without-a-commit"),
+        pytest.param(set(), _ago(132), id="none-is"),
+    ],
+)
+def test_expiry_of_a_group_in_use(subscribed: set[str], expected: datetime | None) -> None:
+    """What members read is safe, however old; of everything else the oldest commit is the first to go."""
+    assert _in_use().expiry_in_use(subscribed, _WEEK) == expected
+
+
+def _soon(**match: Any) -> Policy:
+    return alert(match, expiresWithin="48h")
+
+
+def _known(told: Activity, subscribed: frozenset[str] | Fault | None = None, **changes: Any) -> Evidence:
+    return evidence(activity=told, subscribed=subscribed, retention=_WEEK, unchanged=None, **changes)
+
+
+_STABLE = group(state=GroupState.STABLE)
+_ORDERS, _ALL = frozenset({"orders", "old"}), frozenset({*_TOPICS, "new"})
+
+
+@pytest.mark.parametrize(
+    ("policy", "group", "evidence", "expected"),
+    [
+        pytest.param(_soon(), _STABLE, _known(_in_use(), _ORDERS), _MATCH, id="a-topic-that-nobody-reads"),
+        pytest.param(
+            _soon(),
+            replace(_STABLE, type=GroupType.CONSUMER),
+            _known(_in_use(**_CONSUMER), _ORDERS),
+            _MATCH,
+            id="of-a-kip-848-group-too",
+        ),
+        pytest.param(_soon(), _STABLE, _known(_in_use(), _ALL), reasons.EXPIRES_LATER, id="all-are-read"),
+        pytest.param(
+            _soon(),
+            _STABLE,
+            _known(_in_use(by_topic={"orders": _ago(300), "old": _ago(119)}), frozenset({"orders"})),
+            reasons.EXPIRES_LATER,
+            id="not-yet",
+        ),
+        pytest.param(_soon(), _STABLE, _known(_in_use(119)), reasons.EXPIRES_LATER, id="too-recent-to-ask-any-further"),
+        pytest.param(_soon(), _STABLE, _known(_in_use(121)), reasons.SUBSCRIPTION_NOT_READ, id="asks-what-is-read"),
+        pytest.param(
+            _soon(), _STABLE, _known(_in_use(), FAULT), reasons.SUBSCRIPTION_UNKNOWN, id="what-is-read-unknown"
+        ),
+        pytest.param(_soon(), _STABLE, _known(_in_use(), DENIED), reasons.DENIED, id="what-is-read-denied"),
+        pytest.param(
+            _soon(),
+            _STABLE,
+            _known(replace(_in_use(), by_topic=None), _ORDERS),
+            reasons.EVIDENCE_MISSING,
+            id="no-topics",
+        ),
+        pytest.param(_soon(), _STABLE, _known(_in_use(oldest_commit=None)), reasons.NO_OFFSETS, id="nothing-committed"),
+        pytest.param(
+            _soon(unprotect=["Connect"]),
+            group(protocol_type="connect", state=GroupState.STABLE),
+            _known(_in_use(protocol_type="connect"), frozenset()),
+            reasons.EXPIRES_LATER,
+            id="brokers-know-no-topics-of-a-connect-group",
+        ),
+        pytest.param(_soon(), _STABLE, _known(activity(160)), reasons.EVIDENCE_MISSING, id="joined-since"),
+        pytest.param(
+            _soon(),
+            _STABLE,
+            _known(replace(_in_use(), state="Unknown"), _ORDERS),
+            reasons.EVIDENCE_MISSING,
+            id="unclear",
+        ),
+        pytest.param(_soon(), group(), _known(_in_use(), _ORDERS), reasons.EVIDENCE_MISSING, id="left-since"),
+        pytest.param(
+            _soon(), group(state=GroupState.DEAD), _known(_in_use(), _ORDERS), reasons.NOT_EMPTY, id="being-dropped"
+        ),
+        pytest.param(
+            _soon(), group(state=GroupState.UNKNOWN), _known(_in_use(), _ORDERS), reasons.NOT_EMPTY, id="state-unknown"
+        ),
+        pytest.param(
+            _soon(types=["Streams"], unprotect=["Streams"]),
+            group(type=GroupType.STREAMS, protocol_type="streams", state=GroupState.STABLE),
+            _known(_in_use(**_STREAMS), _ORDERS),
+            reasons.NOT_EMPTY,
+            id="streams-in-use-is-not-judged",
+        ),
+        pytest.param(
+            alert(expiresWithin="48h", idleFor="1h"),
+            _STABLE,
+            _known(_in_use(), _ORDERS),
+            reasons.NOT_EMPTY,
+            id="idle-groups-have-no-members",
+        ),
+        pytest.param(
+            idle(expiresWithin="48h"), _STABLE, _known(_in_use(), _ORDERS), reasons.NOT_EMPTY, id="never-to-be-deleted"
+        ),
+        pytest.param(
+            replace(_soon(), action=Action.DELETE),
+            _STABLE,
+            _known(_in_use(), _ORDERS),
+            reasons.NOT_EMPTY,
+            id="nor-by-a-policy-that-was-let-through",
+        ),
+        pytest.param(
+            _soon(), group(), _known(activity(160, oldest_commit=None)), reasons.NO_OFFSETS, id="empty-without-offsets"
+        ),
+        pytest.param(
+            _soon(types=["Share"], unprotect=["Share"]),
+            group(type=GroupType.SHARE, protocol_type="share"),
+            _known(activity(160, type=GroupType.SHARE, oldest_commit=None)),
+            reasons.NO_OFFSETS,
+            id="share-groups-have-none",
+        ),
+        pytest.param(
+            _soon(),
+            group(type=GroupType.CONSUMER),
+            _known(activity(100, **_CONSUMER, **_times(oldest_commit=200))),
+            _MATCH,
+            id="kip-848-at-the-next-check-of-the-broker",
+        ),
+    ],
+)
+def test_judge(policy: Policy, group: Group, evidence: Evidence, expected: str | None) -> None:
+    """A group in use matches only by offsets that no member reads, and only where all of that is known."""
+    keep = judge(policy, group, evidence, NOW).keep
+    assert (keep.reason if keep else _MATCH) == expected
+    assert keep is None or keep.message
+
+
+def _member(*topics: str, **changes: Any) -> Member:
+    return replace(Member("m", None, "c", "/h", None, topics, ()), **changes)
+
+
+@pytest.mark.parametrize(
+    ("described", "expected"),
+    [
+        pytest.param(Description(_STABLE, "range", None, (_member("a"), _member("b", "a"))), {"a", "b"}, id="of-all"),
+        pytest.param(Description(_STABLE, "range", None, (_member("a"), _member())), None, id="one-does-not-tell"),
+        pytest.param(
+            Description(group(type=GroupType.CONSUMER, state=GroupState.STABLE), "", 3, (_member("a", pattern="b.*"),)),
+            None,
+            id="by-a-pattern",
+        ),
+        pytest.param(
+            Description(group(state=GroupState.PREPARING_REBALANCE), "", None, (_member("a"),)), None, id="rebalancing"
+        ),
+        pytest.param(
+            Description(group(type=GroupType.CONSUMER, state=GroupState.RECONCILING), "", 3, (_member("a"),)),
+            {"a"},
+            id="kip-848-reconciling",
+        ),
+        pytest.param(Description(_STABLE, "range", None, ()), None, id="no-members"),
+        pytest.param(FAULT, None, id="no-answer"),
+    ],
+)
+def test_subscribed_topics(described: Description | Fault, expected: set[str] | None) -> None:
+    """All that any member reads; a fault where that may not be all."""
+    topics = subscribed_topics(described)
+    assert (None if isinstance(topics, Fault) else set(topics)) == expected
+
+
+def test_only_old_commits_are_asked_for() -> None:
+    """Those that can expire within the longest time that a policy asks for, with some time for the scan itself."""
+    policies = [alert(expiresWithin="48h"), alert(expiresWithin="1h"), delete()]
+    older = _old_enough(policies, _WEEK, NOW)
+    assert older is not None
+    assert _ago(120) < older < _ago(119)
+    assert _old_enough(policies, None, NOW) is None
+    assert _old_enough([delete(), idle()], _WEEK, NOW) is None
+
+
+# What people see
+
+
+def _verdict(name: str, hours: float, keep: Keep | None = None, **changes: Any) -> Verdict:
+    """Of a group that loses its offsets so many hours from now."""
+    return Verdict(group(name), _known(activity(168 - hours), **changes), keep)
+
+
+def _later(name: str) -> Verdict:
+    return _verdict(name, 1, Keep(reasons.EXPIRES_LATER, "later"))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "expected"),
+    [
+        pytest.param(_verdict("a", 5), _in(5), id="empty"),
+        pytest.param(Verdict(group(), evidence(), None), None, id="no-tables"),
+        pytest.param(Verdict(group(), evidence(activity=FAULT, retention=_WEEK), None), None, id="tables-do-not-tell"),
+        pytest.param(Verdict(group(), evidence(activity=activity()), None), None, id="retention-unknown"),
+        pytest.param(Verdict(group(protocol_type=""), _known(activity()), None), None, id="made-anew-since"),
+        pytest.param(Verdict(group(), _known(_in_use()), None), None, id="left-since"),
+        pytest.param(Verdict(_STABLE, _known(activity()), None), None, id="joined-since"),
+        pytest.param(Verdict(_STABLE, _known(_in_use()), None), None, id="in-use-what-it-reads-unread"),
+        pytest.param(Verdict(_STABLE, _known(_in_use(), FAULT), None), None, id="in-use-what-it-reads-unknown"),
+        pytest.param(Verdict(_STABLE, _known(_in_use(), _ORDERS), None), _in(8), id="in-use"),
+        pytest.param(Verdict(_STABLE, _known(_in_use(), _ALL), None), None, id="in-use-and-safe"),
+    ],
+)
+def test_expires(verdict: Verdict, expected: datetime | None) -> None:
+    """A date is told only where the tables tell of the group as it is."""
+    assert verdict.expires == expected
+
+
+def test_status_tells_what_goes_first() -> None:
+    """The first expiry of all that match, and that of each sample group, in that order."""
+    verdicts = [_verdict("a", 9), _verdict("b", 3), _later("c"), _verdict("d", 5)]
+    status = build_status(_soon(), {}, plan(_soon(), verdicts), [], snapshot())
+    assert status["nextExpiryTime"] == "2030-01-31T15:00:00Z"
+    told = [(entry["group"], entry["expiresTime"]) for entry in status["sample"]]
+    assert told[:3] == [(n, f"2030-01-31T{h}:00:00Z") for n, h in (("b", 15), ("d", 17), ("a", 21))]
+    assert told[3][0] == "c"
+    nothing = build_status(_soon(), status, plan(_soon(), [_later("c")]), [], snapshot())
+    assert "nextExpiryTime" not in nothing
+
+
+def test_metric_tells_what_goes_first() -> None:
+    """As a moment in seconds; it is gone with the last group that matches, and with the policy."""
+    metrics, labels = Metrics(), {"namespace": "kafka", "policy": "litter"}
+
+    def told() -> float | None:
+        name = "group_hygiene_offsets_first_expiry_timestamp_seconds"
+        return metrics.registry.get_sample_value(name, labels)
+
+    metrics.policy_ran(plan(_soon(), [_verdict("a", 9), _verdict("b", 3), _later("c")]), [], 1.0)
+    assert told() == _in(3).timestamp()
+    metrics.policy_ran(plan(_soon(), [_later("c")]), [], 2.0)
+    assert told() is None
+    metrics.policy_ran(plan(_soon(), [_verdict("a", 9)]), [], 3.0)
+    assert told() == _in(9).timestamp()
+    metrics.forget_policies([("kafka", "litter")])
+    assert told() is None
+
+
+def _policy(within: str, interval: str) -> Policy:
+    return parse_policy(policy_object("Alert", {"expiresWithin": within}, interval=interval))
+
+
+@pytest.mark.parametrize(
+    ("within", "interval", "max_age", "retention", "expected"),
+    [
+        pytest.param("48h", "1h", timedelta(hours=2), _WEEK, None, id="in-time"),
+        pytest.param("3h1m", "1h", timedelta(hours=2), _WEEK, None, id="just-in-time"),
+        pytest.param("3h", "1h", timedelta(hours=2), _WEEK, "expiresWithin (3h) is not longer", id="too-short"),
+        pytest.param("1h", "1h", None, _WEEK, "expiresWithin (1h) is not longer", id="too-short-for-its-interval"),
+        pytest.param("3h", "1h", timedelta(hours=2), None, "expiresWithin (3h)", id="retention-unknown"),
+        pytest.param(
+            "48h",
+            "1h",
+            timedelta(hours=2),
+            timedelta(hours=3),
+            "offsets.retention.minutes (3h) is not longer than interval (1h) and activity.maxAge (2h) together",
+            id="brokers-keep-offsets-for-too-short",
+        ),
+    ],
+)
+def test_warns_late(
+    within: str, interval: str, max_age: timedelta | None, retention: timedelta | None, expected: str | None
+) -> None:
+    """A run that may come too late says so, in words and as the reason of Ready, and is Ready all the same."""
+    policy = _policy(within, interval)
+    made = plan(policy, [Verdict(group(), evidence(activity=activity(), retention=retention), None)])
+    look = snapshot(coverage=Coverage(None, 1, 1, NOW, max_age))
+    late = warns_late(made, look)
+    assert late is None if expected is None else late is not None and late.startswith(expected)
+    ready = build_status(policy, {}, made, [], look)["conditions"][0]
+    assert (ready["type"], ready["status"]) == ("Ready", "True")
+    assert ready["reason"] == (reasons.SUCCEEDED if expected is None else reasons.MAY_WARN_LATE)
+    assert late is None or late in ready["message"]
+
+
+def test_late_is_told_beside_what_access_limits() -> None:
+    """One of them is the reason; both are in the message."""
+    granted = replace(_policy("5m", "1h").match, within=Patterns(["a-*"], "access"))
+    policy = replace(_policy("5m", "1h"), match=granted)
+    ready = build_status(policy, {}, plan(policy, []), [], snapshot())["conditions"][0]
+    assert ready["reason"] == reasons.ACCESS_LIMITED
+    assert "reaches beyond what" in ready["message"]
+    assert "expiresWithin (5m) is not longer than interval (1h): offsets may be gone" in ready["message"]
+
+
+def test_no_other_policy_warns_late() -> None:
+    """Only `expiresWithin` is a promise to tell before something happens."""
+    assert warns_late(plan(delete(), []), snapshot(coverage=Coverage(None, 1, 1, NOW, timedelta(days=1)))) is None
