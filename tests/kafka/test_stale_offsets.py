@@ -187,8 +187,8 @@ def _leaves(client: Client, make: Maker, group: str, read: str, left: str) -> No
     make.leave(group)
 
 
-def _is_in_a_transaction(client: Client, make: Maker, group: str, read: str, left: str) -> None:
-    make.pending(group, at(left, 5))
+def _is_in_a_transaction(client: Client, make: Maker, group: str, read: str, left: str) -> Any:
+    return make.pending(group, at(left, 5))
 
 
 def _is_deleted_by_others(client: Client, make: Maker, group: str, read: str, left: str) -> None:
@@ -211,7 +211,7 @@ def test_what_happens_between_scan_and_deletion_keeps_them(
     scene: Scene,
     pipeline: Pipeline,
     make: Maker,
-    meanwhile: Callable[[Client, Maker, str, str, str], None],
+    meanwhile: Callable[[Client, Maker, str, str, str], Any],
     reason: str,
 ) -> None:
     """All that decides is read again right before, and nothing is deleted that somebody may need."""
@@ -220,12 +220,14 @@ def test_what_happens_between_scan_and_deletion_keeps_them(
     pipeline.run([living(group, {read: 0.1, left: 100})])
     observation, plan = scene.due(stale(group))
     assert plan.actions == (group,)
-    meanwhile(client, make, group, read, left)
+    producer = meanwhile(client, make, group, read, left)
     before = offsets(client, group)
     (outcome,) = scene.apply(plan, observation)
     assert (outcome.kind, outcome.reason) == (OutcomeKind.KEPT, reason), outcome.message
     assert offsets(client, group) == before
     assert entries(scene, Backup) == []
+    if producer is not None:
+        producer.abort_transaction(60)
 
 
 def test_a_commit_for_a_topic_that_is_read_is_no_reason_to_wait(
@@ -238,6 +240,19 @@ def test_a_commit_for_a_topic_that_is_read_is_no_reason_to_wait(
     (outcome,) = scene.apply(plan, observation)
     assert outcome.reason == reasons.OFFSETS_DELETED
     assert offsets(client, live) == {Partition(topics.read, 0): 5}
+
+
+def test_a_transaction_for_a_topic_that_is_read_is_no_reason_to_wait(
+    client: Client, scene: Scene, pipeline: Pipeline, make: Maker, live: str, topics: Topics
+) -> None:
+    """A group that reads and writes exactly once has one open all the time."""
+    pipeline.run([living(live, {topics.read: 0.1, topics.left: 100})])
+    observation, plan = scene.due(stale(live))
+    producer = make.pending(live, at(topics.read, 5))
+    (outcome,) = scene.apply(plan, observation)
+    assert outcome.reason == reasons.OFFSETS_DELETED, outcome.message
+    producer.abort_transaction(60)
+    assert offsets(client, live) == {Partition(topics.read, 0): 3}
 
 
 def test_a_topic_left_later_waits_for_a_mark_of_its_own(

@@ -108,14 +108,17 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
     missing = _missing_topics(context, plan.policy, seen, deadline)
     ids = kafka_cluster.topic_ids(client, {p.topic for offsets in seen.values() for p in offsets}, deadline)
     bounds = read_bounds(client, seen.values(), Deadline(deadline.left / 2))
-    pending = _pending(context, dict.fromkeys(batch), topics, deadline)
+    # A group that lives is in transactions all the time: only those that commit for the topics that are meant matter.
+    named = _partitions(topics, meant)
+    pending = _pending(context, dict.fromkeys(batch), named, deadline)
     found = look_up(client, batch, deadline)
     homes = {name: None if isinstance(home, Fault) else home for name, home in found.items()}
     started = context.clock.monotonic()
     there = [replace(group, coordinator=_broker(homes[name])) for name, group in groups.items()]
     described = kafka_groups.describe_groups(client, there, deadline)
     subscribed = {name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()}
-    committed = kafka_offsets.committed_offsets(client, homes, deadline, require_stable=True)
+    asked = named if plan.policy.by_topic and not isinstance(named, Fault) else None
+    committed = kafka_offsets.committed_offsets(client, homes, deadline, asked, require_stable=True)
     # Little is left of it, as the better part was read before.
     since = tail.read_on(Deadline(FRESH_S))
     late = context.clock.monotonic() - started > FRESH_S
@@ -290,17 +293,31 @@ def _another_state(policy: Policy, group: Group, described: Description | Fault)
     return None
 
 
+def _partitions(
+    topics: Mapping[str, int] | Fault, meant: Mapping[str, frozenset[str] | None]
+) -> list[Partition] | Fault:
+    """Every partition there is; where offsets of some topics are to go, of these topics."""
+    if isinstance(topics, Fault):
+        return topics
+    wanted = None if None in meant.values() else frozenset[str]().union(*filter(None, meant.values()))
+    return [
+        Partition(topic, index)
+        for topic, count in topics.items()
+        if wanted is None or topic in wanted
+        for index in range(count)
+    ]
+
+
 def _pending(
-    context: Context, groups: Mapping[str, int | None], topics: Mapping[str, int] | Fault, deadline: Deadline
+    context: Context, groups: Mapping[str, int | None], partitions: Sequence[Partition] | Fault, deadline: Deadline
 ) -> dict[str, Keep]:
-    """Groups with a transactional commit that is not decided: DeleteGroups would succeed and lose it (KIP-447).
+    """Groups with a transactional commit that is not decided: a deletion would succeed and lose it (KIP-447).
 
     A fetch of "all partitions" leaves out a partition that has nothing but a pending commit, so each is asked by name.
     """
-    if isinstance(topics, Fault):
-        return dict.fromkeys(groups, Keep(reasons.OFFSETS_UNKNOWN, f"topics could not be read: {topics}"))
-    every = [Partition(topic, index) for topic, count in topics.items() for index in range(count)]
-    answers = kafka_offsets.committed_offsets(context.client, groups, deadline, every, require_stable=True)
+    if isinstance(partitions, Fault):
+        return dict.fromkeys(groups, Keep(reasons.OFFSETS_UNKNOWN, f"topics could not be read: {partitions}"))
+    answers = kafka_offsets.committed_offsets(context.client, groups, deadline, partitions, require_stable=True)
     return {name: _unreadable(answer) for name, answer in answers.items() if isinstance(answer, Fault)}
 
 
