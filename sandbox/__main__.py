@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sandbox import browser, grafana, prometheus
+from sandbox.alertmanager import server as alertmanager
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
 from sandbox.kafka import KafkaCluster
@@ -77,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         "prepare",
         help="only download and build everything",
         description=f"Download Kafka {', '.join(VERSIONS)} and what Spark needs, and build the Kubernetes API server "
-        "and what checks rules and dashboards, into the cache.",
+        "and Alertmanager, and what checks rules and dashboards, into the cache.",
     )
     prepare.add_argument("--browser", action="store_true", help="also a Chromium, for the tests of the report")
     return parser
@@ -87,6 +88,7 @@ def _prepare() -> None:
     for version in VERSIONS:
         KafkaCluster(version).prepare()
     control_plane()
+    alertmanager.program()
     prometheus.programs()
     operator_crds()
     grafana.checker()

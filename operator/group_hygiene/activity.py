@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from group_hygiene import reasons
-from group_hygiene.connection import ActivitySpec, Hidden
+from group_hygiene.connection import ActivitySpec
 from group_hygiene.model import Activity, Commits, Fault, GroupType
+from group_hygiene.secret import Hidden
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from group_hygiene.connection import Hidden, Mechanism, OAuth, Sasl, Tls
+from group_hygiene.connection import Mechanism, OAuth, Sasl, Tls
 from group_hygiene.errors import UsageError
+from group_hygiene.secret import Hidden
 
 ReadFile = Callable[[str], str]
 

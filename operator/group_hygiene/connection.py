@@ -6,11 +6,11 @@ No I/O: Secrets are read by the function that the caller hands in.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from group_hygiene import reasons
 from group_hygiene.access import Access, Grant, Right, parse_access
@@ -18,6 +18,8 @@ from group_hygiene.durations import parse_duration
 from group_hygiene.errors import SecretProblem, SpecError
 from group_hygiene.patterns import Patterns
 from group_hygiene.policy import Limits, Policy, parse_limits, parse_mapping, parse_whole
+from group_hygiene.receivers import Receiver, parse_receivers
+from group_hygiene.secret import Hidden, SecretRef
 
 _TIMEOUT_MIN, _TIMEOUT_MAX = timedelta(seconds=1), timedelta(minutes=10)
 _MAX_AGE, _MAX_AGE_MIN, _MAX_AGE_MAX = timedelta(hours=1), timedelta(seconds=1), timedelta(hours=720)
@@ -55,31 +57,6 @@ class Mechanism(StrEnum):
     SCRAM_SHA_256 = "SCRAM-SHA-256"
     SCRAM_SHA_512 = "SCRAM-SHA-512"
     OAUTHBEARER = "OAUTHBEARER"
-
-
-class Hidden(str):
-    """A secret text that no log, repr or message shows. `reveal` gives it to the one who must send it."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "'***'"
-
-    def __str__(self) -> str:
-        return "***"
-
-    def __format__(self, spec: str) -> str:
-        return "***"
-
-    def reveal(self) -> str:
-        return "".join(self)
-
-
-class SecretRef(NamedTuple):
-    """One key of one Secret in the connection's own namespace."""
-
-    name: str
-    key: str
 
 
 ReadSecret = Callable[[SecretRef], str]
@@ -190,6 +167,7 @@ class Connection:
     requests_per_second: int | None = None
     access: tuple[Access, ...] = ()
     activity: ActivitySpec | None = None
+    receivers: tuple[Receiver, ...] = ()
 
     @property
     def key(self) -> str:
@@ -235,6 +213,7 @@ def parse_connection(obj: Mapping[str, Any]) -> Connection:
         requests_per_second=None if rate is None else parse_whole(rate, 1, 10_000, "spec.limits.requestsPerSecond"),
         access=parse_access(spec.get("access") or []),
         activity=None if spec.get("activity") is None else parse_activity(spec["activity"]),
+        receivers=parse_receivers(spec.get("receivers") or [], "spec.receivers"),
         spec=spec,
     )
 
@@ -285,6 +264,19 @@ def admit(connection: Connection, policy: Policy, labels: Mapping[str, str] | No
             reasons.ACTION_NOT_GRANTED,
         )
     return replace(policy, match=replace(policy.match, within=given.groups(right)))
+
+
+def receivers_of(connection: Connection, policy: Policy) -> Iterator[tuple[str, Receiver | None, bool]]:
+    """Who is told of a policy: names with their receivers, and whether these are the policy's own.
+
+    None = the policy names one that the connection does not have.
+    """
+    theirs = {receiver.name: receiver for receiver in connection.receivers}
+    for entry in theirs if policy.alert.receivers is None else policy.alert.receivers:
+        if isinstance(entry, str):
+            yield entry, theirs.get(entry), False
+        else:
+            yield entry.name, entry, True
 
 
 def nothing_granted(key: str, namespace: str) -> str:

@@ -20,6 +20,7 @@ from group_hygiene.entries import (
     Owner,
     Removal,
     Seen,
+    Told,
     Unreadable,
     Watch,
     What,
@@ -43,6 +44,7 @@ class Contents:
 
     watches: policy uid -> its Watch. covered: connection uid -> its Covered. seen, marks: policy uid -> group -> entry.
     keeps, intents, deletions: by group. offset_deletions: group -> topic -> the last deletion of its offsets.
+    told: policy uid and receiver -> what that was told.
     doubtful: groups that were there after a deletion was interrupted: the request may still be under way.
     restored: groups with an open intent that were restored after it was written, so they were deleted before that.
     damaged: group -> why an entry about it can't be read. unreadable: how many records could not be.
@@ -60,6 +62,7 @@ class Contents:
     doubtful: dict[str, Outcome] = field(default_factory=dict)
     restored: set[str] = field(default_factory=set)
     damaged: dict[str, str] = field(default_factory=dict)
+    told: dict[tuple[str, str], Told] = field(default_factory=dict)
     _unreadable_keys: dict[bytes, str | None] = field(default_factory=dict)
 
     @property
@@ -113,6 +116,8 @@ class Contents:
                 self.seen.setdefault(sys.intern(entry.policy_uid), {})[entry.group] = entry
             case Mark():
                 self.marks.setdefault(sys.intern(entry.policy_uid), {})[entry.group] = entry
+            case Told():
+                self.told[entry.policy_uid, entry.receiver] = entry
             case KeepRequest():
                 self.keeps[entry.group] = entry
             case Intent():
@@ -152,6 +157,8 @@ class Contents:
                 self.seen.get(uid, {}).pop(group, None)
             case ("mark", uid, group):
                 self.marks.get(uid, {}).pop(group, None)
+            case ("told", uid, receiver):
+                self.told.pop((uid, receiver), None)
             case ("keep", group):
                 self.keeps.pop(group, None)
             case ("intent", group):
@@ -177,6 +184,7 @@ class Contents:
         kept = {group: {topic: d for topic, d in topics.items() if d.until > now} for group, topics in of_groups}
         self.offset_deletions = {group: topics for group, topics in kept.items() if topics}
         self.keeps = {group: request for group, request in self.keeps.items() if request.until > now}
+        self.told = {pair: told for pair, told in self.told.items() if told.expires > now}
 
 
 def _remember(deletions: dict[str, Deletion], name: str, outcome: Outcome) -> None:

@@ -239,6 +239,47 @@ class Outcome(Entry, frozen=True, kw_only=True, gc=False, tag="outcome"):
         return ("outcome", self.group, self.id, self.what)
 
 
+class Firing(NamedTuple):
+    """One kind of alert, as a receiver was told of it.
+
+    since: when what was told last was found. digests: of what fires, see `alerts.state`. until: how long an
+    Alertmanager takes it for firing unless it is told again; None for receivers that forget nothing.
+    """
+
+    since: Time
+    digests: bytes
+    until: Time | None = None
+
+
+class Notice(NamedTuple):
+    """What a receiver is still to be told once: so many groups were deleted, some of which are named."""
+
+    at: Time
+    total: int
+    groups: list[str]
+
+
+class Told(Entry, frozen=True, kw_only=True, gc=False, tag="told"):
+    """What a receiver was told of a policy, so that a restart repeats nothing.
+
+    receiver: its name, with `policy/` before that of a policy's own. digest: of where it is (Receiver.digest).
+    connection_uid: whose loop tells it. policy: namespace/name. firing: by kind. owed: not told yet.
+    """
+
+    policy_uid: str
+    receiver: str
+    digest: str
+    connection_uid: str
+    policy: str
+    firing: dict[str, Firing]
+    expires: Time
+    owed: tuple[Notice, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        return ("told", self.policy_uid, self.receiver)
+
+
 @dataclass(frozen=True, slots=True)
 class Removal:
     """The end of an entry: a tombstone under its key."""
@@ -253,7 +294,7 @@ class Unreadable(msgspec.ValidationError):
     """A record that is none of ours, or of a version that this program does not know."""
 
 
-_ANY = msgspec.json.Decoder(Owner | Watch | Seen | Covered | Mark | KeepRequest | Intent | Backup | Outcome)
+_ANY = msgspec.json.Decoder(Owner | Watch | Seen | Covered | Mark | KeepRequest | Intent | Backup | Outcome | Told)
 _KEY = msgspec.json.Decoder(tuple[str, ...])
 # Kinds whose key names a group, and where.
 _GROUP_AT = {"seen": 2, "mark": 2, "keep": 1, "intent": 1, "backup": 1, "outcome": 1}
@@ -338,4 +379,4 @@ def expires(entry: Any) -> datetime | None:
     """Until when an entry is kept; None = for as long as something else says so."""
     if isinstance(entry, KeepRequest):
         return entry.until
-    return entry.expires if isinstance(entry, Backup | Outcome | Covered) else None
+    return entry.expires if isinstance(entry, Backup | Outcome | Covered | Told) else None

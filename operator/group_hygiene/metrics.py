@@ -150,6 +150,15 @@ class Metrics:
             buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
             registry=registry,
         )
+        self._alerting = Gauge(
+            "group_hygiene_alerting", "1 while a policy with action Alert alerts", _POLICY, registry=registry
+        )
+        self._alerts = Counter(
+            "group_hygiene_alerts_sent",
+            "Messages sent to receivers, by their type and whether they arrived (result delivered or failed)",
+            (*_CONNECTION, "type", "result"),
+            registry=registry,
+        )
         self._leader = Gauge(
             "group_hygiene_leader", "1 while this process leads, 0 while it stands by", registry=registry
         )
@@ -268,8 +277,16 @@ class Metrics:
             self._ledger_unreadable,
             self._evidence_ready,
             self._evidence,
+            self._alerts,
         ):
             metric.remove_by_labels({"namespace": namespace, "connection": connection})
+
+    def alerting(self, namespace: str, policy: str, fires: bool) -> None:
+        self._alerting.labels(namespace, policy).set(fires)
+
+    def alert_sent(self, namespace: str, connection: str, kind: str, arrived: bool) -> None:
+        """kind: of the receiver."""
+        self._alerts.labels(namespace, connection, kind, "delivered" if arrived else "failed").inc()
 
     def status_written(self, kind: str) -> None:
         self._status_writes.labels(kind).inc()
@@ -287,6 +304,7 @@ class Metrics:
                 self._expiry,
                 self._outcomes,
                 self._marks,
+                self._alerting,
                 self._policy_info,
                 self._interval,
                 self._run_failures,

@@ -221,7 +221,7 @@ def _no_longer(policy: Policy, verdict: Verdict | None, conditions: Conditions, 
         return Keep(reasons.POLICY_CHANGED, "the policy deletes nothing any more")
     if policy.mode is Mode.DRY_RUN:
         return Keep(reasons.DRY_RUN, "the policy is a dry run now")
-    if verdict is not None and verdict.keep is not None and not _not_known(verdict):
+    if verdict is not None and verdict.keep is not None and not not_known(verdict):
         return verdict.keep
     if verdict is None and conditions.complete:
         return Keep(reasons.GONE, "it is not among the groups that the policy selects: gone, in use again, or excluded")
@@ -230,7 +230,7 @@ def _no_longer(policy: Policy, verdict: Verdict | None, conditions: Conditions, 
     return None
 
 
-def _not_known(verdict: Verdict) -> bool:
+def not_known(verdict: Verdict) -> bool:
     """Whether the group is kept only because something could not be read this time."""
     reason = verdict.keep.reason if verdict.keep else None
     known = verdict.evidence.protections

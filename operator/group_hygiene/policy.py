@@ -18,6 +18,7 @@ from group_hygiene.durations import format_duration, parse_duration
 from group_hygiene.errors import SpecError
 from group_hygiene.model import Group, GroupState, GroupType
 from group_hygiene.patterns import Patterns
+from group_hygiene.receivers import RECEIVERS_MAX, Receiver, is_inline, parse_name, parse_receivers
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -25,6 +26,7 @@ _INTERVAL_MIN, _INTERVAL_MAX = timedelta(seconds=5), timedelta(hours=24)
 _PERIOD_MIN = timedelta(seconds=1)
 _GRACE, _GRACE_MIN, _GRACE_MAX = timedelta(hours=24), timedelta(seconds=1), timedelta(hours=720)
 _RETENTION, _RETENTION_MIN, _RETENTION_MAX = timedelta(hours=720), timedelta(hours=1), timedelta(hours=8760)
+_GROUPS_AT_LEAST_MAX = 1_000_000
 # Offsets are int64 in Kafka.
 _RECORDS_MAX = 2**63 - 1
 
@@ -149,6 +151,17 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class AlertSpec:
+    """Whom to tell. groups_at_least: fewer matches than this are no news.
+
+    receivers: of the connection by their names, and such of its own; None = all of the connection.
+    """
+
+    groups_at_least: int = 1
+    receivers: tuple[str | Receiver, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """grace_period: from a group's mark to its deletion. backup_retention: how long a deleted group can be restored.
 
@@ -171,6 +184,7 @@ class Policy:
     grace_period: timedelta
     backup_retention: timedelta
     digest: str
+    alert: AlertSpec = AlertSpec()
 
     @property
     def key(self) -> str:
@@ -235,6 +249,7 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
         grace_period=grace,
         backup_retention=_delay(deletion, "backupRetention", _RETENTION, (_RETENTION_MIN, _RETENTION_MAX)),
         digest=_digest(spec, grace if action.changes else None),
+        alert=_parse_alert(parse_mapping(spec.get("alert") or {}, "spec.alert")),
     )
 
 
@@ -260,6 +275,27 @@ def parse_limits(spec: Mapping[str, Any], field: str, default: Limits) -> Limits
         max_per_run=parse_whole(spec.get("maxPerRun", default.max_per_run), 1, 10_000, f"{field}.maxPerRun"),
         max_percent=parse_whole(spec.get("maxPercent", default.max_percent), 1, 100, f"{field}.maxPercent"),
     )
+
+
+def _parse_alert(spec: Mapping[str, Any]) -> AlertSpec:
+    listed = spec.get("receivers")
+    return AlertSpec(
+        groups_at_least=parse_whole(spec.get("groupsAtLeast", 1), 1, _GROUPS_AT_LEAST_MAX, "spec.alert.groupsAtLeast"),
+        receivers=None if listed is None else _alert_receivers(listed),
+    )
+
+
+def _alert_receivers(listed: Any) -> tuple[str | Receiver, ...]:
+    field = "spec.alert.receivers"
+    if not isinstance(listed, list) or len(listed) > RECEIVERS_MAX:
+        raise SpecError(f"{field} must be a list of at most {RECEIVERS_MAX} receivers")
+    entries = [parse_mapping(entry, f"{field}[{i}]") for i, entry in enumerate(listed)]
+    named = [entry for entry in entries if not is_inline(entry)]
+    own = {r.name: r for r in parse_receivers([entry for entry in entries if is_inline(entry)], field)}
+    names = [parse_name(entry.get("name"), field) for entry in named]
+    if len({*names, *own}) < len(entries):
+        raise SpecError(f"{field} must not name a receiver twice")
+    return tuple(own.get(entry["name"], entry["name"]) for entry in entries)
 
 
 def _parse_match(spec: Mapping[str, Any], action: Action) -> Match:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from group_hygiene.client_properties import parse_client_properties, parse_properties
-from group_hygiene.connection import Hidden, Mechanism, OAuth, Sasl, Tls
+from group_hygiene.connection import Mechanism, OAuth, Sasl, Tls
 from group_hygiene.errors import UsageError
+from group_hygiene.secret import Hidden
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"

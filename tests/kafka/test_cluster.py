@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from group_hygiene.connection import Hidden, Mechanism, OAuth, Sasl, Settings, Tls
+from group_hygiene.connection import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.errors import AuthenticationFailed, ConnectError, SecretProblem, TLSFailed, Unreachable
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import (
@@ -39,6 +39,7 @@ from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets, end_offsets
 from group_hygiene.model import Cluster, Fault, Group, GroupState, GroupType, Partition
 from group_hygiene.reconcile.context import read_missing_topics
+from group_hygiene.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.tls import Authority
 from tests.kafka.makers import Maker, at, soon, wait_for

@@ -12,10 +12,11 @@ from datetime import timedelta
 
 import pytest
 
-from group_hygiene.connection import Hidden, Mechanism, OAuth, Sasl, Settings, Tls
+from group_hygiene.connection import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.errors import AuthenticationFailed, Unreachable
 from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.probe import probe
+from group_hygiene.secret import Hidden
 from sandbox.kafka import KafkaCluster
 
 # kafka-python forgets to close the socket of a handshake that was given up; it ends with the object.

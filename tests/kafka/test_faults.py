@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import ElectionType
 
 from group_hygiene import reasons
-from group_hygiene.connection import Hidden, Mechanism, Sasl, Settings
+from group_hygiene.connection import Mechanism, Sasl, Settings
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
@@ -17,6 +17,7 @@ from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.model import Cluster, Fault, Offsets, OutcomeKind
 from group_hygiene.reconcile import Observation
+from group_hygiene.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from tests.kafka.makers import Maker, at, soon, wait_for
 from tests.kafka.permissions import DELETE, DESCRIBE, GROUP, LEAST, grant, ledger_least

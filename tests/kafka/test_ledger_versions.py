@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from group_hygiene import reasons
-from group_hygiene.connection import Hidden, Mechanism, Sasl, Settings
+from group_hygiene.connection import Mechanism, Sasl, Settings
 from group_hygiene.contents import Contents
 from group_hygiene.entries import Backup, Mark, Removal
 from group_hygiene.errors import LedgerFenced
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.ledger import open_ledger
+from group_hygiene.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from tests.kafka.books import (
     EVERYTHING,

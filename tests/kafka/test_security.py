@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from group_hygiene import reasons
-from group_hygiene.connection import Hidden, Mechanism, OAuth, Sasl, Settings, Tls
+from group_hygiene.connection import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import offsets_retention_minutes, read_cluster
@@ -30,6 +30,7 @@ from group_hygiene.model import Cluster, Fault, OutcomeKind, Partition
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile.restorable import Kind, RestoreRequest
 from group_hygiene.reconcile.restoration import Restorer, restore
+from group_hygiene.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.oauth import TokenEndpoint
 from sandbox.kafka.tls import Authority

@@ -774,7 +774,7 @@ def test_every_secret_reference_is_whole(api_server: ApiServer) -> None:
     """All references to a Secret have the same form: a name and a key, none of them optional."""
     named = fields(schema_of(api_server, "kafkaconnections"))
     references = {path: field for path, field in named if set(field.get("properties", {})) == {"name", "key"}}
-    assert len(references) == 6
+    assert len(references) == 14
     assert [path for path, field in references.items() if field.get("required") != ["name", "key"]] == []
     assert len({json.dumps(field["properties"]) for field in references.values()}) == 1
 
@@ -794,7 +794,9 @@ def published(api_server: ApiServer) -> ApiServer:
     ("field", "names"),
     [
         pytest.param(
-            "kconn.spec", "bootstrapServers tls sasl protect limits ledger activity access scan", id="connection"
+            "kconn.spec",
+            "bootstrapServers tls sasl protect limits ledger activity access receivers scan",
+            id="connection",
         ),
         pytest.param("kconn.spec.limits", "maxPerRun maxPercent requestsPerSecond", id="connection-limits"),
         pytest.param("kconn.spec.ledger", "topic replicationFactor id", id="connection-ledger"),
@@ -812,7 +814,10 @@ def published(api_server: ApiServer) -> ApiServer:
             "lastScanTime",
             id="connection-status",
         ),
-        pytest.param("kgp.spec", "connectionRef interval suspend mode match when action delete", id="policy"),
+        pytest.param("kconn.spec.receivers", "name alertmanager slack webhook", id="connection-receivers"),
+        pytest.param("kconn.spec.receivers.webhook", "address url token hmac ca", id="connection-webhook"),
+        pytest.param("kgp.spec", "connectionRef interval suspend mode match when action alert delete", id="policy"),
+        pytest.param("kgp.spec.alert", "groupsAtLeast receivers", id="policy-alert"),
         pytest.param(
             "kgp.spec.match",
             "groups exclude states types protocolTypes topics excludeTopics unprotect",

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from group_hygiene.client_properties import parse_client_properties
-from group_hygiene.connection import Hidden, Mechanism, OAuth, Sasl, Settings, Tls
+from group_hygiene.connection import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.errors import SecretProblem
 from group_hygiene.kafka.private_keys import as_pkcs8
 from group_hygiene.pipeline.source import client_properties
+from group_hygiene.secret import Hidden
 
 ODD = "a\"b\\c,d=e;f g'ä\t"
 

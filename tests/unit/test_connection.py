@@ -11,15 +11,14 @@ import pytest
 
 from group_hygiene.connection import (
     ActivitySpec,
-    Hidden,
     LedgerSpec,
     Mechanism,
-    SecretRef,
     Settings,
     parse_connection,
 )
 from group_hygiene.errors import SecretProblem, SpecError
 from group_hygiene.policy import Limits
+from group_hygiene.secret import Hidden, SecretRef
 
 _CA, _CERT, _KEY = "-----CA-----\n", "-----CERT-----\n", "-----KEY-----\n"
 _SECRETS = {

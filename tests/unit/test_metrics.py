@@ -19,7 +19,7 @@ from tests.metrics_table import documented
 from tests.unit.make import NOW, activity, alert, delete, group, keep, mark, match, plan, snapshot
 
 _LABELS = {"namespace", "policy", "connection", "connection_namespace", "action", "mode", "reason", "outcome"}
-_LABELS |= {"kind", "change", "state", "type", "version", "le"}
+_LABELS |= {"kind", "change", "state", "type", "result", "version", "le"}
 _POLICY = {"namespace": "kafka", "policy": "litter"}
 _MAIN = {"namespace": "kafka", "connection": "main"}
 
@@ -67,6 +67,8 @@ def metrics() -> Metrics:
     metrics.failed("kafka", "main", reasons.BROKERS_UNREACHABLE, [delete()])
     metrics.scanned("kafka", "main", 0.3, snapshot())
     metrics.status_written("grouppolicies")
+    metrics.alerting("kafka", "litter", True)
+    metrics.alert_sent("kafka", "main", "slack", arrived=False)
     return metrics
 
 

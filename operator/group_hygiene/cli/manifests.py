@@ -73,9 +73,9 @@ def _parse(kind: str, obj: Mapping[str, Any], manifests: Manifests) -> Iterator[
 
 def _parse_policy(obj: Mapping[str, Any], manifests: Manifests) -> None:
     spec = obj["spec"]
-    if spec["action"] != "Delete" and "delete" in spec:
-        raise SpecError("spec.delete must only be given with action Delete")
-    if spec["action"] != "Delete" and spec.get("when") == {}:
+    if spec["action"] == "Alert" and "delete" in spec:
+        raise SpecError("spec.delete must only be given with action Delete or DeleteOffsets")
+    if spec["action"] == "Alert" and spec.get("when") == {}:
         raise SpecError("spec.when must name at least one condition, or be left out")
     policy = parse_policy(obj)
     # What is seen of a policy is filed under its uid, which an unapplied one has none of.

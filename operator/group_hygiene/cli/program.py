@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from group_hygiene import __version__
-from group_hygiene.cli import commands, looking_back, pipelining
+from group_hygiene.cli import alert_commands, commands, looking_back, pipelining
 from group_hygiene.errors import HygieneError
 
 _INTERRUPTED = 130
@@ -127,12 +127,20 @@ def main() -> None:
     help="A folder of this machine in which tables of a pipeline may be read (activity.uri of a KafkaConnection); may "
     "be given more than once. Default: none, only object stores.",
 )
+@click.option(
+    "--allow-receiver",
+    multiple=True,
+    metavar="HOST|CIDR",
+    help="Where alerts may go: a host, an address, or a network like 10.0.0.0/8; may be given more than once, and then "
+    "nothing else is reached. Loopback, link-local and the like must be named as addresses. Default: all but those.",
+)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
 def operator(
     health_port: int,
     leader_election_namespace: str | None,
     lease_duration: int,
     allow_local_activity: tuple[Path, ...],
+    allow_receiver: tuple[str, ...],
     log_level: str,
 ) -> None:
     """Run the operator against the cluster of the pod's ServiceAccount, or of $KUBECONFIG.
@@ -146,18 +154,21 @@ def operator(
 
     Exit codes: 0 stopped by a signal, 1 a part of it failed, it lost the leadership, or the CRDs are missing.
     """
+    from group_hygiene.alerts.egress import parse_egress
     from group_hygiene.controller import app
+
+    egress = parse_egress(allow_receiver)
 
     logging.basicConfig(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    app.run(app.Options(health_port, leader_election_namespace, lease_duration, allow_local_activity))
+    app.run(app.Options(health_port, leader_election_namespace, lease_duration, allow_local_activity, egress))
 
 
 for command in (
     *(commands.list_, commands.describe, commands.offsets, commands.plan, commands.explain),
-    *(commands.history, commands.keep, commands.restore),
+    *(commands.history, commands.keep, commands.restore, alert_commands.alert),
     *(pipelining.pipeline, looking_back.backtest, looking_back.report),
 ):
     main.add_command(command)

@@ -21,7 +21,6 @@ from group_hygiene.connection import (
     ActivitySpec,
     Connection,
     ReadSecretTexts,
-    SecretRef,
     Settings,
     parse_connection,
 )
@@ -29,6 +28,7 @@ from group_hygiene.errors import Forbidden, NotFound, SecretProblem, UsageError
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.model import Fault
 from group_hygiene.patterns import Patterns
+from group_hygiene.secret import SecretRef
 
 if TYPE_CHECKING:
     from group_hygiene.controller.api import Api

@@ -15,8 +15,8 @@ import kubernetes.config
 import urllib3
 from kubernetes.client.exceptions import ApiException
 
-from group_hygiene.connection import SecretRef
 from group_hygiene.errors import ApiError, Conflict, Forbidden, HygieneError, NotFound, SecretProblem
+from group_hygiene.secret import SecretRef
 
 GROUP, VERSION = "grouphygiene.io", "v1alpha1"
 CONNECTIONS, POLICIES, RESTORES = "kafkaconnections", "grouppolicies", "grouprestores"

@@ -10,12 +10,13 @@ import logging
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import kopf
 
+from group_hygiene.alerts.egress import Egress
 from group_hygiene.controller.api import CONNECTIONS, GROUP, KINDS, VERSION, Api, load_config, own_namespace
 from group_hygiene.controller.health import Health
 from group_hygiene.controller.leader import DURATION_S, Leader
@@ -38,13 +39,14 @@ _RETRY_CAP_S = 30
 class Options:
     """health_port 0 = any free port. lease_namespace: None = our own. lease_duration: seconds.
 
-    local_activity: folders of this machine in which a pipeline's tables may be read.
+    local_activity: folders of this machine in which a pipeline's tables may be read. egress: where alerts may go.
     """
 
     health_port: int = 8080
     lease_namespace: str | None = None
     lease_duration: int = DURATION_S
     local_activity: tuple[Path, ...] = ()
+    egress: Egress = field(default_factory=Egress)
 
 
 class _Backoffs:
@@ -92,6 +94,7 @@ class Operator:
             self._leader,
             installation,
             local_activity=self._options.local_activity,
+            egress=self._options.egress,
         )
         health = Health(self._options.health_port, self._metrics.registry, self._is_ready)
         await health.start()

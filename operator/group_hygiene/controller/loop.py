@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -18,21 +18,20 @@ from pathlib import Path
 from time import monotonic
 
 from group_hygiene import reasons, reconcile, status
-from group_hygiene.connection import Connection, Settings, parse_connection
+from group_hygiene.alerts.egress import Egress
+from group_hygiene.connection import Connection, parse_connection
+from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, Api, Object
 from group_hygiene.controller.binding import Binding, Bound
-from group_hygiene.controller.evidence import Source
 from group_hygiene.controller.guarding import Guard, Leadership
+from group_hygiene.controller.link import Link, ledger_facts
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.restores import Asked, Restores
 from group_hygiene.controller.schedule import Schedule
 from group_hygiene.controller.telling import Teller
-from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, NotFound, SpecError
-from group_hygiene.kafka import client as kafka_client
-from group_hygiene.kafka import cluster as kafka_cluster
-from group_hygiene.kafka.ledger import LedgerSettings
+from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, SpecError
 from group_hygiene.metrics import Metrics
-from group_hygiene.model import Cluster, Outcome, OutcomeKind, Snapshot
+from group_hygiene.model import Outcome, OutcomeKind, Snapshot
 from group_hygiene.plan import Plan, due_groups, make_plan
 from group_hygiene.policy import Mode
 from group_hygiene.status import Problem
@@ -41,7 +40,6 @@ log = logging.getLogger(__name__)
 
 _DEBOUNCE_S = 0.3
 _FULL_LIST_INTERVAL = timedelta(minutes=10)
-_CONNECT_TIMEOUT_S = 10.0
 _BACKOFF_START_S, _BACKOFF_CAP_S = 5.0, 120.0
 _SWEEP_EVERY_S, _SWEEP_AGAIN_S = 24 * 3600.0, 600.0
 
@@ -58,7 +56,7 @@ class SystemClock:
 class Services:
     """What all loops share. installation: who we are to the ledgers. stopping: set when the process must end.
 
-    local_activity: folders of this machine in which a pipeline's tables may be.
+    local_activity: folders of this machine in which a pipeline's tables may be. egress: where messages may go.
     """
 
     api: Api
@@ -70,6 +68,14 @@ class Services:
     clock: reconcile.Clock = field(default_factory=SystemClock)
     stopping: threading.Event = field(default_factory=threading.Event)
     local_activity: Sequence[Path] = ()
+    egress: Egress = field(default_factory=Egress)
+
+    def leads(self) -> bool:
+        return self.leadership.seconds_left() > 0
+
+    def may_send(self) -> bool:
+        """Whether this process may tell receivers anything."""
+        return self.leads() and not self.stopping.is_set()
 
 
 class ConnectionLoop:
@@ -83,12 +89,9 @@ class ConnectionLoop:
         self._teller = Teller(services.api, services.recorder, services.metrics, services.clock)
         self._binding = Binding(services.api, self._teller, services.clock, namespace, name)
         self._restores = Restores(services.api, self._teller, services.clock, namespace, name)
-        self._memory = reconcile.Memory()
-        self._evidence = Source(services.api, services.local_activity)
-        self._uid: str | None = None
-        self._client: kafka_client.Client | None = None
+        self._link = Link(namespace, name, services.api, services.installation, services.local_activity)
+        self._alerts = Alerting((namespace, name), services.api, services.metrics, services.clock, self._teller)
         self._backoff = _BACKOFF_START_S
-        self._features: tuple[str, ...] = ()
         self._had_policies = False
         self._owed: dict[str, int] = {}
         self._sweep_at = 0.0
@@ -100,8 +103,10 @@ class ConnectionLoop:
         """Run until there is neither connection nor policy left, or the process stops."""
         stopping = self._services.stopping
         wait: float | None = 0.0
+        self._alerts.start(self._services, self._wake)
         try:
             while not stopping.is_set() and wait is not None:
+                self._alerts.check()
                 try:
                     await asyncio.wait_for(self._wake.wait(), timeout=wait)
                     await asyncio.sleep(_DEBOUNCE_S)
@@ -110,15 +115,18 @@ class ConnectionLoop:
                 self._wake.clear()
                 if not stopping.is_set():
                     wait = await asyncio.get_running_loop().run_in_executor(self._services.executor, self._run_safely)
+                if wait is None:
+                    await self._alerts.finish()
                 if wait is None and self._wake.is_set():
                     # Something of ours was applied while this round found nothing left.
                     wait = 0.0
         finally:
-            self._disconnect()
+            self._alerts.stop()
+            self._link.close()
 
     def _run_safely(self) -> float | None:
         """`run_due`, with whatever it raises turned into a later try: one team's objects must not stop the others."""
-        if self._services.leadership.seconds_left() <= 0:
+        if not self._services.leads():
             # Continued after it was frozen, maybe: the process is about to end.
             return self._back_off()
         try:
@@ -134,13 +142,13 @@ class ConnectionLoop:
                 self._tell_bug(error)
             except ApiError as unwritten:
                 log.warning("connection %s/%s: %s", self.namespace, self.name, unwritten)
-        self._disconnect()
+        self._link.close()
         return self._back_off()
 
     def _tell_bug(self, error: Exception) -> None:
         # Its text may hold anything, a secret too: that stays in the log's traceback.
         problem = Problem(reasons.INTERNAL_ERROR, f"{type(error).__name__}: see the operator's log; it tries again")
-        obj = self._get_connection()
+        obj = self._link.read_object()
         if obj is not None:
             self._teller.problem(CONNECTIONS, obj, problem)
         bound = self._binding.bind(self._services.api.list_all(POLICIES))
@@ -150,13 +158,16 @@ class ConnectionLoop:
     def run_due(self) -> float | None:
         """One round: list, observe, decide, apply, patch. Returns the seconds until the next, None = nothing left."""
         services = self._services
-        connection_obj = self._get_connection()
+        connection_obj = self._link.read_object()
         every = services.api.list_all(POLICIES)
         bound, restores = self._binding.bind(every), self._restores.open()
+        if connection_obj is None:
+            services.metrics.forget_connection(self.namespace, self.name)
         if connection_obj is None and not bound and not restores and not self._had_policies:
             return None
         self._forget_gone(bound)
         if connection_obj is None:
+            self._alerts.release()
             self._binding.tell_missing(bound)
             self._restores.tell_missing(restores)
             return self._back_off() if bound or restores else None
@@ -166,15 +177,17 @@ class ConnectionLoop:
             connection = parse_connection(connection_obj)
             active = self._binding.active(connection, bound)
             asked = self._restores.due(connection, restores)
-            client = self._connect(connection)
+            self._alerts.bind(connection, active)
+            self._link.connect(connection)
             due = [entry for entry in active if self._schedule.due(entry.policy.uid, entry.policy.generation)]
             full = self._schedule.due(connection.uid, connection.generation)
-            if due or full or asked:
-                context = self._context(connection_obj, connection, client, active, bool(asked))
+            if due or full or asked or self._alerts.unwritten:
+                context = self._context(connection_obj, connection, active, bool(asked))
                 reconcile.forget_policies(context, {obj["metadata"]["uid"] for obj in every})
                 self._restores.run(context, asked, lambda obj: self._guard((RESTORES, obj), connection_obj))
             if due or full:
                 self._run(context, connection_obj, due, full)
+            self._alerts.tell([entry for entry in active if entry not in due], services.clock.now())
         except HygieneError as error:
             if isinstance(error, ApiError | LedgerFenced):
                 raise
@@ -186,33 +199,17 @@ class ConnectionLoop:
         return wait if again is None else min(wait, again)
 
     def _context(
-        self,
-        connection_obj: Object,
-        connection: Connection,
-        client: kafka_client.Client,
-        active: Sequence[Bound],
-        restoring: bool,
+        self, connection_obj: Object, connection: Connection, active: Sequence[Bound], restoring: bool
     ) -> reconcile.Context:
         """Whom this run talks to, with the ledger read to its end and what earlier runs left open settled."""
-        services = self._services
-        need = reconcile.Need.WRITE if restoring else reconcile.Need.READ
-        if any(entry.policy.enforced for entry in active):
+        need = reconcile.Need.WRITE if restoring or self._alerts.unwritten else reconcile.Need.READ
+        if any(entry.policy.enforced for entry in active) or self._alerts.needs_ledger(connection, active):
             need = reconcile.Need.MAKE
-        known = connection.ledger.confirmed or ((connection_obj.get("status") or {}).get("ledger") or {}).get("id")
-        settings = LedgerSettings(
-            topic=connection.ledger.topic,
-            replication_factor=connection.ledger.replication_factor,
-            installation=services.installation,
-            writer=f"group-hygiene-{services.installation}-{connection.uid}",
-            known=known,
-        )
-        deadline = kafka_client.Deadline(connection.timeout.total_seconds())
         uids = [entry.policy.uid for entry in active]
-        journal = reconcile.open_journal(self._memory, client, settings, need, uids, deadline)
-        who = client, connection, self._memory, services.clock, journal
-        context = reconcile.Context(*who, claims=self._claims, tables=self._evidence.tables(connection))
+        context = self._link.open_context(connection_obj, connection, self._services.clock, need, uids)
         for uid, count in reconcile.settle(context).items():
             self._owed[uid] = self._owed.get(uid, 0) + count
+        self._alerts.begin(context)
         return context
 
     def _sweep(self, context: reconcile.Context, observation: reconcile.Observation) -> None:
@@ -222,14 +219,6 @@ class ConnectionLoop:
             return
         swept = context.journal.sweep(clock.now())
         self._sweep_at = clock.monotonic() + (_SWEEP_EVERY_S if swept else _SWEEP_AGAIN_S)
-
-    def _claims(self) -> Mapping[str, str] | None:
-        """See reconcile.Context; unknown, and so everybody's, when the API server does not tell."""
-        try:
-            return self._services.api.claimed_groups()
-        except ApiError as error:
-            log.warning("what KEDA and Strimzi objects name could not be read: %s", error)
-            return None
 
     def _run(self, context: reconcile.Context, connection_obj: Object, due: Sequence[Bound], full: bool) -> None:
         services, clock = self._services, self._services.clock
@@ -248,19 +237,19 @@ class ConnectionLoop:
             conditions = replace(observation.conditions, budget=left, due_elsewhere=others, told=told)
             plan, outcomes = self._act(context, connection_obj, entry, replace(observation, conditions=conditions))
             deleted += sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
+            self._alerts.heard(plan, outcomes, snapshot)
             try:
                 self._tell(entry, plan, outcomes, snapshot)
             except ApiError as error:
                 failure = error
-        if full or not self._features:
-            self._features = kafka_cluster.features(context.client)
+        self._alerts.send(context.journal)
         facts = status.ConnectionFacts(
             snapshot=snapshot,
-            features=self._features,
+            features=self._link.features(context, anew=full),
             retention=context.memory.retention,
             all_groups=observation.all_groups,
-            problem=self._identity_problem(snapshot.cluster),
-            ledger=_ledger_facts(context.journal, connection.ledger.topic),
+            problem=self._link.identity_problem(snapshot.cluster),
+            ledger=ledger_facts(context.journal, connection.ledger.topic),
             has_activity=connection.activity is not None,
         )
         services.metrics.observed(self.namespace, self.name, facts)
@@ -305,7 +294,7 @@ class ConnectionLoop:
         owed = self._owed.get(uid, 0)
         self._owed[uid] = owed + sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
         new = status.build_status(entry.policy, entry.status, plan, outcomes, snapshot, owed)
-        self._teller.tell(POLICIES, entry.obj, new)
+        self._teller.tell(POLICIES, entry.obj, self._alerts.in_status(entry, plan, snapshot, new))
         del self._owed[uid]
         self._teller.run(entry.obj, new, plan, outcomes)
 
@@ -331,71 +320,20 @@ class ConnectionLoop:
 
     # What belongs to this connection
 
-    def _get_connection(self) -> Object | None:
-        try:
-            obj = self._services.api.get(CONNECTIONS, self.namespace, self.name)
-        except NotFound:
-            self._disconnect()
-            self._uid = None
-            self._services.metrics.forget_connection(self.namespace, self.name)
-            return None
-        if obj["metadata"]["uid"] != self._uid:
-            # Another object of that name: nothing that was learnt about the old one holds.
-            self._uid = obj["metadata"]["uid"]
-            self._disconnect()
-            self._memory = reconcile.Memory(cluster_id=(obj.get("status") or {}).get("clusterId"))
-        return obj
-
     def _forget_gone(self, bound: Sequence[Bound]) -> None:
         self._services.metrics.follow(self.namespace, self.name, [entry.policy for entry in bound])
         self._had_policies = bool(bound)
         kept = {entry.policy.uid for entry in bound}
-        self._schedule.forget_all_but(kept | ({self._uid} if self._uid else set()))
-
-    # The connection to Kafka
-
-    def _connect(self, connection: Connection) -> kafka_client.Client:
-        """Make or keep the client. Secrets are read each time, so a changed one takes effect at the next run."""
-        settings: Settings = connection.settings(lambda ref: self._services.api.read_secret(connection.namespace, ref))
-        if self._client is not None and self._client.settings != settings:
-            self._disconnect()
-        if self._client is None:
-            timeout = min(_CONNECT_TIMEOUT_S, settings.timeout.total_seconds())
-            self._client = kafka_client.connect(settings, timeout)
-            self._features = ()
-        return self._client
-
-    def _disconnect(self) -> None:
-        self._memory.close_ledger()
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-
-    def _identity_problem(self, cluster: Cluster) -> Problem | None:
-        known = self._memory.cluster_id
-        if known is None or known == cluster.id:
-            return None
-        message = (
-            f"bootstrapServers led to cluster {known} and now lead to {cluster.id}: nothing is deleted. "
-            f"If that is right, delete this KafkaConnection and apply it again"
-        )
-        return Problem(reasons.CLUSTER_CHANGED, message, stalled=True)
+        self._schedule.forget_all_but(kept | ({self._link.uid} if self._link.uid else set()))
 
     def _connection_failed(self, obj: Object, active: Sequence[Bound], error: HygieneError) -> float:
         problem = Problem(error.reason, str(error), stalled=isinstance(error, SpecError))
         self._teller.problem(CONNECTIONS, obj, problem)
         self._binding.tell_not_ready(active, error)
         self._services.metrics.failed(self.namespace, self.name, error.reason, [entry.policy for entry in active])
-        self._disconnect()
+        self._link.close()
         return self._back_off()
 
     def _back_off(self) -> float:
         wait, self._backoff = self._backoff, min(self._backoff * 2, _BACKOFF_CAP_S)
         return wait * random.uniform(0.8, 1.2)
-
-
-def _ledger_facts(journal: reconcile.Journal, topic: str) -> status.LedgerFacts | None:
-    if not journal.exists and journal.problem is None:
-        return None
-    owner = journal.contents.owner
-    return status.LedgerFacts(topic, owner.ledger if owner else None, journal.contents.unreadable, journal.problem)

@@ -70,7 +70,8 @@ class Teller:
         before, enforced = obj.get("status") or {}, plan.policy.mode is Mode.ENFORCE
         alert = plan.policy.action is Action.ALERT
         matched = plan.due or plan.matched
-        if matched and (alert or not enforced) and _matching(before) != _matching(new):
+        news = len(matched) >= plan.policy.alert.groups_at_least and _matching(before) != _matching(new)
+        if matched and (alert or not enforced) and news:
             verb = "match" if alert else "are due (DryRun)"
             record(
                 POLICIES,

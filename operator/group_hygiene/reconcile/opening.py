@@ -19,7 +19,7 @@ class Need(Enum):
 
     READ = "to know what it says"
     WRITE = "to restore what is in it, so that there must be one"
-    MAKE = "some policy may change Kafka, so that it is made where there is none"
+    MAKE = "some policy may change Kafka or has receivers, so that it is made where there is none"
 
 
 def open_journal(

@@ -5,6 +5,7 @@ and at most 20 sample groups.
 """
 
 from group_hygiene.status.conditions import Problem, Status, build_problem_status, build_suspended_status, timestamp
+from group_hygiene.status.of_alerts import is_alerting, with_alerting, with_delivery
 from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts, build_connection_status
 from group_hygiene.status.of_policies import SAMPLE_SIZE, build_status, standing_entry, told, warns_late
 from group_hygiene.status.writing import QUIET_PERIOD, merge_patch, needs_write
@@ -20,10 +21,13 @@ __all__ = [
     "build_problem_status",
     "build_status",
     "build_suspended_status",
+    "is_alerting",
     "merge_patch",
     "needs_write",
     "standing_entry",
     "timestamp",
     "told",
     "warns_late",
+    "with_alerting",
+    "with_delivery",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +11,10 @@ from group_hygiene import reasons
 from group_hygiene.model import Coverage, Keep
 
 _MESSAGE_LENGTH = 1_000
-_ORDER = ("Ready", "Reconciling", "Stalled", "DeletionBlocked", "LedgerReady", "EvidenceReady")
+_ORDER = (
+    *("Ready", "Reconciling", "Stalled", "DeletionBlocked", "LedgerReady", "EvidenceReady"),
+    *("Alerting", "AlertsDelivered"),
+)
 
 Status = dict[str, Any]
 
@@ -84,7 +87,12 @@ class Conditions:
             self._new[kind] = {**self._before[kind]}
 
     def result(self) -> list[dict[str, Any]]:
-        return [self._new[kind] for kind in _ORDER if kind in self._new]
+        return in_order(self._new.values())
+
+
+def in_order(conditions: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The conditions in the order in which statuses have them."""
+    return sorted(conditions, key=lambda condition: _ORDER.index(condition["type"]))
 
 
 def cut(message: str) -> str:

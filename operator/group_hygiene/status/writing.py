@@ -8,7 +8,7 @@ from typing import Any
 
 QUIET_PERIOD = timedelta(minutes=5)
 # Conditions whose message somebody must read to mend what is wrong.
-_TELLING = ("Ready", "LedgerReady", "EvidenceReady")
+_TELLING = ("Ready", "LedgerReady", "EvidenceReady", "AlertsDelivered")
 
 
 def needs_write(old: Mapping[str, Any], new: Mapping[str, Any], now: datetime) -> bool:

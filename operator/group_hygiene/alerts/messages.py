@@ -1,0 +1,173 @@
+"""How a message looks: for an Alertmanager, for Slack, for a webhook of one's own. Pure; docs/alerts.md shows each.
+
+What comes from Kafka is text that anybody may have chosen: shown on one line, cut, and never as markup.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from group_hygiene import __version__
+from group_hygiene.alerts.situation import News
+from group_hygiene.alerts.state import NAME_MAX, Item, Status
+from group_hygiene.receivers import Kind
+
+_DETAIL_MAX = 1_000
+# Slack cuts a text at 40,000 characters.
+_SLACK_MAX, _SLACK_NAMES = 30_000, 10
+_SEVERITY = {News.GROUPS_DELETED: "info", News.TEST: "info"}
+
+
+def body(kind: Kind, items: Sequence[Item], now: datetime) -> bytes:
+    """One message that holds all of `items`, as the body of one POST; JSON in UTF-8."""
+    if kind is Kind.ALERTMANAGER:
+        content: Any = [_alert(item, now) for item in items]
+    elif kind is Kind.SLACK:
+        content = {"text": _slack(items)}
+    else:
+        content = _webhook(items, now)
+    return json.dumps(content).encode()
+
+
+def signed(content: bytes, key: str, now: datetime) -> dict[str, str]:
+    """The headers by which a receiver knows who sent a message and when: HMAC-SHA256 of `<timestamp>.<body>`."""
+    timestamp = str(int(now.timestamp()))
+    mac = hmac.new(key.encode(), f"{timestamp}.".encode() + content, hashlib.sha256)
+    return {"X-Group-Hygiene-Timestamp": timestamp, "X-Group-Hygiene-Signature": f"sha256={mac.hexdigest()}"}
+
+
+def summary(item: Item) -> str:
+    """What it is about, in one line."""
+    who = f"policy {item.policy}" if item.policy else f"KafkaConnection {item.connection}"
+    # Of an action that takes offsets, the groups stay.
+    stale = "stale offsets of " if item.action == "DeleteOffsets" else ""
+    groups = f"{stale}{item.total} consumer group{'s' if item.total != 1 else ''}"
+    if item.news is News.TEST:
+        return f"This is only a test: alerts of {who} arrive here. Nothing needs to be done."
+    if item.status is Status.REPLACED:
+        return f"{who}: {item.news}: a newer alert took its place"
+    if item.status is Status.RESOLVED:
+        return f"{who}: {item.news}: resolved"
+    match item.news:
+        case News.GROUPS_MATCHED:
+            dry = " (a dry run)" if item.action not in ("Alert", "") else ""
+            return f"{who}: {groups} match{dry}{_of_them_new(item)}"
+        case News.GROUPS_MARKED:
+            due = f"; the first is due at {_time(item.first_due)}" if item.first_due else ""
+            return f"{who}: {groups} will be deleted, unless somebody uses or keeps them{_of_them_new(item)}{due}"
+        case News.DELETION_BLOCKED:
+            would = "would be" if item.mode == "DryRun" else "is"
+            return f"{who}: nothing {would} deleted, although {item.total or 'some'} consumer groups match or are due"
+        case _:
+            return f"{who}: {groups} deleted"
+
+
+def _of_them_new(item: Item) -> str:
+    return f", {item.new} of them new" if 0 < item.new < item.total else ""
+
+
+def _alert(item: Item, now: datetime) -> dict[str, Any]:
+    """One alert of Alertmanager's API v2. Its labels are what it is known by: each news has a `since` of its own."""
+    ends = item.until if item.status in (Status.FIRING, Status.RENEWED, Status.NOTICE) else max(now, item.since)
+    description = "\n".join([summary(item), *([_cut(item.detail, _DETAIL_MAX)] if item.detail else []), _names(item)])
+    labels = {
+        "alertname": str(item.news),
+        "app": "group-hygiene",
+        "severity": _SEVERITY.get(item.news, "warning"),
+        "connection": item.connection,
+        "since": _time(item.since),
+    }
+    if item.policy:
+        namespace, _, name = item.policy.partition("/")
+        labels |= {"namespace": namespace, "policy": name}
+    return {
+        "labels": labels,
+        "annotations": {"summary": summary(item), "description": description.strip()},
+        "startsAt": _precise(item.since),
+        **({} if ends is None else {"endsAt": _precise(ends)}),
+    }
+
+
+def _slack(items: Sequence[Item]) -> str:
+    """Slack's mrkdwn. What does not fit is counted."""
+    blocks = [_slack_block(item) for item in items]
+    text = ""
+    for at, block in enumerate(blocks):
+        if len(text) + len(block) > _SLACK_MAX:
+            return f"{text}... and {len(blocks) - at} more"
+        text += block + "\n"
+    return text.rstrip("\n")
+
+
+def _slack_block(item: Item) -> str:
+    lines = [f"*[{item.status.upper()}] {item.news}* {_escaped(summary(item))}"]
+    if item.detail:
+        lines.append(_escaped(_cut(item.detail, _DETAIL_MAX)))
+    names = [f"• {_escaped(shown(group))}" for group in item.groups[:_SLACK_NAMES]]
+    if item.groups and item.total > len(names):
+        names.append(f"• and {item.total - len(names)} more")
+    return "\n".join([*lines, *names])
+
+
+def _webhook(items: Sequence[Item], now: datetime) -> dict[str, Any]:
+    alerts = [_webhook_alert(item) for item in items]
+    # Of what it says, so that a message that was sent again after a lost answer has the same.
+    id_ = hashlib.sha256(json.dumps(alerts, sort_keys=True).encode()).hexdigest()[:32]
+    test = any(item.news is News.TEST for item in items)
+    return {"version": 1, "id": id_, "time": _time(now), "sender": f"group-hygiene/{__version__}", "test": test} | {
+        "alerts": alerts
+    }
+
+
+def _webhook_alert(item: Item) -> dict[str, Any]:
+    namespace, _, name = item.policy.partition("/")
+    known: Mapping[str, Any] = {
+        "status": str(item.status),
+        "kind": str(item.news),
+        "connection": item.connection,
+        "namespace": namespace or None,
+        "policy": name or None,
+        "action": item.action or None,
+        "mode": item.mode or None,
+        "since": _time(item.since),
+        "summary": summary(item),
+        "detail": _cut(item.detail, _DETAIL_MAX) or None,
+        "groups": [_cut(group, NAME_MAX) for group in item.groups],
+        "total": item.total,
+        "new": item.new,
+        "truncated": item.total > len(item.groups),
+        "firstDueTime": _time(item.first_due) if item.first_due else None,
+    }
+    return dict(known)
+
+
+def shown(text: str) -> str:
+    r"""On one line and cut: what is not printable as an escape."""
+    return _cut("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text), NAME_MAX)
+
+
+def _names(item: Item) -> str:
+    more = f" and {item.total - len(item.groups)} more" if item.groups and item.total > len(item.groups) else ""
+    return ", ".join(map(shown, item.groups)) + more
+
+
+def _escaped(text: str) -> str:
+    """As Slack asks: else `<!channel>` in the id of a group would call everybody."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _precise(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,112 @@
+"""Alertmanager on this machine: start and stop, with a configuration of the caller's."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from sandbox import golang
+from sandbox.cache import cached
+from sandbox.errors import PortTaken, SandboxError
+from sandbox.files import write_private
+from sandbox.ports import Ports
+from sandbox.process import Command, Keeper, wait_until
+
+START_SECONDS = 120.0
+START_ATTEMPTS = 3
+_SOURCE = Path(__file__).parent
+_MODULE = "github.com/prometheus/alertmanager"
+
+
+def program() -> Path:
+    """The program, from our cache or built from Go modules."""
+    return cached(golang.cache_name("alertmanager", _SOURCE, _MODULE), _build) / "alertmanager"
+
+
+def _build(into: Path) -> None:
+    version = golang.version(_SOURCE, _MODULE)
+    what = f"building Alertmanager {version} from Go modules (about a minute, once)"
+    # This version's module has the user interface that it is built with; those of later ones lack it.
+    golang.build(_SOURCE, f"{_MODULE}/cmd/alertmanager", into / "alertmanager", what)
+
+
+class Alertmanager:
+    """One Alertmanager without peers. Use it as a context manager."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """config: as its configuration file has it."""
+        self._config = config
+        self._ports = Ports()
+        self._keeper: Keeper | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it and wait until it is ready."""
+        executable = program()
+        for attempt in range(START_ATTEMPTS):
+            self._keeper = Keeper()
+            try:
+                self._start(self._keeper, executable)
+                return
+            except PortTaken:
+                self.stop()
+                if attempt == START_ATTEMPTS - 1:
+                    raise
+            except BaseException:
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        """Kill it and remove its data."""
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+        self._ports.release()
+
+    @property
+    def url(self) -> str:
+        """http://127.0.0.1:port."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """The alerts that it takes for firing now, as its API v2 tells them."""
+        return list(json.loads(self._get("/api/v2/alerts")))
+
+    def _start(self, keeper: Keeper, executable: Path) -> None:
+        (self._port,) = self._ports.take(1)
+        scratch = keeper.scratch
+        # JSON is YAML.
+        config = write_private(scratch / "alertmanager.yml", json.dumps(self._config))
+        argv: list[str | Path] = [
+            executable,
+            f"--config.file={config}",
+            f"--storage.path={scratch / 'data'}",
+            f"--web.listen-address=127.0.0.1:{self._port}",
+            # No peers.
+            "--cluster.listen-address=",
+        ]
+        server = keeper.start("alertmanager", Command(argv, log=scratch / "alertmanager.log"))
+        wait_until(self._ready, [server], START_SECONDS)
+
+    def _ready(self) -> bool:
+        try:
+            self._get("/-/ready")
+        except (OSError, urllib.error.URLError):
+            return False
+        return True
+
+    def _get(self, path: str) -> str:
+        if self._keeper is None:
+            raise SandboxError("this Alertmanager is not running")
+        # Nothing between us and loopback: a proxy in the environment must not be asked.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(self.url + path, timeout=10) as answer:
+            return str(answer.read().decode())

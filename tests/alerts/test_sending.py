@@ -1,0 +1,271 @@
+"""Messages on their way to real HTTP servers: what arrives, what is refused, and what nobody gets to see."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from group_hygiene import reasons
+from group_hygiene.alerts import sending
+from group_hygiene.alerts.egress import parse_egress
+from group_hygiene.alerts.endpoints import Endpoint, read_endpoint
+from group_hygiene.alerts.messages import body
+from group_hygiene.alerts.sending import Failure, post
+from group_hygiene.alerts.situation import News
+from group_hygiene.alerts.state import Item, Status
+from group_hygiene.errors import SecretProblem
+from group_hygiene.receivers import Kind, parse_receivers
+from group_hygiene.secret import Hidden, SecretRef
+from sandbox.kafka.tls import Authority
+from tests.leaks import leaks
+from tests.receiving import Receiver
+
+NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
+LOOPBACK = ("127.0.0.0/8", "::1")
+TOKEN, KEY = "token-never-to-be-seen-1", "key-never-to-be-seen-2"
+
+
+def firing(*groups: str) -> Item:
+    return Item(
+        status=Status.FIRING,
+        news=News.GROUPS_MATCHED,
+        policy="kafka/litter",
+        connection="kafka/main",
+        since=NOW,
+        groups=groups,
+        total=len(groups),
+        new=len(groups),
+        action="Alert",
+        mode="DryRun",
+    )
+
+
+def endpoint(url: str, kind: Kind = Kind.WEBHOOK, **secrets: Any) -> Endpoint:
+    return Endpoint("r", kind, Hidden(url), **{name: Hidden(value) for name, value in secrets.items()})
+
+
+def send(to: Endpoint, *groups: str, allowed: tuple[str, ...] = LOOPBACK) -> Failure | None:
+    content = body(to.kind, [firing(*groups)], NOW)
+    return asyncio.run(post(to, content, NOW, parse_egress(allowed)))
+
+
+def test_a_webhook_gets_one_json_for_all(receiver: Receiver) -> None:
+    """With the token, and a signature that the receiver can check with nothing but the key."""
+    assert send(endpoint(receiver.url("/hook"), token=TOKEN, hmac=KEY), "a", "b") is None
+    (request,) = receiver.at("/hook")
+    assert request.headers["Authorization"] == f"Bearer {TOKEN}"
+    assert request.headers["Content-Type"] == "application/json"
+    signed = f"{request.headers['X-Group-Hygiene-Timestamp']}.".encode() + request.body
+    expected = "sha256=" + hmac.new(KEY.encode(), signed, hashlib.sha256).hexdigest()
+    assert hmac.compare_digest(request.headers["X-Group-Hygiene-Signature"], expected)
+    message = request.json
+    assert (message["version"], message["test"], len(message["alerts"])) == (1, False, 1)
+    alert = message["alerts"][0]
+    assert alert["groups"] == ["a", "b"]
+    assert (alert["status"], alert["kind"], alert["policy"]) == ("firing", "GroupsMatched", "litter")
+
+
+def test_slack_gets_text_that_is_no_markup(receiver: Receiver) -> None:
+    """A group's id, which anybody may choose, calls nobody and makes no link."""
+    assert send(endpoint(receiver.url("/services/T/B/x"), Kind.SLACK), "<!channel>", "a\nb", "<http://evil|ok>") is None
+    (request,) = receiver.at("/services/T/B/x")
+    text = request.json["text"]
+    assert "<" not in text
+    assert "&lt;!channel&gt;" in text
+    assert "a\\nb" in text
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_no_redirect_is_followed(receiver: Receiver, status: int) -> None:
+    """Not even to a place that would be allowed: it was not what the spec names."""
+    receiver.answers["/hook"] = status, {"Location": receiver.url("/elsewhere")}
+    failure = send(endpoint(receiver.url("/hook")))
+    assert failure == Failure(reasons.RECEIVER_FAILED, f"it answers {status}, and redirects are not followed")
+    assert receiver.at("/elsewhere") == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433", "127.1"])  # noqa: S104
+def test_loopback_is_refused(receiver: Receiver, host: str) -> None:
+    """However it is written: nothing arrives."""
+    failure = send(endpoint(f"http://{host}:{receiver.port}/hook"), allowed=())
+    assert failure is not None
+    assert failure.reason in (reasons.RECEIVER_REFUSED, reasons.RECEIVER_FAILED)
+    if host[0] not in "2" and host != "127.1":
+        assert failure.reason == reasons.RECEIVER_REFUSED
+    assert receiver.requests == []
+
+
+def test_link_local_and_metadata_are_refused_before_anything_is_sent() -> None:
+    """The address is judged, and no connection is tried."""
+    for address in ("169.254.169.254", "[fd00:ec2::254]", "[fe80::1]", "100.100.100.200"):
+        failure = send(endpoint(f"http://{address}/"), allowed=())
+        assert failure is not None
+        assert failure.reason == reasons.RECEIVER_REFUSED, address
+
+
+def test_a_name_that_leads_elsewhere_later_leads_nowhere(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is connected to is what was looked up and checked; each look-up is checked anew."""
+    answers = iter(["192.0.2.1", "127.0.0.1"])
+    looked_up: list[str] = []
+    real = socket.getaddrinfo
+
+    def rebinding(host: str, port: int, *rest: Any) -> Any:
+        looked_up.append(host)
+        return real(next(answers) if host == "evil.test" else host, port, *rest)
+
+    # The one thing here that is not real: nobody's name server can be made to lie on purpose.
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+    monkeypatch.setattr(sending, "SECONDS", 1.0)
+    first = send(endpoint(f"http://evil.test:{receiver.port}/hook"), allowed=())
+    second = send(endpoint(f"http://evil.test:{receiver.port}/hook"), allowed=())
+    assert first is not None
+    assert first.reason == reasons.RECEIVER_FAILED
+    assert second is not None
+    assert second.reason == reasons.RECEIVER_REFUSED
+    assert looked_up == ["evil.test", "evil.test"]
+    assert receiver.requests == []
+
+
+def test_no_proxy_of_the_environment_is_asked(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would connect for us, to whatever."""
+    with Receiver() as proxy:
+        for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, proxy.url())
+        assert send(endpoint(receiver.url("/hook"))) is None
+        assert proxy.requests == []
+    assert len(receiver.requests) == 1
+
+
+@pytest.fixture
+def hanging() -> Iterator[int]:
+    """A port that accepts and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_who_hangs_is_given_up(hanging: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the time limit, with a reason."""
+    monkeypatch.setattr(sending, "SECONDS", 0.5)
+    failure = send(endpoint(f"http://127.0.0.1:{hanging}/"))
+    assert failure is not None
+    assert "does not answer" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("status", "message"), [(500, "it answers 500"), (404, "it answers 404"), (429, "it answers 429")]
+)
+def test_only_2xx_is_an_arrival(receiver: Receiver, status: int, message: str) -> None:
+    """And a receiver may say how long to wait, within bounds."""
+    receiver.answers["/hook"] = status, {"Retry-After": "7"}
+    assert send(endpoint(receiver.url("/hook"))) == Failure(reasons.RECEIVER_FAILED, message, 7.0)
+    receiver.answers["/hook"] = status, {"Retry-After": "99999999"}
+    failure = send(endpoint(receiver.url("/hook")))
+    assert failure is not None
+    assert failure.retry_after <= 600
+
+
+def test_nobody_there_is_a_failure() -> None:
+    """Of the receiver, in words."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert send(endpoint(f"http://127.0.0.1:{port}/")) == Failure(reasons.RECEIVER_FAILED, "it can't be connected to")
+
+
+def test_tls_is_checked(tmp_path: Path) -> None:
+    """The receiver's certificate must be signed by the authority that the spec names, and be for its host."""
+    ours, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
+    with Receiver(ours.issue("receiver")) as secure:
+        url = secure.url("/hook")
+        trusting = Endpoint("r", Kind.WEBHOOK, Hidden(url), ca=ours.ca.read_text())
+        assert send(trusting) is None
+        for ca in (None, other.ca.read_text()):
+            failure = send(Endpoint("r", Kind.WEBHOOK, Hidden(url), ca=ca))
+            assert failure is not None
+            assert failure.message.startswith("TLS fails")
+        assert len(secure.requests) == 1
+
+
+def test_no_secret_in_logs_and_failures(
+    receiver: Receiver, hanging: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although every logger is at DEBUG, and whatever fails."""
+    monkeypatch.setattr(sending, "SECONDS", 0.5)
+    caplog.set_level(logging.DEBUG)
+    receiver.answers["/s3cr3t-path"] = 500
+    texts: list[str] = []
+    for url in (
+        receiver.url("/s3cr3t-path"),
+        f"http://127.0.0.1:{hanging}/s3cr3t-path",
+        "http://no-such-host.invalid/s3cr3t-path",
+        "http://127.0.0.1:1/s3cr3t-path",
+        f"https://127.0.0.1:{receiver.port}/s3cr3t-path",
+        "http://169.254.169.254/s3cr3t-path",
+    ):
+        to = endpoint(url, token=TOKEN, hmac=KEY)
+        texts += [repr(send(to)), repr(to), str(to)]
+    texts += [record.getMessage() + (record.exc_text or "") for record in caplog.records]
+    assert leaks([TOKEN, KEY, "s3cr3t-path"], texts) == set()
+
+
+@pytest.mark.parametrize(
+    ("spec", "secrets", "said"),
+    [
+        pytest.param({"slack": {"url": "u"}}, {"u": "not-a-url-never-seen"}, "no http or https URL", id="no-url"),
+        pytest.param({"slack": {"url": "u"}}, {"u": "ftp://never-seen"}, "no http or https URL", id="other-scheme"),
+        pytest.param({"slack": {"url": "u"}}, {"u": "http://a:x/never-seen"}, "no http or https URL", id="bad-port"),
+        pytest.param(
+            {"webhook": {"address": "http://a", "token": "t"}}, {"t": "never seen\r\nX: y"}, "no token", id="token"
+        ),
+        pytest.param({"webhook": {"address": "http://a", "hmac": "h"}}, {"h": "\n"}, "is empty", id="hmac-empty"),
+        pytest.param({"webhook": {"address": "http://a", "ca": "c"}}, {"c": "never-seen"}, "no certificate", id="ca"),
+        pytest.param(
+            {"webhook": {"url": "u", "token": "t"}},
+            {"u": "http://never:seen@a/", "t": "x"},
+            "can't be beside a token",
+            id="user-and-token",
+        ),
+    ],
+)
+def test_secrets_that_are_wrong(spec: dict[str, Any], secrets: dict[str, str], said: str) -> None:
+    """Say what is wrong with which of them, and never what they hold."""
+    (kind,) = spec
+    refs = {key: {"name": "s", "key": value} if key != "address" else value for key, value in spec[kind].items()}
+    (receiver,) = parse_receivers([{"name": "r", kind: refs}], "spec.receivers")
+    with pytest.raises(SecretProblem) as caught:
+        read_endpoint(receiver, lambda ref: secrets[ref.key])
+    assert said in str(caught.value)
+    assert caught.value.reason == reasons.SECRET_INVALID
+    assert "never" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "posted"),
+    [
+        ("http://am:9093", "http://am:9093/api/v2/alerts"),
+        ("http://am:9093/", "http://am:9093/api/v2/alerts"),
+        ("http://am/prefix", "http://am/prefix/api/v2/alerts"),
+        ("http://am/api/v2/alerts", "http://am/api/v2/alerts"),
+        ("http://u:p@am?a=b\n", "http://u:p@am/api/v2/alerts?a=b"),
+    ],
+)
+def test_where_an_alertmanager_takes_alerts(given: str, posted: str) -> None:
+    """Below its base URL; a line end after a Secret's value is left out."""
+    refs = {"url": {"name": "s", "key": "u"}}
+    (receiver,) = parse_receivers([{"name": "r", "alertmanager": refs}], "spec.receivers")
+    read: list[SecretRef] = []
+
+    def secret(ref: SecretRef) -> str:
+        read.append(ref)
+        return given
+
+    assert read_endpoint(receiver, secret).url.reveal() == posted
+    assert read == [SecretRef("s", "u")]

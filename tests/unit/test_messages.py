@@ -1,0 +1,113 @@
+"""What people read: each kind of alert in words, in bounds, and harmless."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from group_hygiene.alerts.messages import body, summary
+from group_hygiene.alerts.situation import News
+from group_hygiene.alerts.state import Item, Status
+from group_hygiene.receivers import Kind
+from tests.unit.make import NOW
+
+ITEM = Item(
+    status=Status.FIRING,
+    news=News.GROUPS_MATCHED,
+    policy="kafka/litter",
+    connection="kafka/main",
+    since=NOW,
+    groups=("a", "b"),
+    total=2,
+    new=2,
+    action="Alert",
+    mode="DryRun",
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        pytest.param({}, "policy kafka/litter: 2 consumer groups match", id="matched"),
+        pytest.param({"total": 1, "new": 1}, "policy kafka/litter: 1 consumer group match", id="one"),
+        pytest.param({"new": 1}, "policy kafka/litter: 2 consumer groups match, 1 of them new", id="one-is-new"),
+        pytest.param({"action": "Delete"}, "policy kafka/litter: 2 consumer groups match (a dry run)", id="dry-run"),
+        pytest.param(
+            {"news": News.GROUPS_MARKED, "action": "Delete", "mode": "Enforce", "first_due": NOW},
+            "policy kafka/litter: 2 consumer groups will be deleted, unless somebody uses or keeps them; "
+            "the first is due at 2030-01-31T12:00:00Z",
+            id="marked",
+        ),
+        pytest.param(
+            {"news": News.GROUPS_MARKED, "action": "DeleteOffsets", "mode": "Enforce"},
+            "policy kafka/litter: stale offsets of 2 consumer groups will be deleted, "
+            "unless somebody uses or keeps them",
+            id="offsets-marked",
+        ),
+        pytest.param(
+            {"news": News.DELETION_BLOCKED, "action": "Delete", "mode": "Enforce"},
+            "policy kafka/litter: nothing is deleted, although 2 consumer groups match or are due",
+            id="blocked",
+        ),
+        pytest.param(
+            {"news": News.GROUPS_DELETED, "status": Status.NOTICE, "action": "Delete"},
+            "policy kafka/litter: 2 consumer groups deleted",
+            id="deleted",
+        ),
+        pytest.param({"status": Status.RESOLVED}, "policy kafka/litter: GroupsMatched: resolved", id="resolved"),
+    ],
+)
+def test_summary(changes: dict[str, Any], says: str) -> None:
+    """One line that says who, what and how many."""
+    assert summary(replace(ITEM, **changes)) == says
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_messages_are_bounded(kind: Kind) -> None:
+    """Kafka takes ids of 32,767 bytes: what is shown of each is cut; and Slack takes so many characters."""
+    long = replace(ITEM, groups=tuple(f"{i}" + "x" * 32_000 for i in range(20)), total=5_000, detail="y" * 9_000)
+    assert len(body(kind, [long], NOW)) < 12_000
+    if kind is Kind.SLACK:
+        text = json.loads(body(kind, [long] * 500, NOW))["text"]
+        assert len(text) < 40_000
+        assert text.endswith("more")
+
+
+def test_an_alert_of_the_api_v2() -> None:
+    """Firing it has its end ahead, resolved its end is now; texts only, as labels must be."""
+    firing, over = json.loads(
+        body(
+            Kind.ALERTMANAGER,
+            [
+                replace(ITEM, until=NOW + timedelta(hours=1)),
+                replace(ITEM, status=Status.RESOLVED, since=NOW - timedelta(hours=2)),
+            ],
+            NOW,
+        )
+    )
+    assert (firing["startsAt"], firing["endsAt"]) == ("2030-01-31T12:00:00.000Z", "2030-01-31T13:00:00.000Z")
+    assert over["endsAt"] == "2030-01-31T12:00:00.000Z"
+    assert all(isinstance(value, str) and value for value in firing["labels"].values())
+    assert firing["labels"]["severity"] == "warning"
+
+
+def test_the_shape_of_a_webhook() -> None:
+    """The fields that docs/alerts.md shows, and an id that is the same when it is sent again later."""
+    first, later = (json.loads(body(Kind.WEBHOOK, [ITEM], now)) for now in (NOW, NOW + timedelta(hours=1)))
+    assert set(first) == {"version", "id", "time", "sender", "test", "alerts"}
+    assert first["id"] == later["id"]
+    assert json.loads(body(Kind.WEBHOOK, [replace(ITEM, new=1)], NOW))["id"] != first["id"]
+    assert set(first["alerts"][0]) == {
+        *("status", "kind", "connection", "namespace", "policy", "action", "mode", "since", "summary", "detail"),
+        *("groups", "total", "new", "truncated", "firstDueTime"),
+    }
+
+
+def test_a_surrogate_in_a_group_is_no_crash() -> None:
+    """Bytes that are no UTF-8 reach us as such."""
+    for kind in Kind:
+        assert body(kind, [replace(ITEM, groups=("a\udcff", "\x1b[31m"))], NOW)
