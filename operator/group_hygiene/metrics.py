@@ -12,9 +12,10 @@ from threading import Lock
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from group_hygiene import __version__, reasons
-from group_hygiene.model import Outcome, OutcomeKind, Snapshot
+from group_hygiene.model import Outcome, OutcomeKind
 from group_hygiene.plan import FAILURES, Plan
 from group_hygiene.policy import Action, Policy
+from group_hygiene.snapshot import Snapshot
 from group_hygiene.status import ConnectionFacts
 
 _POLICY = ("namespace", "policy")

@@ -17,7 +17,8 @@ from group_hygiene.cli.planning import not_read
 from group_hygiene.connection import Settings
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
-from group_hygiene.model import Cluster, Protections
+from group_hygiene.model import Protections
+from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
 from tests.kafka.makers import Maker, at, soon

@@ -12,7 +12,7 @@ import pytest
 from group_hygiene.connection import Settings
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import read_cluster
-from group_hygiene.model import Cluster
+from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, soon
 

@@ -37,9 +37,10 @@ from group_hygiene.kafka.cluster import (
 from group_hygiene.kafka.groups import delete_groups, describe_groups, list_groups
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets, end_offsets
-from group_hygiene.model import Cluster, Fault, Group, GroupState, GroupType, Partition
+from group_hygiene.model import Fault, Group, GroupState, GroupType, Partition
 from group_hygiene.reconcile.context import read_missing_topics
 from group_hygiene.secret import Hidden
+from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.tls import Authority
 from tests.kafka.makers import Maker, at, soon, wait_for

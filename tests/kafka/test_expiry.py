@@ -23,8 +23,9 @@ from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.kafka.offsets_log import Commit, decode
-from group_hygiene.model import Activity, Cluster, Commits, Evidence, Fault, Group, Partition, Protections, Verdict
+from group_hygiene.model import Activity, Commits, Evidence, Fault, Group, Partition, Protections, Verdict
 from group_hygiene.pipeline import replay
+from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster
 from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker, at, soon, wait_for

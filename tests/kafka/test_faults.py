@@ -15,9 +15,10 @@ from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets
-from group_hygiene.model import Cluster, Fault, Offsets, OutcomeKind
+from group_hygiene.model import Fault, Offsets, OutcomeKind
 from group_hygiene.reconcile import Observation
 from group_hygiene.secret import Hidden
+from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster, Security
 from tests.kafka.makers import Maker, at, soon, wait_for
 from tests.kafka.permissions import DELETE, DESCRIBE, GROUP, LEAST, grant, ledger_least

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.kafka.groups import describe_groups, list_groups
-from group_hygiene.model import Cluster, Description, Group, GroupState, GroupType, Partition
+from group_hygiene.model import Group, GroupState, GroupType, Partition
+from group_hygiene.snapshot import Cluster, Description
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, soon, wait_for
 from tests.kafka.members import ShareMember, StreamsMember, part

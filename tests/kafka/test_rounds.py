@@ -11,7 +11,8 @@ from group_hygiene.kafka.client import Call, Client
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import describe_groups, list_groups
 from group_hygiene.kafka.offsets import committed_offsets
-from group_hygiene.model import Cluster, Description, Fault, GroupState
+from group_hygiene.model import Fault, GroupState
+from group_hygiene.snapshot import Cluster, Description
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, soon, wait_for
 

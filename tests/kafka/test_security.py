@@ -26,11 +26,12 @@ from group_hygiene.kafka.ledger import TOPIC as DEFAULT_LEDGER
 from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
 from group_hygiene.kafka.offsets import commit_offsets, committed_offsets, delete_offsets
 from group_hygiene.kafka.share_offsets import ShareOffsets, set_offsets, share_offsets
-from group_hygiene.model import Cluster, Fault, OutcomeKind, Partition
+from group_hygiene.model import Fault, OutcomeKind, Partition
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile.restorable import Kind, RestoreRequest
 from group_hygiene.reconcile.restoration import Restorer, restore
 from group_hygiene.secret import Hidden
+from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.oauth import TokenEndpoint
 from sandbox.kafka.tls import Authority

@@ -18,10 +18,11 @@ from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.offsets import end_offsets
 from group_hygiene.kafka.share_offsets import ShareOffsets, set_offsets, share_offsets
-from group_hygiene.model import Cluster, CommittedOffset, Fault, Outcome, OutcomeKind, Partition
+from group_hygiene.model import CommittedOffset, Fault, Outcome, OutcomeKind, Partition
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile.restorable import GroupResult, Kind, RestoreRequest
 from group_hygiene.reconcile.restoration import Restorer, restore
+from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster
 from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker, at, soon, wait_for

@@ -12,10 +12,11 @@ from group_hygiene import reasons
 from group_hygiene.entries import Backup, group_of
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.groups import list_groups
-from group_hygiene.model import Cluster, OutcomeKind
+from group_hygiene.model import OutcomeKind
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile.restorable import GroupResult, Kind, RestoreRequest
 from group_hygiene.reconcile.restoration import Restorer, restore
+from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, soon, wait_for
 from tests.kafka.members import StreamsMember, part

@@ -10,8 +10,9 @@ from group_hygiene.connection import Mechanism, Sasl, Settings
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
-from group_hygiene.model import Cluster, GroupState, GroupType, OutcomeKind
+from group_hygiene.model import GroupState, GroupType, OutcomeKind
 from group_hygiene.secret import Hidden
+from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster, Security
 from tests.kafka.makers import Maker, soon
 from tests.kafka.permissions import DESCRIBE, GROUP, LEAST, grant, ledger_least

@@ -20,18 +20,9 @@ from group_hygiene.kafka.offsets import (
     start_offsets,
 )
 from group_hygiene.kafka.share_offsets import ShareOffsets, set_offsets, share_offsets
-from group_hygiene.model import (
-    Cluster,
-    CommittedOffset,
-    Description,
-    Fault,
-    Group,
-    GroupState,
-    GroupType,
-    OutcomeKind,
-    Partition,
-)
+from group_hygiene.model import CommittedOffset, Fault, Group, GroupState, GroupType, OutcomeKind, Partition
 from group_hygiene.reconcile.saving import read_offsets
+from group_hygiene.snapshot import Cluster, Description
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Scene, policy, verdicts

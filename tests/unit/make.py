@@ -14,7 +14,6 @@ from group_hygiene.entries import Mark
 from group_hygiene.model import (
     Activity,
     Bounds,
-    Cluster,
     CommittedOffset,
     Evidence,
     Fault,
@@ -24,12 +23,12 @@ from group_hygiene.model import (
     Keep,
     Partition,
     Protections,
-    Snapshot,
     Unchanged,
     Verdict,
 )
 from group_hygiene.plan import Conditions, Plan, make_plan
 from group_hygiene.policy import Action, Mode, Policy, parse_policy
+from group_hygiene.snapshot import Cluster, Snapshot
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 P0, P1 = Partition("orders", 0), Partition("invoices", 1)

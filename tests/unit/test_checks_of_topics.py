@@ -12,18 +12,9 @@ from group_hygiene.checks import judge
 from group_hygiene.entries import KeepRequest, Mark
 from group_hygiene.errors import SpecError
 from group_hygiene.kafka.groups import subscribed_topics
-from group_hygiene.model import (
-    Commits,
-    CommittedOffset,
-    Description,
-    Evidence,
-    Fault,
-    GroupState,
-    GroupType,
-    Member,
-    Partition,
-)
+from group_hygiene.model import Commits, CommittedOffset, Evidence, Fault, GroupState, GroupType, Partition
 from group_hygiene.policy import Policy, parse_policy
+from group_hygiene.snapshot import Description, Member
 from tests.unit.make import FAULT, NOW, activity, deletion, evidence, group, mark, plan, policy_object
 
 _ALL = {"orders", "invoices"}

@@ -11,23 +11,11 @@ from group_hygiene import reasons
 from group_hygiene.checks import judge
 from group_hygiene.kafka.groups import subscribed_topics
 from group_hygiene.metrics import Metrics
-from group_hygiene.model import (
-    Activity,
-    Commits,
-    Coverage,
-    Description,
-    Evidence,
-    Fault,
-    Group,
-    GroupState,
-    GroupType,
-    Keep,
-    Member,
-    Verdict,
-)
+from group_hygiene.model import Activity, Commits, Evidence, Fault, Group, GroupState, GroupType, Keep, Verdict
 from group_hygiene.patterns import Patterns
 from group_hygiene.policy import Action, Policy, parse_policy
 from group_hygiene.reconcile.scan import _old_enough
+from group_hygiene.snapshot import Coverage, Description, Member
 from group_hygiene.status import build_status, warns_late
 from tests.unit.make import (
     DENIED,

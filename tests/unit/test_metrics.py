@@ -12,8 +12,9 @@ from prometheus_client.samples import Sample
 
 from group_hygiene import __version__, reasons
 from group_hygiene.metrics import Metrics
-from group_hygiene.model import Coverage, GroupState, GroupType, Keep, Outcome, OutcomeKind
+from group_hygiene.model import GroupState, GroupType, Keep, Outcome, OutcomeKind
 from group_hygiene.plan import Plan
+from group_hygiene.snapshot import Coverage
 from group_hygiene.status import ConnectionFacts, LedgerFacts
 from tests.metrics_table import documented
 from tests.unit.make import NOW, activity, alert, delete, group, keep, mark, match, plan, snapshot

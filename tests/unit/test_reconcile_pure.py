@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from group_hygiene import reasons
-from group_hygiene.model import Cluster, Fault, GroupState, GroupType, Listing, Offsets, OutcomeKind, Partition
+from group_hygiene.model import Fault, GroupState, GroupType, Offsets, OutcomeKind, Partition
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile import context, scan, sending
+from group_hygiene.snapshot import Cluster, Listing
 from tests.unit.make import DENIED, FAULT, alert, cluster, delete, group
 
 _EMPTY_DEAD = frozenset({GroupState.EMPTY, GroupState.DEAD})

@@ -10,9 +10,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from group_hygiene import reasons
-from group_hygiene.model import Bounds, Coverage, GroupState, GroupType, Keep, Outcome, OutcomeKind, Verdict
+from group_hygiene.model import Bounds, GroupState, GroupType, Keep, Outcome, OutcomeKind, Verdict
 from group_hygiene.patterns import Patterns
 from group_hygiene.policy import Policy
+from group_hygiene.snapshot import Coverage
 from group_hygiene.status import (
     ConnectionFacts,
     LedgerFacts,

@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from group_hygiene import reasons
-from group_hygiene.model import Outcome, OutcomeKind, Snapshot
+from group_hygiene.model import Outcome, OutcomeKind
 from group_hygiene.plan import Plan, not_known
 from group_hygiene.policy import Action, Mode
+from group_hygiene.snapshot import Snapshot
 
 
 class News(StrEnum):

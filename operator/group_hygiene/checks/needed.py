@@ -6,12 +6,7 @@ from datetime import datetime
 
 from group_hygiene import reasons
 from group_hygiene.checks.words import told_time
-from group_hygiene.model import (
-    Evidence,
-    Group,
-    GroupType,
-    Keep,
-)
+from group_hygiene.model import Evidence, Group, GroupType, Keep
 from group_hygiene.policy import Action, Policy, Unprotect
 
 OWN_PREFIX = "__group_hygiene"

@@ -7,14 +7,7 @@ from datetime import datetime, timedelta
 from group_hygiene import reasons
 from group_hygiene.checks.used import commits_outside
 from group_hygiene.checks.words import told_time
-from group_hygiene.model import (
-    Activity,
-    Evidence,
-    Fault,
-    Group,
-    GroupType,
-    Keep,
-)
+from group_hygiene.model import Activity, Evidence, Fault, Group, GroupType, Keep
 from group_hygiene.policy import Policy, Topics
 
 

@@ -7,15 +7,7 @@ from datetime import datetime, timedelta
 from group_hygiene import reasons
 from group_hygiene.checks.words import told_time, whole_seconds
 from group_hygiene.durations import format_duration
-from group_hygiene.model import (
-    Activity,
-    Evidence,
-    Fault,
-    Group,
-    GroupState,
-    GroupType,
-    Keep,
-)
+from group_hygiene.model import Activity, Evidence, Fault, Group, GroupState, GroupType, Keep
 from group_hygiene.policy import Action, Policy
 
 

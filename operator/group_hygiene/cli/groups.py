@@ -15,19 +15,9 @@ from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.share_offsets import ShareOffsets, share_offsets
-from group_hygiene.model import (
-    NO_SUCH_TOPIC,
-    Cluster,
-    Description,
-    Fault,
-    Group,
-    GroupState,
-    GroupType,
-    Listing,
-    Offsets,
-    Partition,
-)
+from group_hygiene.model import NO_SUCH_TOPIC, Fault, Group, GroupState, GroupType, Offsets, Partition
 from group_hygiene.patterns import Patterns
+from group_hygiene.snapshot import Cluster, Description, Listing
 
 # Brokers refuse the name of a type that they don't know; Classic and Consumer all with a filter know.
 _NAMEABLE = frozenset({GroupType.CLASSIC, GroupType.CONSUMER})

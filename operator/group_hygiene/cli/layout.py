@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from group_hygiene.cli.output import Cell, Column, Table
-from group_hygiene.model import Cluster, Description, Fault, Group, Member, Partition
+from group_hygiene.model import Fault, Group, Partition
+from group_hygiene.snapshot import Cluster, Description, Member
 
 _LIST = (
     Column("GROUP"),

@@ -26,12 +26,13 @@ from group_hygiene.controller.binding import Bound
 from group_hygiene.controller.telling import Teller
 from group_hygiene.errors import HygieneError
 from group_hygiene.metrics import Metrics
-from group_hygiene.model import Keep, Outcome, Snapshot
+from group_hygiene.model import Keep, Outcome
 from group_hygiene.plan import Plan
 from group_hygiene.policy import Policy
 from group_hygiene.receivers import Receiver
 from group_hygiene.reconcile import Clock, Context, Journal
 from group_hygiene.secret import SecretRef
+from group_hygiene.snapshot import Snapshot
 
 # A policy may run every five seconds, and have receivers of its own: the API server is not asked each time.
 _SECRET_KEPT_S = 30.0

@@ -14,7 +14,7 @@ from group_hygiene.errors import ApiError, NotFound
 from group_hygiene.kafka import client as kafka_client
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.ledger import LedgerSettings
-from group_hygiene.model import Cluster
+from group_hygiene.snapshot import Cluster
 from group_hygiene.status import Problem
 
 log = logging.getLogger(__name__)

@@ -31,9 +31,10 @@ from group_hygiene.controller.schedule import Schedule
 from group_hygiene.controller.telling import Teller
 from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, SpecError
 from group_hygiene.metrics import Metrics
-from group_hygiene.model import Outcome, OutcomeKind, Snapshot
+from group_hygiene.model import Outcome, OutcomeKind
 from group_hygiene.plan import Plan, due_groups, make_plan
 from group_hygiene.policy import Mode
+from group_hygiene.snapshot import Snapshot
 from group_hygiene.status import Problem
 
 log = logging.getLogger(__name__)

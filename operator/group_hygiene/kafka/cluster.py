@@ -18,7 +18,8 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from group_hygiene.kafka.client import Call, Client, Deadline, fault_of_code, retrying
 from group_hygiene.kafka.messages import ConsumerGroupDescribeRequest
-from group_hygiene.model import NO_SUCH_TOPIC, Cluster, Fault
+from group_hygiene.model import NO_SUCH_TOPIC, Fault
+from group_hygiene.snapshot import Cluster
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _UNKNOWN_TOPIC = 3

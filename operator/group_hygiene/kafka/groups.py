@@ -20,19 +20,8 @@ from group_hygiene.kafka.messages import (
     ShareGroupDescribeRequest,
     StreamsGroupDescribeRequest,
 )
-from group_hygiene.model import (
-    Cluster,
-    Description,
-    Fault,
-    Group,
-    Groups,
-    GroupState,
-    GroupType,
-    Listed,
-    Listing,
-    Member,
-    Partition,
-)
+from group_hygiene.model import Fault, Group, Groups, GroupState, GroupType, Listed, Partition
+from group_hygiene.snapshot import Cluster, Description, Listing, Member
 
 _DESCRIBE_CHUNK = 200
 _DELETE_CHUNK = 50

@@ -16,16 +16,7 @@ from typing import NamedTuple
 from group_hygiene.checks import judge
 from group_hygiene.contents import Deletion
 from group_hygiene.entries import Mark
-from group_hygiene.model import (
-    Activity,
-    Bounds,
-    CommittedOffset,
-    Evidence,
-    Partition,
-    Protections,
-    Unchanged,
-    Verdict,
-)
+from group_hygiene.model import Activity, Bounds, CommittedOffset, Evidence, Partition, Protections, Unchanged, Verdict
 from group_hygiene.patterns import Patterns
 from group_hygiene.pipeline.replay import History, Sign, Steps, Stretch
 from group_hygiene.plan import is_ripe

@@ -26,13 +26,13 @@ from group_hygiene.model import (
     Offsets,
     Partition,
     Protections,
-    Snapshot,
     Unchanged,
     Verdict,
 )
 from group_hygiene.plan import Conditions
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile.journal import Journal
+from group_hygiene.snapshot import Snapshot
 
 # How many groups are read again, saved and deleted at once at most.
 BATCH = 50

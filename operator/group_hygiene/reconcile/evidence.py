@@ -17,8 +17,9 @@ from group_hygiene.activity import Covered, Reading
 from group_hygiene.durations import format_duration
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.model import Activity, Cluster, Coverage, Fault, Keep
+from group_hygiene.model import Activity, Fault, Keep
 from group_hygiene.reconcile.context import Context
+from group_hygiene.snapshot import Cluster, Coverage
 
 # Clocks of a pipeline and of the operator that are further apart make every age wrong.
 _SKEW_MAX = timedelta(minutes=5)

@@ -20,8 +20,6 @@ from group_hygiene.model import (
     NO_SUCH_TOPIC,
     Activity,
     Bounds,
-    Cluster,
-    Description,
     Evidence,
     Fault,
     Group,
@@ -46,6 +44,7 @@ from group_hygiene.reconcile.context import (
 )
 from group_hygiene.reconcile.evidence import look
 from group_hygiene.reconcile.saving import internal_topics, read_offsets
+from group_hygiene.snapshot import Cluster, Description
 
 # State and offsets may be this old when DeleteGroups is sent. Any older, and they say too little.
 FRESH_S = 2.0

@@ -12,20 +12,7 @@ from group_hygiene.errors import Unreachable
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.model import (
-    Cluster,
-    Coverage,
-    Fault,
-    Group,
-    GroupState,
-    GroupType,
-    Keep,
-    Listing,
-    Offsets,
-    Snapshot,
-    Verdict,
-    fingerprint,
-)
+from group_hygiene.model import Fault, Group, GroupState, GroupType, Keep, Offsets, Verdict, fingerprint
 from group_hygiene.plan import Conditions
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile import evidence as tables
@@ -40,6 +27,7 @@ from group_hygiene.reconcile.context import (
     readable,
 )
 from group_hygiene.reconcile.saving import read_offsets
+from group_hygiene.snapshot import Cluster, Coverage, Listing, Snapshot
 
 _WRITE_S = 2.0
 # A group is judged that much later than the tables are read at most.

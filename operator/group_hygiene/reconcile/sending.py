@@ -10,9 +10,10 @@ from group_hygiene.entries import Outcome as OutcomeEntry
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.model import Description, Fault, Group, GroupState, GroupType, Outcome, OutcomeKind, Partition
+from group_hygiene.model import Fault, Group, GroupState, GroupType, Outcome, OutcomeKind, Partition
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.rereading import Ready
+from group_hygiene.snapshot import Description
 
 _UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
 _NAMES = 5

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from group_hygiene import reasons
-from group_hygiene.model import Coverage, Keep
+from group_hygiene.model import Keep
+from group_hygiene.snapshot import Coverage
 
 _MESSAGE_LENGTH = 1_000
 _ORDER = (

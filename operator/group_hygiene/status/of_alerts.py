@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from group_hygiene import reasons
-from group_hygiene.model import Keep, Snapshot
+from group_hygiene.model import Keep
 from group_hygiene.plan import Plan, not_known
 from group_hygiene.policy import Action
+from group_hygiene.snapshot import Snapshot
 from group_hygiene.status.conditions import Conditions, Status, in_order
 
 ALERTING, DELIVERED = "Alerting", "AlertsDelivered"

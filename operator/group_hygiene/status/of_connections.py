@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 from group_hygiene import reasons
-from group_hygiene.model import Coverage, Group, Keep, Snapshot
+from group_hygiene.model import Group, Keep
+from group_hygiene.snapshot import Coverage, Snapshot
 from group_hygiene.status.conditions import Conditions, Problem, Status, timestamp
 
 
