@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sandbox import demo_stale
+from sandbox.demo_channel import Channel
 from sandbox.demo_checks import (
     TITLES,
     UNCHANGED,
@@ -83,11 +84,12 @@ class _Demo:
         self._api = ApiServer()
         self._kubernetes = Kubernetes(self._api)
         self._pipeline = Pipeline()
+        self._channel = Channel()
         self._shop: Shop | None = None
 
     def run(self) -> bool:
         with ExitStack() as stack:
-            parts = (self._kafka, self._api, self._kubernetes, self._pipeline)
+            parts = (self._kafka, self._api, self._channel, self._kubernetes, self._pipeline)
             for stop in (*(part.stop for part in parts), self._close_shop):
                 stack.callback(stop)
             stack.callback(self._progress, "stopping everything")
@@ -98,6 +100,7 @@ class _Demo:
         self._kafka.prepare()
         control_plane()
         self._pipeline.prepare()
+        self._channel.start()
         self._progress(f"starting Kafka {self._kafka.version} and a Kubernetes API server")
         pool = ThreadPoolExecutor(2)
         # Not waited for: when the servers are stopped, whoever talks to them fails by itself.
@@ -125,7 +128,7 @@ class _Demo:
         view = View(shop.bootstrap)
         story = Story(kinds, view.groups())
         self._show_before(story)
-        self._kubernetes.apply_examples(shop.bootstrap, self._pipeline.tables)
+        self._kubernetes.apply_examples(shop.bootstrap, self._pipeline.tables, self._channel.address)
         self._dry_run(story, view)
         story.baseline = view.offsets(story.before)
         story.done = {client.name: client.done for client in shop.clients}
@@ -139,11 +142,12 @@ class _Demo:
         self._screen.heading("5  After: what became of each group, and whether those who need theirs still work")
         self._screen.table(TITLES, rows)
         restored = self._restore(story, view, shop, command_line)
-        self._screen.heading("7  What the operator says, against what Kafka says")
+        told = self._told(story)
+        self._screen.heading("8  What the operator says, against what Kafka says")
         self._screen.checks(checks)
         looked = self._look_back(story, view)
         self._progress(f"all of it took {time.monotonic() - self._started:.0f} s")
-        return self._end([*(row.check for row in rows), *restored, *checks, *looked])
+        return self._end([*(row.check for row in rows), *restored, *told, *checks, *looked])
 
     def _show_before(self, story: Story) -> None:
         screen, states = self._screen, {group: seen.state for group, seen in story.before.items()}
@@ -241,6 +245,15 @@ class _Demo:
         screen.checks(checks)
         return checks
 
+    def _told(self, story: Story) -> list[Check]:
+        screen, channel = self._screen, self._channel
+        self._wait(lambda: channel.told_of(story), _RUN_SECONDS)
+        screen.heading("7  What people were told, by the webhook of connection.yaml: news once, one message a run")
+        screen.lines(*channel.lines())
+        checks = channel.check(story)
+        screen.checks(checks)
+        return checks
+
     def _look_back(self, story: Story, view: View) -> list[Check]:
         screen = self._screen
         self._progress("waiting until Spark has read all of it")
@@ -248,7 +261,7 @@ class _Demo:
         self._wait(lambda: self._pipeline.read_since(now), _READ_SECONDS)
         self._progress("looking back, and writing a report")
         backtest, report = self._pipeline.look_back(*commands())
-        screen.heading("8  Looking back: what a hasty policy would have done in the last minute, and whom that hurts")
+        screen.heading("9  Looking back: what a hasty policy would have done in the last minute, and whom that hurts")
         screen.command(backtest.command, shown(backtest))
         screen.command(report.command)
         checks = check_past(story, _RESTORED, backtest, report)

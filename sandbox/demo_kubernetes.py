@@ -25,8 +25,9 @@ ENFORCED = (POLICY, IDLE, STALE)
 OPERATOR = f"{shlex.quote(sys.executable)} -m group_hygiene.cli"
 
 _ADDRESS, _TABLES = "my-cluster-kafka-bootstrap.kafka:9092", "s3://kafka-hygiene/my-cluster"
+_CHANNEL = "https://chat.example.com/hygiene"
 # A lease that is not lost when this machine is busy.
-_OPTIONS = ("operator", "--health-port", "0", "--lease-duration", "180")
+_OPTIONS = ("operator", "--health-port", "0", "--lease-duration", "180", "--allow-receiver", "127.0.0.1/32")
 _ACCOUNT = "group-hygiene"
 _STOP_SECONDS = 20.0
 _KEPT = r'^group_hygiene_groups_kept{{[^}}]*policy="{policy}",reason="{reason}"}} (\S+)'
@@ -79,10 +80,11 @@ class Kubernetes:
         if self._operator is not None:
             check_running([self._operator])
 
-    def apply_examples(self, bootstrap: str, tables: Path) -> None:
-        """Apply examples/demo/ with the address of the demo's Kafka and the place of its tables, else as it stands."""
+    def apply_examples(self, bootstrap: str, tables: Path, channel: str) -> None:
+        """Apply examples/demo/ with the addresses of the demo's own parts, else as it stands. channel: a webhook."""
         texts = [file.read_text() for file in sorted(EXAMPLES.glob("*.yaml"))]
         text = "\n---\n".join(texts).replace(_ADDRESS, bootstrap).replace(_TABLES, str(tables))
+        text = text.replace(_CHANNEL, channel)
         self._api.kubectl("apply", "-f", "-", input=text)
 
     def enforce(self) -> str:
