@@ -116,7 +116,8 @@ class Covered(Entry, frozen=True, kw_only=True, gc=False, tag="covered"):
 class Mark(Entry, frozen=True, kw_only=True, gc=False, tag="mark"):
     """A group is to be deleted by a policy, not before `due`. digest: of the policy that marked it.
 
-    topics: only its offsets of these are; none = the whole group.
+    topics: only its offsets of these are, each since when it is marked; none = the whole group. Then `since` and `due`
+    are those of the first of them.
     """
 
     policy_uid: str
@@ -125,7 +126,12 @@ class Mark(Entry, frozen=True, kw_only=True, gc=False, tag="mark"):
     digest: str
     since: Time
     due: Time
-    topics: tuple[str, ...] = ()
+    topics: dict[str, Time] = msgspec.field(default_factory=dict)
+
+    @property
+    def newest(self) -> datetime:
+        """Since when the last of its topics is marked; of a whole group, since when that is."""
+        return max(self.topics.values(), default=self.since)
 
     @property
     def key(self) -> Key:
@@ -187,7 +193,7 @@ class Backup(Entry, frozen=True, kw_only=True, gc=False, tag="backup"):
 
     id: of the deletion. offsets: topic -> its committed partitions. topic_ids: topic -> id (KIP-516), empty below 2.8.
     evidence: why it was due, in words. expires: until when the backup is kept. internal_topics: of a Streams
-    application, with their ids: what its offsets belong to.
+    application, with their ids: what its offsets belong to. partial: the group stayed, with other offsets.
     """
 
     group: str
@@ -206,6 +212,7 @@ class Backup(Entry, frozen=True, kw_only=True, gc=False, tag="backup"):
     offsets: dict[str, list[SavedOffset]]
     topic_ids: dict[str, str]
     internal_topics: dict[str, str] = msgspec.field(default_factory=dict)
+    partial: bool = False
 
     @property
     def key(self) -> Key:

@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from msgspec import structs
+
 from group_hygiene import reasons
 from group_hygiene.entries import Mark
 from group_hygiene.model import GroupType, Keep, Verdict
@@ -96,6 +98,16 @@ class Plan:
             return self.marks[group].due
         return self.at + self.policy.grace_period if group in self.marking else None
 
+    def first_topics(self, group: str) -> list[str]:
+        """Of a match of DeleteOffsets, the topics whose offsets go at `due_time`; all that match, if it is unmarked."""
+        mark, matching = self.marks.get(group), self.verdicts[group].topics
+        return sorted(matching if mark is None else (t for t, since in mark.topics.items() if since == mark.since))
+
+    def newest_due(self, group: str) -> datetime | None:
+        """As `due_time`, of what of the group was marked last."""
+        mark = self.marks.get(group)
+        return self.due_time(group) if mark is None else mark.newest + (mark.due - mark.since)
+
     def halted(self, why: Keep) -> Plan:
         """What is left of it when its marks can't be written: nothing is marked, nothing is deleted."""
         return replace(self, marking=frozenset(), actions=(), refusal=why)
@@ -141,13 +153,15 @@ def make_plan(
     enforced = policy.enforced
     unmarking = _unmarking(policy, verdicts, conditions, marks)
     held = {
-        name: mark
+        name: _carried_on(policy, mark, verdicts.get(name), now if conditions.may_mark else None)
         for name, mark in marks.items()
-        if enforced and mark.digest == policy.digest and name not in unmarking and holds_for(mark, verdicts.get(name))
+        if enforced and mark.digest == policy.digest and name not in unmarking
     }
     marking: frozenset[str] = frozenset()
     if enforced and conditions.may_mark:
-        marking = frozenset(name for name, verdict in verdicts.items() if verdict.matches and name not in held)
+        matching = (name for name, verdict in verdicts.items() if verdict.matches)
+        new = (name for name in matching if name not in held or held[name].topics.keys() - marks[name].topics)
+        marking = frozenset(new)
     due = due_groups(policy, verdicts, held, now)
     refusal = _refusal(policy, due, conditions)
     if refusal is None and enforced and not conditions.may_mark and any(v.matches for v in verdicts.values()):
@@ -158,19 +172,32 @@ def make_plan(
     return Plan(policy, scanned, verdicts, due, actions, refusal, marking, unmarking, held, now, tuple(sorted(untold)))
 
 
-def holds_for(mark: Mark, verdict: Verdict | None) -> bool:
-    """Whether a mark is about what a match is about: for DeleteOffsets, about some of the same topics.
+def _carried_on(policy: Policy, mark: Mark, verdict: Verdict | None, new: datetime | None) -> Mark:
+    """The mark after this run. A topic that matches no more leaves it, and comes back with another date.
 
-    Offsets of a topic that was left after the mark was set wait for a mark of their own.
+    new: the date of topics that match since this run; None = none may be marked.
     """
-    if verdict is None or not verdict.topics:
-        return True
-    return not verdict.topics.isdisjoint(mark.topics)
+    if not policy.by_topic or verdict is None or not verdict.matches:
+        return mark
+    topics = {topic: since for topic, since in mark.topics.items() if topic in verdict.topics}
+    if new is not None:
+        topics |= dict.fromkeys(verdict.topics.difference(topics), new)
+    since = min(topics.values(), default=mark.since)
+    return structs.replace(mark, topics=topics, since=since, due=since + policy.grace_period)
+
+
+def due_topics(policy: Policy, mark: Mark, verdict: Verdict, now: datetime) -> frozenset[str]:
+    """Of which topics the offsets may go: those that are marked for as long as the grace period, and match."""
+    return frozenset(
+        topic
+        for topic, since in mark.topics.items()
+        if topic in verdict.topics and since <= now and now >= since + policy.grace_period
+    )
 
 
 def _untold(mark: Mark, told: datetime | None) -> bool:
     """Whether nobody was warned: the process died after it wrote the mark, or the API server refused the status."""
-    return told is None or mark.since.replace(microsecond=0) > told
+    return told is None or mark.newest.replace(microsecond=0) > told
 
 
 def due_groups(
@@ -191,7 +218,9 @@ def due_groups(
 
 
 def _is_due(policy: Policy, verdict: Verdict, mark: Mark | None, now: datetime) -> bool:
-    return mark is not None and is_ripe(policy, mark, now) and holds_for(mark, verdict)
+    if mark is None or not policy.by_topic:
+        return is_ripe(policy, mark, now)
+    return mark.digest == policy.digest and bool(due_topics(policy, mark, verdict, now))
 
 
 def is_ripe(policy: Policy, mark: Mark | None, now: datetime) -> bool:
@@ -236,6 +265,8 @@ def not_known(verdict: Verdict) -> bool:
     known = verdict.evidence.protections
     return (
         reason in _NOT_KNOWN
+        # A rebalance passes; a group that has lost its members is not selected any more.
+        or reason == reasons.NOT_STABLE
         or (reason == reasons.CLAIMED and known.claimed is None)
         or (reason == reasons.MIRROR_MAKER and known.mirrored is None)
         or (reason == reasons.STREAMS and known.streams is None and verdict.group.type is not GroupType.STREAMS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -210,6 +210,8 @@ _DELETABLE = frozenset({GroupState.EMPTY, GroupState.DEAD})
 _DEFAULT_TYPES = (GroupType.CLASSIC, GroupType.CONSUMER)
 # Only of a group that is settled brokers tell what its members subscribe to.
 _LIVING = frozenset({GroupState.STABLE})
+# A rebalance passes, and ends no mark.
+_IN_USE = frozenset(GroupState) - _DELETABLE - {GroupState.UNKNOWN, GroupState.NOT_READY}
 _STATES = {Action.ALERT: frozenset(GroupState), Action.DELETE: _DELETABLE, Action.DELETE_OFFSETS: _LIVING}
 
 
@@ -228,6 +230,7 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
         _refuse_deletion(match, when)
     elif action is Action.DELETE_OFFSETS:
         _refuse_offset_deletion(match, when)
+        match = replace(match, states=_IN_USE)
     elif spec.get("delete"):
         raise SpecError("spec.delete must only be given with action Delete or DeleteOffsets")
     deletion = parse_mapping(spec.get("delete") or {}, "spec.delete")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from group_hygiene import reasons
 from group_hygiene.checks import judge
-from group_hygiene.entries import KeepRequest, Mark
+from group_hygiene.entries import KeepRequest
 from group_hygiene.errors import SpecError
 from group_hygiene.kafka.groups import subscribed_topics
 from group_hygiene.model import Commits, CommittedOffset, Evidence, Fault, GroupState, GroupType, Partition
+from group_hygiene.plan import due_topics
 from group_hygiene.policy import Policy, parse_policy
 from group_hygiene.snapshot import Description, Member
 from tests.unit.make import FAULT, NOW, activity, deletion, evidence, group, mark, plan, policy_object
@@ -84,10 +85,10 @@ _STABLE = group(state=GroupState.STABLE)
             stale(), _live({"orders": 1}, subscribed=None), reasons.TOO_RECENT, id="subscriptions-asked-for-last"
         ),
         pytest.param(
-            stale(),
-            _live(retention=timedelta(hours=90), hours={"orders": 1}),
-            reasons.EXPIRES_FIRST,
-            id="expires",
+            stale(), _live({"orders": 1}, retention=timedelta(hours=90)), reasons.TOO_RECENT, id="before-it-expires"
+        ),
+        pytest.param(
+            stale(), _live({"orders": 1, "invoices": 2}, offsets=None), reasons.TOO_RECENT, id="tables-are-enough"
         ),
         pytest.param(stale(), _live(protected_by="a*"), reasons.PROTECTED, id="protected"),
         pytest.param(stale(), _live(damaged="?"), reasons.RECORD_UNREADABLE, id="a-record-cannot-be-read"),
@@ -136,29 +137,59 @@ def test_only_a_stable_group_tells_what_it_reads(state: GroupState) -> None:
     assert keep.reason == (reasons.DEAD if state is GroupState.DEAD else reasons.NOT_STABLE)
 
 
+_SINCE, _LATER = NOW - timedelta(hours=30), NOW - timedelta(hours=1)
+
+
 @pytest.mark.parametrize(
-    ("unread", "marked", "held", "due", "marking"),
+    ("unread", "marked", "topics", "due", "marking"),
     [
-        pytest.param({"a"}, None, False, False, True, id="a-new-one-is-marked"),
-        pytest.param({"a"}, ("a",), True, True, False, id="what-was-marked-is-due"),
-        pytest.param({"a", "b"}, ("a",), True, True, False, id="also-with-another-one"),
-        pytest.param({"b"}, ("a",), False, False, True, id="another-one-begins-anew"),
-        pytest.param({"b"}, (), False, False, True, id="a-mark-of-the-whole-group-says-nothing"),
+        pytest.param({"a"}, None, None, set(), True, id="a-new-one-is-marked"),
+        pytest.param({"a"}, {"a": _SINCE}, {"a": _SINCE}, {"a"}, False, id="what-was-marked-is-due"),
+        pytest.param({"a", "b"}, {"a": _SINCE}, {"a": _SINCE, "b": NOW}, {"a"}, True, id="another-has-its-own-date"),
+        pytest.param({"b"}, {"a": _SINCE, "b": _LATER}, {"b": _LATER}, set(), False, id="what-is-read-again-leaves"),
+        pytest.param({"b"}, {"a": _SINCE}, {"b": NOW}, set(), True, id="and-another-one-begins-anew"),
+        pytest.param({"b"}, {}, {"b": NOW}, set(), True, id="a-mark-of-the-whole-group-says-nothing"),
     ],
 )
-def test_a_mark_is_of_topics(
-    unread: set[str], marked: tuple[str, ...] | None, held: bool, due: bool, marking: bool
+def test_a_mark_has_a_date_for_each_topic(
+    unread: set[str],
+    marked: dict[str, datetime] | None,
+    topics: dict[str, datetime] | None,
+    due: set[str],
+    marking: bool,
 ) -> None:
-    """Offsets go only by a mark that named their topic for as long as the grace period."""
+    """Offsets go only when their topic was marked for as long as the grace period and matched at every run since."""
     policy = stale()
     verdict = judge(policy, _STABLE, _live(dict.fromkeys(unread, 100), offsets=_offsets(unread)), NOW)
     assert verdict.topics == unread
-    marks: dict[str, Mark] = {}
-    if marked is not None:
-        marks[_STABLE.id] = mark(policy, _STABLE.id, topics=marked)
+    marks = {} if marked is None else {_STABLE.id: mark(policy, _STABLE.id, _SINCE, topics=marked)}
     result = plan(policy, [verdict], marks)
-    assert (bool(result.marks), bool(result.due), bool(result.marking)) == (held, due, marking)
+    held = result.marks.get(_STABLE.id)
+    assert (None if held is None else held.topics) == topics
+    assert (bool(result.due), bool(result.marking)) == (bool(due), marking)
+    if held is not None:
+        assert due_topics(policy, held, verdict, NOW) == due
+        assert held.since == min(held.topics.values())
     assert result.unmarking == {}
+
+
+def test_a_topic_that_is_read_for_a_while_waits_anew() -> None:
+    """Run by run: what did not match once has no old date to come back to."""
+    policy, marks = stale(), {_STABLE.id: mark(stale(), _STABLE.id, _SINCE, topics={"a": _SINCE, "b": _SINCE})}
+    for unread in ({"b"}, {"a", "b"}):
+        verdict = judge(policy, _STABLE, _live(dict.fromkeys(unread, 100), offsets=_offsets(unread)), NOW)
+        marks = dict(plan(policy, [verdict], marks).marks)
+    assert marks[_STABLE.id].topics == {"a": NOW, "b": _SINCE}
+
+
+def test_a_rebalance_ends_no_mark() -> None:
+    """It passes; a group without members is not selected any more."""
+    policy = stale()
+    verdict = judge(policy, group(state=GroupState.PREPARING_REBALANCE), _live(), NOW)
+    result = plan(policy, [verdict], {_STABLE.id: mark(policy, _STABLE.id, _SINCE, topics={"a": _SINCE})})
+    assert (result.unmarking, set(result.marks), result.due) == ({}, {_STABLE.id}, ())
+    assert policy.match.selects(verdict.group)
+    assert not policy.match.selects(group(state=GroupState.EMPTY))
 
 
 def _offsets(topics: set[str]) -> dict[Partition, CommittedOffset]:
@@ -215,7 +246,8 @@ def test_topics_are_for_offsets_only(action: str) -> None:
 
 
 def test_types_and_states_by_default() -> None:
-    """Stable groups of the two types of which brokers delete single offsets."""
+    """Groups with members, of the two types of which brokers delete single offsets."""
     match = stale().match
-    assert match.states == {GroupState.STABLE}
+    assert match.states == stale(states=["Stable"]).match.states
+    assert not match.states & {GroupState.EMPTY, GroupState.DEAD, GroupState.UNKNOWN}
     assert match.types == {GroupType.CLASSIC, GroupType.CONSUMER}

@@ -76,6 +76,7 @@ fields: dict[Any, Any] = {
     "offsets": st.dictionaries(texts, st.lists(rows, max_size=4), max_size=4),
     "to": st.dictionaries(st.integers(0, 2**31 - 1), whole_numbers, max_size=4),
     "version": whole_numbers,
+    "partial": st.booleans(),
     "topic_id": st.none() | texts,
     "topic_ids": st.dictionaries(texts, texts, max_size=4),
     "internal_topics": st.dictionaries(texts, texts, max_size=4),
@@ -85,7 +86,8 @@ fields: dict[Any, Any] = {
 
 def _of(kind: type[Entry]) -> st.SearchStrategy[Entry]:
     names = [name for name in kind.__struct_fields__ if name != "v"]
-    return st.builds(kind, **{name: fields.get(name, texts) for name in names})
+    known = fields | ({"topics": st.dictionaries(texts, times, max_size=3)} if kind is Mark else {})
+    return st.builds(kind, **{name: known.get(name, texts) for name in names})
 
 
 entries = st.one_of([_of(kind) for kind in KINDS])

@@ -84,7 +84,8 @@ def assess(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> Situa
     waiting = {group: plan.due_time(group) for group in plan.marked if group not in gone}
     dates = {group: due for group, due in waiting.items() if due is not None}
     # With its date: a group that is marked anew has another one, of which nobody knows yet.
-    marked = {digest_of(group, due.isoformat()): group for group, due in dates.items()}
+    newest = {group: plan.newest_due(group) or due for group, due in dates.items()}
+    marked = {digest_of(group, due.isoformat()): group for group, due in newest.items()}
     findings.append(Finding(News.GROUPS_MARKED, marked, first_due=min(dates.values(), default=None)))
     if plan.refusal is not None:
         # Another reason is news, and another number in its message is not.

@@ -47,6 +47,7 @@ CHECKS: tuple[Check, ...] = (
     used.evidence_known,
     used.idle,
     offsets.expires,
+    stale.used_lately,
     offsets.offsets_known,
     offsets.committed,
     offsets.topics_deleted,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from group_hygiene import reasons
-from group_hygiene.checks.used import expires_first, latest
 from group_hygiene.checks.words import told_time, whole_seconds
 from group_hygiene.durations import format_duration
 from group_hygiene.model import Activity, Evidence, Fault, Group, GroupState, Keep
@@ -17,6 +16,18 @@ def lives(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Ke
     if policy.action is Action.DELETE_OFFSETS and group.state is not GroupState.STABLE:
         return Keep(reasons.NOT_STABLE, f"its state is {group.state}: only a Stable group tells what it reads")
     return None
+
+
+def used_lately(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """Where the tables alone say that no topic was left for long, nothing need be asked of Kafka."""
+    activity = evidence.activity
+    if policy.action is not Action.DELETE_OFFSETS or not isinstance(activity, Activity):
+        return None
+    topics = {topic for topic in activity.by_topic or () if policy.match.covers(topic)}
+    if activity.by_topic is not None and (not topics or any(_is_idle(policy, evidence, t, now) for t in topics)):
+        return None
+    keep = _too_recent(policy, evidence, topics, now)
+    return keep if keep.reason == reasons.TOO_RECENT else None
 
 
 def unread(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
@@ -83,9 +94,6 @@ def _too_recent(policy: Policy, evidence: Evidence, topics: set[str], now: datet
     if not known:
         return Keep(reasons.EVIDENCE_MISSING, "the tables know of no commit for any of its topics")
     last, topic = min(known)
-    due, end = last + wanted + latest(policy), None if evidence.retention is None else last + evidence.retention
-    if end is not None and due > end:
-        return expires_first(f"idleFor of {topic}", due, end)
     so_far = format_duration(whole_seconds(max(read_by - last, timedelta())))
     return Keep(
         reasons.TOO_RECENT,

@@ -104,12 +104,12 @@ def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
     outcomes: list[Outcome] = []
     # When it is due: None of those that have ended, of which only their outcomes tell.
     marks: dict[tuple[datetime, str, str], datetime | None] = {}
-    topics: dict[tuple[datetime, str, str], tuple[str, ...]] = {}
+    topics: dict[tuple[datetime, str, str], list[str]] = {}
     for entry in entries:
         match entry:
             case Mark():
                 marks[entry.since, entry.group, entry.policy] = entry.due
-                topics[entry.since, entry.group, entry.policy] = entry.topics
+                topics[entry.since, entry.group, entry.policy] = sorted(entry.topics)
             case KeepRequest():
                 yield _Event(entry.at, entry.group, "KeepRequested", None, entry.by, entry.until, message=entry.why)
             case Outcome():

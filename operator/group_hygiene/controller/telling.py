@@ -17,7 +17,7 @@ from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.reconcile import Clock
 from group_hygiene.status import Problem
 
-_NAMES_IN_EVENT = 10
+_NAMES_IN_EVENT, _TOPICS_IN_EVENT = 10, 3
 _WRITE_ATTEMPTS = 5
 
 
@@ -77,19 +77,18 @@ class Teller:
                 POLICIES,
                 obj,
                 reasons.GROUPS_MATCHED,
-                f"{_counted(plan.policy, matched)} {verb}: {_names(matched)}",
+                f"{_counted(plan.policy, matched)} {verb}: {_names(plan, matched)}",
                 alert,
             )
-        marked = (*sorted(plan.marking), *plan.untold)
+        marked = tuple(dict.fromkeys((*sorted(plan.marking), *plan.untold)))
         if marked:
             when = f"after {format_duration(plan.policy.grace_period)}, unless somebody uses or keeps them"
-            message = f"{_counted(plan.policy, marked)} will be deleted {when}: {_names(marked)}"
+            message = f"{_counted(plan.policy, marked)} will be deleted {when}: {_names(plan, marked)}"
             record(POLICIES, obj, reasons.GROUPS_MARKED, message, True)
         deleted = [outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED]
         if deleted:
-            record(
-                POLICIES, obj, reasons.GROUPS_DELETED, f"deleted {_counted(plan.policy, deleted)}: {_names(deleted)}"
-            )
+            message = f"deleted {_counted(plan.policy, deleted)}: {_names(plan, deleted)}"
+            record(POLICIES, obj, reasons.GROUPS_DELETED, message)
         blocked = next((c for c in before.get("conditions") or [] if c["type"] == "DeletionBlocked"), None)
         if plan.refusal is not None and (blocked is None or blocked["reason"] != plan.refusal.reason):
             record(POLICIES, obj, plan.refusal.reason, plan.refusal.message, True)
@@ -110,6 +109,13 @@ def _counted(policy: Policy, groups: Sequence[str]) -> str:
     return f"{stale}{len(groups)} group{'s' if len(groups) != 1 else ''}"
 
 
-def _names(groups: Sequence[str]) -> str:
+def _names(plan: Plan, groups: Sequence[str]) -> str:
     more = f" and {len(groups) - _NAMES_IN_EVENT} more" if len(groups) > _NAMES_IN_EVENT else ""
-    return ", ".join(repr(group) for group in groups[:_NAMES_IN_EVENT]) + more
+    return ", ".join(repr(group) + _topics(plan, group) for group in groups[:_NAMES_IN_EVENT]) + more
+
+
+def _topics(plan: Plan, group: str) -> str:
+    verdict = plan.verdicts.get(group)
+    topics = sorted(verdict.topics) if verdict is not None else []
+    more = f" and {len(topics) - _TOPICS_IN_EVENT} more" if len(topics) > _TOPICS_IN_EVENT else ""
+    return f" ({', '.join(topics[:_TOPICS_IN_EVENT])}{more})" if topics else ""

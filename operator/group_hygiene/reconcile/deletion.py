@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from group_hygiene import reasons
-from group_hygiene.entries import Backup, Change, Intent, Key, Removal, SavedOffset, What, in_parts, removals
+from group_hygiene.entries import Backup, Change, Intent, Key, Mark, Removal, SavedOffset, What, in_parts, removals
 from group_hygiene.entries import Outcome as OutcomeEntry
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import GroupType, Keep, Outcome, OutcomeKind
@@ -23,7 +25,7 @@ from group_hygiene.plan import Plan
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile.context import BATCH, Context, Observation
 from group_hygiene.reconcile.rereading import FRESH_S, Ready, Reread, leaders_moved, read_again
-from group_hygiene.reconcile.sending import are_gone, delete_groups, delete_offsets
+from group_hygiene.reconcile.sending import Gone, are_gone, delete_groups, delete_offsets, named
 
 # An intent is good for this long at most; a successor waits that long before it does anything.
 INTENT_S = 10.0
@@ -116,12 +118,13 @@ def _delete_ready(
         left = Deadline(max(0.1, FRESH_S - (clock.monotonic() - read.started)))
         results = (delete_offsets if plan.policy.by_topic else delete_groups)(context, send, left)
     gone = are_gone(context, [intents[name] for name, result in results.items() if result is None], Deadline(seconds))
+    marks = journal.contents.marks.get(plan.policy.uid, {})
     outcomes: list[Outcome] = []
     changes: list[Change] = []
     for name, intent in intents.items():
         outcome = _kept(name, stops[name]) if name in stops else results[name]
-        if outcome is None and gone[name]:
-            outcome = carried_out(intent, "deleted")
+        if outcome is None and gone[name].all:
+            outcome = carried_out(intent, gone[name], "deleted")
         if outcome is None:
             # It may still be carried out: the intent stays open, and is settled by a later run.
             outcomes.append(
@@ -131,7 +134,8 @@ def _delete_ready(
         outcomes.append(outcome)
         # Brokers erase a share group's state first, and may then find that somebody joined it.
         needed = name in results and intent.type == GroupType.SHARE
-        changes += conclusion(intent, outcome, [] if needed else [part.key for part in saved[name]], clock.now())
+        useless = [] if needed else [part.key for part in saved[name]]
+        changes += conclusion(intent, outcome, useless, clock.now(), marks.get(name))
     if journal.record(changes) is not None:
         # No loss: the intents are there. The run that settles them counts them, and no other one does.
         gone_now = {outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED}
@@ -174,14 +178,21 @@ def _last_words(context: Context, read: Reread, names: Iterable[str], guard: Gua
     }
 
 
-def carried_out(intent: Intent, message: str) -> Outcome:
-    """What an intent meant to do was done."""
-    reason = reasons.OFFSETS_DELETED if intent.topics else reasons.DELETED
-    return Outcome(intent.group, OutcomeKind.DELETED, reason, message, intent.topics)
+def carried_out(intent: Intent, gone: Gone, message: str) -> Outcome:
+    """What an intent meant to do was done, or as much of it as is `gone`."""
+    if not intent.topics:
+        return Outcome(intent.group, OutcomeKind.DELETED, reasons.DELETED, message)
+    message = f"offsets of {named(gone.topics)} {message}"
+    return Outcome(intent.group, OutcomeKind.DELETED, reasons.OFFSETS_DELETED, message, tuple(sorted(gone.topics)))
 
 
-def conclusion(intent: Intent, outcome: Outcome, backup: Iterable[Key], now: datetime) -> list[Change]:
-    """What ends an intent in the ledger: the outcome; and of a deleted group the mark, of another one the backup."""
+def conclusion(
+    intent: Intent, outcome: Outcome, backup: Iterable[Key], now: datetime, mark: Mark | None = None
+) -> list[Change]:
+    """What ends an intent in the ledger: the outcome; and of what was deleted the mark, else the backup.
+
+    mark: the group's own, of the intent's policy; what it says of other topics stays.
+    """
     deleted = outcome.kind is OutcomeKind.DELETED
     entry = OutcomeEntry(
         group=intent.group,
@@ -199,9 +210,17 @@ def conclusion(intent: Intent, outcome: Outcome, backup: Iterable[Key], now: dat
         writer=intent.writer if outcome.reason == reasons.INTERRUPTED else "",
         topics=outcome.topics if deleted else intent.topics,
     )
+    changes: list[Change] = [entry, Removal(intent.key)]
+    if not deleted:
+        return [*changes, *removals(backup)]
     uid, name = intent.policy_uid, intent.group
-    ended: list[Key] = [("mark", uid, name), ("seen", uid, name)] if deleted else list(backup)
-    return [entry, Removal(intent.key), *removals(ended)]
+    topics = {} if mark is None else {t: at for t, at in mark.topics.items() if t not in outcome.topics}
+    if mark is not None and topics and intent.topics:
+        since = min(topics.values())
+        changes.append(replace(mark, topics=topics, since=since, due=since + (mark.due - mark.since)))
+    else:
+        changes.append(Removal(("mark", uid, name)))
+    return changes if intent.topics else [*changes, Removal(("seen", uid, name))]
 
 
 def _backup(policy: Policy, cluster_id: str, ready: Ready, now: datetime) -> list[Backup]:
@@ -227,6 +246,7 @@ def _backup(policy: Policy, cluster_id: str, ready: Ready, now: datetime) -> lis
             evidence=ready.why,
             offsets=rows,
             topic_ids=dict(ready.topic_ids),
+            partial=policy.by_topic,
             internal_topics=dict(ready.internal_topics),
         )
     )

@@ -36,7 +36,9 @@ def note_marks(context: Context, plan: Plan) -> Keep | None:
     A mark's date is set here and never moved.
     """
     policy, now = plan.policy, plan.at
-    changes: list[Change] = [
+    marks = context.journal.contents.marks.get(policy.uid, {})
+    changes: list[Change] = [mark for name, mark in plan.marks.items() if mark != marks.get(name)]
+    changes += [
         Mark(
             policy_uid=policy.uid,
             group=name,
@@ -44,11 +46,10 @@ def note_marks(context: Context, plan: Plan) -> Keep | None:
             digest=policy.digest,
             since=now,
             due=now + policy.grace_period,
-            topics=tuple(sorted(plan.verdicts[name].topics)),
+            topics=dict.fromkeys(sorted(plan.verdicts[name].topics), now),
         )
-        for name in sorted(plan.marking)
+        for name in sorted(plan.marking - plan.marks.keys())
     ]
-    marks = context.journal.contents.marks.get(policy.uid, {})
     for name, why in plan.unmarking.items():
         changes += _unmarked(marks[name], why, policy.generation, now, now + policy.backup_retention)
     if not changes:

@@ -31,7 +31,7 @@ from group_hygiene.model import (
     Verdict,
     fingerprint,
 )
-from group_hygiene.plan import Plan
+from group_hygiene.plan import Plan, due_topics
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile.context import (
     Context,
@@ -198,11 +198,13 @@ def _moved(group: Group, committed: Offsets | Fault, seen: Offsets, now: Offsets
 
 
 def _meant(context: Context, plan: Plan, name: str) -> frozenset[str] | None:
-    """The topics whose offsets are to go, as they were marked; None = the whole group is."""
+    """The topics whose offsets are to go now, as they were marked; None = the whole group is."""
     if not plan.policy.by_topic:
         return None
     mark = context.journal.contents.marks.get(plan.policy.uid, {}).get(name)
-    return frozenset() if mark is None else plan.verdicts[name].topics.intersection(mark.topics)
+    if mark is None:
+        return frozenset()
+    return due_topics(plan.policy, mark, plan.verdicts[name], context.clock.now())
 
 
 def _only(offsets: Offsets, topics: frozenset[str] | None) -> Offsets:

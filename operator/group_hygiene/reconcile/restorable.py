@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
 
+from msgspec import structs
+
 from group_hygiene import reasons
 from group_hygiene.entries import Backup, SavedOffset, whole
 from group_hygiene.model import NO_SUCH_TOPIC, CommittedOffset, Fault, Offsets, Partition
@@ -120,7 +122,10 @@ def concerns(request: RestoreRequest, backups: Saved) -> bool:
 
 
 def choose(request: RestoreRequest, name: str, backups: Saved) -> Backup | GroupResult:
-    """The newest backup of a group, or why it can't be used: an older one never stands in for it unasked."""
+    """The newest backup of a group, or why it can't be used: an older one never stands in for it unasked.
+
+    Of a group that stayed and lost offsets of topics at several times, what it lost at each of them.
+    """
     allowed = _allowed(request, backups)
     if not allowed:
         return GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, "the ledger has no backup of it that fits")
@@ -132,7 +137,30 @@ def choose(request: RestoreRequest, name: str, backups: Saved) -> Backup | Group
     if request.policy is not None and backup.policy != request.policy:
         message = f"it was deleted once more at {timestamp(at)}, not by this policy: restore it by its name"
         return GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, message)
-    return backup
+    readable = [found for parts in allowed.values() if (found := _whole(parts)) is not None]
+    return _with_earlier_parts(request, backup, readable)
+
+
+def _with_earlier_parts(request: RestoreRequest, backup: Backup, others: Sequence[Backup]) -> Backup:
+    """Of a group that stayed and lost offsets of topics one after the other, all of them since it was last deleted, as
+    far as the request asks for them.
+    """
+    if not backup.partial:
+        return backup
+    first = (request.deleted_after or _NEVER).replace(microsecond=0)
+    offsets, ids = dict(backup.offsets), dict(backup.topic_ids)
+    for other in sorted(others, key=lambda each: each.at, reverse=True):
+        if other.at > backup.at or other.id == backup.id:
+            continue
+        if not other.partial or other.at.replace(microsecond=0) < first:
+            break
+        if request.policy not in (None, other.policy):
+            continue
+        for topic, rows in other.offsets.items():
+            if topic not in offsets:
+                offsets[topic] = rows
+                ids |= {topic: other.topic_ids[topic]} if topic in other.topic_ids else {}
+    return structs.replace(backup, offsets=offsets, topic_ids=ids)
 
 
 def _allowed(request: RestoreRequest, backups: Saved) -> Saved:

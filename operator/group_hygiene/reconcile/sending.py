@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from group_hygiene import reasons
 from group_hygiene.entries import Intent
@@ -19,12 +20,22 @@ _UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
 _NAMES = 5
 
 
+class Gone(NamedTuple):
+    """What is there no more of what was to be deleted. all: the whole of it; None = nobody can say now."""
+
+    all: bool | None
+    topics: frozenset[str] = frozenset()
+
+
 def delete_groups(context: Context, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Outcome | None]:
     """Delete each group, asked once (KIP-229): what became of it, None = there was no answer."""
     answers = kafka_groups.delete_groups(
         context.client, {name: each.coordinator for name, each in ready.items()}, deadline
     )
-    return {name: None if _unanswered(answer) else _deleted(name, answer) for name, answer in answers.items()}
+    return {
+        name: None if _unanswered(answer) else _deleted(name, answer, ready[name].group.type)
+        for name, answer in answers.items()
+    }
 
 
 def delete_offsets(context: Context, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Outcome | None]:
@@ -44,8 +55,8 @@ def delete_offsets(context: Context, ready: Mapping[str, Ready], deadline: Deadl
     return outcomes
 
 
-def are_gone(context: Context, entries: Iterable[Intent | OutcomeEntry], deadline: Deadline) -> dict[str, bool | None]:
-    """Whether each group, or its offsets of those topics, is there no more; None = nobody can say now."""
+def are_gone(context: Context, entries: Iterable[Intent | OutcomeEntry], deadline: Deadline) -> dict[str, Gone]:
+    """Whether each group, or its offsets of those topics, is there no more."""
     whole: dict[str, GroupType] = {}
     parts: dict[str, frozenset[str]] = {}
     for entry in entries:
@@ -56,7 +67,7 @@ def are_gone(context: Context, entries: Iterable[Intent | OutcomeEntry], deadlin
     return _groups_gone(context, whole, deadline) | _offsets_gone(context, parts, deadline)
 
 
-def _groups_gone(context: Context, groups: Mapping[str, GroupType], deadline: Deadline) -> dict[str, bool | None]:
+def _groups_gone(context: Context, groups: Mapping[str, GroupType], deadline: Deadline) -> dict[str, Gone]:
     asked = [Group(name, kind, "", GroupState.UNKNOWN, -1) for name, kind in groups.items()]
     described = kafka_groups.describe_groups(context.client, asked, deadline)
 
@@ -65,27 +76,35 @@ def _groups_gone(context: Context, groups: Mapping[str, GroupType], deadline: De
             return True if answer.code == "GROUP_ID_NOT_FOUND" else None
         return answer.group.state is GroupState.DEAD
 
-    return {name: gone(described[name]) for name in groups}
+    return {name: Gone(gone(described[name])) for name in groups}
 
 
-def _offsets_gone(context: Context, topics: Mapping[str, frozenset[str]], deadline: Deadline) -> dict[str, bool | None]:
+def _offsets_gone(context: Context, topics: Mapping[str, frozenset[str]], deadline: Deadline) -> dict[str, Gone]:
     committed = kafka_offsets.committed_offsets(context.client, dict.fromkeys(topics), deadline)
-    gone: dict[str, bool | None] = {}
+    found: dict[str, Gone] = {}
     for name, offsets in committed.items():
-        left = None if isinstance(offsets, Fault) else topics[name].intersection(place.topic for place in offsets)
-        gone[name] = None if left is None else not left
-    return gone
+        if isinstance(offsets, Fault):
+            found[name] = Gone(None)
+            continue
+        gone = topics[name].difference(place.topic for place in offsets)
+        found[name] = Gone(gone == topics[name], gone)
+    return found
 
 
 def _unanswered(answer: Fault | None) -> bool:
     return isinstance(answer, Fault) and answer.code in _UNANSWERED
 
 
-def _deleted(name: str, fault: Fault | None) -> Outcome:
+def _deleted(name: str, fault: Fault | None, kind: GroupType = GroupType.CLASSIC) -> Outcome:
     if fault is None:
         return Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted")
     if fault.code == "NON_EMPTY_GROUP":
-        return Outcome(name, OutcomeKind.KEPT, reasons.BECAME_ACTIVE, "somebody joined it just now")
+        message = "somebody joined it just now"
+        if kind is GroupType.SHARE:
+            message += (
+                "; brokers may have erased its start offsets first: its backup has them, so look whether it goes on"
+            )
+        return Outcome(name, OutcomeKind.KEPT, reasons.BECAME_ACTIVE, message)
     return _refused(name, fault)
 
 

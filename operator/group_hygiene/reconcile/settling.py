@@ -16,7 +16,7 @@ from group_hygiene.entries import Outcome as OutcomeEntry
 from group_hygiene.model import Outcome, OutcomeKind
 from group_hygiene.reconcile.context import Context, Memory
 from group_hygiene.reconcile.deletion import INTENT_S, carried_out, conclusion
-from group_hygiene.reconcile.sending import are_gone
+from group_hygiene.reconcile.sending import Gone, are_gone
 
 # For how long those of another connection's processes are left to them: none of them takes so long over a batch.
 _OTHERS_S = 120.0
@@ -96,7 +96,7 @@ def _found_recorded(memory: Memory, contents: Contents) -> Counter[str]:
 
 
 def _conclusions(
-    context: Context, intents: Iterable[Intent], doubts: Iterable[OutcomeEntry], gone: Mapping[str, bool | None]
+    context: Context, intents: Iterable[Intent], doubts: Iterable[OutcomeEntry], gone: Mapping[str, Gone]
 ) -> tuple[list[Change], dict[str, str]]:
     """What to write, and which deletions that tells of: id -> uid of the policy."""
     memory, contents, clock = context.memory, context.journal.contents, context.clock
@@ -109,14 +109,17 @@ def _conclusions(
             message, at = _RESTORED, intent.at
         elif intent.id in memory.unrecorded:
             message = _UNWRITTEN
-        elif gone[name]:
+        elif gone[name].all or gone[name].topics:
             message = _INTERRUPTED
         else:
             message = ""
         if message:
-            changes += conclusion(intent, carried_out(intent, message), (), at)
+            # What was restored, or surely deleted, may be there again by now.
+            found = gone[name] if message == _INTERRUPTED else Gone(True, frozenset(intent.topics))
+            mark = contents.marks.get(intent.policy_uid, {}).get(name)
+            changes += conclusion(intent, carried_out(intent, found, message), (), at, mark)
             done[intent.id] = intent.policy_uid
-        elif gone[name] is False:
+        elif gone[name].all is False:
             # Its backup stays until its retention ends: it may yet be needed.
             kept = Outcome(name, OutcomeKind.KEPT, reasons.INTERRUPTED, "not deleted: its deletion was interrupted")
             changes += conclusion(intent, kept, (), at)
@@ -124,10 +127,10 @@ def _conclusions(
         name = before.group
         if name in contents.intents:
             continue
-        if gone[name]:
+        if gone[name].all:
             changes.append(_late(before, clock.now()))
             done[before.id] = before.policy_uid
-        elif gone[name] is False and clock.monotonic() - memory.intents[before.id] >= _DOUBT_S:
+        elif gone[name].all is False and clock.monotonic() - memory.intents[before.id] >= _DOUBT_S:
             changes.append(msgspec.structs.replace(before, type="", writer=""))
     return changes, done
 

@@ -106,7 +106,7 @@ def warns_late(plan: Plan, snapshot: Snapshot) -> str | None:
 
 def _marked_time(plan: Plan, previous: Mapping[str, Any]) -> dict[str, str]:
     """What `told` reads at the next run. It stays when marks end, and never moves back."""
-    newest = max((mark.since for mark in plan.marks.values()), default=None)
+    newest = max((mark.newest for mark in plan.marks.values()), default=None)
     dates = [timestamp(date) for date in (newest, plan.at if plan.marking else None) if date is not None]
     if previous.get("lastMarkedTime"):
         dates.append(previous["lastMarkedTime"])
@@ -201,7 +201,7 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
         "verdict": "Match" if verdict.matches else "Keep",
     }
     if verdict.topics:
-        entry["topics"] = sorted(verdict.topics)[:_TOPICS_SHOWN]
+        entry["topics"] = plan.first_topics(verdict.group.id)[:_TOPICS_SHOWN]
     why = outcome or verdict.keep
     if why is not None:
         entry |= {"reason": why.reason, "message": cut(why.message)}
