@@ -20,7 +20,8 @@ from group_hygiene.kafka.offsets import committed_offsets, delete_offsets
 from group_hygiene.model import Fault, Keep, OutcomeKind, Partition
 from group_hygiene.reconcile.restorable import Kind, RestoreRequest
 from group_hygiene.reconcile.restoration import Restorer, restore
-from tests.kafka.makers import Maker, Protocol, at, soon
+from sandbox.kafka import KafkaCluster
+from tests.kafka.makers import Maker, Protocol, at, requests, soon
 from tests.kafka.scene import Guard, Scene, stale, verdicts
 from tests.kafka.tables import Pipeline
 from tests.warehouse import in_use
@@ -167,7 +168,9 @@ def test_each_other_group_stays_for_its_own_reason(
     assert verdicts(scene.observe(chosen), chosen, make.tag) == told
     assert empty not in scene.observe(policy).verdicts[policy.key]
     none = stale("*", name="none", excludeTopics=["*"])
-    assert set(verdicts(scene.observe(none), none, make.tag).values()) == {reasons.NO_OFFSETS, reasons.CONNECT}
+    told = {unknown: reasons.TOO_RECENT}
+    found = verdicts(scene.observe(none), none, make.tag)
+    assert found == dict.fromkeys(found, reasons.NO_OFFSETS) | {sink: reasons.CONNECT} | told
 
 
 def _commits_again(client: Client, make: Maker, group: str, read: str, left: str) -> None:
@@ -268,9 +271,73 @@ def test_a_topic_left_later_waits_for_a_mark_of_its_own(
     pipeline.run([living(group, {read: 0.1, left: 100, later: 73})])
     observation = scene.observe(policy)
     assert observation.verdicts[policy.key][group].topics == {left, later}
-    (outcome,) = scene.apply(scene.planned(observation, policy), observation)
+    plan = scene.mark(policy, observation)
+    assert plan.marking == {group}
+    scene.clock.moved += timedelta(seconds=0.1)
+    (outcome,) = scene.apply(replace(plan, actions=plan.due), observation)
     assert outcome.topics == (left,)
     assert offsets(client, group).keys() == {Partition(read, 0), Partition(later, 0)}
+    # What was left later keeps its date.
+    mark = scene.context.journal.contents.marks[policy.uid][group]
+    assert set(mark.topics) == {later}
+    scene.clock.moved += timedelta(seconds=2)
+    again = scene.observe(policy)
+    (outcome,) = scene.apply(scene.planned(again, policy), again)
+    assert outcome.topics == (later,)
+    assert offsets(client, group).keys() == {Partition(read, 0)}
+
+
+def test_a_topic_that_was_read_again_waits_anew(
+    client: Client, scene: Scene, pipeline: Pipeline, make: Maker, read: str, left: str
+) -> None:
+    """A mark counts for what matched at every run since: who came back to one of them for a while starts its time anew."""
+    other, group = make.topic(records=5), make.name("live")
+    make.join(group, read, commit=at(read, 3) | at(left, 4) | at(other, 1))
+    pipeline.run([living(group, {read: 0.1, left: 100, other: 100})])
+    policy = stale(group)
+    scene.mark(policy, scene.observe(policy))
+    first = scene.context.journal.contents.marks[policy.uid][group]
+    scene.clock.moved += timedelta(seconds=2)
+    make.subscribe(group, read, other)
+    scene.mark(policy, scene.observe(policy))
+    make.subscribe(group, read)
+    plan = scene.mark(policy, scene.observe(policy))
+    mark = scene.context.journal.contents.marks[policy.uid][group]
+    assert mark.topics[left] == first.topics[left]
+    assert mark.topics[other] > first.topics[other]
+    assert plan.marking == {group}
+
+
+@pytest.mark.parametrize("topics_too", [False, True], ids=["refused", "refused-in-part"])
+def test_the_broker_has_the_last_word(
+    client: Client, scene: Scene, pipeline: Pipeline, make: Maker, topics_too: bool
+) -> None:
+    """A member that subscribes after everything was read again keeps its offsets, and what went has its backup."""
+    read, left, other, group = make.topic(records=5), make.topic(records=5), make.topic(records=5), make.name("live")
+    make.join(group, read, commit=at(read, 3) | at(left, 4) | at(other, 1))
+    pipeline.run([living(group, {read: 0.1, left: 100, other: 100})])
+    observation, plan = scene.due(stale(group, topics=[left, other] if topics_too else [left]))
+    asked: list[bool] = []
+
+    class Late(Guard):
+        def seconds_left(self) -> float:
+            asked.append(True)
+            # The intents are written: only the broker can say no now.
+            if len(asked) == 2:
+                make.subscribe(group, read, left)
+            return self.left
+
+    (outcome,) = scene.apply(plan, observation, Late())
+    assert len(asked) == 2
+    assert Partition(left, 0) in offsets(client, group)
+    if topics_too:
+        assert (outcome.kind, outcome.topics) == (OutcomeKind.DELETED, (other,)), outcome.message
+        assert Partition(other, 0) not in offsets(client, group)
+        assert len(entries(scene, Backup)) == 1
+    else:
+        assert (outcome.kind, outcome.reason) == (OutcomeKind.KEPT, reasons.SUBSCRIBED), outcome.message
+        assert entries(scene, Backup) == []
+    assert entries(scene, Intent) == []
 
 
 def test_offsets_that_come_back_are_needed(
@@ -305,6 +372,25 @@ def test_a_restore_waits_until_the_group_is_empty(
     (result,) = restore(restorer, request)
     assert result.kind is Kind.RESTORED
     assert offsets(client, live) == {Partition(topics.read, 0): 3, Partition(topics.left, 0): 4}
+
+
+def test_a_restore_brings_back_what_went_at_several_times(
+    client: Client, scene: Scene, pipeline: Pipeline, make: Maker, live: str, topics: Topics
+) -> None:
+    """Each deletion has a backup of its own topics; all since the group itself was last deleted belong together."""
+    other = make.topic(records=5)
+    make.commit(live, at(other, 2))
+    for hours in ({topics.left: 100.0, other: 1.0}, {topics.left: 100.0, other: 100.0}):
+        pipeline.run([living(live, {topics.read: 0.1, **hours})])
+        observation, plan = scene.due(stale(live))
+        scene.apply(plan, observation)
+    assert offsets(client, live) == {Partition(topics.read, 0): 3}
+    make.leave(live)
+    assert scene.memory.ledger is not None
+    restorer = Restorer(client, scene.memory.ledger, scene.clock, Guard(), seconds=60)
+    (result,) = restore(restorer, RestoreRequest(id="back", groups=(live,)))
+    assert result.kind is Kind.RESTORED
+    assert offsets(client, live) == {Partition(t, 0): n for t, n in zip((*topics, other), (3, 4, 2), strict=True)}
 
 
 def test_a_request_to_keep_the_group_keeps_its_offsets(
@@ -354,6 +440,45 @@ def test_what_was_interrupted_is_settled(
         assert reconcile.settle(scene.context) == {policy.uid: 1}
         late = entries(scene, Outcome)[-1]
         assert (late.what, late.reason, late.topics) == (What.OFFSETS_DELETED, reasons.OFFSETS_DELETED, (left,))
+
+
+def test_what_was_interrupted_in_part_is_settled_in_part(
+    client: Client, scene: Scene, pipeline: Pipeline, live: str, read: str, left: str
+) -> None:
+    """What went counts as deleted, so that it is kept when it comes back; what stayed was not touched."""
+    pipeline.run([living(live, {read: 100, left: 100})])
+    policy, now = stale(live), scene.clock.now()
+    intent = Intent(
+        group=live,
+        id="deletion",
+        type="Classic",
+        policy=policy.key,
+        policy_uid=policy.uid,
+        generation=1,
+        at=now,
+        deadline=now + timedelta(seconds=10),
+        expires=now + timedelta(days=1),
+        writer=scene.context.journal.writer,
+        topics=(left, read),
+    )
+    assert scene.context.journal.record([intent]) is None
+    delete_offsets(client, live, [Partition(left, 0)], soon())
+    scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
+    assert reconcile.settle(scene.context) == {policy.uid: 1}
+    (told,) = entries(scene, Outcome)
+    assert (told.what, told.topics) == (What.OFFSETS_DELETED, (left,))
+    assert set(scene.context.journal.contents.offset_deletions[live]) == {left}
+
+
+def test_tables_that_say_enough_cost_nothing(
+    kafka: KafkaCluster, scene: Scene, pipeline: Pipeline, live: str, read: str, left: str
+) -> None:
+    """A living group of whose topics none was left for long is asked nothing: no offsets, and no members."""
+    pipeline.run([living(live, {read: 0.1, left: 1})])
+    policy, mark = stale(live), kafka.mark()
+    assert verdicts(scene.observe(policy), policy) == {live: reasons.TOO_RECENT}
+    for api in ("OFFSET_FETCH", "DESCRIBE_GROUPS", "LIST_OFFSETS"):
+        assert requests(kafka, api, mark) == [], api
 
 
 def test_limits_and_guards_hold(scene: Scene, pipeline: Pipeline, client: Client, live: str, left: str) -> None:
