@@ -6,7 +6,7 @@ docs/metrics.md tells each. What a run counts starts at 0 when its policy is fir
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import Lock
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from group_hygiene import __version__, reasons
 from group_hygiene.model import Outcome, OutcomeKind
 from group_hygiene.plan import FAILURES, Plan
-from group_hygiene.policy import Action, Policy
+from group_hygiene.policy import Policy
 from group_hygiene.snapshot import Snapshot
 from group_hygiene.status import ConnectionFacts
 
@@ -52,10 +52,16 @@ class Metrics:
         )
         self._matched = Gauge("group_hygiene_groups_matched", "Groups that match a policy", _POLICY, registry=registry)
         self._marked = Gauge(
-            "group_hygiene_groups_marked", "Groups that a policy has marked to be deleted", _POLICY, registry=registry
+            "group_hygiene_groups_marked",
+            "Groups that a policy has marked: they, or offsets of theirs, are to be deleted",
+            _POLICY,
+            registry=registry,
         )
         self._due = Gauge(
-            "group_hygiene_groups_due", "Groups that may be deleted now, but for limits", _POLICY, registry=registry
+            "group_hygiene_groups_due",
+            "Groups that may be deleted, or lose offsets, now, but for limits",
+            _POLICY,
+            registry=registry,
         )
         self._kept = Gauge(
             "group_hygiene_groups_kept",
@@ -71,7 +77,8 @@ class Metrics:
         )
         self._expiry = Gauge(
             "group_hygiene_offsets_first_expiry_timestamp_seconds",
-            "When brokers drop the first offset of all groups that match a policy; absent while of none is it known",
+            "When brokers drop the first offset of all groups that match a policy with expiresWithin; absent while of "
+            "none is it known",
             _POLICY,
             registry=registry,
         )
@@ -83,7 +90,7 @@ class Metrics:
         )
         self._marks = Counter(
             "group_hygiene_marks",
-            "Groups that were marked to be deleted, or let go again, and why",
+            "Groups that were marked, for them or offsets of theirs to be deleted, or let go again, and why",
             (*_POLICY, "change", "reason"),
             registry=registry,
         )
@@ -160,6 +167,16 @@ class Metrics:
             (*_CONNECTION, "type", "result"),
             registry=registry,
         )
+        # What the last run of a policy found. One that runs no more finds nothing.
+        self._found = (
+            self._matched,
+            self._marked,
+            self._due,
+            self._kept,
+            self._blocked,
+            self._expiry,
+            self._alerting,
+        )
         self._leader = Gauge(
             "group_hygiene_leader", "1 while this process leads, 0 while it stands by", registry=registry
         )
@@ -195,9 +212,10 @@ class Metrics:
         self._policy_info.remove_by_labels({"namespace": policy.namespace, "policy": policy.name})
         _show(self._interval, labels, None if policy.suspend else policy.interval.total_seconds())
         if policy.suspend:
+            _drop(self._found, labels)
             return
         self._policy_info.labels(*labels, *connection, str(policy.action), str(policy.mode)).set(1)
-        if policy.action is Action.DELETE:
+        if policy.action.changes:
             self._outcomes.labels(*labels, str(OutcomeKind.DELETED), "")
             for reason in FAILURES:
                 self._outcomes.labels(*labels, str(OutcomeKind.FAILED), reason)
@@ -210,10 +228,7 @@ class Metrics:
         self._due.labels(*labels).set(len(plan.due))
         self._blocked.labels(*labels).set(plan.refusal is not None)
         self._last_run.labels(*labels).set(timestamp)
-        if plan.next_expiry is not None:
-            self._expiry.labels(*labels).set(plan.next_expiry.timestamp())
-        else:
-            self._expiry.remove_by_labels({"namespace": labels[0], "policy": labels[1]})
+        _show(self._expiry, labels, None if plan.next_expiry is None else plan.next_expiry.timestamp())
         counts: dict[str, int] = {}
         for verdict in plan.verdicts.values():
             if verdict.keep is not None:
@@ -282,8 +297,9 @@ class Metrics:
         ):
             metric.remove_by_labels({"namespace": namespace, "connection": connection})
 
-    def alerting(self, namespace: str, policy: str, fires: bool) -> None:
-        self._alerting.labels(namespace, policy).set(fires)
+    def alerting(self, namespace: str, policy: str, fires: bool | None) -> None:
+        """fires: None = it does not run, or is not one that alerts."""
+        _show(self._alerting, (namespace, policy), fires)
 
     def alert_sent(self, namespace: str, connection: str, kind: str, arrived: bool) -> None:
         """kind: of the receiver."""
@@ -294,23 +310,22 @@ class Metrics:
 
     def forget_policies(self, gone: Collection[tuple[str, str]]) -> None:
         """Drop the series of policies that no longer exist, given as (namespace, name)."""
-        for namespace, name in gone:
-            for metric in (
-                self._matched,
-                self._marked,
-                self._due,
-                self._kept,
-                self._blocked,
-                self._last_run,
-                self._expiry,
-                self._outcomes,
-                self._marks,
-                self._alerting,
-                self._policy_info,
-                self._interval,
-                self._run_failures,
-            ):
-                metric.remove_by_labels({"namespace": namespace, "policy": name})
+        others = (
+            self._last_run,
+            self._outcomes,
+            self._marks,
+            self._policy_info,
+            self._interval,
+            self._run_failures,
+        )
+        for policy in gone:
+            _drop((*self._found, *others), policy)
+
+
+def _drop(metrics: Iterable[Gauge | Counter], policy: tuple[str, str]) -> None:
+    """All series of a policy, given as (namespace, name)."""
+    for metric in metrics:
+        metric.remove_by_labels({"namespace": policy[0], "policy": policy[1]})
 
 
 def _show(gauge: Gauge, labels: tuple[str, ...], value: float | None) -> None:

@@ -182,12 +182,15 @@ class Activity:
     def simple(self) -> bool:
         return self.type is GroupType.CLASSIC and self.protocol_type == ""
 
+    def is_of_type(self, group: Group) -> bool:
+        """Whether the log knows it as the type, and if that is Classic the protocol type, as which it is listed now."""
+        classic = self.type is GroupType.CLASSIC
+        return self.type is group.type and (not classic or self.protocol_type == group.protocol_type)
+
     def is_of(self, group: Group) -> bool:
         """Whether the log tells of the group as it is listed now: of its type, and with members or without."""
-        same_type = self.type is group.type and (
-            self.type is not GroupType.CLASSIC or self.protocol_type == group.protocol_type
-        )
-        return same_type and (self.state == "Active" if group.in_use else self.state in ("Empty", "Unknown"))
+        with_members = self.state == "Active" if group.in_use else self.state in ("Empty", "Unknown")
+        return self.is_of_type(group) and with_members
 
     def used_last(self, topic: str) -> datetime | None:
         """When it last committed for a topic of which it has offsets; None = that can't be known."""

@@ -80,7 +80,12 @@ class Plan:
 
     @property
     def next_expiry(self) -> datetime | None:
-        """When brokers drop the first offset of all groups that match; None = of none is it known."""
+        """When brokers drop the first offset of all groups that match, if the policy asks; None = of none is it known.
+
+        Other policies have no such date: what their groups' verdicts know of it hangs on who else runs at that time.
+        """
+        if self.policy.when.expires_within is None:
+            return None
         return min(filter(None, (self.verdicts[name].expires for name in self.matched)), default=None)
 
     @property

@@ -361,6 +361,22 @@ def test_metric_tells_what_goes_first() -> None:
     assert told() is None
 
 
+@pytest.mark.parametrize("policy", [alert(), delete(), idle()], ids=["alert", "unchanged", "idle"])
+def test_only_who_asks_tells_what_goes_first(policy: Policy) -> None:
+    """Facts are shared: what others ask in the same look would come and go with their intervals. Entries show them."""
+    metrics, verdicts = Metrics(), [_verdict("a", 9), _verdict("b", 3)]
+    made = plan(policy, verdicts)
+    status = build_status(policy, {}, made, [], snapshot())
+    assert made.next_expiry is None
+    assert "nextExpiryTime" not in status
+    told = {entry["group"]: entry["expiresTime"] for entry in status["sample"]}
+    assert told == {"a": "2030-01-31T21:00:00Z", "b": "2030-01-31T15:00:00Z"}
+    for ran in (plan(_soon(), verdicts), made):
+        metrics.policy_ran(ran, [], 1.0)
+    shown = {sample.name for family in metrics.registry.collect() for sample in family.samples}
+    assert "group_hygiene_offsets_first_expiry_timestamp_seconds" not in shown
+
+
 def _policy(within: str, interval: str) -> Policy:
     return parse_policy(policy_object("Alert", {"expiresWithin": within}, interval=interval))
 

@@ -7,15 +7,24 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from kubernetes.client import ApiClient
 from prometheus_client import Metric, generate_latest
 from prometheus_client.samples import Sample
 
 from group_hygiene import __version__, reasons
+from group_hygiene.connection import parse_connection
+from group_hygiene.controller.alerting import Alerting
+from group_hygiene.controller.api import Api
+from group_hygiene.controller.binding import Bound
+from group_hygiene.controller.loop import SystemClock
+from group_hygiene.controller.recorder import Recorder
+from group_hygiene.controller.telling import Teller
 from group_hygiene.metrics import Metrics
 from group_hygiene.model import GroupState, GroupType, Keep, Outcome, OutcomeKind
 from group_hygiene.plan import Plan
+from group_hygiene.policy import Action, Policy
 from group_hygiene.snapshot import Coverage
-from group_hygiene.status import ConnectionFacts, LedgerFacts
+from group_hygiene.status import ConnectionFacts, LedgerFacts, build_status
 from tests.metrics_table import documented
 from tests.unit.make import NOW, activity, alert, delete, group, keep, mark, match, plan, snapshot
 
@@ -29,7 +38,7 @@ def _plan(refused: bool = False) -> Plan:
     refusals = (Keep(reasons.TOPICS_HIDDEN, "none"),) if refused else ()
     expires = match("secret-a", activity=activity(), retention=timedelta(days=7))
     verdicts = [expires, match("secret-b"), keep("secret-c"), keep("secret-d", reasons.CAUGHT_UP)]
-    policy = delete(enforce=True)
+    policy = delete(enforce=True, expiresWithin="168h")
     marks = {name: mark(policy, name) for name in ("secret-a", "secret-b", "secret-gone")}
     return plan(policy, verdicts, marks, refusals=refusals)
 
@@ -262,12 +271,63 @@ def test_follow(metrics: Metrics) -> None:
     assert _value(metrics, "scan_interval_seconds", **_MAIN) is None
 
 
-def test_outcomes_start_at_zero() -> None:
+def test_a_suspended_policy_found_nothing(metrics: Metrics) -> None:
+    """What its last run found is no longer so, and must not alert for ever; what it did stays counted."""
+    metrics.policy_ran(_plan(refused=True), [], 1.0)
+    found = {"groups_matched", "groups_marked", "groups_due", "groups_kept", "deletion_blocked", "alerting"}
+    found = {f"group_hygiene_{name}" for name in (*found, "offsets_first_expiry_timestamp_seconds")}
+    meant = {"group_hygiene_policy_info", "group_hygiene_policy_interval_seconds"}
+    before = _of_policies(metrics)
+    assert found < before
+    metrics.follow("kafka", "main", [replace(delete(), generation=4, suspend=True)])
+    assert _of_policies(metrics) == before - found - meant
+    metrics.follow("kafka", "main", [replace(delete(), generation=5)])
+    assert _of_policies(metrics) == before - found, "until its next run"
+
+
+def _of_policies(metrics: Metrics) -> set[str]:
+    return {sample.name for sample in _samples(metrics) if "policy" in sample.labels}
+
+
+def test_alerting_is_of_those_that_alert() -> None:
+    """Whoever does not run any more, or got another action, is not shown as one that alerts, or does not."""
+    metrics, api, clock = Metrics(), Api(ApiClient()), SystemClock()
+    alerting = Alerting(("kafka", "main"), api, metrics, clock, Teller(api, Recorder(api), metrics, clock))
+
+    def run(policy: Policy) -> float | None:
+        made = plan(policy, [match("a")])
+        new = build_status(policy, {}, made, [], snapshot())
+        alerting.in_status(Bound({}, policy), made, snapshot(), new)
+        return _value(metrics, "alerting", **_POLICY)
+
+    def bind(*policies: Policy) -> float | None:
+        metrics.follow("kafka", "main", policies)
+        connection = parse_connection(
+            {"metadata": {"namespace": "kafka"}, "spec": {"bootstrapServers": ["kafka:9092"]}}
+        )
+        alerting.bind(connection, [Bound({}, policy) for policy in policies if not policy.suspend])
+        return _value(metrics, "alerting", **_POLICY)
+
+    assert (bind(alert()), run(alert()), bind(alert())) == (None, 1, 1)
+    assert bind(replace(alert(), generation=4, suspend=True)) is None
+    assert (bind(alert()), run(alert()), bind()) == (None, 1, None)
+    assert (bind(alert()), run(alert()), run(delete())) == (None, 1, None)
+
+
+@pytest.mark.parametrize("action", [action for action in Action if action.changes])
+def test_outcomes_start_at_zero(action: Action) -> None:
     """What is counted is there before it happens: `increase` does not see a counter's first value."""
     metrics = Metrics()
-    metrics.follow("kafka", "main", [delete()])
+    metrics.follow("kafka", "main", [replace(delete(), action=action)])
     assert _value(metrics, "outcomes_total", **_POLICY, outcome="Deleted", reason="") == 0
     assert _value(metrics, "outcomes_total", **_POLICY, outcome="Failed", reason="DeleteFailed") == 0
+    metrics.follow("kafka", "main", [replace(alert(), name="changes-nothing")])
+    assert _value(metrics, "outcomes_total", **_POLICY, outcome="Deleted", reason="") is None
+    shown = [sample for sample in _samples(metrics) if sample.labels.get("policy") == "changes-nothing"]
+    assert {sample.name for sample in shown} == {
+        "group_hygiene_policy_info",
+        "group_hygiene_policy_interval_seconds",
+    }
 
 
 def test_forget_connection(metrics: Metrics) -> None:

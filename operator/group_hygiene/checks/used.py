@@ -50,9 +50,7 @@ def evidence_known(policy: Policy, group: Group, evidence: Evidence, now: dateti
         return Keep(reasons.EVIDENCE_NOT_READ, "what the pipeline's tables say of it was not read")
     if isinstance(activity, Fault):
         return Keep(activity.code, activity.message)
-    if activity.type is not group.type or (
-        activity.type is GroupType.CLASSIC and activity.protocol_type != group.protocol_type
-    ):
+    if not activity.is_of_type(group):
         return Keep(
             reasons.EVIDENCE_MISSING,
             f"the tables know it as {_kind(activity.type, activity.protocol_type)}, and it is "

@@ -140,7 +140,7 @@ class Alerting:
         self._outbox.bind(routes, endpoints)
         names = {(entry.policy.namespace, entry.policy.name) for entry in active}
         for namespace, name in self._alerting - names:
-            self._metrics.alerting(namespace, name, False)
+            self._metrics.alerting(namespace, name, None)
         self._alerting &= names
         self._wake()
 
@@ -165,8 +165,8 @@ class Alerting:
         new = status.with_alerting(new, entry.status, plan, snapshot)
         namespace, name = entry.policy.namespace, entry.policy.name
         fires = status.is_alerting(new)
+        self._metrics.alerting(namespace, name, fires)
         if fires is not None:
-            self._metrics.alerting(namespace, name, fires)
             self._alerting.add((namespace, name))
         return status.with_delivery(new, entry.status, self._failures(entry.policy), snapshot.taken_at)
 
