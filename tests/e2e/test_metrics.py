@@ -36,13 +36,19 @@ def scrape(world: World, kafka: KafkaCluster, groups: Groups, operator: RunningO
     selects = {"match": {"groups": ["scraped-*"]}, "mode": "Enforce", "delete": {"maxPercent": 100}}
     idle = policy(namespace, "idle", connectionRef={"name": "tables"}, when={"idleFor": "72h"}, **selects)
     lost = policy(namespace, "lost", connectionRef={"name": "away"}, action="Alert", when=None)
+    # Where nobody may be told: loopback.
+    nobody = {"name": "nobody", "webhook": {"address": "http://127.0.0.1:9/"}}
+    report = policy(
+        namespace, "report", action="Alert", when=None, match=selects["match"], alert={"receivers": [nobody]}
+    )
     world.apply(connection(namespace, kafka.bootstrap_servers), tables, away)
-    world.apply(policy(namespace, "litter", interval="15s", **selects), idle, lost)
+    world.apply(policy(namespace, "litter", interval="15s", **selects), idle, lost, report)
     wait_for(lambda: "scraped-old" not in groups.names())
     deleted = f'group_hygiene_outcomes_total{{namespace="{namespace}",outcome="Deleted",policy="litter",reason=""}} 1.0'
     refused = f'group_hygiene_run_failures_total{{namespace="{namespace}",policy="lost",reason="BrokersUnreachable"}}'
     untold = f'group_hygiene_evidence_ready{{connection="tables",namespace="{namespace}"}} 0.0'
-    wait_for(lambda: all(series in operator.http("/metrics")[1] for series in (deleted, refused, untold)))
+    unheard = 'group_hygiene_alerts_sent_total{connection="main",namespace="scraped",result="failed",type="webhook"}'
+    wait_for(lambda: all(series in operator.http("/metrics")[1] for series in (deleted, refused, untold, unheard)))
     yield operator.http("/metrics")[1]
     world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 

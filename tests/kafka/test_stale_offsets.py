@@ -290,7 +290,7 @@ def test_a_topic_left_later_waits_for_a_mark_of_its_own(
 def test_a_topic_that_was_read_again_waits_anew(
     client: Client, scene: Scene, pipeline: Pipeline, make: Maker, read: str, left: str
 ) -> None:
-    """A mark counts for what matched at every run since: who came back to one of them for a while starts its time anew."""
+    """A mark counts for what matched at every run since: a reader that came back for a while starts its time anew."""
     other, group = make.topic(records=5), make.name("live")
     make.join(group, read, commit=at(read, 3) | at(left, 4) | at(other, 1))
     pipeline.run([living(group, {read: 0.1, left: 100, other: 100})])
