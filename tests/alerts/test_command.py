@@ -49,13 +49,18 @@ def applied(server: ApiServer, people: Receiver) -> Iterator[Alertmanager]:
             {"name": "bot", "webhook": {"address": people.url("/bot"), "token": token}},
         ]
         own = [{"name": "bot"}, {"name": "fails", "webhook": {"address": people.url("/fails"), "token": token}}]
+        impossible = {"name": "impossible", "webhook": {"address": "http://a:99999/"}}
+        unreadable = {"name": "unreadable", "slack": {"url": {"name": "alerts", "key": "not-a-url"}}}
         match: Any = {"connectionRef": {"name": "main"}, "match": {"groups": ["*"]}, "action": "Alert"}
         objects: list[Any] = [
             {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "alerts"}}
-            | {"stringData": {"url": people.url(f"/{PATH}"), "token": TOKEN}},
+            | {"stringData": {"url": people.url(f"/{PATH}"), "token": TOKEN, "not-a-url": "no"}},
             _object("KafkaConnection", "main", {"bootstrapServers": ["nobody:9092"], "receivers": receivers}),
             _object("KafkaConnection", "silent", {"bootstrapServers": ["nobody:9092"]}),
             _object("GroupPolicy", "own", match | {"alert": {"receivers": own}}),
+            _object(
+                "GroupPolicy", "broken", match | {"alert": {"receivers": [{"name": "bot"}, impossible, unreadable]}}
+            ),
             _object("GroupPolicy", "unknown", match | {"alert": {"receivers": [{"name": "nobody"}]}}),
         ]
         server.kubectl("apply", "-n", "default", "-f", "-", input=yaml.safe_dump_all(objects))
@@ -107,6 +112,21 @@ def test_receivers_of_a_policy(server: ApiServer, people: Receiver, applied: Ale
     assert people.at("/bot")[-1].json["alerts"][0]["policy"] == "own"
     assert "Delivered" in done.stdout
     assert "Error: receiver fails: ReceiverFailed: it answers 503" in done.stderr
+
+
+def test_one_that_cannot_be_spoken_to_hides_no_other(
+    server: ApiServer, people: Receiver, applied: Alertmanager
+) -> None:
+    """Each has its result, and its name once."""
+    done = run(server, "--policy", "broken", "-n", "default", "-o", "json")
+    assert done.returncode == 1
+    results = {result["receiver"]: result for result in json.loads(done.stdout)["results"]}
+    assert {name: (result["result"], result["reason"]) for name, result in results.items()} == {
+        "bot": ("Delivered", None),
+        "impossible": ("Failed", "InvalidSpec"),
+        "unreadable": ("Failed", "SecretInvalid"),
+    }
+    assert "Error: receiver unreadable: SecretInvalid: key 'not-a-url' of Secret alerts is no http" in done.stderr
 
 
 @pytest.mark.parametrize(

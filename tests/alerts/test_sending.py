@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import logging
 import socket
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,14 +16,14 @@ from typing import Any
 import pytest
 
 from group_hygiene import reasons
-from group_hygiene.alerts import sending
+from group_hygiene.alerts import egress, sending
 from group_hygiene.alerts.egress import parse_egress
 from group_hygiene.alerts.endpoints import Endpoint, read_endpoint
 from group_hygiene.alerts.messages import body
 from group_hygiene.alerts.sending import Failure, post
 from group_hygiene.alerts.situation import News
 from group_hygiene.alerts.state import Item, Status
-from group_hygiene.errors import SecretProblem
+from group_hygiene.errors import SecretProblem, SpecError
 from group_hygiene.receivers import Kind, parse_receivers
 from group_hygiene.secret import Hidden, SecretRef
 from sandbox.kafka.tls import Authority
@@ -80,7 +81,7 @@ def test_slack_gets_text_that_is_no_markup(receiver: Receiver) -> None:
     (request,) = receiver.at("/services/T/B/x")
     text = request.json["text"]
     assert "<" not in text
-    assert "&lt;!channel&gt;" in text
+    assert "`&lt;!channel&gt;`" in text
     assert "a\\nb" in text
 
 
@@ -135,6 +136,52 @@ def test_a_name_that_leads_elsewhere_later_leads_nowhere(receiver: Receiver, mon
     assert receiver.requests == []
 
 
+@pytest.fixture
+def resolving(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """Names of the test's own with their addresses; the list under "asked" has what was looked up."""
+    names: dict[str, list[str]] = {"asked": []}
+    real = socket.getaddrinfo
+
+    def look_up(host: str, port: int, *rest: Any) -> Any:
+        names["asked"].append(host)
+        return [entry for address in names.get(host, [host]) for entry in real(address, port, *rest)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return names
+
+
+def test_one_allowed_address_that_is_down_is_no_refusal(resolving: dict[str, list[str]]) -> None:
+    """Only where all that a name leads to is refused, the spec or the list is to blame."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    resolving["both.test"] = ["169.254.169.254", "127.0.0.1"]
+    failure = send(endpoint(f"http://both.test:{port}/"))
+    assert failure == Failure(reasons.RECEIVER_FAILED, "it can't be connected to")
+    failure = send(endpoint(f"http://both.test:{port}/"), allowed=())
+    assert failure is not None
+    assert failure.reason == reasons.RECEIVER_REFUSED
+
+
+def test_a_name_that_is_not_listed_is_not_looked_up(receiver: Receiver, resolving: dict[str, list[str]]) -> None:
+    """A name server learns nothing of it; with networks on the list only its addresses can tell."""
+    resolving["other.test"] = ["127.0.0.1"]
+    failure = send(endpoint(f"http://other.test:{receiver.port}/"), allowed=("hooks.test",))
+    assert failure is not None
+    assert failure.reason == reasons.RECEIVER_REFUSED
+    assert resolving["asked"] == []
+    assert send(endpoint(f"http://other.test:{receiver.port}/"), allowed=("hooks.test", *LOOPBACK)) is None
+
+
+def test_too_many_look_ups(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are told as such: the name may well lead somewhere."""
+    monkeypatch.setattr(egress, "_lookups", threading.BoundedSemaphore(1))
+    with egress._lookups:
+        failure = send(endpoint(f"http://localhost:{receiver.port}/"))
+    assert failure is not None
+    assert "was not looked up" in failure.message
+    assert send(endpoint(f"http://localhost:{receiver.port}/")) is None
+
+
 def test_no_proxy_of_the_environment_is_asked(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would connect for us, to whatever."""
     with Receiver() as proxy:
@@ -171,6 +218,23 @@ def test_only_2xx_is_an_arrival(receiver: Receiver, status: int, message: str) -
     failure = send(endpoint(receiver.url("/hook")))
     assert failure is not None
     assert failure.retry_after <= 600
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [
+        pytest.param("Thu, 31 Jan 2030 12:01:30 GMT", 90.0, id="date"),
+        pytest.param("Thu, 31 Jan 2030 12:01:30 -0000", 90.0, id="date-without-zone"),
+        pytest.param("Thu, 31 Jan 2030 11:00:00 GMT", 0.0, id="past"),
+        pytest.param("Fri, 31 Jan 2031 12:00:00 GMT", 600.0, id="far"),
+        pytest.param("Thu, 31 Jan 99999999999999999999 12:00:00 GMT", 0.0, id="no-date"),
+        pytest.param("soon", 0.0, id="no-sense"),
+    ],
+)
+def test_retry_after_may_be_a_date(receiver: Receiver, asked: str, seconds: float) -> None:
+    """As RFC 9110 has it; what is neither asks for nothing."""
+    receiver.answers["/hook"] = 503, {"Retry-After": asked}
+    assert send(endpoint(receiver.url("/hook"))) == Failure(reasons.RECEIVER_FAILED, "it answers 503", seconds)
 
 
 def test_nobody_there_is_a_failure() -> None:
@@ -223,6 +287,11 @@ def test_no_secret_in_logs_and_failures(
         pytest.param({"slack": {"url": "u"}}, {"u": "ftp://never-seen"}, "no http or https URL", id="other-scheme"),
         pytest.param({"slack": {"url": "u"}}, {"u": "http://a:x/never-seen"}, "no http or https URL", id="bad-port"),
         pytest.param(
+            {"slack": {"url": "u"}}, {"u": "http://a:99999/never"}, "no http or https URL", id="port-too-high"
+        ),
+        pytest.param({"slack": {"url": "u"}}, {"u": "http://[::1/never"}, "no http or https URL", id="bad-ipv6"),
+        pytest.param({"slack": {"url": "u"}}, {"u": "http://never\\b/"}, "no http or https URL", id="backslash"),
+        pytest.param(
             {"webhook": {"address": "http://a", "token": "t"}}, {"t": "never seen\r\nX: y"}, "no token", id="token"
         ),
         pytest.param({"webhook": {"address": "http://a", "hmac": "h"}}, {"h": "\n"}, "is empty", id="hmac-empty"),
@@ -243,8 +312,18 @@ def test_secrets_that_are_wrong(spec: dict[str, Any], secrets: dict[str, str], s
     with pytest.raises(SecretProblem) as caught:
         read_endpoint(receiver, lambda ref: secrets[ref.key])
     assert said in str(caught.value)
+    # Whoever shows it says which receiver.
+    assert "receiver" not in str(caught.value)
     assert caught.value.reason == reasons.SECRET_INVALID
     assert "never" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["http://a:99999/", "http://[::1/", "http://a\\b/"])
+def test_an_address_that_cannot_be(address: str) -> None:
+    """What the CRD's pattern lets through is a mistake of the spec, and no failure of a receiver."""
+    (receiver,) = parse_receivers([{"name": "r", "webhook": {"address": address}}], "spec.receivers")
+    with pytest.raises(SpecError, match=r"^its address is no http or https URL$"):
+        read_endpoint(receiver, lambda ref: ref.key)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,13 @@ ANYWHERE = ()
         pytest.param("::127.0.0.1", id="compatible-loopback"),
         pytest.param("64:ff9b::a9fe:a9fe", id="translated-metadata"),
         pytest.param("2002:7f00:1::", id="tunnelled-loopback"),
+        pytest.param("fd00:ec2::253", id="dns-aws-v6"),
+        pytest.param("fd20:ce::254", id="metadata-google-v6"),
+        pytest.param("::ffff:0:127.0.0.1", id="stateless-translated-loopback"),
+        pytest.param("64:ff9b:1::a9fe:a9fe", id="translated-here-metadata"),
+        pytest.param("64:ff9b:1:a9fe:a9:fe00::", id="translated-here-by-48-bits"),
+        pytest.param("64:ff9b:1:a9:fe:a9fe::", id="translated-here-by-56-bits"),
+        pytest.param("64:ff9b:1::a9:fea9:fe00:0", id="translated-here-by-64-bits"),
     ],
 )
 def test_refused_by_default_and_by_name(address: str) -> None:
@@ -64,6 +71,13 @@ def test_refused_by_default_and_by_name(address: str) -> None:
         pytest.param(["127.0.0.0/8"], "localhost", "127.9.9.9", True, id="loopback-network-listed"),
         pytest.param(["::1"], "localhost", "::1", True, id="loopback-v6-listed"),
         pytest.param(["169.254.169.254/32"], "a", "169.254.169.254", True, id="metadata-listed"),
+        pytest.param([], "a.example.com", "64:ff9b:1::5db8:d822", True, id="translated-here"),
+        pytest.param([], "a.example.com", "64:ff9b:1::a00:1", True, id="translated-here-many-zeros"),
+        pytest.param([], "a.example.com", "64:ff9b:1:5db8:d8:2200::", True, id="translated-here-elsewhere"),
+        pytest.param(["10.0.0.0/8"], "a", "64:ff9b:1::a00:1", False, id="translated-here-by-whom-nobody-knows"),
+        pytest.param(["64:ff9b:1::/96"], "a", "64:ff9b:1::a00:1", True, id="translated-here-listed"),
+        pytest.param(["10.0.0.0/8"], "a", "64:ff9b::a00:1", True, id="translated-into-the-network"),
+        pytest.param(["bücher.example"], "bücher.example", "93.184.216.34", True, id="listed-host-not-in-ascii"),
         pytest.param(["0.0.0.0/0"], "a.example.com", "93.184.216.34", True, id="everything-of-v4"),
         pytest.param(["0.0.0.0/0"], "a.example.com", "2001:db8::1", False, id="everything-of-v4-is-no-v6"),
     ],
@@ -73,7 +87,14 @@ def test_list(allowed: list[str], host: str, address: str, reached: bool) -> Non
     assert (parse_egress(allowed).refusal(host, address) is None) is reached
 
 
-@pytest.mark.parametrize("entry", ["", " ", "10.0.0.0/33", "10.1.2.3/8", "http://a", "a:80", "1.2.3", "a/b"])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *("", " ", "10.0.0.0/33", "10.1.2.3/8", "http://a", "a:80", "1.2.3", "a/b"),
+        *("*.slack.com", " a b ", "a.example.com ", "a..b", ".a", "a\n"),
+        *("::ffff:127.0.0.1", "::ffff:0:0/96", "64:ff9b::/96", "2002:7f00:1::", "::127.0.0.1", "::ffff:0:7f00:1"),
+    ],
+)
 def test_what_is_no_place_is_refused(entry: str) -> None:
     """A mistake in the list must not become a host that nobody has."""
     with pytest.raises(UsageError):

@@ -77,6 +77,33 @@ def test_messages_are_bounded(kind: Kind) -> None:
         assert text.endswith("more")
 
 
+def test_slack_drops_names_before_alerts() -> None:
+    """Each alert is there, and urgent ones with their groups, wherever they stand in the message."""
+    common = replace(ITEM, groups=tuple(f"{i}" + "x" * 190 for i in range(10)), total=10)
+    urgent = [
+        replace(common, news=news, policy=f"kafka/z-{news}", groups=(f"group of {news}",), total=1, new=1)
+        for news in (News.GROUPS_MARKED, News.DELETION_BLOCKED)
+    ]
+    over = replace(ITEM, status=Status.RESOLVED, policy="kafka/over")
+    many = [replace(common, policy=f"kafka/p{i}") for i in range(100)]
+    text = json.loads(body(Kind.SLACK, [over, *many, *urgent], NOW))["text"]
+    assert all(f"policy kafka/{name}:" in text for name in ("over", *(f"p{i}" for i in range(100))))
+    assert all(f"`group of {news}`" in text for news in (News.GROUPS_MARKED, News.DELETION_BLOCKED))
+    assert text.index("policy kafka/p5:") < text.index("policy kafka/z-GroupsMarked:")
+    text = json.loads(body(Kind.SLACK, [over, *many * 10, *urgent], NOW))["text"]
+    assert all(summary(item) in text for item in urgent)
+    kept = text.count("*[")
+    assert text.endswith(f"... and {1003 - kept} more")
+
+
+def test_markdown_in_a_group_or_a_detail_is_code() -> None:
+    """Mattermost reads Markdown in what is made for Slack: no name may end the code that it stands in."""
+    name, detail = "`@channel` ![x](http://evil)", "broker said `\n\n@all"
+    item = replace(ITEM, groups=(name, ""), total=2, detail=detail)
+    text = json.loads(body(Kind.SLACK, [item], NOW))["text"]
+    assert text.splitlines()[1:] == ["`broker said '\\n\\n@all`", "• `'@channel' ![x](http://evil)`", "• ` `"]
+
+
 def test_an_alert_of_the_api_v2() -> None:
     """Firing it has its end ahead, resolved its end is now; texts only, as labels must be."""
     firing, over = json.loads(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,15 +23,31 @@ from group_hygiene.errors import UsageError
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# Where clouds keep what a machine may know of itself, passwords included, beyond what is link-local anyway: AWS over
-# IPv6, Alibaba, Oracle and Azure.
-_METADATA = frozenset(
-    map(ipaddress.ip_address, ("169.254.169.254", "fd00:ec2::254", "100.100.100.200", "192.0.0.192", "168.63.129.16"))
+# Where clouds keep what a machine may know of itself, passwords included, beyond what is link-local anyway: AWS (DNS,
+# time and metadata) and Google over IPv6, Alibaba, Oracle and Azure.
+_METADATA: tuple[Network, ...] = tuple(
+    ipaddress.ip_network(place)
+    for place in (
+        "169.254.169.254",
+        "fd00:ec2::/32",
+        "fd20:ce::/64",
+        "100.100.100.200",
+        "192.0.0.192",
+        "168.63.129.16",
+    )
 )
 # To Linux all of it is this host.
 _THIS_HOST = ipaddress.ip_network("0.0.0.0/8")
-# Addresses of IPv4 within such of IPv6 (RFC 6052): what translates them connects to what they hold.
-_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+# Addresses of IPv4 at the end of such of IPv6 (RFC 6052, RFC 2765): what translates them connects to what they hold.
+_TRANSLATED = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::ffff:0:0:0/96"))
+# Others of IPv6 that hold one of IPv4: mapped, compatible, 6to4.
+_HOLDING = (ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("::/96"), ipaddress.IPv6Network("2002::/16"))
+# The same for a network's own translator (RFC 8215), which may have the IPv4 address in these bytes, with zeros after
+# them (RFC 6052): nobody outside knows in which.
+_TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b:1::/48")
+_HELD_AT = ((6, 7, 9, 10), (7, 9, 10, 11), (9, 10, 11, 12), (12, 13, 14, 15))
+# What a host can be called, also before it is written in ASCII (IDNA).
+_HOST = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 # A look-up that hangs keeps its thread; whoever asks waits no longer than it was told to.
 _LOOKUPS_MAX = 32
 _lookups = threading.BoundedSemaphore(_LOOKUPS_MAX)
@@ -38,6 +55,13 @@ _lookups = threading.BoundedSemaphore(_LOOKUPS_MAX)
 
 class Refused(OSError):
     """An address that messages may not go to. The text says of which sort it is, and not which."""
+
+
+class TooManyLookUps(OSError):
+    """As many names as may be are being looked up, so this one was not."""
+
+
+_NOT_LISTED = "what the operator's --allow-receiver does not name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +84,32 @@ class Egress:
         sort = _special(found)
         if sort is not None:
             return f"{sort}; the operator's --allow-receiver does not name it"
-        if (self.hosts or self.networks) and host.rstrip(".").lower() not in self.hosts:
-            return "not among what the operator's --allow-receiver names"
-        return None
+        return _NOT_LISTED if (self.hosts or self.networks) and not self._lists(host) else None
+
+    def refusal_of_name(self, host: str) -> str | None:
+        """Why a host may not be spoken to, whatever its addresses are; None = these decide. Spares a look-up."""
+        return _NOT_LISTED if self.hosts and not self.networks and not self._lists(host) else None
+
+    def _lists(self, host: str) -> bool:
+        return host.rstrip(".").lower() in self.hosts
 
 
 def parse_egress(entries: Iterable[str]) -> Egress:
-    """Of hosts, addresses and networks in CIDR notation. Raises UsageError."""
+    """Of hosts, addresses and networks in CIDR notation. Raises UsageError, also for what would never match."""
     hosts: set[str] = set()
     networks: list[Network] = []
     for entry in entries:
         try:
-            networks.append(ipaddress.ip_network(entry))
-            continue
+            network = ipaddress.ip_network(entry)
         except ValueError as error:
-            if "/" in entry or ":" in entry or not entry.strip() or entry.replace(".", "").isdecimal():
+            if not _HOST.fullmatch(entry) or entry.replace(".", "").isdecimal():
                 message = f"{entry!r} is no host name, and no address or network like 10.0.0.0/8"
                 raise UsageError(message) from error
-        hosts.add(entry.rstrip(".").lower())
+            hosts.add(entry.rstrip(".").lower())
+            continue
+        if _stands_for_v4(network):
+            raise UsageError(f"{entry!r} stands for addresses of IPv4: give these, like 10.0.0.0/8")
+        networks.append(network)
     return Egress(frozenset(hosts), tuple(networks))
 
 
@@ -88,15 +120,35 @@ def _inner(address: Address) -> Address:
             return address.ipv4_mapped
         if address.sixtofour is not None:
             return address.sixtofour
-        if address in _TRANSLATED or (int(address) >> 32 == 0 and int(address) > 1):
+        if any(address in network for network in _TRANSLATED) or (int(address) >> 32 == 0 and int(address) > 1):
             return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         # Without its zone, which no network has.
         return ipaddress.IPv6Address(int(address))
     return address
 
 
+def _stands_for_v4(network: Network) -> bool:
+    """Whether what is in it is judged as what it holds, so that nothing ever matches it."""
+    return (
+        isinstance(network, ipaddress.IPv6Network)
+        and any(network.subnet_of(holding) for holding in (*_TRANSLATED, *_HOLDING))
+        and _inner(network.network_address).version == 4
+    )
+
+
+def _held(packed: bytes) -> Iterator[Address]:
+    """What an address of a network's own translator may stand for."""
+    for places in _HELD_AT:
+        held = ipaddress.IPv4Address(bytes(packed[at] for at in places))
+        # Zeros are what another form leaves empty.
+        if not any(packed[places[-1] + 1 :]) and held not in _THIS_HOST:
+            yield held
+
+
 def _special(address: Address) -> str | None:
-    if address in _METADATA:
+    if address in _TRANSLATED_HERE:
+        return next(filter(None, map(_special, _held(address.packed))), None)
+    if any(address.version == network.version and address in network for network in _METADATA):
         return "an address at which a cloud tells its machines about themselves"
     if address.is_loopback or address.is_unspecified or (address.version == 4 and address in _THIS_HOST):
         return "an address of the operator itself (loopback)"
@@ -110,35 +162,44 @@ def _special(address: Address) -> str | None:
 class Gate(AbstractResolver):
     """Looks up the host of one request, and lets through only addresses that it may go to.
 
-    `socket` sees every address that is connected to, also where the URL has one instead of a name.
+    `socket` sees every address that is connected to, also where the URL has one instead of a name. refused: why it
+    let nothing through. crowded: it did not ask, as too many names are being looked up.
     """
 
     def __init__(self, egress: Egress, host: str) -> None:
         self._egress, self._host = egress, host
         self.refused: str | None = None
+        self.crowded = False
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = [_result(host, port, entry) for entry in await _look_up(host, port, family)]
-        allowed = [result for result in found if self._refusal(result["host"]) is None]
+        self.refused = self._egress.refusal_of_name(self._host)
+        if self.refused is not None:
+            raise Refused(self.refused)
+        try:
+            found = [_result(host, port, entry) for entry in await _look_up(host, port, family)]
+        except TooManyLookUps:
+            self.crowded = True
+            raise
+        refusals = [self._egress.refusal(self._host, result["host"]) for result in found]
+        allowed = [result for result, refusal in zip(found, refusals, strict=True) if refusal is None]
         if found and not allowed:
+            # Of several addresses one that is allowed and down is no refusal.
+            self.refused = refusals[-1]
             raise Refused(self.refused)
         return allowed
 
     def socket(self, info: Any) -> socket.socket:
         """A socket for an address (as `socket.getaddrinfo` tells them). Raises Refused."""
         family, kind, proto, _, place = info
-        if self._refusal(place[0]) is not None:
-            raise Refused(self.refused)
+        refusal = self._egress.refusal(self._host, place[0])
+        if refusal is not None:
+            self.refused = refusal
+            raise Refused(refusal)
         made = socket.socket(family, kind, proto)
         made.setblocking(False)
         return made
-
-    def _refusal(self, address: str) -> str | None:
-        why = self._egress.refusal(self._host, address)
-        self.refused = why or self.refused
-        return why
 
     async def close(self) -> None:
         pass
@@ -182,6 +243,6 @@ async def _look_up(host: str, port: int, family: int) -> list[Any]:
             loop.call_soon_threadsafe(tell, found)
 
     if not _lookups.acquire(blocking=False):
-        raise OSError("too many names are being looked up")
+        raise TooManyLookUps("too many names are being looked up")
     threading.Thread(target=work, name="receiver look-up", daemon=True).start()
     return await answer

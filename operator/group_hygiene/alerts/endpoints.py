@@ -8,8 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
+from yarl import URL
+
 from group_hygiene import reasons
-from group_hygiene.errors import SecretProblem
+from group_hygiene.errors import SecretProblem, SpecError
 from group_hygiene.receivers import Kind, Receiver
 from group_hygiene.secret import Hidden, SecretRef
 
@@ -31,7 +33,10 @@ class Endpoint:
 
 
 def read_endpoint(receiver: Receiver, read_secret: Callable[[SecretRef], str]) -> Endpoint:
-    """The receiver with its Secrets, read by `read_secret`. Raises SecretProblem, which shows no value."""
+    """The receiver with its Secrets, read by `read_secret`.
+
+    Raises SecretProblem, which shows no value, or SpecError for an address that can't be. Neither names the receiver.
+    """
 
     def read(ref: SecretRef | None) -> Hidden | None:
         # `kubectl create secret --from-file` and echo leave a line end that no password has.
@@ -42,18 +47,18 @@ def read_endpoint(receiver: Receiver, read_secret: Callable[[SecretRef], str]) -
     text = (receiver.address or "") if url is None else url.reveal()
     parts = _split(text)
     if parts is None:
-        raise _invalid(receiver, receiver.url, "is no http or https URL")
+        raise _invalid(receiver.url, "is no http or https URL")
     if token is not None and not _TOKEN.fullmatch(token.reveal()):
-        raise _invalid(receiver, receiver.token, "is no token: it must be printable ASCII without spaces")
+        raise _invalid(receiver.token, "is no token: it must be printable ASCII without spaces")
     if token is not None and "@" in parts.netloc:
-        raise _invalid(receiver, receiver.url, "holds a user, which can't be beside a token")
+        raise _invalid(receiver.url, "holds a user, which can't be beside a token")
     if key is not None and not key.reveal():
-        raise _invalid(receiver, receiver.hmac, "is empty")
+        raise _invalid(receiver.hmac, "is empty")
     if ca is not None:
         try:
             ssl.create_default_context(cadata=ca.reveal())
         except (ssl.SSLError, ValueError):
-            raise _invalid(receiver, receiver.ca, "is no certificate in PEM") from None
+            raise _invalid(receiver.ca, "is no certificate in PEM") from None
     if receiver.kind is Kind.ALERTMANAGER and not parts.path.rstrip("/").endswith(_PATH):
         text = urlunsplit(parts._replace(path=parts.path.rstrip("/") + _PATH))
     return Endpoint(receiver.name, receiver.kind, Hidden(text), token, key, None if ca is None else ca.reveal())
@@ -61,6 +66,8 @@ def read_endpoint(receiver: Receiver, read_secret: Callable[[SecretRef], str]) -
 
 def _split(text: str) -> SplitResult | None:
     try:
+        # As strictly as what sends later, which would fail anew with each message.
+        URL(text)
         parts = urlsplit(text)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
@@ -68,6 +75,7 @@ def _split(text: str) -> SplitResult | None:
     return parts if fits and not re.search(r"[\s\x00-\x1f]", text) else None
 
 
-def _invalid(receiver: Receiver, ref: SecretRef | None, what: str) -> SecretProblem:
-    where = "its address" if ref is None else f"key {ref.key!r} of Secret {ref.name}"
-    return SecretProblem(f"receiver {receiver.name}: {where} {what}", reasons.SECRET_INVALID)
+def _invalid(ref: SecretRef | None, what: str) -> SecretProblem | SpecError:
+    if ref is None:
+        return SpecError(f"its address {what}")
+    return SecretProblem(f"key {ref.key!r} of Secret {ref.name} {what}", reasons.SECRET_INVALID)

@@ -94,21 +94,37 @@ def _alert(item: Item, now: datetime) -> dict[str, Any]:
 
 
 def _slack(items: Sequence[Item]) -> str:
-    """Slack's mrkdwn. What does not fit is counted."""
-    blocks = [_slack_block(item) for item in items]
-    text = ""
-    for at, block in enumerate(blocks):
-        if len(text) + len(block) > _SLACK_MAX:
-            return f"{text}... and {len(blocks) - at} more"
-        text += block + "\n"
-    return text.rstrip("\n")
+    """Slack's mrkdwn. Of what is too long, names go first, and then alerts, which are counted; urgent ones stay."""
+    by_urgency = sorted(range(len(items)), key=lambda at: _urgency(items[at]))
+    blocks: dict[int, str] = {}
+    left = _SLACK_MAX
+    for block_of in (_slack_line, _slack_block):
+        for at in by_urgency:
+            block = block_of(items[at])
+            longer = len(block) + 1 - (len(blocks[at]) + 1 if at in blocks else 0)
+            if longer <= left:
+                blocks[at] = block
+                left -= longer
+    more = [f"... and {len(items) - len(blocks)} more"] if len(blocks) < len(items) else []
+    return "\n".join([*(blocks[at] for at in sorted(blocks)), *more])
+
+
+def _urgency(item: Item) -> int:
+    """0 = what somebody may want to stop."""
+    if item.status is Status.RESOLVED:
+        return 2
+    return 0 if item.news in (News.GROUPS_MARKED, News.DELETION_BLOCKED) else 1
+
+
+def _slack_line(item: Item) -> str:
+    return f"*[{item.status.upper()}] {item.news}* {_escaped(summary(item))}"
 
 
 def _slack_block(item: Item) -> str:
-    lines = [f"*[{item.status.upper()}] {item.news}* {_escaped(summary(item))}"]
+    lines = [_slack_line(item)]
     if item.detail:
-        lines.append(_escaped(_cut(item.detail, _DETAIL_MAX)))
-    names = [f"• {_escaped(shown(group))}" for group in item.groups[:_SLACK_NAMES]]
+        lines.append(_code(_cut(_on_one_line(item.detail), _DETAIL_MAX)))
+    names = [f"• {_code(shown(group))}" for group in item.groups[:_SLACK_NAMES]]
     if item.groups and item.total > len(names):
         names.append(f"• and {item.total - len(names)} more")
     return "\n".join([*lines, *names])
@@ -148,7 +164,11 @@ def _webhook_alert(item: Item) -> dict[str, Any]:
 
 def shown(text: str) -> str:
     r"""On one line and cut: what is not printable as an escape."""
-    return _cut("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text), NAME_MAX)
+    return _cut(_on_one_line(text), NAME_MAX)
+
+
+def _on_one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _names(item: Item) -> str:
@@ -159,6 +179,12 @@ def _names(item: Item) -> str:
 def _escaped(text: str) -> str:
     """As Slack asks: else `<!channel>` in the id of a group would call everybody."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _code(text: str) -> str:
+    """As code, which it can't leave: where Markdown holds (Mattermost), `@channel` and links would count otherwise."""
+    plain = text.replace("`", "'")
+    return f"`{_escaped(plain) or ' '}`"
 
 
 def _cut(text: str, length: int) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -16,6 +17,7 @@ from group_hygiene.alerts.messages import signed
 
 SECONDS = 10.0
 _RETRY_AFTER_MAX = 600.0
+_CROWDED = "its host name was not looked up, as too many that hang are being looked up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,13 @@ async def post(endpoint: Endpoint, content: bytes, now: datetime, egress: Egress
             connector=connector, timeout=aiohttp.ClientTimeout(total=SECONDS), trust_env=False
         )
         async with session, session.post(url, data=content, headers=headers, allow_redirects=False) as answer:
-            return _judged(answer)
+            return _judged(answer, now)
     except TimeoutError:
         why = f"it does not answer within {SECONDS:.0f} s"
     except aiohttp.ClientSSLError:
         why = "TLS fails: its certificate is not trusted, or it speaks no TLS"
     except aiohttp.ClientConnectorDNSError:
-        why = "its host name leads to no address"
+        why = _CROWDED if gate.crowded else "its host name leads to no address"
     except (aiohttp.ClientConnectorError, OSError):
         why = "it can't be connected to"
     except (aiohttp.ClientError, ValueError) as error:
@@ -69,11 +71,23 @@ async def post(endpoint: Endpoint, content: bytes, now: datetime, egress: Egress
     return Failure(reasons.RECEIVER_FAILED, why)
 
 
-def _judged(answer: aiohttp.ClientResponse) -> Failure | None:
+def _judged(answer: aiohttp.ClientResponse, now: datetime) -> Failure | None:
     status = answer.status
     if 200 <= status < 300:
         return None
     hint = ", and redirects are not followed" if 300 <= status < 400 else ""
-    asked = answer.headers.get("Retry-After", "")
-    wait = min(float(asked), _RETRY_AFTER_MAX) if asked.isascii() and asked.isdecimal() else 0.0
+    wait = _wait(answer.headers.get("Retry-After", ""), now)
     return Failure(reasons.RECEIVER_FAILED, f"it answers {status}{hint}", wait)
+
+
+def _wait(asked: str, now: datetime) -> float:
+    """Seconds that a `Retry-After` asks for (RFC 9110: a number of them, or a date), within bounds."""
+    if asked.isascii() and asked.isdecimal():
+        return min(float(asked), _RETRY_AFTER_MAX)
+    try:
+        moment = parsedate_to_datetime(asked)
+    except (ValueError, OverflowError):
+        return 0.0
+    # One that names no zone means UTC.
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return min(max((moment - now).total_seconds(), 0.0), _RETRY_AFTER_MAX)

@@ -19,7 +19,7 @@ from group_hygiene.alerts.situation import News
 from group_hygiene.alerts.state import Item, Status
 from group_hygiene.cli.output import Column, Report, Table, working
 from group_hygiene.connection import Connection, parse_connection, receivers_of
-from group_hygiene.errors import Forbidden, NotFound, SecretProblem, UsageError
+from group_hygiene.errors import Forbidden, HygieneError, NotFound, UsageError
 from group_hygiene.policy import Policy, parse_policy
 from group_hygiene.receivers import Receiver
 
@@ -81,8 +81,11 @@ async def _send(api: Api, place: _Place, item: Item, egress: Egress) -> Failure 
     if place.receiver is None:
         return no_such(place.name)
     try:
-        endpoint = read_endpoint(place.receiver, lambda ref: api.read_secret(place.namespace, ref))
-    except SecretProblem as error:
+        # In a thread: an API server that is slow with one Secret holds up no message that is under way.
+        endpoint = await asyncio.to_thread(
+            read_endpoint, place.receiver, lambda ref: api.read_secret(place.namespace, ref)
+        )
+    except HygieneError as error:
         # The API's own advice is for the operator.
         denied = f"you may not read the Secrets that it names in namespace {place.namespace}"
         return Failure(error.reason, denied if error.reason == "SecretForbidden" else str(error))
