@@ -114,9 +114,18 @@ def lagging(lag: Mapping[Partition, int | Fault]) -> dict[Partition, Bounds | Fa
 
 
 def evidence(lag: Mapping[Partition, int | Fault] | None = LAG, **changes: Any) -> Evidence:
-    """Two committed partitions, seen unchanged for 72h, records waiting in one of them; lag None = it was not read."""
+    """Two committed partitions, seen unchanged for 72h, records waiting in one of them; lag None = it was not read.
+
+    What waits are committed records, unless `records` says else.
+    """
     bounds = None if lag is None else lagging(lag)
-    return replace(Evidence(Protections(), unchanged=seen(), offsets=OFFSETS, bounds=bounds), **changes)
+    known = replace(Evidence(Protections(), unchanged=seen(), offsets=OFFSETS, bounds=bounds), **changes)
+    return known if "records" in changes else replace(known, records=to_the_end(known.bounds))
+
+
+def to_the_end(bounds: Mapping[Partition, Bounds | Fault] | None) -> dict[Partition, int | Fault]:
+    """What waits are committed records."""
+    return {place: known.end - 1 for place, known in (bounds or {}).items() if isinstance(known, Bounds)}
 
 
 def match(name: str = "console-consumer-1", **changes: Any) -> Verdict:
