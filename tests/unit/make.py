@@ -37,6 +37,7 @@ LAG: Mapping[Partition, int | Fault] = {P0: 5, P1: 0}
 FAULT = Fault("COORDINATOR_NOT_AVAILABLE", "try later", retriable=True)
 DENIED = Fault("GROUP_AUTHORIZATION_FAILED", "needs DESCRIBE on the group")
 NO_TOPIC = Fault("UNKNOWN_TOPIC_OR_PARTITION", "orders-0")
+TOPIC_FAULT = Fault("TOPIC_AUTHORIZATION_FAILED", "needs READ on the topic orders")
 
 
 def policy_object(
