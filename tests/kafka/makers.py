@@ -162,14 +162,16 @@ class Maker:
         consumer.close()
         return producer
 
-    def transaction(self, topic: str, records: int, end: Literal["commit", "abort", "open"] = "commit") -> Any:
-        """A transaction that writes so many records to the topic's partition 0, and how it ends: its producer."""
+    def transaction(
+        self, topic: str, records: int, end: Literal["commit", "abort", "open"] = "commit", size: int = 1
+    ) -> Any:
+        """A transaction that writes so many records of that size to partition 0, and how it ends: its producer."""
         transactional_id = self.name("transaction")
         producer = Producer(self._config | {"transactional.id": transactional_id, "transaction.timeout.ms": 600_000})
         producer.init_transactions(WAIT_SECONDS)
         producer.begin_transaction()
         for _ in range(records):
-            producer.produce(topic, b"x", partition=0)
+            producer.produce(topic, b"x" * size, partition=0)
         assert producer.flush(WAIT_SECONDS) == 0
         if end != "open":
             self.finish(producer, topic, end)

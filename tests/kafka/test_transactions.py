@@ -81,6 +81,17 @@ def test_where_the_last_record_is(client: Client, make: Maker) -> None:
     assert look(client, topic, enough=20) == LastRecord(37, 39, 39)
 
 
+def test_a_long_way_back(client: Client, make: Maker) -> None:
+    """Behind more aborted records than an answer holds; and forward again, to the last of those before them."""
+    topic = make.topic()
+    make.produce(topic, [(None, b"x" * 5_000)] * 60)
+    make.transaction(topic, 150, "abort", size=5_000)
+    assert look(client, topic) == LastRecord(59, 60, 211)
+    found = look(client, topic, enough=3)
+    assert isinstance(found, LastRecord)
+    assert (3 <= found.offset <= 59, found.clear) == (True, 211), "what is enough ends the search"
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_records_need_not_be_unpacked(client: Client, make: Maker, codec: str) -> None:
     """Whatever they are packed with."""
