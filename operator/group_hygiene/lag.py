@@ -1,7 +1,8 @@
 """How far a group is behind: its committed offsets held against where their partitions begin and end. Pure.
 
 What retention removed is no lag: nobody can read it any more. A partition of a deleted topic has no end, so it counts
-neither here nor there.
+neither here nor there. Offsets are counted, as Kafka's own tools do, and marks of transactions have one, too: whether a
+record waits that somebody could read is another question (`waits`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from group_hygiene.model import NO_SUCH_TOPIC, Bounds, Evidence, Fault, Offsets, Partition
+from group_hygiene.model import NO_SUCH_TOPIC, TOPIC_DENIED, Bounds, Evidence, Fault, Offsets, Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +58,28 @@ def standing_of(evidence: Evidence) -> Standing | None:
     if offsets is None or isinstance(offsets, Fault) or evidence.bounds is None:
         return None
     return standing(offsets, evidence.bounds)
+
+
+def waits(evidence: Evidence) -> bool | Fault | None:
+    """Whether a committed record waits in some partition; None = not read, a Fault = why it is not known.
+
+    Of a topic that we may not read, what seems to wait has to do.
+    """
+    missing, first = False, None
+    for place, commit in (evidence.offsets if isinstance(evidence.offsets, Mapping) else {}).items():
+        known = (evidence.bounds or {}).get(place)
+        if isinstance(known, Fault):
+            first = first or (None if known.code == NO_SUCH_TOPIC else known)
+            continue
+        if known is None or not unread(known, commit.offset):
+            continue
+        last = (evidence.records or {}).get(place)
+        if isinstance(last, Fault):
+            if last.code == TOPIC_DENIED:
+                return True
+            first = first or last
+        elif last is None:
+            missing = True
+        elif last >= max(commit.offset, known.start):
+            return True
+    return None if missing else first or False

@@ -63,6 +63,8 @@ class Bounds(NamedTuple):
 Offsets = Mapping[Partition, CommittedOffset]
 # The code of a Fault: there is no such topic, or it has no such partition.
 NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PARTITION"
+# The code of a Fault: we lack a permission on the topic.
+TOPIC_DENIED = "TOPIC_AUTHORIZATION_FAILED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +272,8 @@ class Evidence:
     damaged: why a record about it in the ledger can't be read.
     missing_topics: those of the committed topics that the cluster says do not exist.
     bounds: of all committed partitions, if they were read; of what other groups committed, too (see `lag`).
+    records: of partitions where records seem to wait, an offset at or after which a committed record is; -1 = none is
+        from the committed offset on. Of as many of them as it takes to tell (see `lag.waits`).
     activity: a Fault's code is one of the reasons that begin with Evidence.
     retention: the brokers' offsets.retention.minutes.
     subscribed: the topics that its members read.
@@ -285,6 +289,7 @@ class Evidence:
     offsets: Offsets | Fault | None = None
     missing_topics: frozenset[str] | Fault | None = None
     bounds: Mapping[Partition, Bounds | Fault] | None = None
+    records: Mapping[Partition, int | Fault] | None = None
     activity: Activity | Fault | None = None
     retention: timedelta | None = None
     subscribed: frozenset[str] | Fault | None = None

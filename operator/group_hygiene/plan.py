@@ -29,6 +29,7 @@ _NOT_KNOWN = FAILURES | {
     reasons.OFFSETS_NOT_READ,
     reasons.TOPICS_NOT_READ,
     reasons.LAG_NOT_READ,
+    reasons.RECORDS_NOT_READ,
     reasons.SUBSCRIPTION_NOT_READ,
     reasons.SUBSCRIPTION_UNKNOWN,
     reasons.RECORD_UNREADABLE,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 from kafka.structs import OffsetAndMetadata
@@ -161,6 +161,55 @@ class Maker:
         producer.send_offsets_to_transaction(_positions(offsets), metadata, WAIT_SECONDS)
         consumer.close()
         return producer
+
+    def transaction(
+        self, topic: str, records: int, end: Literal["commit", "abort", "open"] = "commit", size: int = 1
+    ) -> Any:
+        """A transaction that writes so many records of that size to partition 0, and how it ends: its producer."""
+        transactional_id = self.name("transaction")
+        producer = Producer(self._config | {"transactional.id": transactional_id, "transaction.timeout.ms": 600_000})
+        producer.init_transactions(WAIT_SECONDS)
+        producer.begin_transaction()
+        for _ in range(records):
+            producer.produce(topic, b"x" * size, partition=0)
+        assert producer.flush(WAIT_SECONDS) == 0
+        if end != "open":
+            self.finish(producer, topic, end)
+        return producer
+
+    def finish(self, producer: Any, topic: str, end: Literal["commit", "abort"] = "commit") -> None:
+        """End a transaction that wrote to the topic's partition 0, and wait for the mark of that: it comes later."""
+        before = self._end(topic)
+        if end == "commit":
+            producer.commit_transaction(WAIT_SECONDS)
+        else:
+            producer.abort_transaction(WAIT_SECONDS)
+        wait_for(lambda: self._end(topic) > before)
+
+    def _end(self, topic: str) -> int:
+        place = TopicPartition(topic, 0)
+        return int(self.admin.list_offsets({place: OffsetSpec.latest()})[place].result().offset)
+
+    def reads(self, group: str, topic: str, records: int) -> Any:
+        """A consumer that was assigned partition 0 and lives on: it read so many committed records, and said so."""
+        consumer = Consumer(
+            self._config
+            | {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+            | {"auto.offset.reset": "earliest"}
+        )
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        read: list[Any] = []
+
+        def done() -> bool:
+            message = consumer.poll(0.05)
+            if message is not None and not message.error():
+                read.append(message)
+            return len(read) >= records
+
+        wait_for(done)
+        consumer.commit(read[-1], asynchronous=False)
+        self._live.setdefault(group, []).append(consumer)
+        return consumer
 
     def delete_group(self, group: str) -> None:
         """As somebody else would, who is not us."""

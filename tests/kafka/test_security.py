@@ -439,6 +439,20 @@ def test_a_run_goes_as_far_as_its_permissions(login: Login, inside: Maker, user:
     assert (group in inside.groups()) != deleted
 
 
+@pytest.mark.parametrize(
+    ("user", "verdict"),
+    [pytest.param("least", "Match", id="least"), pytest.param("restorer", reasons.CAUGHT_UP, id="read")],
+)
+def test_without_read_marks_of_transactions_count(login: Login, inside: Maker, user: str, verdict: str) -> None:
+    """Whoever may not READ the topic can't tell them from records, and counts as Kafka does."""
+    topic = inside.topic()
+    inside.transaction(topic, 3)
+    group = inside.abandoned(inside.name("old"), topic, commit=at(topic, 3))
+    scene, tidy = Scene(login(user)), policy(group)
+    scene.observe(tidy)
+    assert verdicts(scene.observe(tidy, after=60), tidy) == {group: verdict}
+
+
 def test_a_group_that_is_denied_stays_alone(login: Login, inside: Maker) -> None:
     """Among many in one batch only the one that we may not DESCRIBE says so; what else is due is deleted."""
     topic, client = inside.topic(records=3), login("one-group-denied")

@@ -17,6 +17,8 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace as Row
 from typing import Any
 
+from kafka.record import MemoryRecordsBuilder
+
 from group_hygiene import entries
 from group_hygiene.contents import Contents
 from group_hygiene.entries import Change, KeepRequest, Key, Owner, Removal
@@ -357,6 +359,22 @@ def _ends(_: World, request: Any) -> Any:
     return Row(topics=[Row(name=topic.name, partitions=list(map(row, topic.partitions))) for topic in request.topics])
 
 
+def _fetch(_: World, request: Any) -> Any:
+    # Every topic ends in a record.
+    records = MemoryRecordsBuilder(2, 0, 1_000)
+    records.append(timestamp=0, key=None, value=b"x")
+    records.close()
+    place = Row(
+        error_code=0,
+        high_watermark=END,
+        last_stable_offset=END,
+        aborted_transactions=None,
+        # Brokers put the offset in, which the checksum leaves out.
+        records=(END - 1).to_bytes(8, "big") + bytes(records.buffer())[8:],
+    )
+    return Row(error_code=0, responses=[Row(partitions=[place])])
+
+
 def _delete(world: World, request: Any) -> Any:
     late = world.delivering
     rows = [Row(group_id=name, error_code=world.delete(name, late)) for name in request.groups_names]
@@ -370,6 +388,7 @@ _ANSWERS: Mapping[str, Callable[[World, Any], Any]] = {
     "FindCoordinator": lambda *_: Row(error_code=0, node_id=1),
     "OffsetFetch": _offsets,
     "ListOffsets": _ends,
+    "Fetch": _fetch,
     "DescribeLogDirs": lambda *_: Row(
         error_code=0, results=[Row(error_code=0, topics=[Row(name=topic) for topic in TOPICS])]
     ),

@@ -37,6 +37,7 @@ LAG: Mapping[Partition, int | Fault] = {P0: 5, P1: 0}
 FAULT = Fault("COORDINATOR_NOT_AVAILABLE", "try later", retriable=True)
 DENIED = Fault("GROUP_AUTHORIZATION_FAILED", "needs DESCRIBE on the group")
 NO_TOPIC = Fault("UNKNOWN_TOPIC_OR_PARTITION", "orders-0")
+TOPIC_FAULT = Fault("TOPIC_AUTHORIZATION_FAILED", "needs READ on the topic orders")
 
 
 def policy_object(
@@ -114,9 +115,18 @@ def lagging(lag: Mapping[Partition, int | Fault]) -> dict[Partition, Bounds | Fa
 
 
 def evidence(lag: Mapping[Partition, int | Fault] | None = LAG, **changes: Any) -> Evidence:
-    """Two committed partitions, seen unchanged for 72h, records waiting in one of them; lag None = it was not read."""
+    """Two committed partitions, seen unchanged for 72h, records waiting in one of them; lag None = it was not read.
+
+    What waits are committed records, unless `records` says else.
+    """
     bounds = None if lag is None else lagging(lag)
-    return replace(Evidence(Protections(), unchanged=seen(), offsets=OFFSETS, bounds=bounds), **changes)
+    known = replace(Evidence(Protections(), unchanged=seen(), offsets=OFFSETS, bounds=bounds), **changes)
+    return known if "records" in changes else replace(known, records=to_the_end(known.bounds))
+
+
+def to_the_end(bounds: Mapping[Partition, Bounds | Fault] | None) -> dict[Partition, int | Fault]:
+    """What waits are committed records."""
+    return {place: known.end - 1 for place, known in (bounds or {}).items() if isinstance(known, Bounds)}
 
 
 def match(name: str = "console-consumer-1", **changes: Any) -> Verdict:

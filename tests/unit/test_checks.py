@@ -37,6 +37,7 @@ from tests.unit.make import (
     OFFSETS,
     P0,
     P1,
+    TOPIC_FAULT,
     activity,
     alert,
     delete,
@@ -372,6 +373,65 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
             alert(unchangedFor="72h"), group(), evidence(unchanged=seen(1)), reasons.TOO_RECENT, id="alert-too-recent"
         ),
         # caught_up
+        pytest.param(delete(), group(), evidence(records=None), reasons.RECORDS_NOT_READ, id="records-not-read"),
+        pytest.param(delete(), group(), evidence(records={}), reasons.RECORDS_NOT_READ, id="no-record-read"),
+        pytest.param(delete(), group(), evidence(records={P0: -1, P1: -1}), reasons.CAUGHT_UP, id="no-records-wait"),
+        pytest.param(
+            delete(), group(), evidence(lag={P0: 9, P1: 9}, records={P0: 9, P1: 19}), reasons.CAUGHT_UP, id="all-before"
+        ),
+        pytest.param(
+            delete(), group(), evidence(lag={P0: 9, P1: 9}, records={P0: 9, P1: 20}), _MATCH, id="a-record-waits"
+        ),
+        pytest.param(
+            delete(),
+            group(),
+            evidence(lag={P0: 9, P1: 9}, records={P0: 9}),
+            reasons.RECORDS_NOT_READ,
+            id="one-not-read",
+        ),
+        pytest.param(delete(), group(), evidence(lag={P0: 9, P1: 9}, records={P0: 10}), _MATCH, id="one-is-enough"),
+        pytest.param(
+            delete(),
+            group(),
+            evidence(lag={P0: 9, P1: 9}, records={P0: 9, P1: FAULT}),
+            reasons.LAG_UNKNOWN,
+            id="records-unknown",
+        ),
+        pytest.param(
+            delete(),
+            group(),
+            evidence(lag={P0: FAULT, P1: 9}, records={P1: 19}),
+            reasons.LAG_UNKNOWN,
+            id="no-records-beside-what-is-unknown",
+        ),
+        pytest.param(
+            delete(),
+            group(),
+            evidence(lag={P0: 9, P1: 9}, records={P0: FAULT, P1: 20}),
+            _MATCH,
+            id="a-record-beside-what-is-unknown",
+        ),
+        pytest.param(
+            delete(),
+            group(),
+            evidence(lag={P0: 9, P1: 9}, records={P0: 9, P1: TOPIC_FAULT}),
+            _MATCH,
+            id="records-that-we-may-not-read",
+        ),
+        pytest.param(
+            delete(),
+            group(),
+            evidence(bounds={P0: Bounds(12, 15), P1: Bounds(0, 20)}, records={P0: 11}),
+            reasons.CAUGHT_UP,
+            id="the-record-that-waited-was-removed",
+        ),
+        pytest.param(
+            alert(lag={"atLeast": 5}),
+            group(),
+            evidence(lag={P0: 5, P1: 0}, records={P0: -1}),
+            _MATCH,
+            id="lag-counts-as-kafka-does",
+        ),
         pytest.param(delete(), group(), evidence(lag=None), reasons.LAG_NOT_READ, id="lag-not-read"),
         pytest.param(delete(), group(), evidence(lag={P0: FAULT, P1: FAULT}), reasons.LAG_UNKNOWN, id="lag-fault"),
         pytest.param(delete(), group(), evidence(lag={P0: 0, P1: 0}), reasons.CAUGHT_UP, id="silent-topic-lag-0"),
@@ -480,6 +540,8 @@ def test_first_check_decides() -> None:
     look()
     known = replace(known, bounds=lagging({P0: 0, P1: 1}))
     look()
+    known = replace(known, records={P1: OFFSETS[P1].offset})
+    look()
     assert found == [
         reasons.OWN_GROUP,
         reasons.PROTECTED,
@@ -500,6 +562,7 @@ def test_first_check_decides() -> None:
         reasons.TOPICS_NOT_READ,
         reasons.TOO_RECENT,
         reasons.LAG_NOT_READ,
+        reasons.RECORDS_NOT_READ,
         None,
     ]
 
@@ -597,6 +660,13 @@ _BOUNDS_THAT_KEEP: list[Mapping[Partition, Bounds | Fault] | None] = [
     lagging({P0: 0, P1: FAULT}),
     lagging({P0: NO_TOPIC, P1: NO_TOPIC}),
 ]
+_RECORDS_THAT_KEEP: list[Mapping[Partition, int | Fault] | None] = [
+    None,
+    {},
+    {P0: -1, P1: -1},
+    {P0: 9, P1: 19},
+    {P0: FAULT, P1: -1},
+]
 _EVIDENCE = st.builds(
     Evidence,
     protections=_PROTECTIONS,
@@ -619,6 +689,7 @@ _EVIDENCE = st.builds(
     ),
     retention=st.sampled_from([None, timedelta(hours=1), timedelta(days=7)]),
     bounds=_mostly(_BOUNDS_READ, _BOUNDS_THAT_KEEP),
+    records=_mostly([dict.fromkeys((P0, P1), 100), {P0: 10, P1: TOPIC_FAULT}], _RECORDS_THAT_KEEP),
 )
 
 
@@ -669,6 +740,9 @@ def test_delete_needs_every_proof(case: _Case) -> None:
         assert known.bounds is not None
         ends = [(known.bounds[place], commit.offset) for place, commit in known.offsets.items()]
         assert any(not isinstance(bounds, Fault) and bounds.end > offset for bounds, offset in ends)
+        assert known.records is not None
+        lasts = [(known.records.get(place, -1), commit.offset) for place, commit in known.offsets.items()]
+        assert any(last == TOPIC_FAULT or (not isinstance(last, Fault) and last >= at) for last, at in lasts)
     if policy.when.asks_bounds:
         assert known.offsets
         assert known.bounds is not None

@@ -290,6 +290,7 @@ class World:
                         known,
                         offsets=offsets,
                         bounds={_P0: Bounds(0, truth.offset + truth.behind)},
+                        records={_P0: truth.offset + truth.behind - 1},
                         unchanged=unchanged,
                     )
                     self._book_read(policy, name, print_)
@@ -318,6 +319,7 @@ class World:
                 activity=told_of(name, reading, _LOG, faults),
                 offsets=FAULT if name in trouble.unread else {_P0: CommittedOffset(truth.offset)},
                 bounds={_P0: Bounds(0, truth.offset + truth.behind)},
+                records={_P0: truth.offset + truth.behind - 1},
             )
             verdicts[name] = checks.judge(policy, group, known, self.now)
         mark = remembered(reading, _LOG, before, "uid", self.now)

@@ -9,27 +9,32 @@ from datetime import datetime
 
 from group_hygiene import reasons
 from group_hygiene.checks.used import commits_outside
-from group_hygiene.lag import Standing, standing_of
+from group_hygiene.lag import Standing, standing_of, waits
 from group_hygiene.model import Evidence, Fault, Group, GroupType, Keep
 from group_hygiene.policy import Action, Policy, Topics
 
 
-def caught_up(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
-    """A live consumer of a silent topic commits once and then never (librdkafka): only unread records tell."""
+def asks_records(policy: Policy, group: Group, evidence: Evidence) -> bool:
+    """Whether `caught_up` asks about such a group: whether anybody who reads all there is would look like it."""
     when = policy.when
     if policy.action is Action.DELETE_OFFSETS:
-        return None
+        return False
     outside = when.idle_for is not None and commits_outside(evidence)
     # Who consumes in a share group is a member of it, on a silent topic too: Empty says that nobody does.
     if group.type is GroupType.SHARE:
-        return None
+        return False
     # Offsets of deleted topics only: no consumer can be reading them, and there is no end to compare with.
     if when.topics is Topics.ALL_DELETED or (when.unchanged_for is None and not outside):
-        return None
+        return False
     # Whether nothing committed may match, `unchanged` has said.
-    if not evidence.offsets and not outside:
+    return bool(evidence.offsets) or outside
+
+
+def caught_up(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """A live consumer of a silent topic commits once and then never (librdkafka): only unread records tell."""
+    if not asks_records(policy, group, evidence):
         return None
-    return _fewer_unread(evidence, 1)
+    return _fewer_unread(evidence, 1) or _nothing_to_read(evidence)
 
 
 def lag(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
@@ -66,6 +71,22 @@ def _fewer_unread(evidence: Evidence, wanted: int) -> Keep | None:
     if found.outside:
         return Keep(reasons.CAUGHT_UP, f"no records wait for it, as {found.outside} of its offsets are out of range")
     return Keep(reasons.CAUGHT_UP, "no records wait for it: a consumer of a silent topic looks just like this")
+
+
+def _nothing_to_read(evidence: Evidence) -> Keep | None:
+    """Ends of partitions count marks of transactions too, and records that were taken back: nobody reads these."""
+    found = waits(evidence)
+    if found is None:
+        return Keep(reasons.RECORDS_NOT_READ, "whether what waits for it are records was not read")
+    if isinstance(found, Fault):
+        return _unknown("whether what waits for it are records", found)
+    if found:
+        return None
+    return Keep(
+        reasons.CAUGHT_UP,
+        "only marks of transactions, or what is not committed, waits for it: a consumer of a silent topic looks just "
+        "like this",
+    )
 
 
 def _standing(evidence: Evidence) -> Standing | Keep:

@@ -241,7 +241,7 @@ def _list_offsets(
     client: Client, timestamps: Mapping[Partition, int], deadline: Deadline, isolation: int = _READ_UNCOMMITTED
 ) -> dict[Partition, int | Fault]:
     def attempt(left: list[Partition]) -> dict[Partition, int | Fault]:
-        leaders = _leaders(client, left, deadline)
+        leaders = leaders_of(client, left, deadline)
         results: dict[Partition, int | Fault] = {}
         by_leader: dict[int, list[Partition]] = {}
         for partition in left:
@@ -284,7 +284,8 @@ def _list_offsets_request(partitions: list[Partition], timestamps: Mapping[Parti
     return ListOffsetsRequest(isolation_level=isolation, topics=topics, min_version=2)
 
 
-def _leaders(client: Client, partitions: Collection[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
+def leaders_of(client: Client, partitions: Collection[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
+    """The broker that leads each partition; LEADER_NOT_AVAILABLE is not retriable, as it may be so for long."""
     rows = ask_topics(client, {partition.topic for partition in partitions}, deadline)
     known = {
         Partition(topic, entry.partition_index): entry.leader_id

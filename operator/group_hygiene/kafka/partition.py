@@ -6,8 +6,8 @@ both are in the answer. Only reads; what the records mean is not its subject.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.protocol.consumer import FetchRequest
@@ -17,10 +17,14 @@ from kafka.record import MemoryRecords
 from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying
 from group_hygiene.model import Fault, Partition
 
+T = TypeVar("T")
+
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _FETCH_BYTES = 8_000_000
 # Of each of many partitions at once. To take in the records of 50 such answers must not take longer than a moment.
 _EACH_BYTES = 250_000
+# Of each where only the heads of batches matter. One batch comes whole, however large it is (KIP-74).
+_HEADS_BYTES = 64_000
 # org.apache.kafka.common.protocol.Errors.THROTTLING_QUOTA_EXCEEDED.
 _THROTTLED = 89
 
@@ -41,6 +45,19 @@ class Fetched(NamedTuple):
     """
 
     records: list[Record]
+    position: int
+    stable: int
+    end: int
+
+
+class Heads(NamedTuple):
+    """What the heads of an answer's batches tell: `last` = at or after that offset is a committed record; None = the
+    answer has none. No record is unpacked.
+
+    position, stable, end: as of `Fetched`.
+    """
+
+    last: int | None
     position: int
     stable: int
     end: int
@@ -107,11 +124,28 @@ def fetch_all(
         partition: Call(leaders[partition], _request(partition, position, _READ_UNCOMMITTED, 0, _EACH_BYTES))
         for partition, position in positions.items()
     }
-    results: dict[Partition, Fetched | Fault] = {}
-    for partition, answer in client.send_each(calls, deadline).items():
-        error = 0 if isinstance(answer, Fault) else _fetch_error(answer)
-        results[partition] = _fetched(partition, positions[partition], fault_of_code(error) if error else answer)
-    return results
+    return {
+        partition: _fetched(partition, positions[partition], _without_error(answer))
+        for partition, answer in client.send_each(calls, deadline).items()
+    }
+
+
+def fetch_heads(
+    client: Client, positions: Mapping[Partition, int], leaders: Mapping[Partition, int], deadline: Deadline
+) -> dict[Partition, Heads | Fault]:
+    """Of each partition which committed records follow its position, as far as one small answer holds; asked once.
+
+    An answer that stays at its position: nothing is committed from there to `stable`. Topics of any format and codec.
+    """
+    calls = {
+        partition: Call(leaders[partition], _request(partition, position, _READ_COMMITTED, 0, _HEADS_BYTES))
+        for partition, position in positions.items()
+    }
+    return client.send_each(
+        calls,
+        deadline,
+        lambda partition, answer: _parsed(partition, positions[partition], _without_error(answer), _heads),
+    )
 
 
 def _request(partition: Partition, position: int, isolation: int, wait_ms: int, size: int) -> Request:
@@ -129,14 +163,23 @@ def _request(partition: Partition, position: int, isolation: int, wait_ms: int, 
 
 
 def _fetched(partition: Partition, position: int, answer: Response | Fault) -> Fetched | Fault:
+    return _parsed(partition, position, answer, _records)
+
+
+def _parsed(partition: Partition, position: int, answer: Response | Fault, parse: Callable[[Any, int], T]) -> T | Fault:
     if isinstance(answer, Fault):
         denied = answer.code == "TOPIC_AUTHORIZATION_FAILED"
         return Fault(answer.code, f"needs READ on the topic {partition.topic}") if denied else answer
     data = answer.responses[0].partitions[0]
     try:
-        return _records(data, position)
+        return parse(data, position)
     except (kafka_errors.KafkaError, ValueError, OSError, EOFError) as error:
         return Fault("CORRUPT_MESSAGE", f"{partition} at offset {position}: {error}")
+
+
+def _without_error(answer: Response | Fault) -> Response | Fault:
+    error = 0 if isinstance(answer, Fault) else _fetch_error(answer)
+    return fault_of_code(error) if error else answer
 
 
 def _fetch_error(answer: Response) -> int:
@@ -149,23 +192,50 @@ def _fetch_error(answer: Response) -> int:
 
 
 def _records(data: Any, position: int) -> Fetched:
-    """Without those of transactions that the answer names as aborted, as it does to who reads what is committed."""
     start = position
+    records: list[Record] = []
+    for batch, committed in _batches(data, oldest=2):
+        if committed:
+            # The first batch may begin before the position.
+            records += [Record(row.offset, row.key, row.value) for row in batch if row.offset >= start]
+        position = max(position, batch.next_offset)
+    return Fetched(records, position, data.last_stable_offset, data.high_watermark)
+
+
+def _heads(data: Any, position: int) -> Heads:
+    last: int | None = None
+    for batch, committed in _batches(data, oldest=0):
+        # Before transactions were known (magic 0 and 1) a batch was named by the offset of its last record. Since then
+        # compaction leaves first and last offset as they were, also of records that are gone, and of empty batches.
+        old = batch.magic < 2
+        known = batch.base_offset if old else batch.base_offset + batch.records_count - 1
+        if committed and (old or batch.records_count):
+            last = known if last is None else max(last, known)
+        position = max(position, batch.base_offset + 1 if old else batch.next_offset)
+    return Heads(last, position, data.last_stable_offset, data.high_watermark)
+
+
+def _batches(data: Any, oldest: int) -> Iterator[tuple[Any, bool]]:
+    """Each batch, and whether it holds records that are committed.
+
+    Not those of transactions that the answer names as aborted, as it does to who reads what is committed. oldest: the
+    format (magic) that is not too old.
+    """
     begun = sorted(
         (transaction.first_offset, transaction.producer_id) for transaction in data.aborted_transactions or []
     )
     aborted: set[int] = set()
-    records: list[Record] = []
     for batch in MemoryRecords(data.records or b""):
-        if batch.magic != 2 or not batch.validate_crc():
+        if batch.magic < oldest or not batch.validate_crc():
             raise ValueError(f"the batch at offset {batch.base_offset} is of an old format, or fails its checksum")
+        if batch.magic < 2:
+            yield batch, True
+            continue
         while begun and begun[0][0] <= batch.last_offset:
             aborted.add(begun.pop(0)[1])
         if batch.is_control_batch:
             if any(marker.abort for marker in batch):
                 aborted.discard(batch.producer_id)
-        elif not (batch.is_transactional and batch.producer_id in aborted):
-            # The first batch may begin before the position.
-            records += [Record(row.offset, row.key, row.value) for row in batch if row.offset >= start]
-        position = max(position, batch.next_offset)
-    return Fetched(records, position, data.last_stable_offset, data.high_watermark)
+            yield batch, False
+        else:
+            yield batch, not (batch.is_transactional and batch.producer_id in aborted)

@@ -215,6 +215,7 @@ class Trial:
             unchanged=self._unchanged(stretch, now),
             offsets=offsets,
             bounds=dict.fromkeys(offsets, _ENDLESS),
+            records=dict.fromkeys(offsets, _ENDLESS.end),
             activity=activity,
             retention=self._world.retention,
         )

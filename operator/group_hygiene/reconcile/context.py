@@ -15,6 +15,7 @@ from group_hygiene.entries import Change, Key
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.last_records import LastRecord
 from group_hygiene.kafka.ledger import Ledger
 from group_hygiene.kafka.mirror import Checkpoints, is_checkpoints
 from group_hygiene.model import (
@@ -56,6 +57,7 @@ class Memory:
     intents: id of a deletion that came to no end -> monotonic time at which this process first knew of it.
     unrecorded: id of a deletion that surely happened, and may not be told in the ledger -> uid of its policy.
     cluster_id: of the first answer; another one later means that the address leads elsewhere now.
+    last_records: where partitions have records that waited for somebody.
     answered_last: the id of the cluster that answered the last scan.
     due_before: whether the last scan found something that a policy would delete.
     retention: the brokers' offsets.retention.minutes; None = not known. retention_asked: whether they were asked.
@@ -70,6 +72,7 @@ class Memory:
     intents: dict[str, float] = field(default_factory=dict)
     unrecorded: dict[str, str] = field(default_factory=dict)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    last_records: dict[Partition, LastRecord] = field(default_factory=dict)
     cluster_id: str | None = None
     due_before: bool = False
     answered_last: str | None = None
@@ -85,6 +88,7 @@ class Memory:
             self.contents.covered.clear()
             self.retention_asked = False
             self.looks.clear()
+            self.last_records.clear()
             self.unwritten.clear()
         self.answered_last = cluster_id
         if self.cluster_id is None:
@@ -136,7 +140,10 @@ class Observation:
 
 @dataclass
 class Facts:
-    """What was read of groups so far, by their ids; what is not there was not read. bounds: of all their partitions."""
+    """What was read of groups so far, by their ids; what is not there was not read. bounds: of all their partitions.
+
+    records: see `Evidence`.
+    """
 
     protections: Protections = field(default_factory=Protections)
     activity: dict[str, Activity | Fault] = field(default_factory=dict)
@@ -144,6 +151,7 @@ class Facts:
     missing_topics: dict[str, frozenset[str] | Fault] = field(default_factory=dict)
     bounds: dict[Partition, Bounds | Fault] = field(default_factory=dict)
     subscribed: dict[str, frozenset[str] | Fault] = field(default_factory=dict)
+    records: dict[Partition, int | Fault] = field(default_factory=dict)
 
 
 def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) -> Evidence:
@@ -159,6 +167,7 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
         offsets=facts.offsets.get(group.id),
         missing_topics=facts.missing_topics.get(group.id),
         bounds=facts.bounds,
+        records=facts.records,
         activity=facts.activity.get(group.id),
         retention=context.memory.retention,
         subscribed=facts.subscribed.get(group.id),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from group_hygiene import checks, reasons
+from group_hygiene.checks.unread import asks_records
 from group_hygiene.durations import format_duration
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
@@ -44,6 +45,7 @@ from group_hygiene.reconcile.context import (
 )
 from group_hygiene.reconcile.evidence import look
 from group_hygiene.reconcile.saving import internal_topics, read_offsets
+from group_hygiene.reconcile.waiting import read_records
 from group_hygiene.snapshot import Cluster, Description
 
 # State and offsets may be this old when DeleteGroups is sent. Any older, and they say too little.
@@ -113,6 +115,14 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
     named = {p.topic for offsets in seen.values() for p in offsets}
     ids = kafka_cluster.topic_ids(client, named.union(*internal.values()), deadline)
     bounds = read_bounds(client, seen.values(), Deadline(deadline.left / 2))
+    before = Facts(activity=dict(told), offsets=dict(seen))
+    asked = [
+        seen[name]
+        for name, group in groups.items()
+        if asks_records(plan.policy, group, evidence_of(context, plan.policy, group, before))
+    ]
+    # What a scan found may be gone since.
+    records = read_records(context, asked, bounds, Deadline(deadline.left / 2), anew=True)
     # A group that lives is in transactions all the time: only those that commit for the topics that are meant matter.
     places = _partitions(topics, meant)
     pending = _pending(context, dict.fromkeys(batch), places, deadline)
@@ -130,7 +140,7 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
     # Little is left of it, as the better part was read before.
     since = tail.read_on(Deadline(FRESH_S))
     late = context.clock.monotonic() - started > FRESH_S
-    facts = Facts(protections, dict(told), committed, missing, bounds, subscribed)
+    facts = Facts(protections, dict(told), committed, missing, bounds, subscribed, records)
     read = _Read(meant, seen, facts, described, pending, since, homes, ids, internal, late)
     answers = {name: _judged(context, plan.policy, group, read) for name, group in groups.items()}
     ready = {name: answer for name, answer in answers.items() if isinstance(answer, Ready)}

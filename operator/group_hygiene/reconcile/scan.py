@@ -27,6 +27,7 @@ from group_hygiene.reconcile.context import (
     readable,
 )
 from group_hygiene.reconcile.saving import read_offsets
+from group_hygiene.reconcile.waiting import read_records
 from group_hygiene.snapshot import Cluster, Coverage, Listing, Snapshot
 
 _WRITE_S = 2.0
@@ -209,6 +210,11 @@ def _read_bounds(context: Context, groups: Mapping[str, Group], facts: _Facts, d
     facts.bounds.update(read_bounds(context.client, committed, deadline))
 
 
+def _read_records(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
+    committed = [readable(facts.offsets.get(name)) for name in groups]
+    facts.records.update(read_records(context, committed, facts.bounds, deadline))
+
+
 def _read_subscriptions(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
     described = kafka_groups.describe_groups(context.client, groups.values(), deadline)
     facts.subscribed.update({name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()})
@@ -219,6 +225,7 @@ _READERS: Mapping[str, Callable[[Context, Mapping[str, Group], _Facts, Deadline]
     reasons.OFFSETS_NOT_READ: _read_offsets,
     reasons.TOPICS_NOT_READ: _read_missing_topics,
     reasons.LAG_NOT_READ: _read_bounds,
+    reasons.RECORDS_NOT_READ: _read_records,
     reasons.SUBSCRIPTION_NOT_READ: _read_subscriptions,
 }
 
