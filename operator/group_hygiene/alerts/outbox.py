@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from group_hygiene import reasons
@@ -57,6 +57,8 @@ class Outbox:
     _routes: dict[Pair, Route] = field(default_factory=dict)
     _live: frozenset[Pair] = frozenset()
     _endpoints: dict[Box, Endpoint | Failure] = field(default_factory=dict)
+    # Of receivers that nobody is told by: their last place stays known, for what is to be taken back there.
+    _missing: dict[Box, Failure] = field(default_factory=dict)
     _situations: dict[str, Situation] = field(default_factory=dict)
     _told: dict[Pair, Told] = field(default_factory=dict)
     _written: dict[Pair, Told] = field(default_factory=dict)
@@ -70,7 +72,9 @@ class Outbox:
             self._live = frozenset(live)
             self._routes |= live
             boxes = {box_of(pair) for pair in live}
-            self._endpoints |= endpoints
+            lost = {box: place for box, place in endpoints.items() if isinstance(place, Failure) and box not in boxes}
+            self._missing = lost
+            self._endpoints |= {box: place for box, place in endpoints.items() if box not in lost}
             self._partings = {box: tries for box, tries in self._partings.items() if box not in boxes}
             for pair in [pair for pair in self._routes if pair not in live and pair not in self._told]:
                 del self._routes[pair]
@@ -100,8 +104,9 @@ class Outbox:
             for pair in self._live:
                 live.setdefault(pair[0], []).append(pair)
             for situation in situations:
+                if situation.uid in live:
+                    self._situations[situation.uid] = _since(self._situations.get(situation.uid), situation)
                 for pair in live.get(situation.uid, ()):
-                    self._situations[situation.uid] = situation
                     self._keep(pair, owing(self._told.get(pair), situation, self._routes[pair]))
 
     def boxes(self) -> list[Box]:
@@ -166,6 +171,8 @@ class Outbox:
         """Why the receiver of this pair can't be told now; None = it can, as far as is known."""
         with self._lock:
             box = box_of(pair)
+            if box in self._missing:
+                return self._missing[box]
             place = self._endpoints.get(box)
             if isinstance(place, Failure):
                 return place
@@ -198,6 +205,11 @@ class Outbox:
     def _forget(self, pairs: Iterable[Pair]) -> None:
         for pair in list(pairs):
             self._keep(pair, None)
+
+
+def _since(before: Situation | None, now: Situation) -> Situation:
+    """What holds now, with the time since when just that is known."""
+    return now if before is None or before.findings != now.findings else replace(now, at=before.at)
 
 
 def no_such(name: str) -> Failure:
