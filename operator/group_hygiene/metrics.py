@@ -282,8 +282,12 @@ class Metrics:
         ):
             metric.remove_by_labels({"namespace": namespace, "connection": connection})
 
-    def alerting(self, namespace: str, policy: str, fires: bool) -> None:
-        self._alerting.labels(namespace, policy).set(fires)
+    def alerting(self, namespace: str, policy: str, fires: bool | None) -> None:
+        """fires: None = it is no policy that alerts (any more)."""
+        if fires is None:
+            self._alerting.remove_by_labels({"namespace": namespace, "policy": policy})
+        else:
+            self._alerting.labels(namespace, policy).set(fires)
 
     def alert_sent(self, namespace: str, connection: str, kind: str, arrived: bool) -> None:
         """kind: of the receiver."""

@@ -227,7 +227,7 @@ def test_deletions_are_told_once() -> None:
 
 
 def test_deletions_are_told_late_as_well() -> None:
-    """After a day without an answer an Alertmanager gets an alert that still holds: of one that is over it is silent."""
+    """After a day without an answer an Alertmanager gets an alert that still holds: one that is over is silent."""
     told = owing(None, situation(deleted=("a",)), route(Kind.ALERTMANAGER))
     then = NOW + timedelta(days=1)
     (item,) = step(told, situation(), route(Kind.ALERTMANAGER), then).items

@@ -75,12 +75,16 @@ class Courier:
             for task in self._under_way.values():
                 task.cancel()
 
+    async def settle(self, seconds: float) -> None:
+        """Let what is under way arrive."""
+        if self._under_way:
+            await asyncio.wait(self._under_way.values(), timeout=seconds)
+
     async def last_round(self, seconds: float) -> None:
         """One try for everything that is still to be said, as nobody will say it later."""
         self._pauses.clear()
         self._start_all()
-        if self._under_way:
-            await asyncio.wait(self._under_way.values(), timeout=seconds)
+        await self.settle(seconds)
 
     def _start_all(self) -> None:
         boxes = self._outbox.boxes()

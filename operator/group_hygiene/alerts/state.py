@@ -176,11 +176,11 @@ def _of_finding(
         firing = Firing(situation.at, digests, until, total)
         return [_item(Status.FIRING, finding, situation, firing, new)], firing
     swarm = finding.at_least > 1
-    if total >= 2 * known.count if swarm else new:
+    if total >= 2 * known.total if swarm else new:
         # By what the run saw, not by the time of this try: a message that is sent again is the same message.
         firing = Firing(max(situation.at, known.since + _TICK), digests, until, total)
         item = _item(Status.FIRING, finding, situation, firing, new)
-        items = [replace(item, new=total - known.count) if swarm else item]
+        items = [replace(item, new=total - known.total) if swarm else item]
         if until is not None:
             items.insert(0, _over(Status.REPLACED, finding.news, known, situation, where))
         return items, firing

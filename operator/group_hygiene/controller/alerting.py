@@ -6,13 +6,13 @@ What is said and how it gets there is in `alerts`; here are the API server, the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from group_hygiene import reasons, status
+from group_hygiene import status
 from group_hygiene.alerts.courier import Courier, Links
 from group_hygiene.alerts.egress import Egress
 from group_hygiene.alerts.endpoints import Endpoint, read_endpoint
@@ -24,7 +24,8 @@ from group_hygiene.connection import Connection, receivers_of
 from group_hygiene.controller.api import POLICIES, Api
 from group_hygiene.controller.binding import Bound
 from group_hygiene.controller.telling import Teller
-from group_hygiene.errors import HygieneError
+from group_hygiene.errors import HygieneError, LedgerFenced
+from group_hygiene.kafka.client import Deadline
 from group_hygiene.metrics import Metrics
 from group_hygiene.model import Keep, Outcome
 from group_hygiene.plan import Plan
@@ -37,6 +38,8 @@ from group_hygiene.snapshot import Snapshot
 # A policy may run every five seconds, and have receivers of its own: the API server is not asked each time.
 _SECRET_KEPT_S = 30.0
 _LAST_WORDS_S = 12.0
+# Together far less than a process has to stop.
+_SETTLE_S, _LAST_NOTE_S = 2.0, 3.0
 
 
 class Post(Protocol):
@@ -103,6 +106,11 @@ class Alerting:
         if self._courier is not None:
             await self._courier.last_round(_LAST_WORDS_S)
 
+    async def settle(self) -> None:
+        """The process stops: let what is under way arrive, so that it can be noted."""
+        if self._courier is not None:
+            await self._courier.settle(_SETTLE_S)
+
     def stop(self) -> None:
         """What is not delivered now is delivered by the next process, as the ledger knows."""
         if self._task is not None:
@@ -165,17 +173,37 @@ class Alerting:
         new = status.with_alerting(new, entry.status, plan, snapshot)
         namespace, name = entry.policy.namespace, entry.policy.name
         fires = status.is_alerting(new)
-        if fires is not None:
-            self._metrics.alerting(namespace, name, fires)
+        self._metrics.alerting(namespace, name, fires)
+        if fires is None:
+            self._alerting.discard((namespace, name))
+        else:
             self._alerting.add((namespace, name))
         return status.with_delivery(new, entry.status, self._failures(entry.policy), snapshot.taken_at)
 
-    def send(self, journal: Journal) -> None:
-        """After all policies of a round have run: tell what they found."""
+    @contextmanager
+    def round(self, journal: Journal) -> Iterator[None]:
+        """Once the policies of a round have run, tell what they found, also when one of them failed.
+
+        Not when another process took over: that one tells it.
+        """
+        try:
+            yield
+        except LedgerFenced:
+            raise
+        except Exception:
+            self._send(journal)
+            raise
+        self._send(journal)
+
+    def _send(self, journal: Journal) -> None:
         found, self._found = self._found, []
         self._outbox.heard(found)
         self._note(journal)
         self._wake()
+
+    def note_last(self, journal: Journal) -> None:
+        """After all runs: what arrived since the last one, so that the next process does not repeat it."""
+        self._note(journal, Deadline(_LAST_NOTE_S))
 
     def tell(self, entries: Sequence[Bound], now: datetime) -> None:
         """Whether the receivers of policies that did not run now can be told, in their statuses."""
@@ -191,9 +219,9 @@ class Alerting:
         for name, own in self._told_of.get(policy.uid, ()):
             failure = self._outbox.failure((policy.uid, receiver_name(name, own)))
             message = "" if failure is None else f"receiver {name}: {failure.message}"
-            if failure is not None and not own and policy.crosses_namespace and failure.reason in _SECRETS_REASONS:
-                # What it says of Secrets is for the connection's own namespace.
-                message = f"receiver {name} of the KafkaConnection is not ready"
+            if failure is not None and not own and policy.crosses_namespace:
+                # What it says of Secrets and addresses is for the connection's own namespace.
+                message = f"receiver {name} of the KafkaConnection can't be told"
             failures[name] = None if failure is None else Keep(failure.reason, message)
         return failures
 
@@ -203,10 +231,10 @@ class Alerting:
         except HygieneError as error:
             return Failure(error.reason, str(error))
 
-    def _note(self, journal: Journal) -> None:
+    def _note(self, journal: Journal, deadline: Deadline | None = None) -> None:
         changes = self._outbox.unwritten()
         if changes:
-            journal.note(changes)
+            journal.note(changes, deadline)
             self._outbox.written(changes)
 
     def _wake(self) -> None:
@@ -215,8 +243,3 @@ class Alerting:
         # A run may end after the process's event loop did.
         with suppress(RuntimeError):
             self._event_loop.call_soon_threadsafe(self._courier.wake)
-
-
-_SECRETS_REASONS = frozenset(
-    {reasons.SECRET_NOT_FOUND, reasons.SECRET_KEY_MISSING, reasons.SECRET_INVALID, reasons.SECRET_FORBIDDEN}
-)
