@@ -14,8 +14,8 @@ from datetime import datetime
 from group_hygiene import reasons
 from group_hygiene.alerts.endpoints import Endpoint
 from group_hygiene.alerts.sending import Failure
-from group_hygiene.alerts.situation import Situation
-from group_hygiene.alerts.state import Item, Route, owing, step, still_owing
+from group_hygiene.alerts.situation import News, Situation
+from group_hygiene.alerts.state import Item, Route, owing, packed, step, still_owing, unpacked
 from group_hygiene.entries import Change, Removal, Told
 from group_hygiene.receivers import Kind
 
@@ -96,6 +96,13 @@ class Outbox:
                 if pair not in self._routes:
                     # Nobody is told of it any more, so its kind does not matter.
                     self._routes[pair] = Route(*pair, Kind.WEBHOOK, entry.digest, connection_uid, connection)
+
+    def matched(self, policy_uid: str) -> bytes | None:
+        """What the receivers of a policy take for matching, see `packed`; None = nobody was told of any."""
+        with self._lock:
+            told = [told.firing.get(News.GROUPS_MATCHED) for (uid, _), told in self._told.items() if uid == policy_uid]
+            known = [unpacked(firing.digests) for firing in told if firing is not None]
+            return packed(frozenset().union(*known)) if known else None
 
     def heard(self, situations: Iterable[Situation]) -> None:
         """What a round found of its policies, all at once, in place of what earlier ones did."""

@@ -160,15 +160,13 @@ def _of_finding(
     known: Firing | None, finding: Finding, situation: Situation, route: Route, now: datetime
 ) -> tuple[list[Item], Firing | None]:
     """What to tell of it, and what was told of it then; None = it does not hold (any more)."""
-    told = frozenset() if known is None else _unpacked(known.digests)
-    held = frozenset[bytes]()
-    if finding.news is News.GROUPS_MATCHED:
-        held = frozenset(digest for digest in told if digest not in finding.groups and situation.may_hold(digest))
+    told = frozenset() if known is None else unpacked(known.digests)
+    held = situation.held(told) if finding.news is News.GROUPS_MATCHED else frozenset()
     total = len(finding.groups) + len(held)
     if not total or total < finding.at_least:
         return [], None
     new = [digest for digest in finding.groups if _is_new(digest, told)]
-    digests = _packed((*finding.groups, *held))
+    digests = packed((*finding.groups, *held))
     valid = max(_VALID_MIN, situation.interval * _VALID_INTERVALS)
     until = now + valid if route.kind is Kind.ALERTMANAGER else None
     where = _key(situation), route.connection
@@ -195,7 +193,7 @@ def _item(status: Status, finding: Finding, situation: Situation, firing: Firing
     if finding.named is None:
         names = [finding.groups[digest] for digest in new]
         names += [name for digest, name in finding.groups.items() if digest not in fresh]
-        total = max(len(finding.groups), len(_unpacked(firing.digests)))
+        total = max(len(finding.groups), len(unpacked(firing.digests)))
     else:
         names, total, new = list(finding.named), len(finding.named), []
     return Item(
@@ -253,9 +251,11 @@ def _is_new(digest: bytes, told: frozenset[bytes]) -> bool:
     return digest not in told and (len(told) < _REMEMBERED or digest < max(told))
 
 
-def _packed(digests: Iterable[bytes]) -> bytes:
+def packed(digests: Iterable[bytes]) -> bytes:
+    """What is remembered of them."""
     return b"".join(sorted(digests)[:_REMEMBERED])
 
 
-def _unpacked(digests: bytes) -> frozenset[bytes]:
+def unpacked(digests: bytes) -> frozenset[bytes]:
+    """The digests that `packed` was given, 20,000 at most."""
     return frozenset(digests[at : at + _WIDTH] for at in range(0, len(digests), _WIDTH))

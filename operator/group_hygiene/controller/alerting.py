@@ -19,7 +19,7 @@ from group_hygiene.alerts.endpoints import Endpoint, read_endpoint
 from group_hygiene.alerts.outbox import Box, Outbox, box_of, no_such, receiver_name
 from group_hygiene.alerts.sending import Failure
 from group_hygiene.alerts.situation import Situation, assess
-from group_hygiene.alerts.state import Route
+from group_hygiene.alerts.state import Route, packed, unpacked
 from group_hygiene.connection import Connection, receivers_of
 from group_hygiene.controller.api import POLICIES, Api
 from group_hygiene.controller.binding import Bound
@@ -29,7 +29,7 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.metrics import Metrics
 from group_hygiene.model import Keep, Outcome
 from group_hygiene.plan import Plan
-from group_hygiene.policy import Policy
+from group_hygiene.policy import Action, Policy
 from group_hygiene.receivers import Receiver
 from group_hygiene.reconcile import Clock, Context, Journal
 from group_hygiene.secret import SecretRef
@@ -77,6 +77,9 @@ class Alerting:
         self._outbox = Outbox()
         self._found: list[Situation] = []
         self._alerting: set[tuple[str, str]] = set()
+        # Policy uid -> the groups that alerted last (see `packed`), and how many of them are out of sight.
+        self._matched: dict[str, bytes] = {}
+        self._held: dict[str, int] = {}
         # Policy uid -> who is told of it: names, and whether they are receivers of its own.
         self._told_of: dict[str, list[tuple[str, bool]]] = {}
         self._courier: Courier | None = None
@@ -145,6 +148,8 @@ class Alerting:
                 routes.append(Route(*pair, receiver.kind, receiver.digest, connection.uid, connection.key))
                 if own:
                     endpoints[box_of(pair)] = self._endpoint(policy.namespace, receiver)
+        self._matched = {uid: known for uid, known in self._matched.items() if uid in self._told_of}
+        self._held = {uid: held for uid, held in self._held.items() if uid in self._told_of}
         self._outbox.bind(routes, endpoints)
         names = {(entry.policy.namespace, entry.policy.name) for entry in active}
         for namespace, name in self._alerting - names:
@@ -165,12 +170,29 @@ class Alerting:
 
     def heard(self, plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> None:
         """Keep what a run of a policy found, to be told with what the others find."""
-        if self._told_of.get(plan.policy.uid):
-            self._found.append(assess(plan, outcomes, snapshot))
+        uid, alerts = plan.policy.uid, plan.policy.action is Action.ALERT
+        if not alerts and not self._told_of.get(uid):
+            return
+        situation = assess(plan, outcomes, snapshot)
+        if self._told_of.get(uid):
+            self._found.append(situation)
+        if alerts:
+            self._held[uid] = self._hold(plan.policy, situation)
+
+    def _hold(self, policy: Policy, situation: Situation) -> int:
+        """How many groups that matched before may match still: by the rule by which its receivers are told."""
+        matched, wanted = situation.matched, policy.alert.groups_at_least
+        before = self._matched[policy.uid] if policy.uid in self._matched else self._outbox.matched(policy.uid)
+        if before is None and not situation.sees_all and len(matched) < wanted:
+            # Nobody knows any more what it alerted of before a restart: it may be all that is out of sight.
+            return wanted
+        held = situation.held(unpacked(before or b""))
+        self._matched[policy.uid] = packed((*matched, *held))
+        return len(held)
 
     def in_status(self, entry: Bound, plan: Plan, snapshot: Snapshot, new: status.Status) -> status.Status:
         """The status of a policy that ran, with what it says of alerts."""
-        new = status.with_alerting(new, entry.status, plan, snapshot)
+        new = status.with_alerting(new, entry.status, plan, snapshot.taken_at, self._held.get(entry.policy.uid, 0))
         namespace, name = entry.policy.namespace, entry.policy.name
         fires = status.is_alerting(new)
         self._metrics.alerting(namespace, name, fires)
