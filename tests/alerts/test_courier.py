@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from group_hygiene.alerts import courier as module
 from group_hygiene.alerts.courier import Courier, Links
 from group_hygiene.alerts.egress import parse_egress
 from group_hygiene.alerts.endpoints import Endpoint
-from group_hygiene.alerts.outbox import Outbox, no_such
+from group_hygiene.alerts.outbox import Box, Letter, Outbox, no_such
 from group_hygiene.alerts.sending import Failure
 from group_hygiene.alerts.situation import Finding, News, Situation, digest_of
 from group_hygiene.alerts.state import Route
@@ -215,6 +216,34 @@ def test_all_policies_of_a_round_are_one_message(receiver: Receiver) -> None:
     scene.run(story)
     (request,) = receiver.at("/r")
     assert len(request.json["alerts"]) == 30
+
+
+class Watched(Outbox):
+    """Counts who is looked at."""
+
+    def letter(self, box: Box, now: datetime) -> tuple[Letter, Endpoint] | None:
+        looks[box[1]] += 1
+        return super().letter(box, now)
+
+
+looks: Counter[str] = Counter()
+
+
+def test_of_many_receivers_only_who_was_busy_is_looked_at_again(receiver: Receiver) -> None:
+    """What is done for one message does not grow with the number of receivers: the Lease is renewed in between."""
+    names = [f"r-{number}" for number in range(30)]
+    scene = Scene(receiver, *names)
+    scene.outbox = Watched()
+    scene.bind()
+    scene.outbox.heard([situation("a")])
+    looks.clear()
+
+    async def story(courier: Courier) -> None:
+        await until(lambda: len(scene.counts) == 30)
+        await asyncio.sleep(0.5)
+
+    scene.run(story)
+    assert looks == dict.fromkeys(names, 2), "for the message, and whether there is more"
 
 
 def test_a_process_goes_on_where_another_ended(receiver: Receiver) -> None:
