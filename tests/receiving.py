@@ -32,12 +32,14 @@ class Request:
 class Receiver:
     """Serves on 127.0.0.1 until the end of its `with`. Each path has the answer of `answers`, else 200.
 
-    An answer is a status, a status with headers, or None for one that never comes.
+    An answer is a status, a status with headers, or None for one that never comes. then: what to do when a request
+    has arrived at a path, before the answer.
     """
 
     certificate: Certificate | None = None
     answers: dict[str, int | tuple[int, Mapping[str, str]] | None] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
+    then: dict[str, Callable[[], object]] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -79,6 +81,8 @@ class Receiver:
 
     async def _serve(self, request: web.Request) -> web.Response:
         self.requests.append(Request(request.path_qs, dict(request.headers), await request.read()))
+        if request.path_qs in self.then:
+            self.then[request.path_qs]()
         answer = self.answers.get(request.path_qs, 200)
         if answer is None:
             await asyncio.sleep(3600)

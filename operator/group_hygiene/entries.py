@@ -250,12 +250,14 @@ class Firing(NamedTuple):
     """One kind of alert, as a receiver was told of it.
 
     since: when what was told last was found. digests: of what fires, see `alerts.state`. until: how long an
-    Alertmanager takes it for firing unless it is told again; None for receivers that forget nothing.
+    Alertmanager takes it for firing unless it is told again; None for receivers that forget nothing. total: how many
+    groups it was told of.
     """
 
     since: Time
     digests: bytes
     until: Time | None = None
+    total: int = 0
 
 
 class Notice(NamedTuple):

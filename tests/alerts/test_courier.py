@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from group_hygiene import reasons
 from group_hygiene.alerts import courier as module
 from group_hygiene.alerts.courier import Courier, Links
 from group_hygiene.alerts.egress import parse_egress
 from group_hygiene.alerts.endpoints import Endpoint
-from group_hygiene.alerts.outbox import Outbox
+from group_hygiene.alerts.outbox import Box, Letter, Outbox, no_such
 from group_hygiene.alerts.sending import Failure
 from group_hygiene.alerts.situation import Finding, News, Situation, digest_of
 from group_hygiene.alerts.state import Route
@@ -98,6 +100,25 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses as of somebody in a hurry."""
     monkeypatch.setattr(module, "_PAUSE_START_S", 0.1)
     monkeypatch.setattr(module, "_PAUSE_CAP_S", 0.4)
+
+
+def test_a_message_that_is_sent_again_is_the_same(receiver: Receiver) -> None:
+    """Also when the policy ran again meanwhile and found the same: whoever got it twice knows it by its id."""
+    receiver.answers["/r"] = 500
+    scene = Scene(receiver, "r")
+    scene.outbox.heard([situation("a")])
+
+    async def story(courier: Courier) -> None:
+        await until(lambda: scene.counts)
+        # What a message shows of times are whole seconds.
+        await asyncio.sleep(1.1)
+        scene.outbox.heard([situation("a")])
+        receiver.answers["/r"] = 200
+        await until(lambda: ("webhook", True) in scene.counts)
+
+    scene.run(story)
+    assert len(receiver.at("/r")) >= 2
+    assert len({request.json["id"] for request in receiver.at("/r")}) == 1
 
 
 def test_one_that_hangs_holds_up_no_other(receiver: Receiver) -> None:
@@ -197,6 +218,34 @@ def test_all_policies_of_a_round_are_one_message(receiver: Receiver) -> None:
     assert len(request.json["alerts"]) == 30
 
 
+class Watched(Outbox):
+    """Counts who is looked at."""
+
+    def letter(self, box: Box, now: datetime) -> tuple[Letter, Endpoint] | None:
+        looks[box[1]] += 1
+        return super().letter(box, now)
+
+
+looks: Counter[str] = Counter()
+
+
+def test_of_many_receivers_only_who_was_busy_is_looked_at_again(receiver: Receiver) -> None:
+    """What is done for one message does not grow with the number of receivers: the Lease is renewed in between."""
+    names = [f"r-{number}" for number in range(30)]
+    scene = Scene(receiver, *names)
+    scene.outbox = Watched()
+    scene.bind()
+    scene.outbox.heard([situation("a")])
+    looks.clear()
+
+    async def story(courier: Courier) -> None:
+        await until(lambda: len(scene.counts) == 30)
+        await asyncio.sleep(0.5)
+
+    scene.run(story)
+    assert looks == dict.fromkeys(names, 2), "for the message, and whether there is more"
+
+
 def test_a_process_goes_on_where_another_ended(receiver: Receiver) -> None:
     """With what the ledger says was told: nothing twice, and the end of what was is told."""
     first = Scene(receiver, "r", "gone")
@@ -271,6 +320,24 @@ def test_a_receiver_that_left_the_spec_is_given_up(receiver: Receiver) -> None:
     scene.run(story)
     assert len(receiver.at("/r")) == 1 + 5
     assert {request.json["alerts"][0]["status"] for request in receiver.at("/r")[1:]} == {"resolved"}
+
+
+def test_a_receiver_that_left_the_spec_and_is_still_named_hears_the_end(receiver: Receiver) -> None:
+    """The policy's status says that there is none of that name; where it was, what was told there is taken back."""
+    scene = Scene(receiver, "r")
+    scene.outbox.heard([situation("a")])
+
+    async def story(courier: Courier) -> None:
+        await until(lambda: scene.counts)
+        scene.outbox.bind([], {("", "r"): no_such("r")})
+        courier.wake()
+        await until(lambda: len(receiver.at("/r")) == 2)
+
+    scene.run(story)
+    assert receiver.at("/r")[1].json["alerts"][0]["status"] == "resolved"
+    missing = scene.outbox.failure(("uid-1", "r"))
+    assert missing is not None
+    assert missing.reason == reasons.RECEIVER_NOT_FOUND
 
 
 def test_the_documents_way_to_check_a_signature(receiver: Receiver) -> None:

@@ -240,6 +240,38 @@ def test_a_stop_waits_for_no_receiver(
     other.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 
 
+def test_a_stop_repeats_nothing_that_arrived(
+    other: World, kafka: KafkaCluster, groups: Groups, people: Receiver, tmp_path: Path
+) -> None:
+    """What is answered while the operator is told to stop is noted: the next one does not tell it again."""
+    namespace = other.namespace("noting")
+    topic = groups.topic("noting")
+    groups.simple("noting-1", topic)
+    other.apply(
+        connection(
+            namespace,
+            kafka.bootstrap_servers,
+            ledger={"topic": "noting-ledger"},
+            receivers=[{"name": "r", "webhook": {"address": people.url("/noting")}}],
+        ),
+        alert(namespace, "p", "noting-"),
+    )
+    account = operators_account(other.server)
+    with running_operator(account, tmp_path / "log-1", *FLAGS, *ALLOWED) as first:
+        people.then["/noting"] = first.process.terminate
+        wait_for(lambda: people.at("/noting"))
+        assert first.process.wait(60) == 0
+        assert "have not ended" not in first.log()
+    people.then.clear()
+    with running_operator(account, tmp_path / "log-2", *FLAGS, *ALLOWED) as second:
+        groups.simple("noting-2", topic)
+        wait_for(lambda: len(people.at("/noting")) == 2)
+        assert second.stop() == 0
+    items = [request.json["alerts"][0] for request in people.at("/noting")]
+    assert [(item["new"], item["total"]) for item in items] == [(1, 1), (1, 2)], "only what is new"
+    other.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
+
+
 def test_who_hangs_or_fails_holds_up_nothing(
     other: World, kafka: KafkaCluster, groups: Groups, people: Receiver, loud: RunningOperator
 ) -> None:

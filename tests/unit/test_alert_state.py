@@ -98,6 +98,40 @@ def test_what_follows_what(
     assert heard(step(after(*before), now, route(), LATER).items) == says
 
 
+def swarm(groups: str) -> Situation:
+    """Of a policy that alerts from three groups on."""
+    return matching(groups, at_least=3)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "new"),
+    [
+        pytest.param([], swarm("abc"), 3, id="crossed"),
+        pytest.param([swarm("abc")], swarm("abcd"), None, id="one-more"),
+        pytest.param([swarm("abc")], swarm("def"), None, id="others-instead"),
+        pytest.param([swarm("abc"), swarm("abcd")], swarm("abcde"), None, id="not-twice-yet"),
+        pytest.param([swarm("abc")], swarm("abcdef"), 3, id="twice"),
+        pytest.param([swarm("abc"), swarm("abcd"), swarm("abcde")], swarm("abcdef"), 3, id="twice-step-by-step"),
+        pytest.param([swarm("abc"), swarm("abcdef")], swarm("abcdefghi"), None, id="twice-of-what-was-told-last"),
+        pytest.param([swarm("abc"), swarm("ab")], swarm("abc"), 3, id="crossed-again"),
+    ],
+)
+def test_of_a_swarm_growth_is_news(before: list[Situation], now: Situation, new: int | None) -> None:
+    """A program that makes a group at each start would else be told of at each run: only twice as many is news."""
+    items = step(after(*before), now, route(), LATER).items
+    assert heard(items) == ([] if new is None else [FIRES])
+    assert [item.new for item in items] == ([] if new is None else [new])
+
+
+@pytest.mark.parametrize("kind", [Kind.SLACK, Kind.ALERTMANAGER])
+@pytest.mark.parametrize("before", [pytest.param([], id="first"), pytest.param([B], id="news")])
+def test_what_is_tried_again_is_the_same_alert(kind: Kind, before: list[Situation]) -> None:
+    """To an Alertmanager another `since` is another alert, and the one whose answer was lost would stand beside it."""
+    told = after(*before, at=route(kind))
+    first, again = (step(told, A, route(kind), NOW + timedelta(minutes=wait)).items for wait in (0, 5))
+    assert [item.since for item in first] == [item.since for item in again]
+
+
 @pytest.mark.parametrize(
     ("before", "now", "says"),
     [
@@ -190,6 +224,16 @@ def test_deletions_are_told_once() -> None:
     ]
     assert done.told is None
     assert step(done.told, situation(), route(), LATER).items == ()
+
+
+def test_deletions_are_told_late_as_well() -> None:
+    """After a day without an answer an Alertmanager gets an alert that still holds: one that is over is silent."""
+    told = owing(None, situation(deleted=("a",)), route(Kind.ALERTMANAGER))
+    then = NOW + timedelta(days=1)
+    (item,) = step(told, situation(), route(Kind.ALERTMANAGER), then).items
+    assert item.since == NOW
+    assert item.until is not None
+    assert item.until > then
 
 
 def test_what_is_owed_is_bounded() -> None:

@@ -1,7 +1,7 @@
 """Carries messages out, beside the runs: one at a time to each receiver, with growing pauses after a failure.
 
-A receiver that hangs holds up its own messages and nothing else. Never sends what a process may not send that does not
-lead any more.
+A receiver that hangs holds up its own messages, and those of others only where many hang at once. Never sends what a
+process may not send that does not lead any more.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -55,10 +55,14 @@ class Courier:
         self._wake = asyncio.Event()
         self._pauses: dict[Box, _Pause] = {}
         self._under_way: dict[Box, asyncio.Task[None]] = {}
+        # Whose message just ended, and when all are looked at again, in monotonic time.
+        self._ended: set[Box] = set()
+        self._all_at = 0.0
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     def wake(self) -> None:
         """There may be something to send; to be called in the event loop."""
+        self._all_at = 0.0
         self._wake.set()
 
     async def run(self) -> None:
@@ -66,7 +70,7 @@ class Courier:
         try:
             while True:
                 self._wake.clear()
-                self._start_all()
+                await self._start(self._next())
                 try:
                     await asyncio.wait_for(self._wake.wait(), self._seconds_to_wait())
                 except TimeoutError:
@@ -75,17 +79,33 @@ class Courier:
             for task in self._under_way.values():
                 task.cancel()
 
-    async def last_round(self, seconds: float) -> None:
-        """One try for everything that is still to be said, as nobody will say it later."""
-        self._pauses.clear()
-        self._start_all()
+    async def settle(self, seconds: float) -> None:
+        """Let what is under way arrive."""
         if self._under_way:
             await asyncio.wait(self._under_way.values(), timeout=seconds)
 
-    def _start_all(self) -> None:
+    async def last_round(self, seconds: float) -> None:
+        """One try for everything that is still to be said, as nobody will say it later."""
+        self._pauses.clear()
+        await self._start(self._outbox.boxes())
+        await self.settle(seconds)
+
+    def _next(self) -> Iterable[Box]:
+        """Whom to look at: all of them after a run, and in time; else who was busy or waited."""
+        now, ended = time.monotonic(), self._ended
+        self._ended = set()
+        if now < self._all_at:
+            return ended | {box for box, pause in self._pauses.items() if pause.until <= now}
+        self._all_at = now + _LOOK_S
         boxes = self._outbox.boxes()
-        self._pauses = {box: pause for box, pause in self._pauses.items() if box in boxes}
+        there = set(boxes)
+        self._pauses = {box: pause for box, pause in self._pauses.items() if box in there}
+        return boxes
+
+    async def _start(self, boxes: Iterable[Box]) -> None:
         for box in boxes:
+            # The Lease is renewed in this event loop: it gets its turn between thousands of receivers.
+            await asyncio.sleep(0)
             pause = self._pauses.get(box)
             if box in self._under_way or (pause is not None and time.monotonic() < pause.until):
                 continue
@@ -97,17 +117,18 @@ class Courier:
             else:
                 task = asyncio.create_task(self._send(box, *letter), name=f"alerts of {self._where}")
                 self._under_way[box] = task
-                task.add_done_callback(lambda _, box=box: self._ended(box))  # type: ignore[misc]
+                task.add_done_callback(lambda _, box=box: self._end(box))  # type: ignore[misc]
 
-    def _ended(self, box: Box) -> None:
+    def _end(self, box: Box) -> None:
         self._under_way.pop(box, None)
+        self._ended.add(box)
         self._wake.set()
 
     def _seconds_to_wait(self) -> float:
         now = time.monotonic()
         ends = [pause.until - now for box, pause in self._pauses.items() if box not in self._under_way]
         # One that just ended and had nothing to say does not make us run in circles.
-        return min([_LOOK_S, *(max(1.0, left) for left in ends)])
+        return max(0.0, min([self._all_at - now, *(max(1.0, left) for left in ends)]))
 
     async def _send(self, box: Box, letter: Letter, endpoint: Endpoint) -> None:
         async with self._slots:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from group_hygiene import reasons
 from group_hygiene.alerts.endpoints import Endpoint
 from group_hygiene.alerts.sending import Failure
-from group_hygiene.alerts.situation import Situation
-from group_hygiene.alerts.state import Item, Route, owing, step, still_owing
+from group_hygiene.alerts.situation import News, Situation
+from group_hygiene.alerts.state import Item, Route, owing, packed, step, still_owing, unpacked
 from group_hygiene.entries import Change, Removal, Told
 from group_hygiene.receivers import Kind
 
@@ -55,8 +55,12 @@ class Outbox:
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _routes: dict[Pair, Route] = field(default_factory=dict)
+    # The pairs of `_routes` by receiver: there may be thousands of either.
+    _pairs: dict[Box, set[Pair]] = field(default_factory=dict)
     _live: frozenset[Pair] = frozenset()
     _endpoints: dict[Box, Endpoint | Failure] = field(default_factory=dict)
+    # Of receivers that nobody is told by: their last place stays known, for what is to be taken back there.
+    _missing: dict[Box, Failure] = field(default_factory=dict)
     _situations: dict[str, Situation] = field(default_factory=dict)
     _told: dict[Pair, Told] = field(default_factory=dict)
     _written: dict[Pair, Told] = field(default_factory=dict)
@@ -68,14 +72,16 @@ class Outbox:
         with self._lock:
             live = {(route.policy_uid, route.receiver): route for route in routes}
             self._live = frozenset(live)
-            self._routes |= live
+            for pair, route in live.items():
+                self._add(pair, route)
             boxes = {box_of(pair) for pair in live}
-            self._endpoints |= endpoints
+            lost = {box: place for box, place in endpoints.items() if isinstance(place, Failure) and box not in boxes}
+            self._missing = lost
+            self._endpoints |= {box: place for box, place in endpoints.items() if box not in lost}
             self._partings = {box: tries for box, tries in self._partings.items() if box not in boxes}
             for pair in [pair for pair in self._routes if pair not in live and pair not in self._told]:
-                del self._routes[pair]
-            used = {box_of(pair) for pair in self._routes}
-            used |= set(endpoints)
+                self._drop(pair)
+            used = self._pairs.keys() | endpoints.keys()
             self._endpoints = {box: place for box, place in self._endpoints.items() if box in used}
             self._failures = {box: failure for box, failure in self._failures.items() if box in used}
             uids = {uid for uid, _ in live}
@@ -91,7 +97,14 @@ class Outbox:
                 self._told[pair] = self._written[pair] = entry
                 if pair not in self._routes:
                     # Nobody is told of it any more, so its kind does not matter.
-                    self._routes[pair] = Route(*pair, Kind.WEBHOOK, entry.digest, connection_uid, connection)
+                    self._add(pair, Route(*pair, Kind.WEBHOOK, entry.digest, connection_uid, connection))
+
+    def matched(self, policy_uid: str) -> bytes | None:
+        """What the receivers of a policy take for matching, see `packed`; None = nobody was told of any."""
+        with self._lock:
+            told = [told.firing.get(News.GROUPS_MATCHED) for (uid, _), told in self._told.items() if uid == policy_uid]
+            known = [unpacked(firing.digests) for firing in told if firing is not None]
+            return packed(frozenset().union(*known)) if known else None
 
     def heard(self, situations: Iterable[Situation]) -> None:
         """What a round found of its policies, all at once, in place of what earlier ones did."""
@@ -100,14 +113,15 @@ class Outbox:
             for pair in self._live:
                 live.setdefault(pair[0], []).append(pair)
             for situation in situations:
+                if situation.uid in live:
+                    self._situations[situation.uid] = _since(self._situations.get(situation.uid), situation)
                 for pair in live.get(situation.uid, ()):
-                    self._situations[situation.uid] = situation
                     self._keep(pair, owing(self._told.get(pair), situation, self._routes[pair]))
 
     def boxes(self) -> list[Box]:
         """Receivers that there may be something for."""
         with self._lock:
-            return sorted({box_of(pair) for pair in self._routes})
+            return sorted(self._pairs)
 
     def letter(self, box: Box, now: datetime) -> tuple[Letter, Endpoint] | None:
         """What this receiver must hear now, and where it is; None = nothing, or nobody knows where it is."""
@@ -115,9 +129,8 @@ class Outbox:
             items: list[Item] = []
             before: dict[Pair, Told | None] = {}
             after: dict[Pair, Told | None] = {}
-            for pair, route in sorted(self._routes.items(), key=lambda of: of[0]):
-                if box_of(pair) != box:
-                    continue
+            for pair in sorted(self._pairs.get(box, ())):
+                route = self._routes[pair]
                 situation = self._situations.get(pair[0])
                 if pair in self._live and situation is None:
                     # The policy has not run in this process yet.
@@ -166,6 +179,8 @@ class Outbox:
         """Why the receiver of this pair can't be told now; None = it can, as far as is known."""
         with self._lock:
             box = box_of(pair)
+            if box in self._missing:
+                return self._missing[box]
             place = self._endpoints.get(box)
             if isinstance(place, Failure):
                 return place
@@ -187,17 +202,34 @@ class Outbox:
                     _, uid, receiver = change.key
                     self._written.pop((uid, receiver), None)
 
+    def _add(self, pair: Pair, route: Route) -> None:
+        self._routes[pair] = route
+        self._pairs.setdefault(box_of(pair), set()).add(pair)
+
+    def _drop(self, pair: Pair) -> None:
+        if self._routes.pop(pair, None) is None:
+            return
+        box = box_of(pair)
+        self._pairs[box].remove(pair)
+        if not self._pairs[box]:
+            del self._pairs[box]
+
     def _keep(self, pair: Pair, told: Told | None) -> None:
         if told is None:
             self._told.pop(pair, None)
             if pair not in self._live:
-                self._routes.pop(pair, None)
+                self._drop(pair)
         else:
             self._told[pair] = told
 
     def _forget(self, pairs: Iterable[Pair]) -> None:
         for pair in list(pairs):
             self._keep(pair, None)
+
+
+def _since(before: Situation | None, now: Situation) -> Situation:
+    """What holds now, with the time since when just that is known."""
+    return now if before is None or before.findings != now.findings else replace(now, at=before.at)
 
 
 def no_such(name: str) -> Failure:

@@ -62,8 +62,22 @@ class Situation:
     unknown: frozenset[bytes] = frozenset()
     judged: frozenset[bytes] | None = None
 
-    def may_hold(self, digest: bytes) -> bool:
-        """Whether a group that matched before, and does not now, is only out of sight."""
+    @property
+    def sees_all(self) -> bool:
+        """Whether no group is out of sight."""
+        return not self.unknown and self.judged is None
+
+    def held(self, before: Iterable[bytes]) -> frozenset[bytes]:
+        """Of groups that matched before, those that may match still and are only out of sight."""
+        matched = self.matched
+        return frozenset(digest for digest in before if digest not in matched and self._out_of_sight(digest))
+
+    @property
+    def matched(self) -> Mapping[bytes, str]:
+        """What an alert of matching groups is about now."""
+        return next((found.groups for found in self.findings if found.news is News.GROUPS_MATCHED), {})
+
+    def _out_of_sight(self, digest: bytes) -> bool:
         return digest in self.unknown or (self.judged is not None and digest not in self.judged)
 
 

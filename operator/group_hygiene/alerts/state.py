@@ -1,12 +1,13 @@
 """What a receiver must hear of a policy, given what it was told and what holds now. Pure.
 
-A group that was not there before is news; one that went away while others remain is none; that none is left, is.
+A group that was not there before is news; one that went away while others remain is none; that none is left, is. Of a
+swarm (an alert of so many groups at least) one more is none either: that it is twice what was told, is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -28,6 +29,8 @@ _VALID_MIN, _VALID_INTERVALS = timedelta(hours=1), 4
 # An Alertmanager waits some minutes before it tells of an alert, and tells of none that ended meanwhile.
 _NOTICE_STANDS = timedelta(hours=1)
 _KEPT = timedelta(days=60)
+# How precisely an Alertmanager's labels show a time.
+_TICK = timedelta(seconds=1)
 
 
 class Status(StrEnum):
@@ -45,7 +48,7 @@ class Item:
     """One alert of a message. policy, connection: namespace/name.
 
     since: when it was found. until: how long it holds untold, for an Alertmanager. groups: 20 at most, new ones first,
-    of `total`. new: how many of these nobody was told of before. detail, first_due: see Finding.
+    of `total`. new: how many of these nobody was told of before, of a swarm at least. detail, first_due: see Finding.
     """
 
     status: Status
@@ -104,7 +107,7 @@ def step(told: Told | None, situation: Situation | None, route: Route, now: date
             items.append(_over(Status.RESOLVED, news, known, situation, (policy, route.connection)))
         if after is not None:
             firing[news] = after
-    items += [_notice(notice, situation, (policy, route.connection)) for notice in owed]
+    items += [_notice(notice, situation, (policy, route.connection), now) for notice in owed]
     if situation is None or not firing:
         return Step(tuple(items), None)
     new = Told(
@@ -157,29 +160,32 @@ def _of_finding(
     known: Firing | None, finding: Finding, situation: Situation, route: Route, now: datetime
 ) -> tuple[list[Item], Firing | None]:
     """What to tell of it, and what was told of it then; None = it does not hold (any more)."""
-    told = frozenset() if known is None else _unpacked(known.digests)
-    held = frozenset[bytes]()
-    if finding.news is News.GROUPS_MATCHED:
-        held = frozenset(digest for digest in told if digest not in finding.groups and situation.may_hold(digest))
+    told = frozenset() if known is None else unpacked(known.digests)
+    held = situation.held(told) if finding.news is News.GROUPS_MATCHED else frozenset()
     total = len(finding.groups) + len(held)
     if not total or total < finding.at_least:
         return [], None
     new = [digest for digest in finding.groups if _is_new(digest, told)]
-    digests = _packed((*finding.groups, *held))
+    digests = packed((*finding.groups, *held))
     valid = max(_VALID_MIN, situation.interval * _VALID_INTERVALS)
     until = now + valid if route.kind is Kind.ALERTMANAGER else None
     where = _key(situation), route.connection
-    if known is None or new:
-        items = []
-        if known is not None and until is not None:
-            items.append(_over(Status.REPLACED, finding.news, known, situation, where))
-        firing = Firing(now, digests, until)
-        items.append(_item(Status.FIRING, finding, situation, firing, new))
+    if known is None:
+        firing = Firing(situation.at, digests, until, total)
+        return [_item(Status.FIRING, finding, situation, firing, new)], firing
+    swarm = finding.at_least > 1
+    if total >= 2 * known.total if swarm else new:
+        # By what the run saw, not by the time of this try: a message that is sent again is the same message.
+        firing = Firing(max(situation.at, known.since + _TICK), digests, until, total)
+        item = _item(Status.FIRING, finding, situation, firing, new)
+        items = [replace(item, new=total - known.total) if swarm else item]
+        if until is not None:
+            items.insert(0, _over(Status.REPLACED, finding.news, known, situation, where))
         return items, firing
     if until is not None and (known.until is None or known.until - now < valid / 2):
-        firing = Firing(known.since, digests, until)
-        return [_item(Status.RENEWED, finding, situation, firing, new)], firing
-    return [], Firing(known.since, digests, known.until)
+        firing = known._replace(digests=digests, until=until)
+        return [_item(Status.RENEWED, finding, situation, firing, [])], firing
+    return [], known._replace(digests=digests)
 
 
 def _item(status: Status, finding: Finding, situation: Situation, firing: Firing, new: list[bytes]) -> Item:
@@ -187,7 +193,7 @@ def _item(status: Status, finding: Finding, situation: Situation, firing: Firing
     if finding.named is None:
         names = [finding.groups[digest] for digest in new]
         names += [name for digest, name in finding.groups.items() if digest not in fresh]
-        total = max(len(finding.groups), len(_unpacked(firing.digests)))
+        total = max(len(finding.groups), len(unpacked(firing.digests)))
     else:
         names, total, new = list(finding.named), len(finding.named), []
     return Item(
@@ -211,13 +217,14 @@ def _over(status: Status, news: News, known: Firing, situation: Situation | None
     return Item(status, news, *where, since=known.since, action=_action(situation))
 
 
-def _notice(notice: Notice, situation: Situation | None, where: tuple[str, str]) -> Item:
+def _notice(notice: Notice, situation: Situation | None, where: tuple[str, str], now: datetime) -> Item:
     return Item(
         Status.NOTICE,
         News.GROUPS_DELETED,
         *where,
         since=notice.at,
-        until=notice.at + _NOTICE_STANDS,
+        # Of a receiver that was away for longer: what is over when it arrives, nobody is told of.
+        until=max(now, notice.at) + _NOTICE_STANDS,
         groups=tuple(notice.groups),
         total=notice.total,
         new=notice.total,
@@ -244,9 +251,11 @@ def _is_new(digest: bytes, told: frozenset[bytes]) -> bool:
     return digest not in told and (len(told) < _REMEMBERED or digest < max(told))
 
 
-def _packed(digests: Iterable[bytes]) -> bytes:
+def packed(digests: Iterable[bytes]) -> bytes:
+    """What is remembered of them."""
     return b"".join(sorted(digests)[:_REMEMBERED])
 
 
-def _unpacked(digests: bytes) -> frozenset[bytes]:
+def unpacked(digests: bytes) -> frozenset[bytes]:
+    """The digests that `packed` was given, 20,000 at most."""
     return frozenset(digests[at : at + _WIDTH] for at in range(0, len(digests), _WIDTH))

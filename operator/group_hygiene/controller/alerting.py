@@ -6,29 +6,30 @@ What is said and how it gets there is in `alerts`; here are the API server, the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from group_hygiene import reasons, status
+from group_hygiene import status
 from group_hygiene.alerts.courier import Courier, Links
 from group_hygiene.alerts.egress import Egress
 from group_hygiene.alerts.endpoints import Endpoint, read_endpoint
 from group_hygiene.alerts.outbox import Box, Outbox, box_of, no_such, receiver_name
 from group_hygiene.alerts.sending import Failure
 from group_hygiene.alerts.situation import Situation, assess
-from group_hygiene.alerts.state import Route
+from group_hygiene.alerts.state import Route, packed, unpacked
 from group_hygiene.connection import Connection, receivers_of
 from group_hygiene.controller.api import POLICIES, Api
 from group_hygiene.controller.binding import Bound
 from group_hygiene.controller.telling import Teller
-from group_hygiene.errors import HygieneError
+from group_hygiene.errors import HygieneError, LedgerFenced
+from group_hygiene.kafka.client import Deadline
 from group_hygiene.metrics import Metrics
 from group_hygiene.model import Keep, Outcome
 from group_hygiene.plan import Plan
-from group_hygiene.policy import Policy
+from group_hygiene.policy import Action, Policy
 from group_hygiene.receivers import Receiver
 from group_hygiene.reconcile import Clock, Context, Journal
 from group_hygiene.secret import SecretRef
@@ -37,6 +38,8 @@ from group_hygiene.snapshot import Snapshot
 # A policy may run every five seconds, and have receivers of its own: the API server is not asked each time.
 _SECRET_KEPT_S = 30.0
 _LAST_WORDS_S = 12.0
+# Together far less than a process has to stop.
+_SETTLE_S, _LAST_NOTE_S = 2.0, 3.0
 
 
 class Post(Protocol):
@@ -74,6 +77,9 @@ class Alerting:
         self._outbox = Outbox()
         self._found: list[Situation] = []
         self._alerting: set[tuple[str, str]] = set()
+        # Policy uid -> the groups that alerted last (see `packed`), and how many of them are out of sight.
+        self._matched: dict[str, bytes] = {}
+        self._held: dict[str, int] = {}
         # Policy uid -> who is told of it: names, and whether they are receivers of its own.
         self._told_of: dict[str, list[tuple[str, bool]]] = {}
         self._courier: Courier | None = None
@@ -102,6 +108,11 @@ class Alerting:
         """The connection is gone: say once that what was told is over."""
         if self._courier is not None:
             await self._courier.last_round(_LAST_WORDS_S)
+
+    async def settle(self) -> None:
+        """The process stops: let what is under way arrive, so that it can be noted."""
+        if self._courier is not None:
+            await self._courier.settle(_SETTLE_S)
 
     def stop(self) -> None:
         """What is not delivered now is delivered by the next process, as the ledger knows."""
@@ -137,6 +148,8 @@ class Alerting:
                 routes.append(Route(*pair, receiver.kind, receiver.digest, connection.uid, connection.key))
                 if own:
                     endpoints[box_of(pair)] = self._endpoint(policy.namespace, receiver)
+        self._matched = {uid: known for uid, known in self._matched.items() if uid in self._told_of}
+        self._held = {uid: held for uid, held in self._held.items() if uid in self._told_of}
         self._outbox.bind(routes, endpoints)
         names = {(entry.policy.namespace, entry.policy.name) for entry in active}
         for namespace, name in self._alerting - names:
@@ -157,25 +170,62 @@ class Alerting:
 
     def heard(self, plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> None:
         """Keep what a run of a policy found, to be told with what the others find."""
-        if self._told_of.get(plan.policy.uid):
-            self._found.append(assess(plan, outcomes, snapshot))
+        uid, alerts = plan.policy.uid, plan.policy.action is Action.ALERT
+        if not alerts and not self._told_of.get(uid):
+            return
+        situation = assess(plan, outcomes, snapshot)
+        if self._told_of.get(uid):
+            self._found.append(situation)
+        if alerts:
+            self._held[uid] = self._hold(plan.policy, situation)
+
+    def _hold(self, policy: Policy, situation: Situation) -> int:
+        """How many groups that matched before may match still: by the rule by which its receivers are told."""
+        matched, wanted = situation.matched, policy.alert.groups_at_least
+        before = self._matched[policy.uid] if policy.uid in self._matched else self._outbox.matched(policy.uid)
+        if before is None and not situation.sees_all and len(matched) < wanted:
+            # Nobody knows any more what it alerted of before a restart: it may be all that is out of sight.
+            return wanted
+        held = situation.held(unpacked(before or b""))
+        self._matched[policy.uid] = packed((*matched, *held))
+        return len(held)
 
     def in_status(self, entry: Bound, plan: Plan, snapshot: Snapshot, new: status.Status) -> status.Status:
         """The status of a policy that ran, with what it says of alerts."""
-        new = status.with_alerting(new, entry.status, plan, snapshot)
+        new = status.with_alerting(new, entry.status, plan, snapshot.taken_at, self._held.get(entry.policy.uid, 0))
         namespace, name = entry.policy.namespace, entry.policy.name
         fires = status.is_alerting(new)
         self._metrics.alerting(namespace, name, fires)
-        if fires is not None:
+        if fires is None:
+            self._alerting.discard((namespace, name))
+        else:
             self._alerting.add((namespace, name))
         return status.with_delivery(new, entry.status, self._failures(entry.policy), snapshot.taken_at)
 
-    def send(self, journal: Journal) -> None:
-        """After all policies of a round have run: tell what they found."""
+    @contextmanager
+    def round(self, journal: Journal) -> Iterator[None]:
+        """Once the policies of a round have run, tell what they found, also when one of them failed.
+
+        Not when another process took over: that one tells it.
+        """
+        try:
+            yield
+        except LedgerFenced:
+            raise
+        except Exception:
+            self._send(journal)
+            raise
+        self._send(journal)
+
+    def _send(self, journal: Journal) -> None:
         found, self._found = self._found, []
         self._outbox.heard(found)
         self._note(journal)
         self._wake()
+
+    def note_last(self, journal: Journal) -> None:
+        """After all runs: what arrived since the last one, so that the next process does not repeat it."""
+        self._note(journal, Deadline(_LAST_NOTE_S))
 
     def tell(self, entries: Sequence[Bound], now: datetime) -> None:
         """Whether the receivers of policies that did not run now can be told, in their statuses."""
@@ -191,9 +241,9 @@ class Alerting:
         for name, own in self._told_of.get(policy.uid, ()):
             failure = self._outbox.failure((policy.uid, receiver_name(name, own)))
             message = "" if failure is None else f"receiver {name}: {failure.message}"
-            if failure is not None and not own and policy.crosses_namespace and failure.reason in _SECRETS_REASONS:
-                # What it says of Secrets is for the connection's own namespace.
-                message = f"receiver {name} of the KafkaConnection is not ready"
+            if failure is not None and not own and policy.crosses_namespace:
+                # What it says of Secrets and addresses is for the connection's own namespace.
+                message = f"receiver {name} of the KafkaConnection can't be told"
             failures[name] = None if failure is None else Keep(failure.reason, message)
         return failures
 
@@ -203,10 +253,10 @@ class Alerting:
         except HygieneError as error:
             return Failure(error.reason, str(error))
 
-    def _note(self, journal: Journal) -> None:
+    def _note(self, journal: Journal, deadline: Deadline | None = None) -> None:
         changes = self._outbox.unwritten()
         if changes:
-            journal.note(changes)
+            journal.note(changes, deadline)
             self._outbox.written(changes)
 
     def _wake(self) -> None:
@@ -215,8 +265,3 @@ class Alerting:
         # A run may end after the process's event loop did.
         with suppress(RuntimeError):
             self._event_loop.call_soon_threadsafe(self._courier.wake)
-
-
-_SECRETS_REASONS = frozenset(
-    {reasons.SECRET_NOT_FOUND, reasons.SECRET_KEY_MISSING, reasons.SECRET_INVALID, reasons.SECRET_FORBIDDEN}
-)

@@ -86,6 +86,11 @@ class Link:
         who = self._client, connection, self.memory, clock, journal
         return reconcile.Context(*who, claims=self._claims, tables=self._evidence.tables(connection))
 
+    def journal(self) -> reconcile.Journal:
+        """Of what is open, for a last note after the runs."""
+        memory = self.memory
+        return reconcile.Journal(memory.ledger, memory.contents, memory.unwritten, writable=memory.claimed)
+
     def close(self) -> None:
         """End what is open; the next `connect` begins anew."""
         self.memory.close_ledger()

@@ -121,6 +121,9 @@ class ConnectionLoop:
                 if wait is None and self._wake.is_set():
                     # Something of ours was applied while this round found nothing left.
                     wait = 0.0
+            if stopping.is_set():
+                await self._alerts.settle()
+                await asyncio.get_running_loop().run_in_executor(self._services.executor, self._note_last)
         finally:
             self._alerts.stop()
             self._link.close()
@@ -145,6 +148,15 @@ class ConnectionLoop:
                 log.warning("connection %s/%s: %s", self.namespace, self.name, unwritten)
         self._link.close()
         return self._back_off()
+
+    def _note_last(self) -> None:
+        """Note what arrived since the last run: the next process would tell it again."""
+        if not self._alerts.unwritten or not self._services.leads():
+            return
+        try:
+            self._alerts.note_last(self._link.journal())
+        except HygieneError as error:
+            log.warning("connection %s/%s: what was told last is not noted: %s", self.namespace, self.name, error)
 
     def _tell_bug(self, error: Exception) -> None:
         # Its text may hold anything, a secret too: that stays in the log's traceback.
@@ -231,19 +243,19 @@ class ConnectionLoop:
         deleted, failure, budget = 0, None, observation.conditions.budget
         # Before the first deletion: what is due by all policies together is what the connection's maxPercent is about.
         due_by = self._due_by_policy(context, observation, due)
-        for entry in due:
-            others = frozenset().union(*(groups for uid, groups in due_by.items() if uid != entry.policy.uid))
-            left = None if budget is None else budget - deleted
-            told = status.told(entry.status)
-            conditions = replace(observation.conditions, budget=left, due_elsewhere=others, told=told)
-            plan, outcomes = self._act(context, connection_obj, entry, replace(observation, conditions=conditions))
-            deleted += sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
-            self._alerts.heard(plan, outcomes, snapshot)
-            try:
-                self._tell(entry, plan, outcomes, snapshot)
-            except ApiError as error:
-                failure = error
-        self._alerts.send(context.journal)
+        with self._alerts.round(context.journal):
+            for entry in due:
+                others = frozenset().union(*(groups for uid, groups in due_by.items() if uid != entry.policy.uid))
+                left = None if budget is None else budget - deleted
+                told = status.told(entry.status)
+                conditions = replace(observation.conditions, budget=left, due_elsewhere=others, told=told)
+                plan, outcomes = self._act(context, connection_obj, entry, replace(observation, conditions=conditions))
+                deleted += sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
+                self._alerts.heard(plan, outcomes, snapshot)
+                try:
+                    self._tell(entry, plan, outcomes, snapshot)
+                except ApiError as error:
+                    failure = error
         facts = status.ConnectionFacts(
             snapshot=snapshot,
             features=self._link.features(context, anew=full),

@@ -8,26 +8,25 @@ from typing import Any
 
 from group_hygiene import reasons
 from group_hygiene.model import Keep
-from group_hygiene.plan import Plan, not_known
+from group_hygiene.plan import Plan
 from group_hygiene.policy import Action
-from group_hygiene.snapshot import Snapshot
 from group_hygiene.status.conditions import Conditions, Status, in_order
 
 ALERTING, DELIVERED = "Alerting", "AlertsDelivered"
 
 
-def with_alerting(new: Status, previous: Mapping[str, Any], plan: Plan, snapshot: Snapshot) -> Status:
+def with_alerting(new: Status, previous: Mapping[str, Any], plan: Plan, at: datetime, held: int) -> Status:
     """The status of a run with the condition Alerting, which only policies with action Alert have.
 
-    Groups that could not be judged now end no alert.
+    held: how many groups that matched before could not be judged now, which ends no alert.
     """
     if plan.policy.action is not Action.ALERT:
         return new
-    conditions = Conditions(previous, new["observedGeneration"], snapshot.taken_at)
+    conditions = Conditions(previous, new["observedGeneration"], at)
     matched, wanted = len(plan.matched), plan.policy.alert.groups_at_least
     if matched >= wanted:
         conditions.set(ALERTING, True, reasons.GROUPS_MATCHED, _counted(matched))
-    elif is_alerting(previous) and (not snapshot.complete or any(map(not_known, plan.verdicts.values()))):
+    elif is_alerting(previous) and matched + held >= wanted:
         conditions.leave(ALERTING)
     elif matched:
         few = f"{_counted(matched)}; alert.groupsAtLeast is {wanted}"
