@@ -128,6 +128,9 @@ class Mark(Entry, frozen=True, kw_only=True, gc=False, tag="mark"):
     due: Time
     topics: dict[str, Time] = msgspec.field(default_factory=dict)
 
+    def __hash__(self) -> int:
+        return hash(self.key)
+
     @property
     def newest(self) -> datetime:
         """Since when the last of its topics is marked; of a whole group, since when that is."""
