@@ -21,6 +21,7 @@ from typing import Any, NoReturn, Self
 from sandbox.errors import PortTaken, SandboxError, StartFailed
 
 POLL_SECONDS = 0.1
+_STANDSTILL_S = 10.0
 TAIL_LINES = 25
 _KEEPER = Path(__file__).with_name("keeper.py")
 _PORT_TAKEN = ("address already in use", "addressinuse", "failed to bind")
@@ -53,6 +54,22 @@ class Server:
     def send(self, number: signal.Signals) -> None:
         """Send a signal to its whole process group; a program that ended already is no error."""
         self._keeper.ask({"do": "signal", "name": self.name, "signal": int(number)})
+
+    def wait_stopped(self) -> None:
+        """After SIGSTOP: wait until each of its threads stands still, as one that does not yet may still answer.
+
+        Where there is no /proc, nobody can say.
+        """
+        deadline = time.monotonic() + _STANDSTILL_S
+        while time.monotonic() < deadline:
+            try:
+                states = [stat.read_text().rpartition(")")[2].split()[0] for stat in _threads(self.pid)]
+            except OSError:
+                # One of them ended meanwhile.
+                continue
+            if all(state in "TZX" for state in states):
+                return
+            time.sleep(0.01)
 
     def stop(self, grace: float) -> None:
         """SIGTERM, wait at most `grace` seconds, then SIGKILL; at once SIGKILL when grace is 0."""
@@ -166,3 +183,7 @@ def _fail(server: Server, what: str) -> NoReturn:
     tail = server.log_tail()
     error = PortTaken if any(sign in tail.lower() for sign in _PORT_TAKEN) else StartFailed
     raise error(f"{what}; the end of its log:\n{tail}")
+
+
+def _threads(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/task").glob("*/stat"))

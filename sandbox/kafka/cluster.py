@@ -154,6 +154,7 @@ class KafkaCluster:
     def pause_broker(self, broker: int) -> None:
         """SIGSTOP: connections stay open and nobody answers."""
         self._servers[broker].send(signal.SIGSTOP)
+        self._servers[broker].wait_stopped()
         self._paused.add(broker)
 
     def resume_broker(self, broker: int) -> None:
