@@ -24,6 +24,7 @@ from sandbox.kafka.cluster import Mark
 Protocol = Literal["classic", "consumer"]
 # On a machine that is busy with other tests: what is asserted is that it comes, and never how soon.
 WAIT_SECONDS = 180.0
+CHECKPOINTS_SUFFIX = ".checkpoints.internal"
 
 
 class Maker:
@@ -36,6 +37,7 @@ class Maker:
         self._numbers = itertools.count(1)
         self.admin: Any = AdminClient(self._config)
         self._live: dict[str, list[Any]] = {}
+        self._checkpoints: set[str] = set()
 
     def name(self, what: str = "thing") -> str:
         """A name that nothing else has; all names of this maker begin with its `tag`."""
@@ -44,6 +46,8 @@ class Maker:
     def topic(self, name: str | None = None, partitions: int = 1, records: int = 0, replicas: int = 1) -> str:
         """A new topic with so many records in its partition 0; returns its name."""
         topic = name or self.name("topic")
+        if topic.endswith(CHECKPOINTS_SUFFIX):
+            self._checkpoints.add(topic)
         self.admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result()
         # The controller knows it at once; wait until the brokers that clients ask do as well.
         wait_for(lambda: self._has_leaders(topic, partitions))
@@ -232,6 +236,10 @@ class Maker:
             for consumer in consumers:
                 consumer.close()
         self._live.clear()
+        # Each scan of this cluster would read them, also those of tests that count requests.
+        if self._checkpoints:
+            for topic in self._checkpoints & set(self.admin.list_topics().topics):
+                self.delete_topic(topic)
 
 
 def checkpoint_key(group: str, topic: str, partition: int) -> bytes:
