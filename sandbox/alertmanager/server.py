@@ -5,17 +5,16 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from sandbox import golang
 from sandbox.cache import cached
-from sandbox.errors import PortTaken, SandboxError
+from sandbox.errors import SandboxError
 from sandbox.files import write_private
-from sandbox.ports import Ports
-from sandbox.process import Command, Keeper, wait_until
+from sandbox.process import Command, wait_until
+from sandbox.service import Service
 
 START_SECONDS = 120.0
-START_ATTEMPTS = 3
 _SOURCE = Path(__file__).parent
 _MODULE = "github.com/prometheus/alertmanager"
 
@@ -32,44 +31,18 @@ def _build(into: Path) -> None:
     golang.build(_SOURCE, f"{_MODULE}/cmd/alertmanager", into / "alertmanager", what)
 
 
-class Alertmanager:
-    """One Alertmanager without peers. Use it as a context manager."""
+class Alertmanager(Service):
+    """One Alertmanager without peers."""
+
+    _what = "Alertmanager"
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """config: as its configuration file has it."""
+        super().__init__()
         self._config = config
-        self._ports = Ports()
-        self._keeper: Keeper | None = None
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Start it and wait until it is ready."""
-        executable = program()
-        for attempt in range(START_ATTEMPTS):
-            self._keeper = Keeper()
-            try:
-                self._start(self._keeper, executable)
-                return
-            except PortTaken:
-                self.stop()
-                if attempt == START_ATTEMPTS - 1:
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-
-    def stop(self) -> None:
-        """Kill it and remove its data."""
-        if self._keeper is not None:
-            self._keeper.close()
-            self._keeper = None
-        self._ports.release()
+    def prepare(self) -> None:
+        self._program = program()
 
     @property
     def url(self) -> str:
@@ -80,20 +53,20 @@ class Alertmanager:
         """The alerts that it takes for firing now, as its API v2 tells them."""
         return list(json.loads(self._get("/api/v2/alerts")))
 
-    def _start(self, keeper: Keeper, executable: Path) -> None:
+    def _start(self) -> None:
         (self._port,) = self._ports.take(1)
-        scratch = keeper.scratch
+        scratch = self._scratch
         # JSON is YAML.
         config = write_private(scratch / "alertmanager.yml", json.dumps(self._config))
         argv: list[str | Path] = [
-            executable,
+            self._program,
             f"--config.file={config}",
             f"--storage.path={scratch / 'data'}",
             f"--web.listen-address=127.0.0.1:{self._port}",
             # No peers.
             "--cluster.listen-address=",
         ]
-        server = keeper.start("alertmanager", Command(argv, log=scratch / "alertmanager.log"))
+        server = self._running.start("alertmanager", Command(argv, log=scratch / "alertmanager.log"))
         wait_until(self._ready, [server], START_SECONDS)
 
     def _ready(self) -> bool:

@@ -5,9 +5,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
 
-from sandbox.errors import PortTaken, SandboxError
+from sandbox.errors import SandboxError
 from sandbox.kafka.jars import jars
 from sandbox.kafka.java import JavaProgram, Jvm, java_command, properties_file, record_classes
 from sandbox.kafka.layout import CONTROLLER_ID, Door, Layout, Node, new_cluster_id, uses_kraft
@@ -17,22 +16,23 @@ from sandbox.kafka.storage import format_broker, format_controller, run
 from sandbox.kafka.tls import Authority, Certificate
 from sandbox.kafka.wire import known_brokers
 from sandbox.kafka.zookeeper import broker_registered, scram_commands, serves, zookeeper_program
-from sandbox.ports import Ports
-from sandbox.process import Command, Keeper, Server, check_running, wait_until
+from sandbox.process import Command, Server, check_running, wait_until
+from sandbox.service import Service
 
 START_SECONDS = 300.0
 STOP_SECONDS = 60.0
-START_ATTEMPTS = 3
 
 Mark = dict[int, int]
 
 
-class KafkaCluster:
+class KafkaCluster(Service):
     """A Kafka cluster of 1 broker, or of more with a controller process of its own.
 
     With several brokers any of them can be killed without losing the controller. `config` is added to (and wins over)
-    the server.properties of brokers and controller. Use it as a context manager, or call `start` and `stop`.
+    the server.properties of brokers and controller. It is ready when every broker knows all others.
     """
+
+    _what = "cluster"
 
     def __init__(
         self,
@@ -44,53 +44,24 @@ class KafkaCluster:
         request_log: bool = False,
         jvm: Jvm | None = None,
     ) -> None:
+        super().__init__()
         self.version = version
         self.broker_ids = list(range(1, brokers + 1))
         self.security = security or Security()
         self._config = dict(config or {})
         self._request_log = request_log
         self._jvm = jvm or Jvm()
-        self._ports = Ports()
-        self._keeper: Keeper | None = None
         self._servers: dict[int, Server] = {}
         self._paused: set[int] = set()
         self._authority: Authority | None = None
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.stop()
-
     def prepare(self) -> None:
-        """Download and record what `start` needs, if that was not done yet. `start` does it too."""
         self._jars = jars(self.version)
         if self._jvm.record_to is None:
             record_classes(self._jars, self._record)
 
-    def start(self) -> None:
-        """Start all processes and wait until every broker knows all others."""
-        self.prepare()
-        for attempt in range(START_ATTEMPTS):
-            self._keeper = Keeper()
-            try:
-                self._start()
-                return
-            except PortTaken:
-                self.stop()
-                if attempt == START_ATTEMPTS - 1:
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-
     def stop(self) -> None:
-        """Kill all processes and remove their data."""
-        if self._keeper is not None:
-            self._keeper.close()
-            self._keeper = None
-        self._ports.release()
+        super().stop()
         self._servers.clear()
         self._paused.clear()
 
@@ -240,16 +211,6 @@ class KafkaCluster:
         program = JavaProgram(main_class, self._jars, arguments, log_levels={"": "warn"})
         command = java_command(program, self._scratch / "tool.args")
         return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=600, check=False)
-
-    @property
-    def _running(self) -> Keeper:
-        if self._keeper is None:
-            raise SandboxError("this cluster is not running")
-        return self._keeper
-
-    @property
-    def _scratch(self) -> Path:
-        return self._running.scratch
 
     def _start(self) -> None:
         self._layout = self._make_layout()

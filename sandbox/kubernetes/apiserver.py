@@ -12,19 +12,18 @@ import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from sandbox.errors import PortTaken, SandboxError
+from sandbox.errors import SandboxError
 from sandbox.files import write_private
 from sandbox.kubernetes.binaries import control_plane
-from sandbox.ports import Ports
 from sandbox.prerequisites import KUBECTL, OPENSSL, find
-from sandbox.process import Command, Keeper, check_running, wait_until
+from sandbox.process import Command, check_running, wait_until
+from sandbox.service import Service
 
 START_SECONDS = 300.0
 STOP_SECONDS = 10.0
 ESTABLISHED_SECONDS = 180.0
-START_ATTEMPTS = 3
 TOKEN_HOURS = 24
 
 _AUDIT_POLICY = """\
@@ -35,43 +34,17 @@ rules: [{level: Metadata}]
 """
 
 
-class ApiServer:
-    """A Kubernetes API server. Use it as a context manager, or call `start` and `stop`."""
+class ApiServer(Service):
+    """A Kubernetes API server with etcd, ready when it has its default namespace."""
+
+    _what = "API server"
 
     def __init__(self, *, audit_log: bool = False) -> None:
+        super().__init__()
         self._audit = audit_log
-        self._ports = Ports()
-        self._keeper: Keeper | None = None
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Start etcd and kube-apiserver and wait until it is ready and has its default namespace."""
+    def prepare(self) -> None:
         self._programs = control_plane()
-        for attempt in range(START_ATTEMPTS):
-            self._keeper = Keeper()
-            try:
-                self._start(self._keeper)
-                return
-            except PortTaken:
-                self.stop()
-                if attempt == START_ATTEMPTS - 1:
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-
-    def stop(self) -> None:
-        """Kill both and remove their data."""
-        if self._keeper is not None:
-            self._keeper.close()
-            self._keeper = None
-        self._ports.release()
 
     def stop_apiserver(self) -> None:
         """Stop kube-apiserver only; etcd keeps the objects. `start_apiserver` brings it back on the same port."""
@@ -149,18 +122,8 @@ class ApiServer:
         lines = log.read_text().split("\n")[:-1] if log.exists() else []
         return [json.loads(line) for line in lines]
 
-    @property
-    def _running(self) -> Keeper:
-        if self._keeper is None:
-            raise SandboxError("this API server is not running")
-        return self._keeper
-
-    @property
-    def _scratch(self) -> Path:
-        return self._running.scratch
-
-    def _start(self, keeper: Keeper) -> None:
-        scratch = keeper.scratch
+    def _start(self) -> None:
+        scratch = self._scratch
         self._port, self._etcd_port, self._peer_port = self._ports.take(3)
         (scratch / "certificates").mkdir()
         self._token = secrets.token_urlsafe(32)
@@ -169,7 +132,7 @@ class ApiServer:
         key = scratch / "service-accounts.key"
         made = subprocess.run([find(OPENSSL), "genrsa", "2048"], capture_output=True, text=True, check=True)
         write_private(key, made.stdout)
-        self._etcd = keeper.start("etcd", self._etcd_command(scratch))
+        self._etcd = self._running.start("etcd", self._etcd_command(scratch))
         self.start_apiserver()
         self._write_kubeconfig("admin", self._token, "default")
 
