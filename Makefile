@@ -80,7 +80,7 @@ rules: ## deploy/prometheus/prometheusrule.yaml anew, of the rules in rules.yaml
 lock: ## pin all dependencies anew into requirements.lock
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/pip install -q uv==0.13.8
-	$(VENV)/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra dev --extra pipeline pyproject.toml -o requirements.lock
+	$(VENV)/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra dev --extra docs --extra pipeline --extra tracing pyproject.toml -o requirements.lock
 
 clean: ## remove the virtual environment and what tools left (the cache outside the checkout stays)
 	rm -rf $(VENV) .sandbox build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis operator/*.egg-info
