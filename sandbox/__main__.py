@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from sandbox import browser, grafana, prometheus
+from sandbox import actionlint, browser, flux, grafana, lua, prometheus
 from sandbox.alertmanager import server as alertmanager
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
@@ -22,6 +22,7 @@ from sandbox.kubernetes.binaries import control_plane
 from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
 from sandbox.prometheus.crds import operator_crds
 from sandbox.spark.jars import jars as spark_jars
+from sandbox.wheels import wheels
 
 _ROOT = Path(__file__).parents[1]
 _EXAMPLES = """\
@@ -78,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         "prepare",
         help="only download and build everything",
         description=f"Download Kafka {', '.join(VERSIONS)} and what Spark needs, and build the Kubernetes API server "
-        "and Alertmanager, and what checks rules and dashboards, into the cache.",
+        "and Alertmanager, and what checks rules and dashboards, into the cache, with the packages of an image.",
     )
     prepare.add_argument("--browser", action="store_true", help="also a Chromium, for the tests of the report")
     return parser
@@ -92,7 +93,11 @@ def _prepare() -> None:
     prometheus.programs()
     operator_crds()
     grafana.checker()
+    lua.program()
+    actionlint.program()
+    flux.crds()
     spark_jars()
+    wheels("operator")
 
 
 def _up(version: str, brokers: int) -> None:

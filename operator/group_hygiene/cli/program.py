@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from group_hygiene import __version__
-from group_hygiene.cli import alert_commands, commands, looking_back, pipelining
+from group_hygiene.cli import alert_commands, commands, kinds, looking_back, pipelining
 from group_hygiene.errors import HygieneError
 
 _INTERRUPTED = 130
@@ -169,6 +169,6 @@ def operator(
 for command in (
     *(commands.list_, commands.describe, commands.offsets, commands.plan, commands.explain),
     *(commands.history, commands.keep, commands.restore, alert_commands.alert),
-    *(pipelining.pipeline, looking_back.backtest, looking_back.report),
+    *(pipelining.pipeline, looking_back.backtest, looking_back.report, kinds.crds),
 ):
     main.add_command(command)
