@@ -12,7 +12,7 @@ XDG_CACHE_HOME ?= $(HOME)/.cache
 export PIP_CACHE_DIR ?= $(XDG_CACHE_HOME)/kafka-group-hygiene/pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-spark faults kill-ingest check format format-check lint types imports sandbox bench-scan bench-purge bench-pipeline bench-backtest picture rules dist images-check release-fixtures lock clean
+.PHONY: help demo test test-spark faults kill-ingest check format format-check lint types imports sandbox bench-scan bench-purge bench-pipeline bench-backtest picture rules dist outside images-check release-fixtures lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -84,7 +84,10 @@ dist: $(STAMP) ## the wheel and the source distribution into dist/
 	@$(BIN)/python -c 'import setuptools.build_meta as backend; backend.build_sdist("dist")' > build/sdist.log
 	@rm -rf build && ls dist
 
-images-check: $(STAMP) ## the steps of the pipeline's image in an empty folder, and the pipeline from there, about 5 minutes
+outside: $(STAMP) ## the demo's groups and checks on a Kafka and a Kubernetes that are there (make outside OUTSIDE="--help")
+	@$(BIN)/python -m sandbox.outside $(OUTSIDE)
+
+images-check: $(STAMP) ## the pipeline's image step by step in an empty folder, and what is run in kind, about 5 minutes
 	@$(BIN)/python -m sandbox prepare
 	@$(BIN)/python -m pytest tests/images $(PYTEST_ARGS)
 
