@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from sandbox.demo_checks import TITLES, Story, check_groups, same
+from sandbox.demo_checks import TITLES, UNCHANGED, Story, check_groups, reasons_in, same
 from sandbox.demo_clients import View
 from sandbox.demo_command import CommandLine
 from sandbox.demo_kubernetes import EXAMPLES, NAMESPACE, POLICY, wait_for
@@ -57,11 +57,11 @@ def _run(shop: Shop, inside: str) -> bool:
     # The run after it: who is left, and why.
     wait_for(lambda: not any(_status(name).get("groups", {}).get("matched", 1) for name in (POLICY, _LITTER)), _SECONDS)
     story.after, story.ledger = view.groups(), view.ledger()
-    status = _status(POLICY)
-    story.reasons = {entry["group"]: entry["reason"] for entry in status["sample"] if "reason" in entry}
+    statuses = {name: {"status": _status(name)} for name in UNCHANGED}
+    story.reasons = {group: entry.get("reason", "") for group, entry in reasons_in(statuses, *UNCHANGED).items()}
     rows = check_groups(story, shop)
     screen.table(TITLES, rows)
-    checks = _checks(story, status)
+    checks = _checks(story, statuses[POLICY]["status"])
     screen.checks(checks)
     return screen.result([*(row.check for row in rows), *checks])
 
@@ -78,8 +78,8 @@ def _checks(story: Story, status: dict[str, Any]) -> list[Check]:
 
 
 def _objects(inside: str) -> list[dict[str, Any]]:
-    """The connection of the demo at that address, without its tables and receivers; and two of its policies."""
-    files = [EXAMPLES / f"{name}.yaml" for name in ("connection", f"policy-{POLICY}", f"policy-{_LITTER}")]
+    """The connection of the demo at that address, without its tables and receivers; and the policies that need none."""
+    files = [EXAMPLES / f"{name}.yaml" for name in ("connection", *(f"policy-{policy}" for policy in UNCHANGED))]
     objects: list[dict[str, Any]] = [yaml.safe_load(file.read_text()) for file in files]
     spec = objects[0]["spec"]
     objects[0]["spec"] = {name: spec[name] for name in spec if name not in ("activity", "receivers")}
