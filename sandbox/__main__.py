@@ -15,6 +15,7 @@ from sandbox import actionlint, browser, flux, grafana, lua, prometheus
 from sandbox.alertmanager import server as alertmanager
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
+from sandbox.flux.crds import crds as flux_crds
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS
 from sandbox.kubernetes import ApiServer
@@ -95,7 +96,8 @@ def _prepare() -> None:
     grafana.checker()
     lua.program()
     actionlint.program()
-    flux.crds()
+    flux.program()
+    flux_crds()
     spark_jars()
     wheels("operator")
 
