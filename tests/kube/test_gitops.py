@@ -107,6 +107,19 @@ def with_flux(api_server: ApiServer) -> Iterator[ApiServer]:
     api_server.kubectl("delete", "-f", crds)
 
 
+def test_kafka_for_kind_can_be_applied(api_server: ApiServer) -> None:
+    """Without an unknown field, and at the port that kind-config.yaml opens and its listener tells clients."""
+    file = ROOT / "deploy" / "kind" / "kafka.yaml"
+    api_server.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(file))
+    (port,) = [
+        mapping["hostPort"]
+        for node in yaml.safe_load((ROOT / "kind-config.yaml").read_text())["nodes"]
+        for mapping in node.get("extraPortMappings", [])
+    ]
+    assert f"nodePort: {port}}}" in file.read_text()
+    assert f"OUTSIDE://127.0.0.1:{port}" in file.read_text()
+
+
 FOLDERS = sorted(path.parent.relative_to(GITOPS) for path in GITOPS.rglob("kustomization.yaml"))
 # Where policies are alone they have no namespace, and are applied as part of a cluster.
 APPLIED = [folder for folder in FOLDERS if str(folder) != "policies"]
