@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from group_hygiene import reasons
+from group_hygiene.durations import timestamp
 from group_hygiene.model import Bounds, GroupState, GroupType, Keep, Outcome, OutcomeKind, Verdict
 from group_hygiene.patterns import Patterns
 from group_hygiene.policy import Policy
@@ -25,7 +26,6 @@ from group_hygiene.status import (
     build_suspended_status,
     merge_patch,
     needs_write,
-    timestamp,
     told,
 )
 from tests.unit.make import (

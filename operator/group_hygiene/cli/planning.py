@@ -13,7 +13,7 @@ from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
 from group_hygiene.connection import ActivitySpec, Connection, admit
-from group_hygiene.durations import format_duration
+from group_hygiene.durations import format_duration, timestamp
 from group_hygiene.errors import HygieneError, SpecError, UsageError
 from group_hygiene.kafka.ledger import LedgerSettings
 from group_hygiene.model import Protections, Unchanged, Verdict
@@ -21,7 +21,7 @@ from group_hygiene.plan import FAILURES, Plan, make_plan, pace
 from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.reconcile import Context, Journal, Memory, Need, Observation, observe, open_journal
 from group_hygiene.snapshot import Snapshot
-from group_hygiene.status import standing_entry, timestamp, warns_late
+from group_hygiene.status import standing_entry, warns_late
 
 _WOULD_ACT = 2
 _COLUMNS = (

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from group_hygiene.controller.api import GROUP, KINDS, VERSION, Api
+from group_hygiene.durations import timestamp
 from group_hygiene.errors import ApiError, Conflict
-from group_hygiene.status import timestamp
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from msgspec import structs
 
 from group_hygiene import reasons
+from group_hygiene.durations import timestamp
 from group_hygiene.entries import Backup, SavedOffset, whole
 from group_hygiene.model import NO_SUCH_TOPIC, CommittedOffset, Fault, Offsets, Partition
-from group_hygiene.status import timestamp
 
 # What OffsetCommit of generation -1, or AlterShareGroupOffsets, gets from a group that has members, by its protocol.
 _ACTIVE = frozenset(

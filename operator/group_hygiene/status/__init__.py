@@ -4,7 +4,7 @@ Conditions follow metav1.Condition and kstatus: Ready always; Reconciling and St
 and at most 20 sample groups.
 """
 
-from group_hygiene.status.conditions import Problem, Status, build_problem_status, build_suspended_status, timestamp
+from group_hygiene.status.conditions import Problem, Status, build_problem_status, build_suspended_status
 from group_hygiene.status.of_alerts import is_alerting, with_alerting, with_delivery
 from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts, build_connection_status
 from group_hygiene.status.of_policies import SAMPLE_SIZE, build_status, standing_entry, told, warns_late
@@ -25,7 +25,6 @@ __all__ = [
     "merge_patch",
     "needs_write",
     "standing_entry",
-    "timestamp",
     "told",
     "warns_late",
     "with_alerting",

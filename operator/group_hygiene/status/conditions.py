@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from group_hygiene import reasons
+from group_hygiene.durations import timestamp
 from group_hygiene.model import Keep
 from group_hygiene.snapshot import Coverage
 
@@ -27,11 +28,6 @@ class Problem:
     reason: str
     message: str
     stalled: bool = False
-
-
-def timestamp(moment: datetime) -> str:
-    """RFC 3339 with seconds, as Kubernetes writes times."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def build_problem_status(generation: int, previous: Mapping[str, Any], problem: Problem, now: datetime) -> Status:

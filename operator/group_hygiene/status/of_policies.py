@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from group_hygiene import reasons
-from group_hygiene.durations import format_duration
+from group_hygiene.durations import format_duration, timestamp
 from group_hygiene.lag import standing_of
 from group_hygiene.model import Activity, Outcome, OutcomeKind, Verdict
 from group_hygiene.plan import FAILURES, Plan
 from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.snapshot import Snapshot
-from group_hygiene.status.conditions import Conditions, Status, cut, timestamp
+from group_hygiene.status.conditions import Conditions, Status, cut
 
 SAMPLE_SIZE = 20
 _TOPICS_SHOWN = 10
