@@ -16,6 +16,7 @@ from group_hygiene import __version__
 from group_hygiene.alerts.situation import News
 from group_hygiene.alerts.state import NAME_MAX, Item, Status
 from group_hygiene.durations import timestamp
+from group_hygiene.policy import Action
 from group_hygiene.receivers import Kind
 
 _DETAIL_MAX = 1_000
@@ -45,9 +46,9 @@ def signed(content: bytes, key: str, now: datetime) -> dict[str, str]:
 def summary(item: Item) -> str:
     """What it is about, in one line."""
     who = f"policy {item.policy}" if item.policy else f"KafkaConnection {item.connection}"
-    # Of an action that takes offsets, the groups stay.
-    stale = "stale offsets of " if item.action == "DeleteOffsets" else ""
-    groups = f"{stale}{item.total} consumer group{'s' if item.total != 1 else ''}"
+    groups = f"{item.total} consumer group{'s' if item.total != 1 else ''}"
+    if item.action:
+        groups = Action(item.action).what_of(groups)
     if item.news is News.TEST:
         return f"This is only a test: alerts of {who} arrive here. Nothing needs to be done."
     if item.status is Status.REPLACED:

@@ -292,7 +292,7 @@ def _would(planned: _Planned) -> str:
         return f"{text}: it would do nothing"
     if policy.action is Action.ALERT:
         return f"{text}: it would report them"
-    them = "them" if policy.action is Action.DELETE else "offsets of theirs"
+    them = policy.action.what_of("them")
     if made.refusal is not None:
         return f"{text}: it would report them, and delete nothing: {made.refusal.reason}: {made.refusal.message}"
     pace_ = f", {len(planned.first)} in the first run" if len(planned.first) < len(made.due) else ""

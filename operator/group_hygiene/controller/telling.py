@@ -105,8 +105,7 @@ def _ready(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _counted(policy: Policy, groups: Sequence[str]) -> str:
-    stale = "stale offsets of " if policy.action is Action.DELETE_OFFSETS else ""
-    return f"{stale}{len(groups)} group{'s' if len(groups) != 1 else ''}"
+    return policy.action.what_of(f"{len(groups)} group{'s' if len(groups) != 1 else ''}")
 
 
 def _names(plan: Plan, groups: Sequence[str]) -> str:
