@@ -161,6 +161,16 @@ def _plain(obj: Any) -> Any:
     return {key: _plain(value) for key, value in obj.items() if key not in ("labels", "matchLabels")}
 
 
+def test_the_pipeline_may_read_what_it_is_told() -> None:
+    """One connection by its name, and the Secrets that are named; without names all of its namespace."""
+    granted = rights(objects(rendered(*chosen("pipeline"))))
+    (account,) = [entry for entry in granted if entry[0].startswith("kafka/")]
+    connection, secrets = json.loads(account[3])
+    assert account[0] == "kafka/group-hygiene-pipeline-main"
+    assert (connection["resourceNames"], connection["verbs"]) == (["main"], ["get"])
+    assert (secrets["resourceNames"], secrets["verbs"]) == (["hygiene", "my-cluster-cluster-ca-cert"], ["get"])
+
+
 def test_what_selects_the_pods() -> None:
     """Everything that finds the operator's pods by labels finds them, and not those of the pipeline."""
     everything = objects(rendered(*chosen("service-monitor"))) + objects(rendered(*chosen("monitoring")))

@@ -1,6 +1,7 @@
 """The manifests of deploy/kustomize on a real API server: they apply, and the operator may do what it needs only."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ def test_kustomize_builds_what_the_api_server_accepts(deployed: ApiServer) -> No
     ]
 
 
+READ, WRITE = {"get", "list", "watch"}, {"create", "update", "patch", "delete"}
 CRD = "customresourcedefinitions.apiextensions.k8s.io"
 
 
@@ -133,6 +135,28 @@ CRD = "customresourcedefinitions.apiextensions.k8s.io"
 def test_permission(deployed: ApiServer, as_operator: str, question: str, allowed: bool) -> None:
     """The operator's own token may do what it needs, and may not change what users wrote or read what is not for it."""
     assert can_i(deployed, as_operator, *question.split()) is allowed
+
+
+@pytest.mark.parametrize(
+    ("role", "allowed"),
+    [
+        pytest.param("view", dict.fromkeys(("kafkaconnections", "grouppolicies", "grouprestores"), READ), id="view"),
+        pytest.param("edit", dict.fromkeys(("grouppolicies", "grouprestores"), WRITE), id="edit"),
+        pytest.param("admin", {"kafkaconnections": WRITE}, id="admin"),
+    ],
+)
+def test_what_people_may(deployed: ApiServer, role: str, allowed: dict[str, set[str]]) -> None:
+    """What each role for people allows by itself; the controller manager, who adds them up, does not run here."""
+    deployed.kubectl("create", "serviceaccount", role, *PLACE)
+    binding = (f"--clusterrole=group-hygiene-{role}", f"--serviceaccount=kafka:{role}")
+    deployed.kubectl("create", "rolebinding", f"people-{role}", *binding, *PLACE)
+    who = f"--as=system:serviceaccount:kafka:{role}"
+    wait_until_allowed(deployed, who, min(next(iter(allowed.values()))), next(iter(allowed)), *PLACE)
+    listed = deployed.kubectl("auth", "can-i", "--list", who, *PLACE).stdout
+    # Beside what everybody may: to ask what one may, and what is served.
+    rows = re.findall(r"^([\w./]+) +\[\] +\[\] +\[(.*)\]$", listed, re.MULTILINE)
+    own = {resource: set(verbs.split()) for resource, verbs in rows if ".k8s.io" not in resource}
+    assert own == {f"{kind}.grouphygiene.io": verbs for kind, verbs in allowed.items()}
 
 
 @pytest.mark.parametrize(
