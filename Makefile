@@ -11,7 +11,7 @@ XDG_CACHE_HOME ?= $(HOME)/.cache
 export PIP_CACHE_DIR ?= $(XDG_CACHE_HOME)/kafka-group-hygiene/pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-spark faults kill-ingest check format format-check lint types imports sandbox bench-scan bench-purge bench-pipeline bench-backtest picture rules lock clean
+.PHONY: help demo test test-spark faults rbac-minimal kill-ingest check format format-check lint types imports sandbox bench-scan bench-purge bench-pipeline bench-backtest picture rules lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -31,6 +31,10 @@ test-spark: $(STAMP) ## the tests of the pipeline, on a real Spark and real brok
 faults: $(STAMP) ## kill, freeze and cut off everything around a deletion, about 20 minutes (make faults FAULTS="--help")
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults $(FAULTS)
+
+rbac-minimal: $(STAMP) ## take each right of the operator's roles away by itself: something must fail, about 8 minutes
+	@$(BIN)/python -m sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m faults.rbac_minimal $(RIGHTS)
 
 kill-ingest: $(STAMP) ## kill -9 of the pipeline at 20 random points, about 8 minutes (make kill-ingest KILLS=5)
 	@$(BIN)/python -m sandbox prepare

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from sandbox import browser, grafana, prometheus
+from sandbox import browser, grafana, helm, prometheus
 from sandbox.alertmanager import server as alertmanager
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
@@ -19,6 +19,7 @@ from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS
 from sandbox.kubernetes import ApiServer
 from sandbox.kubernetes.binaries import control_plane
+from sandbox.manifests import CRDS
 from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
 from sandbox.prometheus.crds import operator_crds
 from sandbox.spark.jars import jars as spark_jars
@@ -78,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         "prepare",
         help="only download and build everything",
         description=f"Download Kafka {', '.join(VERSIONS)} and what Spark needs, and build the Kubernetes API server "
-        "and Alertmanager, and what checks rules and dashboards, into the cache.",
+        "and Alertmanager, and what checks rules, dashboards and the chart, into the cache.",
     )
     prepare.add_argument("--browser", action="store_true", help="also a Chromium, for the tests of the report")
     return parser
@@ -92,6 +93,7 @@ def _prepare() -> None:
     prometheus.programs()
     operator_crds()
     grafana.checker()
+    helm.program()
     spark_jars()
 
 
@@ -126,10 +128,8 @@ def _wait(kafka: KafkaCluster, kubernetes: ApiServer) -> None:
 
 
 def _install_crds(kubernetes: ApiServer) -> None:
-    directory = _ROOT / "crds"
-    if any(directory.glob("*.yaml")):
-        kubernetes.kubectl("apply", "--server-side", "-f", str(directory))
-        kubernetes.wait_established("-f", str(directory))
+    kubernetes.kubectl("apply", "--server-side", "-f", str(CRDS))
+    kubernetes.wait_established("-f", str(CRDS))
 
 
 @contextlib.contextmanager

@@ -149,6 +149,17 @@ class Pattern(click.ParamType[str]):
         return str(value)
 
 
+class Namespace(click.ParamType[str]):
+    """The name of a namespace of Kubernetes: a DNS label (RFC 1123), and so no pattern."""
+
+    name = "namespace"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", str(value)):
+            self.fail(f"{_beginning(str(value))!r} is no name of a namespace", param, ctx)
+        return str(value)
+
+
 _TARGET_OPTIONS = (
     click.option(
         "--bootstrap-server",

@@ -17,6 +17,7 @@ import click
 
 from group_hygiene import __version__
 from group_hygiene.cli import alert_commands, commands, looking_back, pipelining
+from group_hygiene.cli.options import Namespace
 from group_hygiene.errors import HygieneError
 
 _INTERRUPTED = 130
@@ -104,9 +105,19 @@ def main() -> None:
 
 
 @main.command()
+@click.option(
+    "--namespace",
+    "namespaces",
+    type=Namespace(),
+    multiple=True,
+    metavar="NAME",
+    help="Serve only what is in this namespace; may be given more than once. Then rights in these suffice (see "
+    "docs/install.md). Default: all namespaces.",
+)
 @click.option("--health-port", default=8080, show_default=True, help="Port of /healthz, /readyz and /metrics; 0 = any.")
 @click.option(
     "--leader-election-namespace",
+    "lease_namespace",
     metavar="NAMESPACE",
     help="Where the Lease is by which several replicas agree on who acts. Default: the pod's namespace, else the "
     "kubeconfig's.",
@@ -121,6 +132,7 @@ def main() -> None:
 )
 @click.option(
     "--allow-local-activity",
+    "local_activity",
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="DIR",
@@ -135,14 +147,7 @@ def main() -> None:
     "nothing else is reached. Loopback, link-local and the like must be named as addresses. Default: all but those.",
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
-def operator(
-    health_port: int,
-    leader_election_namespace: str | None,
-    lease_duration: int,
-    allow_local_activity: tuple[Path, ...],
-    allow_receiver: tuple[str, ...],
-    log_level: str,
-) -> None:
+def operator(namespaces: tuple[str, ...], allow_receiver: tuple[str, ...], log_level: str, **given: Any) -> None:
     """Run the operator against the cluster of the pod's ServiceAccount, or of $KUBECONFIG.
 
     Of several that run at the same time, one acts; the others stand by.
@@ -150,6 +155,7 @@ def operator(
     \b
     Examples:
       group-hygiene operator
+      group-hygiene operator --namespace kafka --namespace team-a
       KUBECONFIG=~/.kube/config group-hygiene operator --health-port 0 --log-level debug
 
     Exit codes: 0 stopped by a signal, 1 a part of it failed, it lost the leadership, or the CRDs are missing.
@@ -163,7 +169,8 @@ def operator(
         level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    app.run(app.Options(health_port, leader_election_namespace, lease_duration, allow_local_activity, egress))
+    # What is named twice would be listed twice.
+    app.run(app.Options(egress=egress, namespaces=tuple(dict.fromkeys(namespaces)), **given))
 
 
 for command in (

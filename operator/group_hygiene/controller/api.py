@@ -59,23 +59,25 @@ def own_namespace() -> str:
 
 
 class Api:
-    """The few calls that the operator makes; thread-safe."""
+    """The few calls that the operator makes; thread-safe. namespaces: none = all; objects of others are not there."""
 
-    def __init__(self, client: kubernetes.client.ApiClient) -> None:
+    def __init__(self, client: kubernetes.client.ApiClient, namespaces: Collection[str] = ()) -> None:
+        self._namespaces = namespaces
         self._custom = kubernetes.client.CustomObjectsApi(client)
         self._core = kubernetes.client.CoreV1Api(client)
         self._apis = kubernetes.client.ApisApi(client)
-        self._extensions = kubernetes.client.ApiextensionsV1Api(client)
 
     def list_all(self, plural: str) -> list[Object]:
-        """All objects of one of our kinds, in all namespaces, as the API server has them now."""
-        answer = _call(
-            lambda: self._custom.list_cluster_custom_object(GROUP, VERSION, plural, _request_timeout=_TIMEOUT_S)
-        )
-        return list(answer["items"])
+        """All objects of one of our kinds, in all of our namespaces, as the API server has them now."""
+        everywhere = partial(self._custom.list_cluster_custom_object, GROUP, VERSION, plural)
+        within = self._custom.list_namespaced_custom_object
+        calls = [partial(within, GROUP, VERSION, namespace, plural) for namespace in self._namespaces] or [everywhere]
+        return [obj for call in calls for obj in _call(partial(call, _request_timeout=_TIMEOUT_S))["items"]]
 
     def get(self, plural: str, namespace: str, name: str) -> Object:
         """One object of our kinds. Raises NotFound."""
+        if self._namespaces and namespace not in self._namespaces:
+            raise NotFound(f"namespace {namespace} is none of those that are served")
         arguments = (GROUP, VERSION, namespace, plural, name)
         return dict(_call(lambda: self._custom.get_namespaced_custom_object(*arguments, _request_timeout=_TIMEOUT_S)))
 
@@ -113,9 +115,7 @@ class Api:
         except NotFound:
             raise SecretProblem(f"{where} does not exist", "SecretNotFound") from None
         except Forbidden:
-            advice = (
-                f"bind the ClusterRole group-hygiene-secrets in namespace {namespace} to the operator's ServiceAccount"
-            )
+            advice = f"bind group-hygiene-secrets in namespace {namespace} to the operator's ServiceAccount"
             raise SecretProblem(f"{where} may not be read: {advice}", "SecretForbidden") from None
         return secret.data or {}, where
 
@@ -127,20 +127,14 @@ class Api:
             return None
         return dict(namespace.metadata.labels or {})
 
-    def missing_crds(self) -> list[str]:
-        """Names of our CRDs that are not installed, or not served in this version."""
-        missing = []
-        for plural in KINDS:
-            name = f"{plural}.{GROUP}"
-            read = partial(self._extensions.read_custom_resource_definition, name, _request_timeout=_TIMEOUT_S)
-            try:
-                crd = _call(read)
-            except NotFound:
-                missing.append(name)
-                continue
-            if not any(version.name == VERSION and version.served for version in crd.spec.versions):
-                missing.append(f"{name} (version {VERSION})")
-        return missing
+    def missing_kinds(self) -> list[str]:
+        """Those of our kinds that the API server does not serve in this version; whoever is logged in may ask that."""
+        try:
+            resources = _call(lambda: self._custom.get_api_resources(GROUP, VERSION, _request_timeout=_TIMEOUT_S))
+            served = {resource.name for resource in resources.resources}
+        except NotFound:
+            served = set()
+        return [f"{plural}.{GROUP} ({VERSION})" for plural in KINDS if plural not in served]
 
     def claimed_groups(self) -> dict[str, str] | None:
         """Group id -> the object that names it, of KEDA ScaledObjects and Strimzi KafkaConnectors of all namespaces.

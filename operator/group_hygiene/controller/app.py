@@ -40,6 +40,7 @@ class Options:
     """health_port 0 = any free port. lease_namespace: None = our own. lease_duration: seconds.
 
     local_activity: folders of this machine in which a pipeline's tables may be read. egress: where alerts may go.
+    namespaces: whose objects are served; none = those of all.
     """
 
     health_port: int = 8080
@@ -47,6 +48,7 @@ class Options:
     lease_duration: int = DURATION_S
     local_activity: tuple[Path, ...] = ()
     egress: Egress = field(default_factory=Egress)
+    namespaces: tuple[str, ...] = ()
 
 
 class _Backoffs:
@@ -78,8 +80,8 @@ class Operator:
 
     async def run(self) -> None:
         """Serve until stopped. Raises HygieneError when the CRDs are missing or there is no API server to talk to."""
-        api = Api(load_config())
-        await self._check_crds(api)
+        api = Api(load_config(), self._options.namespaces)
+        await self._check_kinds(api)
         executor = ThreadPoolExecutor(_WORKERS, thread_name_prefix="reconcile")
         installation = await asyncio.to_thread(api.installation_id)
         namespace = self._options.lease_namespace or own_namespace()
@@ -131,8 +133,8 @@ class Operator:
         if self._failure is not None:
             raise self._failure
 
-    async def _check_crds(self, api: Api) -> None:
-        missing = await asyncio.to_thread(api.missing_crds)
+    async def _check_kinds(self, api: Api) -> None:
+        missing = await asyncio.to_thread(api.missing_kinds)
         if missing:
             raise HygieneError(
                 f"not installed on this API server: {', '.join(missing)}. Apply the files in crds/ first"
@@ -171,7 +173,8 @@ class Operator:
                 registry=registry,
                 settings=settings,
                 standalone=True,
-                clusterwide=True,
+                clusterwide=not self._options.namespaces,
+                namespaces=self._options.namespaces,
                 ready_flag=flag,
                 stop_flag=self._stop_watching,
             )
@@ -189,7 +192,8 @@ class Operator:
         # kopf took the signals for itself when it started; ours let runs in flight come to an end first.
         self._handle_signals()
         self._ready.set()
-        log.info("watching %s in all namespaces", ", ".join(KINDS))
+        where = ", ".join(self._options.namespaces) or "all namespaces"
+        log.info("watching %s in %s", ", ".join(KINDS), where)
 
     async def _on_event(self, event: Any, body: Any, resource: Any, **_: Any) -> None:
         """An object was added, edited or deleted: wake the loop of its connection. Our own status is no news."""
