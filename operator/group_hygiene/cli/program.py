@@ -135,14 +135,21 @@ def main() -> None:
     "nothing else is reached. Loopback, link-local and the like must be named as addresses. Default: all but those.",
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="text, or one JSON object a line.",
+)
 def operator(
     health_port: int,
     leader_election_namespace: str | None,
     lease_duration: int,
     allow_local_activity: tuple[Path, ...],
     allow_receiver: tuple[str, ...],
-    log_level: str,
-) -> None:
+    **log: str,
+) -> int:
     """Run the operator against the cluster of the pod's ServiceAccount, or of $KUBECONFIG.
 
     Of several that run at the same time, one acts; the others stand by.
@@ -151,19 +158,29 @@ def operator(
     Examples:
       group-hygiene operator
       KUBECONFIG=~/.kube/config group-hygiene operator --health-port 0 --log-level debug
+      group-hygiene operator --log-format json
 
     Exit codes: 0 stopped by a signal, 1 a part of it failed, it lost the leadership, or the CRDs are missing.
     """
     from group_hygiene.alerts.egress import parse_egress
     from group_hygiene.controller import app
+    from group_hygiene.logs import configure
 
     egress = parse_egress(allow_receiver)
-
-    logging.basicConfig(
-        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    configure(log["log_format"], log["log_level"])
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    app.run(app.Options(health_port, leader_election_namespace, lease_duration, allow_local_activity, egress))
+    options = app.Options(health_port, leader_election_namespace, lease_duration, allow_local_activity, egress)
+    if log["log_format"] == "text":
+        app.run(options)
+        return 0
+    try:
+        app.run(options)
+    except Exception as error:
+        # Whoever reads JSON could not read the plain line that an error ends with otherwise.
+        ours = isinstance(error, HygieneError)
+        logging.getLogger(__name__).critical("%s", error, exc_info=None if ours else error)
+        return 1
+    return 0
 
 
 for command in (
