@@ -1,6 +1,7 @@
 """The program: its commands, and how it ends.
 
-Exit codes: 0 done, 1 an error, 2 `plan` would act, 3 `backtest` found too much regret, 130 interrupted.
+Exit codes: 0 done, 1 an error, 2 `plan` would act, 3 `backtest` found too much regret, 10 to 16 what `doctor` found
+wrong, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from group_hygiene import __version__
-from group_hygiene.cli import alert_commands, commands, looking_back, pipelining
+from group_hygiene.cli import alert_commands, commands, doctor_command, looking_back, pipelining
 from group_hygiene.errors import HygieneError
 
 _INTERRUPTED = 130
@@ -99,7 +100,8 @@ def main() -> None:
 
     Only `operator` and `restore` ever change a group, and `keep` writes to the operator's ledger; all others read.
 
-    Exit codes: 0 done, 1 an error, 2 plan would act, 3 backtest found more regret than allowed.
+    Exit codes: 0 done, 1 an error, 2 plan would act, 3 backtest found more regret than allowed, 10 to 16 what doctor
+    found wrong.
     """
 
 
@@ -185,7 +187,7 @@ def operator(
 
 for command in (
     *(commands.list_, commands.describe, commands.offsets, commands.plan, commands.explain),
-    *(commands.history, commands.keep, commands.restore, alert_commands.alert),
+    *(commands.history, commands.keep, commands.restore, alert_commands.alert, doctor_command.doctor),
     *(pipelining.pipeline, looking_back.backtest, looking_back.report),
 ):
     main.add_command(command)
