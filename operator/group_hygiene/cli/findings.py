@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, StrEnum
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from group_hygiene.cli.output import MARKS, Report, Table
@@ -59,8 +61,10 @@ def looking(area: Area, check: str, look: Callable[[], Iterable[Finding]]) -> It
     except HygieneError as error:
         yield failed(area, check, f"{error.reason}: {error}", "see docs/reasons.md")
     except Exception as error:
-        # Its text may hold anything, a secret too.
-        yield failed(area, check, f"unexpected: {type(error).__name__}", "report it as a bug")
+        # Its text may hold anything, a secret too: where it was is enough to find it.
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}, line {place.lineno}"
+        yield failed(area, check, f"unexpected: {type(error).__name__} at {where}", "report it as a bug")
 
 
 def report_of(findings: Sequence[Finding]) -> Report:

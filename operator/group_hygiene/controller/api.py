@@ -17,6 +17,7 @@ from kubernetes.client.exceptions import ApiException
 
 from group_hygiene.errors import ApiError, Conflict, Forbidden, HygieneError, NotFound, SecretProblem
 from group_hygiene.secret import SecretRef
+from group_hygiene.tracing import traced
 
 GROUP, VERSION = "grouphygiene.io", "v1alpha1"
 CONNECTIONS, POLICIES, RESTORES = "kafkaconnections", "grouppolicies", "grouprestores"
@@ -79,6 +80,7 @@ class Api:
         arguments = (GROUP, VERSION, namespace, plural, name)
         return dict(call(lambda: self._custom.get_namespaced_custom_object(*arguments, _request_timeout=TIMEOUT_S)))
 
+    @traced("patch status")
     def patch_status(self, plural: str, obj: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
         """Merge `patch` into the status of `obj`, if the object is still as it was read (else Conflict)."""
         metadata = obj["metadata"]

@@ -18,7 +18,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
-from group_hygiene import reasons, reconcile, runs, status
+from group_hygiene import reasons, reconcile, runs, status, tracing
 from group_hygiene.alerts.egress import Egress
 from group_hygiene.connection import Connection, parse_connection
 from group_hygiene.controller.alerting import Alerting
@@ -140,7 +140,7 @@ class ConnectionLoop:
 
     def _run_safely(self) -> float | None:
         """`run_due`, with whatever it raises turned into a later try: one team's objects must not stop the others."""
-        with runs.about(run=runs.new_id()):
+        with runs.about(run=runs.new_id()), tracing.span("run"):
             return self._run_once()
 
     def _run_once(self) -> float | None:

@@ -19,7 +19,6 @@ from group_hygiene.model import Fault
 _CHUNK = 200
 # The last version in which a group that does not exist is no error, and so has its operations told.
 _ABSENT_IS_DEAD = 5
-_UNKNOWN_TOPIC = 3
 
 
 class Operation(IntEnum):
@@ -54,7 +53,7 @@ def on_topics(client: Client, deadline: Deadline) -> Mapping[str, Allowed] | Fau
     answer = retrying([None], lambda _: client.send_each({None: Call(None, request)}, deadline), deadline)[None]
     if isinstance(answer, Fault):
         return answer
-    return {row.name: _known(row.topic_authorized_operations) for row in answer.topics if not row.error_code}
+    return {row.name: _known(row.authorized_operations) for row in answer.topics if not row.error_code}
 
 
 def on_groups(client: Client, groups: Iterable[str], deadline: Deadline) -> Mapping[str, Allowed | Fault]:
@@ -69,13 +68,14 @@ def _describe(groups: list[str]) -> DescribeGroupsRequest:
 
 def _told(response: Response) -> dict[str, Allowed | Fault]:
     return {
-        row.group_id: fault_of_code(row.error_code)
-        if row.error_code
-        else _known(getattr(row, "authorized_operations", None))
+        row.group_id: fault_of_code(row.error_code) if row.error_code else _known(row.authorized_operations)
         for row in response.groups
     }
 
 
-def _known(operations: Iterable[int] | None) -> Allowed:
-    found = UNKNOWN_OPERATIONS if operations is None else frozenset(operations)
+def _known(operations: Iterable[int] | int | None) -> Allowed:
+    # A number is the library's default, of answers in a version without the field.
+    if operations is None or isinstance(operations, int):
+        return None
+    found = frozenset(operations)
     return None if found == UNKNOWN_OPERATIONS else found
