@@ -103,9 +103,14 @@ def place(kafka: KafkaCluster, groups: Groups, tmp_path_factory: pytest.TempPath
         made = Place(world, operator, groups, folder, collector)
         fresh(made)
         wait_for(lambda: "support-old" not in groups.names())
-        wait_for(lambda: "lastRunID" in world.get("kgp", NAMESPACE, "p")["status"])
+        # The run after the deletion writes that nothing matches any more; from then on there is no news.
+        wait_for(lambda: settled(world.get("kgp", NAMESPACE, "p").get("status") or {}))
         yield made
         assert operator.process.poll() is None, f"the operator died:\n{operator.log()[-3000:]}"
+
+
+def settled(status: Object) -> bool:
+    return (status.get("totals"), (status.get("groups") or {}).get("scanned")) == ({"deleted": 1}, 0)
 
 
 def secret() -> Object:

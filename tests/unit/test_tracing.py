@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from group_hygiene import tracing
+from tests.receiving import Receiver
 
 ROOT = Path(__file__).parents[2]
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
@@ -24,8 +27,8 @@ print(tracing.start(), [name for name in sys.modules if name.partition(".")[0] =
 """
 # Python finds no module of that name.
 BARE = "import sys; sys.modules['opentelemetry.sdk'] = None; from group_hygiene import tracing; tracing.start()"
-# A span for an error whose text is a secret, and a collector that nobody is: the process ends all the same.
-HUNG = """
+# A span of what fails, for an error whose text is a secret.
+FAILS = """
 import threading
 from group_hygiene import tracing
 tracing.start()
@@ -90,8 +93,21 @@ def test_what_can_not_be_sent_is_an_error(code: str, environment: Mapping[str, s
     assert python(code, environment).stderr.splitlines()[-1] == f"group_hygiene.errors.HygieneError: {says}"
 
 
+def test_a_span_tells_the_kind_of_an_error_and_never_its_text() -> None:
+    """What was open is sent before the end, with the names of where it was opened."""
+    with Receiver() as collector:
+        done = python(FAILS, {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url("")})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+    (request,) = collector.at("/v1/traces")
+    assert b"s3cret" not in request.body
+    (span,) = ExportTraceServiceRequest.FromString(request.body).resource_spans[0].scope_spans[0].spans
+    assert (span.name, span.status.code, span.status.message) == ("run", Status.STATUS_CODE_ERROR, "ValueError")
+    assert {a.key: a.value.string_value for a in span.attributes} == {"connection": "main"}
+    assert list(span.events) == []
+
+
 def test_a_collector_that_nobody_is_ends_nothing() -> None:
-    """The last spans are given up, one line says so, and nothing of an error's text is in it."""
-    done = python(HUNG, ENDPOINT | {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"})
+    """The last spans are given up, and one line says so."""
+    done = python(FAILS, ENDPOINT | {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"})
     assert (done.returncode, done.stdout) == (0, "True\n")
     assert done.stderr.splitlines() == ["the collector of traces takes none: they are lost"]
