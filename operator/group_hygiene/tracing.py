@@ -52,6 +52,9 @@ def start() -> bool:
     variable = asked_for()
     if variable is None:
         return False
+    if set(os.environ[variable]) & {"?", "@"}:
+        # Libraries log addresses at DEBUG.
+        raise HygieneError(f"{variable} must hold no user and no query: a key belongs in OTEL_EXPORTER_OTLP_HEADERS")
     protocol = next((value for name in _PROTOCOLS if (value := os.environ.get(name))), "http/protobuf")
     if protocol != "http/protobuf":
         raise HygieneError(f"traces are sent by OTLP as http/protobuf only, and the environment asks for {protocol!r}")

@@ -202,6 +202,28 @@ def test_spans_of_a_run_that_deletes(place: Place) -> None:
     assert len(traces) == 1
 
 
+def test_an_event_that_comes_again_names_the_later_run(place: Place) -> None:
+    """It is counted up and not made anew, and its run is the one that wrote the status at the same time."""
+
+    def suspend(on: bool) -> None:
+        patch = json.dumps({"spec": {"suspend": on}})
+        place.world.server.kubectl("patch", "kgp", "p", "-n", NAMESPACE, "--type=merge", "-p", patch)
+        place.world.wait_ready("kgp", NAMESPACE, "p", "Suspended" if on else "Succeeded")
+
+    def event(count: int) -> Object | None:
+        found = [e for e in place.world.events(NAMESPACE) if e["reason"] == "Suspended" and e["count"] == count]
+        return found[0] if found else None
+
+    ids = []
+    for count in (1, 2):
+        suspend(True)
+        recorded = wait_for(lambda count=count: event(count))  # type: ignore[misc]
+        ids.append(recorded["metadata"]["annotations"]["grouphygiene.io/run-id"])
+        assert place.world.get("kgp", NAMESPACE, "p")["status"]["lastRunID"] == ids[-1]
+        suspend(False)
+    assert len(set(ids)) == 2
+
+
 def test_doctor_finds_all_fine(place: Place) -> None:
     """Asked by an administrator for the operator's account, and by that account itself; no Secret is shown."""
     fresh(place)
@@ -268,6 +290,13 @@ def _away(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
     return ()
 
 
+def _no_login(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
+    main, _ = objects(kafka, place.folder)
+    sasl = {"mechanism": "PLAIN", "username": "hygiene", "password": {"name": "nothing", "key": "password"}}
+    place.world.apply({**main, "spec": {**main["spec"], "sasl": sasl}})
+    return ()
+
+
 def _older_crd(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
     crd = yaml.safe_load((ROOT / "crds" / "grouprestores.yaml").read_text())
     del crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["lastRunID"]
@@ -284,6 +313,7 @@ def _no_crd(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
     ("breaks", "code", "check", "says"),
     [
         pytest.param(_without_secret, 11, "receiver", "hook of the connection: SecretNotFound: ", id="secret"),
+        pytest.param(_no_login, 11, "Secret", "SecretNotFound: ", id="login"),
         pytest.param(_stale, 15, "evidence", "EvidenceStale: ", id="stale"),
         pytest.param(_nobody, 10, "rights in Kubernetes", f"ServiceAccount {NAMESPACE}/nobody may not ", id="rights"),
         pytest.param(_elsewhere, 10, "Lease", f"there is no Lease {NAMESPACE}/group-hygiene", id="lease"),
@@ -309,7 +339,7 @@ def test_doctor_finds_what_is_wrong(
     assert found == code, text
     names = {each["check"] for each in checks}
     assert {"API server", "Lease", "KafkaConnection"} <= names
-    assert ("evidence" in names) == (check != "Kafka")
+    assert ("evidence" in names) == (check not in ("Kafka", "Secret"))
     assert TOKEN not in text
 
 
@@ -318,8 +348,8 @@ def mend(place: Place, kafka: KafkaCluster) -> None:
     place.world.apply(secret())
     place.world.server.kubectl("apply", "-f", str(ROOT / "crds"))
     main, _ = objects(kafka, place.folder)
-    held = place.world.get("kconn", NAMESPACE, "main")
-    if held["spec"]["ledger"]["topic"] != LEDGER:
+    held = place.world.get("kconn", NAMESPACE, "main")["spec"]
+    if held["ledger"]["topic"] != LEDGER or "sasl" in held:
         place.world.server.kubectl("delete", "kconn", "main", "-n", NAMESPACE)
     place.world.apply(main)
     fresh(place)

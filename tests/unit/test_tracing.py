@@ -86,6 +86,13 @@ def test_which_variable_asks() -> None:
             "traces are sent by OTLP as http/protobuf only, and the environment asks for 'grpc'",
             id="another-protocol",
         ),
+        pytest.param(
+            "from group_hygiene import tracing; tracing.start()",
+            {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9/v1/traces?key=s3cret"},
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT must hold no user and no query: a key belongs in "
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            id="key-in-the-address",
+        ),
     ],
 )
 def test_what_can_not_be_sent_is_an_error(code: str, environment: Mapping[str, str], says: str) -> None:
