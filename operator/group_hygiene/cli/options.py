@@ -268,6 +268,15 @@ def activity_option(command: F) -> F:
     )(command)
 
 
+def connection_file_option(command: F) -> F:
+    """Add `--connection-file`; the command gets it as `connection_file`."""
+    return click.option(
+        "--connection-file",
+        metavar="FILE",
+        help="A YAML file with a KafkaConnection; if it names Secrets, --command-config supplies TLS and SASL.",
+    )(command)
+
+
 def flattened(lists: Iterable[tuple[E, ...]]) -> frozenset[E]:
     """The values of an option that is both repeatable and a list."""
     return frozenset(member for one in lists for member in one)

@@ -10,12 +10,14 @@ import logging
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import kopf
 
+from group_hygiene import tracing
 from group_hygiene.alerts.egress import Egress
 from group_hygiene.controller.api import CONNECTIONS, GROUP, KINDS, VERSION, Api, load_config, own_namespace
 from group_hygiene.controller.health import Health
@@ -114,6 +116,7 @@ class Operator:
         if tasks:
             await asyncio.wait(tasks, timeout=_RUNS_END_WITHIN_S)
         lead.cancel()
+        flushed = self._send_last_traces()
         # Of one that was cancelled, the thread may still be at work.
         in_flight = [task for task in tasks if not task.done() or task.cancelled()]
         if in_flight:
@@ -127,11 +130,22 @@ class Operator:
         await asyncio.wait([watch], timeout=_REST_ENDS_WITHIN_S)
         for task in (watch, beat, *tasks):
             task.cancel()
-        await asyncio.wait([watch, beat, lead, *tasks], timeout=_REST_ENDS_WITHIN_S)
+        await asyncio.wait([watch, beat, lead, flushed, *tasks], timeout=_REST_ENDS_WITHIN_S)
         executor.shutdown(wait=False, cancel_futures=True)
         log.info("stopped")
         if self._failure is not None:
             raise self._failure
+
+    def _send_last_traces(self) -> asyncio.Task[Any]:
+        """Beside all else that ends: a collector that hangs makes the stop no longer than it may take anyway."""
+        done, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def tell() -> None:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(done.set)
+
+        tracing.stop(tell)
+        return asyncio.create_task(done.wait(), name="last traces")
 
     async def _check_kinds(self, api: Api) -> None:
         missing = await asyncio.to_thread(api.missing_kinds)
@@ -248,7 +262,9 @@ class Operator:
 
 
 def run(options: Options) -> None:
-    """Run the operator until SIGTERM or SIGINT."""
+    """Run the operator until SIGTERM or SIGINT. Raises HygieneError."""
+
+    tracing.start()
 
     async def main() -> None:
         await Operator(options).run()

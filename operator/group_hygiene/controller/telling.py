@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from group_hygiene import reasons, status
+from group_hygiene import reasons, runs, status
 from group_hygiene.controller.api import POLICIES, Api, Object
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.durations import format_duration
@@ -32,7 +32,7 @@ class Teller:
         api, old = self._api, obj.get("status") or {}
         if not status.needs_write(old, new, self._clock.now()):
             return
-        patch = status.merge_patch(old, new)
+        patch = status.merge_patch(old, status.signed(new, runs.current().get("run")))
         for attempt in range(_WRITE_ATTEMPTS):
             try:
                 api.patch_status(plural, obj, patch)

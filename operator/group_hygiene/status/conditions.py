@@ -13,7 +13,8 @@ from group_hygiene.model import Keep
 from group_hygiene.snapshot import Coverage
 
 _MESSAGE_LENGTH = 1_000
-_ORDER = (
+# In the order in which statuses have them.
+TYPES = (
     *("Ready", "Reconciling", "Stalled", "DeletionBlocked", "LedgerReady", "EvidenceReady"),
     *("Alerting", "AlertsDelivered"),
 )
@@ -89,7 +90,7 @@ class Conditions:
 
 def in_order(conditions: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The conditions in the order in which statuses have them."""
-    return sorted(conditions, key=lambda condition: _ORDER.index(condition["type"]))
+    return sorted(conditions, key=lambda condition: TYPES.index(condition["type"]))
 
 
 def cut(message: str) -> str:
