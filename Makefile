@@ -76,8 +76,9 @@ site: $(STAMP) ## build the site of docs/ into build/site, without a warning
 docs: $(STAMP) ## the generated pages of docs/ anew: of the CRDs and of the commands
 	@PYTHONPATH=operator:. $(BIN)/python -m docsite
 
-picture: $(STAMP) ## the picture of the report in the docs, drawn anew
+picture: $(STAMP) ## the pictures in the docs, drawn anew: of the report, and of kubectl in the tutorial
 	@$(BIN)/python -m sandbox prepare --browser
+	@PYTHONPATH=operator:. $(BIN)/python -m docsite.terminal docs/kubectl.png
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.picture docs/report.png
 
 rules: ## deploy/prometheus/prometheusrule.yaml anew, of the rules in rules.yaml
