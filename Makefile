@@ -71,7 +71,7 @@ bench-backtest: $(STAMP) ## try a policy on 90 days of 100,000 groups, and compa
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.backtest --groups $(or $(GROUPS),100000) --days $(or $(DAYS),90)
 
 site: $(STAMP) ## build the site of docs/ into build/site, without a warning
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 docs: $(STAMP) ## the generated pages of docs/ anew: of the CRDs and of the commands
 	@PYTHONPATH=operator:. $(BIN)/python -m docsite
