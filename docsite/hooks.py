@@ -1,12 +1,12 @@
 """What mkdocs calls: a file of the repository that a page links to becomes a page of the site, as it stands.
 
 In docs/ such a link is relative, like `../examples/quickstart.yaml`, so that it works where the repository is shown as
-files. The site has only what it holds itself: so it shows the file, and of a folder the list of what is in it.
+files. The site has only what it holds itself: so it shows the file, and of a folder all that is in it.
 """
 
 import re
 from pathlib import Path
-from posixpath import join, normpath, relpath
+from posixpath import dirname, join, normpath, relpath
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
@@ -25,10 +25,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for file in list(files.documentation_pages()):
         for link in _LINK.findall(file.content_string):
             target = _outside(file.src_uri, link)
-            if target is not None and files.get_file_from_path(_uri(target)) is None:
-                files.append(
-                    File.generated(config, _uri(target), content=_page(target), inclusion=InclusionLevel.NOT_IN_NAV)
-                )
+            for shown in () if target is None else (target, *_within(target)):
+                if files.get_file_from_path(_uri(shown)) is None:
+                    files.append(
+                        File.generated(config, _uri(shown), content=_page(shown), inclusion=InclusionLevel.NOT_IN_NAV)
+                    )
     return files
 
 
@@ -59,11 +60,15 @@ def _page(target: str) -> str:
     path = ROOT / target
     head = f"---\nsearch: {{exclude: true}}\n---\n\n# {target}\n\n"
     if path.is_dir():
-        names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if _is_shown(file))
-        return head + "A folder of the repository:\n\n" + "".join(f"- `{name}`\n" for name in names)
+        links = [
+            f"- [{relpath(file, target)}]({relpath(_uri(file), dirname(_uri(target)))})\n" for file in _within(target)
+        ]
+        return head + "A folder of the repository:\n\n" + "".join(links)
     text = path.read_text("utf-8")[:_LONGEST]
     return f"{head}````` {_LANGUAGES.get(path.suffix, 'text')}\n{text}\n`````\n"
 
 
-def _is_shown(file: Path) -> bool:
-    return file.is_file() and "__pycache__" not in file.parts
+def _within(target: str) -> list[str]:
+    """The files in a folder, of its folders too; none for a file."""
+    files = (file for file in (ROOT / target).rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+    return sorted(str(file.relative_to(ROOT)) for file in files)

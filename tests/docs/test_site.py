@@ -34,10 +34,10 @@ def test_each_link_of_the_site_leads_somewhere(site: Path) -> None:
 
 
 def test_files_of_the_repository_are_shown_in_the_site(site: Path) -> None:
-    """What a page links to outside of docs/, with its text, and of a folder what is in it."""
+    """What a page links to outside of docs/, with its text, and of a folder all that is in it."""
     shown = (site / "repository/examples/restore.yaml.html").read_text()
     assert "GroupRestore" in shown
-    assert "quickstart.yaml" in (site / "repository/examples.html").read_text()
+    assert 'href="examples/demo/policy-idle.yaml.html"' in (site / "repository/examples.html").read_text()
 
 
 def test_each_link_of_markdown_leads_somewhere() -> None:
