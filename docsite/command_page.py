@@ -36,7 +36,7 @@ def page() -> str:
         text += f"## {name}\n\n{_about(name, command)}"
         own = [option for option in _options(command) if _key(option) not in shared]
         text += _table(own)
-        names = [_spelled(option) for option in _options(command) if _key(option) in shared]
+        names = [f"`{option.opts[-1]}`" for option in _options(command) if _key(option) in shared]
         if names:
             text += f"Also: {', '.join(names)}; [see below](#options-of-many-commands).\n\n"
     text += "## Options of many commands\n\n"
@@ -63,7 +63,7 @@ def _key(option: click.Option) -> tuple[str, str]:
 def _about(name: str, command: click.Command) -> str:
     """How it is called, and its help without the list of options."""
     pieces = command.collect_usage_pieces(click.Context(command, info_name=name))
-    text = f"```\n{name} {' '.join(pieces)}\n```\n\n"
+    text = f"```\n{name} {' '.join(pieces)}\n```\n\n[What its answers are](cli.md#{name.split()[1]}).\n\n"
     for part in inspect.cleandoc(command.help or "").split("\n\n"):
         lines = part.splitlines()
         if lines[0] != "\b":
@@ -81,7 +81,8 @@ def _table(options: list[click.Option]) -> str:
 
 
 def _spelled(option: click.Option) -> str:
-    metavar = "" if option.is_flag else f" {option.metavar or option.type.name.upper()}"
+    kind = "N" if isinstance(option.type, click.IntRange) else option.type.name.upper()
+    metavar = "" if option.is_flag else f" {option.metavar or kind}"
     if isinstance(option.type, click.Choice) and not option.metavar:
         metavar = f" {'|'.join(map(str, option.type.choices))}"
     spellings = sorted([*option.opts, *option.secondary_opts], key=len)

@@ -9,6 +9,7 @@ import pytest
 
 from docsite import __main__ as docsite
 from docsite.kind_pages import reasons_of
+from group_hygiene import reasons
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("kafkaconnection", "grouppolicy", "grouprestore")
@@ -46,3 +47,12 @@ def test_each_condition_is_told() -> None:
         named = set(re.findall(r"\b(Ready|Reconciling|Stalled|\w+Blocked|\w+Ready|Alerting|AlertsDelivered)\b", about))
         rows = set(re.findall(r"^\| `(\w+)` \|", page.partition("## Conditions")[2], re.MULTILINE))
         assert named == rows
+
+
+def test_the_questions_are_about_reasons_that_there_are() -> None:
+    """Each word of the table "Why is my group kept?" is a reason."""
+    table = _page("faq.md").partition("## Why is my group kept?")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
+    asked = {reason for cell in cells for reason in re.findall(r"`(\w+)`", cell)}
+    assert "CaughtUp" in asked
+    assert asked <= reasons.all_reasons()
