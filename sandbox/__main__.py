@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import fcntl
+import os
 import shlex
 import signal
 import sys
@@ -35,6 +36,7 @@ examples:
 While it is up, in another terminal:
   source .sandbox/env
   kubectl get namespaces
+  python -m sandbox litter                      groups to try policies on
 """
 
 
@@ -51,6 +53,8 @@ def main() -> int:
             if options.browser:
                 browser.prepare()
             _prepare()
+        elif options.command == "litter":
+            _litter(options.bootstrap_servers)
         else:
             _up(options.kafka_version, options.brokers)
     except SandboxError as error:
@@ -75,6 +79,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     up.add_argument("--kafka-version", choices=VERSIONS, default=VERSIONS[0], help="default: %(default)s")
     up.add_argument("--brokers", type=int, choices=range(1, 6), default=1, metavar="N", help="1 to 5, default: 1")
+    litter = commands.add_parser(
+        "litter",
+        help="make the groups of the tutorial",
+        description="Make ten consumer groups on the Kafka that is up: five that nobody uses, and five that only look "
+        "like it.",
+    )
+    address = os.environ.get("BOOTSTRAP_SERVERS")
+    litter.add_argument("--bootstrap-servers", default=address, required=address is None, help="default: %(default)s")
     prepare = commands.add_parser(
         "prepare",
         help="only download and build everything",
@@ -95,6 +107,13 @@ def _prepare() -> None:
     grafana.checker()
     helm.program()
     spark_jars()
+
+
+def _litter(bootstrap_servers: str) -> None:
+    # Only here: what starts servers needs no client.
+    from sandbox.leftovers import make_leftovers
+
+    print(f"{make_leftovers(bootstrap_servers)} groups made")
 
 
 def _up(version: str, brokers: int) -> None:
