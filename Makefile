@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(shell cat requirements.lock pyproject.toml | cksum | cut -d' ' -f1)
 # A test of the operator that needs a run of Spark: with those of the pipeline.
 WITH_SPARK := tests/e2e/test_evidence.py::test_the_idle_goes_and_who_commits_the_same_again_stays
+LOCKING := --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url
 XDG_CACHE_HOME ?= $(HOME)/.cache
 export PIP_CACHE_DIR ?= $(XDG_CACHE_HOME)/kafka-group-hygiene/pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -23,7 +24,7 @@ demo: $(STAMP) ## the main job on a real Kafka and a real API server, in two min
 # By itself pytest-xdist starts the files with the fewest tests last: the demo's, the longest, would begin when all else is done.
 test: $(STAMP) ## all tests, on real parts
 	@$(BIN)/python -m sandbox prepare --browser
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --deselect $(WITH_SPARK) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --ignore=tests/images --deselect $(WITH_SPARK) $(PYTEST_ARGS)
 
 test-spark: $(STAMP) ## the tests of the pipeline, on a real Spark and real brokers, about 25 minutes
 	@$(BIN)/python -m sandbox prepare
@@ -89,10 +90,29 @@ picture: $(STAMP) ## the pictures in the docs, drawn anew: of the report, and of
 rules: ## deploy/prometheus/prometheusrule.yaml anew, of the rules in rules.yaml
 	@cd deploy/prometheus && { sed '/^spec:/q' prometheusrule.yaml; sed -n '/^groups:/,$$p' rules.yaml | sed 's/^./  &/'; } > .new && mv .new prometheusrule.yaml
 
-lock: ## pin all dependencies anew into requirements.lock
+dist: $(STAMP) ## the wheel and the source distribution into dist/
+	@rm -rf build dist && mkdir dist
+	@$(BIN)/pip wheel -q --no-deps --no-build-isolation -w dist .
+	@$(BIN)/python -c 'import setuptools.build_meta as backend; backend.build_sdist("dist")' > build/sdist.log
+	@rm -rf build && ls dist
+
+outside: $(STAMP) ## the demo's groups and checks on a Kafka and a Kubernetes that are there (make outside OUTSIDE="--help")
+	@$(BIN)/python -m sandbox.outside $(OUTSIDE)
+
+images-check: $(STAMP) ## the pipeline's image step by step in an empty folder, and what is run in kind, about 5 minutes
+	@$(BIN)/python -m sandbox prepare
+	@$(BIN)/python -m pytest tests/images $(PYTEST_ARGS)
+
+release-fixtures: $(STAMP) ## tests/releases/<version>: the ledger and the tables that this version writes, anew
+	@$(BIN)/python -m sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m tests.releases.make
+
+lock: ## pin all dependencies anew, into requirements.lock and those of the images
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/pip install -q uv==0.13.8
-	$(VENV)/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url --extra dev --extra docs --extra pipeline --extra tracing pyproject.toml -o requirements.lock
+	$(VENV)/lock/bin/uv pip compile -q $(LOCKING) --extra dev --extra docs --extra pipeline --extra tracing pyproject.toml -o requirements.lock
+	for image in operator:tracing pipeline:pipeline; do $(VENV)/lock/bin/uv pip compile -q $(LOCKING) -c requirements.lock --extra $${image#*:} pyproject.toml -o deploy/images/$${image%:*}.lock; done
+	echo 'setuptools>=77' | $(VENV)/lock/bin/uv pip compile -q $(LOCKING) -c requirements.lock - -o deploy/images/build.lock
 
 clean: ## remove the virtual environment and what tools left (the cache outside the checkout stays)
 	rm -rf $(VENV) .sandbox build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis operator/*.egg-info

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from bench.lives import DAY, LEAST_DAYS, NEVER, NO_COMMIT, SECOND, How, Lives, Numbers, Span, lives, span
+from group_hygiene.model import TABLES_VERSION
 from group_hygiene.pipeline.activity import update
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, Table
 from group_hygiene.reconcile.evidence import partition_of
@@ -296,6 +297,7 @@ def _ingested(ends: Numbers, when: Span) -> list[dict[str, Any]]:
         **{"cluster_id": "past", "topic_id": "past", "era": 0, "batch": 1 + (when.read_at - when.start) // DAY},
         **{"read_at": _moment(when.read_at), "complete_since": None, "stream": "past"},
         "first_read_at": _moment(when.start),
+        "version": TABLES_VERSION,
     }
     return [of_all | {"log_partition": number, "covered_to": int(end)} for number, end in enumerate(ends)]
 

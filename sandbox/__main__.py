@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from sandbox import browser, grafana, helm, prometheus
+from sandbox import actionlint, browser, flux, grafana, helm, lua, prometheus
 from sandbox.alertmanager import server as alertmanager
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
@@ -24,6 +24,7 @@ from sandbox.manifests import CRDS
 from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
 from sandbox.prometheus.crds import operator_crds
 from sandbox.spark.jars import jars as spark_jars
+from sandbox.wheels import wheels
 
 _ROOT = Path(__file__).parents[1]
 _EXAMPLES = """\
@@ -91,7 +92,8 @@ def _parser() -> argparse.ArgumentParser:
         "prepare",
         help="only download and build everything",
         description=f"Download Kafka {', '.join(VERSIONS)} and what Spark needs, and build the Kubernetes API server "
-        "and Alertmanager, and what checks rules, dashboards and the chart, into the cache.",
+        "and Alertmanager, and what checks rules, dashboards, charts and workflows, into the cache, with the packages of an "
+        "image.",
     )
     prepare.add_argument("--browser", action="store_true", help="also a Chromium, for the tests of the report")
     return parser
@@ -106,7 +108,11 @@ def _prepare() -> None:
     operator_crds()
     grafana.checker()
     helm.program()
+    lua.program()
+    actionlint.program()
+    flux.crds()
     spark_jars()
+    wheels("operator")
 
 
 def _litter(bootstrap_servers: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from group_hygiene.model import TABLES_VERSION
 from group_hygiene.reconcile.evidence import partition_of
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -39,6 +40,7 @@ _COVERAGE = pa.schema(
         ("complete_since", _TIME),
         ("activity_id", pa.string()),
         ("activity_version", pa.int64()),
+        ("version", pa.int32()),
     ]
 )
 
@@ -121,6 +123,7 @@ class Warehouse:
             "complete_since": None,
             "activity_id": activity.metadata().id,
             "activity_version": activity.version(),
+            "version": TABLES_VERSION,
         } | changes
         covered = range(self.partitions) if only is None else only
         places = ends or {}

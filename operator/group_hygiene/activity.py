@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from group_hygiene import reasons
 from group_hygiene.connection import ActivitySpec
-from group_hygiene.model import Activity, Commits, Fault, GroupType
+from group_hygiene.model import TABLES_VERSION, Activity, Commits, Fault, GroupType
 from group_hygiene.secret import Hidden
 
 if TYPE_CHECKING:
@@ -119,7 +119,15 @@ class Tables:
         return Fault(reasons.EVIDENCE_UNREADABLE, f"the tables did not answer within {seconds:.0f} s")
 
     def _read(self, groups: Collection[str], older: datetime | None) -> Reading | Fault:
-        coverage = _rows(self._open("coverage"), _COVERAGE)
+        table = self._open("coverage")
+        newest = max((row["version"] for row in _rows(table, ("version",))), default=TABLES_VERSION)
+        if newest > TABLES_VERSION:
+            return Fault(
+                reasons.EVIDENCE_UNREADABLE,
+                f"the tables are of version {newest}, and this operator knows version {TABLES_VERSION}: "
+                "a newer pipeline wrote them; upgrade the operator",
+            )
+        coverage = _rows(table, _COVERAGE)
         if not coverage:
             return Fault(
                 reasons.EVIDENCE_MISSING, "the tables cover nothing yet: no run of the pipeline came to its end"
@@ -128,16 +136,16 @@ class Tables:
         if len(clusters) > 1 or len(tables) > 1:
             return Fault(reasons.EVIDENCE_UNREADABLE, "coverage speaks of several clusters or several activity tables")
         covered = _covered(coverage)
-        (cluster,), (table,) = clusters, tables
+        (cluster,), (activity_id,) = clusters, tables
         version = max(row["activity_version"] for row in coverage)
         activity = self._open("activity")
-        if activity.metadata().id != table or activity.version() < version:
+        if activity.metadata().id != activity_id or activity.version() < version:
             return Fault(
                 reasons.EVIDENCE_WENT_BACK,
                 f"coverage speaks of version {version} of an activity table that is not there: "
                 "it was replaced by an older one or by another; the next run of the pipeline mends that",
             )
-        reading = Reading(cluster, table, version, covered)
+        reading = Reading(cluster, activity_id, version, covered)
         if not groups:
             return reading
         if activity.version() > version:
@@ -158,7 +166,7 @@ class Tables:
             for row in rows
             if row["log_partition"] in covered
         }
-        return Reading(cluster, table, version, covered, found)
+        return Reading(cluster, activity_id, version, covered, found)
 
     def _open(self, name: str) -> DeltaTable:
         from deltalake import DeltaTable

@@ -7,7 +7,8 @@ read is never guessed: it is counted, and the group that its key names is held.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -34,7 +35,7 @@ class What(StrEnum):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="kind"):
-    """Base of all entries. `v`: the version of this form; another one is not read."""
+    """Base of all entries. `v`: the version of this form; a later one is not read."""
 
     v: Literal[1] = 1
 
@@ -333,10 +334,19 @@ def decode(key: Key, value: bytes) -> Entry:
     try:
         entry: Entry = _ANY.decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Unreadable(f"its value can't be read: {error}") from error
+        raise Unreadable(_newer(value) or f"its value can't be read: {error}") from error
     if entry.key != key:
         raise Unreadable("its value belongs under another key")
     return entry
+
+
+def _newer(value: bytes) -> str:
+    """Why a value can't be read, where a later version wrote it; else empty."""
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        version = msgspec.json.decode(value, type=dict[str, Any]).get("v")
+        if isinstance(version, int) and version > 1:
+            return f"it is of version {version}, and this program knows version 1: upgrade it"
+    return ""
 
 
 def group_of(key: Key) -> str | None:
@@ -381,10 +391,6 @@ def whole(parts: Sequence[Backup]) -> Backup | None:
             offsets.setdefault(topic, []).extend(rows)
         topic_ids |= by_part[index].topic_ids
     return msgspec.structs.replace(by_part[0], part=0, parts=1, offsets=offsets, topic_ids=topic_ids)
-
-
-def removals(keys: Iterable[Key]) -> Iterator[Removal]:
-    return (Removal(key) for key in keys)
 
 
 def expires(entry: Any) -> datetime | None:

@@ -12,6 +12,9 @@ from typing import NamedTuple
 from group_hygiene.contents import Deletion
 from group_hygiene.entries import KeepRequest
 
+# Of the pipeline's tables: written by it, and known to whoever reads them. Another one is not read (docs/upgrades.md).
+TABLES_VERSION = 1
+
 
 class GroupType(StrEnum):
     """What kind of group it is, as ListGroups v5 says it (KIP-848, KIP-932, KIP-1071)."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from group_hygiene.model import TABLES_VERSION
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS, Table
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -82,7 +83,7 @@ class Bronze:
     def finish(self, era: int = 0, log_partition: int = 0) -> None:
         """What `ingested` says after that batch."""
         read_at = START + timedelta(days=1)
-        place = (log_partition, self._offset, read_at, None, self._began, "stream")
+        place = (log_partition, self._offset, read_at, None, self._began, "stream", TABLES_VERSION)
         row = ("cluster", "topic", era, self.batch, *place)
         frame = self._spark.createDataFrame([row], INGESTED.schema)
         frame.write.format("delta").mode("overwrite").save(INGESTED.path(self.warehouse))

@@ -66,6 +66,15 @@ def test_times_come_back_as_the_log_has_them(warehouse: Warehouse) -> None:
     assert others.groups.keys() == set(strange)
 
 
+def test_tables_of_a_newer_pipeline_are_not_read(warehouse: Warehouse) -> None:
+    """Their columns may mean something else by then; it says what to do."""
+    warehouse.write([idle("billing")], version=2)
+    found = _read(warehouse, "billing")
+    assert isinstance(found, Fault)
+    assert found.code == reasons.EVIDENCE_UNREADABLE
+    assert "of version 2, and this operator knows version 1" in found.message
+
+
 def test_topics_are_read_of_old_commits_in_use_alone(warehouse: Warehouse) -> None:
     """The first and the last commit of each; of groups that have none so old, and of all not in use, nothing."""
     aged, fresh = in_use("aged", orders=160, old=200), in_use("fresh", orders=10)

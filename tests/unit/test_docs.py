@@ -162,9 +162,9 @@ def test_each_fault_that_safety_names_exists() -> None:
 
 
 def _workflow_commands() -> list[list[str]]:
-    """Each call of the program in the workflows of deploy/, in words."""
+    """Each call of the program in the workflows that users copy, in words."""
     calls: list[list[str]] = []
-    for file in sorted((ROOT / "deploy").rglob("*.yml")):
+    for file in sorted([*(ROOT / "deploy").rglob("*.yml"), *(ROOT / "examples").rglob("*.yml")]):
         for job in yaml.safe_load(file.read_text())["jobs"].values():
             lines = [line for step in job["steps"] for line in step.get("run", "").splitlines()]
             calls += [shlex.split(line.partition("|")[0]) for line in lines if line.startswith("group-hygiene ")]
@@ -172,7 +172,7 @@ def _workflow_commands() -> list[list[str]]:
 
 
 def test_workflows_call_what_there_is() -> None:
-    """The commands and the options of workflows in deploy/ are the program's own."""
+    """The commands and the options of workflows in deploy/ and examples/ are the program's own."""
     calls = _workflow_commands()
     assert calls
     for _, name, *arguments in calls:

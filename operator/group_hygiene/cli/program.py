@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from group_hygiene import __version__
-from group_hygiene.cli import alert_commands, commands, doctor_command, looking_back, pipelining
+from group_hygiene.cli import alert_commands, commands, doctor_command, kinds, looking_back, pipelining
 from group_hygiene.cli.options import Namespace
 from group_hygiene.errors import HygieneError
 
@@ -197,6 +197,6 @@ def operator(
 for command in (
     *(commands.list_, commands.describe, commands.offsets, commands.plan, commands.explain),
     *(commands.history, commands.keep, commands.restore, alert_commands.alert, doctor_command.doctor),
-    *(pipelining.pipeline, looking_back.backtest, looking_back.report),
+    *(pipelining.pipeline, looking_back.backtest, looking_back.report, kinds.crds),
 ):
     main.add_command(command)

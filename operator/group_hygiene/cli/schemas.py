@@ -81,10 +81,14 @@ def _validator(kind: str) -> Any:
     return validator(_schema(kind))
 
 
+def crd_text(kind: str) -> str:
+    """The file of a kind's CRD, as it came with this package: YAML with its comments, and a line end at its end."""
+    return (importlib.resources.files("group_hygiene") / "crds" / f"{PLURALS[kind]}.yaml").read_text("utf-8")
+
+
 def load_crd(kind: str) -> Any:
     """The CRD of a kind, as it came with this package."""
-    file = importlib.resources.files("group_hygiene") / "crds" / f"{PLURALS[kind]}.yaml"
-    return yaml.safe_load(file.read_text("utf-8"))
+    return yaml.safe_load(crd_text(kind))
 
 
 def _schema(kind: str) -> dict[str, Any]:

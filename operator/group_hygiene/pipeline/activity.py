@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
+from group_hygiene.model import TABLES_VERSION
 from group_hygiene.pipeline.folding import changes, merged
 from group_hygiene.pipeline.progress import refuse_incomplete, refuse_older
 from group_hygiene.pipeline.tables import (
@@ -116,7 +117,7 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     # Otherwise it is named as it was looked at above: what anybody wrote since then was not.
     if state is None or anew or rounds:
         state = _put_together(spark, warehouse, since=0 if state is None else state.version)
-    whose = {"activity_id": state.id, "activity_version": state.version}
+    whose = {"activity_id": state.id, "activity_version": state.version, "version": TABLES_VERSION}
     # Not a copy of the table `ingested` as it is now: that may be further than what was taken in.
     rows = [row | whose | {"complete_since": complete_since[row["log_partition"]]} for row in ingested]
     COVERAGE.overwrite(spark, warehouse, rows)

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.log_bounds import LogBounds
+from group_hygiene.model import TABLES_VERSION
 from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, RECORDS, Once
 
 _GO_ON = (
@@ -159,7 +160,7 @@ def read_progress(spark: SparkSession, warehouse: str) -> Progress | None:
 
 def write_progress(spark: SparkSession, warehouse: str, progress: Progress, batch: int | None = None) -> None:
     """Replace the rows of `ingested`; once only for each batch of the stream, where one is given."""
-    of_all = {name: getattr(progress, name) for name in _OF_ALL}
+    of_all = {name: getattr(progress, name) for name in _OF_ALL} | {"version": TABLES_VERSION}
     rows = [
         of_all | {"log_partition": partition} | asdict(place) for partition, place in sorted(progress.places.items())
     ]

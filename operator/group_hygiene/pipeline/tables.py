@@ -30,6 +30,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from group_hygiene.errors import Halted
+from group_hygiene.model import TABLES_VERSION
+
 # A property of a bronze table: rows from before that moment (ISO 8601) were dropped, which were in `activity` by then.
 PRUNED = "grouphygiene.pruned"
 
@@ -89,9 +92,18 @@ class Table(NamedTuple):
         return DeltaTable.forPath(spark, self.path(warehouse)) if exists else None
 
     def rows(self, spark: SparkSession, warehouse: str) -> list[dict[str, Any]]:
-        """All of a small table, times in UTC; none where it isn't there."""
+        """All of a small table, `ingested` or `coverage`, times in UTC; none where it isn't there.
+
+        Raises Halted where a newer program wrote it.
+        """
         found = self.open(spark, warehouse)
-        return [] if found is None else found.toDF().toArrow().to_pylist()
+        rows: list[dict[str, Any]] = [] if found is None else found.toDF().toArrow().to_pylist()
+        if (newer := max((row["version"] for row in rows), default=TABLES_VERSION)) > TABLES_VERSION:
+            raise Halted(
+                f"the tables at {warehouse} are of version {newer}, and this program knows version {TABLES_VERSION}: "
+                "a newer one wrote them. Run that one, or name another --warehouse"
+            )
+        return rows
 
     def state(self, spark: SparkSession, warehouse: str) -> State | None:
         """None = it is not there."""
@@ -204,6 +216,7 @@ QUARANTINE = Table(
 # none; rows of a later one come again. complete_since: what was written before that was lost unread, in whole or in
 # part (null = nothing was). first_read_at: when it was read to its end for the first time: of what is older, compaction
 # had left the last records only. topic_id null = a broker that knows none (before 2.8). stream: the checkpoint's name.
+# version: of all tables of the warehouse, TABLES_VERSION of who wrote this.
 INGESTED = Table(
     "ingested",
     StructType(
@@ -218,6 +231,7 @@ INGESTED = Table(
             StructField("complete_since", TimestampType()),
             StructField("first_read_at", TimestampType()),
             StructField("stream", StringType(), False),
+            StructField("version", IntegerType(), False),
         ]
     ),
 )

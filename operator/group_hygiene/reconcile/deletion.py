@@ -17,7 +17,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from group_hygiene import reasons
-from group_hygiene.entries import Backup, Change, Intent, Key, Mark, Removal, SavedOffset, What, in_parts, removals
+from group_hygiene.entries import Backup, Change, Intent, Key, Mark, Removal, SavedOffset, What, in_parts
 from group_hygiene.entries import Outcome as OutcomeEntry
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import GroupType, Keep, Outcome, OutcomeKind
@@ -215,7 +215,7 @@ def conclusion(
     )
     changes: list[Change] = [entry, Removal(intent.key)]
     if not deleted:
-        return [*changes, *removals(backup)]
+        return [*changes, *map(Removal, backup)]
     uid, name = intent.policy_uid, intent.group
     topics = {} if mark is None else {t: at for t, at in mark.topics.items() if t not in outcome.topics}
     if mark is not None and topics and intent.topics:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from group_hygiene import reasons
-from group_hygiene.entries import Change, Mark, Outcome, Removal, What, removals
+from group_hygiene.entries import Change, Mark, Outcome, Removal, What
 from group_hygiene.model import Keep
 from group_hygiene.plan import Plan
 from group_hygiene.reconcile.context import Context
@@ -22,7 +22,7 @@ def forget_policies(context: Context, existing: Collection[str]) -> None:
     gone = (contents.watches.keys() | contents.seen.keys() | contents.marks.keys()) - set(existing)
     changes: list[Change] = []
     for uid in gone:
-        changes += removals(("seen", uid, name) for name in contents.seen.pop(uid, {}))
+        changes += (Removal(("seen", uid, name)) for name in contents.seen.pop(uid, {}))
         changes += [Removal(("watch", uid))]
         for mark in contents.marks.pop(uid, {}).values():
             changes += _unmarked(mark, Keep(reasons.POLICY_CHANGED, "the policy was deleted"), 0, now, now + _RETENTION)

@@ -1,0 +1,41 @@
+-- The health of a KafkaConnection, a GroupPolicy or a GroupRestore for Argo CD; docs/gitops.md says how to install it.
+-- It follows what the conditions say, in the order of kstatus; messages are the operator's own.
+local status = obj.status or {}
+local conditions = {}
+for _, condition in ipairs(status.conditions or {}) do
+  conditions[condition.type] = condition
+end
+
+local function is(kind, value)
+  return conditions[kind] ~= nil and conditions[kind].status == value
+end
+
+local function health(state, kind)
+  local found = conditions[kind]
+  if found == nil then
+    return {status = state, message = "waits for the operator"}
+  end
+  return {status = state, message = found.reason .. ": " .. (found.message or "")}
+end
+
+-- A new object says observedGeneration -1, an edited one that of the former spec.
+if status.observedGeneration ~= obj.metadata.generation or conditions.Ready == nil then
+  return {status = "Progressing", message = "waits for the operator to look at it"}
+end
+-- Only an edit, or for a GroupRestore a new object, can help.
+if is("Stalled", "True") then
+  return health("Degraded", "Stalled")
+end
+if is("Ready", "False") then
+  return health("Progressing", "Ready")
+end
+if obj.kind == "GroupPolicy" then
+  if obj.spec.suspend then
+    return health("Suspended", "Ready")
+  end
+  -- Somebody must decide. A dry run would not have deleted anything, so nothing is wrong with it.
+  if is("DeletionBlocked", "True") and obj.spec.mode == "Enforce" then
+    return health("Degraded", "DeletionBlocked")
+  end
+end
+return health("Healthy", "Ready")

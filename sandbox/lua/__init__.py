@@ -1,0 +1,39 @@
+"""Health checks in Lua, run as Argo CD runs them: by gopher-lua, built from the Go files in this folder."""
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sandbox import golang
+from sandbox.cache import cached
+
+_SOURCE = Path(__file__).parent
+_MODULE = "github.com/yuin/gopher-lua"
+
+
+class Health(NamedTuple):
+    """What a script returns of an object."""
+
+    status: str
+    message: str
+
+
+def program() -> Path:
+    """Builds it when the cache has none."""
+    return cached(golang.cache_name("lua-health", _SOURCE, _MODULE), _build) / "lua-health"
+
+
+def assess(script: str, objects: Sequence[Mapping[str, Any]]) -> list[Health]:
+    """The health of each object. Raises ValueError with what Lua has against the script."""
+    asked = json.dumps({"script": script, "objects": objects})
+    done = subprocess.run([program()], input=asked, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise ValueError(done.stderr.strip())
+    return [Health(**answer) for answer in json.loads(done.stdout)]
+
+
+def _build(into: Path) -> None:
+    what = f"building gopher-lua {golang.version(_SOURCE, _MODULE)} from Go modules (seconds, once)"
+    golang.build(_SOURCE, ".", into / "lua-health", what)

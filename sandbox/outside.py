@@ -1,0 +1,105 @@
+"""`python -m sandbox.outside`: the demo's groups and checks on a Kafka and a Kubernetes that are there, as in kind.
+
+The operator must run there and read KafkaConnections of the namespace kafka. The Kafka must have no groups yet.
+"""
+
+import argparse
+import subprocess
+import sys
+from typing import Any
+
+import yaml
+
+from sandbox.demo_checks import TITLES, UNCHANGED, Story, check_groups, reasons_in, same
+from sandbox.demo_clients import View
+from sandbox.demo_command import CommandLine
+from sandbox.demo_kubernetes import EXAMPLES, NAMESPACE, POLICY, wait_for
+from sandbox.demo_screen import Check, Screen
+from sandbox.errors import SandboxError
+from sandbox.litter import KINDS, Shop, make_all
+from sandbox.prerequisites import KUBECTL, find
+
+_KEPT, _LITTER = "old-billing", "console-litter"
+_SECONDS = 180.0
+
+
+def main() -> int:
+    """Answers with 0 only if every check passed."""
+    parser = argparse.ArgumentParser("python -m sandbox.outside", description=__doc__)
+    parser.add_argument("--bootstrap-server", required=True, help="the Kafka, as this machine reaches it")
+    parser.add_argument("--inside", required=True, help="the same, as the operator reaches it")
+    options = parser.parse_args()
+    shop = Shop(options.bootstrap_server)
+    try:
+        return 0 if _run(shop, options.inside) else 1
+    except SandboxError as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        shop.close()
+
+
+def _run(shop: Shop, inside: str) -> bool:
+    shop.open()
+    kinds = make_all(shop, KINDS)
+    view, screen = View(shop.bootstrap), Screen()
+    story = Story(kinds, view.groups())
+    _kubectl("apply", "-f", "-", input=yaml.safe_dump_all(_objects(inside)))
+    expected = sum(len(kind.groups) for kind in kinds if kind.looks_abandoned)
+    wait_for(lambda: _status(POLICY).get("groups", {}).get("matched", 0) >= expected, _SECONDS)
+    story.dry = frozenset(view.states())
+    story.baseline = view.offsets(story.before)
+    story.done = {client.name: client.done for client in shop.clients}
+    _kubectl("patch", "kgp", POLICY, "-n", NAMESPACE, "--type=merge", "-p", '{"spec": {"mode": "Enforce"}}')
+    wait_for(lambda: _status(POLICY).get("groups", {}).get("marked", 0) >= expected, _SECONDS)
+    CommandLine(shop.bootstrap).run("keep", _KEPT, "--for", "30d", "--why", "invoices until the year ends")
+    wait_for(lambda: _status(POLICY).get("totals", {}).get("deleted", 0) >= expected - 1, _SECONDS)
+    # The run after it: who is left, and why.
+    wait_for(lambda: not any(_status(name).get("groups", {}).get("matched", 1) for name in (POLICY, _LITTER)), _SECONDS)
+    story.after, story.ledger = view.groups(), view.ledger()
+    statuses = {name: {"status": _status(name)} for name in UNCHANGED}
+    story.reasons = {group: entry.get("reason", "") for group, entry in reasons_in(statuses, *UNCHANGED).items()}
+    rows = check_groups(story, shop)
+    screen.table(TITLES, rows)
+    checks = _checks(story, statuses[POLICY]["status"])
+    screen.checks(checks)
+    return screen.result([*(row.check for row in rows), *checks])
+
+
+def _checks(story: Story, status: dict[str, Any]) -> list[Check]:
+    gone = story.gone
+    ready = {c["type"]: c["status"] for c in status["conditions"] if c["type"] in ("Ready", "DeletionBlocked")}
+    return [
+        same("the dry run deleted nothing", sorted(set(story.before) - story.dry), []),
+        same(f"status.totals.deleted is {len(gone)}, as many as are gone", status["totals"]["deleted"], len(gone)),
+        same("the ledger holds a backup of each of them", sorted(gone - story.ledger.backups.keys()), []),
+        same("the policy is Ready, and no deletion is blocked", ready, {"Ready": "True", "DeletionBlocked": "False"}),
+    ]
+
+
+def _objects(inside: str) -> list[dict[str, Any]]:
+    """The connection of the demo at that address, without its tables and receivers; and the policies that need none."""
+    files = [EXAMPLES / f"{name}.yaml" for name in ("connection", *(f"policy-{policy}" for policy in UNCHANGED))]
+    objects: list[dict[str, Any]] = [yaml.safe_load(file.read_text()) for file in files]
+    spec = objects[0]["spec"]
+    objects[0]["spec"] = {name: spec[name] for name in spec if name not in ("activity", "receivers")}
+    objects[0]["spec"]["bootstrapServers"] = [inside]
+    return [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}, *objects]
+
+
+def _status(policy: str) -> dict[str, Any]:
+    found = yaml.safe_load(_kubectl("get", "kgp", policy, "-n", NAMESPACE, "-o", "json"))
+    return dict(found.get("status") or {})
+
+
+def _kubectl(*arguments: str, input: str = "") -> str:
+    """In the cluster of the current context."""
+    argv = [str(find(KUBECTL)), *arguments]
+    done = subprocess.run(argv, input=input, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise SandboxError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What each release wrote, one folder each: its ledger, and the tables of its pipeline. `make` writes that of today."""

@@ -1,0 +1,59 @@
+"""The pipeline goes on from the tables that former releases wrote, and leaves those of later ones alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from group_hygiene.errors import Halted
+from group_hygiene.pipeline.activity import update
+from group_hygiene.pipeline.covered import activity_at, promised
+from group_hygiene.pipeline.history import extent
+from group_hygiene.pipeline.maintain import maintain
+from group_hygiene.pipeline.progress import read_progress
+from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, INGESTED, Table
+
+RELEASES = sorted(path.parent for path in (Path(__file__).parents[1] / "releases").glob("*/tables"))
+
+
+@pytest.mark.parametrize("release", [pytest.param(path, id=path.name) for path in RELEASES])
+def test_tables_of_a_release_are_gone_on_from(spark: SparkSession, warehouse: str, release: Path) -> None:
+    """What was ingested is known, what it says of groups can be looked back on, and is the same when made anew."""
+    shutil.copytree(release / "tables", warehouse)
+    before = read_progress(spark, warehouse)
+    assert before is not None
+    assert (before.era, before.batch, set(before.places)) == (0, 1, {0, 1})
+    assert extent(spark, warehouse).batch == 1
+    told = activity_at(spark, warehouse, promised(spark, warehouse).activity)
+    known = {row["group"]: row["state"] for row in told.collect()}
+    assert known == {"left": "Empty", "assigned": "Empty", "in-use": "Active"}
+    shutil.rmtree(ACTIVITY.path(warehouse))
+    update(spark, warehouse)
+    assert {row["group"]: row["state"] for row in ACTIVITY.read(spark, warehouse).collect()} == known
+    assert maintain(spark, warehouse)
+
+
+@pytest.mark.parametrize(
+    ("table", "job"),
+    [
+        pytest.param(INGESTED, read_progress, id="ingest"),
+        pytest.param(INGESTED, update, id="activity"),
+        pytest.param(COVERAGE, maintain, id="maintain"),
+        pytest.param(COVERAGE, promised, id="backtest-and-report"),
+    ],
+)
+def test_tables_of_a_later_version_are_left_alone(
+    spark: SparkSession, warehouse: str, table: Table, job: Callable[[SparkSession, str], object]
+) -> None:
+    """Every job ends before it writes, also one that runs again and again, and says why."""
+    shutil.copytree(RELEASES[-1] / "tables", warehouse)
+    rows = table.rows(spark, warehouse)
+    table.overwrite(spark, warehouse, [row | {"version": 2} for row in rows])
+    before = {file for file in Path(warehouse).rglob("*.parquet") if table.name not in file.parts}
+    with pytest.raises(Halted, match="are of version 2, and this program knows version 1"):
+        job(spark, warehouse)
+    assert {file for file in Path(warehouse).rglob("*.parquet") if table.name not in file.parts} == before

@@ -1,0 +1,129 @@
+"""The images' recipes: their steps, what they pin, and what they may copy; installed by e2e/test_operator_image.py."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.dockerfile import IMAGES, ROOT, instructions, steps
+
+FILES = [pytest.param(file, id=file.name) for file in sorted(IMAGES.glob("*.Dockerfile"))]
+_PIN = re.compile(r"^([a-z0-9._-]+)==(\S+)(.*?)((?: \\\n +--hash=sha256:[0-9a-f]{64})+)", re.MULTILINE)
+
+
+def _pins(lock: Path) -> set[tuple[str, str, frozenset[str]]]:
+    """Each package with its version and the sums of its files."""
+    text = lock.read_text()
+    found = _PIN.findall(text)
+    assert len(found) == text.count("==") - len(re.findall(r";.*?==", text))
+    return {(name, version, frozenset(re.findall(r"sha256:(\w+)", sums))) for name, version, _, sums in found}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_all_steps_are_in_the_script(file: Path) -> None:
+    """RUN runs stages of steps.sh, each of which there is; nothing is done that a test could not do."""
+    stages = re.findall(r"^  (\w+)\)$", (IMAGES / "steps.sh").read_text(), re.MULTILINE)
+    assert set(steps(file)) <= set(stages)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_base_images_are_pinned_and_nobody_is_root(file: Path) -> None:
+    """By a full version; the last USER is a number, as runAsNonRoot wants it."""
+    told = instructions(file)
+    tags = [rest.split()[0] for name, rest in told if name == "FROM"]
+    assert [tag for tag in tags if not re.fullmatch(r"[a-z/]+:\d+\.\d+\.\d+-[a-z0-9.-]+", tag)] == []
+    users = [rest for name, rest in told if name == "USER"]
+    assert re.fullmatch(r"[1-9]\d*(:\d+)?", users[-1])
+
+
+def test_the_users_are_those_of_the_manifests() -> None:
+    """Who runs in the pod is who the image was made for."""
+    deployment = yaml.safe_load((ROOT / "deploy" / "deployment.yaml").read_text())
+    context = deployment["spec"]["template"]["spec"]["securityContext"]
+    assert (
+        f"{context['runAsUser']}:{context['runAsGroup']}" == dict(instructions(IMAGES / "operator.Dockerfile"))["USER"]
+    )
+    job = yaml.safe_load((ROOT / "deploy" / "pipeline" / "cronjob.yaml").read_text())
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    users = [rest for name, rest in instructions(IMAGES / "pipeline.Dockerfile") if name == "USER"]
+    assert str(pod["securityContext"]["runAsUser"]) == users[-1]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_what_is_copied_reaches_the_engine(file: Path) -> None:
+    """.dockerignore leaves in what COPY names."""
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    for name, rest in instructions(file):
+        if name == "COPY" and not rest.startswith("--from"):
+            for source in rest.split()[:-1]:
+                assert (ROOT / source).exists()
+                assert source in let_in
+
+
+@pytest.mark.parametrize("name", ["build", "operator", "pipeline"])
+def test_locks_pin_what_the_tests_run_with(name: str) -> None:
+    """The same version of each package, and the same files, as in requirements.lock; `make lock` writes all."""
+    assert _pins(IMAGES / f"{name}.lock") <= _pins(ROOT / "requirements.lock")
+
+
+def test_locks_pin_what_the_project_asks_for() -> None:
+    """Each dependency, and of the extras those that an image is for; tools of the developers are in none."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+
+    def named(requirements: list[str]) -> set[str]:
+        return {re.split(r"[<>=~!; \[]", text)[0] for text in requirements}
+
+    base = named(project["dependencies"])
+    for image, wanted in {"operator": "tracing", "pipeline": "pipeline"}.items():
+        pinned = {pin[0] for pin in _pins(IMAGES / f"{image}.lock")}
+        assert base | named(extras[wanted]) <= pinned
+        assert not pinned & {"pytest", "ruff", "mypy", "playwright", "mkdocs"}
+
+
+def test_wheel_and_source_distribution_hold_the_same(tmp_path: Path) -> None:
+    """What is built of the source distribution is what is built of the checkout, kinds and all data among it."""
+    source = tmp_path / "source"
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        source.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, source)
+    for name in ("operator", "crds"):
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    of_checkout = _wheel(source, tmp_path / "of-checkout")
+    build = "import setuptools.build_meta as backend, sys; backend.build_sdist(sys.argv[1])"
+    argv: list[str | Path] = [sys.executable, "-c", build, tmp_path / "sdist"]
+    subprocess.run(argv, cwd=source, capture_output=True, check=True)
+    (archive,) = (tmp_path / "sdist").glob("*.tar.gz")
+    assert _wheel(archive, tmp_path / "of-sdist") == of_checkout
+    package = ROOT / "operator" / "group_hygiene"
+    # pathlib follows no link to a folder, as which the kinds are in the package.
+    files = [*package.rglob("*"), *(package / "crds").iterdir()]
+    there = {str(file.relative_to(ROOT / "operator")) for file in files if file.is_file()}
+    assert {name for name in there if not name.endswith(".pyc")} <= of_checkout
+
+
+def _wheel(source: Path, into: Path) -> set[str]:
+    """The names of what is in the wheel that is built of it."""
+    argv: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        into,
+        source,
+    ]
+    subprocess.run(argv, capture_output=True, check=True)
+    (wheel,) = into.iterdir()
+    return set(zipfile.ZipFile(wheel).namelist())
