@@ -92,8 +92,8 @@ def _parser() -> argparse.ArgumentParser:
         "prepare",
         help="only download and build everything",
         description=f"Download Kafka {', '.join(VERSIONS)} and what Spark needs, and build the Kubernetes API server "
-        "and Alertmanager, and what checks rules, dashboards, charts and workflows, into the cache, with the packages of an "
-        "image.",
+        "and Alertmanager, and what checks rules, dashboards, charts and workflows, into the cache, with the packages "
+        "of an image.",
     )
     prepare.add_argument("--browser", action="store_true", help="also a Chromium, for the tests of the report")
     return parser
