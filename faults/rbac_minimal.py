@@ -122,7 +122,7 @@ def main() -> int:
         click.echo(f"\n{'without':32} {'fails':22} as")
         tried = [right for right in rights if not chosen or str(right) in chosen]
         unneeded = sum(not _is_needed(world, right, took) for right in tried)
-    click.echo(f"\n{len(tried)} rights taken away one by one: {len(tried) - unneeded} are needed, {unneeded} are not")
+    click.echo(f"\n{len(tried)} rights taken away one by one: needed {len(tried) - unneeded}, not needed {unneeded}")
     return int(unneeded > 0)
 
 

@@ -28,6 +28,7 @@ from tests.e2e.conftest import (
     running_operator,
     wait_for,
 )
+from tests.e2e.ledger_reader import ledger_entries
 from tests.kube.access import wait_until_allowed
 
 NAME = "rights"
@@ -116,6 +117,10 @@ def test_some_namespaces_need_no_more_than_roles_in_them(
     refused = world.wait_ready("kgp", "kafka", "outside", "CrossNamespaceRefused")
     assert "elsewhere/main" in refused["message"]
     assert "conditions" not in world.get("kgp", "elsewhere", "p").get("status", {})
+    # It is an installation of its own: another one here may serve other namespaces.
+    uid = world.server.kubectl("get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}").stdout
+    owners = [e["installation"] for e in ledger_entries(groups.bootstrap, ledger["topic"]) if e["kind"] == "owner"]
+    assert owners == [f"{uid}-group-hygiene"]
     assert asked(world.server, "forbid") == set()
     ours = {(right, where) for right, where in asked(world.server, "allow") if "kafkaconn" in right or "group" in right}
     assert {where for _, where in ours} == {"kafka"}
