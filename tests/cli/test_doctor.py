@@ -89,16 +89,18 @@ def test_evidence_that_may_not_decide(
     assert results(answer)["clock of the brokers"] == "Ok"
 
 
-def test_an_api_server_that_does_not_answer(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_api_server_that_does_not_answer(process: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """10, and nothing that hangs on it is guessed."""
     server = {"name": "x", "cluster": {"server": "http://127.0.0.1:1"}}
     context = {"name": "x", "context": {"cluster": "x", "user": "x"}}
     file = tmp_path / "config"
     file.write_text(
-        yaml.safe_dump({"clusters": [server], "contexts": [context], "users": [{"name": "x"}], "current-context": "x"})
+        yaml.safe_dump(
+            {"clusters": [server], "contexts": [context], "users": [{"name": "x", "user": {}}], "current-context": "x"}
+        )
     )
     monkeypatch.setenv("KUBECONFIG", str(file))
-    answer = run("doctor", "--connection", "main")
+    answer = process("doctor", "--connection", "main")
     assert answer.code == 10
     (line,) = answer.out.splitlines()
     assert line.startswith("✗ API server: ApiServerError: the API server does not answer: ")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,6 @@ from group_hygiene.snapshot import Cluster as Seen
 if TYPE_CHECKING:
     from group_hygiene.cli.doctor_kubernetes import Kubernetes
 
-_SKEW_MAX = timedelta(minutes=5)
 _GROUPS_ASKED = 200
 _DOC = "docs/kafka-permissions.md"
 _KAFKA, _PERMISSIONS, _CLOCK = Area.KAFKA, Area.PERMISSIONS, Area.CLOCK
@@ -266,7 +264,7 @@ def _evidence(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Findin
 
 def _clock(session: Session, seen: Seen) -> Iterator[Finding]:
     """Whether a broker stamped records with times to come. That one is behind shows only when somebody writes."""
-    limit = session.clock.now() + _SKEW_MAX
+    limit = session.clock.now() + reconcile.SKEW_MAX
     places = [
         Partition(kafka_cluster.OFFSETS_TOPIC, number) for number, (leader, _) in seen.leaders.items() if leader >= 0
     ]

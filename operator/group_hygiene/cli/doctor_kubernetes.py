@@ -21,10 +21,11 @@ from group_hygiene.durations import format_duration
 from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, SecretProblem, SpecError
 from group_hygiene.policy import Policy, parse_policy
 from group_hygiene.receivers import Receiver
+from group_hygiene.reconcile import SKEW_MAX
 from group_hygiene.secret import SecretRef
 
 _TIMEOUT_S = 10.0
-_SKEW_MAX, _SKEW_SEEN = timedelta(minutes=5), timedelta(seconds=5)
+_SKEW_SEEN = timedelta(seconds=5)
 _SHOWN = 5
 _KUBERNETES, _CONNECTION = Area.KUBERNETES, Area.CONNECTION
 
@@ -90,7 +91,7 @@ def _server(known: Kubernetes) -> Iterator[Finding]:
     yield ok(_KUBERNETES, "API server", f"Kubernetes {server.version} answers" + (f"; you are {user}" if user else ""))
     apart = abs(server.ahead)
     text = f"that of the API server is {_apart(server.ahead)}"
-    if apart > _SKEW_MAX:
+    if apart > SKEW_MAX:
         yield failed(Area.CLOCK, "clock of the API server", text, "set the clock that is wrong: no date can be trusted")
     elif apart > _SKEW_SEEN:
         yield warning(Area.CLOCK, "clock of the API server", text, "let both follow the same time server")
