@@ -16,6 +16,7 @@ from sandbox import actionlint, browser, flux, grafana, helm, lua, prometheus
 from sandbox.alertmanager import server as alertmanager
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
+from sandbox.flux.crds import crds as flux_crds
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS
 from sandbox.kubernetes import ApiServer
@@ -110,7 +111,8 @@ def _prepare() -> None:
     helm.program()
     lua.program()
     actionlint.program()
-    flux.crds()
+    flux.program()
+    flux_crds()
     spark_jars()
     wheels("operator")
 

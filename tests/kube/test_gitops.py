@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from sandbox import flux
+from sandbox.flux.crds import crds as flux_crds
 from sandbox.kubernetes import ApiServer
 from sandbox.lua import Health, assess
 
@@ -97,13 +98,26 @@ def test_argo_cd_is_told_without_losing_what_it_knows(api_server: ApiServer) -> 
 @pytest.fixture(scope="module")
 def with_flux(api_server: ApiServer) -> Iterator[ApiServer]:
     """The API server with Flux's own CRDs, and the namespaces of the examples."""
-    crds = str(flux.crds())
+    crds = str(flux_crds())
     api_server.kubectl("apply", "--server-side", "-f", crds)
     api_server.wait_established("-f", crds)
     for name in ("flux-system", "kafka-staging", "team-a"):
         api_server.kubectl("create", "namespace", name)
     yield api_server
     api_server.kubectl("delete", "-f", crds)
+
+
+def test_kafka_for_kind_can_be_applied(api_server: ApiServer) -> None:
+    """Without an unknown field, and at the port that kind-config.yaml opens and its listener tells clients."""
+    file = ROOT / "deploy" / "kind" / "kafka.yaml"
+    api_server.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(file))
+    (port,) = [
+        mapping["hostPort"]
+        for node in yaml.safe_load((ROOT / "kind-config.yaml").read_text())["nodes"]
+        for mapping in node.get("extraPortMappings", [])
+    ]
+    assert f"nodePort: {port}}}" in file.read_text()
+    assert f"OUTSIDE://127.0.0.1:{port}" in file.read_text()
 
 
 FOLDERS = sorted(path.parent.relative_to(GITOPS) for path in GITOPS.rglob("kustomization.yaml"))
@@ -120,6 +134,27 @@ def test_each_folder_can_be_applied(with_flux: ApiServer, folder: Path) -> None:
     objects = list(yaml.safe_load_all(built))
     assert len(done.stdout.splitlines()) == len(objects)
     assert all("namespace" in obj["metadata"] for obj in objects)
+
+
+# Flux knows no suspended object: one that rests as it should is Current.
+_TO_FLUX = {"Progressing": "InProgress", "Healthy": "Current", "Suspended": "Current", "Degraded": "Failed"}
+
+
+def test_flux_judges_policies_as_argo_cd_does() -> None:
+    """The healthCheckExprs of the example, by Flux's own evaluator, over the fixtures."""
+    (expressions,) = [
+        check
+        for obj in yaml.safe_load_all((GITOPS / "flux" / "policies.yaml").read_text())
+        for check in obj["spec"].get("healthCheckExprs", [])
+    ]
+    assert expressions["kind"] == "GroupPolicy"
+    fixtures = [(path, yaml.safe_load(path.read_text())) for path in FIXTURES]
+    policies = {path: obj for path, obj in fixtures if obj["kind"] == "GroupPolicy"}
+    assert {path.parent.name for path in policies} == set(_TO_FLUX)
+    found = flux.assess(expressions, list(policies.values()))
+    assert dict(zip(policies, found, strict=True)) == {path: _TO_FLUX[path.parent.name] for path in policies}
+    with pytest.raises(ValueError, match="Syntax error"):
+        flux.assess({"current": "status."}, [])
 
 
 def test_the_repository_fits_together() -> None:

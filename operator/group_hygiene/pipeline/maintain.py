@@ -41,6 +41,8 @@ def maintain(
     if not INGESTED.exists(spark, warehouse):
         return False
     if not QUARANTINE.exists(spark, warehouse):
+        # Tables of a later version are refused before anything is written.
+        _taken_in(spark, warehouse)
         # No record was kept aside yet. It also tells when all of this was done.
         QUARANTINE.append(spark, warehouse, QUARANTINE.none(spark))
     if at_most_every is not None and now - _last(spark, warehouse) < at_most_every:

@@ -1,4 +1,4 @@
-"""The CRDs of Flux, from its Go modules, with sums pinned."""
+"""The CRDs of Flux, out of its Go modules, whose sums are pinned. Flux itself is not run here."""
 
 import json
 import os
