@@ -118,3 +118,11 @@ def test_a_collector_that_nobody_is_ends_nothing() -> None:
     done = python(FAILS, ENDPOINT | {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"})
     assert (done.returncode, done.stdout) == (0, "True\n")
     assert done.stderr.splitlines() == ["the collector of traces takes none: they are lost"]
+
+
+def test_a_collector_that_hangs_holds_nothing_up() -> None:
+    """Spans are opened and the process ends, although the collector may take an hour for its answer."""
+    with Receiver(answers={"/v1/traces": None}) as collector:
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url(""), "OTEL_EXPORTER_OTLP_TIMEOUT": "3600"}
+        done = python(FAILS.replace("print(done.wait(120))", "print(True)"), environment)
+    assert (done.returncode, done.stdout) == (0, "True\n")
