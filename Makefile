@@ -12,7 +12,8 @@ XDG_CACHE_HOME ?= $(HOME)/.cache
 export PIP_CACHE_DIR ?= $(XDG_CACHE_HOME)/kafka-group-hygiene/pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-spark faults kill-ingest check format format-check lint types imports sandbox bench-scan bench-purge bench-pipeline bench-backtest picture rules dist outside images-check release-fixtures lock clean
+# No target is a file, but for the stamp of the virtual environment.
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -33,6 +34,10 @@ faults: $(STAMP) ## kill, freeze and cut off everything around a deletion, about
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults $(FAULTS)
 
+rbac-minimal: $(STAMP) ## take each right of the operator's roles away by itself: something must fail, about 8 minutes
+	@$(BIN)/python -m sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m faults.rbac_minimal $(RIGHTS)
+
 kill-ingest: $(STAMP) ## kill -9 of the pipeline at 20 random points, about 8 minutes (make kill-ingest KILLS=5)
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults.ingest_kills --kills $(or $(KILLS),20)
@@ -50,7 +55,7 @@ lint: $(STAMP) ## lint
 	@$(BIN)/ruff check .
 
 types: $(STAMP) ## check the types, strictly
-	@$(BIN)/mypy operator/group_hygiene sandbox tests bench faults
+	@$(BIN)/mypy operator/group_hygiene sandbox tests bench faults docsite
 
 imports: $(STAMP) ## check that imports go one way
 	@cd operator && ../$(BIN)/lint-imports --config ../.importlinter --no-cache > ../$(VENV)/imports.log || { cat ../$(VENV)/imports.log; exit 1; }
@@ -71,8 +76,15 @@ bench-pipeline: $(STAMP) ## time the pipeline on 1,000,000 commits beside Spark'
 bench-backtest: $(STAMP) ## try a policy on 90 days of 100,000 groups, and compare what comes out (make bench-backtest GROUPS=1000 DAYS=30)
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.backtest --groups $(or $(GROUPS),100000) --days $(or $(DAYS),90)
 
-picture: $(STAMP) ## the picture of the report in the docs, drawn anew
+site: $(STAMP) ## build the site of docs/ into build/site, without a warning
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs: $(STAMP) ## the generated pages of docs/ anew: of the CRDs and of the commands
+	@PYTHONPATH=operator:. $(BIN)/python -m docsite
+
+picture: $(STAMP) ## the pictures in the docs, drawn anew: of the report, and of kubectl in the tutorial
 	@$(BIN)/python -m sandbox prepare --browser
+	@PYTHONPATH=operator:. $(BIN)/python -m docsite.terminal docs/kubectl.png
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.picture docs/report.png
 
 rules: ## deploy/prometheus/prometheusrule.yaml anew, of the rules in rules.yaml

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from bench.command import run, say
 from bench.errors import BenchError, WrongCount
 from bench.lives import LEAST_DAYS, RULE
 from bench.past import LEAST_GROUPS, Past, Regret, write_past
+from group_hygiene.durations import timestamp
 from group_hygiene.errors import HygieneError
 from group_hygiene.pipeline.session import Options, spark_session
 from sandbox.spark.jars import jars
@@ -203,7 +204,7 @@ def _write(folder: Path, groups: int, days: int, times: Times) -> Past:
 def _backtest(folder: Path, past: Past) -> list[str]:
     file = folder / "policy.yaml"
     file.write_text(yaml.safe_dump(policy()))
-    between = ["--from", _text(past.start), "--to", _text(past.end), "--step", "24h"]
+    between = ["--from", timestamp(past.start), "--to", timestamp(past.end), "--step", "24h"]
     return ["backtest", "-f", str(file), *_tables(folder), *between, "-o", "json"]
 
 
@@ -222,10 +223,6 @@ def _program(*arguments: str) -> tuple[float, str]:
     if done.returncode:
         raise BenchError(f"group-hygiene {arguments[0]} ended with exit code {done.returncode}")
     return time.monotonic() - started, done.stdout
-
-
-def _text(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from faults.kube import Kube, Object
 from faults.operators import ROOT
 from faults.waiting import wait_for
 from sandbox.kubernetes import ApiServer
+from sandbox.manifests import install
 from sandbox.process import Command, Keeper
 
 NAMESPACE = "purge"
@@ -66,11 +67,8 @@ class PurgeStage:
     def __enter__(self) -> Self:
         self._server.start()
         try:
-            server = self._server
-            server.kubectl("apply", "-f", str(ROOT / "crds"))
-            server.wait_established("-f", str(ROOT / "crds"))
-            server.kubectl("apply", "-k", str(ROOT / "deploy"))
-            self._kube = Kube(server)
+            install(self._server)
+            self._kube = Kube(self._server)
             self._kube.namespace(NAMESPACE)
         except BaseException:
             self._server.stop()

@@ -24,6 +24,7 @@ from faults.requests import Exchange
 from faults.waiting import wait_for
 from sandbox.kafka import KafkaCluster
 from sandbox.kubernetes import ApiServer
+from sandbox.manifests import install
 from sandbox.process import Keeper
 
 GRACE_SECONDS = 1.0
@@ -96,9 +97,7 @@ class World:
 
     def _prepare(self) -> None:
         server = self._server
-        server.kubectl("apply", "-f", str(ROOT / "crds"))
-        server.wait_established("-f", str(ROOT / "crds"))
-        server.kubectl("apply", "-k", str(ROOT / "deploy"))
+        install(server)
         self.kube = Kube(server)
         self.proxy = KafkaProxy(self.kafka.door(self.setup.door), self.owners)
         self.groups = Groups(self.kafka.plaintext_bootstrap)

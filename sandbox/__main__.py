@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import fcntl
+import os
 import shlex
 import signal
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from sandbox import actionlint, browser, flux, grafana, lua, prometheus
+from sandbox import actionlint, browser, flux, grafana, helm, lua, prometheus
 from sandbox.alertmanager import server as alertmanager
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
@@ -20,6 +21,7 @@ from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS
 from sandbox.kubernetes import ApiServer
 from sandbox.kubernetes.binaries import control_plane
+from sandbox.manifests import CRDS
 from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
 from sandbox.prometheus.crds import operator_crds
 from sandbox.spark.jars import jars as spark_jars
@@ -36,6 +38,7 @@ examples:
 While it is up, in another terminal:
   source .sandbox/env
   kubectl get namespaces
+  python -m sandbox litter                      groups to try policies on
 """
 
 
@@ -52,6 +55,8 @@ def main() -> int:
             if options.browser:
                 browser.prepare()
             _prepare()
+        elif options.command == "litter":
+            _litter(options.bootstrap_servers)
         else:
             _up(options.kafka_version, options.brokers)
     except SandboxError as error:
@@ -76,11 +81,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     up.add_argument("--kafka-version", choices=VERSIONS, default=VERSIONS[0], help="default: %(default)s")
     up.add_argument("--brokers", type=int, choices=range(1, 6), default=1, metavar="N", help="1 to 5, default: 1")
+    litter = commands.add_parser(
+        "litter",
+        help="make the groups of the tutorial",
+        description="Make ten consumer groups on the Kafka that is up: five that nobody uses, and five that only look "
+        "like it.",
+    )
+    address = os.environ.get("BOOTSTRAP_SERVERS")
+    litter.add_argument("--bootstrap-servers", default=address, required=address is None, help="default: %(default)s")
     prepare = commands.add_parser(
         "prepare",
         help="only download and build everything",
         description=f"Download Kafka {', '.join(VERSIONS)} and what Spark needs, and build the Kubernetes API server "
-        "and Alertmanager, and what checks rules and dashboards, into the cache, with the packages of an image.",
+        "and Alertmanager, and what checks rules, dashboards, charts and workflows, into the cache, with the packages "
+        "of an image.",
     )
     prepare.add_argument("--browser", action="store_true", help="also a Chromium, for the tests of the report")
     return parser
@@ -94,12 +108,20 @@ def _prepare() -> None:
     prometheus.programs()
     operator_crds()
     grafana.checker()
+    helm.program()
     lua.program()
     actionlint.program()
     flux.program()
     flux_crds()
     spark_jars()
     wheels("operator")
+
+
+def _litter(bootstrap_servers: str) -> None:
+    # Only here: what starts servers needs no client.
+    from sandbox.leftovers import make_leftovers
+
+    print(f"{make_leftovers(bootstrap_servers)} groups made")
 
 
 def _up(version: str, brokers: int) -> None:
@@ -133,10 +155,8 @@ def _wait(kafka: KafkaCluster, kubernetes: ApiServer) -> None:
 
 
 def _install_crds(kubernetes: ApiServer) -> None:
-    directory = _ROOT / "crds"
-    if any(directory.glob("*.yaml")):
-        kubernetes.kubectl("apply", "--server-side", "-f", str(directory))
-        kubernetes.wait_established("-f", str(directory))
+    kubernetes.kubectl("apply", "--server-side", "-f", str(CRDS))
+    kubernetes.wait_established("-f", str(CRDS))
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from urllib.request import ProxyHandler, build_opener
 from sandbox.demo_screen import in_columns
 from sandbox.errors import SandboxError
 from sandbox.kubernetes import ApiServer
+from sandbox.manifests import install
 from sandbox.process import Command, Keeper, Server, check_running
 
 ROOT = Path(__file__).parents[1]
@@ -43,9 +44,7 @@ class Kubernetes:
 
     def install(self) -> None:
         """What a user does: install the kinds and the operator, and have a namespace for Kafka's objects."""
-        self._api.kubectl("apply", "-f", str(ROOT / "crds"))
-        self._api.wait_established("-f", str(ROOT / "crds"))
-        self._api.kubectl("apply", "-k", str(ROOT / "deploy"))
+        install(self._api)
         self._api.kubectl("create", "namespace", NAMESPACE)
 
     def run_operator(self, command: str, tables: Path) -> None:

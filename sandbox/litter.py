@@ -82,12 +82,16 @@ class Shop:
         self._admin: Any = AdminClient(self._librdkafka)
 
     def open(self) -> None:
-        """Make the topics, put some records into each that has any, and start the producer."""
+        """Fill it, and start the producer."""
+        self.fill()
+        self.employ("producer", self._produce_on)
+
+    def fill(self) -> None:
+        """Make the topics, and put some records into each that has any."""
         topics = [NewTopic(name, partitions, 1) for name, partitions in _TOPICS.items()]
         for made in self._admin.create_topics(topics).values():
             made.result(TIMEOUT)
         self.produce((*_BUSY, "invoices", "promo", "promo-codes"), _RECORDS)
-        self.employ("producer", self._produce_on)
 
     def close(self) -> None:
         for client in self.clients:

@@ -49,7 +49,7 @@ class Receiver:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(60)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(60)
         self._loop.close()
@@ -78,6 +78,14 @@ class Receiver:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(self.certificate.certificate, self.certificate.key)
         await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=context).start()
+
+    async def _end(self) -> None:
+        await self._runner.cleanup()
+        # Whoever was never answered still waits.
+        waiting = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _serve(self, request: web.Request) -> web.Response:
         self.requests.append(Request(request.path_qs, dict(request.headers), await request.read()))

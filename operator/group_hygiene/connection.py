@@ -139,7 +139,7 @@ class ActivitySpec:
         if self.secret is None:
             return {}
         texts = read_secret(self.secret, STORAGE_OPTIONS)
-        options = {key: Hidden(text.rstrip("\r\n")) for key, text in texts.items()}
+        options = {key: Hidden.trimmed(text) for key, text in texts.items()}
         if not options:
             raise SecretProblem(
                 f"Secret {self.secret} of spec.activity.secretRef has none of the keys {', '.join(STORAGE_OPTIONS)}",
@@ -305,8 +305,7 @@ def _read(spec: Mapping[str, Any], field: str, read_secret: ReadSecret) -> str |
 
 def _hidden(spec: Mapping[str, Any], field: str, read_secret: ReadSecret) -> Hidden | None:
     value = _read(spec, field, read_secret)
-    # `kubectl create secret --from-file` and echo leave a line end that no password has.
-    return None if value is None else Hidden(value.rstrip("\r\n"))
+    return None if value is None else Hidden.trimmed(value)
 
 
 def _tls(spec: Mapping[str, Any], read_secret: ReadSecret) -> Tls:

@@ -1,9 +1,9 @@
-"""Durations as Go and Kubernetes spell them ("72h", "1h30m"). No I/O."""
+"""Durations and times as Go and Kubernetes spell them ("72h", "2026-03-01T12:00:00Z"). No I/O."""
 
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from group_hygiene.errors import SpecError
 
@@ -38,3 +38,13 @@ def format_duration(value: timedelta) -> str:
         if count:
             out += f"{count}{unit}"
     return out or "0s"
+
+
+def whole_seconds(value: timedelta) -> timedelta:
+    """A duration to be told, without its fraction of a second."""
+    return timedelta(seconds=value // timedelta(seconds=1))
+
+
+def timestamp(moment: datetime) -> str:
+    """RFC 3339 in UTC with seconds, as Kubernetes writes times."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -228,11 +228,9 @@ class Metrics:
         self._due.labels(*labels).set(len(plan.due))
         self._blocked.labels(*labels).set(plan.refusal is not None)
         self._last_run.labels(*labels).set(timestamp)
-        _show(self._expiry, labels, None if plan.next_expiry is None else plan.next_expiry.timestamp())
-        counts: dict[str, int] = {}
-        for verdict in plan.verdicts.values():
-            if verdict.keep is not None:
-                counts[verdict.keep.reason] = counts.get(verdict.keep.reason, 0) + 1
+        expiry = plan.next_expiry
+        _show(self._expiry, labels, None if expiry is None else expiry.timestamp())
+        counts = Tally(verdict.keep.reason for verdict in plan.verdicts.values() if verdict.keep is not None)
         self._kept.remove_by_labels({"namespace": labels[0], "policy": labels[1]})
         for reason, count in counts.items():
             self._kept.labels(*labels, reason).set(count)

@@ -44,6 +44,10 @@ class Action(StrEnum):
         """Whether it changes anything in Kafka, in mode Enforce."""
         return self is not Action.ALERT
 
+    def what_of(self, groups: str) -> str:
+        """What it takes of these groups, to be said: where it takes offsets, the groups stay."""
+        return f"stale offsets of {groups}" if self is Action.DELETE_OFFSETS else groups
+
 
 class Mode(StrEnum):
     DRY_RUN = "DryRun"

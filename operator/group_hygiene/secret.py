@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 
 class Hidden(str):
     """A secret text that no log, repr or message shows. `reveal` gives it to the one who must send it."""
 
     __slots__ = ()
+
+    @classmethod
+    def trimmed(cls, text: str) -> Self:
+        """Without the line end that `kubectl create secret --from-file` and echo leave, and that no password has."""
+        return cls(text.rstrip("\r\n"))
 
     def __repr__(self) -> str:
         return "'***'"

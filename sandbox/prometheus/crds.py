@@ -12,12 +12,13 @@ from sandbox.prerequisites import GO, find
 
 _MODULE, _VERSION = "github.com/prometheus-operator/prometheus-operator", "v0.85.0"
 _SUM = "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s="
-_NAMES = ("monitoring.coreos.com_prometheusrules.yaml", "monitoring.coreos.com_podmonitors.yaml")
+_NAMES = tuple(f"monitoring.coreos.com_{kind}.yaml" for kind in ("prometheusrules", "podmonitors", "servicemonitors"))
 
 
 def operator_crds() -> Path:
-    """A folder with the CRDs of PrometheusRule and PodMonitor; downloads them when the cache has none."""
-    return cached(f"prometheus-operator-crds-{_VERSION}", _download)
+    """A folder with the CRDs of PrometheusRule, PodMonitor and ServiceMonitor; downloads them when needed."""
+    # An entry that was made for fewer of them is another one.
+    return cached(f"prometheus-operator-crds-{_VERSION}-{len(_NAMES)}", _download)
 
 
 def _download(into: Path) -> None:

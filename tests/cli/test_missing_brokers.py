@@ -171,3 +171,13 @@ def test_groups_whose_state_is_not_known_are_named() -> None:
     listing = Listing(groups, {}, (), {"a": TIMEOUT, "c": TIMEOUT})
     said = unknown_states(listing, [groups["a"], groups["b"]])
     assert said == ["group a: its state is not known: REQUEST_TIMED_OUT: no answer in time"]
+
+
+@pytest.mark.usefixtures("frozen", "homes")
+def test_doctor_names_the_broker_that_does_not_answer(run: Run, bootstrap: list[str]) -> None:
+    """And still tells of the others, and of all that they can be asked."""
+    answer = run("doctor", *bootstrap, "--timeout", "10s")
+    assert answer.code == 12, answer.out
+    assert f"✗ broker: {LOST} (" in answer.out
+    assert "✓ brokers: 2 of 3 answer (2 of Kafka 4.3); cluster id " in answer.out
+    assert "ledger: " in answer.out

@@ -96,6 +96,32 @@ def test_offsets_of_topics_that_may_not_be_described_are_named(
     assert run("describe", "theirs", *where).code == 0
 
 
+def test_doctor_names_each_permission_that_is_missing(run: Run, secure: KafkaCluster, properties: Path) -> None:
+    """What is denied, and what can't work without it; 13. What is allowed is not named, and the password nowhere."""
+    where = ["--bootstrap-server", secure.bootstrap_servers, "--command-config", properties]
+    hygiene = run("doctor", *where, "-o", "json")
+    assert hygiene.code == 13, hygiene.out
+    told = [(check["check"], check["result"], check["found"]) for check in hygiene.json["checks"]]
+    assert ("TLS and SASL", "Ok", "over TLS, logged in by SCRAM-SHA-512 as 'hygiene'") in told
+    missing = [(check, result, found.partition(" is denied")[0]) for check, result, found in told if "denied" in found]
+    assert missing == [
+        ("cluster", "Failed", "DESCRIBE on the cluster"),
+        ("cluster", "Warning", "DESCRIBE_CONFIGS on the cluster"),
+        ("offsets log", "Warning", "READ on __consumer_offsets"),
+        ("topics", "Warning", "READ"),
+        ("ledger's topic", "Warning", "on the topic __group_hygiene this"),
+        ("groups", "Warning", "DELETE"),
+    ]
+    assert "DELETE is denied on 1 of 1 groups looked at: action Delete fails there (AuthorizationDenied)" in hygiene.out
+    properties.write_text(properties.read_text().replace('"hygiene"', '"half"'))
+    half = run("doctor", *where)
+    assert half.code == 13
+    assert "✗ topics: DESCRIBE is denied on 2 topics (__consumer_offsets, secret): no policy deletes" in half.out
+    assert "DESCRIBE on the cluster" not in half.out
+    assert "DELETE is denied on 2 of 2 groups" in half.out
+    assert PASSWORD not in hygiene.out + half.out + hygiene.err + half.err
+
+
 def test_whether_topics_are_hidden_may_be_unknown(run: Run, secure: KafkaCluster, properties: Path) -> None:
     """Then a note says which permission tells; and that the list of groups may not be whole."""
     where = ["--bootstrap-server", secure.bootstrap_servers, "--command-config", properties]

@@ -24,6 +24,7 @@ from kafka.structs import OffsetAndMetadata
 
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kubernetes import ApiServer
+from sandbox.manifests import install
 
 ROOT = Path(__file__).parents[2]
 PASSWORD = "correct-horse-battery"
@@ -239,9 +240,9 @@ def running_operator(
 def operators_account(server: ApiServer) -> Path:
     """A kubeconfig with exactly the rights that deploy/ gives to the operator, once they hold."""
     path = server.kubeconfig_for_service_account("group-hygiene", "group-hygiene")
-    # The authorizer reads roles and bindings from watches, a moment after they are stored.
+    # The authorizer reads roles and bindings from watches, a moment after they are stored; and so is it with new kinds.
+    wait_for(lambda: server.kubectl("get", "kconn,kgp,kgr", "-A", f"--kubeconfig={path}", check=False).returncode == 0)
     for question in (
-        ("list", "grouppolicies", "-A"),
         ("get", "namespaces/kube-system"),
         ("update", "leases/group-hygiene", "-n", "group-hygiene"),
     ):
@@ -257,9 +258,7 @@ def _may(server: ApiServer, kubeconfig: Path, *question: str) -> bool:
 def new_world() -> Iterator[World]:
     """An API server with everything installed."""
     with ApiServer(audit_log=True) as server:
-        server.kubectl("apply", "-f", str(ROOT / "crds"))
-        server.wait_established("-f", str(ROOT / "crds"))
-        server.kubectl("apply", "-k", str(ROOT / "deploy"))
+        install(server)
         yield World(server)
 
 

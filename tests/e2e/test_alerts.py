@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,13 @@ def secret(namespace: str, **values: str) -> Object:
 
 def ref(key: str) -> Object:
     return {"name": "alerts", "key": key}
+
+
+def telling(namespace: str, kafka: KafkaCluster, places: Mapping[str, str], **spec: Any) -> Object:
+    """A connection with a ledger of its own, whose receivers are webhooks, by name, at these addresses."""
+    receivers = [{"name": name, "webhook": {"address": place}} for name, place in places.items()]
+    fields = {"ledger": {"topic": f"{namespace}-ledger"}, "receivers": receivers} | spec
+    return connection(namespace, kafka.bootstrap_servers, **fields)
 
 
 def alert(namespace: str, name: str, groups: str, **spec: Any) -> Object:
@@ -192,12 +199,7 @@ def test_by_default_no_receiver_of_this_machine(
     groups.simple("refused-1", groups.topic("refused"))
     places = {"loopback": people.url("/refused"), "metadata": "http://169.254.169.254/latest"}
     other.apply(
-        connection(
-            namespace,
-            kafka.bootstrap_servers,
-            ledger={"topic": "refused-ledger"},
-            receivers=[{"name": name, "webhook": {"address": place}} for name, place in places.items()],
-        ),
+        telling(namespace, kafka, places),
         *(alert(namespace, name, "refused-", alert={"receivers": [{"name": name}]}) for name in places),
     )
     with running_operator(operators_account(other.server), tmp_path / "log", *FLAGS) as guarded:
@@ -218,12 +220,7 @@ def test_a_stop_waits_for_no_receiver(
     groups.simple("stopping-1", groups.topic("stopping"))
     people.answers["/stopping"] = None
     other.apply(
-        connection(
-            namespace,
-            kafka.bootstrap_servers,
-            ledger={"topic": "stopping-ledger"},
-            receivers=[{"name": "r", "webhook": {"address": people.url("/stopping")}}],
-        ),
+        telling(namespace, kafka, {"r": people.url("/stopping")}),
         alert(namespace, "p", "stopping-"),
     )
     account = operators_account(other.server)
@@ -248,12 +245,7 @@ def test_a_stop_repeats_nothing_that_arrived(
     topic = groups.topic("noting")
     groups.simple("noting-1", topic)
     other.apply(
-        connection(
-            namespace,
-            kafka.bootstrap_servers,
-            ledger={"topic": "noting-ledger"},
-            receivers=[{"name": "r", "webhook": {"address": people.url("/noting")}}],
-        ),
+        telling(namespace, kafka, {"r": people.url("/noting")}),
         alert(namespace, "p", "noting-"),
     )
     account = operators_account(other.server)
@@ -281,15 +273,7 @@ def test_who_hangs_or_fails_holds_up_nothing(
     groups.simple("failing-1", topic)
     people.answers |= {"/hangs": None, "/fails": 500, "/leads-away": (302, {"Location": people.url("/inside")})}
     other.apply(
-        connection(
-            namespace,
-            kafka.bootstrap_servers,
-            ledger={"topic": "failing-ledger"},
-            receivers=[
-                {"name": name, "webhook": {"address": people.url(f"/{name}")}}
-                for name in ("hangs", "fails", "leads-away", "works")
-            ],
-        ),
+        telling(namespace, kafka, {name: people.url(f"/{name}") for name in ("hangs", "fails", "leads-away", "works")}),
         alert(namespace, "p", "failing-"),
     )
     wait_for(lambda: people.at("/works") and people.at("/hangs") and people.at("/fails") and people.at("/leads-away"))
@@ -321,13 +305,7 @@ def test_marks_deletions_and_refusals_are_told(
     groups.abandoned("enforcing-1", topic)
     groups.produce(topic)
     other.apply(
-        connection(
-            namespace,
-            kafka.bootstrap_servers,
-            ledger={"topic": "enforcing-ledger"},
-            limits={"maxPercent": 1},
-            receivers=[{"name": "enforcing", "webhook": {"address": people.url("/enforcing")}}],
-        ),
+        telling(namespace, kafka, {"enforcing": people.url("/enforcing")}, limits={"maxPercent": 1}),
         policy(
             namespace,
             "p",
@@ -395,14 +373,7 @@ def test_thresholds_names_and_receivers_of_a_policys_own(
     own = {"name": "own", "webhook": {"url": ref("url")}}
     other.apply(
         secret(namespace, url=people.url("/own-never-to-be-seen")),
-        connection(
-            namespace,
-            kafka.bootstrap_servers,
-            ledger={"topic": "choosing-ledger"},
-            receivers=[
-                {"name": name, "webhook": {"address": people.url(f"/choosing-{name}")}} for name in ("named", "unnamed")
-            ],
-        ),
+        telling(namespace, kafka, {name: people.url(f"/choosing-{name}") for name in ("named", "unnamed")}),
         alert(namespace, "swarm", "choosing-", alert={"groupsAtLeast": 2, "receivers": [{"name": "named"}, own]}),
         alert(namespace, "nobody", "choosing-", alert={"receivers": []}),
         alert(namespace, "unknown", "choosing-", alert={"receivers": [{"name": "z"}]}),
@@ -446,12 +417,7 @@ def test_broken_ledger_stops_no_alert(
     groups.produce(topic)
     groups.simple("ledgerless-1", topic)
     other.apply(
-        connection(
-            namespace,
-            kafka.bootstrap_servers,
-            ledger={"topic": "ledgerless"},
-            receivers=[{"name": "r", "webhook": {"address": people.url("/ledgerless")}}],
-        ),
+        telling(namespace, kafka, {"r": people.url("/ledgerless")}, ledger={"topic": topic}),
         alert(namespace, "p", "ledgerless-"),
     )
     wait_for(lambda: people.at("/ledgerless"))

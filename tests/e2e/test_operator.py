@@ -509,7 +509,7 @@ class TestSecrets:
         namespace = world.namespace("forbidden", secrets=False)
         self.quickstart(world, secure_kafka, namespace)
         ready = world.wait_ready("kconn", namespace, "main", "SecretForbidden")
-        assert "bind the ClusterRole group-hygiene-secrets in namespace forbidden" in ready["message"]
+        assert "bind group-hygiene-secrets in namespace forbidden" in ready["message"]
 
     def test_denied_permissions_are_named(self, world: World, secure_kafka: KafkaCluster) -> None:
         """A denied group is that group's failure, by name; a list that Kafka filters silently is told as incomplete."""

@@ -11,7 +11,7 @@ from typing import Any
 from group_hygiene import reconcile
 from group_hygiene.activity import Tables
 from group_hygiene.connection import parse_connection
-from group_hygiene.entries import Mark
+from group_hygiene.entries import Intent, Mark
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.ledger import LedgerSettings
 from group_hygiene.model import Fault, Keep, Outcome
@@ -97,6 +97,23 @@ class Scene:
             # As each run does: what failed in the last one may go well now.
             self.context = self.open()
         return reconcile.observe(self.context, policies, full)
+
+    def intent(self, group: str, policy: Policy, *, topics: tuple[str, ...] = (), writer: str | None = None) -> Intent:
+        """What this connection, or another one, writes before a deletion: nothing is written yet."""
+        now = self.clock.now()
+        return Intent(
+            group=group,
+            id=f"deletion-of-{group}",
+            type="Classic",
+            policy=policy.key,
+            policy_uid=policy.uid,
+            generation=1,
+            at=now,
+            deadline=now + timedelta(seconds=10),
+            expires=now + timedelta(days=1),
+            writer=self.context.journal.writer if writer is None else writer,
+            topics=topics,
+        )
 
     def plan(self, policy: Policy, after: float = 60) -> tuple[Observation, Plan]:
         """Scan now and once more, so many minutes later; mark; and plan again when grace is over."""

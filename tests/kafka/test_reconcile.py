@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from group_hygiene import reasons, reconcile
-from group_hygiene.entries import Backup, Intent, KeepRequest, Outcome, What, group_of
+from group_hygiene.entries import Backup, KeepRequest, Outcome, What, group_of
 from group_hygiene.kafka.client import CLIENT_ID, Client, Deadline
 from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
 from group_hygiene.kafka.offsets import commit_offsets
@@ -314,19 +314,8 @@ def test_a_request_to_keep_a_group_counts_up_to_the_last_moment(scene: Scene, ma
 def test_a_deletion_that_came_to_no_end_is_settled(scene: Scene, make: Maker, topic: str, gone: bool) -> None:
     """What a process wrote before it died says that it may have deleted; what Kafka says now is what became of it."""
     group = make.abandoned(make.name("old"), topic)
-    tidy, now = policy(group), scene.clock.now()
-    intent = Intent(
-        group=group,
-        id="earlier",
-        type="Classic",
-        policy=tidy.key,
-        policy_uid=tidy.uid,
-        generation=1,
-        at=now,
-        deadline=now + timedelta(seconds=10),
-        expires=now + timedelta(days=1),
-        writer=scene.context.journal.writer,
-    )
+    tidy = policy(group)
+    intent = scene.intent(group, tidy)
     scene.context.journal.record([intent])
     if gone:
         make.delete_group(group)

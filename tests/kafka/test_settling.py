@@ -33,23 +33,6 @@ def scene(client: Client) -> Scene:
     return Scene(client)
 
 
-def intent(scene: Scene, group: str, writer: str | None = None) -> Intent:
-    """What this connection, or another one, wrote before a deletion."""
-    now = scene.clock.now()
-    return Intent(
-        group=group,
-        id=f"deletion-of-{group}",
-        type="Classic",
-        policy=TIDY.key,
-        policy_uid=TIDY.uid,
-        generation=1,
-        at=now,
-        deadline=now + timedelta(seconds=10),
-        expires=now + timedelta(days=1),
-        writer=scene.context.journal.writer if writer is None else writer,
-    )
-
-
 def outcome(of: Intent, what: What, **changes: Any) -> Outcome:
     names = ("group", "id", "at", "policy", "policy_uid", "generation", "expires")
     fields = {name: getattr(of, name) for name in names}
@@ -81,7 +64,7 @@ def told(scene: Scene, group: str) -> list[Outcome]:
 def test_it_is_settled_whatever_became_of_its_policy(client: Client, scene: Scene, make: Maker, topic: str) -> None:
     """A suspended or deleted policy enforces nothing any more: the next process still tells what the last one did."""
     group = make.abandoned(make.name("old"), topic)
-    assert scene.context.journal.record([intent(scene, group)]) is None
+    assert scene.context.journal.record([scene.intent(group, TIDY)]) is None
     make.delete_group(group)
     successor = Scene(client, ledger=scene.ledger, need=reconcile.Need.READ)
     known_for(successor, 60)
@@ -94,7 +77,7 @@ def test_it_is_settled_whatever_became_of_its_policy(client: Client, scene: Scen
 def test_what_was_restored_had_been_deleted(scene: Scene, make: Maker, topic: str) -> None:
     """A restore between a crash and its settling: history tells of both, in order, and the group is left alone."""
     group = make.abandoned(make.name("old"), topic)
-    deletion = intent(scene, group)
+    deletion = scene.intent(group, TIDY)
     assert scene.context.journal.record([deletion]) is None
     make.delete_group(group)
     make.simple(group, at(topic))
@@ -117,7 +100,7 @@ def test_what_another_connection_began_is_left_to_it(
 ) -> None:
     """Its process may be amid it. A connection that is gone settles nothing, so in the end anybody does."""
     group = make.abandoned(make.name("old"), topic)
-    assert scene.context.journal.record([intent(scene, group, "another-connection")]) is None
+    assert scene.context.journal.record([scene.intent(group, TIDY, writer="another-connection")]) is None
     make.delete_group(group)
     known_for(scene, seconds)
     assert reconcile.settle(scene.context) == ({TIDY.uid: 1} if settled else {})
@@ -127,7 +110,7 @@ def test_what_another_connection_began_is_left_to_it(
 def test_what_its_writer_ended_meanwhile_is_not_told_again(scene: Scene, make: Maker, topic: str) -> None:
     """What was open a moment ago is looked up once more: the writer's own word stands."""
     group = make.abandoned(make.name("old"), topic)
-    deletion = intent(scene, group, "another-connection")
+    deletion = scene.intent(group, TIDY, writer="another-connection")
     assert scene.context.journal.record([deletion]) is None
     known_for(scene, 200)
     make.delete_group(group)
@@ -179,7 +162,7 @@ def test_a_deletion_is_counted_once(client: Client, make: Maker, topic: str, los
 def test_doubt_ends(scene: Scene, make: Maker, topic: str, minutes: float, blamed: bool) -> None:
     """A group that outlived the interruption of its deletion by an hour is like any other: who deletes it is not us."""
     group = make.abandoned(make.name("old"), topic)
-    assert scene.context.journal.record([intent(scene, group)]) is None
+    assert scene.context.journal.record([scene.intent(group, TIDY)]) is None
     known_for(scene, 60)
     assert reconcile.settle(scene.context) == {}
     contents = scene.context.journal.contents
@@ -215,7 +198,7 @@ def test_nothing_expires_by_a_clock_that_is_ahead(scene: Scene, ahead: timedelta
     keep = KeepRequest(group="kept", until=now + timedelta(days=1), why="", by="ann", at=now)
     past = KeepRequest(group="past", until=now - timedelta(hours=1), why="", by="ann", at=now)
     saved = in_parts(backup("deleted", expires=now + timedelta(days=30)))
-    deleted = outcome(intent(scene, "deleted"), What.DELETED, expires=now + timedelta(days=30))
+    deleted = outcome(scene.intent("deleted", TIDY), What.DELETED, expires=now + timedelta(days=30))
     journal = scene.context.journal
     assert journal.record([keep, past, *saved, deleted]) is None
     scene.clock.moved += ahead

@@ -412,20 +412,8 @@ def test_what_was_interrupted_is_settled(
 ) -> None:
     """By what is committed now: the group is there in either case."""
     pipeline.run([living(live, {left: 100})])
-    policy, now = stale(live), scene.clock.now()
-    intent = Intent(
-        group=live,
-        id="deletion",
-        type="Classic",
-        policy=policy.key,
-        policy_uid=policy.uid,
-        generation=1,
-        at=now,
-        deadline=now + timedelta(seconds=10),
-        expires=now + timedelta(days=1),
-        writer=scene.context.journal.writer,
-        topics=(left,),
-    )
+    policy = stale(live)
+    intent = scene.intent(live, policy, topics=(left,))
     assert scene.context.journal.record([intent]) is None
     if done:
         delete_offsets(client, live, [Partition(left, 0)], soon())
@@ -447,20 +435,8 @@ def test_what_was_interrupted_in_part_is_settled_in_part(
 ) -> None:
     """What went counts as deleted, so that it is kept when it comes back; what stayed was not touched."""
     pipeline.run([living(live, {read: 100, left: 100})])
-    policy, now = stale(live), scene.clock.now()
-    intent = Intent(
-        group=live,
-        id="deletion",
-        type="Classic",
-        policy=policy.key,
-        policy_uid=policy.uid,
-        generation=1,
-        at=now,
-        deadline=now + timedelta(seconds=10),
-        expires=now + timedelta(days=1),
-        writer=scene.context.journal.writer,
-        topics=(left, read),
-    )
+    policy = stale(live)
+    intent = scene.intent(live, policy, topics=(left, read))
     assert scene.context.journal.record([intent]) is None
     delete_offsets(client, live, [Partition(left, 0)], soon())
     scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}

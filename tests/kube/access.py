@@ -14,7 +14,12 @@ def can_i(server: ApiServer, who: str, *question: str) -> bool:
 
 def wait_until_allowed(server: ApiServer, who: str, *question: str) -> None:
     """The authorizer reads new bindings from a watch, a moment after they are stored."""
+    wait_until(server, who, True, *question)
+
+
+def wait_until(server: ApiServer, who: str, allowed: bool, *question: str) -> None:
+    """The same of rights that come or go."""
     deadline = time.monotonic() + 180
-    while not can_i(server, who, *question):
-        assert time.monotonic() < deadline, f"not allowed: {' '.join(question)}"
+    while can_i(server, who, *question) is not allowed:
+        assert time.monotonic() < deadline, f"{'not ' if allowed else ''}allowed: {' '.join(question)}"
         time.sleep(0.1)

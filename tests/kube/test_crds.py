@@ -812,7 +812,7 @@ def published(api_server: ApiServer) -> ApiServer:
         pytest.param(
             "kconn.status",
             "observedGeneration conditions clusterId brokers ledger evidence features groups offsetsRetentionMinutes "
-            "lastScanTime",
+            "lastScanTime lastRunID",
             id="connection-status",
         ),
         pytest.param("kconn.spec.receivers", "name alertmanager slack webhook", id="connection-receivers"),
@@ -830,7 +830,7 @@ def published(api_server: ApiServer) -> ApiServer:
         pytest.param("kgp.spec.delete", "gracePeriod maxPerRun maxPercent backupRetention", id="policy-delete"),
         pytest.param(
             "kgp.status",
-            "observedGeneration lastRunTime conditions groups totals lastMarkedTime nextDueTime "
+            "observedGeneration lastRunTime lastRunID conditions groups totals lastMarkedTime nextDueTime "
             "nextExpiryTime reasons sample truncated",
             id="policy-status",
         ),
@@ -847,7 +847,7 @@ def published(api_server: ApiServer) -> ApiServer:
         ),
         pytest.param(
             "kgr.status",
-            "observedGeneration startTime completionTime conditions counts results truncated",
+            "observedGeneration startTime lastRunID completionTime conditions counts results truncated",
             id="restore-status",
         ),
         pytest.param("kgr.status.counts", "groups restored partly refused waiting", id="restore-counts"),
@@ -877,6 +877,7 @@ CONDITION = {
 POLICY_STATUS = {
     "observedGeneration": 1,
     "lastRunTime": "2030-01-31T12:00:00Z",
+    "lastRunID": "1f0a9c3e",
     "conditions": [CONDITION],
     "groups": {"scanned": 120, "matched": 3, "marked": 4, "due": 2, "deleted": 1, "kept": 117, "failed": 0},
     "totals": {"deleted": 2**40},
@@ -914,6 +915,7 @@ CONNECTION_STATUS = {
     "groups": {"total": 120, "byState": {"Empty": 120}, "byType": {"Classic": 120}, "asOf": "2030-01-31T12:00:00Z"},
     "offsetsRetentionMinutes": 10080,
     "lastScanTime": "2030-01-31T12:00:00Z",
+    "lastRunID": "1f0a9c3e",
 }
 
 

@@ -1,16 +1,18 @@
-"""The manifests of deploy/ on a real API server: they apply, and the operator may do what it needs and nothing else."""
+"""The manifests of deploy/kustomize on a real API server: they apply, and the operator may do what it needs only."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandbox.kubernetes import ApiServer
+from sandbox.manifests import OVERLAYS
 from tests.kube.access import can_i, wait_until_allowed
 
 ROOT = Path(__file__).parents[2]
-DEPLOY = str(ROOT / "deploy")
+DEPLOY = str(OVERLAYS / "cluster-wide")
 PLACE = ("-n", "kafka")
 POLICY = {
     "apiVersion": "grouphygiene.io/v1alpha1",
@@ -22,7 +24,7 @@ POLICY = {
 
 @pytest.fixture(scope="module")
 def deployed(api_server: ApiServer) -> ApiServer:
-    """The API server with deploy/ applied."""
+    """The API server with the cluster-wide overlay applied."""
     api_server.kubectl("apply", "-k", DEPLOY)
     return api_server
 
@@ -45,15 +47,22 @@ def _deployment(server: ApiServer) -> dict[str, Any]:
 
 
 def test_kustomize_builds_what_the_api_server_accepts(deployed: ApiServer) -> None:
-    """`kubectl kustomize deploy` is valid as a whole, without an unknown field."""
+    """Of the cluster-wide overlay, `kubectl kustomize` is valid as a whole, without an unknown field."""
     built = deployed.kubectl("kustomize", DEPLOY).stdout
     done = deployed.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", input=built)
     assert sorted(line.split()[0] for line in done.stdout.splitlines()) == [
+        "clusterrole.rbac.authorization.k8s.io/group-hygiene-admin",
+        "clusterrole.rbac.authorization.k8s.io/group-hygiene-claims",
+        "clusterrole.rbac.authorization.k8s.io/group-hygiene-edit",
         "clusterrole.rbac.authorization.k8s.io/group-hygiene-operator",
         "clusterrole.rbac.authorization.k8s.io/group-hygiene-secrets",
+        "clusterrole.rbac.authorization.k8s.io/group-hygiene-view",
+        "clusterrolebinding.rbac.authorization.k8s.io/group-hygiene-claims",
         "clusterrolebinding.rbac.authorization.k8s.io/group-hygiene-operator",
         "deployment.apps/group-hygiene",
         "namespace/group-hygiene",
+        "networkpolicy.networking.k8s.io/group-hygiene",
+        "poddisruptionbudget.policy/group-hygiene",
         "role.rbac.authorization.k8s.io/group-hygiene-leader-election",
         "rolebinding.rbac.authorization.k8s.io/group-hygiene-leader-election",
         "rolebinding.rbac.authorization.k8s.io/group-hygiene-secrets",
@@ -61,6 +70,7 @@ def test_kustomize_builds_what_the_api_server_accepts(deployed: ApiServer) -> No
     ]
 
 
+READ, WRITE = {"get", "list", "watch"}, {"create", "update", "patch", "delete"}
 CRD = "customresourcedefinitions.apiextensions.k8s.io"
 
 
@@ -73,7 +83,6 @@ CRD = "customresourcedefinitions.apiextensions.k8s.io"
         pytest.param("list kafkaconnections -A", True, id="connections-list-everywhere"),
         pytest.param("watch kafkaconnections -A", True, id="connections-watch-everywhere"),
         pytest.param("get kafkaconnections -n kafka", True, id="connections-get"),
-        pytest.param("get grouppolicies --subresource=status -n kafka", True, id="policies-status-get"),
         pytest.param("patch grouppolicies --subresource=status -n kafka", True, id="policies-status-patch"),
         pytest.param("patch kafkaconnections --subresource=status -n kafka", True, id="connections-status-patch"),
         pytest.param("list grouprestores -A", True, id="restores-list-everywhere"),
@@ -83,9 +92,6 @@ CRD = "customresourcedefinitions.apiextensions.k8s.io"
         pytest.param("create events -n kafka", True, id="events-create"),
         pytest.param("patch events -n kafka", True, id="events-patch"),
         pytest.param("get events -n kafka", True, id="events-get"),
-        pytest.param(f"get {CRD}/grouppolicies.grouphygiene.io", True, id="crd-of-policies-get"),
-        pytest.param(f"get {CRD}/kafkaconnections.grouphygiene.io", True, id="crd-of-connections-get"),
-        pytest.param(f"get {CRD}/grouprestores.grouphygiene.io", True, id="crd-of-restores-get"),
         pytest.param("get secrets -n group-hygiene", True, id="secrets-of-its-own-namespace-get"),
         pytest.param("get leases/group-hygiene -n group-hygiene", True, id="its-lease-get"),
         pytest.param("update leases/group-hygiene -n group-hygiene", True, id="its-lease-update"),
@@ -109,7 +115,8 @@ CRD = "customresourcedefinitions.apiextensions.k8s.io"
         pytest.param("list secrets -n group-hygiene", False, id="secrets-of-its-own-namespace-list"),
         pytest.param("watch secrets -n group-hygiene", False, id="secrets-of-its-own-namespace-watch"),
         pytest.param("patch secrets -n group-hygiene", False, id="secrets-of-its-own-namespace-patch"),
-        pytest.param(f"get {CRD}/something.else", False, id="crd-of-others-get"),
+        pytest.param(f"get {CRD}/grouppolicies.grouphygiene.io", False, id="crd-get"),
+        pytest.param("get grouppolicies --subresource=status -n kafka", False, id="policies-status-get"),
         pytest.param(f"list {CRD}", False, id="crd-list"),
         pytest.param(f"patch {CRD}/grouppolicies.grouphygiene.io", False, id="crd-patch"),
         pytest.param("create pods -n group-hygiene", False, id="pods-create"),
@@ -128,6 +135,28 @@ CRD = "customresourcedefinitions.apiextensions.k8s.io"
 def test_permission(deployed: ApiServer, as_operator: str, question: str, allowed: bool) -> None:
     """The operator's own token may do what it needs, and may not change what users wrote or read what is not for it."""
     assert can_i(deployed, as_operator, *question.split()) is allowed
+
+
+@pytest.mark.parametrize(
+    ("role", "allowed"),
+    [
+        pytest.param("view", dict.fromkeys(("kafkaconnections", "grouppolicies", "grouprestores"), READ), id="view"),
+        pytest.param("edit", dict.fromkeys(("grouppolicies", "grouprestores"), WRITE), id="edit"),
+        pytest.param("admin", {"kafkaconnections": WRITE}, id="admin"),
+    ],
+)
+def test_what_people_may(deployed: ApiServer, role: str, allowed: dict[str, set[str]]) -> None:
+    """What each role for people allows by itself; the controller manager, who adds them up, does not run here."""
+    deployed.kubectl("create", "serviceaccount", role, *PLACE)
+    binding = (f"--clusterrole=group-hygiene-{role}", f"--serviceaccount=kafka:{role}")
+    deployed.kubectl("create", "rolebinding", f"people-{role}", *binding, *PLACE)
+    who = f"--as=system:serviceaccount:kafka:{role}"
+    wait_until_allowed(deployed, who, min(next(iter(allowed.values()))), next(iter(allowed)), *PLACE)
+    listed = deployed.kubectl("auth", "can-i", "--list", who, *PLACE).stdout
+    # Beside what everybody may: to ask what one may, and what is served.
+    rows = re.findall(r"^([\w./]+) +\[\] +\[\] +\[(.*)\]$", listed, re.MULTILINE)
+    own = {resource: set(verbs.split()) for resource, verbs in rows if ".k8s.io" not in resource}
+    assert own == {f"{kind}.grouphygiene.io": verbs for kind, verbs in allowed.items()}
 
 
 @pytest.mark.parametrize(
@@ -156,14 +185,11 @@ def test_permission_on_kinds_of_others(
 
 
 def test_operators_calls(deployed: ApiServer, as_operator: str) -> None:
-    """The calls of one run, really made: list everywhere, read the CRDs, write a status and an event."""
+    """The calls of one run, really made: list everywhere, read one, write an event."""
     deployed.kubectl("apply", "-f", "-", input=json.dumps(POLICY))
     listed = deployed.kubectl("get", "grouppolicies,kafkaconnections,grouprestores", "-A", "-o", "name", as_operator)
     assert "grouppolicy.grouphygiene.io/rbac" in listed.stdout.split()
-    kinds = [f"{CRD}/{plural}.grouphygiene.io" for plural in ("grouppolicies", "kafkaconnections", "grouprestores")]
-    deployed.kubectl("get", *kinds, as_operator)
     patch = ("--type=merge", "-p", '{"status": {"observedGeneration": 1}}')
-    deployed.kubectl("patch", "grouppolicy", "rbac", *PLACE, "--subresource=status", *patch, as_operator)
     refused = deployed.kubectl("patch", "grouppolicy", "rbac", *PLACE, *patch, as_operator, check=False)
     assert "forbidden" in refused.stderr
     policy = json.loads(deployed.kubectl("get", "grouppolicy", "rbac", *PLACE, "-o", "json", as_operator).stdout)
@@ -190,7 +216,7 @@ def test_operators_calls(deployed: ApiServer, as_operator: str) -> None:
 
 def test_commented_binding_opens_one_namespace(deployed: ApiServer, as_operator: str) -> None:
     """The example in rbac-secrets.yaml, uncommented (and renamed here), lets the operator read Secrets there only."""
-    text = (ROOT / "deploy" / "rbac-secrets.yaml").read_text()
+    text = (ROOT / "deploy" / "kustomize" / "base" / "rbac-secrets.yaml").read_text()
     example = "\n".join(line.removeprefix("# ") for line in text.partition("\n# ---\n")[2].splitlines())
     assert "namespace: kafka\n" in example
     deployed.kubectl("create", "namespace", "other-kafka")

@@ -3,6 +3,7 @@
 No image is built and no pod is started here.
 """
 
+import json
 import os
 import shlex
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 import yaml
 
 from sandbox.kubernetes import ApiServer
-from tests.kube.access import can_i, wait_until_allowed
+from tests.kube.access import can_i, wait_until, wait_until_allowed
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "pipeline"
@@ -61,6 +62,43 @@ def as_pipeline(deployed: ApiServer) -> str:
 def test_permission(deployed: ApiServer, as_pipeline: str, question: str, allowed: bool) -> None:
     """It reads its connection and the Secrets of that, makes executors where it runs, and nothing else."""
     assert can_i(deployed, as_pipeline, *question.split()) is allowed
+
+
+def test_it_needs_both_of_its_rights(deployed: ApiServer, as_pipeline: str, tmp_path: Path) -> None:
+    """With them a run gets as far as the brokers, of which there are none; without either it says what it lacks."""
+    reference = {"name": "pipeline", "key": "password"}
+    sasl = {"mechanism": "SCRAM-SHA-512", "username": "hygiene", "password": reference}
+    spec = {"bootstrapServers": ["127.0.0.1:1"], "sasl": sasl, "scan": {"timeout": "5s"}}
+    connection = {"apiVersion": "grouphygiene.io/v1alpha1", "kind": "KafkaConnection", "spec": spec}
+    metadata = {"name": "pipeline", "namespace": "kafka"}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"password": "x"}}
+    made = json.dumps({"apiVersion": "v1", "kind": "List", "items": [secret, connection | {"metadata": metadata}]})
+    deployed.kubectl("apply", "-f", "-", input=made)
+    kubeconfig = as_pipeline.partition("=")[2]
+    try:
+        assert "127.0.0.1:1: connection refused" in _run(kubeconfig, tmp_path)
+        role = json.loads(deployed.kubectl("get", "role", ACCOUNT, "-n", "kafka", "-o", "json").stdout)
+        for rule in role["rules"]:
+            (resource,) = rule["resources"]
+            others = [other for other in role["rules"] if other is not rule]
+            patch = ("patch", "role", ACCOUNT, "-n", "kafka", "--type=merge", "-p")
+            deployed.kubectl(*patch, json.dumps({"rules": others}))
+            wait_until(deployed, as_pipeline, False, "get", resource, "-n", "kafka")
+            assert "you may not read" in _run(kubeconfig, tmp_path)
+            deployed.kubectl(*patch, json.dumps({"rules": role["rules"]}))
+            wait_until(deployed, as_pipeline, True, "get", resource, "-n", "kafka")
+    finally:
+        deployed.kubectl("delete", "-f", "-", input=made)
+
+
+def _run(kubeconfig: str, folder: Path) -> str:
+    """What a run of the pipeline with this account says as it fails."""
+    arguments = ("--connection", "pipeline", "--namespace", "kafka", "--warehouse", str(folder / "warehouse"))
+    command = [sys.executable, "-m", "group_hygiene.cli", "pipeline", "run", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "operator"), "KUBECONFIG": kubeconfig}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 1
+    return done.stderr
 
 
 @pytest.mark.parametrize("question", ["get secrets -n kafka", "get kafkaconnections -n kafka", "list pods -n kafka"])

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from sandbox.kubernetes import ApiServer
+from sandbox.manifests import OVERLAYS
 from sandbox.prometheus.crds import operator_crds
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -25,7 +26,7 @@ def deployed(api_server: ApiServer) -> Iterator[ApiServer]:
     # They are too long for the annotation of a client-side apply.
     api_server.kubectl("apply", "--server-side", "-f", crds)
     api_server.wait_established("-f", crds)
-    api_server.kubectl("apply", "-k", str(DEPLOY))
+    api_server.kubectl("apply", "-k", str(OVERLAYS / "cluster-wide"))
     api_server.kubectl("apply", "--validate=strict", "-k", str(DEPLOY / "prometheus"))
     yield api_server
     api_server.kubectl("delete", "-f", crds)
@@ -57,6 +58,22 @@ def test_the_crd_refuses_what_is_wrong(deployed: ApiServer, edit: dict[str, Any]
     refused = deployed.kubectl("apply", "--dry-run=server", "-f", "-", input=json.dumps(wrong), check=False)
     assert refused.returncode != 0
     assert complaint in refused.stderr
+
+
+def test_the_servicemonitor_finds_the_pods(deployed: ApiServer) -> None:
+    """By way of a Service, in the overlay that has it in place of the PodMonitor, beside the same rules."""
+    text = deployed.kubectl("kustomize", str(OVERLAYS / "service-monitor")).stdout
+    deployed.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", input=text)
+    objects = {obj["kind"]: obj for obj in yaml.safe_load_all(text)}
+    assert set(objects) == {"Service", "ServiceMonitor", "PrometheusRule"}
+    service, monitor = objects["Service"], objects["ServiceMonitor"]["spec"]
+    pod = _get(deployed, "deployments.apps")["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (port,), (endpoint,) = service["spec"]["ports"], monitor["endpoints"]
+    assert port["targetPort"] in {entry["name"] for entry in pod["spec"]["containers"][0]["ports"]}
+    (of_pods,) = _get(deployed, "podmonitors.monitoring.coreos.com")["podMetricsEndpoints"]
+    assert endpoint == {**of_pods, "port": port["name"]}
 
 
 def test_the_podmonitor_finds_the_pods(deployed: ApiServer) -> None:

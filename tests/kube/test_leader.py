@@ -19,9 +19,9 @@ from group_hygiene.controller.api import Api
 from group_hygiene.controller.leader import NAME, Leader, elapsed
 from group_hygiene.errors import HygieneError
 from sandbox.kubernetes import ApiServer
+from sandbox.manifests import install
 from tests.e2e.conftest import PATIENCE, RunningOperator, operators_account, running_operator, wait_for
 
-ROOT = Path(__file__).parents[2]
 # A holder that is not served for two thirds of it has lost the Lease, and this machine may be busy.
 DURATION = 24
 Start = Callable[[str, Path], RunningOperator]
@@ -32,9 +32,7 @@ Object = dict[str, Any]
 def server() -> Iterator[ApiServer]:
     """An API server of its own with crds/ and deploy/ applied, that tests may stop; it logs who asked for what."""
     with ApiServer(audit_log=True) as server:
-        server.kubectl("apply", "-f", str(ROOT / "crds"))
-        server.wait_established("-f", str(ROOT / "crds"))
-        server.kubectl("apply", "-k", str(ROOT / "deploy"))
+        install(server)
         yield server
 
 

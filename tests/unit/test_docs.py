@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from group_hygiene import errors, reasons
+from group_hygiene import errors, reasons, runs
 from group_hygiene.cli import main
+from group_hygiene.plan import FAILURES
+from group_hygiene.status import conditions
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "operator" / "group_hygiene").rglob("*.py"))
@@ -96,6 +98,64 @@ def test_errors_have_documented_reasons(error: type[errors.HygieneError]) -> Non
     """Every error that can end up in a status carries a documented reason; two only end the command line."""
     assert error.reason in reasons.all_reasons() | {"UsageError", "PipelineFailed"}
     assert error("text", "SecretForbidden").reason == "SecretForbidden"
+
+
+_RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+
+
+def test_the_runbook_has_each_condition() -> None:
+    """One row each, of what True and False mean."""
+    section = _RUNBOOK.partition("\n## The conditions\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(conditions.TYPES)
+
+
+def test_the_runbook_has_each_reason_of_a_condition() -> None:
+    """One row each, which names the same conditions as docs/reasons.md, in sentences."""
+    section = _RUNBOOK.partition("\n## Reasons of conditions\n")[2]
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", section, re.MULTILINE)
+    asked = {
+        reason: {place.strip() for place in where.split(",")} & set(conditions.TYPES) for reason, where, *_ in _rows()
+    }
+    assert {name: set(where.split(", ")) for name, where, *_ in rows} == {name: w for name, w in asked.items() if w}
+    assert [name for name, count in Counter(name for name, *_ in rows).items() if count > 1] == []
+    assert [name for name, _, *texts in rows if not all(text[-1] in ".?" for text in texts)] == []
+
+
+def test_every_reason_that_code_gives_a_condition_is_told_as_one() -> None:
+    """What fails a run, and what ends in a problem of an object, by the code itself."""
+    told = {reason for reason, where, *_ in _rows() if "Ready" in where.replace("LedgerReady", "")}
+    given = FAILURES | {error.reason for error in _errors(errors.ConnectError)} | {errors.SpecError.reason}
+    status = ast.parse((ROOT / "operator" / "group_hygiene" / "controller" / "restores.py").read_text())
+    given |= {
+        CONSTANTS[node.args[0].attr]
+        for node in ast.walk(status)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "Problem"
+        and isinstance(node.args[0], ast.Attribute)
+        and node.args[0].attr in CONSTANTS
+    }
+    assert given - told == set()
+
+
+def _opened(node: ast.AST) -> str | None:
+    """The name of the span that a call opens."""
+    match node:
+        case ast.Call(
+            func=ast.Name(id="traced") | ast.Attribute(attr="span"), args=[ast.Constant(value=str(name)), *_]
+        ):
+            return name
+    return None
+
+
+def test_log_fields_and_spans_are_documented() -> None:
+    """docs/logging-and-traces.md has each field that a line may have, and each span that is opened."""
+    page = (ROOT / "docs" / "logging-and-traces.md").read_text()
+    logs, spans = page.partition("\n## Traces\n")[::2]
+    fields = set(re.findall("`([a-z]+)`", "".join(re.findall(r"^\| (`[^|]+) \|", logs, re.MULTILINE))))
+    assert fields == {*runs.FIELDS, "time", "level", "logger", "message", "traceback", "stack"}
+    opened = {name for source in SOURCES for node in ast.walk(ast.parse(source.read_text())) if (name := _opened(node))}
+    assert opened == set(re.findall(r"^\| `([a-z ]+)` ", spans, re.MULTILINE))
 
 
 def _proofs() -> list[str]:

@@ -46,7 +46,7 @@ def test_base_images_are_pinned_and_nobody_is_root(file: Path) -> None:
 
 def test_the_users_are_those_of_the_manifests() -> None:
     """Who runs in the pod is who the image was made for."""
-    deployment = yaml.safe_load((ROOT / "deploy" / "deployment.yaml").read_text())
+    deployment = yaml.safe_load((ROOT / "deploy" / "kustomize" / "base" / "deployment.yaml").read_text())
     context = deployment["spec"]["template"]["spec"]["securityContext"]
     assert (
         f"{context['runAsUser']}:{context['runAsGroup']}" == dict(instructions(IMAGES / "operator.Dockerfile"))["USER"]

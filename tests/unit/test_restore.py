@@ -8,13 +8,12 @@ import pytest
 from group_hygiene import reasons
 from group_hygiene.entries import Backup, SavedOffset
 from group_hygiene.errors import SpecError
-from group_hygiene.model import CommittedOffset, Fault, Partition
+from group_hygiene.model import Bounds, CommittedOffset, Fault, Partition
 from group_hygiene.reconcile.grouprestore import RESULTS_MAX, build_restore_status, parse_restore
 from group_hygiene.reconcile.restorable import (
     GroupResult,
     Kind,
     OutOfRange,
-    Range,
     RestoreRequest,
     choose,
     concerns,
@@ -52,17 +51,17 @@ SAVED = CommittedOffset(5, 2, "m")
         pytest.param({"id": ""}, reasons.TOPIC_IDENTITY_UNKNOWN, None, id="identity-now"),
         pytest.param({"saved_id": ""}, reasons.TOPIC_IDENTITY_UNKNOWN, None, id="identity-before"),
         pytest.param({"saved_id": "", "allow": True}, reasons.WOULD_RESTORE, SAVED, id="identity-override"),
-        pytest.param({"range": Range(5, 5)}, reasons.WOULD_RESTORE, SAVED, id="at-both-ends"),
-        pytest.param({"range": Range(6, 9)}, reasons.OUT_OF_RANGE, None, id="before-start"),
-        pytest.param({"range": Range(0, 4)}, reasons.OUT_OF_RANGE, None, id="behind-end"),
+        pytest.param({"range": Bounds(5, 5)}, reasons.WOULD_RESTORE, SAVED, id="at-both-ends"),
+        pytest.param({"range": Bounds(6, 9)}, reasons.OUT_OF_RANGE, None, id="before-start"),
+        pytest.param({"range": Bounds(0, 4)}, reasons.OUT_OF_RANGE, None, id="behind-end"),
         pytest.param(
-            {"range": Range(6, 9), "mode": OutOfRange.CLAMP},
+            {"range": Bounds(6, 9), "mode": OutOfRange.CLAMP},
             reasons.WOULD_RESTORE,
             CommittedOffset(6, -1, "m"),
             id="clamp",
         ),
-        pytest.param({"range": Range(GONE, GONE)}, reasons.TOPIC_MISSING, None, id="no-partition"),
-        pytest.param({"range": Range(0, DENIED)}, "OffsetsUnknown", None, id="range-unread"),
+        pytest.param({"range": GONE}, reasons.TOPIC_MISSING, None, id="no-partition"),
+        pytest.param({"range": DENIED}, "OffsetsUnknown", None, id="range-unread"),
     ],
 )
 def test_partition_is_decided(changes: dict[str, Any], reason: str, commit: CommittedOffset | None) -> None:
@@ -70,7 +69,7 @@ def test_partition_is_decided(changes: dict[str, Any], reason: str, commit: Comm
     case: dict[str, Any] = {
         "id": "id",
         "saved_id": "id",
-        "range": Range(0, 9),
+        "range": Bounds(0, 9),
         "mode": OutOfRange.SKIP,
         "allow": False,
     } | changes

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from group_hygiene import reasons
+from group_hygiene.durations import timestamp
 from group_hygiene.model import Bounds, GroupState, GroupType, Keep, Outcome, OutcomeKind, Verdict
 from group_hygiene.patterns import Patterns
 from group_hygiene.policy import Policy
@@ -25,7 +26,7 @@ from group_hygiene.status import (
     build_suspended_status,
     merge_patch,
     needs_write,
-    timestamp,
+    signed,
     told,
 )
 from tests.unit.make import (
@@ -571,6 +572,7 @@ def _again(verdicts: list[Verdict], after: timedelta, **changes: Any) -> tuple[S
     ("new", "now", "write"),
     [
         pytest.param(_OLD, NOW + timedelta(hours=9), False, id="nothing"),
+        pytest.param({**_OLD, "lastRunID": "b"}, NOW + timedelta(hours=9), False, id="run-alone"),
         pytest.param(*_again([match("a"), keep("b")], timedelta(minutes=1)), False, id="time-alone"),
         pytest.param(*_again([match("a"), keep("b")], timedelta(seconds=299)), False, id="time-just-before-5-min"),
         pytest.param(*_again([match("a"), keep("b")], timedelta(minutes=5)), True, id="time-after-5-min"),
@@ -591,6 +593,14 @@ def _again(verdicts: list[Verdict], after: timedelta, **changes: Any) -> tuple[S
 def test_needs_write(new: Status, now: datetime, write: bool) -> None:
     """What people act on is written at once; times and what else changes all the time at most every 5 minutes."""
     assert needs_write(_OLD, new, now) is write
+
+
+def test_a_status_names_the_run_that_wrote_it() -> None:
+    """That of the one before goes, also where the run that writes has no id."""
+    before = signed(_OLD, "a")
+    assert before == {**_OLD, "lastRunID": "a"}
+    assert merge_patch(before, signed(before, "b")) == {"lastRunID": "b"}
+    assert merge_patch(before, signed(before, None)) == {"lastRunID": None}
 
 
 def test_needs_write_of_refusal_numbers() -> None:

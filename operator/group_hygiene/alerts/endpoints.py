@@ -39,8 +39,7 @@ def read_endpoint(receiver: Receiver, read_secret: Callable[[SecretRef], str]) -
     """
 
     def read(ref: SecretRef | None) -> Hidden | None:
-        # `kubectl create secret --from-file` and echo leave a line end that no password has.
-        return None if ref is None else Hidden(read_secret(ref).rstrip("\r\n"))
+        return None if ref is None else Hidden.trimmed(read_secret(ref))
 
     url, token, key = read(receiver.url), read(receiver.token), read(receiver.hmac)
     ca = read(receiver.ca)

@@ -15,6 +15,8 @@ from typing import Any
 from group_hygiene import __version__
 from group_hygiene.alerts.situation import News
 from group_hygiene.alerts.state import NAME_MAX, Item, Status
+from group_hygiene.durations import timestamp
+from group_hygiene.policy import Action
 from group_hygiene.receivers import Kind
 
 _DETAIL_MAX = 1_000
@@ -44,9 +46,9 @@ def signed(content: bytes, key: str, now: datetime) -> dict[str, str]:
 def summary(item: Item) -> str:
     """What it is about, in one line."""
     who = f"policy {item.policy}" if item.policy else f"KafkaConnection {item.connection}"
-    # Of an action that takes offsets, the groups stay.
-    stale = "stale offsets of " if item.action == "DeleteOffsets" else ""
-    groups = f"{stale}{item.total} consumer group{'s' if item.total != 1 else ''}"
+    groups = f"{item.total} consumer group{'s' if item.total != 1 else ''}"
+    if item.action:
+        groups = Action(item.action).what_of(groups)
     if item.news is News.TEST:
         return f"This is only a test: alerts of {who} arrive here. Nothing needs to be done."
     if item.status is Status.REPLACED:
@@ -58,7 +60,7 @@ def summary(item: Item) -> str:
             dry = " (a dry run)" if item.action not in ("Alert", "") else ""
             return f"{who}: {groups} match{dry}{_of_them_new(item)}"
         case News.GROUPS_MARKED:
-            due = f"; the first is due at {_time(item.first_due)}" if item.first_due else ""
+            due = f"; the first is due at {timestamp(item.first_due)}" if item.first_due else ""
             return f"{who}: {groups} will be deleted, unless somebody uses or keeps them{_of_them_new(item)}{due}"
         case News.DELETION_BLOCKED:
             would = "would be" if item.mode == "DryRun" else "is"
@@ -80,7 +82,7 @@ def _alert(item: Item, now: datetime) -> dict[str, Any]:
         "app": "group-hygiene",
         "severity": _SEVERITY.get(item.news, "warning"),
         "connection": item.connection,
-        "since": _time(item.since),
+        "since": timestamp(item.since),
     }
     if item.policy:
         namespace, _, name = item.policy.partition("/")
@@ -135,7 +137,7 @@ def _webhook(items: Sequence[Item], now: datetime) -> dict[str, Any]:
     # Of what it says, so that a message that was sent again after a lost answer has the same.
     id_ = hashlib.sha256(json.dumps(alerts, sort_keys=True).encode()).hexdigest()[:32]
     test = any(item.news is News.TEST for item in items)
-    return {"version": 1, "id": id_, "time": _time(now), "sender": f"group-hygiene/{__version__}", "test": test} | {
+    return {"version": 1, "id": id_, "time": timestamp(now), "sender": f"group-hygiene/{__version__}", "test": test} | {
         "alerts": alerts
     }
 
@@ -150,14 +152,14 @@ def _webhook_alert(item: Item) -> dict[str, Any]:
         "policy": name or None,
         "action": item.action or None,
         "mode": item.mode or None,
-        "since": _time(item.since),
+        "since": timestamp(item.since),
         "summary": summary(item),
         "detail": _cut(item.detail, _DETAIL_MAX) or None,
         "groups": [_cut(group, NAME_MAX) for group in item.groups],
         "total": item.total,
         "new": item.new,
         "truncated": item.total > len(item.groups),
-        "firstDueTime": _time(item.first_due) if item.first_due else None,
+        "firstDueTime": timestamp(item.first_due) if item.first_due else None,
     }
     return dict(known)
 
@@ -189,10 +191,6 @@ def _code(text: str) -> str:
 
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
-
-
-def _time(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _precise(moment: datetime) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from group_hygiene import reasons
-from group_hygiene.checks.words import told_time
+from group_hygiene.durations import timestamp
 from group_hygiene.model import Evidence, Group, GroupType, Keep
 from group_hygiene.policy import Action, Policy, Unprotect
 
@@ -32,7 +32,7 @@ def kept_on_request(policy: Policy, group: Group, evidence: Evidence, now: datet
     if not policy.action.changes or request is None or request.until <= now:
         return None
     why = f": {request.why}" if request.why else ""
-    return Keep(reasons.KEPT_ON_REQUEST, f"{request.by} asked to keep it until {told_time(request.until)}{why}")
+    return Keep(reasons.KEPT_ON_REQUEST, f"{request.by} asked to keep it until {timestamp(request.until)}{why}")
 
 
 def record_unreadable(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
@@ -49,8 +49,8 @@ def reappeared(policy: Policy, group: Group, evidence: Evidence, now: datetime) 
         return None
     return Keep(
         reasons.REAPPEARED,
-        f"deleted by policy {deleted.policy} at {told_time(deleted.at)}, and there again: kept until "
-        f"{told_time(deleted.until)}",
+        f"deleted by policy {deleted.policy} at {timestamp(deleted.at)}, and there again: kept until "
+        f"{timestamp(deleted.until)}",
     )
 
 

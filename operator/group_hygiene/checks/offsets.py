@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from group_hygiene import reasons
 from group_hygiene.checks.used import commits_outside
-from group_hygiene.checks.words import told_time
+from group_hygiene.durations import timestamp
 from group_hygiene.model import Activity, Evidence, Fault, Group, GroupType, Keep
 from group_hygiene.policy import Policy, Topics
 
@@ -30,7 +30,7 @@ def expires(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> 
         what = "when its last member left" if activity.oldest_commit is not None else "a commit"
         return Keep(reasons.EVIDENCE_MISSING, f"the log does not tell {what}, so nobody knows when its offsets expire")
     if at - now > within:
-        return Keep(reasons.EXPIRES_LATER, f"the first of its offsets expire at {told_time(at)}")
+        return Keep(reasons.EXPIRES_LATER, f"the first of its offsets expire at {timestamp(at)}")
     return None
 
 
@@ -47,7 +47,7 @@ def _expires_in_use(group: Group, activity: Activity, evidence: Evidence, until:
     if first + retention > until:
         return Keep(
             reasons.EXPIRES_LATER,
-            f"it has members; what they don't read expires at {told_time(first + retention)} at first",
+            f"it has members; what they don't read expires at {timestamp(first + retention)} at first",
         )
     subscribed = evidence.subscribed
     if subscribed is None:
@@ -64,7 +64,7 @@ def _expires_in_use(group: Group, activity: Activity, evidence: Evidence, until:
             reasons.EXPIRES_LATER, "its members read all topics of its old commits: while they do, they are safe"
         )
     if at > until:
-        return Keep(reasons.EXPIRES_LATER, f"the first of its offsets that no member reads expire at {told_time(at)}")
+        return Keep(reasons.EXPIRES_LATER, f"the first of its offsets that no member reads expire at {timestamp(at)}")
     return None
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from group_hygiene import reasons
-from group_hygiene.checks.words import told_time, whole_seconds
-from group_hygiene.durations import format_duration
+from group_hygiene.durations import format_duration, timestamp, whole_seconds
 from group_hygiene.model import Activity, Evidence, Fault, Group, GroupState, Keep
 from group_hygiene.policy import Action, Policy
 
@@ -51,7 +50,7 @@ def unread_topics(policy: Policy, evidence: Evidence, now: datetime) -> frozense
     new = {topic for topic in chosen if not _deleted_before(topic, evidence, now)}
     if not new:
         topic = min(chosen)
-        until = told_time(evidence.offsets_deleted[topic].until)
+        until = timestamp(evidence.offsets_deleted[topic].until)
         return Keep(
             reasons.REAPPEARED, f"offsets of {topic} were deleted before and are there again: kept until {until}"
         )
@@ -89,7 +88,7 @@ def _too_recent(policy: Policy, evidence: Evidence, topics: set[str], now: datet
         return Keep(reasons.EVIDENCE_MISSING, "the tables do not tell when it committed")
     read_by, oldest = min(now, activity.read_at), activity.oldest_commit
     if activity.by_topic is None and oldest is not None and read_by - oldest < wanted:
-        return Keep(reasons.TOO_RECENT, f"the first of its commits that count was at {told_time(oldest)}")
+        return Keep(reasons.TOO_RECENT, f"the first of its commits that count was at {timestamp(oldest)}")
     known = [(last, topic) for topic in topics if (last := activity.used_last(topic)) is not None]
     if not known:
         return Keep(reasons.EVIDENCE_MISSING, "the tables know of no commit for any of its topics")
@@ -97,6 +96,6 @@ def _too_recent(policy: Policy, evidence: Evidence, topics: set[str], now: datet
     so_far = format_duration(whole_seconds(max(read_by - last, timedelta())))
     return Keep(
         reasons.TOO_RECENT,
-        f"its last commit for {topic} was at {told_time(last)}, {so_far} of {format_duration(wanted)} before the log "
+        f"its last commit for {topic} was at {timestamp(last)}, {so_far} of {format_duration(wanted)} before the log "
         "was read",
     )

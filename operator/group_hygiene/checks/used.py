@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from group_hygiene import reasons
-from group_hygiene.checks.words import told_time, whole_seconds
-from group_hygiene.durations import format_duration
+from group_hygiene.durations import format_duration, timestamp, whole_seconds
 from group_hygiene.model import Activity, Evidence, Fault, Group, GroupState, GroupType, Keep
 from group_hygiene.policy import Action, Policy
 
@@ -58,7 +57,7 @@ def evidence_known(policy: Policy, group: Group, evidence: Evidence, now: dateti
         )
     said = {"Active": "had members", "Gone": "was gone", "Empty": "was Empty"}.get(activity.state, "was not described")
     if not activity.is_of(group):
-        return Keep(reasons.EVIDENCE_MISSING, f"it {said} when the log was read at {told_time(activity.read_at)}")
+        return Keep(reasons.EVIDENCE_MISSING, f"it {said} when the log was read at {timestamp(activity.read_at)}")
     return None
 
 
@@ -84,7 +83,7 @@ def idle(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Kee
     told = f"{format_duration(whole_seconds(max(timedelta(), so_far)))} of {format_duration(wanted)}"
     return Keep(
         reasons.TOO_RECENT,
-        f"idle since {told_time(since)}, for {told} when the log was read at {told_time(activity.read_at)}",
+        f"idle since {timestamp(since)}, for {told} when the log was read at {timestamp(activity.read_at)}",
     )
 
 
@@ -130,8 +129,8 @@ def latest(policy: Policy) -> timedelta:
 def expires_first(field: str, due: datetime, end: datetime) -> Keep:
     return Keep(
         reasons.EXPIRES_FIRST,
-        f"Kafka drops its offsets by {told_time(end)}, before {field} and what comes after it are over at "
-        f"{told_time(due)}",
+        f"Kafka drops its offsets by {timestamp(end)}, before {field} and what comes after it are over at "
+        f"{timestamp(due)}",
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from group_hygiene.cli.manifests import Manifests, read_manifests
 from group_hygiene.cli.output import Cell, Column, Report, Table
 from group_hygiene.cli.spark_options import needs_spark, teller
-from group_hygiene.durations import format_duration
+from group_hygiene.durations import format_duration, whole_seconds
 from group_hygiene.errors import UsageError
 from group_hygiene.policy import Action
 
@@ -128,7 +128,7 @@ def _tables(tried: Tried, manifests: Manifests) -> list[Table]:
         rows = [
             (
                 *(regret.group, _time(regret.marked_at), _time(regret.deleted_at), _time(regret.back_at)),
-                *(_rounded(regret.back_at - regret.deleted_at), regret.by, regret.pattern),
+                *(format_duration(whole_seconds(regret.back_at - regret.deleted_at)), regret.by, regret.pattern),
             )
             for regret in tried.regrets[:_SHOWN]
         ]
@@ -269,10 +269,6 @@ def _variants(variants: Sequence[Variant]) -> list[dict[str, Any]]:
 
 def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
-def _rounded(period: timedelta) -> str:
-    return format_duration(period // timedelta(seconds=1) * timedelta(seconds=1))
 
 
 def _time(moment: datetime) -> str:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Column, Report, Table, working
 from group_hygiene.cli.target import Session, open_session
+from group_hygiene.durations import timestamp
 from group_hygiene.entries import Backup, Entry, KeepRequest, Key, Mark, Outcome, group_of, whole
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.ledger import Ledger, LedgerSettings, open_ledger
-from group_hygiene.status import timestamp
 
 _KINDS = frozenset({"outcome", "mark", "keep", "backup"})
 _HISTORY = (

@@ -10,11 +10,10 @@ from typing import NamedTuple
 from group_hygiene.cli.history import open_books
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Column, Report, Table, printable, working
-from group_hygiene.durations import format_duration
+from group_hygiene.durations import format_duration, timestamp
 from group_hygiene.entries import Change, KeepRequest, Removal
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.ledger import Ledger
-from group_hygiene.status import timestamp
 
 # An intent is good for ten seconds; after that it has come to its end, or waits to be settled.
 _INTENT_S = 12.0

@@ -149,6 +149,17 @@ class Pattern(click.ParamType[str]):
         return str(value)
 
 
+class Namespace(click.ParamType[str]):
+    """The name of a namespace of Kubernetes: a DNS label (RFC 1123), and so no pattern."""
+
+    name = "namespace"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", str(value)):
+            self.fail(f"{_beginning(str(value))!r} is no name of a namespace", param, ctx)
+        return str(value)
+
+
 _TARGET_OPTIONS = (
     click.option(
         "--bootstrap-server",
@@ -254,6 +265,15 @@ def activity_option(command: F) -> F:
         help="Where the tables of `group-hygiene pipeline` are, for idleFor and expiresWithin: a folder, or s3://, "
         "gs://, az:// or abfss:// with credentials in the environment (AWS_ACCESS_KEY_ID, ...). Default: activity of "
         "the KafkaConnection.",
+    )(command)
+
+
+def connection_file_option(command: F) -> F:
+    """Add `--connection-file`; the command gets it as `connection_file`."""
+    return click.option(
+        "--connection-file",
+        metavar="FILE",
+        help="A YAML file with a KafkaConnection; if it names Secrets, --command-config supplies TLS and SASL.",
     )(command)
 
 

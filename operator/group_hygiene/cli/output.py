@@ -21,6 +21,9 @@ _COLOURS = {
     "Match": "yellow",
     "Keep": "green",
 }
+# How a line begins that says how something went, by its result.
+MARKS = {"Ok": "✓", "Warning": "!", "Failed": "✗"}
+_MARK_COLOURS = {"✓": "green", "!": "yellow", "✗": "red"}
 
 
 class Column(NamedTuple):
@@ -123,7 +126,9 @@ def _coloured() -> bool:
 
 def _show_table(table: Table, wide: bool) -> None:
     for line in table.heading:
-        click.echo(printable(line))
+        mark = _MARK_COLOURS.get(line[:1]) if _coloured() else None
+        text = printable(line)
+        click.echo(text if mark is None else click.style(text[:1], fg=mark) + text[1:], color=mark is not None)
     chosen = [index for index, column in enumerate(table.columns) if wide or not column.wide]
     columns = [table.columns[index] for index in chosen]
     rows = [[_text(row[index]) for index in chosen] for row in table.rows]

@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from group_hygiene.cli.options import Period, Target, target_options
+from group_hygiene.cli.options import Period, Target, connection_file_option, target_options
 from group_hygiene.cli.spark_options import needs_spark, spark_options, teller
-from group_hygiene.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,11 +34,7 @@ def _read_options(command: F) -> F:
     """Add what a job takes that reads Kafka."""
     for option in reversed(
         (
-            click.option(
-                "--connection-file",
-                metavar="FILE",
-                help="A YAML file with a KafkaConnection; if it names Secrets, --command-config supplies TLS and SASL.",
-            ),
+            connection_file_option,
             click.option(
                 "--continuous/--once",
                 default=False,
@@ -152,29 +147,16 @@ def _run(names: tuple[str, ...], target: Target | None, given: dict[str, Any]) -
     if target is None:
         jobs.run(options, None, work, teller())
         return 0
-    from group_hygiene.cli.target import open_session
+    from group_hygiene.cli.target import open_session, read_connection_file
 
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with open_session(target, _document(given["connection_file"])) as session:
+        with open_session(target, read_connection_file(given["connection_file"])) as session:
             jobs.run(options, session.client, work, teller())
     except KeyboardInterrupt:
         if work.every is None:
             raise
     return 0
-
-
-def _document(name: str | None) -> Any:
-    """The KafkaConnection of a file."""
-    if name is None:
-        return None
-    from group_hygiene.cli.documents import read_documents
-    from group_hygiene.connection import parse_connection
-
-    found = [document for document in read_documents([name]) if document.content.get("kind") == "KafkaConnection"]
-    if len(found) != 1:
-        raise UsageError(f"{name} must hold one KafkaConnection, not {len(found)}")
-    return parse_connection(found[0].content)
 
 
 def _interrupt(_number: int, _frame: object) -> None:

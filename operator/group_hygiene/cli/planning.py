@@ -13,7 +13,7 @@ from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
 from group_hygiene.connection import ActivitySpec, Connection, admit
-from group_hygiene.durations import format_duration
+from group_hygiene.durations import format_duration, timestamp
 from group_hygiene.errors import HygieneError, SpecError, UsageError
 from group_hygiene.kafka.ledger import LedgerSettings
 from group_hygiene.model import Protections, Unchanged, Verdict
@@ -21,7 +21,7 @@ from group_hygiene.plan import FAILURES, Plan, make_plan, pace
 from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.reconcile import Context, Journal, Memory, Need, Observation, observe, open_journal
 from group_hygiene.snapshot import Snapshot
-from group_hygiene.status import standing_entry, timestamp, warns_late
+from group_hygiene.status import standing_entry, warns_late
 
 _WOULD_ACT = 2
 _COLUMNS = (
@@ -292,7 +292,7 @@ def _would(planned: _Planned) -> str:
         return f"{text}: it would do nothing"
     if policy.action is Action.ALERT:
         return f"{text}: it would report them"
-    them = "them" if policy.action is Action.DELETE else "offsets of theirs"
+    them = policy.action.what_of("them")
     if made.refusal is not None:
         return f"{text}: it would report them, and delete nothing: {made.refusal.reason}: {made.refusal.message}"
     pace_ = f", {len(planned.first)} in the first run" if len(planned.first) < len(made.due) else ""

@@ -1,6 +1,7 @@
 """The program: its commands, and how it ends.
 
-Exit codes: 0 done, 1 an error, 2 `plan` would act, 3 `backtest` found too much regret, 130 interrupted.
+Exit codes: 0 done, 1 an error, 2 `plan` would act, 3 `backtest` found too much regret, 10 to 16 what `doctor` found
+wrong, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any, NoReturn
 import click
 
 from group_hygiene import __version__
-from group_hygiene.cli import alert_commands, commands, kinds, looking_back, pipelining
+from group_hygiene.cli import alert_commands, commands, doctor_command, kinds, looking_back, pipelining
+from group_hygiene.cli.options import Namespace
 from group_hygiene.errors import HygieneError
 
 _INTERRUPTED = 130
@@ -99,14 +101,25 @@ def main() -> None:
 
     Only `operator` and `restore` ever change a group, and `keep` writes to the operator's ledger; all others read.
 
-    Exit codes: 0 done, 1 an error, 2 plan would act, 3 backtest found more regret than allowed.
+    Exit codes: 0 done, 1 an error, 2 plan would act, 3 backtest found more regret than allowed, 10 to 16 what doctor
+    found wrong.
     """
 
 
 @main.command()
+@click.option(
+    "--namespace",
+    "namespaces",
+    type=Namespace(),
+    multiple=True,
+    metavar="NAME",
+    help="Serve only what is in this namespace; may be given more than once. Then rights in these suffice (see "
+    "docs/install.md). Default: all namespaces.",
+)
 @click.option("--health-port", default=8080, show_default=True, help="Port of /healthz, /readyz and /metrics; 0 = any.")
 @click.option(
     "--leader-election-namespace",
+    "lease_namespace",
     metavar="NAMESPACE",
     help="Where the Lease is by which several replicas agree on who acts. Default: the pod's namespace, else the "
     "kubeconfig's.",
@@ -121,6 +134,7 @@ def main() -> None:
 )
 @click.option(
     "--allow-local-activity",
+    "local_activity",
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="DIR",
@@ -135,14 +149,16 @@ def main() -> None:
     "nothing else is reached. Loopback, link-local and the like must be named as addresses. Default: all but those.",
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="text, or one JSON object a line.",
+)
 def operator(
-    health_port: int,
-    leader_election_namespace: str | None,
-    lease_duration: int,
-    allow_local_activity: tuple[Path, ...],
-    allow_receiver: tuple[str, ...],
-    log_level: str,
-) -> None:
+    namespaces: tuple[str, ...], allow_receiver: tuple[str, ...], log_level: str, log_format: str, **given: Any
+) -> int:
     """Run the operator against the cluster of the pod's ServiceAccount, or of $KUBECONFIG.
 
     Of several that run at the same time, one acts; the others stand by.
@@ -150,25 +166,37 @@ def operator(
     \b
     Examples:
       group-hygiene operator
+      group-hygiene operator --namespace kafka --namespace team-a
       KUBECONFIG=~/.kube/config group-hygiene operator --health-port 0 --log-level debug
+      group-hygiene operator --log-format json
 
     Exit codes: 0 stopped by a signal, 1 a part of it failed, it lost the leadership, or the CRDs are missing.
     """
     from group_hygiene.alerts.egress import parse_egress
     from group_hygiene.controller import app
+    from group_hygiene.logs import configure
 
     egress = parse_egress(allow_receiver)
-
-    logging.basicConfig(
-        level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    configure(log_format, log_level)
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    app.run(app.Options(health_port, leader_election_namespace, lease_duration, allow_local_activity, egress))
+    # What is named twice would be listed twice.
+    options = app.Options(egress=egress, namespaces=tuple(dict.fromkeys(namespaces)), **given)
+    if log_format == "text":
+        app.run(options)
+        return 0
+    try:
+        app.run(options)
+    except Exception as error:
+        # Whoever reads JSON could not read the plain line that an error ends with otherwise.
+        ours = isinstance(error, HygieneError)
+        logging.getLogger(__name__).critical("%s", error, exc_info=None if ours else error)
+        return 1
+    return 0
 
 
 for command in (
     *(commands.list_, commands.describe, commands.offsets, commands.plan, commands.explain),
-    *(commands.history, commands.keep, commands.restore, alert_commands.alert),
+    *(commands.history, commands.keep, commands.restore, alert_commands.alert, doctor_command.doctor),
     *(pipelining.pipeline, looking_back.backtest, looking_back.report, kinds.crds),
 ):
     main.add_command(command)

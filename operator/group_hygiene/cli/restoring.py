@@ -9,10 +9,10 @@ from group_hygiene import reasons
 from group_hygiene.cli.history import open_books
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
+from group_hygiene.durations import timestamp
 from group_hygiene.model import Keep
 from group_hygiene.reconcile.restorable import GroupResult, Kind, PartitionResult, RestoreRequest
 from group_hygiene.reconcile.restoration import Restorer, restore
-from group_hygiene.status import timestamp
 
 _GROUPS = (
     Column("GROUP"),

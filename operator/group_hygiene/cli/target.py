@@ -94,7 +94,7 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
                 connection, protect=document.protect, limits=document.limits, activity=document.activity
             )
     else:
-        connection, settings = _from_options(target, document)
+        connection, settings = read_settings(target, document)
     if target.timeout is not None:
         connection = replace(connection, timeout=target.timeout)
         settings = replace(settings, timeout=target.timeout)
@@ -104,6 +104,18 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
         yield Session(client, connection, claimed, target.connection is not None, read_secret)
     finally:
         client.close()
+
+
+def read_connection_file(name: str | None) -> Connection | None:
+    """The KafkaConnection of a file. Raises UsageError where there is not just one, and SpecError."""
+    if name is None:
+        return None
+    from group_hygiene.cli.documents import read_documents
+
+    found = [document for document in read_documents([name]) if document.content.get("kind") == "KafkaConnection"]
+    if len(found) != 1:
+        raise UsageError(f"{name} must hold one KafkaConnection, not {len(found)}")
+    return parse_connection(found[0].content)
 
 
 def open_tables(session: Session, asked: ActivitySpec | None) -> Tables | Fault | None:
@@ -132,7 +144,8 @@ def names_cluster(target: Target) -> bool:
     return target.command_config is not None and bool(_read_properties(target.command_config).bootstrap_servers)
 
 
-def _from_options(target: Target, document: Connection | None) -> tuple[Connection, Settings]:
+def read_settings(target: Target, document: Connection | None) -> tuple[Connection, Settings]:
+    """What the options and files say, without Kubernetes. Raises UsageError."""
     properties = None if target.command_config is None else _read_properties(target.command_config)
     if properties is not None and properties.ignored:
         note(f"{target.command_config}: ignored: {', '.join(properties.ignored)}")

@@ -17,11 +17,12 @@ from kubernetes.client.exceptions import ApiException
 
 from group_hygiene.errors import ApiError, Conflict, Forbidden, HygieneError, NotFound, SecretProblem
 from group_hygiene.secret import SecretRef
+from group_hygiene.tracing import traced
 
 GROUP, VERSION = "grouphygiene.io", "v1alpha1"
 CONNECTIONS, POLICIES, RESTORES = "kafkaconnections", "grouppolicies", "grouprestores"
 KINDS = {CONNECTIONS: "KafkaConnection", POLICIES: "GroupPolicy", RESTORES: "GroupRestore"}
-_TIMEOUT_S = 10
+TIMEOUT_S = 10
 _MERGE_PATCH = "application/merge-patch+json"
 _LEASES = ("coordination.k8s.io", "v1")
 _POD_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -59,35 +60,38 @@ def own_namespace() -> str:
 
 
 class Api:
-    """The few calls that the operator makes; thread-safe."""
+    """The few calls that the operator makes; thread-safe. namespaces: none = all; objects of others are not there."""
 
-    def __init__(self, client: kubernetes.client.ApiClient) -> None:
+    def __init__(self, client: kubernetes.client.ApiClient, namespaces: Collection[str] = ()) -> None:
+        self._namespaces = namespaces
         self._custom = kubernetes.client.CustomObjectsApi(client)
         self._core = kubernetes.client.CoreV1Api(client)
         self._apis = kubernetes.client.ApisApi(client)
-        self._extensions = kubernetes.client.ApiextensionsV1Api(client)
 
     def list_all(self, plural: str) -> list[Object]:
-        """All objects of one of our kinds, in all namespaces, as the API server has them now."""
-        answer = _call(
-            lambda: self._custom.list_cluster_custom_object(GROUP, VERSION, plural, _request_timeout=_TIMEOUT_S)
-        )
-        return list(answer["items"])
+        """All objects of one of our kinds, in all of our namespaces, as the API server has them now."""
+        everywhere = partial(self._custom.list_cluster_custom_object, GROUP, VERSION, plural)
+        within = self._custom.list_namespaced_custom_object
+        calls = [partial(within, GROUP, VERSION, namespace, plural) for namespace in self._namespaces] or [everywhere]
+        return [obj for call in calls for obj in call(partial(call, _request_timeout=TIMEOUT_S))["items"]]
 
     def get(self, plural: str, namespace: str, name: str) -> Object:
         """One object of our kinds. Raises NotFound."""
+        if self._namespaces and namespace not in self._namespaces:
+            raise NotFound(f"namespace {namespace} is none of those that are served")
         arguments = (GROUP, VERSION, namespace, plural, name)
-        return dict(_call(lambda: self._custom.get_namespaced_custom_object(*arguments, _request_timeout=_TIMEOUT_S)))
+        return dict(call(lambda: self._custom.get_namespaced_custom_object(*arguments, _request_timeout=TIMEOUT_S)))
 
+    @traced("patch status")
     def patch_status(self, plural: str, obj: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
         """Merge `patch` into the status of `obj`, if the object is still as it was read (else Conflict)."""
         metadata = obj["metadata"]
         body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": patch}
         arguments = (GROUP, VERSION, metadata["namespace"], plural, metadata["name"], body)
         return dict(
-            _call(
+            call(
                 lambda: self._custom.patch_namespaced_custom_object_status(
-                    *arguments, _content_type=_MERGE_PATCH, _request_timeout=_TIMEOUT_S
+                    *arguments, _content_type=_MERGE_PATCH, _request_timeout=TIMEOUT_S
                 )
             )
         )
@@ -109,38 +113,30 @@ class Api:
         """A Secret's data in base64, and how messages name the Secret."""
         where = f"Secret {namespace}/{name}"
         try:
-            secret = _call(lambda: self._core.read_namespaced_secret(name, namespace, _request_timeout=_TIMEOUT_S))
+            secret = call(lambda: self._core.read_namespaced_secret(name, namespace, _request_timeout=TIMEOUT_S))
         except NotFound:
             raise SecretProblem(f"{where} does not exist", "SecretNotFound") from None
         except Forbidden:
-            advice = (
-                f"bind the ClusterRole group-hygiene-secrets in namespace {namespace} to the operator's ServiceAccount"
-            )
+            advice = f"bind group-hygiene-secrets in namespace {namespace} to the operator's ServiceAccount"
             raise SecretProblem(f"{where} may not be read: {advice}", "SecretForbidden") from None
         return secret.data or {}, where
 
     def namespace_labels(self, name: str) -> dict[str, str] | None:
         """The labels of a namespace; None = it is gone, or may not be read."""
         try:
-            namespace = _call(lambda: self._core.read_namespace(name, _request_timeout=_TIMEOUT_S))
+            namespace = call(lambda: self._core.read_namespace(name, _request_timeout=TIMEOUT_S))
         except (NotFound, Forbidden):
             return None
         return dict(namespace.metadata.labels or {})
 
-    def missing_crds(self) -> list[str]:
-        """Names of our CRDs that are not installed, or not served in this version."""
-        missing = []
-        for plural in KINDS:
-            name = f"{plural}.{GROUP}"
-            read = partial(self._extensions.read_custom_resource_definition, name, _request_timeout=_TIMEOUT_S)
-            try:
-                crd = _call(read)
-            except NotFound:
-                missing.append(name)
-                continue
-            if not any(version.name == VERSION and version.served for version in crd.spec.versions):
-                missing.append(f"{name} (version {VERSION})")
-        return missing
+    def missing_kinds(self) -> list[str]:
+        """Those of our kinds that the API server does not serve in this version; whoever is logged in may ask that."""
+        try:
+            resources = call(lambda: self._custom.get_api_resources(GROUP, VERSION, _request_timeout=TIMEOUT_S))
+            served = {resource.name for resource in resources.resources}
+        except NotFound:
+            served = set()
+        return [f"{plural}.{GROUP} ({VERSION})" for plural in KINDS if plural not in served]
 
     def claimed_groups(self) -> dict[str, str] | None:
         """Group id -> the object that names it, of KEDA ScaledObjects and Strimzi KafkaConnectors of all namespaces.
@@ -148,14 +144,14 @@ class Api:
         Kinds that are not installed name nothing. None = they are installed, and we may not list them.
         """
         claimed: dict[str, str] = {}
-        installed = {group.name: group for group in _call(self._groups_and_versions).groups}
+        installed = {group.name: group for group in call(self._groups_and_versions).groups}
         for name, plural, names in _CLAIMING_KINDS:
             if name not in installed:
                 continue
             version = installed[name].preferred_version.version
             list_kind = partial(self._custom.list_cluster_custom_object, name, version, plural)
             try:
-                answer = _call(partial(list_kind, _request_timeout=_TIMEOUT_S))
+                answer = call(partial(list_kind, _request_timeout=TIMEOUT_S))
             except NotFound:
                 continue
             except Forbidden:
@@ -167,40 +163,40 @@ class Api:
         return claimed
 
     def _groups_and_versions(self) -> Any:
-        return self._apis.get_api_versions(_request_timeout=_TIMEOUT_S)
+        return self._apis.get_api_versions(_request_timeout=TIMEOUT_S)
 
     def installation_id(self) -> str:
         """The uid of namespace kube-system: it names this Kubernetes cluster, and nothing else ever."""
-        read = partial(self._core.read_namespace, "kube-system", _request_timeout=_TIMEOUT_S)
-        return str(_call(read).metadata.uid)
+        read = partial(self._core.read_namespace, "kube-system", _request_timeout=TIMEOUT_S)
+        return str(call(read).metadata.uid)
 
     # Leases as the plain objects that they are on the wire: a time that Python can't hold must not stop an election.
 
     def get_lease(self, namespace: str, name: str, timeout: float) -> Object:
         """A coordination.k8s.io/v1 Lease; `timeout` in seconds. Raises NotFound."""
         arguments = (*_LEASES, namespace, "leases", name)
-        return dict(_call(lambda: self._custom.get_namespaced_custom_object(*arguments, _request_timeout=timeout)))
+        return dict(call(lambda: self._custom.get_namespaced_custom_object(*arguments, _request_timeout=timeout)))
 
     def create_lease(self, namespace: str, body: Object, timeout: float) -> Object:
         """Raises Conflict when it exists, NotFound when its namespace does not."""
         arguments = (*_LEASES, namespace, "leases", body)
-        return dict(_call(lambda: self._custom.create_namespaced_custom_object(*arguments, _request_timeout=timeout)))
+        return dict(call(lambda: self._custom.create_namespaced_custom_object(*arguments, _request_timeout=timeout)))
 
     def replace_lease(self, namespace: str, name: str, body: Object, timeout: float) -> Object:
         """Raises Conflict when it is no more as `body` was read."""
         arguments = (*_LEASES, namespace, "leases", name, body)
-        return dict(_call(lambda: self._custom.replace_namespaced_custom_object(*arguments, _request_timeout=timeout)))
+        return dict(call(lambda: self._custom.replace_namespaced_custom_object(*arguments, _request_timeout=timeout)))
 
     def create_event(self, namespace: str, body: Object) -> None:
         """Create a core/v1 Event. Raises Conflict when one of that name exists."""
-        _call(lambda: self._core.create_namespaced_event(namespace, body, _request_timeout=_TIMEOUT_S))
+        call(lambda: self._core.create_namespaced_event(namespace, body, _request_timeout=TIMEOUT_S))
 
     def get_event_count(self, namespace: str, name: str) -> int:
-        event = _call(lambda: self._core.read_namespaced_event(name, namespace, _request_timeout=_TIMEOUT_S))
+        event = call(lambda: self._core.read_namespaced_event(name, namespace, _request_timeout=TIMEOUT_S))
         return int(event.count or 1)
 
     def patch_event(self, namespace: str, name: str, body: Object) -> None:
-        _call(lambda: self._core.patch_namespaced_event(name, namespace, body, _request_timeout=_TIMEOUT_S))
+        call(lambda: self._core.patch_namespaced_event(name, namespace, body, _request_timeout=TIMEOUT_S))
 
 
 def _secret_text(value: str, where: str, key: str) -> str:
@@ -227,9 +223,10 @@ _CLAIMING_KINDS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], list[Any]]]
 )
 
 
-def _call(call: Callable[[], T]) -> T:
+def call(request: Callable[[], T]) -> T:
+    """The answer to one request; every failure as an ApiError."""
     try:
-        return call()
+        return request()
     except ApiException as error:
         kind = {404: NotFound, 409: Conflict, 403: Forbidden}.get(error.status, ApiError)
         raise kind(f"the API server answers {error.status} {error.reason}") from error

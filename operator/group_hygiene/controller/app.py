@@ -10,12 +10,14 @@ import logging
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import kopf
 
+from group_hygiene import tracing
 from group_hygiene.alerts.egress import Egress
 from group_hygiene.controller.api import CONNECTIONS, GROUP, KINDS, VERSION, Api, load_config, own_namespace
 from group_hygiene.controller.health import Health
@@ -40,6 +42,7 @@ class Options:
     """health_port 0 = any free port. lease_namespace: None = our own. lease_duration: seconds.
 
     local_activity: folders of this machine in which a pipeline's tables may be read. egress: where alerts may go.
+    namespaces: whose objects are served; none = those of all.
     """
 
     health_port: int = 8080
@@ -47,6 +50,7 @@ class Options:
     lease_duration: int = DURATION_S
     local_activity: tuple[Path, ...] = ()
     egress: Egress = field(default_factory=Egress)
+    namespaces: tuple[str, ...] = ()
 
 
 class _Backoffs:
@@ -78,11 +82,15 @@ class Operator:
 
     async def run(self) -> None:
         """Serve until stopped. Raises HygieneError when the CRDs are missing or there is no API server to talk to."""
-        api = Api(load_config())
-        await self._check_crds(api)
+        api = Api(load_config(), self._options.namespaces)
+        await self._check_kinds(api)
         executor = ThreadPoolExecutor(_WORKERS, thread_name_prefix="reconcile")
         installation = await asyncio.to_thread(api.installation_id)
         namespace = self._options.lease_namespace or own_namespace()
+        if self._options.namespaces:
+            # Beside it there may be others for other namespaces. To each, policies of the others would be deleted ones:
+            # in a ledger that they shared, they would end each other's marks for ever.
+            installation = f"{installation}-{namespace}"
         # Of its own client, so that no other request is in its way.
         self._leader = Leader(Api(load_config(retries=False)), namespace, self._options.lease_duration)
         self._metrics.show_leadership(self._leads)
@@ -112,6 +120,7 @@ class Operator:
         if tasks:
             await asyncio.wait(tasks, timeout=_RUNS_END_WITHIN_S)
         lead.cancel()
+        flushed = self._send_last_traces()
         # Of one that was cancelled, the thread may still be at work.
         in_flight = [task for task in tasks if not task.done() or task.cancelled()]
         if in_flight:
@@ -125,14 +134,25 @@ class Operator:
         await asyncio.wait([watch], timeout=_REST_ENDS_WITHIN_S)
         for task in (watch, beat, *tasks):
             task.cancel()
-        await asyncio.wait([watch, beat, lead, *tasks], timeout=_REST_ENDS_WITHIN_S)
+        await asyncio.wait([watch, beat, lead, flushed, *tasks], timeout=_REST_ENDS_WITHIN_S)
         executor.shutdown(wait=False, cancel_futures=True)
         log.info("stopped")
         if self._failure is not None:
             raise self._failure
 
-    async def _check_crds(self, api: Api) -> None:
-        missing = await asyncio.to_thread(api.missing_crds)
+    def _send_last_traces(self) -> asyncio.Task[Any]:
+        """Beside all else that ends: a collector that hangs makes the stop no longer than it may take anyway."""
+        done, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def tell() -> None:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(done.set)
+
+        tracing.stop(tell)
+        return asyncio.create_task(done.wait(), name="last traces")
+
+    async def _check_kinds(self, api: Api) -> None:
+        missing = await asyncio.to_thread(api.missing_kinds)
         if missing:
             raise HygieneError(
                 f"not installed on this API server: {', '.join(missing)}. Apply the files in crds/ first"
@@ -171,7 +191,8 @@ class Operator:
                 registry=registry,
                 settings=settings,
                 standalone=True,
-                clusterwide=True,
+                clusterwide=not self._options.namespaces,
+                namespaces=self._options.namespaces,
                 ready_flag=flag,
                 stop_flag=self._stop_watching,
             )
@@ -189,7 +210,8 @@ class Operator:
         # kopf took the signals for itself when it started; ours let runs in flight come to an end first.
         self._handle_signals()
         self._ready.set()
-        log.info("watching %s in all namespaces", ", ".join(KINDS))
+        where = ", ".join(self._options.namespaces) or "all namespaces"
+        log.info("watching %s in %s", ", ".join(KINDS), where)
 
     async def _on_event(self, event: Any, body: Any, resource: Any, **_: Any) -> None:
         """An object was added, edited or deleted: wake the loop of its connection. Our own status is no news."""
@@ -244,7 +266,9 @@ class Operator:
 
 
 def run(options: Options) -> None:
-    """Run the operator until SIGTERM or SIGINT."""
+    """Run the operator until SIGTERM or SIGINT. Raises HygieneError."""
+
+    tracing.start()
 
     async def main() -> None:
         await Operator(options).run()

@@ -13,7 +13,6 @@ from group_hygiene.controller.evidence import Source
 from group_hygiene.errors import ApiError, NotFound
 from group_hygiene.kafka import client as kafka_client
 from group_hygiene.kafka import cluster as kafka_cluster
-from group_hygiene.kafka.ledger import LedgerSettings
 from group_hygiene.snapshot import Cluster
 from group_hygiene.status import Problem
 
@@ -73,14 +72,7 @@ class Link:
         """
         if self._client is None:
             raise RuntimeError("a context needs a client")
-        known = connection.ledger.confirmed or ((connection_obj.get("status") or {}).get("ledger") or {}).get("id")
-        settings = LedgerSettings(
-            topic=connection.ledger.topic,
-            replication_factor=connection.ledger.replication_factor,
-            installation=self._installation,
-            writer=f"group-hygiene-{self._installation}-{connection.uid}",
-            known=known,
-        )
+        settings = reconcile.ledger_settings(connection, connection_obj.get("status") or {}, self._installation)
         deadline = kafka_client.Deadline(connection.timeout.total_seconds())
         journal = reconcile.open_journal(self.memory, self._client, settings, need, policies, deadline)
         who = self._client, connection, self.memory, clock, journal

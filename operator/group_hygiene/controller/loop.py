@@ -10,14 +10,15 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic
+from typing import TypeVar
 
-from group_hygiene import reasons, reconcile, status
+from group_hygiene import reasons, reconcile, runs, status, tracing
 from group_hygiene.alerts.egress import Egress
 from group_hygiene.connection import Connection, parse_connection
 from group_hygiene.controller.alerting import Alerting
@@ -38,6 +39,8 @@ from group_hygiene.snapshot import Snapshot
 from group_hygiene.status import Problem
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _DEBOUNCE_S = 0.3
 _FULL_LIST_INTERVAL = timedelta(minutes=10)
@@ -102,6 +105,10 @@ class ConnectionLoop:
 
     async def run(self) -> None:
         """Run until there is neither connection nor policy left, or the process stops."""
+        with runs.about(namespace=self.namespace, connection=self.name):
+            await self._run_rounds()
+
+    async def _run_rounds(self) -> None:
         stopping = self._services.stopping
         wait: float | None = 0.0
         self._alerts.start(self._services, self._wake)
@@ -115,7 +122,7 @@ class ConnectionLoop:
                     pass
                 self._wake.clear()
                 if not stopping.is_set():
-                    wait = await asyncio.get_running_loop().run_in_executor(self._services.executor, self._run_safely)
+                    wait = await self._in_thread(self._run_safely)
                 if wait is None:
                     await self._alerts.finish()
                 if wait is None and self._wake.is_set():
@@ -123,13 +130,20 @@ class ConnectionLoop:
                     wait = 0.0
             if stopping.is_set():
                 await self._alerts.settle()
-                await asyncio.get_running_loop().run_in_executor(self._services.executor, self._note_last)
+                await self._in_thread(self._note_last)
         finally:
             self._alerts.stop()
             self._link.close()
 
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._services.executor, runs.inheriting(work))
+
     def _run_safely(self) -> float | None:
         """`run_due`, with whatever it raises turned into a later try: one team's objects must not stop the others."""
+        with runs.about(run=runs.new_id()), tracing.span("run"):
+            return self._run_once()
+
+    def _run_once(self) -> float | None:
         if not self._services.leads():
             # Continued after it was frozen, maybe: the process is about to end.
             return self._back_off()
@@ -249,13 +263,15 @@ class ConnectionLoop:
                 left = None if budget is None else budget - deleted
                 told = status.told(entry.status)
                 conditions = replace(observation.conditions, budget=left, due_elsewhere=others, told=told)
-                plan, outcomes = self._act(context, connection_obj, entry, replace(observation, conditions=conditions))
-                deleted += sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
-                self._alerts.heard(plan, outcomes, snapshot)
-                try:
-                    self._tell(entry, plan, outcomes, snapshot)
-                except ApiError as error:
-                    failure = error
+                seen = replace(observation, conditions=conditions)
+                with runs.about(policy=entry.policy.key):
+                    plan, outcomes = self._act(context, connection_obj, entry, seen)
+                    deleted += sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
+                    self._alerts.heard(plan, outcomes, snapshot)
+                    try:
+                        self._tell(entry, plan, outcomes, snapshot)
+                    except ApiError as error:
+                        failure = error
         facts = status.ConnectionFacts(
             snapshot=snapshot,
             features=self._link.features(context, anew=full),

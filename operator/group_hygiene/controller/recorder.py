@@ -10,13 +10,16 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from group_hygiene import runs
 from group_hygiene.controller.api import GROUP, KINDS, VERSION, Api
+from group_hygiene.durations import timestamp
 from group_hygiene.errors import ApiError, Conflict
-from group_hygiene.status import timestamp
 
 log = logging.getLogger(__name__)
 
 COMPONENT = "group-hygiene"
+# Which run recorded it last. No part of the message: that would make another Event of each.
+RUN_ANNOTATION = f"{GROUP}/run-id"
 _BURST, _REFILL_S = 25.0, 10.0
 _MESSAGE_LENGTH = 1_000
 
@@ -38,8 +41,10 @@ class Recorder:
         digest = hashlib.sha256(f"{metadata['uid']}/{reason}/{message}".encode()).hexdigest()[:16]
         name, namespace = f"{metadata['name'][:200].rstrip('.-')}.{digest}", metadata["namespace"]
         now = timestamp(datetime.now(UTC))
+        run = runs.current().get("run")
+        annotations = {RUN_ANNOTATION: run} if run else {}
         body = {
-            "metadata": {"name": name, "namespace": namespace},
+            "metadata": {"name": name, "namespace": namespace, "annotations": annotations},
             "involvedObject": {
                 "apiVersion": f"{GROUP}/{VERSION}",
                 "kind": KINDS[plural],
@@ -60,7 +65,8 @@ class Recorder:
                 self._api.create_event(namespace, body)
             except Conflict:
                 count = self._api.get_event_count(namespace, name) + 1
-                self._api.patch_event(namespace, name, {"count": count, "lastTimestamp": now})
+                again = {"count": count, "lastTimestamp": now, "metadata": {"annotations": annotations}}
+                self._api.patch_event(namespace, name, again)
         except ApiError as error:
             log.warning("an event for %s/%s was not recorded: %s", namespace, metadata["name"], error)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from group_hygiene import reasons, reconcile
+from group_hygiene import reasons, reconcile, runs
 from group_hygiene.access import Right
 from group_hygiene.connection import Connection, grant, nothing_granted
 from group_hygiene.controller.api import RESTORES, Api, Object
@@ -75,13 +75,14 @@ class Restores:
     ) -> None:
         """Try each of them once; what waits is due again later. guarding: the guard of one object."""
         for asked in restores:
-            guard = guarding(asked.obj)
-            results = self._try(context, asked, guard)
-            if guard.seconds_left() <= 0:
-                # Whoever leads now tells what became of it.
-                return
-            self._wait(asked.obj, context.connection.generation)
-            self._tell(asked.obj, results)
+            guard, metadata = guarding(asked.obj), asked.obj["metadata"]
+            with runs.about(restore=f"{metadata['namespace']}/{metadata['name']}"):
+                results = self._try(context, asked, guard)
+                if guard.seconds_left() <= 0:
+                    # Whoever leads now tells what became of it.
+                    return
+                self._wait(asked.obj, context.connection.generation)
+                self._tell(asked.obj, results)
 
     def seconds_to_wait(self) -> float | None:
         """Until the next of those that were tried is due; None = none waits."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from group_hygiene import reasons, status
+from group_hygiene import reasons, runs, status
 from group_hygiene.controller.api import POLICIES, Api, Object
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.durations import format_duration
@@ -32,7 +32,7 @@ class Teller:
         api, old = self._api, obj.get("status") or {}
         if not status.needs_write(old, new, self._clock.now()):
             return
-        patch = status.merge_patch(old, new)
+        patch = status.merge_patch(old, status.signed(new, runs.current().get("run")))
         for attempt in range(_WRITE_ATTEMPTS):
             try:
                 api.patch_status(plural, obj, patch)
@@ -105,8 +105,7 @@ def _ready(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _counted(policy: Policy, groups: Sequence[str]) -> str:
-    stale = "stale offsets of " if policy.action is Action.DELETE_OFFSETS else ""
-    return f"{stale}{len(groups)} group{'s' if len(groups) != 1 else ''}"
+    return policy.action.what_of(f"{len(groups)} group{'s' if len(groups) != 1 else ''}")
 
 
 def _names(plan: Plan, groups: Sequence[str]) -> str:

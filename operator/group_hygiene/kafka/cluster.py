@@ -25,7 +25,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 _UNKNOWN_TOPIC = 3
 # org.apache.kafka.common.acl.AclOperation.DESCRIBE; and the one bit that is set where nobody asked or knows.
 _DESCRIBE = 8
-_UNKNOWN_OPERATIONS = frozenset({31})
+UNKNOWN_OPERATIONS = frozenset({31})
 
 
 def read_cluster(client: Client, deadline: Deadline) -> Cluster | Fault:
@@ -47,10 +47,10 @@ def read_cluster(client: Client, deadline: Deadline) -> Cluster | Fault:
             leaders[partition.partition_index] = (partition.leader_id, partition.leader_epoch)
             if partition.leader_id not in brokers:
                 problems.append(f"{OFFSETS_TOPIC}-{partition.partition_index} has no leader")
-    operations = _cluster_operations(client, deadline)
+    operations = cluster_operations(client, deadline)
     if isinstance(operations, Fault):
         problems.append(f"permissions on the cluster could not be read: {operations}")
-    elif operations != _UNKNOWN_OPERATIONS and _DESCRIBE not in operations:
+    elif operations != UNKNOWN_OPERATIONS and _DESCRIBE not in operations:
         problems.append("DESCRIBE on the cluster is denied, so brokers leave groups out of their lists")
     return Cluster(answer.cluster_id or "", brokers, leaders, tuple(problems))
 
@@ -178,18 +178,18 @@ def _topic_rows(client: Client, topics: Iterable[str], deadline: Deadline) -> di
     return retrying(sorted(set(topics)), lambda left: ask_topics(client, left, deadline), deadline)
 
 
-def _cluster_operations(client: Client, deadline: Deadline) -> frozenset[int] | Fault:
+def cluster_operations(client: Client, deadline: Deadline) -> frozenset[int] | Fault:
     """What we may do on the cluster (KIP-430): from DescribeCluster (2.8 on), from Metadata v8 to v10 before that."""
     if client.supports(DescribeClusterRequest):
         request: Any = DescribeClusterRequest(include_cluster_authorized_operations=True)
     elif client.supports(MetadataRequest, 8):
         request = MetadataRequest(topics=[], include_cluster_authorized_operations=True, max_version=10)
     else:
-        return _UNKNOWN_OPERATIONS
+        return UNKNOWN_OPERATIONS
     answer = retrying([None], lambda _: client.send_each({None: Call(None, request)}, deadline), deadline)[None]
     if isinstance(answer, Fault):
         return answer
     if getattr(answer, "error_code", 0):
         return fault_of_code(answer.error_code)
     operations = answer.authorized_operations
-    return _UNKNOWN_OPERATIONS if operations is None else frozenset(operations)
+    return UNKNOWN_OPERATIONS if operations is None else frozenset(operations)

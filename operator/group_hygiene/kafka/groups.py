@@ -22,6 +22,7 @@ from group_hygiene.kafka.messages import (
 )
 from group_hygiene.model import Fault, Group, Groups, GroupState, GroupType, Listed, Partition
 from group_hygiene.snapshot import Cluster, Description, Listing, Member
+from group_hygiene.tracing import traced
 
 _DESCRIBE_CHUNK = 200
 _DELETE_CHUNK = 50
@@ -47,6 +48,7 @@ def unanswered(listing: Listing) -> list[str]:
     return [f"broker {broker} gave no list: {fault}" for broker, fault in sorted(listing.faults.items())]
 
 
+@traced("list")
 def list_groups(
     client: Client,
     cluster: Cluster,

@@ -64,6 +64,11 @@ def create(client: Client, name: str, replication_factor: int, deadline: Deadlin
         time.sleep(_PAUSE_SECONDS)
 
 
+def may_create(client: Client, name: str, deadline: Deadline) -> Fault | None:
+    """Why the topic could not be made, by a broker that only looks at the request (CreateTopics, validateOnly)."""
+    return _create(client, name, 1, deadline, only_look=True)
+
+
 def check(client: Client, name: str, topic: Topic, deadline: Deadline) -> str | Fault:
     """Which settings of the topic must be what; empty = all is right."""
     resource = DescribeConfigsRequest.DescribeConfigsResource(
@@ -92,7 +97,9 @@ def check(client: Client, name: str, topic: Topic, deadline: Deadline) -> str | 
     return "; ".join(wrong)
 
 
-def _create(client: Client, name: str, replication_factor: int, deadline: Deadline) -> Fault | None:
+def _create(
+    client: Client, name: str, replication_factor: int, deadline: Deadline, only_look: bool = False
+) -> Fault | None:
     answer = _metadata(client, name, deadline)
     if isinstance(answer, Fault):
         return answer
@@ -106,7 +113,7 @@ def _create(client: Client, name: str, replication_factor: int, deadline: Deadli
         assignments=[],
         configs=[topic_class.CreatableTopicConfig(name=key, value=value) for key, value in settings.items()],
     )
-    request = CreateTopicsRequest(topics=[topic], timeout_ms=_CREATE_MS)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=_CREATE_MS, validate_only=only_look)
     created = client.send(Call(answer.controller_id, request), deadline)
     if isinstance(created, Fault):
         return created

@@ -14,7 +14,7 @@ from itertools import accumulate
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from group_hygiene.durations import format_duration
+from group_hygiene.durations import format_duration, timestamp, whole_seconds
 from group_hygiene.errors import PipelineError
 from group_hygiene.patterns import Patterns
 from group_hygiene.pipeline.history import Extent, extent, lives
@@ -144,25 +144,25 @@ def steps_of(terms: Terms, reach: Extent) -> Steps:
 
     Raises PipelineError for a range in which there is nothing to look at, and says what there is.
     """
-    held = f"the tables hold the history from {_time(reach.began)} to {_time(reach.read_at)}"
+    held = f"the tables hold the history from {timestamp(reach.began)} to {timestamp(reach.read_at)}"
     end = terms.end or reach.read_at
     asked = terms.start if isinstance(terms.start, datetime) else None
     if isinstance(terms.start, timedelta):
         asked = end - terms.start
     for option, moment in (("--to", end), ("--from", asked)):
         if moment is not None and moment > reach.read_at:
-            raise PipelineError(f"{option} {_time(moment)} is later than the log was read: {held}")
+            raise PipelineError(f"{option} {timestamp(moment)} is later than the log was read: {held}")
     if asked is not None and asked > end:
-        raise PipelineError(f"--from {_time(asked)} is after --to {_time(end)}: that range is empty; {held}")
+        raise PipelineError(f"--from {timestamp(asked)} is after --to {timestamp(end)}: that range is empty; {held}")
     start = max(asked or reach.began, reach.began)
     if start > end:
-        raise PipelineError(f"--to {_time(end)} is before there was anything to look back on: {held}")
+        raise PipelineError(f"--to {timestamp(end)} is before there was anything to look back on: {held}")
     count = (end - start) // terms.step
     steps = Steps(end - count * terms.step, terms.step, count + 1)
     if steps.count < 2:
         raise PipelineError(
-            f"between {_time(start)} and {_time(end)} there is no step of {format_duration(terms.step)}: take a "
-            f"shorter --step, or a longer range; {held}"
+            f"between {timestamp(start)} and {timestamp(end)} there is no step of {format_duration(terms.step)}: take "
+            f"a shorter --step, or a longer range; {held}"
         )
     if steps.count > _MOST_STEPS:
         raise PipelineError(
@@ -184,10 +184,11 @@ def too_short(policy: Policy, steps: Steps, reach: Extent) -> str | None:
     held = reach.read_at - steps.start
     if held >= needed:
         return None
+    told = format_duration(whole_seconds(max(timedelta(), held)))
     return (
-        f"GroupPolicy {policy.key}: the history from {_time(steps.start)} on is {_rounded(held)} long, shorter than "
+        f"GroupPolicy {policy.key}: the history from {timestamp(steps.start)} on is {told} long, shorter than "
         f"its {field} of {format_duration(needed)}: who would have come back, nobody can tell. The tables go back to "
-        f"{_time(reach.began)}, which is enough from {_time(reach.began + needed)} on"
+        f"{timestamp(reach.began)}, which is enough from {timestamp(reach.began + needed)} on"
     )
 
 
@@ -209,7 +210,10 @@ def backtest(
     if len(untried) == len(candidates):
         raise PipelineError("; ".join(untried))
     bench = [_on_trial(candidate, steps, terms.retention) for candidate, why in judged if why is None]
-    tell(f"backtest: {steps.count:,} steps from {_time(steps.start)} to {_time(steps.end)}, {len(bench)} policies")
+    tell(
+        f"backtest: {steps.count:,} steps from {timestamp(steps.start)} to {timestamp(steps.end)}, "
+        f"{len(bench)} policies"
+    )
     brief = Brief(bench, steps, reach.complete_since, reach.began, reach.read_at, terms.verdicts)
     with telling_tasks(spark, lambda done, parts: tell(f"backtest: {done} of {parts} parts")):
         records = lives(spark, warehouse, reach, _slices(bench, steps))
@@ -309,11 +313,3 @@ def _together(periods: Sequence[timedelta], patterns: Sequence[OfPattern]) -> li
         Variant(period, sum(one.deleted for one in column), sum(one.regret for one in column))
         for period, column in zip(periods, columns, strict=True)
     ]
-
-
-def _rounded(period: timedelta) -> str:
-    return format_duration(max(timedelta(), period) // timedelta(seconds=1) * timedelta(seconds=1))
-
-
-def _time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"

@@ -55,7 +55,8 @@ def changes(commits: DataFrame, states: DataFrame, cluster_id: str, now: datetim
         states.select(*common, *_named(of_state)), allowMissingColumns=True
     )
     lives = F.col("offset.offset").isNotNull()
-    return rows.groupBy("group").agg(
+    # More groups than fit into a small hash table are sorted: by a number, as names mostly begin alike.
+    found = rows.groupBy(F.xxhash64("group").alias("hash"), "group").agg(
         F.lit(cluster_id).alias("cluster_id"),
         F.max("era").alias("era"),
         F.max("log_partition").alias("log_partition"),
@@ -72,6 +73,7 @@ def changes(commits: DataFrame, states: DataFrame, cluster_id: str, now: datetim
         F.max(F.when(~F.col("told.ended"), F.col("told"))).alias("alive"),
         F.collect_list("member").alias("members"),
     )
+    return found.drop("hash")
 
 
 def merged(found: DataFrame, activity: DataFrame, now: datetime) -> DataFrame:

@@ -59,6 +59,19 @@ class Once(NamedTuple):
     number: int
 
 
+class _Written(NamedTuple):
+    """What this process wrote last to a small table. commit: the one by which it did, see _commit."""
+
+    commit: tuple[str, int, int]
+    rows: pa.Table
+
+
+# By path. A round asks again for what the one before it wrote, and Delta takes three queries for an answer.
+_written: dict[str, _Written] = {}
+# Where Delta tells, in the session, the version that its last commit made.
+_COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
+
+
 class Table(NamedTuple):
     """One table: `indexed` of its first columns have minima and maxima in Delta's log.
 
@@ -96,8 +109,15 @@ class Table(NamedTuple):
 
         Raises Halted where a newer program wrote it.
         """
-        found = self.open(spark, warehouse)
-        rows: list[dict[str, Any]] = [] if found is None else found.toDF().toArrow().to_pylist()
+        snapshot = self._snapshot(spark, warehouse)
+        if snapshot.version() < 0:
+            return []
+        known = _written.get(self.path(warehouse))
+        if known is not None and known.commit == _commit(snapshot):
+            table = known.rows
+        else:
+            table = DeltaTable.forPath(spark, self.path(warehouse)).toDF().toArrow()
+        rows: list[dict[str, Any]] = table.to_pylist()
         if (newer := max((row["version"] for row in rows), default=TABLES_VERSION)) > TABLES_VERSION:
             raise Halted(
                 f"the tables at {warehouse} are of version {newer}, and this program knows version {TABLES_VERSION}: "
@@ -129,7 +149,12 @@ class Table(NamedTuple):
         # As Arrow, they reach Java as they are: otherwise, through a Python worker of Spark.
         told = [{name: row[name] for name in self.schema.names} for row in rows]
         table = pa.Table.from_pylist(told, to_arrow_schema(self.schema))
+        # Nothing is committed where `once` was.
+        spark.conf.unset(_COMMITTED)
         self._write(warehouse, spark.createDataFrame(table, self.schema).coalesce(1), "overwrite", once)
+        snapshot = self._snapshot(spark, warehouse)
+        if spark.conf.get(_COMMITTED, None) == str(snapshot.version()):
+            _written[self.path(warehouse)] = _Written(_commit(snapshot), table)
 
     def make_anew(self, spark: SparkSession, warehouse: str) -> None:
         """An empty table of another id in the place of this one."""
@@ -155,6 +180,11 @@ class Table(NamedTuple):
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self.path(warehouse))
         nothing = jvm.scala.Option.empty()
         return log.update(False, nothing, nothing)
+
+
+def _commit(snapshot: Any) -> tuple[str, int, int]:
+    """The table's id, its version, and when that was written: another history of the same table has another time."""
+    return snapshot.metadata().id(), snapshot.version(), snapshot.timestamp()
 
 
 # Every commit of an offset, and every tombstone of one (committed_offset null; then no commit_ms either). `aborted`:

@@ -8,13 +8,14 @@ nobody calls it.
 
 from group_hygiene.reconcile.context import Clock, Context, Memory, Observation
 from group_hygiene.reconcile.deletion import Guard, apply
-from group_hygiene.reconcile.journal import Journal
+from group_hygiene.reconcile.journal import SKEW_MAX, Journal
 from group_hygiene.reconcile.marking import forget_policies, note_marks
-from group_hygiene.reconcile.opening import Need, open_journal
+from group_hygiene.reconcile.opening import Need, ledger_settings, open_journal
 from group_hygiene.reconcile.scan import observe
 from group_hygiene.reconcile.settling import settle
 
 __all__ = [
+    "SKEW_MAX",
     "Clock",
     "Context",
     "Guard",
@@ -24,6 +25,7 @@ __all__ = [
     "Observation",
     "apply",
     "forget_policies",
+    "ledger_settings",
     "note_marks",
     "observe",
     "open_journal",

@@ -196,12 +196,14 @@ def _dash_prefixes(name: str) -> list[str]:
     return ["-".join(parts[:count]) for count in range(1, len(parts))]
 
 
-def read_bounds(client: Client, committed: Iterable[Offsets], deadline: Deadline) -> dict[Partition, Bounds | Fault]:
+def read_bounds(
+    client: Client, committed: Iterable[Iterable[Partition]], deadline: Deadline
+) -> dict[Partition, Bounds | Fault]:
     """Where every partition of these offsets begins and ends: each is asked once, whoever committed there.
 
     To be read after the offsets: by an older end, who has read on since would look as if out of range.
     """
-    partitions = {partition for offsets in committed for partition in offsets}
+    partitions = {partition for partitions in committed for partition in partitions}
     starts = kafka_offsets.start_offsets(client, partitions, Deadline(deadline.left / 2))
     ends = kafka_offsets.end_offsets(client, partitions, deadline)
     return {place: _bounds(starts[place], ends[place]) for place in partitions}

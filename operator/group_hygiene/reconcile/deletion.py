@@ -26,6 +26,7 @@ from group_hygiene.policy import Policy
 from group_hygiene.reconcile.context import BATCH, Context, Observation
 from group_hygiene.reconcile.rereading import FRESH_S, Ready, Reread, leaders_moved, read_again
 from group_hygiene.reconcile.sending import Gone, are_gone, delete_groups, delete_offsets, named
+from group_hygiene.tracing import note, traced
 
 # An intent is good for this long at most; a successor waits that long before it does anything.
 INTENT_S = 10.0
@@ -44,6 +45,7 @@ class Guard(Protocol):
         """For how long this process surely is the only one that acts; 0 = not any more."""
 
 
+@traced("apply")
 def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) -> list[Outcome]:
     """Delete `plan.actions`, a few at a time, each re-read right before; one outcome per group.
 
@@ -52,6 +54,7 @@ def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) 
     """
     outcomes: list[Outcome] = []
     actions = list(plan.actions)
+    note(due=len(actions))
     while actions:
         stop = guard.refusal() or context.journal.read_on(context.deadline())
         if stop is not None:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from group_hygiene import entries, reasons
 from group_hygiene.activity import Covered, Reading
-from group_hygiene.durations import format_duration
+from group_hygiene.durations import format_duration, timestamp
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import Activity, Fault, Keep
@@ -116,7 +116,7 @@ def told_of(group: str, reading: Reading, log: Log, faults: Mapping[int, Fault])
         read_at = reading.covered[partition].read_at
         return Fault(
             reasons.EVIDENCE_MISSING,
-            f"the tables do not know it: the log had no record of it at {read_at:%Y-%m-%dT%H:%M:%SZ}",
+            f"the tables do not know it: the log had no record of it at {timestamp(read_at)}",
         )
     if activity.log_partition != partition:
         return Fault(
@@ -204,13 +204,13 @@ def _fault_of(
     if age < -_SKEW_MAX:
         return Fault(
             reasons.EVIDENCE_STALE,
-            f"the tables say that {topic} was read at {place.read_at:%Y-%m-%dT%H:%M:%SZ}, which has not come yet: the "
+            f"the tables say that {topic} was read at {timestamp(place.read_at)}, which has not come yet: the "
             "clock of the pipeline or of the operator is wrong",
         )
     if age > max_age:
         return Fault(
             reasons.EVIDENCE_STALE,
-            f"{topic} was read last at {place.read_at:%Y-%m-%dT%H:%M:%SZ}, longer ago than activity.maxAge "
+            f"{topic} was read last at {timestamp(place.read_at)}, longer ago than activity.maxAge "
             f"({format_duration(max_age)}): look after the pipeline",
         )
     return None

@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Any
 
 from group_hygiene import reasons
+from group_hygiene.durations import timestamp
 from group_hygiene.errors import SpecError
 from group_hygiene.reconcile.restorable import GroupResult, Kind, OutOfRange, RestoreRequest
-from group_hygiene.status import Problem, Status, timestamp
+from group_hygiene.status import Problem, Status
 
 RESULTS_MAX = 100
 _MESSAGE_LENGTH = 1_000

@@ -15,7 +15,7 @@ from group_hygiene.kafka.ledger import Ledger
 from group_hygiene.model import Keep
 
 # An operator and a broker whose clocks differ by more than this: one of them is wrong, and so is every date.
-_SKEW_MAX = timedelta(minutes=5)
+SKEW_MAX = timedelta(minutes=5)
 
 
 class Journal:
@@ -62,7 +62,7 @@ class Journal:
         if self.stamp is None:
             return Keep(reasons.CLOCK_SKEW, "the broker's time of a write to the ledger is not known")
         apart = abs(now - self.stamp)
-        if apart <= _SKEW_MAX:
+        if apart <= SKEW_MAX:
             return None
         return Keep(
             reasons.CLOCK_SKEW,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
+from typing import Any
 
+from group_hygiene.connection import Connection
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
@@ -20,6 +22,17 @@ class Need(Enum):
     READ = "to know what it says"
     WRITE = "to restore what is in it, so that there must be one"
     MAKE = "some policy may change Kafka or has receivers, so that it is made where there is none"
+
+
+def ledger_settings(connection: Connection, status: Mapping[str, Any], installation: str) -> LedgerSettings:
+    """Where a connection's ledger is, and which it must be. status: of its object, as it is now."""
+    return LedgerSettings(
+        topic=connection.ledger.topic,
+        replication_factor=connection.ledger.replication_factor,
+        installation=installation,
+        writer=f"group-hygiene-{installation}-{connection.uid}",
+        known=connection.ledger.confirmed or (status.get("ledger") or {}).get("id"),
+    )
 
 
 def open_journal(

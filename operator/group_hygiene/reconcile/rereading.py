@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from group_hygiene import checks, reasons
 from group_hygiene.checks.unread import asks_records
-from group_hygiene.durations import format_duration
+from group_hygiene.durations import format_duration, timestamp
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
@@ -241,11 +241,10 @@ def why_due(evidence: Evidence) -> str:
     seen, activity, words = evidence.unchanged, evidence.activity, []
     if isinstance(activity, Activity) and activity.idle_since is not None:
         words.append(
-            f"idle since {activity.idle_since:%Y-%m-%dT%H:%M:%SZ}, by the offsets log as of "
-            f"{activity.read_at:%Y-%m-%dT%H:%M:%SZ}"
+            f"idle since {timestamp(activity.idle_since)}, by the offsets log as of {timestamp(activity.read_at)}"
         )
     if seen is not None:
-        words.append(f"seen unchanged for {format_duration(seen.observed)}, since {seen.since:%Y-%m-%dT%H:%M:%SZ}")
+        words.append(f"seen unchanged for {format_duration(seen.observed)}, since {timestamp(seen.since)}")
     return "; ".join(words)
 
 

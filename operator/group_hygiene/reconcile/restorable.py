@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import NamedTuple
 
 from msgspec import structs
 
 from group_hygiene import reasons
+from group_hygiene.durations import timestamp
 from group_hygiene.entries import Backup, SavedOffset, whole
-from group_hygiene.model import NO_SUCH_TOPIC, CommittedOffset, Fault, Offsets, Partition
-from group_hygiene.status import timestamp
+from group_hygiene.model import NO_SUCH_TOPIC, Bounds, CommittedOffset, Fault, Offsets, Partition
 
 # What OffsetCommit of generation -1, or AlterShareGroupOffsets, gets from a group that has members, by its protocol.
 _ACTIVE = frozenset(
@@ -103,13 +102,6 @@ class GroupResult:
         return sum(p.reason in _FINE for p in self.partitions)
 
 
-class Range(NamedTuple):
-    """Where a partition begins and ends."""
-
-    start: int | Fault
-    end: int | Fault
-
-
 def concerns(request: RestoreRequest, backups: Saved) -> bool:
     """Whether the request asks for the group of these backups. One that can't be read may be of any policy."""
     if request.policy is None:
@@ -193,12 +185,12 @@ def decide(
     backup: Backup,
     now: Offsets,
     ids: Mapping[str, str | Fault],
-    ranges: Mapping[Partition, Range],
+    bounds: Mapping[Partition, Bounds | Fault],
     request: RestoreRequest,
 ) -> list[PartitionResult]:
     """Each partition of a backup, WouldRestore with what to commit, or why it is left alone. Pure.
 
-    now: committed at the moment. ids: of the topics as they are now.
+    now: committed at the moment. ids: of the topics as they are now. bounds: of the partitions of those that are there.
     """
     results: list[PartitionResult] = []
     for place, row in sorted(saved_offsets(backup).items()):
@@ -208,7 +200,7 @@ def decide(
             results.append(held(place, saved, present))
             continue
         doubt = _another_topic(backup.topic_ids.get(place.topic, ""), ids[place.topic], request)
-        reason, message, commit = (*doubt, None) if doubt else _in_range(saved, ranges[place], request.out_of_range)
+        reason, message, commit = (*doubt, None) if doubt else _in_range(saved, bounds[place], request.out_of_range)
         results.append(PartitionResult(place, saved, reason, message, commit))
     return results
 
@@ -254,13 +246,14 @@ def warned(result: GroupResult, lost: Sequence[str]) -> GroupResult:
     return replace(result, message=f"{result.message}; if it is a Streams application, its state is gone: {shown}")
 
 
-def _in_range(saved: CommittedOffset, range_: Range, mode: OutOfRange) -> tuple[str, str, CommittedOffset | None]:
-    start, end = range_
-    if isinstance(start, Fault) or isinstance(end, Fault):
-        fault = start if isinstance(start, Fault) else end
-        if isinstance(fault, Fault) and fault.code == NO_SUCH_TOPIC:
+def _in_range(
+    saved: CommittedOffset, bounds: Bounds | Fault, mode: OutOfRange
+) -> tuple[str, str, CommittedOffset | None]:
+    if isinstance(bounds, Fault):
+        if bounds.code == NO_SUCH_TOPIC:
             return reasons.TOPIC_MISSING, "the topic has no such partition", None
-        return reasons.OFFSETS_UNKNOWN, f"where it begins and ends could not be read: {fault}", None
+        return reasons.OFFSETS_UNKNOWN, f"where it begins and ends could not be read: {bounds}", None
+    start, end = bounds
     nearest = min(max(saved.offset, start), end)
     if nearest == saved.offset:
         return reasons.WOULD_RESTORE, "", saved

@@ -16,19 +16,17 @@ from group_hygiene.entries import Backup, Change, Key, Outcome, Removal, What, g
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
-from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.coordinators import look_up
 from group_hygiene.kafka.ledger import Ledger
 from group_hygiene.model import Fault, Group, GroupState, GroupType, Keep
-from group_hygiene.reconcile.context import Clock
+from group_hygiene.reconcile.context import Clock, read_bounds
 from group_hygiene.reconcile.deletion import MARGIN_S, Guard
 from group_hygiene.reconcile.rereading import FRESH_S
 from group_hygiene.reconcile.restorable import (
     GroupResult,
     Kind,
     PartitionResult,
-    Range,
     RestoreRequest,
     choose,
     compared,
@@ -154,15 +152,14 @@ def _look(restorer: Restorer, request: RestoreRequest, backup: Backup) -> list[P
     client, deadline, saved = restorer.client, restorer.deadline(), saved_offsets(backup)
     ids = kafka_cluster.topic_ids(client, backup.offsets, deadline)
     there = [place for place in saved if not isinstance(ids[place.topic], Fault)]
-    starts = kafka_offsets.start_offsets(client, there, deadline)
-    ends = kafka_offsets.end_offsets(client, there, deadline)
+    bounds = read_bounds(client, [there], deadline)
     refused = _in_use(client, backup, deadline)
     if refused is not None:
         return refused
     now = read_back(client, backup.type, {backup.group: None}, list(saved), deadline)
     if isinstance(now, Fault):
         return unreadable(backup.group, now)
-    return decide(backup, now, ids, {place: Range(starts[place], ends[place]) for place in there}, request)
+    return decide(backup, now, ids, bounds, request)
 
 
 def _state(restorer: Restorer, backup: Backup) -> list[str] | GroupResult:

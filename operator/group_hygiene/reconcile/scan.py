@@ -29,6 +29,7 @@ from group_hygiene.reconcile.context import (
 from group_hygiene.reconcile.saving import read_offsets
 from group_hygiene.reconcile.waiting import read_records
 from group_hygiene.snapshot import Cluster, Coverage, Listing, Snapshot
+from group_hygiene.tracing import note, traced
 
 _WRITE_S = 2.0
 # A group is judged that much later than the tables are read at most.
@@ -52,6 +53,7 @@ class _Facts(Facts):
     seen: list[Seen] = field(default_factory=list)
 
 
+@traced("scan")
 def observe(context: Context, policies: Sequence[Policy], full: bool = False) -> Observation:
     """Scan the cluster once for all of `policies` and judge the groups that each selects.
 
@@ -69,6 +71,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     states, types = ((), ()) if full or memory.due_before else _filters(policies)
     # A broker that does not answer must not take the time that the groups of the others need.
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
+    note(policies=len(policies), groups=len(listing.groups))
     selected = {policy.key: policy.match.select(listing.groups) for policy in policies}
     facts = _Facts(cluster=cluster)
     _ask_retention(context, policies, cluster, full)
@@ -143,6 +146,7 @@ def _undescribed(faults: Mapping[str, Fault]) -> tuple[str, ...]:
     return (f"the states of {len(faults)} groups are not known, so none of them is deleted: {name}: {fault}",)
 
 
+@traced("judge")
 def _judge_all(
     context: Context,
     policies: Sequence[Policy],
@@ -185,6 +189,7 @@ def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluste
         context.memory.retention_asked = True
 
 
+@traced("evidence")
 def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
     look = tables.look(context, facts.cluster, groups, deadline, facts.older)
     facts.activity.update(look.groups)
@@ -194,6 +199,7 @@ def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts,
         context.journal.contents.apply([look.mark])
 
 
+@traced("offsets")
 def _read_offsets(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
     homes: dict[str, int | None] = {name: group.coordinator for name, group in groups.items()}
     types = {name: group.type for name, group in groups.items()}

@@ -4,14 +4,15 @@ Conditions follow metav1.Condition and kstatus: Ready always; Reconciling and St
 and at most 20 sample groups.
 """
 
-from group_hygiene.status.conditions import Problem, Status, build_problem_status, build_suspended_status, timestamp
+from group_hygiene.status.conditions import Problem, Status, build_problem_status, build_suspended_status
 from group_hygiene.status.of_alerts import is_alerting, with_alerting, with_delivery
 from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts, build_connection_status
 from group_hygiene.status.of_policies import SAMPLE_SIZE, build_status, standing_entry, told, warns_late
-from group_hygiene.status.writing import QUIET_PERIOD, merge_patch, needs_write
+from group_hygiene.status.writing import QUIET_PERIOD, RUN_ID, merge_patch, needs_write, signed
 
 __all__ = [
     "QUIET_PERIOD",
+    "RUN_ID",
     "SAMPLE_SIZE",
     "ConnectionFacts",
     "LedgerFacts",
@@ -24,8 +25,8 @@ __all__ = [
     "is_alerting",
     "merge_patch",
     "needs_write",
+    "signed",
     "standing_entry",
-    "timestamp",
     "told",
     "warns_late",
     "with_alerting",

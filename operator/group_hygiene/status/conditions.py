@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from group_hygiene import reasons
+from group_hygiene.durations import timestamp
 from group_hygiene.model import Keep
 from group_hygiene.snapshot import Coverage
 
 _MESSAGE_LENGTH = 1_000
-_ORDER = (
+# In the order in which statuses have them.
+TYPES = (
     *("Ready", "Reconciling", "Stalled", "DeletionBlocked", "LedgerReady", "EvidenceReady"),
     *("Alerting", "AlertsDelivered"),
 )
@@ -27,11 +29,6 @@ class Problem:
     reason: str
     message: str
     stalled: bool = False
-
-
-def timestamp(moment: datetime) -> str:
-    """RFC 3339 with seconds, as Kubernetes writes times."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def build_problem_status(generation: int, previous: Mapping[str, Any], problem: Problem, now: datetime) -> Status:
@@ -93,7 +90,7 @@ class Conditions:
 
 def in_order(conditions: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The conditions in the order in which statuses have them."""
-    return sorted(conditions, key=lambda condition: _ORDER.index(condition["type"]))
+    return sorted(conditions, key=lambda condition: TYPES.index(condition["type"]))
 
 
 def cut(message: str) -> str:

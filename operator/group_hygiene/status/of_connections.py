@@ -9,9 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 from group_hygiene import reasons
+from group_hygiene.durations import timestamp
 from group_hygiene.model import Group, Keep
 from group_hygiene.snapshot import Coverage, Snapshot
-from group_hygiene.status.conditions import Conditions, Problem, Status, timestamp
+from group_hygiene.status.conditions import Conditions, Problem, Status
 
 
 @dataclass(frozen=True, slots=True)

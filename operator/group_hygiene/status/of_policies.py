@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from group_hygiene import reasons
-from group_hygiene.durations import format_duration
+from group_hygiene.durations import format_duration, timestamp
 from group_hygiene.lag import standing_of
 from group_hygiene.model import Activity, Outcome, OutcomeKind, Verdict
 from group_hygiene.plan import FAILURES, Plan
 from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.snapshot import Snapshot
-from group_hygiene.status.conditions import Conditions, Status, cut, timestamp
+from group_hygiene.status.conditions import Conditions, Status, cut
 
 SAMPLE_SIZE = 20
 _TOPICS_SHOWN = 10
@@ -129,7 +129,8 @@ def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
     if plan.policy.mode is Mode.DRY_RUN:
         refused = "" if plan.refusal is None else f", but for this: {plan.refusal.message}"
         grace = format_duration(plan.policy.grace_period)
-        return f"{text}; dry run: mode Enforce would mark them, and delete them {grace} later{refused}"
+        them = plan.policy.action.what_of("them")
+        return f"{text}; dry run: mode Enforce would mark them, and delete {them} {grace} later{refused}"
     deleted = sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
     marked, next_due = len(plan.marked) - deleted, _next_due(plan)
     if marked:
@@ -144,8 +145,7 @@ def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
     why = "nobody was warned of some" if plan.untold else "maxPerRun"
     later = f", {waiting} wait for the next run ({why})" if waiting else ""
     kept = f", {len(outcomes) - deleted} kept" if deleted < len(outcomes) else ""
-    what = "stale offsets of " if plan.policy.action is Action.DELETE_OFFSETS else ""
-    return f"{text}; {what}{deleted} deleted{kept}{later}"
+    return f"{text}; {plan.policy.action.what_of(str(deleted))} deleted{kept}{later}"
 
 
 def _next_due(plan: Plan) -> datetime | None:

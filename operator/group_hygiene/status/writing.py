@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 QUIET_PERIOD = timedelta(minutes=5)
+RUN_ID = "lastRunID"
 # Conditions whose message somebody must read to mend what is wrong.
 _TELLING = ("Ready", "LedgerReady", "EvidenceReady", "AlertsDelivered")
 
@@ -15,10 +16,15 @@ def needs_write(old: Mapping[str, Any], new: Mapping[str, Any], now: datetime) -
     """Whether the difference is worth a write: at once for what people act on, else at most every five minutes."""
     if _telling(old) != _telling(new):
         return True
-    if old == new:
+    if _without_run(old) == _without_run(new):
         return False
     written = old.get("lastRunTime") or old.get("lastScanTime")
     return not written or now - datetime.fromisoformat(written) >= QUIET_PERIOD
+
+
+def signed(new: Mapping[str, Any], run: str | None) -> dict[str, Any]:
+    """The status with the id of the run that writes it; None = it was no run, and the status says nothing of one."""
+    return _without_run(new) | ({RUN_ID: run} if run else {})
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,6 +38,11 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any
         elif value != before or key not in old:
             patch[key] = value
     return patch
+
+
+def _without_run(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Each run has another id: that alone is no news."""
+    return {key: value for key, value in status.items() if key != RUN_ID}
 
 
 def _telling(status: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -1,0 +1,98 @@
+{{- define "group-hygiene.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "group-hygiene.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "group-hygiene.commonLabels" -}}
+app.kubernetes.io/part-of: group-hygiene
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
+{{- end -}}
+
+{{- define "group-hygiene.labels" -}}
+{{ include "group-hygiene.selector" . }}
+{{ include "group-hygiene.commonLabels" . }}
+{{- end -}}
+
+{{/* Call with a dict of an image's values and the default tag. */}}
+{{- define "group-hygiene.image" -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .image.repository (default .tag .image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The namespaces in which the operator may read Secrets, as a list under `list`. */}}
+{{- define "group-hygiene.secretNamespaces" -}}
+{{- $own := list -}}
+{{- if or (not .Values.watchNamespaces) (has .Release.Namespace .Values.watchNamespaces) -}}
+{{- $own = list .Release.Namespace -}}
+{{- end -}}
+{{- dict "list" (concat $own .Values.rbac.secretNamespaces | uniq) | toYaml -}}
+{{- end -}}
+
+{{/* A binding's reference to a role of its own name; call with a dict of the root, the kind and the name. */}}
+{{- define "group-hygiene.binds" -}}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ .kind }}
+  name: {{ .name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ include "group-hygiene.fullname" .root }}
+    namespace: {{ .root.Release.Namespace }}
+{{- end -}}
+
+{{/* What the operator may do in each namespace that it serves. It may not change anybody's objects: only their status. */}}
+{{- define "group-hygiene.rules" -}}
+- apiGroups: [grouphygiene.io]
+  resources: [kafkaconnections, grouppolicies, grouprestores]
+  verbs: [get, list, watch]
+- apiGroups: [grouphygiene.io]
+  resources: [kafkaconnections/status, grouppolicies/status, grouprestores/status]
+  verbs: [patch]
+# Repeated events are counted up instead of written again: hence get and patch.
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, get, patch]
+# The uid of kube-system names the cluster; labels of namespaces decide where spec.access of a connection selects by them.
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [get]
+{{- end -}}
+
+{{- define "group-hygiene.secretRules" -}}
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
+{{- end -}}
+
+{{- define "group-hygiene.egress" -}}
+- {{ with .to }}to: {{- toYaml . | nindent 4 }}
+  {{ end }}ports:
+    {{- $protocols := default (list "TCP") .protocols }}
+    {{- range $port := .ports }}
+    {{- range $protocols }}
+    - {protocol: {{ . }}, port: {{ $port }}}
+    {{- end }}
+    {{- end }}
+{{- end -}}
+
+{{- define "group-hygiene.pipelineLabels" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}-pipeline
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{ include "group-hygiene.commonLabels" . }}
+{{- end -}}

@@ -1,0 +1,100 @@
+"""docs/cli-reference.md: every command and option of the program, as click has them. No I/O."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import click
+
+from docsite.markdown import plain, table
+from group_hygiene.cli import main
+
+_PROGRAM = "group-hygiene"
+# What that many commands take is told once.
+_SHARED_BY = 5
+_HEAD = """\
+# Commands and options
+
+<!-- Made by `make docs` of the program itself: edit the commands in operator/group_hygiene/cli. -->
+
+What `--help` of each command says. [The command line](cli.md) tells what they are for, what their answers look like and
+which exit codes they have.
+
+"""
+
+
+def page() -> str:
+    """The text."""
+    commands = list(_commands(main, _PROGRAM))
+    counts = Counter(_key(option) for _, command in commands for option in _options(command))
+    shared = {key for key, count in counts.items() if count >= _SHARED_BY}
+    text = _HEAD
+    for name, command in commands:
+        text += f"## {name}\n\n{_about(name, command)}"
+        own = [option for option in _options(command) if _key(option) not in shared]
+        text += _table(own)
+        names = [f"`{option.opts[-1]}`" for option in _options(command) if _key(option) in shared]
+        if names:
+            text += f"Also: {', '.join(names)}; [see below](#options-of-many-commands).\n\n"
+    text += "## Options of many commands\n\n"
+    options = {_key(option): option for _, command in commands for option in _options(command)}
+    return text + _table([option for key, option in options.items() if key in shared]).rstrip("\n") + "\n"
+
+
+def _commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
+    for word, command in sorted(group.commands.items()):
+        if isinstance(command, click.Group):
+            yield from _commands(command, f"{name} {word}")
+        else:
+            yield f"{name} {word}", command
+
+
+def _options(command: click.Command) -> list[click.Option]:
+    return [parameter for parameter in command.params if isinstance(parameter, click.Option) and not parameter.hidden]
+
+
+def _key(option: click.Option) -> tuple[str, str]:
+    return _spelled(option), option.help or ""
+
+
+def _about(name: str, command: click.Command) -> str:
+    """How it is called, and its help without the list of options."""
+    pieces = command.collect_usage_pieces(click.Context(command, info_name=name))
+    text = f"```\n{name} {' '.join(pieces)}\n```\n\n[What its answers are](cli.md#{name.split()[1]}).\n\n"
+    for part in inspect.cleandoc(command.help or "").split("\n\n"):
+        lines = part.splitlines()
+        if lines[0] != "\b":
+            text += plain(" ".join(lines)) + "\n\n"
+        elif lines[1] == "Examples:":
+            text += "```sh\n" + "\n".join(line.strip() for line in lines[2:]) + "\n```\n\n"
+        else:
+            text += "```\n" + "\n".join(lines[1:]) + "\n```\n\n"
+    return text
+
+
+def _table(options: list[click.Option]) -> str:
+    rows = [[_spelled(option), _meaning(option)] for option in options]
+    return table(["Option", "What it is"], rows) + "\n" if rows else ""
+
+
+def _spelled(option: click.Option) -> str:
+    kind = "N" if isinstance(option.type, click.IntRange) else option.type.name.upper()
+    metavar = "" if option.is_flag else f" {option.metavar or kind}"
+    if isinstance(option.type, click.Choice) and not option.metavar:
+        metavar = f" {'|'.join(map(str, option.type.choices))}"
+    spellings = sorted([*option.opts, *option.secondary_opts], key=len)
+    return ", ".join(f"`{spelling}{metavar}`" for spelling in spellings)
+
+
+def _meaning(option: click.Option) -> str:
+    text = plain(re.sub(r"\s+", " ", option.help or ""))
+    if option.envvar:
+        text += f" Environment: `{option.envvar}`."
+    if option.required:
+        text += " Required."
+    if option.show_default and option.default is not None:
+        text += f" Default: `{option.default}`."
+    return text.strip()

@@ -1,0 +1,148 @@
+"""Take each right of the operator's roles away by itself, and see that a story fails which it is there for.
+
+`python -m faults.rbac_minimal`. First everything must go well with all rights.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from faults.errors import FaultsError
+from faults.groups import Groups
+from faults.kube import Kube, Object
+from faults.rights import (
+    ACCOUNT,
+    NAMESPACE,
+    NEEDED_BY,
+    STORIES,
+    USER,
+    Right,
+    Stage,
+    Story,
+    granted,
+    install_claiming_kinds,
+    timed,
+)
+from faults.waiting import wait_for
+from sandbox.errors import SandboxError
+from sandbox.kafka import KafkaCluster
+from sandbox.kubernetes import ApiServer
+from sandbox.manifests import install
+from sandbox.process import Command, Keeper
+
+_ROOT = Path(__file__).parents[1]
+_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+# Long enough to be held on a machine that is busy, and short enough to see it renewed.
+_LEASE_SECONDS = 18
+# With all rights; then for each story three times what it took with them, and at least so long.
+_PATIENCE, _PATIENCE_MIN = 180.0, 20.0
+
+
+class World:
+    """An API server with the shipped roles, brokers, and operators one after the other."""
+
+    def __init__(self, server: ApiServer, kafka: KafkaCluster, keeper: Keeper) -> None:
+        self._server, self._kafka, self._keeper = server, kafka, keeper
+        self._kube, self._groups = Kube(server), Groups(kafka.plaintext_bootstrap)
+        self._account = server.kubeconfig_for_service_account(NAMESPACE, ACCOUNT)
+        self._started = 0
+
+    @contextmanager
+    def without(self, right: Right) -> Iterator[None]:
+        """The role without that verb on that resource; all else stays."""
+        rules = self._kube.call("GET", right.role)["rules"]
+        whole = rules[right.rule]
+        others = {**whole, "resources": [name for name in whole["resources"] if name != right.resource]}
+        own = {**whole, "resources": [right.resource], "verbs": [v for v in whole["verbs"] if v != right.verb]}
+        changed = copy.deepcopy(rules)
+        changed[right.rule : right.rule + 1] = [rule for rule in (others, own) if rule["resources"] and rule["verbs"]]
+        self._set(right, changed, False)
+        try:
+            yield
+        finally:
+            self._set(right, rules, True)
+
+    def _set(self, right: Right, rules: list[Any], allowed: bool) -> None:
+        self._kube.call("PATCH", right.role, {"rules": rules}, "application/merge-patch+json")
+        resource, _, subresource = right.resource.partition("/")
+        asked = {"verb": right.verb, "group": right.group, "resource": resource, "subresource": subresource}
+        asked |= {"namespace": right.where, "name": "group-hygiene" if resource == "leases" else ""}
+        groups = ["system:serviceaccounts", "system:authenticated"]
+        review: Object = {"spec": {"user": USER, "groups": groups, "resourceAttributes": asked}}
+
+        def holds() -> bool:
+            return bool(self._kube.call("POST", _REVIEWS, review)["status"]["allowed"]) == allowed
+
+        # The authorizer reads roles from a watch, a moment after they are stored.
+        wait_for(holds, f"{right} is {'allowed' if allowed else 'refused'}")
+
+    def play(self, story: Story, patience: float) -> float:
+        """A story with an operator of its own; the seconds that it took. Raises FaultsError as it fails."""
+        self._started += 1
+        name = f"rights-{self._started}"
+        self._server.kubectl("delete", "lease", "group-hygiene", "-n", NAMESPACE, "--ignore-not-found")
+        command = [sys.executable, "-m", "group_hygiene.cli", "operator", "--health-port", "0"]
+        command += ["--lease-duration", str(_LEASE_SECONDS), "--leader-election-namespace", NAMESPACE]
+        path = os.pathsep.join(map(str, (_ROOT / "operator", _ROOT)))
+        environment = {"KUBECONFIG": str(self._account), "PYTHONPATH": path}
+        log = self._keeper.scratch / f"{name}.log"
+        operator = self._keeper.start(name, Command(command, log, environment))
+        try:
+            place = self._server, self._groups, self._kafka.bootstrap_servers
+            return timed(story, Stage(*place, name, lambda: operator.exit_code() is None, patience))
+        finally:
+            operator.stop(0)
+            # What was made would be work for the next operator.
+            for kind in ("kgp", "kgr", "kconn"):
+                self._server.kubectl("delete", kind, "--all", "-A")
+
+
+def main() -> int:
+    """All rights or those that are named; 0 when each of them is needed."""
+    chosen = sys.argv[1:]
+    with ApiServer() as server, KafkaCluster() as kafka, Keeper() as keeper:
+        install(server)
+        install_claiming_kinds(server)
+        world = World(server, kafka, keeper)
+        rights = granted(server)
+        if {str(right) for right in rights} != set(NEEDED_BY):
+            unknown = {str(right) for right in rights} ^ set(NEEDED_BY)
+            raise FaultsError(f"the roles and the table of faults/rights.py differ in: {', '.join(sorted(unknown))}")
+        took = {story: world.play(story, _PATIENCE) for story in STORIES}
+        for story, seconds in took.items():
+            click.echo(f"with all rights, {story.__name__} comes to its end in {seconds:.0f} s")
+        click.echo(f"\n{'without':32} {'fails':22} as")
+        tried = [right for right in rights if not chosen or str(right) in chosen]
+        unneeded = sum(not _is_needed(world, right, took) for right in tried)
+    click.echo(f"\n{len(tried)} rights taken away one by one: needed {len(tried) - unneeded}, not needed {unneeded}")
+    return int(unneeded > 0)
+
+
+def _is_needed(world: World, right: Right, took: dict[Story, float]) -> bool:
+    story = NEEDED_BY[str(right)]
+    with world.without(right):
+        try:
+            world.play(story, max(_PATIENCE_MIN, 3 * took[story]))
+        except FaultsError as error:
+            click.echo(f"{right!s:32} {story.__name__:22} {error}"[:160])
+            return True
+    click.echo(f"{right!s:32} NOTHING: {story.__name__} went well")
+    return False
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (FaultsError, SandboxError) as error:
+        click.echo(str(error), err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

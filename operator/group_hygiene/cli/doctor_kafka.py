@@ -1,0 +1,293 @@
+"""What `doctor` asks of one Kafka cluster: brokers, permissions, the ledger, the pipeline's tables, clocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from group_hygiene import reconcile
+from group_hygiene.cli.findings import Area, Finding, failed, looking, ok, warning
+from group_hygiene.cli.target import Session, open_tables
+from group_hygiene.connection import ActivitySpec, Connection, ReadSecretTexts, Settings
+from group_hygiene.durations import timestamp
+from group_hygiene.errors import ApiError, Unreachable
+from group_hygiene.kafka import brokers, permissions
+from group_hygiene.kafka import cluster as kafka_cluster
+from group_hygiene.kafka import groups as kafka_groups
+from group_hygiene.kafka.ledger import LedgerSettings
+from group_hygiene.kafka.ledger_topic import may_create
+from group_hygiene.kafka.mirror import is_checkpoints
+from group_hygiene.kafka.offsets import offsets_at
+from group_hygiene.kafka.permissions import Allowed, Operation
+from group_hygiene.model import Fault, Partition
+from group_hygiene.policy import Action
+from group_hygiene.reconcile import evidence
+from group_hygiene.snapshot import Cluster as Seen
+
+if TYPE_CHECKING:
+    from group_hygiene.cli.doctor_kubernetes import Kubernetes
+
+_GROUPS_ASKED = 200
+_DOC = "docs/kafka-permissions.md"
+_KAFKA, _PERMISSIONS, _CLOCK = Area.KAFKA, Area.PERMISSIONS, Area.CLOCK
+
+
+@dataclass
+class Cluster:
+    """What is examined. activity: instead of the connection's. known: of Kubernetes; None = it was not asked.
+
+    memory: what the ledger says, once it was read.
+    """
+
+    connection: Connection
+    settings: Settings
+    activity: ActivitySpec | None = None
+    known: Kubernetes | None = None
+    memory: reconcile.Memory = field(default_factory=reconcile.Memory)
+
+    @property
+    def read_texts(self) -> ReadSecretTexts | None:
+        return partial(self.known.api.read_secret_texts, self.connection.namespace) if self.known else None
+
+    def enforces(self, *actions: Action) -> bool | None:
+        """Whether some policy does one of these in mode Enforce; None = policies are not known."""
+        if self.known is None:
+            return None
+        return any(policy.enforced and policy.action in actions for policy in self.known.policies)
+
+
+def examine_kafka(session: Session, cluster: Cluster) -> Iterator[Finding]:
+    """In the order in which one thing hangs on another."""
+    yield ok(_KAFKA, "TLS and SASL", _login(cluster.settings))
+    seen = kafka_cluster.read_cluster(session.client, session.deadline())
+    if isinstance(seen, Fault):
+        raise Unreachable(f"no broker answers: {seen}")
+    yield from looking(_KAFKA, "brokers", lambda: _brokers(session, cluster, seen))
+    yield from looking(_PERMISSIONS, "permissions in Kafka", lambda: _may(session, cluster, seen))
+    yield from looking(Area.LEDGER, "ledger", lambda: _ledger(session, cluster))
+    yield from looking(Area.EVIDENCE, "evidence", lambda: _evidence(session, cluster, seen))
+    yield from looking(_CLOCK, "clock of the brokers", lambda: _clock(session, seen))
+
+
+def _login(settings: Settings) -> str:
+    way = "in plain text" if settings.tls is None else "over TLS"
+    if settings.tls is not None and not settings.tls.verify_hostname:
+        way += " (host names are not verified)"
+    if settings.sasl is not None:
+        who = f" as {settings.sasl.username!r}" if settings.sasl.username else ""
+        return f"{way}, logged in by {settings.sasl.mechanism}{who}"
+    certified = settings.tls is not None and settings.tls.certificate is not None
+    return f"{way}, " + ("with a client certificate" if certified else "without a login")
+
+
+def _brokers(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Finding]:
+    answers = brokers.versions(session.client, seen, session.deadline())
+    for broker, answer in answers.items():
+        if isinstance(answer, Fault):
+            found = f"{broker} ({seen.brokers[broker]}) does not answer: {answer}"
+            yield failed(_KAFKA, "broker", found, "nothing is deleted until every broker answers (SnapshotIncomplete)")
+    versions = Counter(answer for answer in answers.values() if isinstance(answer, str))
+    told = ", ".join(f"{count} of Kafka {version}" for version, count in sorted(versions.items()))
+    there = sum(versions.values())
+    if there:
+        yield ok(_KAFKA, "brokers", f"{there} of {len(answers)} answer ({told}); cluster id {seen.id}")
+    leaderless = [problem for problem in seen.problems if problem.endswith("has no leader")]
+    if leaderless:
+        found = f"{len(leaderless)} partitions of {kafka_cluster.OFFSETS_TOPIC} have no leader: {leaderless[0]}"
+        yield failed(_KAFKA, "offsets log", found, "start the brokers that lead them; nothing is deleted until then")
+    before = ((cluster.known.obj.get("status") or {}).get("clusterId")) if cluster.known else None
+    if before is not None and before != seen.id:
+        found = f"bootstrapServers led to {before} and now lead to {seen.id}"
+        yield failed(_KAFKA, "cluster id", found, "docs/runbook.md, ClusterChanged")
+
+
+def _may(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Finding]:
+    """What docs/kafka-permissions.md asks for, and what can't work where it is missing."""
+    client = session.client
+    found = [
+        *_may_on_cluster(permissions.on_cluster(client, session.deadline())),
+        *_may_see_topics(session, seen),
+        *_may_on_topics(session, cluster),
+        *_may_on_groups(session, cluster, seen),
+    ]
+    yield from found
+    if not found:
+        yield ok(_PERMISSIONS, "permissions in Kafka", "nothing that can be asked for is missing")
+
+
+def _lacks(allowed: Allowed, operation: Operation) -> bool:
+    return allowed is not None and operation not in allowed
+
+
+def _may_on_cluster(allowed: Allowed | Fault) -> Iterator[Finding]:
+    if isinstance(allowed, Fault):
+        yield warning(_PERMISSIONS, "permissions in Kafka", f"on the cluster they could not be read: {allowed}", _DOC)
+        return
+    if allowed is None:
+        found = "these brokers (below Kafka 2.3) don't tell them"
+        yield warning(_PERMISSIONS, "permissions in Kafka", found, f"go through {_DOC}")
+        return
+    if _lacks(allowed, Operation.DESCRIBE):
+        found = "DESCRIBE on the cluster is denied: lists leave groups out, and no policy deletes (SnapshotIncomplete)"
+        yield failed(_PERMISSIONS, "cluster", found, f"grant it ({_DOC})")
+    if _lacks(allowed, Operation.DESCRIBE_CONFIGS):
+        found = "DESCRIBE_CONFIGS on the cluster is denied: no ExpiresFirst, and expiresWithin matches nothing"
+        yield warning(_PERMISSIONS, "cluster", found, f"grant it where policies ask expiresWithin ({_DOC})")
+
+
+def _may_see_topics(session: Session, seen: Seen) -> Iterator[Finding]:
+    """By the operator's own question: whether topics are on disks that we are not shown."""
+    hidden = kafka_cluster.hidden_topics(session.client, seen, session.deadline())
+    if isinstance(hidden, Fault):
+        found = f"whether topics are hidden could not be read, so no policy deletes (TopicsHidden): {hidden}"
+        yield failed(_PERMISSIONS, "topics", found, f"grant DESCRIBE on the cluster and on all topics ({_DOC})")
+    elif hidden:
+        found = f"DESCRIBE is denied on {_named(hidden)}: no policy deletes (TopicsHidden)"
+        yield failed(_PERMISSIONS, "topics", found, f"grant it on all topics ({_DOC})")
+
+
+def _may_on_topics(session: Session, cluster: Cluster) -> Iterator[Finding]:
+    allowed = permissions.on_topics(session.client, session.deadline())
+    if isinstance(allowed, Fault):
+        yield warning(_PERMISSIONS, "topics", f"permissions on topics could not be read: {allowed}", _DOC)
+        return
+    unread = sorted(name for name, each in allowed.items() if _lacks(each, Operation.READ))
+    log, own = kafka_cluster.OFFSETS_TOPIC, cluster.connection.ledger.topic
+    if log in unread:
+        found = f"READ on {log} is denied: policies with idleFor keep every group (EvidenceUnreadable)"
+        yield warning(_PERMISSIONS, "offsets log", found, f"grant it where policies ask idleFor ({_DOC})")
+    mirrored = [name for name in unread if is_checkpoints(name)]
+    if mirrored:
+        found = f"READ is denied on {_named(mirrored)}: every group is kept (MirrorMakerTarget)"
+        yield failed(_PERMISSIONS, "MirrorMaker 2", found, f"grant it ({_DOC})")
+    others = [name for name in unread if name not in (log, own, *mirrored)]
+    if others:
+        found = f"READ is denied on {_named(others)}: no DeleteOffsets and no restore of offsets there"
+        told = warning if not cluster.enforces(Action.DELETE_OFFSETS) else failed
+        yield told(_PERMISSIONS, "topics", found, f"grant it where you want these ({_DOC})")
+    yield from _may_on_ledger(session, cluster, allowed)
+
+
+def _may_on_ledger(session: Session, cluster: Cluster, allowed: Mapping[str, Allowed]) -> Iterator[Finding]:
+    """Where a policy deletes it is needed, and else not."""
+    topic = cluster.connection.ledger.topic
+    needed = (Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS)
+    lacking = [str(operation) for operation in needed if topic in allowed and _lacks(allowed[topic], operation)]
+    if topic not in allowed:
+        fault = may_create(session.client, topic, session.deadline())
+        if fault is None:
+            return
+        lacking = [f"CREATE or DESCRIBE ({fault})"]
+    if lacking:
+        deletes = cluster.enforces(Action.DELETE, Action.DELETE_OFFSETS)
+        told = failed if deletes else warning
+        found = f"on the topic {topic} this is denied: {', '.join(lacking)}; no policy deletes (LedgerUnavailable)"
+        yield told(_PERMISSIONS, "ledger's topic", found, f"grant it ({_DOC})")
+
+
+def _may_on_groups(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Finding]:
+    """Of up to 200 groups that are listed; where there are none, of a name that nobody has."""
+    listed = kafka_groups.list_groups(session.client, seen, session.deadline()).groups
+    names = sorted(listed)[:_GROUPS_ASKED] or ["group-hygiene-doctor"]
+    answers = permissions.on_groups(session.client, names, session.deadline())
+    denied = [name for name, each in answers.items() if isinstance(each, Fault) and "AUTHORIZATION" in each.code]
+    kept = [name for name, each in answers.items() if not isinstance(each, Fault) and _lacks(each, Operation.DELETE)]
+    if denied:
+        found = f"DESCRIBE is denied on {_named(denied, 'groups')}: they are kept (AuthorizationDenied)"
+        yield failed(_PERMISSIONS, "groups", found, f"grant it on all groups ({_DOC})")
+    if kept:
+        found = f"DELETE is denied on {len(kept)} of {len(names)} groups looked at: action Delete fails there"
+        told = failed if cluster.enforces(Action.DELETE) else warning
+        yield told(_PERMISSIONS, "groups", f"{found} (AuthorizationDenied)", f"grant it where you want that ({_DOC})")
+
+
+def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
+    """Read to its end, as the operator does before each run; never claimed and never written."""
+    known, spec = cluster.known, cluster.connection.ledger
+    settings = LedgerSettings(installation=None, writer="", topic=spec.topic, known=spec.confirmed)
+    if known is not None:
+        try:
+            installation = known.api.installation_id()
+        except ApiError as error:
+            found = f"whose it must be is not known, as namespace kube-system can't be read: {error}"
+            yield warning(Area.LEDGER, "ledger's owner", found, "ask as somebody who may")
+        else:
+            settings = reconcile.ledger_settings(cluster.connection, known.obj.get("status") or {}, installation)
+    need = reconcile.Need.READ
+    journal = reconcile.open_journal(cluster.memory, session.client, settings, need, (), session.deadline())
+    if journal.problem is not None:
+        found = f"{journal.problem.reason}: {journal.problem.message}"
+        yield failed(Area.LEDGER, "ledger", found, f"docs/runbook.md, {journal.problem.reason}")
+        return
+    if not journal.exists:
+        found = f"there is no topic {spec.topic} (yet): it is made once a policy enforces or has receivers"
+        yield ok(Area.LEDGER, "ledger", found)
+        return
+    contents = journal.contents
+    if contents.unreadable:
+        found = f"{contents.unreadable} records can't be read: of a newer version, or somebody else's"
+        yield warning(Area.LEDGER, "ledger", found, "docs/runbook.md, GroupHygieneLedgerUnreadable")
+    marks = sum(len(of_policy) for of_policy in contents.marks.values())
+    told = f"{marks} marks, {len(contents.keeps)} requests to keep, {len(contents.intents)} deletions under way"
+    owner = contents.owner
+    whose = (
+        "nobody's yet" if owner is None else f"of the installation {owner.installation} since {timestamp(owner.since)}"
+    )
+    yield ok(Area.LEDGER, "ledger", f"topic {spec.topic}, {whose}: {told}")
+
+
+def _evidence(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Finding]:
+    """As a run of a policy with idleFor would look at the tables."""
+    tables = open_tables(session, cluster.activity)
+    if tables is None:
+        found = "the connection has no activity: idleFor and expiresWithin match nothing, unchangedFor works"
+        yield ok(Area.EVIDENCE, "evidence", found)
+        return
+    memory = cluster.memory
+    journal = reconcile.Journal(memory.ledger, memory.contents, {})
+    context = reconcile.Context(
+        session.client, cluster.connection, memory, session.clock, journal, claims=session.claims, tables=tables
+    )
+    coverage = evidence.look(context, seen, (), session.deadline()).coverage
+    as_of = "" if coverage.as_of is None else f", read at {timestamp(coverage.as_of)} or later"
+    if coverage.problem is None:
+        found = f"the tables cover all {coverage.partitions} partitions of the offsets log{as_of}"
+        yield ok(Area.EVIDENCE, "evidence", found)
+    else:
+        some = f" ({coverage.covered} of {coverage.partitions} partitions are fine{as_of})" if coverage.covered else ""
+        found = f"{coverage.problem.reason}: {coverage.problem.message}{some}"
+        yield failed(Area.EVIDENCE, "evidence", found, f"docs/runbook.md, {coverage.problem.reason}")
+
+
+def _clock(session: Session, seen: Seen) -> Iterator[Finding]:
+    """Whether a broker stamped records with times to come. That one is behind shows only when somebody writes."""
+    limit = session.clock.now() + reconcile.SKEW_MAX
+    places = [
+        Partition(kafka_cluster.OFFSETS_TOPIC, number) for number, (leader, _) in seen.leaders.items() if leader >= 0
+    ]
+    asked = dict.fromkeys(places, round(limit.timestamp() * 1000))
+    answers = offsets_at(session.client, asked, session.deadline())
+    ahead = [place for place, answer in answers.items() if isinstance(answer, int)]
+    faults = [answer for answer in answers.values() if isinstance(answer, Fault)]
+    check = "clock of the brokers"
+    if ahead:
+        found = (
+            f"records of {_named([str(place) for place in ahead], 'partitions')} are stamped after {timestamp(limit)}"
+        )
+        yield failed(
+            _CLOCK, check, f"{found}: a broker's clock is ahead, or ours behind", "set the clock that is wrong"
+        )
+    elif faults or not places:
+        why = str(faults[0]) if faults else f"there is no {kafka_cluster.OFFSETS_TOPIC} yet"
+        yield warning(_CLOCK, check, f"can't be told: {why}", "look again")
+    else:
+        found = "no record is stamped with a time to come; one that is behind shows only at a write (ClockSkew)"
+        yield ok(_CLOCK, check, found)
+
+
+def _named(names: Collection[str], what: str = "topics") -> str:
+    shown = ", ".join(sorted(names)[:3])
+    return f"{len(names)} {what} ({shown}{', ...' if len(names) > 3 else ''})"

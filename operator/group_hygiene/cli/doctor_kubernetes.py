@@ -1,0 +1,300 @@
+"""What `doctor` asks of the API server: what is installed, who may do what, who leads, which Secrets are there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from io import StringIO
+from typing import NamedTuple
+
+from group_hygiene.alerts.endpoints import read_endpoint
+from group_hygiene.cli.findings import Area, Finding, failed, looking, ok, warning
+from group_hygiene.cli.schemas import PLURALS, load_crd
+from group_hygiene.connection import Connection, Settings, parse_connection, receivers_of
+from group_hygiene.controller import inspection
+from group_hygiene.controller.api import CONNECTIONS, POLICIES, VERSION, Api, Object, load_config
+from group_hygiene.controller.leader import NAME as LEASE
+from group_hygiene.durations import format_duration
+from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, SecretProblem, SpecError
+from group_hygiene.policy import Policy, parse_policy
+from group_hygiene.receivers import Receiver
+from group_hygiene.reconcile import SKEW_MAX
+from group_hygiene.secret import SecretRef
+
+_TIMEOUT_S = 10.0
+_SKEW_SEEN = timedelta(seconds=5)
+_SHOWN = 5
+_KUBERNETES, _CONNECTION = Area.KUBERNETES, Area.CONNECTION
+
+
+class Account(NamedTuple):
+    """Whose rights are asked for. name: a ServiceAccount `namespace/name`; empty = the caller.
+
+    namespace: where the operator and its Lease are.
+    """
+
+    name: str
+    namespace: str
+
+
+def account_of(service_account: str | None, namespace: str | None) -> Account:
+    """By the options; without them the pod's own, else as chart and manifests have it."""
+    own = os.environ.get("POD_NAMESPACE") or "group-hygiene"
+    name = service_account or ""
+    return Account(name, namespace or name.partition("/")[0] or own)
+
+
+class Kubernetes:
+    """One KafkaConnection and the API server that has it; what is learnt on the way is kept for what comes after."""
+
+    def __init__(self, namespace: str, name: str) -> None:
+        self.namespace, self.name = namespace, name
+        # The Kubernetes library prints what it tries, where our answer belongs.
+        with redirect_stdout(StringIO()):
+            client = load_config()
+        self.api, self.inspection = Api(client), inspection.Inspection(client)
+        self.reached, self.ahead = False, timedelta()
+        self.obj: Object = {}
+        self.connection: Connection | None = None
+        self.settings: Settings | None = None
+        self.policies: list[Policy] = []
+
+    def now(self) -> datetime:
+        """By the API server's clock."""
+        return datetime.now(UTC) + self.ahead
+
+
+def examine_kubernetes(known: Kubernetes, account: Account) -> Iterator[Finding]:
+    """In the order in which one thing hangs on another; nothing follows when the API server does not answer."""
+    yield from looking(_KUBERNETES, "API server", lambda: _server(known))
+    if not known.reached:
+        return
+    yield from looking(_KUBERNETES, "CRDs", lambda: _crds(known))
+    yield from looking(_KUBERNETES, "rights in Kubernetes", lambda: _rights(known, account))
+    yield from looking(_KUBERNETES, "Lease", lambda: _lease(known, account))
+    yield from looking(_CONNECTION, "KafkaConnection", lambda: _connection(known))
+    connection = known.connection
+    if connection is None:
+        return
+    yield from looking(_CONNECTION, "Secrets", lambda: _secrets(known, connection))
+    yield from looking(_CONNECTION, "receivers", lambda: _receivers(known, connection))
+    yield from looking(_KUBERNETES, "KEDA and Strimzi", lambda: _claims(known))
+
+
+def _server(known: Kubernetes) -> Iterator[Finding]:
+    server = known.inspection.server()
+    known.reached, known.ahead = True, server.ahead
+    user = known.inspection.user()
+    yield ok(_KUBERNETES, "API server", f"Kubernetes {server.version} answers" + (f"; you are {user}" if user else ""))
+    apart = abs(server.ahead)
+    text = f"that of the API server is {_apart(server.ahead)}"
+    if apart > SKEW_MAX:
+        yield failed(Area.CLOCK, "clock of the API server", text, "set the clock that is wrong: no date can be trusted")
+    elif apart > _SKEW_SEEN:
+        yield warning(Area.CLOCK, "clock of the API server", text, "let both follow the same time server")
+    else:
+        yield ok(Area.CLOCK, "clock of the API server", "agrees with the one here")
+
+
+def _apart(ahead: timedelta) -> str:
+    seconds = timedelta(seconds=round(abs(ahead).total_seconds()))
+    return f"{format_duration(seconds)} {'ahead of' if ahead > timedelta() else 'behind'} the one here"
+
+
+def _crds(known: Kubernetes) -> Iterator[Finding]:
+    advice = "apply the files of crds/ that came with this version: helm upgrade and kubectl apply -k do not"
+    for kind, plural in PLURALS.items():
+        try:
+            installed = known.inspection.crd(plural)
+        except Forbidden:
+            yield warning(_KUBERNETES, f"CRD {kind}", "you may not read it", "ask somebody who may")
+            continue
+        ours = inspection.fields_of(load_crd(kind), VERSION)
+        theirs = inspection.fields_of(installed, VERSION) if installed else frozenset()
+        lacks = sorted(ours - theirs)
+        if installed is None:
+            yield failed(_KUBERNETES, f"CRD {kind}", "is not installed", advice)
+        elif not theirs:
+            yield failed(_KUBERNETES, f"CRD {kind}", f"does not serve {VERSION}", advice)
+        elif lacks:
+            shown = f"is of another version than this program: it lacks {_some(lacks)}"
+            yield warning(_KUBERNETES, f"CRD {kind}", shown, advice)
+        else:
+            yield ok(_KUBERNETES, f"CRD {kind}", f"serves {VERSION}, with all fields that this program knows")
+
+
+def _rights(known: Kubernetes, account: Account) -> Iterator[Finding]:
+    asked = inspection.rights(known.namespace, account.namespace, LEASE)
+    # A person needs none of them: they are the operator's.
+    person = not account.name and not known.inspection.user().startswith("system:serviceaccount:")
+    who = f"ServiceAccount {account.name}" if account.name else "you"
+    try:
+        missing = [right for right in asked if not known.inspection.may(right, account.name)]
+    except Forbidden:
+        found = f"you may not ask what {who} may do"
+        yield warning(_KUBERNETES, "rights in Kubernetes", found, "ask as somebody who may create subjectaccessreviews")
+        return
+    if not missing:
+        yield ok(_KUBERNETES, "rights in Kubernetes", f"{who} may do all that the operator asks for")
+        return
+    effects = "; ".join(dict.fromkeys(right.what_for for right in missing))
+    found = f"{who} may not {_some([str(right) for right in missing])}: as the operator, {effects}"
+    if person:
+        yield warning(_KUBERNETES, "rights in Kubernetes", found, "to ask for the operator: --service-account")
+    else:
+        advice = "apply chart or manifests again; Secrets: bind the ClusterRole group-hygiene-secrets in that namespace"
+        yield failed(_KUBERNETES, "rights in Kubernetes", found, advice)
+
+
+def _lease(known: Kubernetes, account: Account) -> Iterator[Finding]:
+    where = f"Lease {account.namespace}/{LEASE}"
+    try:
+        spec = known.api.get_lease(account.namespace, LEASE, _TIMEOUT_S).get("spec") or {}
+    except NotFound:
+        found = f"there is no {where}: no operator has run there"
+        yield failed(_KUBERNETES, "Lease", found, "start the operator, or name its namespace: --operator-namespace")
+        return
+    except Forbidden:
+        yield warning(_KUBERNETES, "Lease", f"you may not read {where}", "ask somebody who may")
+        return
+    holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
+    advice = "look at the operator's pods and their logs (docs/runbook.md, GroupHygieneNoLeader)"
+    if not holder or not renewed:
+        yield failed(_KUBERNETES, "Lease", f"nobody holds {where}", advice)
+        return
+    age = known.now() - datetime.fromisoformat(renewed)
+    told = f"{holder} holds {where}, renewed {max(0, round(age.total_seconds()))} s ago"
+    if age > timedelta(seconds=int(spec.get("leaseDurationSeconds") or 0)) + _SKEW_SEEN:
+        yield failed(_KUBERNETES, "Lease", f"{told}: it has run out, and nobody took over", advice)
+    else:
+        yield ok(_KUBERNETES, "Lease", told)
+
+
+def _connection(known: Kubernetes) -> Iterator[Finding]:
+    key = f"{known.namespace}/{known.name}"
+    try:
+        known.obj = known.api.get(CONNECTIONS, known.namespace, known.name)
+    except NotFound:
+        yield failed(_CONNECTION, "KafkaConnection", f"there is no {key}", "apply it, or correct --connection and -n")
+        return
+    except Forbidden:
+        yield failed(_CONNECTION, "KafkaConnection", f"you may not read {key}", "ask as somebody who may")
+        return
+    known.connection = parse_connection(known.obj)
+    conditions = (known.obj.get("status") or {}).get("conditions") or []
+    ready = next((condition for condition in conditions if condition["type"] == "Ready"), None)
+    if ready is None:
+        found = f"{key} has not been seen by an operator yet"
+        yield warning(_CONNECTION, "KafkaConnection", found, "is one running? See the Lease above")
+    elif ready["status"] != "True":
+        found = f"{key}, says the operator: {ready['reason']}: {ready['message']}"
+        # No failure of its own: what is behind it is looked at below.
+        yield warning(_CONNECTION, "KafkaConnection", found, f"docs/runbook.md, {ready['reason']}")
+    else:
+        yield ok(_CONNECTION, "KafkaConnection", f"{key}, says the operator: {ready['reason']}: {ready['message']}")
+
+
+def _secrets(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
+    """Each that the connection names, so that one which is missing does not hide the next; none is shown."""
+    problems: list[SecretProblem] = []
+    asked: list[SecretRef] = []
+
+    def read(ref: SecretRef) -> str:
+        asked.append(ref)
+        try:
+            return known.api.read_secret(connection.namespace, ref)
+        except SecretProblem as error:
+            problems.append(error)
+            return ""
+
+    settings = connection.settings(read)
+    named = len({ref.name for ref in asked})
+    if connection.activity is not None and connection.activity.secret is not None:
+        named += 1
+        try:
+            connection.activity.options(partial(known.api.read_secret_texts, connection.namespace))
+        except SecretProblem as error:
+            yield failed(_CONNECTION, "Secret of the tables", f"{error.reason}: {error}", _mend(error))
+            named -= 1
+    yield from (failed(_CONNECTION, "Secret", f"{error.reason}: {error}", _mend(error)) for error in problems)
+    if problems:
+        return
+    known.settings = settings
+    counted = (
+        f"all {named} that the connection names are there, with their keys" if named else "the connection names none"
+    )
+    yield ok(_CONNECTION, "Secrets", counted)
+
+
+def _mend(error: HygieneError) -> str:
+    return f"docs/runbook.md, {error.reason}"
+
+
+def _receivers(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
+    """Whether each could be spoken to, as far as Secrets and addresses tell; nothing is sent."""
+    problems: list[Finding] = []
+    every = [("the connection", connection.namespace, receiver) for receiver in connection.receivers]
+    try:
+        known.policies = list(_policies(known, connection))
+    except ApiError as error:
+        problems.append(
+            warning(_CONNECTION, "receivers", f"policies can't be listed: {error}", "ask as somebody who may")
+        )
+    for policy in known.policies:
+        for name, receiver, own in receivers_of(connection, policy):
+            if receiver is None:
+                found = f"GroupPolicy {policy.key} names {name}, which the connection does not have"
+                problems.append(failed(_CONNECTION, "receiver", found, "docs/runbook.md, ReceiverNotFound"))
+            elif own:
+                every.append((f"GroupPolicy {policy.key}", policy.namespace, receiver))
+    for whose, namespace, receiver in every:
+        problems += _receiver(known, whose, namespace, receiver)
+    yield from problems
+    if not problems:
+        found = f"{len(every)}, each with what it needs (nothing was sent)" if every else "there are none"
+        yield ok(_CONNECTION, "receivers", found)
+
+
+def _receiver(known: Kubernetes, whose: str, namespace: str, receiver: Receiver) -> Iterable[Finding]:
+    try:
+        read_endpoint(receiver, partial(known.api.read_secret, namespace))
+    except HygieneError as error:
+        found = f"{receiver.name} of {whose}: {error.reason}: {error}"
+        return [failed(_CONNECTION, "receiver", found, _mend(error))]
+    return []
+
+
+def _policies(known: Kubernetes, connection: Connection) -> Iterator[Policy]:
+    """Those that name the connection, and say what can be."""
+    for obj in known.api.list_all(POLICIES):
+        reference = (obj.get("spec") or {}).get("connectionRef") or {}
+        namespace = reference.get("namespace") or obj["metadata"]["namespace"]
+        if (namespace, reference.get("name")) != (connection.namespace, connection.name):
+            continue
+        try:
+            yield parse_policy(obj)
+        except SpecError:
+            # Its own condition says so.
+            continue
+
+
+def _claims(known: Kubernetes) -> Iterator[Finding]:
+    try:
+        claimed = known.api.claimed_groups()
+    except ApiError as error:
+        yield warning(_KUBERNETES, "KEDA and Strimzi", f"what their objects name is not known: {error}", "look again")
+        return
+    if claimed is None:
+        found = "their kinds are installed, and you may not list them: as the operator, every group is kept"
+        yield warning(_KUBERNETES, "KEDA and Strimzi", found, "docs/reasons.md, ClaimedByResource")
+    else:
+        yield ok(_KUBERNETES, "KEDA and Strimzi", f"their objects name {len(claimed)} groups")
+
+
+def _some(texts: Iterable[str]) -> str:
+    every = list(texts)
+    more = f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else ""
+    return ", ".join(every[:_SHOWN]) + more

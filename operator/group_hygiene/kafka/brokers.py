@@ -1,0 +1,33 @@
+"""Each broker of a cluster asked by itself: does it answer, and of which version is it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
+from kafka.protocol.metadata import ApiVersionsRequest
+
+from group_hygiene.kafka.client import CLIENT_ID, Call, Client, Deadline, fault_of_code
+from group_hygiene.model import Fault
+from group_hygiene.snapshot import Cluster
+
+# The version of the request that every broker since 2.4 answers.
+_VERSION = 3
+
+
+def versions(client: Client, cluster: Cluster, deadline: Deadline) -> Mapping[int, str | Fault]:
+    """Broker -> its version as far as its requests tell (`3.9`; a patch level is never told), or why it gave none."""
+    request = ApiVersionsRequest(
+        client_software_name=CLIENT_ID, client_software_version="unknown", max_version=_VERSION
+    )
+    answers = client.send_each({broker: Call(broker, request) for broker in cluster.brokers}, deadline)
+    found: dict[int, str | Fault] = {}
+    for broker, answer in sorted(answers.items()):
+        if isinstance(answer, Fault):
+            found[broker] = answer
+        elif answer.error_code:
+            found[broker] = fault_of_code(answer.error_code)
+        else:
+            keys = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+            found[broker] = ".".join(map(str, infer_broker_version_from_api_versions(keys)))
+    return found

@@ -1,0 +1,41 @@
+"""The groups of the tutorial: five that nobody uses, and five that only look like it. None has a client that runs."""
+
+from sandbox.litter import (
+    Kind,
+    Shop,
+    assign_and_commit,
+    caught_up,
+    make_all,
+    old_report,
+    old_service,
+    protected,
+    sink_connector,
+    streams_application,
+)
+
+_CONSOLES = ("console-consumer-11873", "console-consumer-40216", "console-consumer-85290")
+
+
+def make_leftovers(bootstrap: str) -> int:
+    """Make them on a cluster that is empty; answers with how many. Raises SandboxError."""
+    shop = Shop(bootstrap)
+    shop.fill()
+    made = make_all(shop, (_consoles, old_report, old_service, _simple, *_NEEDED))
+    return sum(len(kind.groups) for kind in made)
+
+
+def _consoles(shop: Shop) -> Kind:
+    for group in _CONSOLES:
+        shop.use_and_leave(group, ["orders"])
+    return Kind(_CONSOLES, "each looked at a topic once")
+
+
+def _simple(shop: Shop) -> Kind:
+    """Its client committed without joining, and may be back at any moment: nobody can tell."""
+    work = assign_and_commit(shop, "fraud-check", advance=False)
+    next(work)
+    work.close()
+    return Kind(("fraud-check",), "commits, never joins: Flink", "SimpleGroup")
+
+
+_NEEDED = (caught_up, sink_connector, streams_application, protected)

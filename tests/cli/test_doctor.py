@@ -1,0 +1,133 @@
+"""`group-hygiene doctor` where Kafka alone is asked: by address, or by a KafkaConnection in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from group_hygiene.kafka.client import CLIENT_ID
+from sandbox.kafka import KafkaCluster
+from tests.cli.conftest import Answer, Run
+from tests.kafka.makers import Maker
+from tests.warehouse import Warehouse, idle, now
+
+WRITES = (
+    *("PRODUCE", "INIT_PRODUCER_ID", "ADD_PARTITIONS_TO_TXN", "END_TXN", "OFFSET_COMMIT", "OFFSET_DELETE"),
+    *("DELETE_GROUPS", "DELETE_TOPICS", "DELETE_RECORDS", "INCREMENTAL_ALTER_CONFIGS", "CREATE_ACLS", "JOIN_GROUP"),
+)
+
+
+def results(answer: Answer) -> Mapping[str, str]:
+    return {check["check"]: check["result"] for check in answer.json["checks"]}
+
+
+def found(answer: Answer, check: str) -> Any:
+    (one,) = [each for each in answer.json["checks"] if each["check"] == check]
+    return one
+
+
+def warehouse(folder: Path, kafka: KafkaCluster, partitions: int, **coverage: Any) -> Warehouse:
+    made = Warehouse(folder, kafka.cluster_id, partitions=partitions)
+    made.write([idle("left-classic")], **coverage)
+    return made
+
+
+@pytest.fixture
+def partitions(groups: Maker) -> int:
+    return len(groups.admin.list_topics("__consumer_offsets").topics["__consumer_offsets"].partitions)
+
+
+def test_all_is_fine_and_nothing_is_written(
+    on: Run, kafka: KafkaCluster, groups: Maker, partitions: int, tmp_path: Path
+) -> None:
+    """Each line has its mark, the exit code is 0, and brokers were asked for nothing but what reads."""
+    tables = warehouse(tmp_path, kafka, partitions)
+    topics = set(groups.admin.list_topics().topics)
+    before = kafka.mark()
+    answer = on("doctor", "--activity", tables.uri)
+    asked = {api: kafka.count_requests(api, client_id=CLIENT_ID, since=before) for api in ("METADATA", *WRITES)}
+    assert answer.code == 0, answer.out + answer.err
+    lines = answer.out.splitlines()
+    assert [line[0] for line in lines] == ["✓"] * len(lines)
+    assert lines[1].startswith("✓ brokers: 1 of 1 answer (1 of Kafka 4.3); cluster id ")
+    assert "\x1b" not in answer.out
+    assert [api for api, counts in asked.items() if sum(counts.values())] == ["METADATA"]
+    assert set(groups.admin.list_topics().topics) == topics
+    as_json = on("doctor", "--activity", tables.uri, "-o", "json")
+    assert set(results(as_json).values()) == {"Ok"}
+    assert as_json.json["exitCode"] == 0
+    assert yaml.safe_load(on("doctor", "-o", "yaml", "--activity", tables.uri).out) == as_json.json
+
+
+@pytest.mark.parametrize(
+    ("coverage", "says"),
+    [
+        pytest.param({"read_at": now() - timedelta(days=9)}, "EvidenceStale", id="stale"),
+        pytest.param({"only": [0]}, "EvidenceIncomplete", id="incomplete"),
+        pytest.param({"cluster_id": "other"}, "EvidenceOfAnotherCluster", id="another-cluster"),
+        pytest.param(None, "EvidenceMissing", id="missing"),
+    ],
+)
+@pytest.mark.usefixtures("groups")
+def test_evidence_that_may_not_decide(
+    on: Run, kafka: KafkaCluster, partitions: int, tmp_path: Path, coverage: Any, says: str
+) -> None:
+    """The reason of the operator, what to do, and 15; all else is looked at as well."""
+    if coverage is not None:
+        warehouse(tmp_path, kafka, partitions, **coverage)
+    answer = on("doctor", "--activity", tmp_path, "-o", "json")
+    evidence = found(answer, "evidence")
+    assert (answer.code, answer.json["exitCode"]) == (15, 15)
+    assert evidence["result"] == "Failed"
+    assert evidence["found"].startswith(f"{says}: ")
+    assert evidence["advice"] == f"docs/runbook.md, {says}"
+    assert results(answer)["clock of the brokers"] == "Ok"
+
+
+def test_an_api_server_that_does_not_answer(process: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10, and nothing that hangs on it is guessed."""
+    server = {"name": "x", "cluster": {"server": "http://127.0.0.1:1"}}
+    context = {"name": "x", "context": {"cluster": "x", "user": "x"}}
+    file = tmp_path / "config"
+    file.write_text(
+        yaml.safe_dump(
+            {"clusters": [server], "contexts": [context], "users": [{"name": "x", "user": {}}], "current-context": "x"}
+        )
+    )
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    answer = process("doctor", "--connection", "main")
+    assert answer.code == 10
+    (line,) = answer.out.splitlines()
+    assert line.startswith("✗ API server: ApiServerError: the API server does not answer: ")
+
+
+def test_a_topic_that_is_no_ledger_and_an_address_where_nobody_is(
+    run: Run, kafka: KafkaCluster, groups: Maker, tmp_path: Path
+) -> None:
+    """By a KafkaConnection in a file: 14 for its ledger, 12 for its address; one that is no file is wrong usage."""
+    file = tmp_path / "connection.yaml"
+
+    def written(**spec: Any) -> Path:
+        servers = kafka.bootstrap_servers.split(",")
+        document = {
+            "kind": "KafkaConnection",
+            "metadata": {"name": "main"},
+            "spec": {"bootstrapServers": servers} | spec,
+        }
+        file.write_text(yaml.safe_dump({"apiVersion": "grouphygiene.io/v1alpha1"} | document))
+        return file
+
+    del groups
+    answer = run("doctor", "--connection-file", written(ledger={"topic": "orders"}), "-o", "json")
+    assert answer.code == 14, answer.out
+    assert "the settings of the topic orders are wrong" in found(answer, "ledger")["found"]
+    away = run("doctor", "--connection-file", written(bootstrapServers=["127.0.0.1:1"]))
+    assert away.code == 12
+    assert away.out.startswith("✗ Kafka: BrokersUnreachable: ")
+    assert run("doctor", "--connection-file", tmp_path / "none.yaml").code == 1
+    assert run("doctor").code == 1

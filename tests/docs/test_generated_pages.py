@@ -1,0 +1,58 @@
+"""Pages that are made of the CRDs and of the commands: up to date, and complete."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docsite import __main__ as docsite
+from docsite.kind_pages import reasons_of
+from group_hygiene import reasons
+
+ROOT = Path(__file__).parents[2]
+KINDS = ("kafkaconnection", "grouppolicy", "grouprestore")
+SECTIONS = ["What it is", "Example", "kubectl get", "Spec", "Status", "Conditions", "Debugging"]
+
+
+def _page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    """As `make docs` would write them."""
+    assert docsite.stale() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_has_the_same_sections(kind: str) -> None:
+    """In the same order."""
+    assert re.findall("^## (.+)$", _page(f"kinds/{kind}.md"), re.MULTILINE) == SECTIONS
+
+
+def test_each_reason_of_ready_is_one_of_some_kind() -> None:
+    """The pages of the kinds name all reasons that docs/reasons.md has for Ready, and no others."""
+    rows = [row for kind in KINDS for row in re.findall(r"^\| `Ready` \|.*$", _page(f"kinds/{kind}.md"), re.MULTILINE)]
+    assert len(rows) == len(KINDS)
+    named = {reason for row in rows for reason in re.findall(r"`(\w+)`", row)} - {"Ready"}
+    assert named == set(reasons_of("Ready"))
+
+
+def test_each_condition_is_told() -> None:
+    """Each that the CRD's description of `conditions` names has its row."""
+    for kind in KINDS:
+        page = _page(f"kinds/{kind}.md")
+        (about,) = re.findall(r"^\| `conditions` \|.*$", page, re.MULTILINE)
+        named = set(re.findall(r"\b(Ready|Reconciling|Stalled|\w+Blocked|\w+Ready|Alerting|AlertsDelivered)\b", about))
+        rows = set(re.findall(r"^\| `(\w+)` \|", page.partition("## Conditions")[2], re.MULTILINE))
+        assert named == rows
+
+
+def test_the_questions_are_about_reasons_that_there_are() -> None:
+    """Each word of the table "Why is my group kept?" is a reason."""
+    table = _page("faq.md").partition("## Why is my group kept?")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
+    asked = {reason for cell in cells for reason in re.findall(r"`(\w+)`", cell)}
+    assert "CaughtUp" in asked
+    assert asked <= reasons.all_reasons()

@@ -1,0 +1,354 @@
+"""What helps those who look after an operator: one id in log, status and Event, traces, and `doctor`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from faults.offsets_log import ends
+from group_hygiene.connection import Settings
+from group_hygiene.kafka.client import connect
+from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
+from group_hygiene.status import QUIET_PERIOD
+from sandbox.kafka import KafkaCluster
+from tests.e2e.conftest import (
+    ROOT,
+    Groups,
+    Object,
+    RunningOperator,
+    World,
+    connection,
+    new_world,
+    operators_account,
+    policy,
+    running_operator,
+    wait_for,
+)
+from tests.kafka.makers import soon
+from tests.receiving import Receiver
+from tests.warehouse import Warehouse, idle, now
+
+NAMESPACE, LEDGER, FOREIGN = "supported", "support-ledger", "support-foreign"
+LOG_PARTITIONS = 5
+TOKEN = "never-to-be-seen-71Kq"
+SPANS = {"run", "scan", "list", "judge", "offsets", "apply", "patch status"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """An operator that logs JSON and sends traces, and what it looks after."""
+
+    world: World
+    operator: RunningOperator
+    groups: Groups
+    folder: Path
+    collector: Receiver
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The log; each line must be an object."""
+        return [json.loads(line) for line in self.operator.log().splitlines()]
+
+    def spans(self) -> list[tuple[str, dict[str, Any]]]:
+        """What the collector got so far: names, and attributes as texts and numbers."""
+        found = []
+        for request in self.collector.at("/v1/traces"):
+            batch = ExportTraceServiceRequest.FromString(request.body)
+            for resource in batch.resource_spans:
+                for scope in resource.scope_spans:
+                    for span in scope.spans:
+                        values = {a.key: a.value.string_value or a.value.int_value for a in span.attributes}
+                        found.append((span.name, values))
+        return found
+
+    def doctor(self, *arguments: str, kubeconfig: Path | None = None) -> tuple[int, list[dict[str, Any]], str]:
+        """Exit code, checks, and all that it printed."""
+        command = [sys.executable, "-m", "group_hygiene.cli", "doctor", "-o", "json", "-n", NAMESPACE]
+        command += ["--connection", "main", *arguments]
+        where = {"KUBECONFIG": str(kubeconfig or self.world.server.kubeconfig), "PYTHONPATH": str(ROOT / "operator")}
+        done = subprocess.run(command, env={**os.environ, **where}, capture_output=True, text=True, check=False)
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)["checks"], done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def place(kafka: KafkaCluster, groups: Groups, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A group was deleted under a policy with a receiver, by the shipped account; tables of a pipeline are fresh."""
+    folder = tmp_path_factory.mktemp("support")
+    with ExitStack() as stack:
+        collector = stack.enter_context(Receiver())
+        world = stack.enter_context(new_world())
+        topic = groups.topic("support")
+        groups.produce(topic)
+        groups.abandoned("support-old", topic)
+        groups.produce(topic)
+        world.namespace(NAMESPACE)
+        world.apply(secret(), *objects(kafka, folder))
+        stack.enter_context(pytest.MonkeyPatch.context()).setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url(""))
+        account = operators_account(world.server)
+        options = ("--log-format", "json", "--lease-duration", "180", "--allow-receiver", "127.0.0.1")
+        tables = ("--allow-local-activity", str(folder))
+        operator = stack.enter_context(running_operator(account, folder / "operator.log", *options, *tables))
+        made = Place(world, operator, groups, folder, collector)
+        fresh(made)
+        wait_for(lambda: "support-old" not in groups.names())
+        # The run after the deletion writes that nothing matches any more; from then on there is no news.
+        wait_for(lambda: settled(world.get("kgp", NAMESPACE, "p").get("status") or {}))
+        yield made
+        assert operator.process.poll() in (None, 0), f"the operator died:\n{operator.log()[-3000:]}"
+
+
+def settled(status: Object) -> bool:
+    return (status.get("totals"), (status.get("groups") or {}).get("scanned")) == ({"deleted": 1}, 0)
+
+
+def secret() -> Object:
+    metadata = {"name": "hook", "namespace": NAMESPACE}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"token": TOKEN}}
+
+
+def objects(kafka: KafkaCluster, folder: Path) -> tuple[Object, Object]:
+    hook = {"address": "http://127.0.0.1:9/", "token": {"name": "hook", "key": "token"}}
+    main = connection(
+        NAMESPACE,
+        kafka.plaintext_bootstrap,
+        ledger={"topic": LEDGER},
+        activity={"uri": str(folder / "tables"), "maxAge": "1h"},
+        receivers=[{"name": "hook", "webhook": hook}],
+    )
+    delete = policy(
+        NAMESPACE,
+        "p",
+        mode="Enforce",
+        match={"groups": ["support-*"]},
+        delete={"maxPercent": 100},
+        alert={"receivers": []},
+    )
+    return main, delete
+
+
+def fresh(place: Place, **coverage: Any) -> None:
+    cluster = place.groups.admin.describe_cluster()["cluster_id"]
+    tables = Warehouse(place.folder / "tables", cluster, partitions=LOG_PARTITIONS)
+    tables.write([idle("support-none")], ends=ends(place.groups.bootstrap), **coverage)
+
+
+def test_one_id_in_log_status_and_event(place: Place) -> None:
+    """The run that deleted a group: its log line, the Event of it, and the status that it wrote name the same run."""
+    line = next(line for line in place.lines() if "'support-old': Deleted" in line["message"])
+    assert (line["level"], line["connection"], line["namespace"]) == ("info", "main", NAMESPACE)
+    assert line["policy"] == f"{NAMESPACE}/p"
+    assert line["time"].endswith("Z")
+    (event,) = [e for e in place.world.events(NAMESPACE) if e["reason"] == "GroupsDeleted"]
+    assert event["metadata"]["annotations"] == {"grouphygiene.io/run-id": line["run"]}
+    assert line["run"] not in event["message"]
+    patches = [e for e in place.world.server.audit_events() if e["verb"] == "patch" and "status" in e["requestURI"]]
+    assert patches
+    status = place.world.get("kgp", NAMESPACE, "p")["status"]
+    runs = {found["run"] for found in place.lines() if "run" in found}
+    spans = wait_for(lambda: [s for s in place.spans() if s[0] == "run" and s[1]["run"] == status["lastRunID"]])
+    assert line["run"] in runs
+    assert spans[0][1] == {"run": status["lastRunID"], "connection": "main", "namespace": NAMESPACE}
+    loggers = {found["logger"].partition(".")[0] for found in place.lines()}
+    assert loggers >= {"group_hygiene"}
+
+
+def test_a_run_by_itself_writes_no_status(place: Place) -> None:
+    """Several runs later nothing has changed, so the id of the status is not theirs."""
+    before = place.world.get("kgp", NAMESPACE, "p")
+
+    def runs() -> set[str]:
+        return {values["run"] for name, values in place.spans() if name == "scan"}
+
+    known = runs()
+    wait_for(lambda: len(runs() - known) >= 2)
+    after = place.world.get("kgp", NAMESPACE, "p")
+    if now() - datetime.fromisoformat(before["status"]["lastRunTime"]) < QUIET_PERIOD:
+        assert after["status"] == before["status"]
+        assert after["status"]["lastRunID"] not in runs() - known
+
+
+def test_spans_of_a_run_that_deletes(place: Place) -> None:
+    """Each step is there, in one trace, with the run's id and small numbers; no secret is in what was sent."""
+    line = next(line for line in place.lines() if "'support-old': Deleted" in line["message"])
+
+    def of_run() -> dict[str, dict[str, Any]]:
+        return {name: values for name, values in place.spans() if values.get("run") == line["run"]}
+
+    found = wait_for(lambda: of_run() if set(of_run()) >= SPANS else None)
+    assert found["apply"]["policy"] == f"{NAMESPACE}/p"
+    assert found["apply"]["due"] == 1
+    assert found["scan"]["groups"] >= 1
+    traces = set()
+    for request in place.collector.at("/v1/traces"):
+        assert TOKEN.encode() not in request.body
+        batch = ExportTraceServiceRequest.FromString(request.body)
+        (resource,) = batch.resource_spans
+        assert {a.key: a.value.string_value for a in resource.resource.attributes}["service.name"] == "group-hygiene"
+        for span in resource.scope_spans[0].spans:
+            if any(a.key == "run" and a.value.string_value == line["run"] for a in span.attributes):
+                traces.add(span.trace_id)
+    assert len(traces) == 1
+
+
+def test_an_event_that_comes_again_names_the_later_run(place: Place) -> None:
+    """It is counted up and not made anew, and its run is the one that wrote the status at the same time."""
+
+    def suspend(on: bool) -> None:
+        patch = json.dumps({"spec": {"suspend": on}})
+        place.world.server.kubectl("patch", "kgp", "p", "-n", NAMESPACE, "--type=merge", "-p", patch)
+        place.world.wait_ready("kgp", NAMESPACE, "p", "Suspended" if on else "Succeeded")
+
+    def event(count: int) -> Object | None:
+        found = [e for e in place.world.events(NAMESPACE) if e["reason"] == "Suspended" and e["count"] == count]
+        return found[0] if found else None
+
+    ids = []
+    for count in (1, 2):
+        suspend(True)
+        recorded = wait_for(lambda count=count: event(count))  # type: ignore[misc]
+        ids.append(recorded["metadata"]["annotations"]["grouphygiene.io/run-id"])
+        assert place.world.get("kgp", NAMESPACE, "p")["status"]["lastRunID"] == ids[-1]
+        suspend(False)
+    assert len(set(ids)) == 2
+
+
+def test_doctor_finds_all_fine(place: Place) -> None:
+    """Asked by an administrator for the operator's account, and by that account itself; no Secret is shown."""
+    fresh(place)
+    code, checks, text = place.doctor("--service-account", "group-hygiene/group-hygiene")
+    assert [check for check in checks if check["result"] != "Ok"] == []
+    assert code == 0
+    said = {check["check"]: check["found"] for check in checks}
+    assert (
+        said["rights in Kubernetes"]
+        == "ServiceAccount group-hygiene/group-hygiene may do all that the operator asks for"
+    )
+    assert "holds Lease group-hygiene/group-hygiene, renewed " in said["Lease"]
+    assert said["receivers"] == "1, each with what it needs (nothing was sent)"
+    assert said["ledger"].startswith(f"topic {LEDGER}, of the installation ")
+    assert said["evidence"].startswith(f"the tables cover all {LOG_PARTITIONS} partitions of the offsets log")
+    assert TOKEN not in text
+    own, checks, _ = place.doctor(kubeconfig=operators_account(place.world.server))
+    assert own == 0, checks
+
+
+def test_doctor_writes_nothing(place: Place) -> None:
+    """The API server's own log: of the administrator only reads, and access reviews, which it does not keep."""
+    start = len(place.world.server.audit_events())
+    assert place.doctor()[0] == 0
+    asked = [e for e in place.world.server.audit_events()[start:] if not e["user"]["username"].startswith("system:")]
+    assert asked
+    writes = {e["objectRef"]["resource"] for e in asked if e["verb"] not in ("get", "list", "watch")}
+    assert writes <= {"selfsubjectaccessreviews", "selfsubjectreviews"}
+
+
+def _without_secret(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
+    place.world.server.kubectl("delete", "secret", "hook", "-n", NAMESPACE)
+    return ()
+
+
+def _foreign_ledger(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
+    client = connect(Settings((kafka.plaintext_bootstrap,)))
+    settings = LedgerSettings(installation="somebody-else", writer="x", topic=FOREIGN)
+    open_ledger(client, settings, soon(), create=True, claim=True)
+    client.close()
+    place.world.server.kubectl("delete", "kconn", "main", "-n", NAMESPACE)
+    other, _ = objects(kafka, place.folder)
+    place.world.apply({**other, "spec": {**other["spec"], "ledger": {"topic": FOREIGN}}})
+    return ()
+
+
+def _stale(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
+    fresh(place, read_at=now() - timedelta(days=2))
+    return ()
+
+
+def _nobody(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
+    return ("--service-account", f"{NAMESPACE}/nobody")
+
+
+def _no_login(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
+    main, _ = objects(kafka, place.folder)
+    sasl = {"mechanism": "PLAIN", "username": "hygiene", "password": {"name": "nothing", "key": "password"}}
+    place.world.apply({**main, "spec": {**main["spec"], "sasl": sasl}})
+    return ()
+
+
+def _older_crd(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
+    crd = yaml.safe_load((ROOT / "crds" / "grouprestores.yaml").read_text())
+    del crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["lastRunID"]
+    place.world.server.kubectl("replace", "-f", "-", input=json.dumps(crd))
+    return ()
+
+
+@pytest.mark.parametrize(
+    ("breaks", "code", "check", "says"),
+    [
+        pytest.param(_without_secret, 11, "receiver", "hook of the connection: SecretNotFound: ", id="secret"),
+        pytest.param(_no_login, 11, "Secret", "SecretNotFound: ", id="login"),
+        pytest.param(_stale, 15, "evidence", "EvidenceStale: ", id="stale"),
+        pytest.param(_nobody, 10, "rights in Kubernetes", f"ServiceAccount {NAMESPACE}/nobody may not ", id="rights"),
+        pytest.param(_foreign_ledger, 14, "ledger", "LedgerOwnedByAnother: ", id="ledger"),
+        pytest.param(_older_crd, 0, "CRD GroupRestore", "is of another version than this program: ", id="older-crd"),
+    ],
+)
+def test_doctor_finds_what_is_wrong(
+    place: Place, kafka: KafkaCluster, breaks: Any, code: int, check: str, says: str
+) -> None:
+    """One thing at a time; it is told in its own line with what to do, and all else is looked at as well."""
+    arguments = breaks(place, kafka)
+    try:
+        found, checks, text = place.doctor(*arguments)
+    finally:
+        mend(place, kafka)
+    (told,) = [each for each in checks if each["check"] == check]
+    assert told["found"].startswith(says), text
+    assert told["advice"]
+    assert told["result"] == ("Failed" if code else "Warning")
+    assert found == code, text
+    names = {each["check"] for each in checks}
+    assert {"API server", "Lease", "KafkaConnection"} <= names
+    assert ("evidence" in names) == (check != "Secret")
+    assert TOKEN not in text
+
+
+def mend(place: Place, kafka: KafkaCluster) -> None:
+    """As it was, but for what a deletion of objects made anew."""
+    place.world.apply(secret())
+    place.world.server.kubectl("apply", "-f", str(ROOT / "crds"))
+    main, _ = objects(kafka, place.folder)
+    held = place.world.get("kconn", NAMESPACE, "main")["spec"]
+    if held["ledger"]["topic"] != LEDGER or "sasl" in held:
+        place.world.server.kubectl("delete", "kconn", "main", "-n", NAMESPACE)
+    place.world.apply(main)
+    fresh(place)
+
+
+def test_a_stop_sends_the_last_spans_and_doctor_misses_who_leads(place: Place) -> None:
+    """The run that just ended arrives at the collector; then nobody holds the Lease, and a CRD may go."""
+    patch = json.dumps({"spec": {"suspend": True}})
+    place.world.server.kubectl("patch", "kgp", "p", "-n", NAMESPACE, "--type=merge", "-p", patch)
+    place.world.wait_ready("kgp", NAMESPACE, "p", "Suspended")
+    run = place.world.get("kgp", NAMESPACE, "p")["status"]["lastRunID"]
+    assert place.operator.stop() == 0
+    assert ("run", run) in {(name, values.get("run")) for name, values in place.spans()}
+    assert place.lines()[-1]["message"] == "stopped"
+    place.world.server.kubectl("delete", "crd", "grouprestores.grouphygiene.io")
+    code, checks, text = place.doctor()
+    found = {check["check"]: (check["result"], check["found"]) for check in checks}
+    assert code == 10, text
+    assert found["CRD GroupRestore"] == ("Failed", "is not installed")
+    assert found["CRD GroupPolicy"][0] == "Ok"
+    assert found["Lease"] == ("Failed", "nobody holds Lease group-hygiene/group-hygiene")
