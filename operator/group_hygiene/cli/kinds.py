@@ -25,5 +25,6 @@ def crds(kinds: tuple[str, ...]) -> int:
     """
     from group_hygiene.cli.schemas import crd_text
 
-    click.echo("---\n".join(crd_text(kind) for kind in _KINDS if not kinds or kind in kinds), nl=False)
+    texts = [crd_text(kind).removeprefix("---\n") for kind in _KINDS if not kinds or kind in kinds]
+    click.echo("---\n".join(texts), nl=False)
     return 0
