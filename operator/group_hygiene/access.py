@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from group_hygiene.errors import SpecError
+from group_hygiene.fields import parse_mapping
 from group_hygiene.patterns import Patterns
-from group_hygiene.policy import parse_mapping
 
 _ACCESS_MAX = 64
 

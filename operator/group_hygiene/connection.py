@@ -16,8 +16,9 @@ from group_hygiene import reasons
 from group_hygiene.access import Access, Grant, Right, parse_access
 from group_hygiene.durations import parse_duration
 from group_hygiene.errors import SecretProblem, SpecError
+from group_hygiene.fields import parse_mapping
 from group_hygiene.patterns import Patterns
-from group_hygiene.policy import Limits, Policy, parse_limits, parse_mapping, parse_whole
+from group_hygiene.policy import Limits, Policy, parse_limits, parse_whole
 from group_hygiene.receivers import Receiver, parse_receivers
 from group_hygiene.secret import Hidden, SecretRef
 

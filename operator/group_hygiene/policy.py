@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from group_hygiene.durations import format_duration, parse_duration
 from group_hygiene.errors import SpecError
+from group_hygiene.fields import parse_decisive, parse_mapping
 from group_hygiene.model import Group, GroupState, GroupType
 from group_hygiene.patterns import Patterns
 from group_hygiene.receivers import RECEIVERS_MAX, Receiver, is_inline, parse_name, parse_receivers
@@ -228,8 +229,8 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
     namespace = metadata.get("namespace") or "default"
     reference = parse_mapping(spec.get("connectionRef"), "spec.connectionRef")
     action = _enum(Action, spec.get("action"), "spec.action")
-    when = _parse_when(parse_mapping(spec.get("when") or {}, "spec.when"))
-    match = _parse_match(parse_mapping(spec.get("match"), "spec.match"), action)
+    when = _parse_when(parse_decisive(spec, "when"))
+    match = _parse_match(parse_decisive(spec, "match"), action)
     if action is Action.DELETE:
         _refuse_deletion(match, when)
     elif action is Action.DELETE_OFFSETS:
@@ -237,7 +238,7 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
         match = replace(match, states=_IN_USE)
     elif spec.get("delete"):
         raise SpecError("spec.delete must only be given with action Delete or DeleteOffsets")
-    deletion = parse_mapping(spec.get("delete") or {}, "spec.delete")
+    deletion = parse_decisive(spec, "delete")
     grace = _delay(deletion, "gracePeriod", _GRACE, (_GRACE_MIN, _GRACE_MAX))
     return Policy(
         namespace=namespace,
@@ -381,13 +382,6 @@ def _digest(spec: Mapping[str, Any], grace: timedelta | None) -> str:
     if grace is not None:
         decisive["gracePeriod"] = format_duration(grace)
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def parse_mapping(value: Any, field: str) -> Mapping[str, Any]:
-    """The value, if it is a mapping; raises SpecError, which names `field`, if not."""
-    if not isinstance(value, Mapping):
-        raise SpecError(f"{field} must be given, as a mapping")
-    return value
 
 
 def parse_whole(value: Any, low: int, high: int, field: str) -> int:

@@ -787,7 +787,7 @@ def test_reasons_are_known(case: _Case) -> None:
 
 def test_a_missed_look_is_told() -> None:
     """Who waits for a count that begins anew again and again must learn why."""
-    policy = delete(interval="10m")
+    policy = delete()
     late = replace(seen(0), missed=timedelta(minutes=25))
     keep = judge(policy, group(), evidence(unchanged=late), NOW).keep
     assert keep is not None

@@ -191,6 +191,7 @@ def test_object_is_parsed() -> None:
         pytest.param({"policyRef": {"name": "l"}}, id="no-time"),
         pytest.param({"groups": ["a"], "at": "noon"}, id="noon"),
         pytest.param({"groups": ["a"], "at": "2026-03-01T12:00:00"}, id="no-zone"),
+        pytest.param({"groups": ["a"], "outOfRange": "Earliest"}, id="of-a-later-version"),
     ],
 )
 def test_object_is_refused(spec: dict[str, Any]) -> None:

@@ -33,10 +33,17 @@ def parse_restore(obj: Mapping[str, Any]) -> tuple[str, RestoreRequest]:
         policy=f"{here}/{policy['name']}" if policy else None,
         deleted_after=_time(spec, "deletedAfter"),
         at=_time(spec, "at"),
-        out_of_range=OutOfRange(spec.get("outOfRange", "Skip")),
+        out_of_range=_out_of_range(spec.get("outOfRange", "Skip")),
         allow_unknown_topic_identity=spec.get("allowUnknownTopicIdentity", False),
     )
     return f"{ref.get('namespace') or here}/{ref['name']}", request
+
+
+def _out_of_range(value: Any) -> OutOfRange:
+    try:
+        return OutOfRange(value)
+    except ValueError as error:
+        raise SpecError(f"spec.outOfRange must be one of {', '.join(OutOfRange)}, not {value!r}") from error
 
 
 def _time(spec: Mapping[str, Any], name: str) -> datetime | None:
