@@ -221,7 +221,7 @@ def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
     for settings in allowed:
         need = reconcile.Need.READ
         journal = reconcile.open_journal(cluster.memory, session.client, settings, need, (), session.deadline())
-        if journal.problem is None or journal.problem.reason != reasons.LEDGER_OWNED_BY_ANOTHER:
+        if journal.problem is None or journal.problem.reason != reasons.LEDGER_OWNED:
             break
     if journal.problem is not None:
         found = f"{journal.problem.reason}: {journal.problem.message}"
