@@ -72,8 +72,8 @@ class Api:
         """All objects of one of our kinds, in all of our namespaces, as the API server has them now."""
         everywhere = partial(self._custom.list_cluster_custom_object, GROUP, VERSION, plural)
         within = self._custom.list_namespaced_custom_object
-        calls = [partial(within, GROUP, VERSION, namespace, plural) for namespace in self._namespaces] or [everywhere]
-        return [obj for call in calls for obj in call(partial(call, _request_timeout=TIMEOUT_S))["items"]]
+        lists = [partial(within, GROUP, VERSION, namespace, plural) for namespace in self._namespaces] or [everywhere]
+        return [obj for ask in lists for obj in call(partial(ask, _request_timeout=TIMEOUT_S))["items"]]
 
     def get(self, plural: str, namespace: str, name: str) -> Object:
         """One object of our kinds. Raises NotFound."""
