@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -127,3 +131,11 @@ def test_some_namespaces_need_no_more_than_roles_in_them(
     assert operator.process.poll() is None
     wide = {right.role.rpartition("/")[2] for right in granted(world.server) if not right.where}
     assert wide == {"group-hygiene-claims"}
+    # Nor does the doctor miss anything there.
+    asking = [sys.executable, "-m", "group_hygiene.cli", "doctor", "-o", "json", "-n", "kafka", "--connection", "main"]
+    asking += ["--service-account", "group-hygiene/group-hygiene"]
+    where = {"KUBECONFIG": str(world.server.kubeconfig), "PYTHONPATH": str(ROOT / "operator")}
+    done = subprocess.run(asking, env={**os.environ, **where}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {check["status"] for check in json.loads(done.stdout)["checks"]}
+    assert found == {"ok"}, done.stdout

@@ -24,8 +24,8 @@ def examine(target: Target, document: Connection | None, activity: ActivitySpec 
         findings += _kafka(Cluster(connection, settings, activity), target)
     else:
         with working("asking the API server"):
-            known = Kubernetes(target.namespace, target.connection)
-            findings += examine_kubernetes(known, account)
+            known = Kubernetes(target.namespace, target.connection, account)
+            findings += examine_kubernetes(known)
         if known.connection is not None and known.settings is not None:
             cluster = Cluster(known.connection, known.settings, activity, known)
             findings += _kafka(cluster, target)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from group_hygiene import reconcile
+from group_hygiene import reasons, reconcile
 from group_hygiene.cli.findings import Area, Finding, failed, looking, ok, warning
 from group_hygiene.cli.target import Session, open_tables
 from group_hygiene.connection import ActivitySpec, Connection, ReadSecretTexts, Settings
@@ -207,17 +207,22 @@ def _may_on_groups(session: Session, cluster: Cluster, seen: Seen) -> Iterator[F
 def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
     """Read to its end, as the operator does before each run; never claimed and never written."""
     known, spec = cluster.known, cluster.connection.ledger
-    settings = LedgerSettings(installation=None, writer="", topic=spec.topic, known=spec.confirmed)
+    allowed = [LedgerSettings(installation=None, writer="", topic=spec.topic, known=spec.confirmed)]
     if known is not None:
+        status = known.obj.get("status") or {}
         try:
-            installation = known.api.installation_id()
+            # An operator of all namespaces, or one of some.
+            owners = [known.api.installation_id(of) for of in ("", known.account.namespace)]
         except ApiError as error:
             found = f"whose it must be is not known, as namespace kube-system can't be read: {error}"
             yield warning(Area.LEDGER, "ledger's owner", found, "ask as somebody who may")
         else:
-            settings = reconcile.ledger_settings(cluster.connection, known.obj.get("status") or {}, installation)
-    need = reconcile.Need.READ
-    journal = reconcile.open_journal(cluster.memory, session.client, settings, need, (), session.deadline())
+            allowed = [reconcile.ledger_settings(cluster.connection, status, owner) for owner in owners]
+    for settings in allowed:
+        need = reconcile.Need.READ
+        journal = reconcile.open_journal(cluster.memory, session.client, settings, need, (), session.deadline())
+        if journal.problem is None or journal.problem.reason != reasons.LEDGER_OWNED:
+            break
     if journal.problem is not None:
         found = f"{journal.problem.reason}: {journal.problem.message}"
         yield failed(Area.LEDGER, "ledger", found, f"docs/runbook.md, {journal.problem.reason}")

@@ -50,8 +50,8 @@ def account_of(service_account: str | None, namespace: str | None) -> Account:
 class Kubernetes:
     """One KafkaConnection and the API server that has it; what is learnt on the way is kept for what comes after."""
 
-    def __init__(self, namespace: str, name: str) -> None:
-        self.namespace, self.name = namespace, name
+    def __init__(self, namespace: str, name: str, account: Account) -> None:
+        self.namespace, self.name, self.account = namespace, name, account
         # The Kubernetes library prints what it tries, where our answer belongs.
         with redirect_stdout(StringIO()):
             client = load_config()
@@ -67,14 +67,14 @@ class Kubernetes:
         return datetime.now(UTC) + self.ahead
 
 
-def examine_kubernetes(known: Kubernetes, account: Account) -> Iterator[Finding]:
+def examine_kubernetes(known: Kubernetes) -> Iterator[Finding]:
     """In the order in which one thing hangs on another; nothing follows when the API server does not answer."""
     yield from looking(_KUBERNETES, "API server", lambda: _server(known))
     if not known.reached:
         return
     yield from looking(_KUBERNETES, "CRDs", lambda: _crds(known))
-    yield from looking(_KUBERNETES, "rights in Kubernetes", lambda: _rights(known, account))
-    yield from looking(_KUBERNETES, "Lease", lambda: _lease(known, account))
+    yield from looking(_KUBERNETES, "rights in Kubernetes", lambda: _rights(known))
+    yield from looking(_KUBERNETES, "Lease", lambda: _lease(known))
     yield from looking(_CONNECTION, "KafkaConnection", lambda: _connection(known))
     connection = known.connection
     if connection is None:
@@ -126,7 +126,8 @@ def _crds(known: Kubernetes) -> Iterator[Finding]:
             yield ok(_KUBERNETES, f"CRD {kind}", f"serves {VERSION}, with all fields that this program knows")
 
 
-def _rights(known: Kubernetes, account: Account) -> Iterator[Finding]:
+def _rights(known: Kubernetes) -> Iterator[Finding]:
+    account = known.account
     asked = inspection.rights(known.namespace, account.namespace, LEASE)
     # A person needs none of them: they are the operator's.
     person = not account.name and not known.inspection.user().startswith("system:serviceaccount:")
@@ -149,7 +150,8 @@ def _rights(known: Kubernetes, account: Account) -> Iterator[Finding]:
         yield failed(_KUBERNETES, "rights in Kubernetes", found, advice)
 
 
-def _lease(known: Kubernetes, account: Account) -> Iterator[Finding]:
+def _lease(known: Kubernetes) -> Iterator[Finding]:
+    account = known.account
     where = f"Lease {account.namespace}/{LEASE}"
     try:
         spec = known.api.get_lease(account.namespace, LEASE, _TIMEOUT_S).get("spec") or {}

@@ -72,8 +72,8 @@ class Api:
         """All objects of one of our kinds, in all of our namespaces, as the API server has them now."""
         everywhere = partial(self._custom.list_cluster_custom_object, GROUP, VERSION, plural)
         within = self._custom.list_namespaced_custom_object
-        calls = [partial(within, GROUP, VERSION, namespace, plural) for namespace in self._namespaces] or [everywhere]
-        return [obj for call in calls for obj in call(partial(call, _request_timeout=TIMEOUT_S))["items"]]
+        lists = [partial(within, GROUP, VERSION, namespace, plural) for namespace in self._namespaces] or [everywhere]
+        return [obj for ask in lists for obj in call(partial(ask, _request_timeout=TIMEOUT_S))["items"]]
 
     def get(self, plural: str, namespace: str, name: str) -> Object:
         """One object of our kinds. Raises NotFound."""
@@ -165,10 +165,15 @@ class Api:
     def _groups_and_versions(self) -> Any:
         return self._apis.get_api_versions(_request_timeout=TIMEOUT_S)
 
-    def installation_id(self) -> str:
-        """The uid of namespace kube-system: it names this Kubernetes cluster, and nothing else ever."""
+    def installation_id(self, namespace: str = "") -> str:
+        """The uid of namespace kube-system: it names this Kubernetes cluster, and nothing else ever.
+
+        namespace: where an operator of some namespaces only has its Lease. Beside it there may be others for other
+        namespaces. To each, policies of the others would be deleted ones: in a ledger that they shared, they would end
+        each other's marks for ever.
+        """
         read = partial(self._core.read_namespace, "kube-system", _request_timeout=TIMEOUT_S)
-        return str(call(read).metadata.uid)
+        return "-".join(filter(None, (str(call(read).metadata.uid), namespace)))
 
     # Leases as the plain objects that they are on the wire: a time that Python can't hold must not stop an election.
 

@@ -85,12 +85,9 @@ class Operator:
         api = Api(load_config(), self._options.namespaces)
         await self._check_kinds(api)
         executor = ThreadPoolExecutor(_WORKERS, thread_name_prefix="reconcile")
-        installation = await asyncio.to_thread(api.installation_id)
         namespace = self._options.lease_namespace or own_namespace()
-        if self._options.namespaces:
-            # Beside it there may be others for other namespaces. To each, policies of the others would be deleted ones:
-            # in a ledger that they shared, they would end each other's marks for ever.
-            installation = f"{installation}-{namespace}"
+        of = namespace if self._options.namespaces else ""
+        installation = await asyncio.to_thread(api.installation_id, of)
         # Of its own client, so that no other request is in its way.
         self._leader = Leader(Api(load_config(retries=False)), namespace, self._options.lease_duration)
         self._metrics.show_leadership(self._leads)
