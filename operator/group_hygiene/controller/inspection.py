@@ -55,7 +55,7 @@ def rights(namespace: str, lease_namespace: str, lease: str) -> tuple[Right, ...
     found += [here("patch", GROUP, f"{plural}/status", "no status is written") for plural in KINDS]
     found += [here(verb, *_EVENTS, "no Event is recorded") for verb in ("create", "get", "patch")]
     found.append(here("get", "", "secrets", "what it must log in with is not read"))
-    found.append(Right("get", *_NAMESPACES, "it does not start", "kube-system"))
+    found.append(Right("get", *_NAMESPACES, "it does not start", "kube-system", "kube-system"))
     found += [Right(verb, *_LEASES, "it never leads", lease, lease_namespace) for verb in ("get", "update")]
     found.append(Right("create", *_LEASES, "it never leads", namespace=lease_namespace))
     return tuple(found)
