@@ -110,7 +110,7 @@ def place(kafka: KafkaCluster, groups: Groups, tmp_path_factory: pytest.TempPath
 
 
 def settled(status: Object) -> bool:
-    return (status.get("totals"), (status.get("groups") or {}).get("scanned")) == ({"deleted": 1}, 0)
+    return (status.get("totals"), (status.get("groups") or {}).get("matched")) == ({"deleted": 1}, 0)
 
 
 def secret() -> Object:
