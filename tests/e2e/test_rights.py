@@ -137,5 +137,5 @@ def test_some_namespaces_need_no_more_than_roles_in_them(
     where = {"KUBECONFIG": str(world.server.kubeconfig), "PYTHONPATH": str(ROOT / "operator")}
     done = subprocess.run(asking, env={**os.environ, **where}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = {check["status"] for check in json.loads(done.stdout)["checks"]}
-    assert found == {"ok"}, done.stdout
+    found = {check["result"] for check in json.loads(done.stdout)["checks"]}
+    assert found == {"Ok"}, done.stdout
