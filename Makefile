@@ -30,7 +30,7 @@ test-spark: $(STAMP) ## the tests of the pipeline, on a real Spark and real brok
 	@$(BIN)/python -m sandbox prepare
 	@$(BIN)/python -m pytest tests/spark $(WITH_SPARK) $(PYTEST_ARGS)
 
-faults: $(STAMP) ## kill, freeze and cut off everything around a deletion, about 20 minutes (make faults FAULTS="--help")
+faults: $(STAMP) ## kill, freeze and cut off everything around a deletion, about 25 minutes (make faults FAULTS="--help")
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults $(FAULTS)
 

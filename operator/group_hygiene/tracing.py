@@ -68,11 +68,16 @@ def start() -> bool:
     # It logs each failure, and quotes addresses, which may hold a key.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     own = Resource({"service.name": "group-hygiene", "service.version": __version__})
-    limits = SpanLimits(max_span_attributes=_ATTRIBUTES, max_span_attribute_length=_LENGTH, max_events=0, max_links=0)
-    _provider = TracerProvider(
-        resource=own.merge(OTELResourceDetector().detect()), span_limits=limits, shutdown_on_exit=False
-    )
-    _provider.add_span_processor(BatchSpanProcessor(_exporter()))
+    try:
+        limits = SpanLimits(
+            max_span_attributes=_ATTRIBUTES, max_span_attribute_length=_LENGTH, max_events=0, max_links=0
+        )
+        _provider = TracerProvider(
+            resource=own.merge(OTELResourceDetector().detect()), span_limits=limits, shutdown_on_exit=False
+        )
+        _provider.add_span_processor(BatchSpanProcessor(_exporter()))
+    except ValueError as error:
+        raise HygieneError(f"traces can't be sent as the variables OTEL_... ask for it: {error}") from error
     _tracer = _provider.get_tracer("group_hygiene", __version__)
     log.info("traces are sent where %s says", variable)
     return True

@@ -43,7 +43,7 @@ from tests.warehouse import Warehouse, idle, now
 NAMESPACE, LEDGER, FOREIGN = "supported", "support-ledger", "support-foreign"
 LOG_PARTITIONS = 5
 TOKEN = "never-to-be-seen-71Kq"
-SPANS = {"run", "scan", "list", "judge", "offsets", "apply", "patch status"}
+SPANS = {"run", "ledger", "scan", "list", "judge", "offsets", "apply", "patch status"}
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def fresh(place: Place, **coverage: Any) -> None:
 
 
 def test_one_id_in_log_status_and_event(place: Place) -> None:
-    """The run that deleted a group: its log line, the Event of it, and the status that it wrote name the same run."""
+    """The run that deleted a group: its log line and the Event of it name it; the status names a run of that log, too."""
     line = next(line for line in place.lines() if "'support-old': Deleted" in line["message"])
     assert (line["level"], line["connection"], line["namespace"]) == ("info", "main", NAMESPACE)
     assert line["policy"] == f"{NAMESPACE}/p"
@@ -153,12 +153,10 @@ def test_one_id_in_log_status_and_event(place: Place) -> None:
     (event,) = [e for e in place.world.events(NAMESPACE) if e["reason"] == "GroupsDeleted"]
     assert event["metadata"]["annotations"] == {"grouphygiene.io/run-id": line["run"]}
     assert line["run"] not in event["message"]
-    patches = [e for e in place.world.server.audit_events() if e["verb"] == "patch" and "status" in e["requestURI"]]
-    assert patches
     status = place.world.get("kgp", NAMESPACE, "p")["status"]
     runs = {found["run"] for found in place.lines() if "run" in found}
     spans = wait_for(lambda: [s for s in place.spans() if s[0] == "run" and s[1]["run"] == status["lastRunID"]])
-    assert line["run"] in runs
+    assert {line["run"], status["lastRunID"]} <= runs
     assert spans[0][1] == {"run": status["lastRunID"], "connection": "main", "namespace": NAMESPACE}
     loggers = {found["logger"].partition(".")[0] for found in place.lines()}
     assert loggers >= {"group_hygiene"}
@@ -174,9 +172,9 @@ def test_a_run_by_itself_writes_no_status(place: Place) -> None:
     known = runs()
     wait_for(lambda: len(runs() - known) >= 2)
     after = place.world.get("kgp", NAMESPACE, "p")
-    if now() - datetime.fromisoformat(before["status"]["lastRunTime"]) < QUIET_PERIOD:
-        assert after["status"] == before["status"]
-        assert after["status"]["lastRunID"] not in runs() - known
+    assert now() - datetime.fromisoformat(before["status"]["lastRunTime"]) < QUIET_PERIOD, "too late to tell"
+    assert after["status"] == before["status"]
+    assert after["status"]["lastRunID"] not in runs() - known
 
 
 def test_spans_of_a_run_that_deletes(place: Place) -> None:

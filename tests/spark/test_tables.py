@@ -11,12 +11,13 @@ from delta import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from group_hygiene.model import TABLES_VERSION
 from group_hygiene.pipeline.tables import INGESTED, Once
 
 _ROW = {
     **{"cluster_id": "ours", "topic_id": None, "era": 0, "batch": 1, "log_partition": 0, "covered_to": 7},
     **{"read_at": datetime(2030, 1, 31, 12, tzinfo=UTC), "complete_since": None, "first_read_at": None},
-    "stream": "mine",
+    **{"stream": "mine", "version": TABLES_VERSION},
 }
 
 

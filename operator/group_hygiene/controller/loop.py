@@ -149,8 +149,9 @@ class ConnectionLoop:
             return self._back_off()
         try:
             return self.run_due()
-        except LedgerFenced:
+        except LedgerFenced as error:
             # Another process took over. This one must not even write a status any more.
+            log.error("connection %s/%s: %s", self.namespace, self.name, error)
             raise
         except ApiError as error:
             log.warning("connection %s/%s: %s; trying again", self.namespace, self.name, error)

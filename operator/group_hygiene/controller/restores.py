@@ -16,6 +16,7 @@ from group_hygiene.reconcile.grouprestore import build_restore_status, parse_res
 from group_hygiene.reconcile.restorable import GroupResult, RestoreRequest
 from group_hygiene.reconcile.restoration import Restorer, restore
 from group_hygiene.status import Problem
+from group_hygiene.tracing import traced
 
 # How soon a restore that waits is tried again: each try reads the whole ledger.
 _AGAIN_START_S, _AGAIN_CAP_S = 15.0, 120.0
@@ -120,6 +121,7 @@ class Restores:
         pause = min(before.pause * 2, _AGAIN_CAP_S) if before is not None and again else _AGAIN_START_S
         self._waiting[obj["metadata"]["uid"]] = _Waiting(self._clock.monotonic() + pause, pause, generation)
 
+    @traced("restore")
     def _try(self, context: reconcile.Context, asked: Asked, guard: reconcile.Guard) -> Sequence[GroupResult] | Problem:
         ledger, why = context.memory.ledger, context.journal.problem
         if why is not None:

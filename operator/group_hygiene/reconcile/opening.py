@@ -14,6 +14,7 @@ from group_hygiene.model import Keep
 from group_hygiene.reconcile.context import Memory
 from group_hygiene.reconcile.journal import Journal
 from group_hygiene.reconcile.settling import leaves_open
+from group_hygiene.tracing import traced
 
 
 class Need(Enum):
@@ -35,6 +36,7 @@ def ledger_settings(connection: Connection, status: Mapping[str, Any], installat
     )
 
 
+@traced("ledger")
 def open_journal(
     memory: Memory,
     client: Client,
