@@ -145,7 +145,7 @@ def fresh(place: Place, **coverage: Any) -> None:
 
 
 def test_one_id_in_log_status_and_event(place: Place) -> None:
-    """The run that deleted a group: its log line and its Event name it; the status names a run that the log knows, too."""
+    """The run that deleted a group: its log line and Event name it; the status names a run that the log knows."""
     line = next(line for line in place.lines() if "'support-old': Deleted" in line["message"])
     assert (line["level"], line["connection"], line["namespace"]) == ("info", "main", NAMESPACE)
     assert line["policy"] == f"{NAMESPACE}/p"

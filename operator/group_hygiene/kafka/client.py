@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import random
 import ssl
-import tempfile
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,11 +20,11 @@ import kafka.errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
-from group_hygiene.connection import Mechanism, Settings, Tls
-from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError, SecretProblem, Unreachable
+from group_hygiene.connection import Mechanism, Settings
+from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError, Unreachable
 from group_hygiene.kafka.oauth import TokenProvider
 from group_hygiene.kafka.probe import probe
-from group_hygiene.kafka.tls import trusting
+from group_hygiene.kafka.tls import client_context
 from group_hygiene.model import Fault
 
 log = logging.getLogger(__name__)
@@ -290,7 +288,7 @@ def library_config(settings: Settings, timeout: float) -> dict[str, Any]:
         "client_id": CLIENT_ID,
         "reconnect_backoff_max_ms": 1_000,
         "security_protocol": _protocol(settings),
-        "ssl_context": _ssl_context(settings.tls) if settings.tls else None,
+        "ssl_context": client_context(settings.tls) if settings.tls else None,
     }
     sasl = settings.sasl
     if sasl is not None:
@@ -307,30 +305,6 @@ def _protocol(settings: Settings) -> str:
     if settings.sasl is not None:
         return "SASL_SSL" if settings.tls else "SASL_PLAINTEXT"
     return "SSL" if settings.tls else "PLAINTEXT"
-
-
-def _ssl_context(tls: Tls) -> ssl.SSLContext:
-    context = trusting(tls.ca, "tls.ca")
-    context.check_hostname = tls.verify_hostname
-    if tls.certificate is not None and tls.private_key is not None:
-        _load_client_certificate(context, tls.certificate, tls.private_key.reveal())
-    return context
-
-
-def _load_client_certificate(context: ssl.SSLContext, certificate: str, private_key: str) -> None:
-    # OpenSSL loads a key from a file only. It is there, readable by us alone, for as long as that takes.
-    descriptor, path = tempfile.mkstemp(suffix=".pem")
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(certificate.rstrip() + "\n" + private_key.rstrip() + "\n")
-        context.load_cert_chain(path, password=lambda: "")
-    except (ssl.SSLError, OSError, ValueError) as error:
-        message = (
-            "tls.certificate and tls.privateKey must be PEM texts that belong together, the key without a password"
-        )
-        raise SecretProblem(message, "SecretInvalid") from error
-    finally:
-        os.unlink(path)
 
 
 def _collect_rarely() -> None:

@@ -1,9 +1,12 @@
-"""Whom to trust over TLS: an authority from a Secret, or the system's where none is given."""
+"""TLS as a client: whom to trust, an authority from a Secret or the system's, and who we are."""
 
 from __future__ import annotations
 
+import os
 import ssl
+import tempfile
 
+from group_hygiene.connection import Tls
 from group_hygiene.errors import SecretProblem
 
 
@@ -23,3 +26,28 @@ def trusting(ca: str | None, field: str) -> ssl.SSLContext:
     except ssl.SSLError as error:
         raise SecretProblem(f"{field} must hold PEM certificates", "SecretInvalid") from error
     raise SecretProblem(f"{field} must hold PEM certificates", "SecretInvalid")
+
+
+def client_context(tls: Tls) -> ssl.SSLContext:
+    """That of a connection to brokers, with the client's certificate where there is one. Raises SecretProblem."""
+    context = trusting(tls.ca, "tls.ca")
+    context.check_hostname = tls.verify_hostname
+    if tls.certificate is not None and tls.private_key is not None:
+        _load_client_certificate(context, tls.certificate, tls.private_key.reveal())
+    return context
+
+
+def _load_client_certificate(context: ssl.SSLContext, certificate: str, private_key: str) -> None:
+    # OpenSSL loads a key from a file only. It is there, readable by us alone, for as long as that takes.
+    descriptor, path = tempfile.mkstemp(suffix=".pem")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(certificate.rstrip() + "\n" + private_key.rstrip() + "\n")
+        context.load_cert_chain(path, password=lambda: "")
+    except (ssl.SSLError, OSError, ValueError) as error:
+        message = (
+            "tls.certificate and tls.privateKey must be PEM texts that belong together, the key without a password"
+        )
+        raise SecretProblem(message, "SecretInvalid") from error
+    finally:
+        os.unlink(path)
