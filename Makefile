@@ -22,9 +22,15 @@ demo: $(STAMP) ## the main job on a real Kafka and a real API server, in two min
 	@$(BIN)/python -m sandbox.demo $(if $(KEEP),--keep)
 
 # By itself pytest-xdist starts the files with the fewest tests last: the demo's, the longest, would begin when all else is done.
-test: $(STAMP) ## all tests, on real parts
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --ignore=tests/images --deselect $(WITH_SPARK)
+
+test: $(STAMP) ## all tests, on real parts, but for those with a target of their own below
+	@$(BIN)/python -m sandbox prepare
+	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(STAMP) ## the tests that wait long for what seldom breaks, and those of the report in a browser, sandbox and benches, about 10 minutes
 	@$(BIN)/python -m sandbox prepare --browser
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --ignore=tests/images --deselect $(WITH_SPARK) $(PYTEST_ARGS)
+	@$(PYTEST) -m slow $(PYTEST_ARGS)
 
 test-spark: $(STAMP) ## the tests of the pipeline, on a real Spark and real brokers, about 25 minutes
 	@$(BIN)/python -m sandbox prepare

@@ -21,6 +21,8 @@ from bench.past import Past, _Gaps
 from group_hygiene.cli.manifests import read_manifests
 from group_hygiene.model import GroupType
 
+pytestmark = pytest.mark.slow  # of the benches, which no user runs
+
 ROOT = Path(__file__).parents[2]
 AT = datetime(2026, 6, 8, 12, tzinfo=UTC)
 MS = timedelta(milliseconds=1)

@@ -18,6 +18,8 @@ from bench.purge_ledger import problems
 from bench.purge_stage import DeletingRun
 from faults.ledger_log import Record
 
+pytestmark = pytest.mark.slow  # of the benches, which no user runs
+
 OPTIONS = Options(groups=200, max_per_run=100, interval=5, idle=2.0, rate=50.0, rounds=20)
 _ONE = "unused-0000007"
 

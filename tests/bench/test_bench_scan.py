@@ -19,6 +19,8 @@ from bench.plan import check_verdicts, plan_runs, target
 from bench.programs import KAFKA_VERSION, Job, Measured, jobs, prepare, take_turns
 from sandbox.kafka import KafkaCluster
 
+pytestmark = pytest.mark.slow  # of the benches, which no user runs
+
 ROOT = Path(__file__).parents[2]
 
 

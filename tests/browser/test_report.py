@@ -20,6 +20,8 @@ from group_hygiene.report.wording import IDLE, printable
 from tests.browser.conftest import Open
 from tests.findings import HOSTILE, READ_AT, rich
 
+pytestmark = pytest.mark.slow  # of the report, in a browser
+
 _FINDINGS = rich(names=HOSTILE)
 _ROWS = _FINDINGS.rows
 _STEP = 50

@@ -65,6 +65,7 @@ def healthy(homes: Homes) -> list[str]:
     return sorted(name for name, home in homes.items() if home != LOST)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("frozen")
 def test_a_frozen_broker_does_not_hide_the_groups_of_the_others(run: Run, bootstrap: list[str], homes: Homes) -> None:
     """It takes a part of each reading's time and no more; its groups are errors of their own."""
@@ -88,6 +89,16 @@ def test_a_frozen_broker_named_first_does_not_keep_us_out(run: Run, fragile: Kaf
     name = healthy(homes)[0]
     answer = run("describe", name, "-o", "name", *where)
     assert (answer.code, answer.out) == (0, f"{name}\n"), answer.err
+
+
+@pytest.mark.usefixtures("frozen", "homes")
+def test_doctor_names_the_broker_that_does_not_answer(run: Run, bootstrap: list[str]) -> None:
+    """And still tells of the others, and of all that they can be asked."""
+    answer = run("doctor", *bootstrap, "--timeout", "10s")
+    assert answer.code == 12, answer.out
+    assert f"✗ broker: {LOST} (" in answer.out
+    assert "✓ brokers: 2 of 3 answer (2 of Kafka 4.3); cluster id " in answer.out
+    assert "ledger: " in answer.out
 
 
 @pytest.fixture(scope="module")
@@ -171,13 +182,3 @@ def test_groups_whose_state_is_not_known_are_named() -> None:
     listing = Listing(groups, {}, (), {"a": TIMEOUT, "c": TIMEOUT})
     said = unknown_states(listing, [groups["a"], groups["b"]])
     assert said == ["group a: its state is not known: REQUEST_TIMED_OUT: no answer in time"]
-
-
-@pytest.mark.usefixtures("frozen", "homes")
-def test_doctor_names_the_broker_that_does_not_answer(run: Run, bootstrap: list[str]) -> None:
-    """And still tells of the others, and of all that they can be asked."""
-    answer = run("doctor", *bootstrap, "--timeout", "10s")
-    assert answer.code == 12, answer.out
-    assert f"✗ broker: {LOST} (" in answer.out
-    assert "✓ brokers: 2 of 3 answer (2 of Kafka 4.3); cluster id " in answer.out
-    assert "ledger: " in answer.out

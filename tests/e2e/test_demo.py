@@ -123,6 +123,7 @@ def test_the_demo_passes_and_stays_up_until_ctrl_c(scratch: Path) -> None:
     assert eventually_nothing(demo)
 
 
+@pytest.mark.slow
 def test_the_demo_fails_with_a_reckless_operator(scratch: Path) -> None:
     """An operator that deletes whatever is Empty fails at every Empty group that somebody needs, and only there.
 
@@ -150,7 +151,7 @@ def test_the_demo_fails_with_a_reckless_operator(scratch: Path) -> None:
     "progress",
     [
         pytest.param("making litter", id="servers-and-clients-start"),
-        pytest.param("waiting for the marks", id="spark-runs"),
+        pytest.param("waiting for the marks", id="spark-runs", marks=pytest.mark.slow),
     ],
 )
 def test_ctrl_c_stops_everything(scratch: Path, progress: str) -> None:

@@ -399,6 +399,7 @@ def _refuse_status(namespace: str, name: str) -> list[dict[str, object]]:
     ]
 
 
+@pytest.mark.slow
 def test_200_policies_share_one_list_per_scan(world: World, operator: RunningOperator) -> None:
     """200 policies on one connection, all with matches: one ListGroups per broker per scan, as the broker counts it."""
     namespace = world.namespace("many")

@@ -32,6 +32,8 @@ from tests.kafka.makers import Maker, at, soon, wait_for
 from tests.kafka.members import ShareMember, StreamsMember, part
 from tests.kafka.offsets_topic import read_rows
 
+pytestmark = pytest.mark.slow  # real brokers, until offsets have expired
+
 log = logging.getLogger(__name__)
 
 RETENTION = timedelta(minutes=1)

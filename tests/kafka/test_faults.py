@@ -120,6 +120,7 @@ def of(observation: Observation, make: Maker) -> set[str]:
     return {name for name in observation.snapshot.groups if make.tag in name}
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_moves_is_followed_and_stops_deletions(
     kafka: KafkaCluster, client: Client, make: Maker, topic: str, commits: dict[str, Offsets]
 ) -> None:

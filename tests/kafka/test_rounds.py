@@ -16,6 +16,8 @@ from group_hygiene.snapshot import Cluster, Description
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, soon, wait_for
 
+pytestmark = pytest.mark.slow  # brokers that hang, until they are given up
+
 # One replica of each partition: a broker that hangs takes its groups along.
 FRAGILE = {"offsets.topic.replication.factor": "1", "offsets.topic.num.partitions": "12"}
 # So long nobody calls it dead: it hangs, and Metadata goes on naming it.

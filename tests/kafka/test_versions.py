@@ -27,6 +27,8 @@ from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Scene, policy, verdicts
 
+pytestmark = pytest.mark.slow  # each command on each version of the brokers
+
 NO_STATES = "brokers older than 2.6 list no states: each group was described"
 NO_TYPES = "brokers older than 3.8 list no types: all groups are taken for Classic"
 EVERYWHERE = {"RequireStable", "OffsetDelete"}

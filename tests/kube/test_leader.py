@@ -107,6 +107,7 @@ def _leads(operator: RunningOperator) -> bool:
     return "group_hygiene_leader 1.0" in operator.http("/metrics")[1]
 
 
+@pytest.mark.slow
 class TestLease:
     """The Lease itself, with leaders inside of this process."""
 
@@ -327,6 +328,7 @@ class TestProcesses:
         assert [e["requestURI"] for e in by_first if e["verb"] not in ("get", "list", "watch")] == []
         assert _leads(second)
 
+    @pytest.mark.slow
     def test_api_server_that_stays_away_ends_the_leader(self, server: ApiServer, account: Path, start: Start) -> None:
         """Nobody can know who leads then; a process started later leads once the old Lease has run out."""
         first = start("first", account)

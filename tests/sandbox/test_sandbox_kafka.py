@@ -24,6 +24,8 @@ from sandbox.kafka.wire import known_brokers
 from tests.kafka.makers import Maker, wait_for
 from tests.kafka.members import ShareMember
 
+pytestmark = pytest.mark.slow  # of what starts brokers, on which all other tests stand
+
 PASSWORD = 'p"w\\ä'
 USERS = {"alice": PASSWORD, "admin": "for-admin"}
 
