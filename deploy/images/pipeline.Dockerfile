@@ -1,7 +1,7 @@
 # The image of the pipeline: Spark, the jars that PySpark lacks, and this project. From the root of the repository:
 #   docker build -f deploy/images/pipeline.Dockerfile -t group-hygiene-pipeline:0.1.0 .
 # One image for the CronJob, for spark-submit in cluster mode (it has Spark's own entrypoint), and for its executors.
-# No image was ever built by this project's tests: `make images-check` runs what RUN runs here, but for the Debian
+# No image was ever built by this project's tests: `make images-check` runs what RUN runs here, but for the Ubuntu
 # packages, in an empty folder, and the pipeline from it. Spark's image is of linux/amd64 and linux/arm64.
 FROM maven:3.9.9-eclipse-temurin-17 AS jars
 COPY sandbox/spark/pom.xml /src/sandbox/spark/pom.xml

@@ -31,7 +31,8 @@ case ${1:-} in
   operator)
     install operator
     ;;
-  # The Python of Spark's image is older than ours. It is of a Debian, so no test runs this stage.
+  # Spark's image is an Ubuntu 22.04, whose own Python (3.10) is too old; its python3.11 is the release candidate 3.11.0~rc1,
+  # and apt takes whichever is there on that day. No test runs this stage.
   packages)
     apt-get update
     apt-get install -y --no-install-recommends python3.11 python3.11-venv

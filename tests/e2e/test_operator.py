@@ -506,11 +506,11 @@ class TestSecrets:
         assert PASSWORD not in world.server.kubectl("get", "kconn,kgp,events", "-A", "-o", "yaml").stdout
 
     def test_secret_that_may_not_be_read(self, world: World, secure_kafka: KafkaCluster) -> None:
-        """Where the operator may not read Secrets, the condition says which role to bind."""
+        """Where the operator may not read Secrets, the condition says where to allow it."""
         namespace = world.namespace("forbidden", secrets=False)
         self.quickstart(world, secure_kafka, namespace)
         ready = world.wait_ready("kconn", namespace, "main", "SecretForbidden")
-        assert "bind group-hygiene-secrets in namespace forbidden" in ready["message"]
+        assert "name forbidden in the chart's rbac.secretNamespaces" in ready["message"]
 
     def test_denied_permissions_are_named(self, world: World, secure_kafka: KafkaCluster) -> None:
         """A denied group is that group's failure, by name; a list that Kafka filters silently is told as incomplete."""

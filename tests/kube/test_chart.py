@@ -19,6 +19,7 @@ from sandbox.helm import helm
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import CRDS, OVERLAYS
 from sandbox.prometheus.crds import operator_crds
+from tests.kube.access import wait_until_allowed
 from tests.kube.charts import (
     CHART,
     NAMESPACE,
@@ -112,7 +113,7 @@ def _refusal(server: ApiServer, spec: Mapping[str, Any]) -> str | None:
         pytest.param(["pipeline.enabled=true"], "at '/pipeline/connections': minItems: got 0, want 1", id="pipeline"),
         pytest.param(
             ["pipeline.enabled=true", "pipeline.connections[0].name=main"],
-            "at '/pipeline/connections/0': missing properties 'namespace', 'warehouse'",
+            "at '/pipeline/connections/0': missing properties 'namespace', 'warehouse', 'secrets'",
             id="connection",
         ),
         pytest.param(["networkPolicy.egress.kafka.ports={0}"], "minimum: got 0, want 1", id="port"),
@@ -142,7 +143,7 @@ def test_the_workloads_are_those_of_the_manifests(server: ApiServer) -> None:
         assert _plain(one(chart, kind)) == _plain(one(wide, kind))
     pipeline = one(_kustomized(server, ROOT / "deploy" / "pipeline"), "CronJob")
     name, warehouse = pipeline["metadata"]["name"], "s3a://REPLACE-WITH-YOUR-BUCKET/group-hygiene/main"
-    connection = f"{{namespace: kafka, name: main, warehouse: '{warehouse}'}}"
+    connection = f"{{namespace: kafka, name: main, warehouse: '{warehouse}', secrets: []}}"
     options = ("--set", "pipeline.enabled=true", "--set-json", f"pipeline.connections={_json([connection])}")
     ours = json.loads(json.dumps(one(objects(rendered(*options)), "CronJob")).replace(f"{name}-main", name))
     assert _plain(ours) == _plain(pipeline)
@@ -162,13 +163,16 @@ def _plain(obj: Any) -> Any:
 
 
 def test_the_pipeline_may_read_what_it_is_told() -> None:
-    """One connection by its name, and the Secrets that are named; without names all of its namespace."""
+    """One connection by its name, and the Secrets that are named; where none is, no Secret."""
     granted = rights(objects(rendered(*chosen("pipeline"))))
     (account,) = [entry for entry in granted if entry[0].startswith("kafka/")]
     connection, secrets = json.loads(account[3])
     assert account[0] == "kafka/group-hygiene-pipeline-main"
     assert (connection["resourceNames"], connection["verbs"]) == (["main"], ["get"])
     assert (secrets["resourceNames"], secrets["verbs"]) == (["hygiene", "my-cluster-cluster-ca-cert"], ["get"])
+    none = objects(rendered(*chosen("pipeline"), "--set", "pipeline.connections[0].secrets={}"))
+    (account,) = [entry for entry in rights(none) if entry[0].startswith("kafka/")]
+    assert json.loads(account[3]) == [connection]
 
 
 def test_what_selects_the_pods() -> None:
@@ -218,6 +222,9 @@ def test_the_way_out_can_be_narrowed() -> None:
         [("TCP", 443)],
     ]
     assert all(rule["to"] for rule in spec["egress"])
+    for ports in ("null", "{}"):
+        without = rendered(*chosen("locked-down"), "--set", f"networkPolicy.egress.dns.ports={ports}")
+        assert one(objects(without), "NetworkPolicy")["spec"]["egress"] == spec["egress"][1:]
 
 
 def test_the_arguments_of_the_operator() -> None:
@@ -270,16 +277,23 @@ def test_the_readme_has_each_value_with_its_default() -> None:
 def test_helm_installs_and_upgrades_it(server: ApiServer) -> None:
     """For real: a release is made, changed and removed; the kinds, and so everybody's policies, stay."""
     place = ("--kubeconfig", str(server.kubeconfig), "--namespace", "installed")
-    made = helm("install", "hygiene", CHART, *place, "--create-namespace")
+    wide, narrow = "rbac.secretNamespaces={team-a}", "watchNamespaces={team-a},replicas=1"
+    made = helm("install", "hygiene", CHART, *place, "--create-namespace", "--set", wide)
     assert made.returncode == 0, made.stderr
     assert "The operator serves all namespaces." in made.stdout
-    assert "It may read Secrets in: installed." in made.stdout
-    changed = helm("upgrade", "hygiene", CHART, *place, "--set", "watchNamespaces={team-a},replicas=1")
-    assert changed.returncode == 0, changed.stderr
+    assert "It may read Secrets in: installed, team-a." in made.stdout
+    second = helm("install", "hygiene", CHART, *place[:-1], "team-a")
+    assert "cannot be imported into the current release" in second.stderr
+    # A binding in a namespace that both ways need can't be made to refer to another kind of role.
+    for options in (f"{wide},{narrow}", wide, narrow):
+        changed = helm("upgrade", "hygiene", CHART, *place, "--set", options)
+        assert changed.returncode == 0, changed.stderr
     assert "The operator serves team-a." in changed.stdout
     assert "It may read Secrets in: no namespace (rbac.secretNamespaces)." in changed.stdout
-    names = server.kubectl("get", "deployment,role", "-A", "-o", "name", "-l", "app.kubernetes.io/instance=hygiene")
+    kinds, ours = "deployment,role,clusterrolebinding", ("-l", "app.kubernetes.io/instance=hygiene")
+    names = server.kubectl("get", kinds, "-A", "-o", "name", *ours)
     assert set(names.stdout.split()) == {
+        "clusterrolebinding.rbac.authorization.k8s.io/hygiene-group-hygiene-claims",
         "deployment.apps/hygiene-group-hygiene",
         "role.rbac.authorization.k8s.io/hygiene-group-hygiene-installation",
         "role.rbac.authorization.k8s.io/hygiene-group-hygiene-leader-election",
@@ -288,6 +302,24 @@ def test_helm_installs_and_upgrades_it(server: ApiServer) -> None:
     removed = helm("uninstall", "hygiene", *place)
     assert removed.returncode == 0, removed.stderr
     server.kubectl("get", "kconn,kgp,kgr", "-A")
+
+
+def test_some_namespaces_need_no_right_on_the_cluster(server: ApiServer) -> None:
+    """Who may do all in these namespaces and kube-system, and nothing elsewhere, installs it with --skip-crds."""
+    server.kubectl("create", "namespace", "narrow")
+    namespaces = ("narrow", "kafka", "team-a", "kube-system")
+    may = ("--clusterrole=cluster-admin", "--user=installer")
+    for namespace in namespaces:
+        server.kubectl("create", "rolebinding", "installer", *may, "-n", namespace)
+        wait_until_allowed(server, "--as=installer", "create", "roles", "-n", namespace)
+    place = ("--kubeconfig", str(server.kubeconfig), "--namespace", "narrow", "--kube-as-user", "installer")
+    refused = helm("install", "narrow", CHART, *place, *chosen("namespaced"))
+    assert "failed to install CRD" in refused.stderr
+    made = helm("install", "narrow", CHART, *place, *chosen("namespaced"), "--skip-crds")
+    assert made.returncode == 0, made.stderr
+    assert helm("uninstall", "narrow", *place).returncode == 0
+    for namespace in namespaces:
+        server.kubectl("delete", "rolebinding", "installer", "-n", namespace)
 
 
 def test_how_the_kinds_are_upgraded(server: ApiServer) -> None:

@@ -215,7 +215,10 @@ def test_operators_calls(deployed: ApiServer, as_operator: str) -> None:
 
 
 def test_commented_binding_opens_one_namespace(deployed: ApiServer, as_operator: str) -> None:
-    """The example in rbac-secrets.yaml, uncommented (and renamed here), lets the operator read Secrets there only."""
+    """The example in rbac-secrets.yaml, uncommented (and renamed here), lets the operator read Secrets there only.
+
+    And the overlay for that namespace alone can be applied over it: no binding would have to refer to another role.
+    """
     text = (ROOT / "deploy" / "kustomize" / "base" / "rbac-secrets.yaml").read_text()
     example = "\n".join(line.removeprefix("# ") for line in text.partition("\n# ---\n")[2].splitlines())
     assert "namespace: kafka\n" in example
@@ -226,6 +229,9 @@ def test_commented_binding_opens_one_namespace(deployed: ApiServer, as_operator:
     assert done.stdout.split()[0] == "rolebinding.rbac.authorization.k8s.io/group-hygiene-secrets"
     wait_until_allowed(deployed, as_operator, "get", "secrets", "-n", "other-kafka")
     assert not can_i(deployed, as_operator, "get", "secrets", "-n", "kafka")
+    narrow = deployed.kubectl("kustomize", str(OVERLAYS / "namespaced")).stdout
+    moved = narrow.replace("namespace: kafka\n", "namespace: other-kafka\n")
+    deployed.kubectl("apply", "--dry-run=server", "-f", "-", input=moved)
 
 
 @pytest.mark.parametrize(

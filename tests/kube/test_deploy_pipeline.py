@@ -46,7 +46,8 @@ def as_pipeline(deployed: ApiServer) -> str:
     ("question", "allowed"),
     [
         pytest.param("get kafkaconnections -n kafka", True, id="connection-get"),
-        pytest.param("get secrets -n kafka", True, id="secrets-get"),
+        pytest.param("get secrets/hygiene -n kafka", True, id="secrets-that-are-named-get"),
+        pytest.param("get secrets -n kafka", False, id="other-secrets-get"),
         pytest.param("create pods -n kafka", True, id="executors-create"),
         pytest.param("deletecollection services -n kafka", True, id="executors-clean-up"),
         pytest.param("list secrets -n kafka", False, id="secrets-list"),
@@ -66,12 +67,13 @@ def test_permission(deployed: ApiServer, as_pipeline: str, question: str, allowe
 
 def test_it_needs_both_of_its_rights(deployed: ApiServer, as_pipeline: str, tmp_path: Path) -> None:
     """With them a run gets as far as the brokers, of which there are none; without either it says what it lacks."""
-    reference = {"name": "pipeline", "key": "password"}
+    reference = {"name": "hygiene", "key": "password"}
     sasl = {"mechanism": "SCRAM-SHA-512", "username": "hygiene", "password": reference}
     spec = {"bootstrapServers": ["127.0.0.1:1"], "sasl": sasl, "scan": {"timeout": "5s"}}
     connection = {"apiVersion": "grouphygiene.io/v1alpha1", "kind": "KafkaConnection", "spec": spec}
     metadata = {"name": "pipeline", "namespace": "kafka"}
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"password": "x"}}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {**metadata, "name": "hygiene"}}
+    secret["stringData"] = {"password": "x"}
     made = json.dumps({"apiVersion": "v1", "kind": "List", "items": [secret, connection | {"metadata": metadata}]})
     deployed.kubectl("apply", "-f", "-", input=made)
     kubeconfig = as_pipeline.partition("=")[2]
@@ -80,13 +82,14 @@ def test_it_needs_both_of_its_rights(deployed: ApiServer, as_pipeline: str, tmp_
         role = json.loads(deployed.kubectl("get", "role", ACCOUNT, "-n", "kafka", "-o", "json").stdout)
         for rule in role["rules"]:
             (resource,) = rule["resources"]
+            asked = f"{resource}/{rule['resourceNames'][0]}" if "resourceNames" in rule else resource
             others = [other for other in role["rules"] if other is not rule]
             patch = ("patch", "role", ACCOUNT, "-n", "kafka", "--type=merge", "-p")
             deployed.kubectl(*patch, json.dumps({"rules": others}))
-            wait_until(deployed, as_pipeline, False, "get", resource, "-n", "kafka")
+            wait_until(deployed, as_pipeline, False, "get", asked, "-n", "kafka")
             assert "you may not read" in _run(kubeconfig, tmp_path)
             deployed.kubectl(*patch, json.dumps({"rules": role["rules"]}))
-            wait_until(deployed, as_pipeline, True, "get", resource, "-n", "kafka")
+            wait_until(deployed, as_pipeline, True, "get", asked, "-n", "kafka")
     finally:
         deployed.kubectl("delete", "-f", "-", input=made)
 

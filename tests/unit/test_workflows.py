@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 import yaml
 
 from sandbox.actionlint import lint
+from sandbox.helm import helm, program
 
 ROOT = Path(__file__).parents[2]
 FILES = [*ROOT.glob(".github/workflows/*.yml"), *ROOT.glob("deploy/**/*.yml"), *ROOT.glob("examples/**/*.yml")]
@@ -42,7 +45,7 @@ def test_they_say_that_they_never_ran(file: Path) -> None:
 
 @pytest.mark.parametrize("file", WORKFLOWS)
 def test_actions_are_pinned_by_version(file: Path) -> None:
-    """By a full one, not by the branch or the tag that moves."""
+    """By a full version, not by a branch. An action's owner may still move the tag: only a commit would hold it."""
     used = [step["uses"] for step in _steps(file) if "uses" in step]
     assert used
     assert [action for action in used if not re.fullmatch(r"[\w./-]+@v\d+\.\d+\.\d+", action)] == []
@@ -59,3 +62,31 @@ def test_what_they_run_is_there(file: Path) -> None:
             assert (ROOT / path).is_file()
         shell = re.sub(r"\$\{\{.*?\}\}", "x", script)
         assert subprocess.run(["bash", "-n"], input=shell, text=True, check=False).returncode == 0
+
+
+def test_the_released_chart_asks_for_the_released_images(tmp_path: Path) -> None:
+    """The step that packs it, really run: whatever the owner is called, its images are those that were pushed."""
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    (packing,) = [step["run"] for step in jobs["chart"]["steps"] if "helm package" in step.get("run", "")]
+    shutil.copytree(ROOT / "deploy" / "helm", tmp_path / "deploy" / "helm")
+    told = {"REGISTRY": "ghcr.io", "GITHUB_REPOSITORY_OWNER": "Some-Owner", "VERSION": "1.2.3"}
+    environment = {**os.environ, **told, "PATH": f"{program().parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    subprocess.run(["bash", "-ec", packing], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    pipeline = "{namespace: kafka, name: main, warehouse: x, secrets: []}"
+    connections = tmp_path / "values.yaml"
+    connections.write_text(f"pipeline: {{enabled: true, connections: [{pipeline}]}}")
+    done = helm("template", "x", tmp_path / "group-hygiene-1.2.3.tgz", "--values", connections)
+    assert set(re.findall(r"image: (\S+)", done.stdout)) == {
+        f"ghcr.io/some-owner/{entry['name']}:1.2.3" for entry in jobs["images"]["strategy"]["matrix"]["include"]
+    }
+    (tags,) = [step["with"]["tags"] for step in jobs["images"]["steps"] if "tags" in step.get("with", {})]
+    assert tags.startswith("${{ env.REGISTRY }}/${{ steps.owner.outputs.owner }}/${{ matrix.name }}:")
+
+
+def test_a_release_hands_out_no_more_than_is_needed() -> None:
+    """GitHub's token goes to GitHub's registry only; only PyPI is shown an identity, and when all else is there."""
+    text = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    assert text.count("secrets.GITHUB_TOKEN") == text.count("(env.REGISTRY == 'ghcr.io' && secrets.GITHUB_TOKEN)") == 2
+    jobs = yaml.safe_load(text)["jobs"]
+    assert [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})] == ["pypi"]
+    assert set(jobs["pypi"]["needs"]) == {"wheel", "images", "chart"}

@@ -17,8 +17,8 @@ def crds(kinds: tuple[str, ...]) -> int:
 
     \b
     Examples:
-      group-hygiene crds | kubectl apply --server-side -f -
-      group-hygiene crds | kubectl diff --server-side -f -
+      group-hygiene crds | kubectl apply --server-side --force-conflicts -f -
+      group-hygiene crds | kubectl diff --server-side --force-conflicts -f -
       group-hygiene crds GroupPolicy > grouppolicies.yaml
 
     Exit codes: 0 done, 1 an error.

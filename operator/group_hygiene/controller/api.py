@@ -117,7 +117,7 @@ class Api:
         except NotFound:
             raise SecretProblem(f"{where} does not exist", "SecretNotFound") from None
         except Forbidden:
-            advice = f"bind group-hygiene-secrets in namespace {namespace} to the operator's ServiceAccount"
+            advice = f"name {namespace} in the chart's rbac.secretNamespaces, or bind rbac-secrets.yaml's role there"
             raise SecretProblem(f"{where} may not be read: {advice}", "SecretForbidden") from None
         return secret.data or {}, where
 
