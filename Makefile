@@ -113,6 +113,10 @@ release-fixtures: $(STAMP) ## tests/releases/<version>: the ledger and the table
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m tests.releases.make
 
+argocd-fixtures: $(STAMP) ## deploy/argocd/fixtures: objects as an operator and an API server of today have them, anew
+	@$(BIN)/python -m sandbox prepare
+	@WRITE_FIXTURES=1 $(BIN)/python -m pytest tests/e2e/test_gitops_health.py $(PYTEST_ARGS)
+
 lock: ## pin all dependencies anew, into requirements.lock and those of the images
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/pip install -q uv==0.13.8

@@ -252,6 +252,26 @@ def _of_role(kube: Kube, binding: Object) -> Iterator[Right]:
             yield from (Right(role, where, index, group, resource, verb) for verb in rule["verbs"])
 
 
+def asked(server: ApiServer, decision: str, since: int = 0) -> set[tuple[str, str]]:
+    """What the operator asked for and got that answer (`allow`, `forbid`), by the API server's log: (right, namespace).
+
+    since: how many events of the log to leave out. What `kubectl` asked under the operator's account is left out.
+    """
+    return {
+        (_right(event["objectRef"], event["verb"]), event["objectRef"].get("namespace", ""))
+        for event in server.audit_events()[since:]
+        if event["user"]["username"] == USER
+        and "objectRef" in event
+        and event["annotations"]["authorization.k8s.io/decision"] == decision
+        and not event.get("userAgent", "").startswith("kubectl")
+    }
+
+
+def _right(reference: dict[str, str], verb: str) -> str:
+    subresource = reference.get("subresource")
+    return f"{verb} {reference['resource']}" + (f"/{subresource}" if subresource else "")
+
+
 def install_claiming_kinds(server: ApiServer) -> None:
     """ScaledObjects and KafkaConnectors of any shape, once."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}

@@ -10,6 +10,9 @@ local function is(kind, value)
   return conditions[kind] ~= nil and conditions[kind].status == value
 end
 
+-- What may pass by itself. Where it stays, an alert tells (GroupHygieneDeletionBlocked).
+local passing = {SnapshotIncomplete = true, TotalUnknown = true, LedgerUnavailable = true}
+
 local function health(state, kind)
   local found = conditions[kind]
   if found == nil then
@@ -33,9 +36,9 @@ if obj.kind == "GroupPolicy" then
   if obj.spec.suspend then
     return health("Suspended", "Ready")
   end
-  -- Somebody must decide. A dry run would not have deleted anything, so nothing is wrong with it.
+  -- Else somebody must decide. A dry run would not have deleted anything, so nothing is wrong with it.
   if is("DeletionBlocked", "True") and obj.spec.mode == "Enforce" then
-    return health("Degraded", "DeletionBlocked")
+    return health(passing[conditions.DeletionBlocked.reason] and "Progressing" or "Degraded", "DeletionBlocked")
   end
 end
 return health("Healthy", "Ready")

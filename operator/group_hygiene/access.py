@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from group_hygiene.errors import SpecError
-from group_hygiene.fields import parse_mapping
+from group_hygiene.fields import CONNECTION, parse_known, parse_mapping
 from group_hygiene.patterns import Patterns
 
 _ACCESS_MAX = 64
@@ -93,13 +93,12 @@ def parse_access(entries: Any) -> tuple[Access, ...]:
     """The `spec.access` of a `KafkaConnection`. Raises SpecError for what the CRD would have refused."""
     if not isinstance(entries, list | tuple) or len(entries) > _ACCESS_MAX:
         raise SpecError(f"spec.access must be a list of at most {_ACCESS_MAX} entries")
-    return tuple(
-        _parse_entry(parse_mapping(entry, f"spec.access[{i}]"), f"spec.access[{i}]") for i, entry in enumerate(entries)
-    )
+    return tuple(_parse_entry(entry, f"spec.access[{i}]") for i, entry in enumerate(entries))
 
 
-def _parse_entry(spec: Mapping[str, Any], field: str) -> Access:
-    namespaces = parse_mapping(spec.get("namespaces"), f"{field}.namespaces")
+def _parse_entry(entry: Any, field: str) -> Access:
+    spec = parse_known(entry, field, CONNECTION)
+    namespaces = parse_known(spec.get("namespaces"), f"{field}.namespaces", CONNECTION)
     names, selector = namespaces.get("names"), namespaces.get("selector")
     # Were both allowed, one would have to know whether both must hold.
     if (names is None) == (selector is None):

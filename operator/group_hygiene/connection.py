@@ -16,7 +16,7 @@ from group_hygiene import reasons
 from group_hygiene.access import Access, Grant, Right, parse_access
 from group_hygiene.durations import parse_duration
 from group_hygiene.errors import SecretProblem, SpecError
-from group_hygiene.fields import parse_mapping
+from group_hygiene.fields import CONNECTION, parse_known, parse_mapping
 from group_hygiene.patterns import Patterns
 from group_hygiene.policy import Limits, Policy, parse_limits, parse_whole
 from group_hygiene.receivers import Receiver, parse_receivers
@@ -193,11 +193,11 @@ class Connection:
 
 def parse_connection(obj: Mapping[str, Any]) -> Connection:
     """A `KafkaConnection` object as a Connection. Raises SpecError for what the CRD would have refused."""
-    metadata, spec = obj.get("metadata") or {}, obj.get("spec") or {}
+    metadata, spec = obj.get("metadata") or {}, parse_known(obj.get("spec") or {}, "spec", CONNECTION)
     servers = spec.get("bootstrapServers") or []
     if not servers or not all(isinstance(server, str) and ":" in server for server in servers):
         raise SpecError("spec.bootstrapServers must hold at least one host:port")
-    limits = spec.get("limits") or {}
+    limits = parse_known(spec.get("limits") or {}, "spec.limits", CONNECTION)
     counts = {key for key in ("maxPerRun", "maxPercent") if key in limits}
     rate = limits.get("requestsPerSecond")
     return Connection(

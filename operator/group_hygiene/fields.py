@@ -1,20 +1,35 @@
-"""The fields of specs: that there are such, and that this version knows those of a policy which decide. No I/O."""
+"""The fields of specs: that there are such, and that this version knows those which decide. No I/O."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from group_hygiene.errors import SpecError
 
-# What decides which groups a policy concerns, and how many: as in the CRD.
-DECISIVE: Mapping[str, frozenset[str]] = {
-    "match": frozenset(
+Fields = Mapping[str, frozenset[str]]
+
+# What decides which groups are concerned, how many, and who may: field -> the fields in it, as in the CRD of the kind.
+POLICY: Fields = {
+    "spec": frozenset({"connectionRef", "interval", "suspend", "mode", "match", "when", "action", "delete", "alert"}),
+    "spec.match": frozenset(
         {"groups", "exclude", "states", "types", "protocolTypes", "topics", "excludeTopics", "unprotect"}
     ),
-    "when": frozenset({"idleFor", "unchangedFor", "committed", "topics", "lag", "outOfRange", "expiresWithin"}),
-    "delete": frozenset({"gracePeriod", "maxPerRun", "maxPercent", "backupRetention"}),
+    "spec.when": frozenset({"idleFor", "unchangedFor", "committed", "topics", "lag", "outOfRange", "expiresWithin"}),
+    "spec.when.lag": frozenset({"atLeast"}),
+    "spec.delete": frozenset({"gracePeriod", "maxPerRun", "maxPercent", "backupRetention"}),
 }
+CONNECTION: Fields = {
+    "spec": frozenset(
+        {"bootstrapServers", "tls", "sasl", "scan", "protect", "limits", "ledger", "activity", "access", "receivers"}
+    ),
+    "spec.limits": frozenset({"maxPerRun", "maxPercent", "requestsPerSecond"}),
+    "spec.access[]": frozenset({"namespaces", "groups", "actions"}),
+    "spec.access[].namespaces": frozenset({"names", "selector"}),
+}
+
+_INDEX = re.compile(r"\[\d+\]")
 
 
 def parse_mapping(value: Any, field: str) -> Mapping[str, Any]:
@@ -24,14 +39,19 @@ def parse_mapping(value: Any, field: str) -> Mapping[str, Any]:
     return value
 
 
-def parse_decisive(spec: Mapping[str, Any], part: str) -> Mapping[str, Any]:
-    """A part of a policy's spec, if it is a mapping of known fields; all but `match` may be left out. Raises SpecError.
+def parse_known(value: Any, field: str, known: Fields) -> Mapping[str, Any]:
+    """The value, if it is a mapping of fields that this program knows. field: as in `spec.access[0]`. Raises SpecError.
 
-    The CRD may be of a later version than this program: a field that narrows what matches must not be passed over.
+    The CRD may be of a later version: a field that narrows what matches, or what may go, must not be passed over.
     """
-    given = spec.get(part)
-    value = parse_mapping({} if given is None and part != "match" else given, f"spec.{part}")
-    unknown = sorted(set(map(str, value)) - DECISIVE[part])
+    found = parse_mapping(value, field)
+    unknown = sorted(set(map(str, found)) - known[_INDEX.sub("[]", field)])
     if unknown:
-        raise SpecError(f"spec.{part}.{unknown[0]} must not be given: it is of a later version than this program")
-    return value
+        raise SpecError(f"{field}.{unknown[0]} must not be given: it is of a later version than this program")
+    return found
+
+
+def parse_decisive(spec: Mapping[str, Any], part: str) -> Mapping[str, Any]:
+    """A part of a policy's spec, by `parse_known`; all but `match` may be left out. Raises SpecError."""
+    given = spec.get(part)
+    return parse_known({} if given is None and part != "match" else given, f"spec.{part}", POLICY)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from group_hygiene.durations import format_duration, parse_duration
 from group_hygiene.errors import SpecError
-from group_hygiene.fields import parse_decisive, parse_mapping
+from group_hygiene.fields import POLICY, parse_decisive, parse_known, parse_mapping
 from group_hygiene.model import Group, GroupState, GroupType
 from group_hygiene.patterns import Patterns
 from group_hygiene.receivers import RECEIVERS_MAX, Receiver, is_inline, parse_name, parse_receivers
@@ -225,7 +225,7 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
 
     Raises SpecError, whose text says what must be, for a spec that the CRD would have refused.
     """
-    metadata, spec = obj.get("metadata") or {}, parse_mapping(obj.get("spec"), "spec")
+    metadata, spec = obj.get("metadata") or {}, parse_known(obj.get("spec"), "spec", POLICY)
     namespace = metadata.get("namespace") or "default"
     reference = parse_mapping(spec.get("connectionRef"), "spec.connectionRef")
     action = _enum(Action, spec.get("action"), "spec.action")
@@ -356,7 +356,7 @@ def _at_least(lag: Any) -> int | None:
     if lag is None:
         return None
     field = "spec.when.lag"
-    return parse_whole(parse_mapping(lag, field).get("atLeast"), 1, _RECORDS_MAX, f"{field}.atLeast")
+    return parse_whole(parse_known(lag, field, POLICY).get("atLeast"), 1, _RECORDS_MAX, f"{field}.atLeast")
 
 
 def _out_of_range(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The check of pull requests in examples/gitops: the very commands of its workflow, on a real broker."""
+"""The check of pull requests in examples/gitops: the very commands of its workflow that plan, on a real broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORKFLOW = yaml.safe_load((GITOPS / ".github" / "workflows" / "hygiene.yml").rea
 Check = Callable[[str], subprocess.CompletedProcess[str]]
 
 
-def _step(job: str, program: str) -> str:
+def commands(job: str, program: str) -> str:
     """The commands of the step that calls `group-hygiene <program>`."""
     steps: list[Any] = WORKFLOW["jobs"][job]["steps"]
     (script,) = [step["run"] for step in steps if f"group-hygiene {program} " in step.get("run", "")]
@@ -69,7 +69,7 @@ def check(kafka: KafkaCluster, repository: Path, tmp_path: Path) -> Check:
             "RUNNER_TEMP": str(tmp_path),
             "KAFKA_PROPERTIES": f"bootstrap.servers={kafka.bootstrap_servers}",
         }
-        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", _step("plan", "plan")]
+        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", commands("plan", "plan")]
         return subprocess.run(shell, env=environment, cwd=repository, capture_output=True, text=True, check=False)
 
     return run

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,8 @@ def _object(generation: int, observed: int | None, kind: str = "GroupPolicy", **
     return {"kind": kind, "metadata": {"generation": generation}, "spec": spec, **status}
 
 
-def _told(obj: dict[str, Any], **conditions: str) -> dict[str, Any]:
-    told = [{"type": kind, "status": value, "reason": "Why", "message": kind} for kind, value in conditions.items()]
+def _told(obj: dict[str, Any], reason: str = "Why", **conditions: str) -> dict[str, Any]:
+    told = [{"type": kind, "status": value, "reason": reason, "message": kind} for kind, value in conditions.items()]
     return obj | {"status": obj["status"] | {"conditions": told}}
 
 
@@ -74,6 +76,29 @@ def test_health_by_conditions(obj: dict[str, Any], health: str) -> None:
     """In the order of kstatus: what was not seen yet, what is stuck, what is not ready, and then the rest."""
     (found,) = assess(SCRIPT, [obj])
     assert found.status == health
+
+
+# What may pass without anybody, of all that forbids deletions.
+PASSING = {"SnapshotIncomplete", "TotalUnknown", "LedgerUnavailable"}
+
+
+def _blocked() -> dict[str, dict[str, Any]]:
+    """By each reason that DeletionBlocked may have: a policy that enforces."""
+    page = (ROOT / "docs" / "kinds" / "grouppolicy.md").read_text()
+    (listed,) = re.findall(r"\n`DeletionBlocked`:\n(.*)\n", page)
+    told = {"Ready": "True", "DeletionBlocked": "True"}
+    found = set(re.findall(r"`(\w+)`", listed)) - {"NotBlocked"}
+    return {reason: _told(_object(1, 1, mode="Enforce"), reason, **told) for reason in sorted(found)}
+
+
+def test_only_what_waits_for_somebody_is_degraded() -> None:
+    """What may pass by itself is tried again."""
+    policies = _blocked()
+    assert set(policies) > PASSING
+    found = {
+        reason: health.status for reason, health in zip(policies, assess(SCRIPT, [*policies.values()]), strict=True)
+    }
+    assert found == {reason: "Progressing" if reason in PASSING else "Degraded" for reason in policies}
 
 
 def test_a_script_that_is_wrong_is_seen() -> None:
@@ -141,20 +166,44 @@ _TO_FLUX = {"Progressing": "InProgress", "Healthy": "Current", "Suspended": "Cur
 
 
 def test_flux_judges_policies_as_argo_cd_does() -> None:
-    """The healthCheckExprs of the example, by Flux's own evaluator, over the fixtures."""
-    (expressions,) = [
-        check
-        for obj in yaml.safe_load_all((GITOPS / "flux" / "policies.yaml").read_text())
-        for check in obj["spec"].get("healthCheckExprs", [])
+    """The healthCheckExprs of the example, the same for each folder, by Flux's own evaluator, over the fixtures."""
+    checks = [
+        obj["spec"]["healthCheckExprs"] for obj in yaml.safe_load_all((GITOPS / "flux/policies.yaml").read_text())
     ]
+    ((expressions,), *others) = checks
+    assert others == [[expressions]] * len(others)
     assert expressions["kind"] == "GroupPolicy"
     fixtures = [(path, yaml.safe_load(path.read_text())) for path in FIXTURES]
     policies = {path: obj for path, obj in fixtures if obj["kind"] == "GroupPolicy"}
     assert {path.parent.name for path in policies} == set(_TO_FLUX)
     found = flux.assess(expressions, list(policies.values()))
     assert dict(zip(policies, found, strict=True)) == {path: _TO_FLUX[path.parent.name] for path in policies}
+    blocked = _blocked()
+    stopped = dict(zip(blocked, flux.assess(expressions, list(blocked.values())), strict=True))
+    assert stopped == {reason: "InProgress" if reason in PASSING else "Failed" for reason in blocked}
     with pytest.raises(ValueError, match="Syntax error"):
         flux.assess({"current": "status."}, [])
+
+
+@pytest.mark.parametrize("cluster", sorted(path.name for path in (GITOPS / "clusters").iterdir()))
+def test_the_operator_may_read_the_secrets_of_a_connection(cluster: str) -> None:
+    """The role that the operator's manifests bring is bound to its account where the connection is."""
+    built = _built(GITOPS / "clusters" / cluster)
+    (connection,) = [obj for obj in built if obj["kind"] == "KafkaConnection"]
+    (binding,) = [obj for obj in built if obj["kind"] == "RoleBinding"]
+    assert binding["metadata"]["namespace"] == connection["metadata"]["namespace"]
+    shipped = _built(ROOT / "deploy" / "kustomize" / "overlays" / "cluster-wide")
+    (example,) = [
+        obj for obj in shipped if obj["kind"] == "RoleBinding" and obj["roleRef"]["name"] == "group-hygiene-secrets"
+    ]
+    assert {key: binding[key] for key in ("roleRef", "subjects")} == {
+        key: example[key] for key in ("roleRef", "subjects")
+    }
+
+
+def _built(folder: Path) -> list[dict[str, Any]]:
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True)
+    return list(yaml.safe_load_all(done.stdout))
 
 
 def test_the_repository_fits_together() -> None:
@@ -174,7 +223,14 @@ def test_the_repository_fits_together() -> None:
     }
     for spec in steps.values():
         root = ROOT if spec["sourceRef"]["name"] == "group-hygiene" else GITOPS
-        assert (root / spec["path"]).is_dir()
+        # Without a kustomization Flux takes all that is below.
+        assert (root / spec["path"] / "kustomization.yaml").is_file() or spec["path"] == "./crds"
+    built = _built(ROOT / steps["group-hygiene"]["path"])
+    (deployment,) = [obj for obj in built if obj["kind"] == "Deployment"]
+    (image,) = {
+        container["image"].partition(":")[0] for container in deployment["spec"]["template"]["spec"]["containers"]
+    }
+    assert [entry["name"] for entry in steps["group-hygiene"]["images"]] == [image]
     order: list[str] = []
     while ready := [
         name
