@@ -170,7 +170,7 @@ def test_the_pipeline_may_read_what_it_is_told() -> None:
     assert account[0] == "kafka/group-hygiene-pipeline-main"
     assert (connection["resourceNames"], connection["verbs"]) == (["main"], ["get"])
     assert (secrets["resourceNames"], secrets["verbs"]) == (["hygiene", "my-cluster-cluster-ca-cert"], ["get"])
-    none = objects(rendered(*chosen("pipeline"), "--set", "pipeline.connections[0].secrets={}"))
+    none = objects(rendered(*chosen("pipeline"), "--set-json", "pipeline.connections[0].secrets=[]"))
     (account,) = [entry for entry in rights(none) if entry[0].startswith("kafka/")]
     assert json.loads(account[3]) == [connection]
 
@@ -222,8 +222,8 @@ def test_the_way_out_can_be_narrowed() -> None:
         [("TCP", 443)],
     ]
     assert all(rule["to"] for rule in spec["egress"])
-    for ports in ("null", "{}"):
-        without = rendered(*chosen("locked-down"), "--set", f"networkPolicy.egress.dns.ports={ports}")
+    for ports in ("null", "[]"):
+        without = rendered(*chosen("locked-down"), "--set-json", f"networkPolicy.egress.dns.ports={ports}")
         assert one(objects(without), "NetworkPolicy")["spec"]["egress"] == spec["egress"][1:]
 
 
