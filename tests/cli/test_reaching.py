@@ -111,7 +111,10 @@ def test_doctor_names_each_permission_that_is_missing(run: Run, secure: KafkaClu
         ("topics", "Warning", "READ"),
         ("ledger's topic", "Warning", "on the topic __group_hygiene this"),
         ("groups", "Warning", "DELETE"),
+        ("groups", "Warning", "READ"),
     ]
+    (topics,) = [found for check, _, found in told if check == "topics" and found.startswith("READ")]
+    assert topics.endswith("transactions or compacted, a group in use may look abandoned, and be deleted")
     assert "DELETE is denied on 1 of 1 groups looked at: action Delete fails there (AuthorizationDenied)" in hygiene.out
     properties.write_text(properties.read_text().replace('"hygiene"', '"half"'))
     half = run("doctor", *where)
@@ -267,6 +270,30 @@ def test_connection_of_the_kubernetes_cluster(
     planned = process("plan", *where, "-f", "-", stdin=yaml.safe_dump(policy()))
     assert "Protected" in planned.out
     assert PASSWORD not in planned.out + planned.err
+
+
+@pytest.mark.parametrize(
+    ("mode", "when", "result"),
+    [
+        pytest.param("Enforce", {"unchangedFor": "72h"}, "Failed", id="may-delete-a-group-in-use"),
+        pytest.param("Enforce", {"idleFor": "72h"}, "Warning", id="asks-the-tables"),
+        pytest.param("DryRun", {"unchangedFor": "72h"}, "Warning", id="dry-run"),
+    ],
+)
+def test_doctor_fails_where_a_group_in_use_may_be_deleted(
+    process: Run, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch, mode: str, when: dict[str, str], result: str
+) -> None:
+    """Without READ on topics, unchangedFor takes marks of transactions for records that wait."""
+    monkeypatch.setitem(os.environ, "KUBECONFIG", str(cluster.kubeconfig))
+    deleting = policy()
+    deleting["spec"] |= {"action": "Delete", "mode": mode, "when": when}
+    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(deleting))
+    try:
+        answer = process("doctor", "--connection", "main", "-n", "kafka", "-o", "json")
+    finally:
+        cluster.kubectl("delete", "kgp", "litter", "-n", "kafka")
+    (told,) = [c for c in answer.json["checks"] if c["check"] == "topics" and c["found"].startswith("READ")]
+    assert told["result"] == result, answer.out
 
 
 def test_namespace_of_the_kubeconfig(process: Run, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
