@@ -106,6 +106,11 @@ def test_an_api_server_that_does_not_answer(process: Run, tmp_path: Path, monkey
     assert answer.code == 10
     (line,) = answer.out.splitlines()
     assert line.startswith("✗ API server: ApiServerError: the API server does not answer: ")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    nowhere = process("doctor", "--connection", "main", "-o", "json")
+    assert (nowhere.code, nowhere.json["exitCode"]) == (10, 10)
+    (check,) = nowhere.json["checks"]
+    assert check["found"].startswith("ApiServerError: no Kubernetes API server to talk to ")
 
 
 def test_a_new_cluster_stays_as_it_was(run: Run) -> None:

@@ -356,9 +356,19 @@ def test_claims_that_may_not_be_listed(
     assert len(said) == 1
     assert "needs list on scaledobjects.keda.sh and kafkaconnectors.kafka.strimzi.io in all namespaces" in said[0]
     assert answer.code == 1
+    doctor = ["doctor", "--connection", "main", "-n", "kafka", "-o", "json"]
+    own = {check["check"]: check for check in process(*doctor).json["checks"]}
+    assert own["KEDA and Strimzi"]["result"] == "Warning"
+    assert own["KEDA and Strimzi"]["found"].startswith("their kinds are installed, and you may not list them")
     monkeypatch.setitem(os.environ, "KUBECONFIG", str(cluster.kubeconfig))
     allowed = process(*where, stdin=two)
     assert "could not be listed" not in allowed.err
+    # Of another account it is among the rights that it lacks, whatever we may do ourselves.
+    asked = process(*doctor, "--service-account", "kafka/reader").json["checks"]
+    (lacks,) = [check for check in asked if check["check"] == "rights in Kubernetes"]
+    assert (lacks["result"], "every group is kept" in lacks["found"]) == ("Failed", True)
+    (listed,) = [check for check in asked if check["check"] == "KEDA and Strimzi"]
+    assert listed["result"] == "Ok"
 
 
 @pytest.mark.parametrize(
