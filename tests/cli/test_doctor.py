@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from group_hygiene.cli.doctor_kafka import of_groups
 from group_hygiene.kafka.client import CLIENT_ID
+from group_hygiene.model import Fault
 from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Answer, Run
 from tests.kafka.makers import Maker
@@ -85,7 +87,7 @@ def test_evidence_that_may_not_decide(
     assert (answer.code, answer.json["exitCode"]) == (15, 15)
     assert evidence["result"] == "Failed"
     assert evidence["found"].startswith(f"{says}: ")
-    assert evidence["advice"] == f"docs/runbook.md, {says}"
+    assert evidence["advice"] == f"the runbook, {says}"
     assert results(answer)["clock of the brokers"] == "Ok"
 
 
@@ -104,6 +106,46 @@ def test_an_api_server_that_does_not_answer(process: Run, tmp_path: Path, monkey
     assert answer.code == 10
     (line,) = answer.out.splitlines()
     assert line.startswith("✗ API server: ApiServerError: the API server does not answer: ")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    nowhere = process("doctor", "--connection", "main", "-o", "json")
+    assert (nowhere.code, nowhere.json["exitCode"]) == (10, 10)
+    (check,) = nowhere.json["checks"]
+    assert check["found"].startswith("ApiServerError: no Kubernetes API server to talk to ")
+
+
+def test_a_new_cluster_stays_as_it_was(run: Run) -> None:
+    """The first question about a group makes a broker create the offsets log: it is not asked, and that is told."""
+    with KafkaCluster() as new:
+        answer = run("doctor", "--bootstrap-server", new.bootstrap_servers, "-o", "json")
+        make = Maker(new.bootstrap_servers)
+        topics = set(make.admin.list_topics().topics)
+        make.close()
+    assert topics == set()
+    assert answer.code == 0, answer.out
+    assert {check for check, result in results(answer).items() if result != "Ok"} == {"groups", "clock of the brokers"}
+    assert found(answer, "groups")["found"].startswith("not asked: no group and no __consumer_offsets is to be seen")
+
+
+_DENIED, _SLOW = Fault("GROUP_AUTHORIZATION_FAILED", ""), Fault("REQUEST_TIMED_OUT", "no answer in time")
+
+
+@pytest.mark.parametrize(
+    ("answer", "deletes", "result", "says"),
+    [
+        pytest.param(frozenset({3, 6, 8}), True, None, "", id="all"),
+        pytest.param(None, True, None, "", id="not-told"),
+        pytest.param(frozenset({3, 8}), False, "Warning", "DELETE is denied on 1 of 1 groups", id="no-delete"),
+        pytest.param(frozenset({3, 8}), True, "Failed", "DELETE is denied on 1 of 1 groups", id="no-delete-enforced"),
+        pytest.param(frozenset({6, 8}), True, "Warning", "READ is denied on 1 of 1 groups", id="no-read"),
+        pytest.param(_DENIED, True, "Failed", "DESCRIBE is denied on 1 groups (g)", id="denied"),
+        pytest.param(_SLOW, True, "Warning", "permissions on 1 groups (g) could not be read: REQ", id="not-read"),
+    ],
+)
+def test_permissions_on_a_group(answer: Any, deletes: bool, result: str | None, says: str) -> None:
+    """Each that is missing has its line, and so has an answer that did not come."""
+    told = list(of_groups({"g": answer}, deletes))
+    assert [str(finding.result) for finding in told] == ([] if result is None else [result])
+    assert all(finding.found.startswith(says) for finding in told)
 
 
 def test_a_topic_that_is_no_ledger_and_an_address_where_nobody_is(

@@ -111,7 +111,10 @@ def test_doctor_names_each_permission_that_is_missing(run: Run, secure: KafkaClu
         ("topics", "Warning", "READ"),
         ("ledger's topic", "Warning", "on the topic __group_hygiene this"),
         ("groups", "Warning", "DELETE"),
+        ("groups", "Warning", "READ"),
     ]
+    (topics,) = [found for check, _, found in told if check == "topics" and found.startswith("READ")]
+    assert topics.endswith("transactions or compacted, a group in use may look abandoned, and be deleted")
     assert "DELETE is denied on 1 of 1 groups looked at: action Delete fails there (AuthorizationDenied)" in hygiene.out
     properties.write_text(properties.read_text().replace('"hygiene"', '"half"'))
     half = run("doctor", *where)
@@ -269,6 +272,30 @@ def test_connection_of_the_kubernetes_cluster(
     assert PASSWORD not in planned.out + planned.err
 
 
+@pytest.mark.parametrize(
+    ("mode", "when", "result"),
+    [
+        pytest.param("Enforce", {"unchangedFor": "72h"}, "Failed", id="may-delete-a-group-in-use"),
+        pytest.param("Enforce", {"idleFor": "72h"}, "Warning", id="asks-the-tables"),
+        pytest.param("DryRun", {"unchangedFor": "72h"}, "Warning", id="dry-run"),
+    ],
+)
+def test_doctor_fails_where_a_group_in_use_may_be_deleted(
+    process: Run, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch, mode: str, when: dict[str, str], result: str
+) -> None:
+    """Without READ on topics, unchangedFor takes marks of transactions for records that wait."""
+    monkeypatch.setitem(os.environ, "KUBECONFIG", str(cluster.kubeconfig))
+    deleting = policy()
+    deleting["spec"] |= {"action": "Delete", "mode": mode, "when": when}
+    cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(deleting))
+    try:
+        answer = process("doctor", "--connection", "main", "-n", "kafka", "-o", "json")
+    finally:
+        cluster.kubectl("delete", "kgp", "litter", "-n", "kafka")
+    (told,) = [c for c in answer.json["checks"] if c["check"] == "topics" and c["found"].startswith("READ")]
+    assert told["result"] == result, answer.out
+
+
 def test_namespace_of_the_kubeconfig(process: Run, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without -n that of the current context counts, as for kubectl; for objects in files that name none, too."""
     monkeypatch.setitem(os.environ, "KUBECONFIG", str(cluster.kubeconfig_for_service_account("kafka", "reader")))
@@ -329,9 +356,19 @@ def test_claims_that_may_not_be_listed(
     assert len(said) == 1
     assert "needs list on scaledobjects.keda.sh and kafkaconnectors.kafka.strimzi.io in all namespaces" in said[0]
     assert answer.code == 1
+    doctor = ["doctor", "--connection", "main", "-n", "kafka", "-o", "json"]
+    own = {check["check"]: check for check in process(*doctor).json["checks"]}
+    assert own["KEDA and Strimzi"]["result"] == "Warning"
+    assert own["KEDA and Strimzi"]["found"].startswith("their kinds are installed, and you may not list them")
     monkeypatch.setitem(os.environ, "KUBECONFIG", str(cluster.kubeconfig))
     allowed = process(*where, stdin=two)
     assert "could not be listed" not in allowed.err
+    # Of another account it is among the rights that it lacks, whatever we may do ourselves.
+    asked = process(*doctor, "--service-account", "kafka/reader").json["checks"]
+    (lacks,) = [check for check in asked if check["check"] == "rights in Kubernetes"]
+    assert (lacks["result"], "every group is kept" in lacks["found"]) == ("Failed", True)
+    (listed,) = [check for check in asked if check["check"] == "KEDA and Strimzi"]
+    assert listed["result"] == "Ok"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ from tests.warehouse import Warehouse, idle, now
 NAMESPACE, LEDGER, FOREIGN = "supported", "support-ledger", "support-foreign"
 LOG_PARTITIONS = 5
 TOKEN = "never-to-be-seen-71Kq"
+SAID = f"{NAMESPACE}/main, says the operator: "
 SPANS = {"run", "ledger", "scan", "list", "judge", "offsets", "apply", "patch status"}
 
 
@@ -97,11 +99,11 @@ def place(kafka: KafkaCluster, groups: Groups, tmp_path_factory: pytest.TempPath
         world.apply(secret(), *objects(kafka, folder))
         stack.enter_context(pytest.MonkeyPatch.context()).setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url(""))
         account = operators_account(world.server)
+        tables_of(groups, folder)
         options = ("--log-format", "json", "--lease-duration", "180", "--allow-receiver", "127.0.0.1")
         tables = ("--allow-local-activity", str(folder))
         operator = stack.enter_context(running_operator(account, folder / "operator.log", *options, *tables))
         made = Place(world, operator, groups, folder, collector)
-        fresh(made)
         wait_for(lambda: "support-old" not in groups.names())
         # The run after the deletion writes that nothing matches any more; from then on there is no news.
         wait_for(lambda: settled(world.get("kgp", NAMESPACE, "p").get("status") or {}))
@@ -139,9 +141,13 @@ def objects(kafka: KafkaCluster, folder: Path) -> tuple[Object, Object]:
 
 
 def fresh(place: Place, **coverage: Any) -> None:
-    cluster = place.groups.admin.describe_cluster()["cluster_id"]
-    tables = Warehouse(place.folder / "tables", cluster, partitions=LOG_PARTITIONS)
-    tables.write([idle("support-none")], ends=ends(place.groups.bootstrap), **coverage)
+    tables_of(place.groups, place.folder, **coverage)
+
+
+def tables_of(groups: Groups, folder: Path, **coverage: Any) -> None:
+    cluster = groups.admin.describe_cluster()["cluster_id"]
+    tables = Warehouse(folder / "tables", cluster, partitions=LOG_PARTITIONS)
+    tables.write([idle("support-none")], ends=ends(groups.bootstrap), **coverage)
 
 
 def test_one_id_in_log_status_and_event(place: Place) -> None:
@@ -265,6 +271,7 @@ def _foreign_ledger(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
     place.world.server.kubectl("delete", "kconn", "main", "-n", NAMESPACE)
     other, _ = objects(kafka, place.folder)
     place.world.apply({**other, "spec": {**other["spec"], "ledger": {"topic": FOREIGN}}})
+    wait_for(lambda: place.world.condition("kconn", NAMESPACE, "main", "LedgerReady"))
     return ()
 
 
@@ -281,7 +288,15 @@ def _no_login(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
     main, _ = objects(kafka, place.folder)
     sasl = {"mechanism": "PLAIN", "username": "hygiene", "password": {"name": "nothing", "key": "password"}}
     place.world.apply({**main, "spec": {**main["spec"], "sasl": sasl}})
+    place.world.wait_ready("kconn", NAMESPACE, "main", "SecretNotFound")
     return ()
+
+
+def _by_labels(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
+    main, _ = objects(kafka, place.folder)
+    labelled = {"namespaces": {"selector": {"matchLabels": {"team": "a"}}}, "groups": ["a-*"], "actions": ["Alert"]}
+    place.world.apply({**main, "spec": {**main["spec"], "access": [labelled]}})
+    return ("--service-account", f"{NAMESPACE}/nobody")
 
 
 def _older_crd(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
@@ -292,18 +307,29 @@ def _older_crd(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("breaks", "code", "check", "says"),
+    ("breaks", "code", "says"),
     [
-        pytest.param(_without_secret, 11, "receiver", "hook of the connection: SecretNotFound: ", id="secret"),
-        pytest.param(_no_login, 11, "Secret", "SecretNotFound: ", id="login"),
-        pytest.param(_stale, 15, "evidence", "EvidenceStale: ", id="stale"),
-        pytest.param(_nobody, 10, "rights in Kubernetes", f"ServiceAccount {NAMESPACE}/nobody may not ", id="rights"),
-        pytest.param(_foreign_ledger, 14, "ledger", "LedgerOwnedByAnother: ", id="ledger"),
-        pytest.param(_older_crd, 0, "CRD GroupRestore", "is of another version than this program: ", id="older-crd"),
+        pytest.param(_without_secret, 11, {"receiver": "hook of the connection: SecretNotFound: "}, id="secret"),
+        pytest.param(
+            _no_login, 11, {"Secret": "SecretNotFound: ", "KafkaConnection": f"{SAID}SecretNotFound: "}, id="login"
+        ),
+        pytest.param(_stale, 15, {"evidence": "EvidenceStale: "}, id="stale"),
+        pytest.param(_nobody, 10, {"rights in Kubernetes": f"ServiceAccount {NAMESPACE}/nobody may not "}, id="rights"),
+        pytest.param(_by_labels, 10, {"rights in Kubernetes": ".*; no namespace is let in by its labels"}, id="labels"),
+        pytest.param(
+            _foreign_ledger,
+            14,
+            {
+                "ledger": r"LedgerOwnedByAnother: .* somebody-else, not to (\S+)-group-hygiene, nor to \1$",
+                "LedgerReady": f"{SAID}LedgerOwnedByAnother: .* \\(since ",
+            },
+            id="ledger",
+        ),
+        pytest.param(_older_crd, 0, {"CRD GroupRestore": "is of another version than this program: "}, id="older-crd"),
     ],
 )
 def test_doctor_finds_what_is_wrong(
-    place: Place, kafka: KafkaCluster, breaks: Any, code: int, check: str, says: str
+    place: Place, kafka: KafkaCluster, breaks: Any, code: int, says: dict[str, str]
 ) -> None:
     """One thing at a time; it is told in its own line with what to do, and all else is looked at as well."""
     arguments = breaks(place, kafka)
@@ -311,14 +337,15 @@ def test_doctor_finds_what_is_wrong(
         found, checks, text = place.doctor(*arguments)
     finally:
         mend(place, kafka)
-    (told,) = [each for each in checks if each["check"] == check]
-    assert told["found"].startswith(says), text
-    assert told["advice"]
-    assert told["result"] == ("Failed" if code else "Warning")
+    for check, pattern in says.items():
+        (told,) = [each for each in checks if each["check"] == check]
+        assert re.match(pattern, told["found"]), text
+        assert told["advice"]
+        assert told["result"] == ("Failed" if code else "Warning")
     assert found == code, text
     names = {each["check"] for each in checks}
     assert {"API server", "Lease", "KafkaConnection"} <= names
-    assert ("evidence" in names) == (check != "Secret")
+    assert ("evidence" in names) == ("Secret" not in says)
     assert TOKEN not in text
 
 

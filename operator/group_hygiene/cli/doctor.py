@@ -29,7 +29,7 @@ def examine(target: Target, document: Connection | None, activity: ActivitySpec 
         if known.connection is not None and known.settings is not None:
             cluster = Cluster(known.connection, known.settings, activity, known)
             findings += _kafka(cluster, target)
-        elif findings and known.connection is not None:
+        elif known.connection is not None:
             advice = "mend what is above, and look again"
             findings.append(failed(Area.KAFKA, "Kafka", "not asked: how to log in is not known", advice))
     return report_of(findings)
@@ -47,9 +47,8 @@ def _connected(cluster: Cluster) -> Iterator[Finding]:
         with working(f"connecting to {', '.join(cluster.settings.bootstrap_servers)}"):
             client = connect(cluster.settings)
     except (TLSFailed, AuthenticationFailed) as error:
-        yield failed(
-            Area.KAFKA, "TLS and SASL", f"{error.reason}: {error}", "see docs/cli.md, or spec.tls and spec.sasl"
-        )
+        advice = "see --command-config, or spec.tls and spec.sasl of the KafkaConnection"
+        yield failed(Area.KAFKA, "TLS and SASL", f"{error.reason}: {error}", advice)
         return
     except ConnectError as error:
         advice = "check the addresses, network policies, and whether the brokers want TLS or SASL"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from group_hygiene import reasons, reconcile
+from group_hygiene import reasons
 from group_hygiene.cli.findings import Area, Finding, failed, looking, ok, warning
 from group_hygiene.cli.target import Session, open_tables
 from group_hygiene.connection import ActivitySpec, Connection, ReadSecretTexts, Settings
@@ -23,15 +23,15 @@ from group_hygiene.kafka.mirror import is_checkpoints
 from group_hygiene.kafka.offsets import offsets_at
 from group_hygiene.kafka.permissions import Allowed, Operation
 from group_hygiene.model import Fault, Partition
-from group_hygiene.policy import Action
-from group_hygiene.reconcile import evidence
+from group_hygiene.policy import Action, Policy
+from group_hygiene.reconcile import SKEW_MAX, Context, Journal, Memory, Need, evidence, ledger_settings, open_journal
 from group_hygiene.snapshot import Cluster as Seen
 
 if TYPE_CHECKING:
     from group_hygiene.cli.doctor_kubernetes import Kubernetes
 
 _GROUPS_ASKED = 200
-_DOC = "docs/kafka-permissions.md"
+_DOC = "the page on Kafka permissions"
 _KAFKA, _PERMISSIONS, _CLOCK = Area.KAFKA, Area.PERMISSIONS, Area.CLOCK
 
 
@@ -46,17 +46,20 @@ class Cluster:
     settings: Settings
     activity: ActivitySpec | None = None
     known: Kubernetes | None = None
-    memory: reconcile.Memory = field(default_factory=reconcile.Memory)
+    memory: Memory = field(default_factory=Memory)
 
     @property
     def read_texts(self) -> ReadSecretTexts | None:
         return partial(self.known.api.read_secret_texts, self.connection.namespace) if self.known else None
 
-    def enforces(self, *actions: Action) -> bool | None:
-        """Whether some policy does one of these in mode Enforce; None = policies are not known."""
-        if self.known is None:
-            return None
-        return any(policy.enforced and policy.action in actions for policy in self.known.policies)
+    @property
+    def enforced(self) -> list[Policy]:
+        """The policies in mode Enforce, as far as policies are known."""
+        return [policy for policy in self.known.policies if policy.enforced] if self.known else []
+
+    def enforces(self, *actions: Action) -> bool:
+        """Whether some policy does one of these in mode Enforce."""
+        return any(policy.action in actions for policy in self.enforced)
 
 
 def examine_kafka(session: Session, cluster: Cluster) -> Iterator[Finding]:
@@ -101,7 +104,7 @@ def _brokers(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Finding
     before = ((cluster.known.obj.get("status") or {}).get("clusterId")) if cluster.known else None
     if before is not None and before != seen.id:
         found = f"bootstrapServers led to {before} and now lead to {seen.id}"
-        yield failed(_KAFKA, "cluster id", found, "docs/runbook.md, ClusterChanged")
+        yield failed(_KAFKA, "cluster id", found, "the runbook, ClusterChanged")
 
 
 def _may(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Finding]:
@@ -165,9 +168,14 @@ def _may_on_topics(session: Session, cluster: Cluster) -> Iterator[Finding]:
         yield failed(_PERMISSIONS, "MirrorMaker 2", found, f"grant it ({_DOC})")
     others = [name for name in unread if name not in (log, own, *mirrored)]
     if others:
-        found = f"READ is denied on {_named(others)}: no DeleteOffsets and no restore of offsets there"
-        told = warning if not cluster.enforces(Action.DELETE_OFFSETS) else failed
-        yield told(_PERMISSIONS, "topics", found, f"grant it where you want these ({_DOC})")
+        found = (
+            f"READ is denied on {_named(others)}: no DeleteOffsets and no restore of offsets there; and where they are "
+            "written in transactions or compacted, a group in use may look abandoned, and be deleted"
+        )
+        unseen = any(each.action is Action.DELETE and each.when.unchanged_for is not None for each in cluster.enforced)
+        told = failed if unseen or cluster.enforces(Action.DELETE_OFFSETS) else warning
+        advice = f"grant it where policies with unchangedFor delete, and where you want these ({_DOC})"
+        yield told(_PERMISSIONS, "topics", found, advice)
     yield from _may_on_ledger(session, cluster, allowed)
 
 
@@ -189,25 +197,54 @@ def _may_on_ledger(session: Session, cluster: Cluster, allowed: Mapping[str, All
 
 
 def _may_on_groups(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Finding]:
-    """Of up to 200 groups that are listed; where there are none, of a name that nobody has."""
-    listed = kafka_groups.list_groups(session.client, seen, session.deadline()).groups
-    names = sorted(listed)[:_GROUPS_ASKED] or ["group-hygiene-doctor"]
+    """Of up to 200 groups that are listed; where there are none, of a name that nobody has.
+
+    Asking makes a broker that has no `__consumer_offsets` create it.
+    """
+    listing = kafka_groups.list_groups(session.client, seen, session.deadline())
+    for problem in kafka_groups.unanswered(listing):
+        yield warning(_PERMISSIONS, "groups", f"permissions on some were not asked for: {problem}", "look again")
+    names = sorted(listing.groups)[:_GROUPS_ASKED] or ["group-hygiene-doctor"]
+    if not listing.groups and not seen.leaders:
+        found = (
+            f"not asked: no group and no {kafka_cluster.OFFSETS_TOPIC} is to be seen, and the question would make it"
+        )
+        yield warning(_PERMISSIONS, "groups", found, "look again once there are groups")
+        return
     answers = permissions.on_groups(session.client, names, session.deadline())
-    denied = [name for name, each in answers.items() if isinstance(each, Fault) and "AUTHORIZATION" in each.code]
-    kept = [name for name, each in answers.items() if not isinstance(each, Fault) and _lacks(each, Operation.DELETE)]
+    yield from of_groups(answers, cluster.enforces(Action.DELETE))
+
+
+def of_groups(answers: Mapping[str, Allowed | Fault], deletes: bool) -> Iterator[Finding]:
+    """What is missing, by the brokers' answer for each group. deletes: whether some policy does so in mode Enforce."""
+    faults = {name: each for name, each in answers.items() if isinstance(each, Fault)}
+    denied = [name for name, fault in faults.items() if "AUTHORIZATION" in fault.code]
+    unread = sorted(faults.keys() - set(denied))
+
+    def lacking(operation: Operation) -> int:
+        return sum(not isinstance(each, Fault) and _lacks(each, operation) for each in answers.values())
+
+    looked_at = f"of {len(answers)} groups looked at"
+    if unread:
+        found = f"permissions on {_named(unread, 'groups')} could not be read: {faults[unread[0]]}"
+        yield warning(_PERMISSIONS, "groups", found, "look again")
     if denied:
         found = f"DESCRIBE is denied on {_named(denied, 'groups')}: they are kept (AuthorizationDenied)"
         yield failed(_PERMISSIONS, "groups", found, f"grant it on all groups ({_DOC})")
-    if kept:
-        found = f"DELETE is denied on {len(kept)} of {len(names)} groups looked at: action Delete fails there"
-        told = failed if cluster.enforces(Action.DELETE) else warning
-        yield told(_PERMISSIONS, "groups", f"{found} (AuthorizationDenied)", f"grant it where you want that ({_DOC})")
+    if kept := lacking(Operation.DELETE):
+        found = f"DELETE is denied on {kept} {looked_at}: action Delete fails there (AuthorizationDenied)"
+        told = failed if deletes else warning
+        yield told(_PERMISSIONS, "groups", found, f"grant it where you want that ({_DOC})")
+    if lost := lacking(Operation.READ):
+        found = f"READ is denied on {lost} {looked_at}: they can't be restored (AuthorizationDenied)"
+        yield warning(_PERMISSIONS, "groups", found, f"grant it while you restore ({_DOC})")
 
 
 def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
     """Read to its end, as the operator does before each run; never claimed and never written."""
     known, spec = cluster.known, cluster.connection.ledger
     allowed = [LedgerSettings(installation=None, writer="", topic=spec.topic, known=spec.confirmed)]
+    owners: list[str] = []
     if known is not None:
         status = known.obj.get("status") or {}
         try:
@@ -217,15 +254,18 @@ def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
             found = f"whose it must be is not known, as namespace kube-system can't be read: {error}"
             yield warning(Area.LEDGER, "ledger's owner", found, "ask as somebody who may")
         else:
-            allowed = [reconcile.ledger_settings(cluster.connection, status, owner) for owner in owners]
+            allowed = [ledger_settings(cluster.connection, status, owner) for owner in owners]
     for settings in allowed:
-        need = reconcile.Need.READ
-        journal = reconcile.open_journal(cluster.memory, session.client, settings, need, (), session.deadline())
+        need = Need.READ
+        journal = open_journal(cluster.memory, session.client, settings, need, (), session.deadline())
         if journal.problem is None or journal.problem.reason != reasons.LEDGER_OWNED:
             break
     if journal.problem is not None:
         found = f"{journal.problem.reason}: {journal.problem.message}"
-        yield failed(Area.LEDGER, "ledger", found, f"docs/runbook.md, {journal.problem.reason}")
+        if owners and journal.problem.reason == reasons.LEDGER_OWNED:
+            # The message names the one that was tried last.
+            found += f", nor to {owners[0]}"
+        yield failed(Area.LEDGER, "ledger", found, f"the runbook, {journal.problem.reason}")
         return
     if not journal.exists:
         found = f"there is no topic {spec.topic} (yet): it is made once a policy enforces or has receivers"
@@ -234,7 +274,7 @@ def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
     contents = journal.contents
     if contents.unreadable:
         found = f"{contents.unreadable} records can't be read: of a newer version, or somebody else's"
-        yield warning(Area.LEDGER, "ledger", found, "docs/runbook.md, GroupHygieneLedgerUnreadable")
+        yield warning(Area.LEDGER, "ledger", found, "the runbook, GroupHygieneLedgerUnreadable")
     marks = sum(len(of_policy) for of_policy in contents.marks.values())
     told = f"{marks} marks, {len(contents.keeps)} requests to keep, {len(contents.intents)} deletions under way"
     owner = contents.owner
@@ -252,8 +292,8 @@ def _evidence(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Findin
         yield ok(Area.EVIDENCE, "evidence", found)
         return
     memory = cluster.memory
-    journal = reconcile.Journal(memory.ledger, memory.contents, {})
-    context = reconcile.Context(
+    journal = Journal(memory.ledger, memory.contents, {})
+    context = Context(
         session.client, cluster.connection, memory, session.clock, journal, claims=session.claims, tables=tables
     )
     coverage = evidence.look(context, seen, (), session.deadline()).coverage
@@ -264,12 +304,12 @@ def _evidence(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Findin
     else:
         some = f" ({coverage.covered} of {coverage.partitions} partitions are fine{as_of})" if coverage.covered else ""
         found = f"{coverage.problem.reason}: {coverage.problem.message}{some}"
-        yield failed(Area.EVIDENCE, "evidence", found, f"docs/runbook.md, {coverage.problem.reason}")
+        yield failed(Area.EVIDENCE, "evidence", found, f"the runbook, {coverage.problem.reason}")
 
 
 def _clock(session: Session, seen: Seen) -> Iterator[Finding]:
     """Whether a broker stamped records with times to come. That one is behind shows only when somebody writes."""
-    limit = session.clock.now() + reconcile.SKEW_MAX
+    limit = session.clock.now() + SKEW_MAX
     places = [
         Partition(kafka_cluster.OFFSETS_TOPIC, number) for number, (leader, _) in seen.leaders.items() if leader >= 0
     ]

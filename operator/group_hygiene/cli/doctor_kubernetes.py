@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -50,17 +50,23 @@ def account_of(service_account: str | None, namespace: str | None) -> Account:
 class Kubernetes:
     """One KafkaConnection and the API server that has it; what is learnt on the way is kept for what comes after."""
 
+    api: Api
+    inspection: inspection.Inspection
+
     def __init__(self, namespace: str, name: str, account: Account) -> None:
         self.namespace, self.name, self.account = namespace, name, account
-        # The Kubernetes library prints what it tries, where our answer belongs.
-        with redirect_stdout(StringIO()):
-            client = load_config()
-        self.api, self.inspection = Api(client), inspection.Inspection(client)
         self.reached, self.ahead = False, timedelta()
         self.obj: Object = {}
         self.connection: Connection | None = None
         self.settings: Settings | None = None
         self.policies: list[Policy] = []
+
+    def find(self) -> None:
+        """Where the API server is; nothing is asked of it. Raises HygieneError."""
+        # The Kubernetes library prints what it tries, where our answer belongs.
+        with redirect_stdout(StringIO()):
+            client = load_config()
+        self.api, self.inspection = Api(client), inspection.Inspection(client)
 
     def now(self) -> datetime:
         """By the API server's clock."""
@@ -73,9 +79,11 @@ def examine_kubernetes(known: Kubernetes) -> Iterator[Finding]:
     if not known.reached:
         return
     yield from looking(_KUBERNETES, "CRDs", lambda: _crds(known))
+    # Read first, as some rights are needed only where it asks for them.
+    told = list(looking(_CONNECTION, "KafkaConnection", lambda: _connection(known)))
     yield from looking(_KUBERNETES, "rights in Kubernetes", lambda: _rights(known))
     yield from looking(_KUBERNETES, "Lease", lambda: _lease(known))
-    yield from looking(_CONNECTION, "KafkaConnection", lambda: _connection(known))
+    yield from told
     connection = known.connection
     if connection is None:
         return
@@ -85,6 +93,7 @@ def examine_kubernetes(known: Kubernetes) -> Iterator[Finding]:
 
 
 def _server(known: Kubernetes) -> Iterator[Finding]:
+    known.find()
     server = known.inspection.server()
     known.reached, known.ahead = True, server.ahead
     user = known.inspection.user()
@@ -105,7 +114,9 @@ def _apart(ahead: timedelta) -> str:
 
 
 def _crds(known: Kubernetes) -> Iterator[Finding]:
-    advice = "apply the files of crds/ that came with this version: helm upgrade and kubectl apply -k do not"
+    advice = (
+        "group-hygiene crds | kubectl apply --server-side -f -; helm upgrade and kubectl apply -k do not apply them"
+    )
     for kind, plural in PLURALS.items():
         try:
             installed = known.inspection.crd(plural)
@@ -128,7 +139,9 @@ def _crds(known: Kubernetes) -> Iterator[Finding]:
 
 def _rights(known: Kubernetes) -> Iterator[Finding]:
     account = known.account
-    asked = inspection.rights(known.namespace, account.namespace, LEASE)
+    by_label = known.connection is not None and known.connection.selects_by_label
+    asked = inspection.rights(known.namespace, account.namespace, LEASE, by_label)
+    asked += inspection.claim_rights(known.api.claiming_kinds())
     # A person needs none of them: they are the operator's.
     person = not account.name and not known.inspection.user().startswith("system:serviceaccount:")
     who = f"ServiceAccount {account.name}" if account.name else "you"
@@ -146,7 +159,10 @@ def _rights(known: Kubernetes) -> Iterator[Finding]:
     if person:
         yield warning(_KUBERNETES, "rights in Kubernetes", found, "to ask for the operator: --service-account")
     else:
-        advice = "apply chart or manifests again; Secrets: bind the ClusterRole group-hygiene-secrets in that namespace"
+        advice = (
+            "apply chart or manifests again; Secrets: bind the ClusterRole group-hygiene-secrets in that namespace; "
+            "KEDA and Strimzi: bind group-hygiene-claims for all namespaces"
+        )
         yield failed(_KUBERNETES, "rights in Kubernetes", found, advice)
 
 
@@ -163,7 +179,7 @@ def _lease(known: Kubernetes) -> Iterator[Finding]:
         yield warning(_KUBERNETES, "Lease", f"you may not read {where}", "ask somebody who may")
         return
     holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
-    advice = "look at the operator's pods and their logs (docs/runbook.md, GroupHygieneNoLeader)"
+    advice = "look at the operator's pods and their logs (the runbook, GroupHygieneNoLeader)"
     if not holder or not renewed:
         yield failed(_KUBERNETES, "Lease", f"nobody holds {where}", advice)
         return
@@ -173,6 +189,14 @@ def _lease(known: Kubernetes) -> Iterator[Finding]:
         yield failed(_KUBERNETES, "Lease", f"{told}: it has run out, and nobody took over", advice)
     else:
         yield ok(_KUBERNETES, "Lease", told)
+
+
+# The tables only decide for policies that ask for them, are looked at below, and by the operator not at each run.
+_SAID = (
+    ("Ready", Area.CONNECTION, "KafkaConnection", failed),
+    ("LedgerReady", Area.LEDGER, "LedgerReady", failed),
+    ("EvidenceReady", Area.EVIDENCE, "EvidenceReady", warning),
+)
 
 
 def _connection(known: Kubernetes) -> Iterator[Finding]:
@@ -186,17 +210,33 @@ def _connection(known: Kubernetes) -> Iterator[Finding]:
         yield failed(_CONNECTION, "KafkaConnection", f"you may not read {key}", "ask as somebody who may")
         return
     known.connection = parse_connection(known.obj)
-    conditions = (known.obj.get("status") or {}).get("conditions") or []
-    ready = next((condition for condition in conditions if condition["type"] == "Ready"), None)
-    if ready is None:
+    yield from _said(known, key)
+
+
+def _said(known: Kubernetes, key: str) -> Iterator[Finding]:
+    """What the operator wrote of it, when it looked last."""
+    status = known.obj.get("status") or {}
+    conditions = {condition["type"]: condition for condition in status.get("conditions") or []}
+    if "Ready" not in conditions:
         found = f"{key} has not been seen by an operator yet"
         yield warning(_CONNECTION, "KafkaConnection", found, "is one running? See the Lease above")
-    elif ready["status"] != "True":
-        found = f"{key}, says the operator: {ready['reason']}: {ready['message']}"
-        # No failure of its own: what is behind it is looked at below.
-        yield warning(_CONNECTION, "KafkaConnection", found, f"docs/runbook.md, {ready['reason']}")
-    else:
-        yield ok(_CONNECTION, "KafkaConnection", f"{key}, says the operator: {ready['reason']}: {ready['message']}")
+        return
+    if status.get("observedGeneration") != known.obj["metadata"].get("generation"):
+        found = f"{key} was edited, and the operator has not looked since; before, it was {_words(conditions['Ready'])}"
+        yield warning(_CONNECTION, "KafkaConnection", found, "look again soon; is one running? See the Lease above")
+        return
+    for kind, area, check, worse in _SAID:
+        condition = conditions.get(kind)
+        if condition is not None and condition["status"] != "True":
+            when = f"since {condition['lastTransitionTime']}; last scan: {status.get('lastScanTime', 'none')}"
+            advice = f"the runbook, {condition['reason']}; if that is mended already, look again after its next run"
+            yield worse(area, check, f"{key}, says the operator: {_words(condition)} ({when})", advice)
+        elif kind == "Ready":
+            yield ok(area, check, f"{key}, says the operator: {_words(conditions[kind])}")
+
+
+def _words(condition: Mapping[str, str]) -> str:
+    return f"{condition['reason']}: {condition['message']}"
 
 
 def _secrets(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
@@ -232,7 +272,7 @@ def _secrets(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
 
 
 def _mend(error: HygieneError) -> str:
-    return f"docs/runbook.md, {error.reason}"
+    return f"the runbook, {error.reason}"
 
 
 def _receivers(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
@@ -249,7 +289,7 @@ def _receivers(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
         for name, receiver, own in receivers_of(connection, policy):
             if receiver is None:
                 found = f"GroupPolicy {policy.key} names {name}, which the connection does not have"
-                problems.append(failed(_CONNECTION, "receiver", found, "docs/runbook.md, ReceiverNotFound"))
+                problems.append(failed(_CONNECTION, "receiver", found, "the runbook, ReceiverNotFound"))
             elif own:
                 every.append((f"GroupPolicy {policy.key}", policy.namespace, receiver))
     for whose, namespace, receiver in every:
@@ -290,8 +330,8 @@ def _claims(known: Kubernetes) -> Iterator[Finding]:
         yield warning(_KUBERNETES, "KEDA and Strimzi", f"what their objects name is not known: {error}", "look again")
         return
     if claimed is None:
-        found = "their kinds are installed, and you may not list them: as the operator, every group is kept"
-        yield warning(_KUBERNETES, "KEDA and Strimzi", found, "docs/reasons.md, ClaimedByResource")
+        found = "their kinds are installed, and you may not list them (of the operator the rights above tell)"
+        yield warning(_KUBERNETES, "KEDA and Strimzi", found, "ask as somebody who may")
     else:
         yield ok(_KUBERNETES, "KEDA and Strimzi", f"their objects name {len(claimed)} groups")
 

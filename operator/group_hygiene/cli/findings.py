@@ -59,7 +59,7 @@ def looking(area: Area, check: str, look: Callable[[], Iterable[Finding]]) -> It
     try:
         yield from look()
     except HygieneError as error:
-        yield failed(area, check, f"{error.reason}: {error}", "see docs/reasons.md")
+        yield failed(area, check, f"{error.reason}: {error}", "see the page on reasons")
     except Exception as error:
         # Its text may hold anything, a secret too: where it was is enough to find it.
         place = traceback.extract_tb(error.__traceback__)[-1]

@@ -39,7 +39,8 @@ def load_config(retries: bool = True) -> kubernetes.client.ApiClient:
     try:
         kubernetes.config.load_config()
     except kubernetes.config.ConfigException as error:
-        raise HygieneError(f"no Kubernetes API server to talk to (set KUBECONFIG, or run in a pod): {error}") from error
+        message = f"no Kubernetes API server to talk to (set KUBECONFIG, or run in a pod): {error}"
+        raise HygieneError(message, "ApiServerError") from error
     configuration = kubernetes.client.Configuration.get_default_copy()
     if not retries:
         configuration.retries = False
@@ -144,11 +145,8 @@ class Api:
         Kinds that are not installed name nothing. None = they are installed, and we may not list them.
         """
         claimed: dict[str, str] = {}
-        installed = {group.name: group for group in call(self._groups_and_versions).groups}
-        for name, plural, names in _CLAIMING_KINDS:
-            if name not in installed:
-                continue
-            version = installed[name].preferred_version.version
+        for (name, plural), version in self.claiming_kinds().items():
+            names = _CLAIMING_KINDS[name, plural]
             list_kind = partial(self._custom.list_cluster_custom_object, name, version, plural)
             try:
                 answer = call(partial(list_kind, _request_timeout=TIMEOUT_S))
@@ -162,8 +160,11 @@ class Api:
                 claimed.update((group, owner) for group in names(item) if isinstance(group, str))
         return claimed
 
-    def _groups_and_versions(self) -> Any:
-        return self._apis.get_api_versions(_request_timeout=TIMEOUT_S)
+    def claiming_kinds(self) -> dict[tuple[str, str], str]:
+        """(API group, plural) -> version, of the kinds that may name groups and whose API group is installed."""
+        groups = call(lambda: self._apis.get_api_versions(_request_timeout=TIMEOUT_S)).groups
+        versions = {group.name: group.preferred_version.version for group in groups}
+        return {kind: versions[kind[0]] for kind in _CLAIMING_KINDS if kind[0] in versions}
 
     def installation_id(self, namespace: str = "") -> str:
         """The uid of namespace kube-system: it names this Kubernetes cluster, and nothing else ever.
@@ -222,10 +223,10 @@ def _connector_groups(item: Mapping[str, Any]) -> list[Any]:
     return [override or f"connect-{item['metadata']['name']}"]
 
 
-_CLAIMING_KINDS: tuple[tuple[str, str, Callable[[Mapping[str, Any]], list[Any]]], ...] = (
-    ("keda.sh", "scaledobjects", _scaled_object_groups),
-    ("kafka.strimzi.io", "kafkaconnectors", _connector_groups),
-)
+_CLAIMING_KINDS: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], list[Any]]] = {
+    ("keda.sh", "scaledobjects"): _scaled_object_groups,
+    ("kafka.strimzi.io", "kafkaconnectors"): _connector_groups,
+}
 
 
 def call(request: Callable[[], T]) -> T:

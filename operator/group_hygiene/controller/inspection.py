@@ -5,7 +5,7 @@ Who may do what is asked by access reviews, which the API server answers and doe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -42,10 +42,11 @@ class Right(NamedTuple):
         return f"{self.verb} {self.resource}{name}{where}"
 
 
-def rights(namespace: str, lease_namespace: str, lease: str) -> tuple[Right, ...]:
+def rights(namespace: str, lease_namespace: str, lease: str, by_label: bool = False) -> tuple[Right, ...]:
     """Without which the operator does not do all of its work for the objects of that namespace.
 
-    It may have them there alone, or in all namespaces: either will do.
+    It may have them there alone, or in all namespaces: either will do. by_label: whether the connection lets in
+    namespaces by their labels.
     """
 
     def here(verb: str, group: str, resource: str, what_for: str) -> Right:
@@ -58,7 +59,14 @@ def rights(namespace: str, lease_namespace: str, lease: str) -> tuple[Right, ...
     found.append(Right("get", *_NAMESPACES, "it does not start", "kube-system", "kube-system"))
     found += [Right(verb, *_LEASES, "it never leads", lease, lease_namespace) for verb in ("get", "update")]
     found.append(Right("create", *_LEASES, "it never leads", namespace=lease_namespace))
+    if by_label:
+        found.append(here("get", *_NAMESPACES, "no namespace is let in by its labels"))
     return tuple(found)
+
+
+def claim_rights(kinds: Iterable[tuple[str, str]]) -> tuple[Right, ...]:
+    """Without which every group is kept where these kinds, (API group, plural), are installed: in all namespaces."""
+    return tuple(Right("list", *kind, "every group is kept (ClaimedByResource)") for kind in kinds)
 
 
 class Inspection:
