@@ -1,4 +1,4 @@
-"""Who may do what, asked of a real API server."""
+"""Who may do what, and where, asked of a real API server that other tests use, too."""
 
 import time
 
@@ -23,3 +23,10 @@ def wait_until(server: ApiServer, who: str, allowed: bool, *question: str) -> No
     while can_i(server, who, *question) is not allowed:
         assert time.monotonic() < deadline, f"{'not ' if allowed else ''}allowed: {' '.join(question)}"
         time.sleep(0.1)
+
+
+def make_namespaces(server: ApiServer, *names: str) -> None:
+    """Those of them that no other test has made."""
+    for name in names:
+        done = server.kubectl("create", "namespace", name, check=False)
+        assert done.returncode == 0 or "already exists" in done.stderr, done.stderr

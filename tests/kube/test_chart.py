@@ -19,7 +19,7 @@ from sandbox.helm import helm
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import CRDS, OVERLAYS
 from sandbox.prometheus.crds import operator_crds
-from tests.kube.access import wait_until_allowed
+from tests.kube.access import make_namespaces, wait_until_allowed
 from tests.kube.charts import (
     CHART,
     NAMESPACE,
@@ -45,9 +45,9 @@ def server(api_server: ApiServer) -> Iterator[ApiServer]:
     crds = str(operator_crds())
     api_server.kubectl("apply", "--server-side", "-f", crds)
     api_server.wait_established("-f", crds)
-    for name in (NAMESPACE, "team-a", RESTRICTED):
-        done = api_server.kubectl("create", "namespace", name, check=False)
-        assert done.returncode == 0 or "already exists" in done.stderr
+    make_namespaces(api_server, NAMESPACE, "team-a", RESTRICTED)
+    # The one of the manifests selects its pods by other labels, and no Deployment changes that.
+    api_server.kubectl("delete", "deployment", RELEASE, "-n", NAMESPACE, "--ignore-not-found")
     api_server.kubectl("label", "namespace", RESTRICTED, "pod-security.kubernetes.io/enforce=restricted")
     yield api_server
     api_server.kubectl("delete", "-f", crds)

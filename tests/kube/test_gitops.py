@@ -16,6 +16,7 @@ from sandbox import flux
 from sandbox.flux.crds import crds as flux_crds
 from sandbox.kubernetes import ApiServer
 from sandbox.lua import Health, assess
+from tests.kube.access import make_namespaces
 
 ROOT = Path(__file__).parents[2]
 ARGOCD, GITOPS = ROOT / "deploy" / "argocd", ROOT / "examples" / "gitops"
@@ -126,8 +127,7 @@ def with_flux(api_server: ApiServer) -> Iterator[ApiServer]:
     crds = str(flux_crds())
     api_server.kubectl("apply", "--server-side", "-f", crds)
     api_server.wait_established("-f", crds)
-    for name in ("flux-system", "kafka-staging", "team-a"):
-        api_server.kubectl("create", "namespace", name)
+    make_namespaces(api_server, "flux-system", "kafka-staging", "team-a")
     yield api_server
     api_server.kubectl("delete", "-f", crds)
 
