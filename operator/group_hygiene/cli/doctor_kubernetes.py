@@ -15,7 +15,7 @@ from group_hygiene.cli.findings import Area, Finding, failed, looking, ok, warni
 from group_hygiene.cli.schemas import PLURALS, load_crd
 from group_hygiene.connection import Connection, Settings, parse_connection, receivers_of
 from group_hygiene.controller import inspection
-from group_hygiene.controller.api import CONNECTIONS, POLICIES, VERSION, Api, Object, load_config
+from group_hygiene.controller.api import CONNECTIONS, POLICIES, VERSION, Api, Object, connection_of, load_config
 from group_hygiene.controller.leader import NAME as LEASE
 from group_hygiene.durations import format_duration
 from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, SecretProblem, SpecError
@@ -312,9 +312,7 @@ def _receiver(known: Kubernetes, whose: str, namespace: str, receiver: Receiver)
 def _policies(known: Kubernetes, connection: Connection) -> Iterator[Policy]:
     """Those that name the connection, and say what can be."""
     for obj in known.api.list_all(POLICIES):
-        reference = (obj.get("spec") or {}).get("connectionRef") or {}
-        namespace = reference.get("namespace") or obj["metadata"]["namespace"]
-        if (namespace, reference.get("name")) != (connection.namespace, connection.name):
+        if connection_of(obj) != (connection.namespace, connection.name):
             continue
         try:
             yield parse_policy(obj)

@@ -60,6 +60,12 @@ def own_namespace() -> str:
     return str(context["context"].get("namespace") or "default")
 
 
+def connection_of(obj: Mapping[str, Any]) -> tuple[str, str]:
+    """Namespace and name of the KafkaConnection that a GroupPolicy or GroupRestore refers to; no name = it has none."""
+    reference = (obj.get("spec") or {}).get("connectionRef") or {}
+    return reference.get("namespace") or obj["metadata"]["namespace"], reference.get("name") or ""
+
+
 class Api:
     """The few calls that the operator makes; thread-safe. namespaces: none = all; objects of others are not there."""
 

@@ -19,7 +19,16 @@ import kopf
 
 from group_hygiene import tracing
 from group_hygiene.alerts.egress import Egress
-from group_hygiene.controller.api import CONNECTIONS, GROUP, KINDS, VERSION, Api, load_config, own_namespace
+from group_hygiene.controller.api import (
+    CONNECTIONS,
+    GROUP,
+    KINDS,
+    VERSION,
+    Api,
+    connection_of,
+    load_config,
+    own_namespace,
+)
 from group_hygiene.controller.health import Health
 from group_hygiene.controller.leader import DURATION_S, Leader
 from group_hygiene.controller.loop import ConnectionLoop, Services
@@ -222,8 +231,7 @@ class Operator:
         else:
             self._seen[key] = version
         if resource.plural != CONNECTIONS:
-            reference = (body.get("spec") or {}).get("connectionRef") or {}
-            namespace, name = reference.get("namespace") or namespace, reference.get("name") or ""
+            namespace, name = connection_of(body)
         self._wake(namespace, name)
 
     def _wake(self, namespace: str, name: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from group_hygiene import reasons, reconcile, status
 from group_hygiene.connection import Connection, admit, nothing_granted
-from group_hygiene.controller.api import POLICIES, Api, Object
+from group_hygiene.controller.api import POLICIES, Api, Object, connection_of
 from group_hygiene.controller.telling import Teller
 from group_hygiene.errors import HygieneError, SpecError
 from group_hygiene.policy import Policy, parse_policy
@@ -39,9 +39,7 @@ class Binding:
         """The policies that refer to this connection; those that never may get their status here, and are left out."""
         bound: list[Bound] = []
         for obj in objects:
-            namespace = obj["metadata"]["namespace"]
-            reference = (obj.get("spec") or {}).get("connectionRef") or {}
-            if (reference.get("namespace") or namespace, reference.get("name")) != (self._namespace, self._name):
+            if connection_of(obj) != (self._namespace, self._name):
                 continue
             try:
                 policy = parse_policy(obj)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from group_hygiene import reasons, reconcile, runs
 from group_hygiene.access import Right
 from group_hygiene.connection import Connection, grant, nothing_granted
-from group_hygiene.controller.api import RESTORES, Api, Object
+from group_hygiene.controller.api import RESTORES, Api, Object, connection_of
 from group_hygiene.controller.telling import Teller
 from group_hygiene.errors import HygieneError, LedgerProblem, SpecError
 from group_hygiene.reconcile.grouprestore import build_restore_status, parse_restore
@@ -51,7 +51,7 @@ class Restores:
     def open(self) -> list[Object]:
         """Those that have not come to an end: it is written into their status, once and for good."""
         own = (self._namespace, self._name)
-        objects = [obj for obj in self._api.list_all(RESTORES) if _connection(obj) == own and not _is_over(obj)]
+        objects = [obj for obj in self._api.list_all(RESTORES) if connection_of(obj) == own and not _is_over(obj)]
         self._waiting = {obj["metadata"]["uid"]: waiting for obj in objects if (waiting := self._of(obj)) is not None}
         return objects
 
@@ -157,11 +157,6 @@ class Restores:
         if "completionTime" in new:
             self._waiting.pop(obj["metadata"]["uid"], None)
         self._teller.tell(RESTORES, obj, new)
-
-
-def _connection(obj: Mapping[str, Any]) -> tuple[str, str | None]:
-    reference = (obj.get("spec") or {}).get("connectionRef") or {}
-    return reference.get("namespace") or obj["metadata"]["namespace"], reference.get("name")
 
 
 def _is_over(obj: Mapping[str, Any]) -> bool:
