@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from group_hygiene.cli.options import short_output_option
+
 
 @click.group()
 def alert() -> None:
@@ -34,14 +36,7 @@ def alert() -> None:
     help="As the operator's option: where the message may go; may be given more than once, and then nowhere else. "
     "Loopback, link-local and the like must be named as addresses. Default: all but those.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="table; json, yaml.",
-)
+@short_output_option
 def test(
     connection: str | None,
     policy: str | None,

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import click
 
-from group_hygiene.cli.options import Target, activity_option, connection_file_option, target_options
+from group_hygiene.cli.options import (
+    Target,
+    activity_option,
+    connection_file_option,
+    short_output_option,
+    target_options,
+)
 from group_hygiene.connection import ActivitySpec
 
 
@@ -22,14 +28,7 @@ from group_hygiene.connection import ActivitySpec
     "group-hygiene.",
 )
 @activity_option
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json", "yaml"]),
-    default="table",
-    show_default=True,
-    help="table = a line for each thing; json, yaml.",
-)
+@short_output_option
 @target_options
 def doctor(
     target: Target,

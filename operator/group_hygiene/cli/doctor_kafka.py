@@ -204,13 +204,13 @@ def _may_on_groups(session: Session, cluster: Cluster, seen: Seen) -> Iterator[F
     listing = kafka_groups.list_groups(session.client, seen, session.deadline())
     for problem in kafka_groups.unanswered(listing):
         yield warning(_PERMISSIONS, "groups", f"permissions on some were not asked for: {problem}", "look again")
-    names = sorted(listing.groups)[:_GROUPS_ASKED] or ["group-hygiene-doctor"]
     if not listing.groups and not seen.leaders:
         found = (
             f"not asked: no group and no {kafka_cluster.OFFSETS_TOPIC} is to be seen, and the question would make it"
         )
         yield warning(_PERMISSIONS, "groups", found, "look again once there are groups")
         return
+    names = sorted(listing.groups)[:_GROUPS_ASKED] or ["group-hygiene-doctor"]
     answers = permissions.on_groups(session.client, names, session.deadline())
     yield from of_groups(answers, cluster.enforces(Action.DELETE))
 
@@ -256,8 +256,7 @@ def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
         else:
             allowed = [ledger_settings(cluster.connection, status, owner) for owner in owners]
     for settings in allowed:
-        need = Need.READ
-        journal = open_journal(cluster.memory, session.client, settings, need, (), session.deadline())
+        journal = open_journal(cluster.memory, session.client, settings, Need.READ, (), session.deadline())
         if journal.problem is None or journal.problem.reason != reasons.LEDGER_OWNED:
             break
     if journal.problem is not None:

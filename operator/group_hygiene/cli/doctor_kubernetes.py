@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 from group_hygiene.alerts.endpoints import read_endpoint
 from group_hygiene.cli.findings import Area, Finding, failed, looking, ok, warning
-from group_hygiene.cli.schemas import PLURALS, load_crd
+from group_hygiene.cli.schemas import PLURALS, fields_of, load_crd
 from group_hygiene.connection import Connection, Settings, parse_connection, receivers_of
 from group_hygiene.controller import inspection
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, VERSION, Api, Object, connection_of, load_config
 from group_hygiene.controller.leader import NAME as LEASE
 from group_hygiene.durations import format_duration
 from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, SecretProblem, SpecError
+from group_hygiene.naming import some_of
 from group_hygiene.policy import Policy, parse_policy
 from group_hygiene.receivers import Receiver
 from group_hygiene.reconcile import SKEW_MAX
@@ -115,7 +116,8 @@ def _apart(ahead: timedelta) -> str:
 
 def _crds(known: Kubernetes) -> Iterator[Finding]:
     advice = (
-        "group-hygiene crds | kubectl apply --server-side -f -; helm upgrade and kubectl apply -k do not apply them"
+        "group-hygiene crds | kubectl apply --server-side --force-conflicts -f -; "
+        "helm upgrade and kubectl apply -k do not apply them"
     )
     for kind, plural in PLURALS.items():
         try:
@@ -123,15 +125,15 @@ def _crds(known: Kubernetes) -> Iterator[Finding]:
         except Forbidden:
             yield warning(_KUBERNETES, f"CRD {kind}", "you may not read it", "ask somebody who may")
             continue
-        ours = inspection.fields_of(load_crd(kind), VERSION)
-        theirs = inspection.fields_of(installed, VERSION) if installed else frozenset()
+        ours = fields_of(load_crd(kind), VERSION)
+        theirs = fields_of(installed, VERSION) if installed else frozenset()
         lacks = sorted(ours - theirs)
         if installed is None:
             yield failed(_KUBERNETES, f"CRD {kind}", "is not installed", advice)
         elif not theirs:
             yield failed(_KUBERNETES, f"CRD {kind}", f"does not serve {VERSION}", advice)
         elif lacks:
-            shown = f"is of another version than this program: it lacks {_some(lacks)}"
+            shown = f"is of another version than this program: it lacks {some_of(lacks, _SHOWN)}"
             yield warning(_KUBERNETES, f"CRD {kind}", shown, advice)
         else:
             yield ok(_KUBERNETES, f"CRD {kind}", f"serves {VERSION}, with all fields that this program knows")
@@ -155,7 +157,7 @@ def _rights(known: Kubernetes) -> Iterator[Finding]:
         yield ok(_KUBERNETES, "rights in Kubernetes", f"{who} may do all that the operator asks for")
         return
     effects = "; ".join(dict.fromkeys(right.what_for for right in missing))
-    found = f"{who} may not {_some([str(right) for right in missing])}: as the operator, {effects}"
+    found = f"{who} may not {some_of(missing, _SHOWN)}: as the operator, {effects}"
     if person:
         yield warning(_KUBERNETES, "rights in Kubernetes", found, "to ask for the operator: --service-account")
     else:
@@ -255,12 +257,11 @@ def _secrets(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
     settings = connection.settings(read)
     named = len({ref.name for ref in asked})
     if connection.activity is not None and connection.activity.secret is not None:
-        named += 1
         try:
             connection.activity.options(partial(known.api.read_secret_texts, connection.namespace))
+            named += 1
         except SecretProblem as error:
             yield failed(_CONNECTION, "Secret of the tables", f"{error.reason}: {error}", _mend(error))
-            named -= 1
     yield from (failed(_CONNECTION, "Secret", f"{error.reason}: {error}", _mend(error)) for error in problems)
     if problems:
         return
@@ -332,9 +333,3 @@ def _claims(known: Kubernetes) -> Iterator[Finding]:
         yield warning(_KUBERNETES, "KEDA and Strimzi", found, "ask as somebody who may")
     else:
         yield ok(_KUBERNETES, "KEDA and Strimzi", f"their objects name {len(claimed)} groups")
-
-
-def _some(texts: Iterable[str]) -> str:
-    every = list(texts)
-    more = f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else ""
-    return ", ".join(every[:_SHOWN]) + more

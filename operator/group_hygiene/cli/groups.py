@@ -16,6 +16,7 @@ from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.share_offsets import ShareOffsets, share_offsets
 from group_hygiene.model import NO_SUCH_TOPIC, Fault, Group, GroupState, GroupType, Offsets, Partition
+from group_hygiene.naming import some_of
 from group_hygiene.patterns import Patterns
 from group_hygiene.snapshot import Cluster, Description, Listing
 
@@ -209,9 +210,8 @@ def _positions(session: Session, found: Found) -> _Read:
 def _left_out(hidden: Sequence[str]) -> list[str]:
     if not hidden:
         return []
-    more = f" and {len(hidden) - _NAMED_TOPICS} more" if len(hidden) > _NAMED_TOPICS else ""
-    topics = ", ".join(hidden[:_NAMED_TOPICS])
-    return [f"offsets of topics that may not be described are left out: {topics}{more} (needs DESCRIBE on each topic)"]
+    topics = some_of(hidden, _NAMED_TOPICS)
+    return [f"offsets of topics that may not be described are left out: {topics} (needs DESCRIBE on each topic)"]
 
 
 def _errors(found: Found, read: _Read) -> list[str]:

@@ -243,6 +243,18 @@ def output_option(command: F) -> F:
     )(command)
 
 
+def short_output_option(command: F) -> F:
+    """Add `-o` to a command that has no columns to leave out; the command gets it as `output`."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json", "yaml"]),
+        default="table",
+        show_default=True,
+        help="table = for people; json, yaml.",
+    )(command)
+
+
 def file_option(command: F) -> F:
     """Add `-f`; the command gets it as `files`."""
     return click.option(

@@ -20,6 +20,7 @@ from group_hygiene import __version__
 from group_hygiene.cli import alert_commands, commands, doctor_command, kinds, looking_back, pipelining
 from group_hygiene.cli.options import Namespace
 from group_hygiene.errors import HygieneError
+from group_hygiene.logs import FORMS, configure
 
 _INTERRUPTED = 130
 # What a full disk, a quota, or a terminal or file that is gone answers to a write.
@@ -151,7 +152,7 @@ def main() -> None:
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
 @click.option(
     "--log-format",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(FORMS),
     default="text",
     show_default=True,
     help="text, or one JSON object a line.",
@@ -174,7 +175,6 @@ def operator(
     """
     from group_hygiene.alerts.egress import parse_egress
     from group_hygiene.controller import app
-    from group_hygiene.logs import configure
 
     egress = parse_egress(allow_receiver)
     configure(log_format, log_level)

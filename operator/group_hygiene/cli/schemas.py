@@ -91,6 +91,23 @@ def load_crd(kind: str) -> Any:
     return yaml.safe_load(crd_text(kind))
 
 
+def fields_of(crd: Mapping[str, Any], version: str) -> frozenset[str]:
+    """The paths of all fields that a version of a CRD has, like `spec.match.groups[]`; empty = no such version."""
+    found: set[str] = set()
+
+    def collect(schema: Mapping[str, Any], path: str) -> None:
+        for name, child in (schema.get("properties") or {}).items():
+            found.add(f"{path}{name}")
+            collect(child, f"{path}{name}.")
+        if "items" in schema:
+            collect(schema["items"], f"{path.removesuffix('.')}[].")
+
+    for each in crd["spec"]["versions"]:
+        if each["name"] == version and each["served"]:
+            collect(each["schema"]["openAPIV3Schema"], "")
+    return frozenset(found)
+
+
 def _schema(kind: str) -> dict[str, Any]:
     versions = load_crd(kind)["spec"]["versions"]
     version = next(v for v in versions if v["name"] == API_VERSION.partition("/")[2])

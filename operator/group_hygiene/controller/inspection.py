@@ -5,7 +5,7 @@ Who may do what is asked by access reviews, which the API server answers and doe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -123,20 +123,3 @@ class Inspection:
             return dict(call(lambda: self._custom.get_cluster_custom_object(*place, _request_timeout=TIMEOUT_S)))
         except NotFound:
             return None
-
-
-def fields_of(crd: Mapping[str, Any], version: str) -> frozenset[str]:
-    """The paths of all fields that a version of a CRD has, like `spec.match.groups[]`; empty = no such version."""
-    found: set[str] = set()
-
-    def collect(schema: Mapping[str, Any], path: str) -> None:
-        for name, child in (schema.get("properties") or {}).items():
-            found.add(f"{path}{name}")
-            collect(child, f"{path}{name}.")
-        if "items" in schema:
-            collect(schema["items"], f"{path.removesuffix('.')}[].")
-
-    for each in crd["spec"]["versions"]:
-        if each["name"] == version and each["served"]:
-            collect(each["schema"]["openAPIV3Schema"], "")
-    return frozenset(found)

@@ -12,6 +12,7 @@ from group_hygiene.durations import format_duration
 from group_hygiene.errors import Conflict, NotFound
 from group_hygiene.metrics import Metrics
 from group_hygiene.model import Outcome, OutcomeKind
+from group_hygiene.naming import some_of
 from group_hygiene.plan import Plan
 from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.reconcile import Clock
@@ -109,12 +110,10 @@ def _counted(policy: Policy, groups: Sequence[str]) -> str:
 
 
 def _names(plan: Plan, groups: Sequence[str]) -> str:
-    more = f" and {len(groups) - _NAMES_IN_EVENT} more" if len(groups) > _NAMES_IN_EVENT else ""
-    return ", ".join(repr(group) + _topics(plan, group) for group in groups[:_NAMES_IN_EVENT]) + more
+    return some_of(groups, _NAMES_IN_EVENT, lambda group: repr(group) + _topics(plan, group))
 
 
 def _topics(plan: Plan, group: str) -> str:
     verdict = plan.verdicts.get(group)
     topics = sorted(verdict.topics) if verdict is not None else []
-    more = f" and {len(topics) - _TOPICS_IN_EVENT} more" if len(topics) > _TOPICS_IN_EVENT else ""
-    return f" ({', '.join(topics[:_TOPICS_IN_EVENT])}{more})" if topics else ""
+    return f" ({some_of(topics, _TOPICS_IN_EVENT)})" if topics else ""

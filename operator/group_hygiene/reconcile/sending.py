@@ -12,6 +12,7 @@ from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import Fault, Group, GroupState, GroupType, Outcome, OutcomeKind, Partition
+from group_hygiene.naming import some_of
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.rereading import Ready
 from group_hygiene.snapshot import Description
@@ -135,9 +136,7 @@ def _refused(name: str, fault: Fault) -> Outcome:
 
 def named(topics: Iterable[str]) -> str:
     """Some of the topics by name, and how many more."""
-    names = sorted(topics)
-    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return ", ".join(names[:_NAMES]) + more
+    return some_of(sorted(topics), _NAMES)
 
 
 def _type(kind: str) -> GroupType:
