@@ -1,8 +1,11 @@
 """Programs built from Go modules: a folder with a go.mod, a go.sum and a tools.go pins them and all they need."""
 
 import hashlib
+import json
 import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
 from sandbox.cache import run_long
 from sandbox.prerequisites import GO, find
@@ -15,6 +18,15 @@ def build(source: Path, package: str, program: Path, what: str, flags: str = "-s
     environment = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
     argv = (find(GO), "build", "-mod=readonly", "-trimpath", "-ldflags", flags, "-o", program, package)
     run_long(what, Command(argv, Path("go.log"), environment, source))
+
+
+def ask(program: Path, question: Any) -> Any:
+    """What a program of ours answers, JSON in and out. Raises ValueError with what it has against the question."""
+    asked = json.dumps(question)
+    done = subprocess.run([program], input=asked, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise ValueError(done.stderr.strip())
+    return json.loads(done.stdout)
 
 
 def version(source: Path, module: str) -> str:

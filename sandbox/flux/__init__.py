@@ -1,7 +1,5 @@
 """What Flux makes of objects by healthCheckExprs: its own evaluator, built from the Go files in this folder."""
 
-import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +18,7 @@ def program() -> Path:
 
 def assess(expressions: Mapping[str, str], objects: Sequence[Mapping[str, Any]]) -> list[str]:
     """Current, InProgress or Failed, for each object. Raises ValueError with what Flux has against the expressions."""
-    asked = json.dumps({"expressions": expressions, "objects": objects})
-    done = subprocess.run([program()], input=asked, capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode:
-        raise ValueError(done.stderr.strip())
-    return [str(status) for status in json.loads(done.stdout)]
+    return [str(status) for status in golang.ask(program(), {"expressions": expressions, "objects": objects})]
 
 
 def _build(into: Path) -> None:

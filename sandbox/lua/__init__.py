@@ -1,7 +1,5 @@
 """Health checks in Lua, run as Argo CD runs them: by gopher-lua, built from the Go files in this folder."""
 
-import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,11 +25,7 @@ def program() -> Path:
 
 def assess(script: str, objects: Sequence[Mapping[str, Any]]) -> list[Health]:
     """The health of each object. Raises ValueError with what Lua has against the script."""
-    asked = json.dumps({"script": script, "objects": objects})
-    done = subprocess.run([program()], input=asked, capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode:
-        raise ValueError(done.stderr.strip())
-    return [Health(**answer) for answer in json.loads(done.stdout)]
+    return [Health(**answer) for answer in golang.ask(program(), {"script": script, "objects": objects})]
 
 
 def _build(into: Path) -> None:

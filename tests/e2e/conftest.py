@@ -250,6 +250,16 @@ def operators_account(server: ApiServer) -> Path:
     return path
 
 
+def doctor(kubeconfig: Path, namespace: str, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+    """`group-hygiene doctor` on the connection `main` there: exit code, checks, and all that it printed."""
+    command = [sys.executable, "-m", "group_hygiene.cli", "doctor", "-o", "json", "-n", namespace]
+    command += ["--connection", "main", *arguments]
+    where = {"KUBECONFIG": str(kubeconfig), "PYTHONPATH": str(ROOT / "operator")}
+    done = subprocess.run(command, env={**os.environ, **where}, capture_output=True, text=True, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)["checks"], done.stdout + done.stderr
+
+
 def _may(server: ApiServer, kubeconfig: Path, *question: str) -> bool:
     return server.kubectl("auth", "can-i", *question, f"--kubeconfig={kubeconfig}", check=False).returncode == 0
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,6 +14,7 @@ import yaml
 
 import faults.groups
 from faults.rights import NEEDED_BY, STORIES, Stage, asked, granted, timed
+from group_hygiene.controller import inspection
 from sandbox.kafka import KafkaCluster
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import OVERLAYS, install
@@ -28,6 +25,7 @@ from tests.e2e.conftest import (
     RunningOperator,
     World,
     connection,
+    doctor,
     policy,
     running_operator,
     wait_for,
@@ -89,6 +87,12 @@ def narrow(kafka: KafkaCluster, tmp_path: Path) -> Iterator[tuple[World, Running
             yield World(server), process
 
 
+def test_the_doctor_asks_for_each_right_that_something_needs() -> None:
+    found = inspection.rights("kafka", "group-hygiene", "group-hygiene", by_label=True)
+    found += inspection.claim_rights([("keda.sh", "scaledobjects"), ("kafka.strimzi.io", "kafkaconnectors")])
+    assert {f"{right.verb} {right.resource}" for right in found} == set(NEEDED_BY)
+
+
 def test_some_namespaces_need_no_more_than_roles_in_them(
     narrow: tuple[World, RunningOperator], kafka: KafkaCluster, groups: Groups
 ) -> None:
@@ -125,10 +129,7 @@ def test_some_namespaces_need_no_more_than_roles_in_them(
     wide = {right.role.rpartition("/")[2] for right in granted(world.server) if not right.where}
     assert wide == {"group-hygiene-claims"}
     # Nor does the doctor miss anything there.
-    asking = [sys.executable, "-m", "group_hygiene.cli", "doctor", "-o", "json", "-n", "kafka", "--connection", "main"]
-    asking += ["--service-account", "group-hygiene/group-hygiene"]
-    where = {"KUBECONFIG": str(world.server.kubeconfig), "PYTHONPATH": str(ROOT / "operator")}
-    done = subprocess.run(asking, env={**os.environ, **where}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = {check["result"] for check in json.loads(done.stdout)["checks"]}
-    assert found == {"Ok"}, done.stdout
+    of = "--service-account", "group-hygiene/group-hygiene"
+    code, checks, text = doctor(world.server.kubeconfig, "kafka", *of)
+    assert code == 0, text
+    assert {check["result"] for check in checks} == {"Ok"}, text

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -31,6 +28,7 @@ from tests.e2e.conftest import (
     RunningOperator,
     World,
     connection,
+    doctor,
     new_world,
     operators_account,
     policy,
@@ -76,12 +74,7 @@ class Place:
 
     def doctor(self, *arguments: str, kubeconfig: Path | None = None) -> tuple[int, list[dict[str, Any]], str]:
         """Exit code, checks, and all that it printed."""
-        command = [sys.executable, "-m", "group_hygiene.cli", "doctor", "-o", "json", "-n", NAMESPACE]
-        command += ["--connection", "main", *arguments]
-        where = {"KUBECONFIG": str(kubeconfig or self.world.server.kubeconfig), "PYTHONPATH": str(ROOT / "operator")}
-        done = subprocess.run(command, env={**os.environ, **where}, capture_output=True, text=True, check=False)
-        assert done.stdout, done.stderr
-        return done.returncode, json.loads(done.stdout)["checks"], done.stdout + done.stderr
+        return doctor(kubeconfig or self.world.server.kubeconfig, NAMESPACE, *arguments)
 
 
 @pytest.fixture(scope="module")
