@@ -142,7 +142,7 @@ def write_past(spark: SparkSession, warehouse: str, groups: int = 100_000, days:
     names = pa.array(known.names, pa.string())
     _write(spark, warehouse, COMMITS, commits, lambda rows: _commit_columns(rows, names, when))
     _write(spark, warehouse, GROUP_STATES, states, lambda rows: _state_columns(rows, names))
-    INGESTED.overwrite(spark, warehouse, _ingested(ends, when))
+    INGESTED.overwrite(warehouse, _ingested(ends, when))
     update(spark, warehouse)
     start, end, read_at = (_moment(each) for each in when)
     rows = len(commits["time"]) + len(states["time"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -25,6 +26,17 @@ def tables(spark: SparkSession, warehouse: str, era: int = 0) -> Rows:
         return sorted(plain, key=lambda row: row[:2])
 
     return Rows(rows(COMMITS, *_COMMIT), rows(GROUP_STATES, *_STATE), rows(QUARANTINE, "key", "value"))
+
+
+def all_rows(spark: SparkSession, warehouse: str, table: Table) -> list[dict[str, Any]]:
+    """All of a table, times in UTC."""
+    return cast(list[dict[str, Any]], table.read(spark, warehouse).toArrow().to_pylist())
+
+
+def replace(spark: SparkSession, warehouse: str, table: Table, rows: list[dict[str, Any]]) -> None:
+    """These rows instead of those."""
+    frame = spark.createDataFrame(pa.Table.from_pylist(rows, table.shape.schema), table.schema)
+    frame.write.format("delta").mode("overwrite").save(table.path(warehouse))
 
 
 def covered(spark: SparkSession, warehouse: str) -> dict[int, int]:

@@ -424,8 +424,8 @@ def test_a_table_that_is_gone(spark: SparkSession, ready: str, warehouse: str, t
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     with pytest.raises(Halted, match=f"{table.name} is gone"):
         update(spark, warehouse)
-    assert not ACTIVITY.exists(spark, warehouse)
-    assert COVERAGE.rows(spark, warehouse)[0]["activity_id"] == covered
+    assert not ACTIVITY.exists(warehouse)
+    assert COVERAGE.rows(warehouse)[0]["activity_id"] == covered
 
 
 def test_nothing_ingested(spark: SparkSession, tmp_path: Path) -> None:

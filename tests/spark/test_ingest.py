@@ -242,7 +242,7 @@ def test_commits_alone_make_both_tables(spark: SparkSession, lonely: KafkaCluste
     client, maker = connect(Settings((bootstrap,))), Maker(bootstrap)
     maker.simple(maker.name("simple"), at(maker.topic(records=1), 1))
     assert run(spark, client, warehouse) == Written(commits=1)
-    assert GROUP_STATES.exists(spark, warehouse)
+    assert GROUP_STATES.exists(warehouse)
     assert update(spark, warehouse).records == 1
     maker.close()
     client.close()

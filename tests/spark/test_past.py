@@ -16,6 +16,7 @@ from bench.lives import AFTER_DAYS, RULE, Rule
 from bench.past import LOG_PARTITIONS, Past, write_past
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, INGESTED
 from group_hygiene.reconcile.evidence import partition_of
+from tests.spark.bronze import all_rows
 
 GROUPS, DAYS = 1_000, 30
 MS = timedelta(milliseconds=1)
@@ -82,8 +83,8 @@ def test_batches_are_a_compacted_log_and_then_a_day_each(written: Written) -> No
 
 def test_activity_takes_it(written: Written, spark: SparkSession) -> None:
     """`activity` and `coverage` are those of the pipeline, up to the last batch, and know every group."""
-    activity, ingested = ACTIVITY.rows(spark, written.warehouse), INGESTED.rows(spark, written.warehouse)
-    coverage = COVERAGE.rows(spark, written.warehouse)
+    activity, ingested = all_rows(spark, written.warehouse, ACTIVITY), INGESTED.rows(written.warehouse)
+    coverage = COVERAGE.rows(written.warehouse)
     assert len(activity) == len({row["group"] for row in activity}) == GROUPS
     assert {row["group"] for row in activity if row["state"] == "Unknown"} == set()
     assert [len(coverage), len(ingested)] == [LOG_PARTITIONS] * 2

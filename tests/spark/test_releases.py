@@ -24,7 +24,7 @@ RELEASES = sorted(path.parent for path in (Path(__file__).parents[1] / "releases
 def test_tables_of_a_release_are_gone_on_from(spark: SparkSession, warehouse: str, release: Path) -> None:
     """What was ingested is known, what it says of groups can be looked back on, and is the same when made anew."""
     shutil.copytree(release / "tables", warehouse)
-    before = read_progress(spark, warehouse)
+    before = read_progress(warehouse)
     assert before is not None
     assert (before.era, before.batch, set(before.places)) == (0, 1, {0, 1})
     assert extent(spark, warehouse).batch == 1
@@ -40,7 +40,7 @@ def test_tables_of_a_release_are_gone_on_from(spark: SparkSession, warehouse: st
 @pytest.mark.parametrize(
     ("table", "job"),
     [
-        pytest.param(INGESTED, read_progress, id="ingest"),
+        pytest.param(INGESTED, lambda _, warehouse: read_progress(warehouse), id="ingest"),
         pytest.param(INGESTED, update, id="activity"),
         pytest.param(COVERAGE, maintain, id="maintain"),
         pytest.param(COVERAGE, promised, id="backtest-and-report"),
@@ -51,8 +51,8 @@ def test_tables_of_a_later_version_are_left_alone(
 ) -> None:
     """Every job ends before it writes, also one that runs again and again, and says why."""
     shutil.copytree(RELEASES[-1] / "tables", warehouse)
-    rows = table.rows(spark, warehouse)
-    table.overwrite(spark, warehouse, [row | {"version": 2} for row in rows])
+    rows = table.rows(warehouse)
+    table.overwrite(warehouse, [row | {"version": 2} for row in rows])
     before = {file for file in Path(warehouse).rglob("*.parquet") if table.name not in file.parts}
     with pytest.raises(Halted, match="are of version 2, and this program knows version 1"):
         job(spark, warehouse)

@@ -219,9 +219,9 @@ def test_history_is_too_short(spark: SparkSession, warehouse: str) -> None:
         "The history in the tables is 312h long: policies are suggested here once the pipeline has run for 14 days."
     ]
     # A part of the log that was read for the first time after another was read for the last one.
-    (row,) = INGESTED.rows(spark, warehouse)
+    (row,) = INGESTED.rows(warehouse)
     late = READ_AT + HOUR
-    INGESTED.overwrite(spark, warehouse, [row, row | {"log_partition": 1, "first_read_at": late, "read_at": late}])
+    INGESTED.overwrite(warehouse, [row, row | {"log_partition": 1, "first_read_at": late, "read_at": late}])
     update(spark, warehouse)
     (note,) = with_suggestions(spark, warehouse, findings).notes
     assert note.startswith("The history in the tables is 0s long")
@@ -238,8 +238,8 @@ def test_nothing_to_try_policies_on(spark: SparkSession, warehouse: str) -> None
     """A log that was not read to its end, or no tables at all: a note says so, and what to do."""
     lives = {name: used((5, 5.1)) for name in named("console-consumer-")}
     findings = written(spark, warehouse, lives)
-    (row,) = COVERAGE.rows(spark, warehouse)
-    COVERAGE.overwrite(spark, warehouse, [row, row | {"log_partition": 1, "read_at": None}])
+    (row,) = COVERAGE.rows(warehouse)
+    COVERAGE.overwrite(warehouse, [row, row | {"log_partition": 1, "read_at": None}])
     found = with_suggestions(spark, warehouse, findings)
     assert (found.suggestions, found.began) == ((), None)
     assert found.notes == [

@@ -22,6 +22,7 @@ from group_hygiene.pipeline.activity import update
 from group_hygiene.pipeline.survey import known, survey
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, INGESTED
 from group_hygiene.report.findings import Age, Count, Findings, Growth, Row, StaleTopic
+from tests.spark.bronze import all_rows, replace
 from tests.spark.histories import START, Bronze, Event, classic, commit, epoch, member, moment, state, wiped
 
 DAY = 86_400
@@ -63,12 +64,12 @@ def ingest(
     bronze = Bronze(spark, warehouse)
     for partition, groups in enumerate(partitions):
         bronze.write(groups, log_partition=partition)
-    (row,) = INGESTED.rows(spark, warehouse)
+    (row,) = INGESTED.rows(warehouse)
     rows = [row | {"log_partition": partition} for partition in range(len(partitions))]
     for column, values in changes.items():
         for partition, value in values.items():
             rows[partition][column] = value
-    INGESTED.overwrite(spark, warehouse, rows)
+    INGESTED.overwrite(warehouse, rows)
     update(spark, warehouse)
 
 
@@ -431,17 +432,17 @@ def test_everything_is_gone(spark: SparkSession, warehouse: str) -> None:
 def test_while_a_run_is_under_way(spark: SparkSession, warehouse: str) -> None:
     """What is in `activity` and not in `coverage` yet is later than the moment that all of this is as of."""
     ingest(spark, warehouse, {"a": left(9, 8)})
-    told = COVERAGE.rows(spark, warehouse)
+    told = COVERAGE.rows(warehouse)
     before = survey(spark, warehouse, RETENTION)
-    row = ACTIVITY.rows(spark, warehouse)[0] | {"group": "b", "commits_by_day": {}}
-    ACTIVITY.overwrite(spark, warehouse, [row])
+    row = all_rows(spark, warehouse, ACTIVITY)[0] | {"group": "b", "commits_by_day": {}}
+    replace(spark, warehouse, ACTIVITY, [row])
     assert [row.group for row in survey(spark, warehouse, RETENTION).rows] == ["a"]
     assert survey(spark, warehouse, RETENTION) == before
     # An older one, or another, is not what was read.
-    COVERAGE.overwrite(spark, warehouse, [each | {"activity_version": 9} for each in told])
+    COVERAGE.overwrite(warehouse, [each | {"activity_version": 9} for each in told])
     with pytest.raises(PipelineError, match="coverage speaks of version 9"):
         survey(spark, warehouse, RETENTION)
-    COVERAGE.overwrite(spark, warehouse, [each | {"activity_id": "other"} for each in told])
+    COVERAGE.overwrite(warehouse, [each | {"activity_id": "other"} for each in told])
     with pytest.raises(PipelineError, match="the next run of the pipeline mends that"):
         survey(spark, warehouse, RETENTION)
 
@@ -457,11 +458,11 @@ def test_nothing_to_tell_of(spark: SparkSession, warehouse: str) -> None:
     update(spark, warehouse)
     with pytest.raises(PipelineError, match="the tables hold no group yet"):
         survey(spark, warehouse, RETENTION)
-    told = COVERAGE.rows(spark, warehouse)
-    COVERAGE.overwrite(spark, warehouse, [row | {"read_at": None} for row in told])
+    told = COVERAGE.rows(warehouse)
+    COVERAGE.overwrite(warehouse, [row | {"read_at": None} for row in told])
     with pytest.raises(PipelineError, match="never read to its end yet"):
         survey(spark, warehouse, RETENTION)
-    COVERAGE.overwrite(spark, warehouse, [])
+    COVERAGE.overwrite(warehouse, [])
     with pytest.raises(PipelineError, match="the tables cover nothing yet"):
         survey(spark, warehouse, RETENTION)
     shutil.rmtree(ACTIVITY.path(warehouse))
@@ -474,8 +475,8 @@ def test_nothing_stays_in_memory(spark: SparkSession, warehouse: str) -> None:
     """What it held for itself is let go, also where it fails."""
     ingest(spark, warehouse, {"a": left(9, 8)})
     survey(spark, warehouse, RETENTION)
-    ACTIVITY.overwrite(spark, warehouse, [])
-    COVERAGE.overwrite(spark, warehouse, [row | {"activity_version": 1} for row in COVERAGE.rows(spark, warehouse)])
+    replace(spark, warehouse, ACTIVITY, [])
+    COVERAGE.overwrite(warehouse, [row | {"activity_version": 1} for row in COVERAGE.rows(warehouse)])
     with pytest.raises(PipelineError, match="no group"):
         survey(spark, warehouse, RETENTION)
     assert spark._jsparkSession.sharedState().cacheManager().isEmpty()

@@ -1,4 +1,4 @@
-"""The small tables: what is told of them is what is in them, whoever wrote it."""
+"""The tables by delta-rs: what is told of them is what is in them, whoever wrote it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pytest
 from delta import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from group_hygiene.errors import PipelineError
 from group_hygiene.model import TABLES_VERSION
-from group_hygiene.pipeline.tables import INGESTED, Once
+from group_hygiene.pipeline.store import Once
+from group_hygiene.pipeline.tables import COMMITS, INGESTED, QUARANTINE
+from tests.spark.bronze import all_rows
 
 _ROW = {
     **{"cluster_id": "ours", "topic_id": None, "era": 0, "batch": 1, "log_partition": 0, "covered_to": 7},
@@ -20,10 +25,11 @@ _ROW = {
     **{"stream": "mine", "version": TABLES_VERSION},
 }
 
-
-def _jobs(spark: SparkSession) -> int:
-    tracker: Any = spark.sparkContext._jsc.statusTracker()
-    return len(tracker.getJobIdsForGroup(None))
+_COMMIT = {
+    **{"era": 0, "log_partition": 0, "record_time": datetime(2030, 1, 31, 12, tzinfo=UTC), "group": "g"},
+    **{"topic": "t", "partition": 0, "committed_offset": 1, "leader_epoch": 0, "metadata": "", "commit_ms": 1},
+    "aborted": False,
+}
 
 
 def _at(covered_to: int) -> dict[str, Any]:
@@ -31,24 +37,62 @@ def _at(covered_to: int) -> dict[str, Any]:
 
 
 def test_small_tables_tell_what_is_in_them(spark: SparkSession, tmp_path: Path) -> None:
-    """What this process wrote, without a query; what anybody else wrote, also as a version of the same number."""
+    """Whoever wrote it; and a writer's number is written once."""
     warehouse, other = str(tmp_path / "one"), tmp_path / "other"
     folder = Path(INGESTED.path(warehouse))
-    assert INGESTED.rows(spark, warehouse) == []
+    assert INGESTED.rows(warehouse) == []
+    assert not INGESTED.exists(warehouse)
 
-    INGESTED.overwrite(spark, warehouse, [_ROW], Once("mine", 1))
-    before = _jobs(spark)
-    assert INGESTED.rows(spark, warehouse) == [_ROW]
-    assert _jobs(spark) == before
-    INGESTED.overwrite(spark, warehouse, [_at(8)], Once("mine", 1))
-    assert INGESTED.rows(spark, warehouse) == [_ROW]
+    INGESTED.overwrite(warehouse, [_ROW], Once("mine", 1))
+    assert INGESTED.rows(warehouse) == [_ROW]
+    assert all_rows(spark, warehouse, INGESTED) == [_ROW]
+    INGESTED.overwrite(warehouse, [_at(8)], Once("mine", 1))
+    assert INGESTED.rows(warehouse) == [_ROW]
+    INGESTED.overwrite(warehouse, [_at(8)], Once("theirs", 1))
+    assert INGESTED.rows(warehouse) == [_at(8)]
 
     shutil.copytree(folder, other)
-    INGESTED.overwrite(spark, warehouse, [_at(9)], Once("mine", 2))
+    INGESTED.overwrite(warehouse, [_at(9), _at(10)], Once("mine", 2))
+    assert INGESTED.rows(warehouse) == [_at(9), _at(10)]
     shutil.rmtree(folder)
     shutil.copytree(other, folder)
-    assert INGESTED.rows(spark, warehouse) == [_ROW]
+    assert INGESTED.rows(warehouse) == [_at(8)]
     DeltaTable.forPath(spark, str(folder)).update(set={"covered_to": F.lit(10)})
-    assert INGESTED.rows(spark, warehouse) == [_at(10)]
+    assert INGESTED.rows(warehouse) == [_at(10)]
     shutil.rmtree(folder)
-    assert INGESTED.rows(spark, warehouse) == []
+    assert INGESTED.rows(warehouse) == []
+
+
+def test_only_files_of_the_batches_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    """By what Delta's log says of them; put together by Spark, or with rows deleted, they hold the same."""
+    # Patterns, elsewhere.
+    warehouse = str(tmp_path / "a{b}[c]* e")
+    for batch in range(1, 5):
+        row = _COMMIT | {"batch": batch, "log_offset": batch}
+        frame = spark.createDataFrame(pa.Table.from_pylist([row, row], COMMITS.shape.schema), COMMITS.schema)
+        COMMITS.append(spark, warehouse, frame.coalesce(1))
+    found = COMMITS.batches(spark, warehouse, 2, 3)
+    assert sorted(row.batch for row in found.collect()) == [2, 2, 3, 3]
+    assert len(found.inputFiles()) == 2
+    assert COMMITS.batches(spark, warehouse, 7, 9).isEmpty()
+    assert QUARANTINE.batches(spark, warehouse, 1, 9).isEmpty()
+
+    table = COMMITS.open(spark, warehouse)
+    assert table is not None
+    table.optimize().executeCompaction()
+    assert sorted(row.batch for row in COMMITS.batches(spark, warehouse, 2, 3).collect()) == [2, 2, 3, 3]
+    # Deletion vectors: rows are gone, and the file that holds them is not.
+    spark.sql(f"ALTER TABLE delta.`{COMMITS.path(warehouse)}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
+    table.delete(F.col("batch") == 3)
+    assert sorted(row.batch for row in COMMITS.batches(spark, warehouse, 2, 3).collect()) == [2, 2]
+
+
+def test_a_table_that_can_not_be_read(tmp_path: Path) -> None:
+    """It is not taken for one that isn't there."""
+    INGESTED.overwrite(str(tmp_path), [_ROW])
+    (log,) = (tmp_path / "ingested" / "_delta_log").glob("*.json")
+    log.write_text("{")
+    with pytest.raises(PipelineError, match=r"the table .*/ingested can't be read or written: "):
+        INGESTED.rows(str(tmp_path))
+    with pytest.raises(PipelineError, match="can't be read or written"):
+        INGESTED.exists(str(tmp_path))

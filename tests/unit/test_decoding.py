@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 
 from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, decode
 from group_hygiene.pipeline.columns import read_commits
-from group_hygiene.pipeline.decoding import decode_all, decode_batches
+from group_hygiene.pipeline.decoding import decode_all
 from tests.log_records import COMMIT_V3, SAMPLES, commit_key, damaged, text
 
 Pair = tuple[bytes | None, bytes | None]
@@ -141,25 +139,3 @@ def _sized(data: bytes) -> bytes:
 def test_commits_of_any_content(pairs: list[Pair]) -> None:
     """Any text, any number, in each layout."""
     assert rows(pairs) == [as_row(*pair) for pair in pairs]
-
-
-def test_positions_stay_with_their_records() -> None:
-    """What Spark's source says of where a record lay comes out beside what it says."""
-    position = {
-        "partition": pa.array([3, 4], pa.int32()),
-        "offset": pa.array([7, 8], pa.int64()),
-        "timestamp": pa.array([1, 2], pa.timestamp("us", "UTC")),
-    }
-    records = {"key": pa.array([None, commit_key()], pa.binary()), "value": pa.array([None, COMMIT_V3], pa.binary())}
-    (decoded,) = decode_batches([pa.RecordBatch.from_pydict(position | records)])
-    found = decoded.to_pylist()
-    assert [(row["log_partition"], row["log_offset"], row["group"]) for row in found] == [(3, 7, None), (4, 8, "g")]
-
-
-def test_it_drags_nothing_along() -> None:
-    """Spark's workers import it, again and again: no client library, and no more of this package than the decoder."""
-    program = "import sys, group_hygiene.pipeline.decoding; print(*sorted(sys.modules))"
-    listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    ours = {name for name in listed if name.startswith("group_hygiene.pipeline.")}
-    assert ours == {"group_hygiene.pipeline.columns", "group_hygiene.pipeline.decoding"}
-    assert not {"kafka", "pyspark", "kubernetes", "deltalake"} & set(listed)

@@ -30,14 +30,19 @@ from group_hygiene.pipeline.tables import (
     QUARANTINE,
     RECORDS,
     State,
-    Table,
 )
 
 # Records of one MERGE: a group's own are held in memory together.
 _ROUND_RECORDS = 5_000_000
 # Up to so many, the changes are sent to where the rows are, rather than all rows moved about.
 _BROADCAST_RECORDS = 100_000
-
+# And then code that is compiled for each step takes longer to make than the rows take without it; and MERGE need not
+# write its source down before it reads that several times, as it is done already.
+_OF_FEW = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.databricks.delta.merge.materializeSource": "none",
+}
 # Each version adds some files, and who reads the table opens all of them: they are put together after so many.
 _VERSIONS = 16
 # What a run writes to `activity` bears this mark in Delta's history. Anybody else may have put old rows there.
@@ -76,13 +81,13 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
 
     Raises PipelineError where nothing was ingested yet, Halted where `ingested` is older than what was taken in.
     """
-    ingested = INGESTED.rows(spark, warehouse)
+    ingested = INGESTED.rows(warehouse)
     if not ingested:
         raise PipelineError("nothing was ingested into this warehouse yet: run `group-hygiene pipeline ingest` first")
-    coverage = COVERAGE.rows(spark, warehouse)
+    coverage = COVERAGE.rows(warehouse)
     if coverage:
         refuse_older(_batch(ingested[0]), _batch(coverage[0]))
-    refuse_incomplete(spark, warehouse, ingested[0]["batch"])
+    refuse_incomplete(warehouse, ingested[0]["batch"])
     state = ACTIVITY.state(spark, warehouse)
     read_at = max((row["read_at"] for row in ingested if row["read_at"]), default=None)
     now = read_at or datetime.now(UTC)
@@ -95,16 +100,17 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
         ACTIVITY.make_anew(spark, warehouse)
     if anew or not coverage:
         coverage = []
-        if any(table.setting(spark, warehouse, PRUNED) for table in RECORDS):
+        if any(table.setting(warehouse, PRUNED) for table in RECORDS):
             complete_since = {row["log_partition"]: now for row in ingested}
     complete_since = _later(complete_since, {row["log_partition"]: row["complete_since"] for row in ingested})
     complete_since = _later(complete_since, _last_unread(spark, warehouse, ingested[0]))
     # Otherwise a run ended between the two tables, or somebody put files together: rows may know more than coverage.
     trusted = anew or told == state
     rounds = _rounds(spark, warehouse, coverage, ingested)
-    with _marked(spark):
+    with _set(spark, {_MARKING: _MARK}):
         for part in rounds:
-            commits, states = (_between(spark, warehouse, table, part) for table in (COMMITS, GROUP_STATES))
+            which = part.first, part.last
+            commits, states = (table.batches(spark, warehouse, *which) for table in (COMMITS, GROUP_STATES))
             if not trusted:
                 commits, states = (_not_taken_in(spark, warehouse, rows) for rows in (commits, states))
             found = changes(commits, states, ingested[0]["cluster_id"], now)
@@ -120,20 +126,21 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     whose = {"activity_id": state.id, "activity_version": state.version, "version": TABLES_VERSION}
     # Not a copy of the table `ingested` as it is now: that may be further than what was taken in.
     rows = [row | whose | {"complete_since": complete_since[row["log_partition"]]} for row in ingested]
-    COVERAGE.overwrite(spark, warehouse, rows)
+    COVERAGE.overwrite(warehouse, rows)
     return Updated(sum(part.last - part.first + 1 for part in rounds), sum(part.records for part in rounds), read_at)
 
 
 def _merge(spark: SparkSession, warehouse: str, found: DataFrame, now: datetime, few: bool) -> None:
     target = DeltaTable.forPath(spark, ACTIVITY.path(warehouse))
     activity = target.toDF()
-    if few:
-        found = found.persist()
-        activity = F.broadcast(activity.join(F.broadcast(found.select("group")), "group", "left_semi"))
-    rows = merged(found, activity, now)
-    merge = target.alias("t").merge((F.broadcast(rows) if few else rows).alias("s"), "t.group = s.group")
-    merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
-    found.unpersist()
+    with _set(spark, _OF_FEW if few else {}):
+        if few:
+            found = found.localCheckpoint()
+            activity = F.broadcast(activity.join(F.broadcast(found.select("group")), "group", "left_semi"))
+        rows = merged(found, activity, now)
+        source = F.broadcast(rows.localCheckpoint()) if few else rows
+        merge = target.alias("t").merge(source.alias("s"), "t.group = s.group")
+        merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
 
 
 def _put_together(spark: SparkSession, warehouse: str, since: int) -> State:
@@ -156,7 +163,7 @@ def _rounds(spark: SparkSession, warehouse: str, coverage: _Rows, ingested: _Row
         known = {row["log_partition"]: row["covered_to"] for row in coverage if row["era"] == ingested[0]["era"]}
         return [_Round(last, last, sum(row["covered_to"] - known.get(row["log_partition"], 0) for row in ingested))]
     commits, states = (
-        _between(spark, warehouse, table, _Round(before + 1, last, 0)).groupBy("era", "batch").count()
+        table.batches(spark, warehouse, before + 1, last).groupBy("era", "batch").count()
         for table in (COMMITS, GROUP_STATES)
     )
     totals = commits.unionByName(states).groupBy("era", "batch").agg(F.sum("count").alias("records"))
@@ -186,17 +193,19 @@ def _went_back(spark: SparkSession, warehouse: str, now: State, told: State) -> 
 
 
 @contextmanager
-def _marked(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set(_MARKING, _MARK)
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """The session has these settings meanwhile, and those of before afterwards."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
     try:
         yield
     finally:
-        spark.conf.unset(_MARKING)
-
-
-def _between(spark: SparkSession, warehouse: str, table: Table, part: _Round) -> DataFrame:
-    batch = F.col("batch")
-    return table.read(spark, warehouse).where((batch >= part.first) & (batch <= part.last))
+        for name, earlier in before.items():
+            if earlier is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, earlier)
 
 
 def _not_taken_in(spark: SparkSession, warehouse: str, rows: DataFrame) -> DataFrame:
@@ -210,7 +219,7 @@ def _not_taken_in(spark: SparkSession, warehouse: str, rows: DataFrame) -> DataF
 
 def _last_unread(spark: SparkSession, warehouse: str, ingested: dict[str, Any]) -> dict[int, datetime | None]:
     """By log partition, the time of the last record that nobody could read: it may have been of any of its groups."""
-    if not QUARANTINE.exists(spark, warehouse):
+    if not QUARANTINE.exists(warehouse):
         return {}
     broken = QUARANTINE.read(spark, warehouse).where(F.col("batch") <= ingested["batch"])
     broken = broken.where(F.col("era") == ingested["era"])

@@ -27,9 +27,9 @@ class Covered(NamedTuple):
 
 def promised(spark: SparkSession, warehouse: str) -> Covered:
     """Raises PipelineError, which says what to do, where there are no tables (yet), or they tell of nothing."""
-    if not (ACTIVITY.exists(spark, warehouse) and COVERAGE.exists(spark, warehouse)):
+    if not (ACTIVITY.exists(warehouse) and COVERAGE.exists(warehouse)):
         raise PipelineError(f"there are no tables at {warehouse} (yet): run `group-hygiene pipeline run` first")
-    rows = COVERAGE.rows(spark, warehouse)
+    rows = COVERAGE.rows(warehouse)
     if not rows:
         raise PipelineError("the tables cover nothing yet: no run of the pipeline came to its end")
     if len({(row["cluster_id"], row["activity_id"]) for row in rows}) > 1:

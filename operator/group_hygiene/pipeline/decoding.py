@@ -1,11 +1,10 @@
-"""The one piece of Python that sees every record: an Arrow batch of Kafka's bytes in, an Arrow batch of columns out.
+"""An Arrow batch of Kafka's bytes in, an Arrow batch of columns out: what every record says.
 
 Runs in Spark's workers: imports the decoder, numpy and pyarrow, nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -40,26 +39,6 @@ _DECODED = pa.schema(
         "aside": pa.struct(_ASIDE),
     }
 )
-# The columns of what comes out, as Spark's DDL. state: of records that are no commits; aside: of those that can't be
-# decoded, which say nothing else.
-SCHEMA = (
-    "log_partition int, log_offset long, record_time timestamp, "
-    "`group` string, topic string, partition int, committed_offset long, leader_epoch int, metadata string, "
-    "commit_ms long, state struct<kind: string, protocol_type: string, generation: int, member_id: string, "
-    "members: int, state_ms: long, gone: boolean>, aside struct<key: binary, value: binary, error: string>"
-)
-
-
-def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For mapInArrow: SOURCE_COLUMNS in, SCHEMA out, a row for each record."""
-    for batch in batches:
-        decoded = decode_all(batch.column("key"), batch.column("value"))
-        position = {
-            "log_partition": batch.column("partition"),
-            "log_offset": batch.column("offset"),
-            "record_time": batch.column("timestamp"),
-        }
-        yield pa.RecordBatch.from_pydict(position | dict(zip(_DECODED.names, decoded.columns, strict=True)))
 
 
 def decode_all(keys: pa.BinaryArray, values: pa.BinaryArray) -> pa.RecordBatch:

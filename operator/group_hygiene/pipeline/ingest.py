@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
-from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
@@ -25,7 +24,7 @@ from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
 from group_hygiene.kafka.partition import Leader, fetch
 from group_hygiene.model import Fault, Partition
-from group_hygiene.pipeline.decoding import SCHEMA, decode_batches
+from group_hygiene.pipeline.files import WRITTEN, Target, write_decoded
 from group_hygiene.pipeline.progress import (
     Progress,
     plan,
@@ -37,12 +36,11 @@ from group_hygiene.pipeline.progress import (
     write_progress,
 )
 from group_hygiene.pipeline.source import Positions, read_range, read_stream
-from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, QUARANTINE, RECORDS, Once, Table
+from group_hygiene.pipeline.store import File, Once
+from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, QUARANTINE, RECORDS
 
 Tell = Callable[[str], None]
 
-# Columns of these tables that a decoded record holds in one.
-_UNPACKED = {GROUP_STATES.name: ["state.*"], QUARANTINE.name: ["aside.*"]}
 # What Spark's Kafka source says under failOnDataLoss.
 _LOST_SIGNS = ("data loss", "DATA_LOSS", "OffsetOutOfRange", "Cannot fetch record")
 
@@ -77,13 +75,12 @@ def ingest(spark: SparkSession, client: Client, warehouse: str, tell: Tell, star
     return _Ingest(spark, client, warehouse, tell).run(start_over)
 
 
-class _Batch(NamedTuple):
-    """A micro-batch, decoded. kinds: how many of each are committed; aborted None = its offsets have no gaps."""
+class _Part(NamedTuple):
+    """A file that the workers wrote, of one table, which does not have it yet. rows: by partition of the log."""
 
-    number: int
-    committed: DataFrame
-    kinds: Counter[str]
-    aborted: DataFrame | None
+    table: str
+    file: File
+    rows: Counter[int]
 
 
 class _Ingest:
@@ -96,33 +93,25 @@ class _Ingest:
         self._failure: Exception | None = None
 
     def run(self, start_over: bool) -> Written:
-        before = read_progress(self._spark, self._warehouse)
+        before = read_progress(self._warehouse)
         self._bounds = bounds = self._ask_bounds()
         self._progress = plan(before, bounds, start_over)
         if before is None:
             refuse_orphans(self._spark, self._warehouse)
         else:
-            refuse_incomplete(self._spark, self._warehouse, before.batch)
+            refuse_incomplete(self._warehouse, before.batch)
+        self._refuse_older(before)
         begins = not self._knows_its_place()
-        if begins:
-            # It would leave a checkpoint behind.
-            self._refuse_older(before)
         if begins and before is not None and before.stream == self._progress.stream:
             self._progress = restarted(self._progress)
-        with ThreadPoolExecutor(1) as beside:
-            # While the first batch is being read and decoded. None of it is written before.
-            inheriting = inheritable_thread_target(self._spark)
-            if begins:
-                self._ready = beside.submit(inheriting(self._begin_stream), before, self._progress)
-            else:
-                self._ready = beside.submit(inheriting(self._refuse_older), before)
-            if self._progress.places:
-                self._stream()
-            self._ready.result()
+        if begins:
+            self._begin_stream(before)
+        if self._progress.places:
+            self._stream()
         self._check_ends(bounds)
         # The last batch has said so already, if there was one.
         if (seen := self._progress.seen(bounds)) != self._progress:
-            write_progress(self._spark, self._warehouse, seen)
+            write_progress(self._warehouse, seen)
         return self._written
 
     @property
@@ -158,16 +147,16 @@ class _Ingest:
     def _is_at(self, ends: Positions) -> bool:
         return all(self._progress.positions.get(partition) == end for partition, end in ends.items())
 
-    def _begin_stream(self, before: Progress | None, progress: Progress) -> None:
+    def _begin_stream(self, before: Progress | None) -> None:
         """Of a stream without a checkpoint: take back what another one wrote of a batch that it did not finish."""
         for table in RECORDS if before is not None else ():
             if (found := table.open(self._spark, self._warehouse)) is not None:
-                found.delete(F.col("batch") > progress.batch)
-        write_progress(self._spark, self._warehouse, progress)
+                found.delete(F.col("batch") > self._progress.batch)
+        write_progress(self._warehouse, self._progress)
 
     def _refuse_older(self, before: Progress | None) -> None:
         if before is not None and before.positions != self._bounds.ends:
-            for row in COVERAGE.rows(self._spark, self._warehouse)[:1]:
+            for row in COVERAGE.rows(self._warehouse)[:1]:
                 refuse_older((before.era, before.batch), (row["era"], row["batch"]))
 
     def _stream(self) -> None:
@@ -203,58 +192,52 @@ class _Ingest:
         if all(positions.get(partition, 0) >= end for partition, end in ends.items()):
             return
         starts = positions | (self._planned(number - 1) if number else {})
-        cores = self._spark.sparkContext.defaultParallelism
-        decoded = _decoded(batch.coalesce(cores)).persist()
-        aborted: DataFrame | None = None
-        try:
-            rows, kinds = _counted(decoded)
-            gaps = {partition: end for partition, end in ends.items() if end - starts[partition] > rows[partition]}
-            if gaps:
-                aborted = self._aborted(decoded, {partition: starts[partition] for partition in gaps}, gaps).persist()
-                self._check_silent([partition for partition in gaps if not rows[partition]], starts, ends)
-            self._ready.result()
-            self._written += self._append(_Batch(number, decoded, kinds, aborted))
-        finally:
-            decoded.unpersist()
-            if aborted is not None:
-                aborted.unpersist()
+        committed, aborted = self._decoded(batch.coalesce(self._spark.sparkContext.defaultParallelism)), list[_Part]()
+        rows = sum((part.rows for part in committed), Counter[int]())
+        gaps = {partition: end for partition, end in ends.items() if end - starts[partition] > rows[partition]}
+        if gaps:
+            unseen = self._unseen(committed, {partition: starts[partition] for partition in gaps}, gaps)
+            aborted = self._decoded(unseen, aborted=True)
+            self._check_silent([partition for partition in gaps if not rows[partition]], starts, ends)
+        self._add(committed + aborted, number)
+        self._written += _written(committed, aborted)
         self._progress = self._progress.advanced(ends).seen(self._bounds)
-        write_progress(self._spark, self._warehouse, self._progress, number)
+        write_progress(self._warehouse, self._progress, number)
         read = sum(end - starts[partition] for partition, end in ends.items())
         self._tell(f"batch {number}: offsets {read:,}, records so far {self._written.records:,}")
 
-    def _aborted(self, committed: DataFrame, starts: Positions, ends: Positions) -> DataFrame:
+    def _decoded(self, records: DataFrame, aborted: bool = False) -> list[_Part]:
+        """All of them in files, by Spark's workers: read once, decoded once, written once."""
+        shapes = {table.name: table.shape for table in RECORDS}
+        target = Target(self._warehouse, shapes, self._progress.era, self._progress.batch + 1, aborted)
+        parts: dict[str, _Part] = {}
+        for row in records.mapInArrow(partial(write_decoded, target=target), WRITTEN).collect():
+            part = parts.setdefault(row.path, _Part(row.table, File(row.path, row.size, row.stats), Counter()))
+            part.rows[row.log_partition] += row.records
+        return list(parts.values())
+
+    def _unseen(self, committed: Iterable[_Part], starts: Positions, ends: Positions) -> DataFrame:
         """What lies in the gaps of a read_committed reading: records of aborted transactions, or nothing at all.
 
         Markers of transactions, and what compaction removed, leave gaps too, which no reader can tell from the others.
         """
         everything = read_range(self._spark, self._client.settings, starts, ends)
-        seen = committed.where(F.col("log_partition").isin(list(starts))).select("log_partition", "log_offset")
-        same = (F.col("partition") == F.col("log_partition")) & (F.col("offset") == F.col("log_offset"))
-        return _decoded(everything.join(seen, same, "left_anti"))
+        for table in RECORDS:
+            paths = [part.file.path for part in committed if part.table == table.name]
+            seen = table.read_files(self._spark, self._warehouse, paths)
+            seen = seen.where(F.col("log_partition").isin(list(starts))).select("log_partition", "log_offset")
+            same = (F.col("partition") == F.col("log_partition")) & (F.col("offset") == F.col("log_offset"))
+            everything = everything.join(seen, same, "left_anti")
+        return everything
 
-    def _append(self, batch: _Batch) -> Written:
-        """Each table in a transaction of its own; one that has this batch already stays as it is."""
-        frame, kinds, lost = batch.committed.withColumn("aborted", F.lit(False)), batch.kinds, Counter[str]()
-        if batch.aborted is not None:
-            lost = _counted(batch.aborted)[1]
-        if batch.aborted is not None and lost:
-            frame = frame.unionByName(batch.aborted.withColumn("aborted", F.lit(True)))
-        count = kinds + lost
+    def _add(self, parts: Iterable[_Part], number: int) -> None:
+        """Each table in a version of its own; one that has this batch already stays as it is."""
         # The first batch makes both, with rows or without: from then on, one that isn't there is one that was lost.
-        needed = set() if self._progress.batch else {COMMITS.name, GROUP_STATES.name}
-        append = inheritable_thread_target(self._spark)(self._append_to)
-        with ThreadPoolExecutor(len(RECORDS)) as beside:
-            given = [table for table in RECORDS if count[table.name] or table.name in needed]
-            for appended in [beside.submit(append, table, frame, batch.number) for table in given]:
-                appended.result()
-        return Written(count[COMMITS.name], count[GROUP_STATES.name], count[QUARANTINE.name], lost[COMMITS.name])
-
-    def _append_to(self, table: Table, frame: DataFrame, number: int) -> None:
-        its_own = frame.where(_table() == table.name).select("*", *_UNPACKED.get(table.name, ()))
-        numbered = its_own.withColumns({"era": F.lit(self._progress.era), "batch": F.lit(self._progress.batch + 1)})
-        rows = numbered.select(*(F.col(field.name).cast(field.dataType) for field in table.schema))
-        table.append(self._spark, self._warehouse, rows, Once(self._progress.stream, number))
+        needed = () if self._progress.batch else (COMMITS, GROUP_STATES)
+        for table in RECORDS:
+            files = [part.file for part in parts if part.table == table.name]
+            if files or table in needed:
+                table.add(self._warehouse, files, Once(self._progress.stream, number))
 
     def _check_silent(self, partitions: Iterable[int], starts: Positions, ends: Positions) -> None:
         """Ask a broker itself for the first record of a range of which Spark showed none."""
@@ -314,23 +297,13 @@ class _Ingest:
         return path.getFileSystem(self._spark.sparkContext._jsc.hadoopConfiguration())
 
 
-def _decoded(records: DataFrame) -> DataFrame:
-    return records.mapInArrow(decode_batches, SCHEMA)
-
-
-def _counted(decoded: DataFrame) -> tuple[Counter[int], Counter[str]]:
-    """How many records there are of each log partition, and for each table."""
-    partitions, kinds = Counter[int](), Counter[str]()
-    for row in decoded.groupBy("log_partition", _table().alias("table")).agg(F.count("*").alias("records")).collect():
-        partitions[row.log_partition] += row.records
-        kinds[row.table] += row.records
-    return partitions, kinds
-
-
-def _table() -> Column:
-    """The name of the table that a decoded record is for."""
-    aside = F.when(F.col("aside").isNotNull(), QUARANTINE.name)
-    return aside.when(F.col("state").isNotNull(), GROUP_STATES.name).otherwise(COMMITS.name)
+def _written(committed: Iterable[_Part], aborted: Iterable[_Part]) -> Written:
+    count, lost = Counter[str](), Counter[str]()
+    for counted, parts in ((count, committed), (lost, aborted)):
+        for part in parts:
+            counted[part.table] += part.rows.total()
+    count += lost
+    return Written(count[COMMITS.name], count[GROUP_STATES.name], count[QUARANTINE.name], lost[COMMITS.name])
 
 
 def _explained(error: Exception) -> str:

@@ -38,17 +38,17 @@ def maintain(
     at_most_every: not if it was done, or the tables were made, less than that ago.
     """
     keep, now = keep or Retention(), datetime.now(UTC)
-    if not INGESTED.exists(spark, warehouse):
+    if not INGESTED.exists(warehouse):
         return False
-    if not QUARANTINE.exists(spark, warehouse):
+    if not QUARANTINE.exists(warehouse):
         # Tables of a later version are refused before anything is written.
-        _taken_in(spark, warehouse)
+        _taken_in(warehouse)
         # No record was kept aside yet. It also tells when all of this was done.
         QUARANTINE.append(spark, warehouse, QUARANTINE.none(spark))
     if at_most_every is not None and now - _last(spark, warehouse) < at_most_every:
         return False
     oldest = now - keep.history
-    taken_in = _taken_in(spark, warehouse)
+    taken_in = _taken_in(warehouse)
     for table in RECORDS:
         _prune(spark, warehouse, table, oldest, taken_in)
     _drop(
@@ -69,9 +69,9 @@ def _last(spark: SparkSession, warehouse: str) -> datetime:
     return told["createdAt"].astimezone(UTC) if done is None else datetime.fromtimestamp(int(done), UTC)
 
 
-def _taken_in(spark: SparkSession, warehouse: str) -> int:
+def _taken_in(warehouse: str) -> int:
     """The last batch that is in `activity`."""
-    rows = COVERAGE.rows(spark, warehouse)
+    rows = COVERAGE.rows(warehouse)
     return int(rows[0]["batch"]) if rows else 0
 
 

@@ -18,7 +18,8 @@ from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.log_bounds import LogBounds
 from group_hygiene.model import TABLES_VERSION
-from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, RECORDS, Once
+from group_hygiene.pipeline.store import Once
+from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, RECORDS
 
 _GO_ON = (
     "To go on with what is there now, run it once with --start-over: all history stays, and groups count as active at "
@@ -131,14 +132,14 @@ def refuse_older(ingested: tuple[int, int], covered: tuple[int, int]) -> None:
 def refuse_orphans(spark: SparkSession, warehouse: str) -> None:
     """Where nothing was ingested yet. Raises Halted where tables hold something all the same: it would come twice."""
     for table in (*RECORDS, COVERAGE):
-        if table.exists(spark, warehouse) and not table.read(spark, warehouse).isEmpty():
+        if table.exists(warehouse) and not table.read(spark, warehouse).isEmpty():
             _tables_differ(f"the table {INGESTED.name} is gone or empty, and {table.name} is not")
 
 
-def refuse_incomplete(spark: SparkSession, warehouse: str, batch: int) -> None:
+def refuse_incomplete(warehouse: str, batch: int) -> None:
     """Raises Halted where a table is gone that the first batch made: what it held would count as never written."""
     for table in (COMMITS, GROUP_STATES):
-        if batch and not table.exists(spark, warehouse):
+        if batch and not table.exists(warehouse):
             _tables_differ(f"the table {INGESTED.name} ends with batch {batch}, and {table.name} is gone")
 
 
@@ -149,22 +150,22 @@ def _tables_differ(why: str) -> NoReturn:
     )
 
 
-def read_progress(spark: SparkSession, warehouse: str) -> Progress | None:
+def read_progress(warehouse: str) -> Progress | None:
     """What `ingested` says; None = nothing was read yet."""
-    rows = INGESTED.rows(spark, warehouse)
+    rows = INGESTED.rows(warehouse)
     if not rows:
         return None
     places = {row["log_partition"]: Place(**{field.name: row[field.name] for field in fields(Place)}) for row in rows}
     return Progress(**{name: rows[0][name] for name in _OF_ALL}, places=places)
 
 
-def write_progress(spark: SparkSession, warehouse: str, progress: Progress, batch: int | None = None) -> None:
+def write_progress(warehouse: str, progress: Progress, batch: int | None = None) -> None:
     """Replace the rows of `ingested`; once only for each batch of the stream, where one is given."""
     of_all = {name: getattr(progress, name) for name in _OF_ALL} | {"version": TABLES_VERSION}
     rows = [
         of_all | {"log_partition": partition} | asdict(place) for partition, place in sorted(progress.places.items())
     ]
-    INGESTED.overwrite(spark, warehouse, rows, None if batch is None else Once(progress.stream, batch))
+    INGESTED.overwrite(warehouse, rows, None if batch is None else Once(progress.stream, batch))
 
 
 def _new_stream() -> str:

@@ -9,12 +9,14 @@ maxima of the first columns only: they are what a later read filters by.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -32,6 +34,9 @@ from pyspark.sql.types import (
 
 from group_hygiene.errors import Halted
 from group_hygiene.model import TABLES_VERSION
+from group_hygiene.pipeline import store
+from group_hygiene.pipeline.files import Shape
+from group_hygiene.pipeline.store import File, Once
 
 # A property of a bronze table: rows from before that moment (ISO 8601) were dropped, which were in `activity` by then.
 PRUNED = "grouphygiene.pruned"
@@ -52,43 +57,24 @@ class State(NamedTuple):
     version: int
 
 
-class Once(NamedTuple):
-    """A writer's name, and a number of its own that rises: what was written by that number is not written again."""
-
-    writer: str
-    number: int
-
-
-class _Written(NamedTuple):
-    """What this process wrote last to a small table. commit: the one by which it did, see _commit."""
-
-    commit: tuple[str, int, int]
-    rows: pa.Table
-
-
-# By path. A round asks again for what the one before it wrote, and Delta takes three queries for an answer.
-_written: dict[str, _Written] = {}
-# Where Delta tells, in the session, the version that its last commit made.
-_COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
-
-
 class Table(NamedTuple):
     """One table: `indexed` of its first columns have minima and maxima in Delta's log.
 
     It is made with the first rows that are written to it. A column of the schema that is not nullable never holds a
-    null, but Delta doesn't watch that.
+    null, but Delta doesn't watch that. mark: of a bronze table, see Shape.
     """
 
     name: str
     schema: StructType
     indexed: int = 0
     properties: tuple[tuple[str, str], ...] = ()
+    mark: str = ""
 
     def path(self, warehouse: str) -> str:
         return f"{warehouse.rstrip('/')}/{self.name}"
 
-    def exists(self, spark: SparkSession, warehouse: str) -> bool:
-        return DeltaTable.isDeltaTable(spark, self.path(warehouse))
+    def exists(self, warehouse: str) -> bool:
+        return store.opened(self.path(warehouse)) is not None
 
     def read(self, spark: SparkSession, warehouse: str) -> DataFrame:
         """No rows where it isn't there."""
@@ -101,23 +87,34 @@ class Table(NamedTuple):
 
     def open(self, spark: SparkSession, warehouse: str) -> DeltaTable | None:
         """None = it is not there."""
-        exists = self.exists(spark, warehouse)
-        return DeltaTable.forPath(spark, self.path(warehouse)) if exists else None
+        return DeltaTable.forPath(spark, self.path(warehouse)) if self.exists(warehouse) else None
 
-    def rows(self, spark: SparkSession, warehouse: str) -> list[dict[str, Any]]:
+    def batches(self, spark: SparkSession, warehouse: str, first: int, last: int) -> DataFrame:
+        """Of a bronze table, the rows of these batches; no file is opened that holds none of them."""
+        table = store.opened(self.path(warehouse))
+        if table is None:
+            return self.none(spark)
+        if table.protocol().min_reader_version > 1:
+            # More is to be known of its rows than its files say: Spark finds it out, by some jobs of its own.
+            rows = self.read(spark, warehouse)
+        else:
+            rows = self.read_files(spark, warehouse, store.files_between(table, "batch", first, last))
+        return rows.where((F.col("batch") >= first) & (F.col("batch") <= last))
+
+    def read_files(self, spark: SparkSession, warehouse: str, paths: Sequence[str]) -> DataFrame:
+        """What is in these files of its folder."""
+        if not paths:
+            return self.none(spark)
+        # Spark looks for patterns in them.
+        found = [re.sub(r"([{}\[\]*?\\])", r"\\\1", f"{self.path(warehouse)}/{path}") for path in paths]
+        return spark.read.schema(self.schema).parquet(*found)
+
+    def rows(self, warehouse: str) -> list[dict[str, Any]]:
         """All of a small table, `ingested` or `coverage`, times in UTC; none where it isn't there.
 
         Raises Halted where a newer program wrote it.
         """
-        snapshot = self._snapshot(spark, warehouse)
-        if snapshot.version() < 0:
-            return []
-        known = _written.get(self.path(warehouse))
-        if known is not None and known.commit == _commit(snapshot):
-            table = known.rows
-        else:
-            table = DeltaTable.forPath(spark, self.path(warehouse)).toDF().toArrow()
-        rows: list[dict[str, Any]] = table.to_pylist()
+        rows = store.rows(self.path(warehouse))
         if (newer := max((row["version"] for row in rows), default=TABLES_VERSION)) > TABLES_VERSION:
             raise Halted(
                 f"the tables at {warehouse} are of version {newer}, and this program knows version {TABLES_VERSION}: "
@@ -126,35 +123,31 @@ class Table(NamedTuple):
         return rows
 
     def state(self, spark: SparkSession, warehouse: str) -> State | None:
-        """None = it is not there."""
-        snapshot = self._snapshot(spark, warehouse)
+        """As Spark has it, which knows its own versions without a look at them; None = it is not there."""
+        jvm: Any = spark._jvm
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self.path(warehouse))
+        nothing = jvm.scala.Option.empty()
+        snapshot = log.update(False, nothing, nothing)
         return State(snapshot.metadata().id(), snapshot.version()) if snapshot.version() >= 0 else None
 
-    def setting(self, spark: SparkSession, warehouse: str, name: str) -> str | None:
+    def setting(self, warehouse: str, name: str) -> str | None:
         """The value of one of its properties; None = it has none of this name, or is not there."""
-        snapshot = self._snapshot(spark, warehouse)
-        if snapshot.version() < 0:
-            return None
-        found = snapshot.metadata().configuration().get(name)
-        return str(found.get()) if found.isDefined() else None
+        return store.setting(self.path(warehouse), name)
 
-    def append(self, spark: SparkSession, warehouse: str, frame: DataFrame, once: Once | None = None) -> None:
+    def append(self, spark: SparkSession, warehouse: str, frame: DataFrame) -> None:
         """Add these rows; the table is made with its first ones, or with none."""
-        self._write(warehouse, frame.select(*self.schema.names), "append", once)
+        # Options of a table that is made now; one that is there keeps its own.
+        writer = frame.select(*self.schema.names).write.format("delta").mode("append").options(**self._properties)
+        writer.save(self.path(warehouse))
 
-    def overwrite(
-        self, spark: SparkSession, warehouse: str, rows: Sequence[Mapping[str, Any]], once: Once | None = None
-    ) -> None:
-        """These rows instead of all that were there, in a table that is made when it isn't there."""
-        # As Arrow, they reach Java as they are: otherwise, through a Python worker of Spark.
+    def add(self, warehouse: str, files: Sequence[File], once: Once) -> None:
+        """Files of `shape`, in its folder: their rows, from now on; the table is made with them, or with none."""
+        store.add(self.path(warehouse), self.shape.schema, files, self._properties, once)
+
+    def overwrite(self, warehouse: str, rows: Sequence[Mapping[str, Any]], once: Once | None = None) -> None:
+        """These rows instead of all that were there, in a small table that is made when it isn't there."""
         told = [{name: row[name] for name in self.schema.names} for row in rows]
-        table = pa.Table.from_pylist(told, to_arrow_schema(self.schema))
-        # Nothing is committed where `once` was.
-        spark.conf.unset(_COMMITTED)
-        self._write(warehouse, spark.createDataFrame(table, self.schema).coalesce(1), "overwrite", once)
-        snapshot = self._snapshot(spark, warehouse)
-        if spark.conf.get(_COMMITTED, None) == str(snapshot.version()):
-            _written[self.path(warehouse)] = _Written(_commit(snapshot), table)
+        store.replace(self.path(warehouse), pa.Table.from_pylist(told, self.shape.schema), self._properties, once)
 
     def make_anew(self, spark: SparkSession, warehouse: str) -> None:
         """An empty table of another id in the place of this one."""
@@ -164,27 +157,14 @@ class Table(NamedTuple):
         builder.execute()
 
     @property
+    def shape(self) -> Shape:
+        """As Arrow has it, and as Spark makes tables: every column may hold nulls."""
+        fields = [field.with_nullable(True) for field in to_arrow_schema(self.schema)]
+        return Shape(pa.schema(fields), self.mark, self.indexed)
+
+    @property
     def _properties(self) -> dict[str, str]:
         return {"delta.dataSkippingNumIndexedCols": str(self.indexed)} | dict(self.properties)
-
-    def _write(self, warehouse: str, frame: DataFrame, mode: str, once: Once | None) -> None:
-        # Options of a table that is made now; one that is there keeps its own.
-        writer = frame.write.format("delta").mode(mode).options(**self._properties)
-        if once is not None:
-            writer = writer.option("txnAppId", once.writer).option("txnVersion", str(once.number))
-        writer.save(self.path(warehouse))
-
-    def _snapshot(self, spark: SparkSession, warehouse: str) -> Any:
-        """What Delta's own log object holds: the statements that tell the same, DESCRIBE, are jobs of half a second."""
-        jvm: Any = spark._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self.path(warehouse))
-        nothing = jvm.scala.Option.empty()
-        return log.update(False, nothing, nothing)
-
-
-def _commit(snapshot: Any) -> tuple[str, int, int]:
-    """The table's id, its version, and when that was written: another history of the same table has another time."""
-    return snapshot.metadata().id(), snapshot.version(), snapshot.timestamp()
 
 
 # Every commit of an offset, and every tombstone of one (committed_offset null; then no commit_ms either). `aborted`:
@@ -206,6 +186,7 @@ COMMITS = Table(
         ]
     ),
     len(_POSITION),
+    mark="topic",
 )
 
 # Every other record of a group: see offsets_log.GroupState for what the columns mean for each kind.
@@ -225,6 +206,7 @@ GROUP_STATES = Table(
         ]
     ),
     len(_POSITION),
+    mark="state",
 )
 
 # Records that could not be decoded, as they are, and why.
@@ -239,6 +221,7 @@ QUARANTINE = Table(
         ]
     ),
     len(_POSITION),
+    mark="aside",
 )
 
 # One row a log partition: every record of that era before `covered_to` is in the three tables above, and at `read_at`
