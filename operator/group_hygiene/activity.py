@@ -1,4 +1,4 @@
-"""What a pipeline's tables say of groups: the only importer of deltalake. Reads two tables; judges nothing.
+"""What a pipeline's tables say of groups: the operator's only importer of deltalake. Reads two tables; judges nothing.
 
 `coverage` says up to where the offsets log was read and when, and which version of `activity` holds what came of it.
 Exactly that version is read: what a pipeline under way writes, or what somebody put back, is another one. Object stores

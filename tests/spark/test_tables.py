@@ -83,7 +83,7 @@ def test_only_files_of_the_batches_are_read(spark: SparkSession, tmp_path: Path)
     assert sorted(row.batch for row in COMMITS.batches(spark, warehouse, 2, 3).collect()) == [2, 2, 3, 3]
     # Deletion vectors: rows are gone, and the file that holds them is not.
     spark.sql(f"ALTER TABLE delta.`{COMMITS.path(warehouse)}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
-    table.delete(F.col("batch") == 3)
+    DeltaTable.forPath(spark, COMMITS.path(warehouse)).delete(F.col("batch") == 3)
     assert sorted(row.batch for row in COMMITS.batches(spark, warehouse, 2, 3).collect()) == [2, 2]
 
 

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+pytest.importorskip("pyspark")
+
 from group_hygiene.pipeline import files
 from group_hygiene.pipeline.files import Target, write_decoded
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, QUARANTINE, RECORDS

@@ -10,6 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -86,11 +87,19 @@ def repeat(spark: SparkSession, client: Client | None, work: Work, tell: Tell, l
         time.sleep(work.every.total_seconds())
 
 
+# Where Spark's connectors and delta-rs both write.
+_STORES = ("s3a", "s3", "abfss", "abfs", "gs", "az")
+
+
 def warehouse_uri(text: str) -> str:
-    """A URI as it is; a path of this machine as an absolute one. Raises PipelineError for what can't be a folder."""
-    if "://" in text:
+    """A URI as it is; a path of this machine as an absolute one. Raises PipelineError where no table can be."""
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme != "file":
+        if scheme not in _STORES:
+            known = ", ".join(f"{store}://" for store in _STORES)
+            raise PipelineError(f"--warehouse {text} is neither a folder nor in an object store ({known})")
         return text.rstrip("/")
-    path = Path(text).expanduser().absolute()
+    path = Path(unquote(rest) if separator else text).expanduser().absolute()
     if path.exists() and not path.is_dir():
         raise PipelineError(f"--warehouse {text} is no folder")
     return str(path)

@@ -130,5 +130,6 @@ def _explained(uri: str) -> Iterator[None]:
         yield
     except (DeltaError, OSError) as error:
         # What object stores say quotes requests, with whatever signs them.
-        text = re.sub(r"\?[^\s\"')>]*", "?***", " ".join(str(error).split()))
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", " ".join(str(error).split()))
+        text = re.sub(r"\?[^\s\"')>]*", "?***", plain)
         raise PipelineError(f"the table {uri} can't be read or written: {text[:_MESSAGE_LENGTH]}") from error
