@@ -2,6 +2,8 @@
 # The same job on Spark on Kubernetes, in cluster mode: the driver is a pod, and so are as many executors as the log
 # needs. Run it with Spark 4.0's own spark-submit. No secret is among the arguments: the driver reads the
 # KafkaConnection and its Secrets by its ServiceAccount, and hands what executors need to them, encrypted.
+# Driver and executors write to the object store. Without an IAM role of their ServiceAccounts, add for both, and for each
+# variable: --conf spark.kubernetes.executor.secretKeyRef.AWS_SECRET_ACCESS_KEY=hygiene-bucket:AWS_SECRET_ACCESS_KEY
 #   deploy/pipeline/spark-submit.sh https://API-SERVER:6443 s3a://BUCKET/group-hygiene/main
 set -euo pipefail
 api_server=${1:?the address of the API server, https://HOST:PORT}

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from faults.offsets_log import TOPIC, Rows, ends, expected, read, write
 from group_hygiene.connection import Settings
-from group_hygiene.errors import Halted
+from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.pipeline.activity import update
 from group_hygiene.pipeline.ingest import Written, ingest
@@ -206,6 +206,20 @@ def test_a_checkpoint_of_another_state(
     assert_equal(spark, warehouse, filled.bootstrap_servers)
 
 
+def test_a_table_that_can_not_be_written(
+    spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str
+) -> None:
+    """What the worker says comes out; when it can be written, nothing is missing."""
+    folder = Path(warehouse, "commits")
+    folder.parent.mkdir(parents=True)
+    folder.symlink_to("/dev/null/nothing")
+    with pytest.raises(PipelineError, match=r"the records can't be written into the tables: .*Not a directory"):
+        run(spark, client, warehouse)
+    folder.unlink()
+    run(spark, client, warehouse)
+    assert_equal(spark, warehouse, filled.bootstrap_servers)
+
+
 def test_a_lost_table_of_progress(spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str) -> None:
     """What is in the other tables would come twice: the user is told the way out, and nothing is written."""
     run(spark, client, warehouse)
@@ -325,7 +339,7 @@ def forget(spark: SparkSession) -> None:
 
 
 def delta_log(warehouse: str) -> set[Path]:
-    """Files for each version of `ingested`, and their checksums."""
+    """Files for each version of `ingested`."""
     return {file for file in Path(INGESTED.path(warehouse), "_delta_log").iterdir() if file.is_file()}
 
 

@@ -161,6 +161,7 @@ def call(*arguments: str) -> tuple[int, str]:
         pytest.param("ingest --bootstrap-server localhost:9092", "Missing option '--warehouse'", id="no-warehouse"),
         pytest.param("activity --warehouse {file}", "is no folder", id="warehouse-is-a-file"),
         pytest.param("activity --warehouse hdfs://n/h", "neither a folder nor in an object", id="warehouse-in-hdfs"),
+        pytest.param("activity --warehouse {folder}/a%20b", "has a % or", id="warehouse-with-a-percent-sign"),
         pytest.param("activity --warehouse {folder} --jars {folder}", "holds no jars", id="no-jars"),
         pytest.param("activity --warehouse {folder} --jars {file}", "is a file", id="jars-is-a-file"),
         pytest.param(

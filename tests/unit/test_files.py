@@ -16,8 +16,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from group_hygiene.pipeline import files
+from group_hygiene.errors import PipelineError
+from group_hygiene.pipeline import files, store
 from group_hygiene.pipeline.files import Target, write_decoded
+from group_hygiene.pipeline.store import File, Once
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, QUARANTINE, RECORDS
 from tests.log_records import COMMIT_V3, SAMPLES, commit_key
 
@@ -120,6 +122,48 @@ def test_a_file_has_the_columns_of_its_table(tmp_path: Path) -> None:
     for table in (COMMITS, GROUP_STATES, QUARANTINE):
         (file,) = (tmp_path / table.name).glob("*.parquet")
         assert pq.read_schema(file).names == table.schema.names
+
+
+def test_times_that_nobody_knows(tmp_path: Path) -> None:
+    """A record's time is any number: one that is no date is no reason to end, and nothing is said of the column."""
+    far = pa.array([253402300800000000], pa.timestamp("us", "UTC"))
+    (row,) = written(tmp_path, batch(0, COMMIT).set_column(2, "timestamp", far))
+    assert set(json.loads(row["stats"])["maxValues"]) == {"era", "batch", "log_partition", "log_offset"}
+
+
+def test_files_are_in_a_table_once(tmp_path: Path) -> None:
+    """By the writer's number: with files or without, and whoever had the table open before."""
+    told = written(tmp_path, batch(0, COMMIT, STATE))
+    found = {row["table"]: File(row["path"], row["size"], row["stats"]) for row in told}
+    for table, files_of_it in ((COMMITS, [found["commits"]]), (QUARANTINE, [])):
+        for once in (Once("mine", 0), Once("mine", 0)):
+            table.add(str(tmp_path), files_of_it, once)
+        opened = store.opened(table.path(str(tmp_path)))
+        assert opened is not None
+        assert (opened.version(), len(opened.file_uris())) == (0, len(files_of_it))
+        assert store.files_between(opened, "batch", 7, 9) == [file.path for file in files_of_it]
+        assert store.files_between(opened, "batch", 1, 6) == []
+    (more,) = written(tmp_path, batch(9, COMMIT))
+    for _ in range(2):
+        COMMITS.add(str(tmp_path), [File(more["path"], more["size"], more["stats"])], Once("mine", 1))
+    assert sorted(row["log_offset"] for row in store.rows(COMMITS.path(str(tmp_path)))) == [0, 9]
+
+
+def test_a_table_whose_files_are_broken(tmp_path: Path) -> None:
+    """One line, as for everything that can't be read; and it is not a table without rows."""
+    (told,) = written(tmp_path, batch(0, COMMIT))
+    COMMITS.add(str(tmp_path), [File(told["path"], told["size"], told["stats"])], Once("mine", 0))
+    (tmp_path / "commits" / told["path"]).write_bytes(b"PAR1 nothing")
+    with pytest.raises(PipelineError, match=r"the table .*/commits can't be read or written: .+"):
+        store.rows(COMMITS.path(str(tmp_path)))
+    (tmp_path / "commits" / told["path"]).unlink()
+    with pytest.raises(PipelineError, match=r"the table .*/commits can't be read or written: .+"):
+        store.rows(COMMITS.path(str(tmp_path)))
+
+
+def test_what_stores_say_is_told_without_what_signs_it() -> None:
+    error = "\x1b[31mGET\x1b[0m https://a.blob/x?sv=1&sig=hunter2 failed:\n  403"
+    assert store.told(error) == "GET https://a.blob/x?*** failed: 403"
 
 
 def test_it_drags_nothing_along() -> None:

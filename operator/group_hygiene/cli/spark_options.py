@@ -39,7 +39,7 @@ _SPARK_OPTIONS = (
         "--warehouse",
         metavar="URI",
         required=True,
-        help="Where the Delta tables of this Kafka cluster are: a folder, or a URI that Spark can write to.",
+        help="Where the Delta tables of this Kafka cluster are: a folder, or s3a://, abfss:// or gs://.",
     ),
     click.option(
         "--master",

@@ -66,7 +66,7 @@ class Target(NamedTuple):
 def write_decoded(batches: Iterable[pa.RecordBatch], target: Target) -> Iterator[pa.RecordBatch]:
     """For mapInArrow: decoding.SOURCE_COLUMNS in, WRITTEN out. Each record is a row of one of the files.
 
-    Raises OSError where they can't be written.
+    Raises OSError or DeltaError where they can't be written.
     """
     files = {name: _File(target.warehouse, name, shape) for name, shape in target.tables.items()}
     for batch in batches:
@@ -152,23 +152,27 @@ class _Stats:
 
     def __init__(self, columns: list[str]) -> None:
         self._columns = columns
-        self._ends: dict[str, pa.ChunkedArray] = {}
+        self._ends: dict[str, list[pa.Scalar]] = {name: [] for name in columns}
         self._nulls = Counter[str]()
 
     def add(self, rows: pa.Table) -> None:
         for name in self._columns:
             column = rows.column(name)
             self._nulls[name] += column.null_count
-            ends = pc.min_max(column)
-            both = [pa.array([ends[end].as_py()], column.type) for end in ("min", "max")]
-            self._ends[name] = pa.chunked_array([*(self._ends[name].chunks if name in self._ends else ()), *both])
+            self._ends[name] += pc.min_max(column).values()
 
     def text(self, records: int) -> str:
         """As Delta's protocol has it: times in whole milliseconds, which is what a record's time is."""
-        ends = {name: pc.min_max(column) for name, column in self._ends.items() if column.null_count < len(column)}
-        told: dict[str, Any] = {"numRecords": records}
-        for key, end in (("minValues", "min"), ("maxValues", "max")):
-            told[key] = {name: found[end].as_py() for name, found in ends.items()}
+        told: dict[str, Any] = {"numRecords": records, "minValues": {}, "maxValues": {}}
+        for name, ends in self._ends.items():
+            least, most = pc.min_max(pa.array(ends)).values()
+            try:
+                found = least.as_py(), most.as_py()
+            except (OverflowError, ValueError):
+                # A time that Python doesn't know: nothing is said of the column.
+                continue
+            if None not in found:
+                told["minValues"][name], told["maxValues"][name] = found
         return json.dumps(told | {"nullCount": dict(self._nulls)}, default=_time)
 
 

@@ -8,13 +8,14 @@ log was read is held against what the brokers say of it: Spark's source can leav
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -36,7 +37,7 @@ from group_hygiene.pipeline.progress import (
     write_progress,
 )
 from group_hygiene.pipeline.source import Positions, read_range, read_stream
-from group_hygiene.pipeline.store import File, Once
+from group_hygiene.pipeline.store import File, Once, told
 from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, QUARANTINE, RECORDS
 
 Tell = Callable[[str], None]
@@ -310,4 +311,9 @@ def _explained(error: Exception) -> str:
     text = str(error)
     if any(sign in text for sign in _LOST_SIGNS):
         return "the log lost records, or was created anew, while Spark read it: run it again, and it says what to do"
-    return f"Spark can't go on: {text.splitlines()[0] if text else type(error).__name__}; its log says more"
+    if isinstance(error, PythonException):
+        # A worker's traceback ends with the error's name and what it says.
+        said = re.split(r"^[\w.]+: ", text, flags=re.MULTILINE)[-1]
+        return f"the records can't be written into the tables: {told(said)}"
+    lines = text.strip().splitlines()
+    return f"Spark can't go on: {lines[0] if lines else type(error).__name__}; its log says more"

@@ -88,7 +88,7 @@ def repeat(spark: SparkSession, client: Client | None, work: Work, tell: Tell, l
 
 
 # Where Spark's connectors and delta-rs both write.
-_STORES = ("s3a", "s3", "abfss", "abfs", "gs", "az")
+_STORES = ("s3a", "s3", "abfss", "abfs", "gs")
 
 
 def warehouse_uri(text: str) -> str:
@@ -102,6 +102,8 @@ def warehouse_uri(text: str) -> str:
     path = Path(unquote(rest) if separator else text).expanduser().absolute()
     if path.exists() and not path.is_dir():
         raise PipelineError(f"--warehouse {text} is no folder")
+    if set("%\\") & set(str(path)):
+        raise PipelineError(f"--warehouse {text} has a % or \\ in it, which Delta's libraries take for something else")
     return str(path)
 
 

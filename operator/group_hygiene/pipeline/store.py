@@ -67,9 +67,9 @@ def setting(uri: str, name: str) -> str | None:
 def replace(uri: str, data: pa.Table, properties: Mapping[str, str], once: Once | None = None) -> None:
     """These rows instead of all that were there, in a table that is made with the properties when it isn't there."""
     table = opened(uri)
-    if _was_done(table, once):
-        return
     with _explained(uri):
+        if _was_done(table, once):
+            return
         write_deltalake(
             uri if table is None else table,
             data,
@@ -82,17 +82,15 @@ def replace(uri: str, data: pa.Table, properties: Mapping[str, str], once: Once 
 def add(uri: str, schema: pa.Schema, files: Iterable[File], properties: Mapping[str, str], once: Once) -> None:
     """These files to the table, in one version of it; the table is made with them, or with none."""
     table, now = opened(uri), int(time.time() * 1000)
-    if _was_done(table, once):
-        return
     actions: list[Any] = [AddAction(file.path, file.size, {}, now, True, file.stats) for file in files]
+    columns, commit = Schema.from_arrow(schema), _commit(once)
     with _explained(uri):
-        columns = Schema.from_arrow(schema)
+        if _was_done(table, once):
+            return
         if table is None:
-            create_table_with_add_actions(
-                uri, columns, actions, configuration=properties, commit_properties=_commit(once)
-            )
+            create_table_with_add_actions(uri, columns, actions, configuration=properties, commit_properties=commit)
         else:
-            table.create_write_transaction(actions, "append", columns, commit_properties=_commit(once))
+            table.create_write_transaction(actions, "append", columns, commit_properties=commit)
 
 
 def files_between(table: DeltaTable, column: str, least: int, most: int) -> list[str]:
@@ -124,12 +122,15 @@ def _commit(once: Once | None) -> CommitProperties:
     return CommitProperties(app_transactions=None if once is None else [Transaction(once.writer, once.number)])
 
 
+def told(error: str) -> str:
+    """What an error says, in a line. Those of object stores quote requests, with whatever signs them."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", " ".join(error.split()))
+    return re.sub(r"\?[^\s\"')>]*", "?***", plain)[:_MESSAGE_LENGTH]
+
+
 @contextmanager
 def _explained(uri: str) -> Iterator[None]:
     try:
         yield
-    except (DeltaError, OSError) as error:
-        # What object stores say quotes requests, with whatever signs them.
-        plain = re.sub(r"\x1b\[[0-9;]*m", "", " ".join(str(error).split()))
-        text = re.sub(r"\?[^\s\"')>]*", "?***", plain)
-        raise PipelineError(f"the table {uri} can't be read or written: {text[:_MESSAGE_LENGTH]}") from error
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise PipelineError(f"the table {uri} can't be read or written: {told(str(error))}") from error

@@ -164,7 +164,9 @@ class Table(NamedTuple):
 
     @property
     def _properties(self) -> dict[str, str]:
-        return {"delta.dataSkippingNumIndexedCols": str(self.indexed)} | dict(self.properties)
+        # As often as Spark would; delta-rs does it less often, and whoever opens the table reads all versions since.
+        often = {"delta.checkpointInterval": "10"}
+        return {"delta.dataSkippingNumIndexedCols": str(self.indexed)} | often | dict(self.properties)
 
 
 # Every commit of an offset, and every tombstone of one (committed_offset null; then no commit_ms either). `aborted`:
