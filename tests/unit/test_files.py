@@ -146,6 +146,7 @@ def test_files_are_in_a_table_once(tmp_path: Path) -> None:
     (more,) = written(tmp_path, batch(9, COMMIT))
     for _ in range(2):
         COMMITS.add(str(tmp_path), [File(more["path"], more["size"], more["stats"])], Once("mine", 1))
+    assert (COMMITS.size(str(tmp_path)), QUARANTINE.size(str(tmp_path)), GROUP_STATES.size(str(tmp_path))) == (2, 0, 0)
     assert sorted(row["log_offset"] for row in store.rows(COMMITS.path(str(tmp_path)))) == [0, 9]
 
 

@@ -36,13 +36,12 @@ from group_hygiene.pipeline.tables import (
 _ROUND_RECORDS = 5_000_000
 # Up to so many, the changes are sent to where the rows are, rather than all rows moved about.
 _BROADCAST_RECORDS = 100_000
-# And then code that is compiled for each step takes longer to make than the rows take without it; and MERGE need not
-# write its source down before it reads that several times, as it is done already.
-_OF_FEW = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.databricks.delta.merge.materializeSource": "none",
-}
+# And then MERGE need not write its source down before it reads that several times: it is done already.
+_OF_FEW = {"spark.databricks.delta.merge.materializeSource": "none"}
+# As long as the table has no more rows, code that is made for each step takes longer to make than it saves.
+_INTERPRETED_ROWS = 200_000
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
 # Each version adds some files, and who reads the table opens all of them: they are put together after so many.
 _VERSIONS = 16
 # What a run writes to `activity` bears this mark in Delta's history. Anybody else may have put old rows there.
@@ -133,7 +132,10 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
 def _merge(spark: SparkSession, warehouse: str, found: DataFrame, now: datetime, few: bool) -> None:
     target = DeltaTable.forPath(spark, ACTIVITY.path(warehouse))
     activity = target.toDF()
-    with _set(spark, _OF_FEW if few else {}):
+    settings = _OF_FEW if few else {}
+    if few and ACTIVITY.size(warehouse) <= _INTERPRETED_ROWS:
+        settings = settings | _INTERPRETED
+    with _set(spark, settings):
         if few:
             found = found.localCheckpoint()
             activity = F.broadcast(activity.join(F.broadcast(found.select("group")), "group", "left_semi"))

@@ -93,6 +93,11 @@ def add(uri: str, schema: pa.Schema, files: Iterable[File], properties: Mapping[
             table.create_write_transaction(actions, "append", columns, commit_properties=commit)
 
 
+def size(table: DeltaTable) -> int:
+    """How many rows the table's files hold, those among them that were deleted since."""
+    return sum(count or 0 for count in pa.table(table.get_add_actions(flatten=True)).column("num_records").to_pylist())
+
+
 def files_between(table: DeltaTable, column: str, least: int, most: int) -> list[str]:
     """The files, by their paths in its folder, that may hold a row in which that column is one of these numbers."""
     found = pa.table(table.get_add_actions(flatten=True))

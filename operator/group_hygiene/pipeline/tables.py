@@ -130,6 +130,11 @@ class Table(NamedTuple):
         snapshot = log.update(False, nothing, nothing)
         return State(snapshot.metadata().id(), snapshot.version()) if snapshot.version() >= 0 else None
 
+    def size(self, warehouse: str) -> int:
+        """How many rows its files hold, those among them that were deleted since."""
+        table = store.opened(self.path(warehouse))
+        return 0 if table is None else store.size(table)
+
     def setting(self, warehouse: str, name: str) -> str | None:
         """The value of one of its properties; None = it has none of this name, or is not there."""
         return store.setting(self.path(warehouse), name)
