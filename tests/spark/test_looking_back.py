@@ -306,11 +306,11 @@ def test_limits(ask: Asked, tmp_path: Path, own: dict[str, int], of_all: dict[st
 
 
 def test_expires_within(ask: Asked, tmp_path: Path) -> None:
-    """It can be tried where it is told how long the brokers keep offsets."""
+    """It can be tried where it is told how long the brokers keep offsets; `weekly` has none that could expire."""
     file = file_of(tmp_path, policy(when={"idleFor": "2h", "expiresWithin": "24h"}))
     said = ask("-f", file, "--step", "1h", "--offsets-retention", "1d", "-o", "json")
     assert said.code == 0
-    assert json.loads(said.out)["policies"][0]["deleted"] == 4
+    assert json.loads(said.out)["policies"][0]["deleted"] == 3
 
 
 def test_times_of_another_zone(ask: Asked, tmp_path: Path) -> None:
