@@ -8,24 +8,22 @@ imported where a table is first opened: it takes 20 MB, and most connections hav
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from group_hygiene import reasons
 from group_hygiene.connection import ActivitySpec
 from group_hygiene.model import TABLES_VERSION, Activity, Commits, Fault, GroupType
-from group_hygiene.secret import Hidden
+from group_hygiene.secret import Hidden, in_a_line
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-_MESSAGE_LENGTH = 300
 # Of a group's name in a message.
 _NAME_LENGTH = 100
 # Of a single request, and of a request with all its repetitions: the caller's limit is shorter, and a thread that
@@ -181,16 +179,8 @@ class Tables:
             return Fault(
                 reasons.EVIDENCE_MISSING, f"there are no tables at {self.spec.uri} (yet): run the pipeline first"
             )
-        return Fault(reasons.EVIDENCE_UNREADABLE, f"the tables can't be read: {self._told(error)}")
-
-    def _told(self, error: BaseException) -> str:
-        """The error in one line. Those of object stores quote requests, with whatever signs them."""
-        text = re.sub(r"\x1b\[[0-9;]*m", "", str(error) or type(error).__name__)
-        for value in self._options.values():
-            for form in {value.reveal(), quote(value.reveal(), safe=""), quote(value.reveal())} - {""}:
-                text = text.replace(form, "***")
-        text = re.sub(r"\?[^\s\"')>]*", "?***", " ".join(text.split()))
-        return text if len(text) <= _MESSAGE_LENGTH else text[: _MESSAGE_LENGTH - 3] + "..."
+        said = in_a_line(str(error) or type(error).__name__, self._options.values())
+        return Fault(reasons.EVIDENCE_UNREADABLE, f"the tables can't be read: {said}")
 
 
 def refused(spec: ActivitySpec, allowed: Sequence[Path]) -> Fault | None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import NamedTuple, Self
+from urllib.parse import quote
+
+# Of what an object store says.
+_LENGTH = 300
 
 
 class Hidden(str):
@@ -33,3 +39,13 @@ class SecretRef(NamedTuple):
 
     name: str
     key: str
+
+
+def in_a_line(text: str, hidden: Iterable[Hidden] = ()) -> str:
+    """What an object store says, without colours and secrets. It quotes requests, with whatever signs them."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    for value in hidden:
+        for form in {value.reveal(), quote(value.reveal(), safe=""), quote(value.reveal())} - {""}:
+            text = text.replace(form, "***")
+    text = re.sub(r"\?[^\s\"')>]*", "?***", " ".join(text.split()))
+    return text if len(text) <= _LENGTH else text[: _LENGTH - 3] + "..."

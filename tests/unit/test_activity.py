@@ -382,8 +382,8 @@ def test_no_error_shows_a_secret() -> None:
     """Object stores quote the request that failed, with whatever signed it."""
     options = {"AZURE_STORAGE_SAS_TOKEN": Hidden("sig=to/ken"), "AWS_SECRET_ACCESS_KEY": Hidden("hunter2")}
     tables = Tables(ActivitySpec("s3://bucket/main"), options)
-    text = tables._told(OSError("GET http://x/y?sig=to%2Fken&se=1 (hunter2)\n \x1b[31mdenied\x1b[0m sig=to/ken"))
-    assert text == "GET http://x/y?*** (***) denied ***"
+    error = OSError("GET http://x/y?sig=to%2Fken&se=1 (hunter2)\n \x1b[31mdenied\x1b[0m sig=to/ken")
+    assert tables._fault(error).message == "the tables can't be read: GET http://x/y?*** (***) denied ***"
 
 
 @pytest.mark.parametrize(

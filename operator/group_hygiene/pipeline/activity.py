@@ -132,17 +132,19 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
 def _merge(spark: SparkSession, warehouse: str, found: DataFrame, now: datetime, few: bool) -> None:
     target = DeltaTable.forPath(spark, ACTIVITY.path(warehouse))
     activity = target.toDF()
-    settings = _OF_FEW if few else {}
-    if few and ACTIVITY.size(warehouse) <= _INTERPRETED_ROWS:
-        settings = settings | _INTERPRETED
-    with _set(spark, settings):
-        if few:
-            found = found.localCheckpoint()
-            activity = F.broadcast(activity.join(F.broadcast(found.select("group")), "group", "left_semi"))
-        rows = merged(found, activity, now)
-        source = F.broadcast(rows.localCheckpoint()) if few else rows
-        merge = target.alias("t").merge(source.alias("s"), "t.group = s.group")
-        merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+    if not few:
+        _merge_into(target, merged(found, activity, now))
+        return
+    interpreted = ACTIVITY.size(warehouse) <= _INTERPRETED_ROWS
+    with _set(spark, _OF_FEW | (_INTERPRETED if interpreted else {})):
+        found = found.localCheckpoint()
+        known = activity.join(F.broadcast(found.select("group")), "group", "left_semi")
+        _merge_into(target, F.broadcast(merged(found, F.broadcast(known), now).localCheckpoint()))
+
+
+def _merge_into(target: DeltaTable, rows: DataFrame) -> None:
+    merge = target.alias("t").merge(rows.alias("s"), "t.group = s.group")
+    merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
 
 
 def _put_together(spark: SparkSession, warehouse: str, since: int) -> State:

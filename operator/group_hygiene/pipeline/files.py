@@ -22,9 +22,8 @@ from pyarrow.parquet import ParquetWriter
 
 from group_hygiene.pipeline.decoding import decode_all
 
-# What comes back of a task: a row for each file and partition of the log, as Spark's DDL.
-WRITTEN = "table string, path string, size long, stats string, log_partition int, records long"
-_WRITTEN = pa.schema(
+# What comes back of a task: a row for each file and partition of the log. stats: as Delta's log has them.
+WRITTEN = pa.schema(
     {
         "table": pa.string(),
         "path": pa.string(),
@@ -37,7 +36,7 @@ _WRITTEN = pa.schema(
 # So many rows of a table are held in memory, and then written together: a row group.
 _TOGETHER = 250_000
 # Columns in which nearly every value is another one: a dictionary of them would be made, and thrown away.
-_UNLIKE = ("log_offset", "committed_offset")
+UNLIKE = ("log_offset", "committed_offset")
 
 
 class Shape(NamedTuple):
@@ -73,7 +72,7 @@ def write_decoded(batches: Iterable[pa.RecordBatch], target: Target) -> Iterator
         for name, rows in _by_table(batch, target):
             files[name].add(rows)
     yield pa.RecordBatch.from_pylist(
-        [{"table": name} | told for name, file in files.items() for told in file.finished()], schema=_WRITTEN
+        [{"table": name} | told for name, file in files.items() for told in file.finished()], schema=WRITTEN
     )
 
 
@@ -139,7 +138,7 @@ class _File:
         if self._writer is None:
             folder = PyFileSystem(DeltaStorageHandler(self._warehouse))
             self._sink = folder.open_output_stream(f"{self._table}/{self._name}")
-            alike = [name for name in schema.names if name not in _UNLIKE]
+            alike = [name for name in schema.names if name not in UNLIKE]
             self._writer = ParquetWriter(self._sink, schema, use_dictionary=alike, compression="snappy")
         self._writer.write_table(rows)
         self._stats.add(rows)
@@ -151,15 +150,14 @@ class _Stats:
     """What Delta's log says of a file's columns, so that who looks for other values need not open it."""
 
     def __init__(self, columns: list[str]) -> None:
-        self._columns = columns
         self._ends: dict[str, list[pa.Scalar]] = {name: [] for name in columns}
         self._nulls = Counter[str]()
 
     def add(self, rows: pa.Table) -> None:
-        for name in self._columns:
+        for name, ends in self._ends.items():
             column = rows.column(name)
             self._nulls[name] += column.null_count
-            self._ends[name] += pc.min_max(column).values()
+            ends.extend(pc.min_max(column).values())
 
     def text(self, records: int) -> str:
         """As Delta's protocol has it: times in whole milliseconds, which is what a record's time is."""

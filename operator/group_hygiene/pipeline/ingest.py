@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.kafka.client import Client, Deadline
@@ -37,8 +38,9 @@ from group_hygiene.pipeline.progress import (
     write_progress,
 )
 from group_hygiene.pipeline.source import Positions, read_range, read_stream
-from group_hygiene.pipeline.store import File, Once, told
+from group_hygiene.pipeline.store import File, Once
 from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, QUARANTINE, RECORDS
+from group_hygiene.secret import in_a_line
 
 Tell = Callable[[str], None]
 
@@ -212,7 +214,7 @@ class _Ingest:
         shapes = {table.name: table.shape for table in RECORDS}
         target = Target(self._warehouse, shapes, self._progress.era, self._progress.batch + 1, aborted)
         parts: dict[str, _Part] = {}
-        for row in records.mapInArrow(partial(write_decoded, target=target), WRITTEN).collect():
+        for row in records.mapInArrow(partial(write_decoded, target=target), from_arrow_schema(WRITTEN)).collect():
             part = parts.setdefault(row.path, _Part(row.table, File(row.path, row.size, row.stats), Counter()))
             part.rows[row.log_partition] += row.records
         return list(parts.values())
@@ -299,12 +301,14 @@ class _Ingest:
 
 
 def _written(committed: Iterable[_Part], aborted: Iterable[_Part]) -> Written:
-    count, lost = Counter[str](), Counter[str]()
-    for counted, parts in ((count, committed), (lost, aborted)):
-        for part in parts:
-            counted[part.table] += part.rows.total()
-    count += lost
+    lost = _totals(aborted)
+    count = _totals(committed) + lost
     return Written(count[COMMITS.name], count[GROUP_STATES.name], count[QUARANTINE.name], lost[COMMITS.name])
+
+
+def _totals(parts: Iterable[_Part]) -> Counter[str]:
+    """How many rows there are for each table."""
+    return sum((Counter({part.table: part.rows.total()}) for part in parts), Counter[str]())
 
 
 def _explained(error: Exception) -> str:
@@ -314,6 +318,6 @@ def _explained(error: Exception) -> str:
     if isinstance(error, PythonException):
         # A worker's traceback ends with the error's name and what it says.
         said = re.split(r"^[\w.]+: ", text, flags=re.MULTILINE)[-1]
-        return f"the records can't be written into the tables: {told(said)}"
+        return f"the records can't be written into the tables: {in_a_line(said)}"
     lines = text.strip().splitlines()
     return f"Spark can't go on: {lines[0] if lines else type(error).__name__}; its log says more"

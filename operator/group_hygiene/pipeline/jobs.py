@@ -26,6 +26,9 @@ from group_hygiene.pipeline.session import Options, spark_session
 T = TypeVar("T")
 Tell = Callable[[str], None]
 
+# Where Spark's connectors and delta-rs both write.
+_STORES = ("s3a", "s3", "abfss", "abfs", "gs")
+
 
 class Job(StrEnum):
     INGEST = "ingest"
@@ -85,10 +88,6 @@ def repeat(spark: SparkSession, client: Client | None, work: Work, tell: Tell, l
             return
         start_over = False
         time.sleep(work.every.total_seconds())
-
-
-# Where Spark's connectors and delta-rs both write.
-_STORES = ("s3a", "s3", "abfss", "abfs", "gs")
 
 
 def warehouse_uri(text: str) -> str:

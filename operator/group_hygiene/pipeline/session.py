@@ -23,6 +23,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from group_hygiene.errors import PipelineError
+from group_hygiene.pipeline.files import UNLIKE
 
 # What pyspark 4.0.0 lacks; Spark downloads it from Maven Central where no jars are given.
 PACKAGES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0,io.delta:delta-spark_2.13:4.0.0"
@@ -41,8 +42,8 @@ _COMPILER = (
 )
 # Each task writes a file of its own, and whoever reads the table opens all of them.
 _SHUFFLED = 8
-# Columns in which nearly every value is another one: a dictionary of them is made, and thrown away.
-_UNLIKE = ("log_offset", "committed_offset", "offsets.list.element.offset")
+# No dictionaries for these, as where the workers write.
+_UNLIKE = (*UNLIKE, "offsets.list.element.offset")
 _SETTINGS = {
     "spark.app.name": "group-hygiene",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -17,7 +17,7 @@ from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.private_keys import as_pkcs8
 from group_hygiene.pipeline.decoding import SOURCE_COLUMNS
 
-# One micro-batch: what fits into the memory of a small pod while it is decoded and written.
+# One micro-batch: what is read again where a run ends before its end.
 BATCH_RECORDS = 4_000_000
 _SPLIT_RECORDS = 500_000
 # Spark's admin client leaves internal topics out, without an error. Only the older way reads one.

@@ -6,7 +6,6 @@ object store wants to know is in the environment, as delta-rs names it: AWS_ACCE
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,8 +18,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from group_hygiene.errors import PipelineError
-
-_MESSAGE_LENGTH = 300
+from group_hygiene.secret import in_a_line
 
 
 class Once(NamedTuple):
@@ -100,20 +98,13 @@ def size(table: DeltaTable) -> int:
 
 def files_between(table: DeltaTable, column: str, least: int, most: int) -> list[str]:
     """The files, by their paths in its folder, that may hold a row in which that column is one of these numbers."""
-    found = pa.table(table.get_add_actions(flatten=True))
-    if not found.num_rows:
-        return []
-    known = {name: found.column(name).to_pylist() for name in found.column_names if name.endswith(f".{column}")}
-    nothing = [None] * found.num_rows
-    places = zip(
-        found.column("path").to_pylist(),
-        known.get(f"min.{column}", nothing),
-        known.get(f"max.{column}", nothing),
-        strict=True,
-    )
-    return [
-        unquote(path) for path, low, high in places if low is None or high is None or (low <= most and high >= least)
-    ]
+    found = []
+    for file in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        # Of a file of which nothing is said, nobody knows.
+        low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
+        if low is None or high is None or (low <= most and high >= least):
+            found.append(unquote(file["path"]))
+    return found
 
 
 def _was_done(table: DeltaTable | None, once: Once | None) -> bool:
@@ -127,15 +118,9 @@ def _commit(once: Once | None) -> CommitProperties:
     return CommitProperties(app_transactions=None if once is None else [Transaction(once.writer, once.number)])
 
 
-def told(error: str) -> str:
-    """What an error says, in a line. Those of object stores quote requests, with whatever signs them."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", " ".join(error.split()))
-    return re.sub(r"\?[^\s\"')>]*", "?***", plain)[:_MESSAGE_LENGTH]
-
-
 @contextmanager
 def _explained(uri: str) -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError, pa.ArrowException) as error:
-        raise PipelineError(f"the table {uri} can't be read or written: {told(str(error))}") from error
+        raise PipelineError(f"the table {uri} can't be read or written: {in_a_line(str(error))}") from error
