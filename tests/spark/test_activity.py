@@ -11,11 +11,12 @@ import pytest
 from delta import DeltaTable
 from deltalake import DeltaTable as Reader
 from deltalake import QueryBuilder
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.pipeline import activity
 from group_hygiene.pipeline.activity import update
+from group_hygiene.pipeline.folding import merged
 from group_hygiene.pipeline.jobs import Job, Work, repeat
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, Table
@@ -188,15 +189,22 @@ class Taken(NamedTuple):
     rows: Rows
 
 
-@pytest.fixture(scope="module")
-def taken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Taken:
+# How the second part comes into the table, by what decides it: bytes of a small table at most, few records at most.
+WAYS = {"few-into-a-small-table": {}, "few-into-a-large-table": {"_SMALL_BYTES": 0}, "many": {"_FEW_RECORDS": 0}}
+
+
+@pytest.fixture(scope="module", params=[pytest.param(limits, id=way) for way, limits in WAYS.items()])
+def taken(spark: SparkSession, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Taken:
     warehouse = str(tmp_path_factory.mktemp("activity"))
     bronze = Bronze(spark, warehouse)
     cuts = {f"{name}/{cut}": (it.events, cut) for name, it in HISTORIES.items() for cut in range(len(it.events) + 1)}
     bronze.write({group: events[:cut] for group, (events, cut) in cuts.items()})
     update(spark, warehouse)
     bronze.write({group: events[cut:] for group, (events, cut) in cuts.items()})
-    update(spark, warehouse)
+    with pytest.MonkeyPatch.context() as patched:
+        for name, limit in request.param.items():
+            patched.setattr(activity, name, limit)
+        update(spark, warehouse)
     return Taken(bronze, rows(spark, warehouse))
 
 
@@ -432,6 +440,61 @@ def test_nothing_ingested(spark: SparkSession, tmp_path: Path) -> None:
     """Without an ingest, the user is told to run one."""
     with pytest.raises(PipelineError, match="pipeline ingest"):
         update(spark, str(tmp_path))
+
+
+def test_rows_that_were_deleted_stay_so(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was replaced in files that are there yet never comes back, whoever writes a version, or a checkpoint of all.
+
+    Spark leaves such rows in their files, with a deletion vector beside them; delta-rs writes the files anew.
+    """
+    often = ACTIVITY._replace(properties=(*ACTIVITY.properties, ("delta.checkpointInterval", "3")))
+    monkeypatch.setattr(activity, "ACTIVITY", often)
+    bronze = Bronze(spark, warehouse)
+    groups = [f"g{number}" for number in range(20)]
+    bronze.write({group: [commit(1)] for group in groups})
+    update(spark, warehouse)
+    last = dict.fromkeys(groups, 1)
+    for number in range(2, 9):
+        changed = groups[number % 5 :: 5]
+        bronze.write({group: [commit(number)] for group in changed})
+        last |= dict.fromkeys(changed, number)
+        with monkeypatch.context() as patched:
+            if number % 2:
+                patched.setattr(activity, "_SMALL_BYTES", 0)
+            assert update(spark, warehouse).batches == 1
+    log = Path(ACTIVITY.path(warehouse), "_delta_log")
+    # By delta-rs and by Spark: one counts them from one, the other from zero.
+    assert [int(file.name[:20]) for file in sorted(log.glob("*.checkpoint.parquet"))] == [5, 6]
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    wanted = {group: moment(number) for group, number in last.items()}
+    found = ACTIVITY.read(spark, warehouse).select("group", "last_commit").collect()
+    assert sorted((row["group"], row["last_commit"].astimezone(UTC)) for row in found) == sorted(wanted.items())
+    query = QueryBuilder().register("t", Reader(ACTIVITY.path(warehouse))).execute('select "group", last_commit from t')
+    read = query.read_all()
+    pairs = zip(read.column("group").to_pylist(), read.column("last_commit").to_pylist(), strict=True)
+    assert sorted(pairs) == sorted(wanted.items())
+
+
+def test_another_writer_meanwhile(
+    spark: SparkSession, ready: str, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that has looked at rows which another one replaced then writes nothing; the next one goes on."""
+    shutil.copytree(ready, warehouse)
+    bronze = Bronze(spark, warehouse)
+    bronze.batch, bronze._offset = 2, 4
+    bronze.write({"g": [commit(11)]})
+    others = iter([update])
+
+    def folding(*given: Any) -> DataFrame:
+        for other in others:
+            other(spark, warehouse)
+        return merged(*given)
+
+    monkeypatch.setattr(activity, "merged", folding)
+    with pytest.raises(PipelineError, match="concurrent"):
+        update(spark, warehouse)
+    assert update(spark, warehouse).batches == 0
+    assert rows(spark, warehouse)["g"]["last_commit"] == moment(11)
 
 
 def test_many_files_are_put_together(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:

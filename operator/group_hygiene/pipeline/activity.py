@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from delta import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -34,13 +35,10 @@ from group_hygiene.pipeline.tables import (
 
 # Records of one MERGE: a group's own are held in memory together.
 _ROUND_RECORDS = 5_000_000
-# Up to so many, the changes are sent to where the rows are, rather than all rows moved about.
-_BROADCAST_RECORDS = 100_000
-# And then MERGE need not write its source down before it reads that several times: it is done already.
-_OF_FEW = {"spark.databricks.delta.merge.materializeSource": "none"}
-# As long as the table has no more rows, code that is made for each step takes longer to make than it saves.
-_INTERPRETED_ROWS = 200_000
-_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+# Up to so many, the rows of their groups are few too.
+_FEW_RECORDS = 100_000
+# And then a table of so many bytes is written anew in less time than Spark takes to find out what of it to replace.
+_SMALL_BYTES = 32 * 1024**2
 
 # Each version adds some files, and who reads the table opens all of them: they are put together after so many.
 _VERSIONS = 16
@@ -106,7 +104,7 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     # Otherwise a run ended between the two tables, or somebody put files together: rows may know more than coverage.
     trusted = anew or told == state
     rounds = _rounds(spark, warehouse, coverage, ingested)
-    with _set(spark, {_MARKING: _MARK}):
+    with _marking(spark):
         for part in rounds:
             which = part.first, part.last
             commits, states = (table.batches(spark, warehouse, *which) for table in (COMMITS, GROUP_STATES))
@@ -116,7 +114,7 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
             if anew and part is rounds[0]:
                 ACTIVITY.append(spark, warehouse, merged(found, ACTIVITY.none(spark), now))
             else:
-                _merge(spark, warehouse, found, now, few=part.records <= _BROADCAST_RECORDS)
+                _merge(spark, warehouse, found, now, few=part.records <= _FEW_RECORDS)
         if not rounds and state is None:
             ACTIVITY.append(spark, warehouse, ACTIVITY.none(spark))
     # Otherwise it is named as it was looked at above: what anybody wrote since then was not.
@@ -130,21 +128,26 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
 
 
 def _merge(spark: SparkSession, warehouse: str, found: DataFrame, now: datetime, few: bool) -> None:
+    if few and ACTIVITY.size(warehouse) <= _SMALL_BYTES:
+        _change(spark, warehouse, found, now)
+        return
     target = DeltaTable.forPath(spark, ACTIVITY.path(warehouse))
     activity = target.toDF()
-    if not few:
-        _merge_into(target, merged(found, activity, now))
-        return
-    interpreted = ACTIVITY.size(warehouse) <= _INTERPRETED_ROWS
-    with _set(spark, _OF_FEW | (_INTERPRETED if interpreted else {})):
-        found = found.localCheckpoint()
-        known = activity.join(F.broadcast(found.select("group")), "group", "left_semi")
-        _merge_into(target, F.broadcast(merged(found, F.broadcast(known), now).localCheckpoint()))
-
-
-def _merge_into(target: DeltaTable, rows: DataFrame) -> None:
-    merge = target.alias("t").merge(rows.alias("s"), "t.group = s.group")
+    if few:
+        # They are sent to where the rows are, rather than all rows moved about.
+        activity = F.broadcast(activity.join(F.broadcast(found.select("group")), "group", "left_semi"))
+    rows = merged(found, activity, now)
+    merge = target.alias("t").merge((F.broadcast(rows) if few else rows).alias("s"), "t.group = s.group")
     merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+
+
+def _change(spark: SparkSession, warehouse: str, found: DataFrame, now: datetime) -> None:
+    found = found.localCheckpoint()
+
+    def changed(known: pa.Table) -> pa.Table:
+        return merged(found, spark.createDataFrame(known, ACTIVITY.schema), now).toArrow()
+
+    ACTIVITY.change(warehouse, "group", found.select("group").toArrow().column("group"), changed, _MARK)
 
 
 def _put_together(spark: SparkSession, warehouse: str, since: int) -> State:
@@ -197,19 +200,12 @@ def _went_back(spark: SparkSession, warehouse: str, now: State, told: State) -> 
 
 
 @contextmanager
-def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """The session has these settings meanwhile, and those of before afterwards."""
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
+def _marking(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set(_MARKING, _MARK)
     try:
         yield
     finally:
-        for name, earlier in before.items():
-            if earlier is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, earlier)
+        spark.conf.unset(_MARKING)
 
 
 def _not_taken_in(spark: SparkSession, warehouse: str, rows: DataFrame) -> DataFrame:

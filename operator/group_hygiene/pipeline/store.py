@@ -7,12 +7,14 @@ object store wants to know is in the environment, as delta-rs names it: AWS_ACCE
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from arro3.core import RecordBatchReader
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, create_table_with_add_actions
@@ -50,10 +52,32 @@ def rows(uri: str) -> list[dict[str, Any]]:
     if (table := opened(uri)) is None:
         return []
     with _explained(uri):
-        # Not to_pyarrow_table: it was seen to abort the process when that ends.
-        answer = pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t"))
-    found: list[dict[str, Any]] = answer.to_pylist()
+        found: list[dict[str, Any]] = pa.table(_read(table)).to_pylist()
     return found
+
+
+def change(
+    uri: str, column: str, values: pa.Array, changed: Callable[[pa.Table], pa.Table], schema: pa.Schema, mark: str
+) -> None:
+    """Rows that have one of these values in a column are replaced by what `changed` makes of them; it may add some.
+
+    The table is there, and of that schema. Refused where anybody else changes it meanwhile. All of it is read, and
+    those of its files are written anew that hold such a row. mark: what the table's history says of it, where Spark's
+    Delta has `userMetadata`.
+    """
+    with _explained(uri):
+        table = DeltaTable(uri)
+        found: list[pa.RecordBatch] = []
+        for batch in _read(table):
+            rows = pa.record_batch(batch).cast(schema)
+            found.append(rows.filter(pc.is_in(rows.column(column), value_set=values)))
+    rows = changed(pa.Table.from_batches(found, schema))
+    # Java's Arrow leaves out the one offset that an array without values has, and Rust's reads it all the same.
+    rows = rows.take(pa.array(range(rows.num_rows), pa.int64()))
+    same, history = f't."{column}" = s."{column}"', CommitProperties({"userMetadata": mark})
+    with _explained(uri):
+        merging = table.merge(rows, same, "s", "t", commit_properties=history)
+        merging.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
 def setting(uri: str, name: str) -> str | None:
@@ -92,8 +116,8 @@ def add(uri: str, schema: pa.Schema, files: Iterable[File], properties: Mapping[
 
 
 def size(table: DeltaTable) -> int:
-    """How many rows the table's files hold, those among them that were deleted since."""
-    return sum(count or 0 for count in pa.table(table.get_add_actions(flatten=True)).column("num_records").to_pylist())
+    """How many bytes the table's files hold."""
+    return sum(pa.table(table.get_add_actions(flatten=True)).column("size_bytes").to_pylist())
 
 
 def files_between(table: DeltaTable, column: str, least: int, most: int) -> list[str]:
@@ -105,6 +129,11 @@ def files_between(table: DeltaTable, column: str, least: int, most: int) -> list
         if low is None or high is None or (low <= most and high >= least):
             found.append(unquote(file["path"]))
     return found
+
+
+def _read(table: DeltaTable) -> RecordBatchReader:
+    # Not to_pyarrow_table: it was seen to abort the process when that ends.
+    return QueryBuilder().register("t", table).execute("SELECT * FROM t")
 
 
 def _was_done(table: DeltaTable | None, once: Once | None) -> bool:

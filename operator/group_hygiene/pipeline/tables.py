@@ -10,7 +10,7 @@ maxima of the first columns only: they are what a later read filters by.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -130,8 +130,14 @@ class Table(NamedTuple):
         snapshot = log.update(False, nothing, nothing)
         return State(snapshot.metadata().id(), snapshot.version()) if snapshot.version() >= 0 else None
 
+    def change(
+        self, warehouse: str, column: str, values: pa.Array, changed: Callable[[pa.Table], pa.Table], mark: str
+    ) -> None:
+        """Rows that have one of these values in a column become what `changed` makes of them: see store.change."""
+        store.change(self.path(warehouse), column, values, changed, self.shape.schema, mark)
+
     def size(self, warehouse: str) -> int:
-        """How many rows its files hold, those among them that were deleted since."""
+        """How many bytes its files hold."""
         table = store.opened(self.path(warehouse))
         return 0 if table is None else store.size(table)
 
