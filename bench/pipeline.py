@@ -173,7 +173,7 @@ def _count(spark: SparkSession, client: Client, records: int, times: Times) -> N
 
 def _pipeline(spark: SparkSession, client: Client, warehouse: str, expected: _Expected, times: Times) -> None:
     gateway: Any = spark.sparkContext._gateway
-    with Peak(gateway.proc.pid) as peak:
+    with Peak(gateway.proc.pid, os.getpid()) as peak:
         say("the pipeline: all of it")
         times.ingest, written = _timed(lambda: ingest(spark, client, warehouse, say))
         times.activity, _ = _timed(lambda: update(spark, warehouse))
@@ -182,7 +182,7 @@ def _pipeline(spark: SparkSession, client: Client, warehouse: str, expected: _Ex
     say("the pipeline: an increment")
     every = _INCREMENT // PARTITIONS
     times.groups_changed = commit_more(",".join(client.settings.bootstrap_servers), expected.groups, every)
-    with Peak(gateway.proc.pid) as later:
+    with Peak(gateway.proc.pid, os.getpid()) as later:
         times.increment_ingest, written = _timed(lambda: ingest(spark, client, warehouse, say))
         times.increment_activity, _ = _timed(lambda: update(spark, warehouse))
     _check("ingest of the increment", written.records, times.groups_changed)

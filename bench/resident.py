@@ -10,13 +10,14 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Peak:
-    """The most that a process and its descendants held together, in MiB, while this was entered.
+    """The most that a process, its descendants, and further processes without theirs held together, in MiB, meanwhile.
 
     What forked processes share counts for each of them: the sum is never too low.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, *others: int) -> None:
         self._pid = pid
+        self._others = others
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.mb = 0.0
@@ -32,7 +33,7 @@ class Peak:
 
     def _watch(self) -> None:
         while True:
-            held = [_resident(pid) for pid in family(self._pid)]
+            held = [_resident(pid) for pid in (*family(self._pid), *self._others)]
             self.mb = max(self.mb, sum(held) / 1024**2)
             self.processes = max(self.processes, len(held))
             if self._stop.wait(_SECONDS):
