@@ -491,7 +491,7 @@ def test_another_writer_meanwhile(
         return merged(*given)
 
     monkeypatch.setattr(activity, "merged", folding)
-    with pytest.raises(PipelineError, match="concurrent"):
+    with pytest.raises(PipelineError, match=r"concurrent.* run this one again"):
         update(spark, warehouse)
     assert update(spark, warehouse).batches == 0
     assert rows(spark, warehouse)["g"]["last_commit"] == moment(11)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from arro3.core import RecordBatchReader
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from group_hygiene.errors import PipelineError
@@ -151,5 +151,8 @@ def _commit(once: Once | None) -> CommitProperties:
 def _explained(uri: str) -> Iterator[None]:
     try:
         yield
+    except CommitFailedError as error:
+        told = f"the table {uri} got no new version: {in_a_line(str(error))}"
+        raise PipelineError(f"{told} Where another run wrote it meanwhile, run this one again") from error
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise PipelineError(f"the table {uri} can't be read or written: {in_a_line(str(error))}") from error

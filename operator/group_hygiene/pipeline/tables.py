@@ -274,8 +274,8 @@ _OFFSET = StructType(
     ]
 )
 
-# One row a group. Times are those of the log's records; null = not known. Deletion vectors: a run writes the rows that
-# changed, not the files that hold them.
+# One row a group. Times are those of the log's records; null = not known. Deletion vectors: once the table is large, a
+# run writes the rows that changed, not the files that hold them.
 ACTIVITY = Table(
     "activity",
     StructType(
