@@ -286,13 +286,26 @@ def test_an_older_table_of_progress(
     assert update(spark, warehouse).records == 1
 
 
+class Crash(NamedTuple):
+    """In the first batch or a later one; the checkpoint lost with it; when `commits` had it and `group_states` not."""
+
+    first: bool = False
+    lost: bool = False
+    between: bool = False
+
+
 @pytest.mark.parametrize(
     "crash",
     [
-        pytest.param((True, False), id="in-the-first-batch"),
-        pytest.param((True, True), id="in-the-first-batch-and-the-checkpoint-is-lost"),
-        pytest.param((False, False), id="in-a-later-batch"),
-        pytest.param((False, True), id="in-a-later-batch-and-the-checkpoint-is-lost"),
+        pytest.param(Crash(first=True), id="in-the-first-batch"),
+        pytest.param(Crash(first=True, lost=True), id="in-the-first-batch-and-the-checkpoint-is-lost"),
+        pytest.param(Crash(first=True, between=True), id="in-the-first-batch-between-two-tables"),
+        pytest.param(
+            Crash(first=True, lost=True, between=True),
+            id="in-the-first-batch-between-two-tables-and-the-checkpoint-is-lost",
+        ),
+        pytest.param(Crash(), id="in-a-later-batch"),
+        pytest.param(Crash(lost=True), id="in-a-later-batch-and-the-checkpoint-is-lost"),
     ],
 )
 def test_a_crash_before_the_last_write(
@@ -301,16 +314,15 @@ def test_a_crash_before_the_last_write(
     client: Client,
     make: Maker,
     warehouse: str,
-    crash: tuple[bool, bool],
+    crash: Crash,
 ) -> None:
     """A batch whose rows are in the tables, but not in `ingested` and not in the checkpoint, comes again: once.
 
     The very first one too: by then `ingested` names the stream.
     """
-    first, lose_checkpoint = crash
     before: list[Any] = []
     version = 0
-    if not first:
+    if not crash.first:
         run(spark, client, warehouse)
         before, version = ingested(spark, warehouse), max(map(version_of, delta_log(warehouse)))
         make.simple(make.name("new"), at(make.topic(records=1), 1))
@@ -318,12 +330,14 @@ def test_a_crash_before_the_last_write(
     for file in delta_log(warehouse):
         if version_of(file) > version:
             file.unlink()
+    if crash.between:
+        shutil.rmtree(Path(GROUP_STATES.path(warehouse), "_delta_log"))
     forget(spark)
     (stream,) = Path(warehouse, "_checkpoints").iterdir()
     crashed = ingested(spark, warehouse)
-    assert crashed == before or first
-    assert {(row.batch == 0, row.stream) for row in crashed} == {(first, stream.name)}
-    if lose_checkpoint:
+    assert crashed == before or crash.first
+    assert {(row.batch == 0, row.stream) for row in crashed} == {(crash.first, stream.name)}
+    if crash.lost:
         shutil.rmtree(stream)
     else:
         newest = max(int(file.name) for file in (stream / "commits").iterdir() if file.name.isdecimal())
