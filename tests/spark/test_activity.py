@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.pipeline import activity
 from group_hygiene.pipeline.activity import update
-from group_hygiene.pipeline.folding import merged
 from group_hygiene.pipeline.jobs import Job, Work, repeat
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, Table
@@ -189,8 +188,13 @@ class Taken(NamedTuple):
     rows: Rows
 
 
-# How the second part comes into the table, by what decides it: bytes of a small table at most, few records at most.
-WAYS = {"few-into-a-small-table": {}, "few-into-a-large-table": {"_SMALL_BYTES": 0}, "many": {"_FEW_RECORDS": 0}}
+# How new records come into a table that is there, by what decides it.
+WAYS: dict[str, dict[str, int]] = {
+    "few-into-a-small-table": {},
+    "few-into-a-table-of-many-bytes": {"_SMALL_BYTES": 0},
+    "few-into-a-table-of-many-offsets": {"_SMALL_OFFSETS": 0},
+    "many": {"_FEW_RECORDS": 0},
+}
 
 
 @pytest.fixture(scope="module", params=[pytest.param(limits, id=way) for way, limits in WAYS.items()])
@@ -205,6 +209,8 @@ def taken(spark: SparkSession, request: pytest.FixtureRequest, tmp_path_factory:
         for name, limit in request.param.items():
             patched.setattr(activity, name, limit)
         update(spark, warehouse)
+    (last,) = Reader(ACTIVITY.path(warehouse)).history(1)
+    assert (last["operation"], last["engineInfo"].startswith("delta-rs")) == ("MERGE", not request.param)
     return Taken(bronze, rows(spark, warehouse))
 
 
@@ -334,7 +340,7 @@ def test_killed_while_it_is_made_anew(
     _restored(spark, ACTIVITY.path(warehouse))
     monkeypatch.setattr(activity, "_ROUND_RECORDS", 1)
     # The first round fills the new table, and this is the second one.
-    monkeypatch.setattr(activity, "_merge", interrupted)
+    monkeypatch.setattr(activity, "_change", interrupted)
     with pytest.raises(KeyboardInterrupt):
         update(spark, warehouse)
     covered, there = named(spark, warehouse)
@@ -475,25 +481,56 @@ def test_rows_that_were_deleted_stay_so(spark: SparkSession, warehouse: str, mon
     assert sorted(pairs) == sorted(wanted.items())
 
 
-def test_another_writer_meanwhile(
-    spark: SparkSession, ready: str, warehouse: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["changes", "merged"])
+@pytest.mark.parametrize("way", [pytest.param(limits, id=way) for way, limits in WAYS.items()])
+def test_another_run_meanwhile(
+    spark: SparkSession, ready: str, warehouse: str, monkeypatch: pytest.MonkeyPatch, step: str, way: dict[str, int]
 ) -> None:
-    """A run that has looked at rows which another one replaced then writes nothing; the next one goes on."""
+    """A run that another one overtakes never adds to what that one wrote: it is told, and all is as if it was not."""
+    shutil.copytree(ready, warehouse)
+    bronze = Bronze(spark, warehouse)
+    bronze.batch, bronze._offset = 2, 4
+    bronze.write({"g": [commit(11)], "new": [commit(11), commit(12)]})
+    others, own = iter([update]), getattr(activity, step)
+
+    def overtaken(*given: Any) -> DataFrame:
+        for other in others:
+            other(spark, warehouse)
+            bronze.write({"g": [commit(21)]})
+            other(spark, warehouse)
+        answer: DataFrame = own(*given)
+        return answer
+
+    monkeypatch.setattr(activity, step, overtaken)
+    for name, limit in way.items():
+        monkeypatch.setattr(activity, name, limit)
+    with pytest.raises(PipelineError, match=r"another run wrote .* run this one again"):
+        update(spark, warehouse)
+    monkeypatch.undo()
+    assert update(spark, warehouse).batches == 0
+    found = rows(spark, warehouse)
+    assert {group: (row["last_commit"], row["commits_30d"]) for group, row in found.items()} == {
+        "g": (moment(21), 4),
+        "new": (moment(12), 2),
+        "only-1": (moment(1), 1),
+        "only-5": (moment(5), 1),
+    }
+
+
+def test_a_broken_file(spark: SparkSession, ready: str, warehouse: str) -> None:
+    """One line that names the table, as for all that can't be read; when the file is back, it goes on."""
     shutil.copytree(ready, warehouse)
     bronze = Bronze(spark, warehouse)
     bronze.batch, bronze._offset = 2, 4
     bronze.write({"g": [commit(11)]})
-    others = iter([update])
-
-    def folding(*given: Any) -> DataFrame:
-        for other in others:
-            other(spark, warehouse)
-        return merged(*given)
-
-    monkeypatch.setattr(activity, "merged", folding)
-    with pytest.raises(PipelineError, match=r"concurrent.* run this one again"):
-        update(spark, warehouse)
-    assert update(spark, warehouse).batches == 0
+    file, *_ = Path(ACTIVITY.path(warehouse)).glob("*.parquet")
+    whole = file.read_bytes()
+    for broken in (whole[: len(whole) // 2], b""):
+        file.write_bytes(broken)
+        with pytest.raises(PipelineError, match=r"^the table .*/activity can't be read or written: .*$"):
+            update(spark, warehouse)
+    file.write_bytes(whole)
+    update(spark, warehouse)
     assert rows(spark, warehouse)["g"]["last_commit"] == moment(11)
 
 

@@ -258,6 +258,8 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
         make.abandoned(f"connect-{tag}-{age}", topic, commit=at(topic, 1))
         make.abandoned(f"{tag}-without-offsets-{age}", topic)
         make.join(f"{tag}-used-{age}", topic, "classic" if age == "old" else "consumer", at(topic, 4))
+        # However quick all else is: so much older than others.
+        time.sleep(3)
     reused = make.abandoned(f"{tag}-classic-reused", topic)
     make.simple(reused, at(topic, 5))
     gone = make.simple(f"{tag}-simple-gone", at(topic, 2))

@@ -170,6 +170,8 @@ def call(*arguments: str) -> tuple[int, str]:
         pytest.param(
             "ingest --warehouse {folder} --connection-file {file}", "must hold one KafkaConnection", id="no-connection"
         ),
+        pytest.param("activity --warehouse {folder} --memory 2x", "'2x' is not a size", id="no-size"),
+        pytest.param("activity --warehouse {folder} --log-file {file}/log", "log can't be written: ", id="no-log"),
         pytest.param("run --warehouse {folder} --every 1x --continuous", "is no duration", id="no-duration"),
     ],
 )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from group_hygiene.errors import Halted
 from group_hygiene.pipeline.activity import update
@@ -15,14 +18,14 @@ from group_hygiene.pipeline.covered import activity_at, promised
 from group_hygiene.pipeline.history import extent
 from group_hygiene.pipeline.maintain import maintain
 from group_hygiene.pipeline.progress import read_progress
-from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, INGESTED, Table
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, INGESTED, Table
 
 RELEASES = sorted(path.parent for path in (Path(__file__).parents[1] / "releases").glob("*/tables"))
 
 
 @pytest.mark.parametrize("release", [pytest.param(path, id=path.name) for path in RELEASES])
 def test_tables_of_a_release_are_gone_on_from(spark: SparkSession, warehouse: str, release: Path) -> None:
-    """What was ingested is known, what it says of groups can be looked back on, and is the same when made anew."""
+    """What was ingested is known, what it says of groups can be looked back on, added to, and is the same made anew."""
     shutil.copytree(release / "tables", warehouse)
     before = read_progress(warehouse)
     assert before is not None
@@ -31,10 +34,29 @@ def test_tables_of_a_release_are_gone_on_from(spark: SparkSession, warehouse: st
     told = activity_at(spark, warehouse, promised(spark, warehouse).activity)
     known = {row["group"]: row["state"] for row in told.collect()}
     assert known == {"left": "Empty", "assigned": "Empty", "in-use": "Active"}
+    moment = commit_of(spark, warehouse, "assigned")
+    assert update(spark, warehouse).records == 1
+    rows = {row["group"]: row for row in ACTIVITY.read(spark, warehouse).collect()}
+    assert {group: row["state"] for group, row in rows.items()} == known
+    assert rows["assigned"]["last_commit"].astimezone(UTC) == moment
     shutil.rmtree(ACTIVITY.path(warehouse))
     update(spark, warehouse)
     assert {row["group"]: row["state"] for row in ACTIVITY.read(spark, warehouse).collect()} == known
     assert maintain(spark, warehouse)
+
+
+def commit_of(spark: SparkSession, warehouse: str, group: str) -> datetime:
+    """One more batch: the group commits when the log was read to its end last. Answers with that moment."""
+    of_group = COMMITS.read(spark, warehouse).where(F.col("group") == group).toArrow().to_pylist()
+    ingested = INGESTED.rows(warehouse)
+    place = next(row for row in ingested if row["log_partition"] == of_group[0]["log_partition"])
+    moment: datetime = place["read_at"]
+    new = {"batch": 2, "log_offset": place["covered_to"], "commit_ms": int(moment.timestamp() * 1000)}
+    rows = pa.Table.from_pylist([of_group[0] | new | {"record_time": moment}], COMMITS.shape.schema)
+    COMMITS.append(spark, warehouse, spark.createDataFrame(rows, COMMITS.schema))
+    place["covered_to"] += 1
+    INGESTED.overwrite(warehouse, [row | {"batch": 2} for row in ingested])
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import stat
 import sys
 import tempfile
@@ -34,6 +35,12 @@ def spark_options(command: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
+def _memory(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    if re.fullmatch(r"[1-9]\d*[kmgt]b?", value, re.IGNORECASE) is None:
+        raise click.BadParameter(f"{value!r} is not a size as Spark has it: 4g, 800m")
+    return value
+
+
 _SPARK_OPTIONS = (
     click.option(
         "--warehouse",
@@ -54,7 +61,12 @@ _SPARK_OPTIONS = (
         help="A folder with Spark's Kafka source and Delta, so that Spark does not download them from Maven Central.",
     ),
     click.option(
-        "--memory", metavar="SIZE", default="2g", show_default=True, help="Of Spark's Java process: 4g, 800m."
+        "--memory",
+        metavar="SIZE",
+        default="2g",
+        show_default=True,
+        callback=_memory,
+        help="Of Spark's Java process: 4g, 800m.",
     ),
     click.option(
         "--log-file",

@@ -37,11 +37,14 @@ from group_hygiene.pipeline.tables import (
 _ROUND_RECORDS = 5_000_000
 # Up to so many, the rows of their groups are few too.
 _FEW_RECORDS = 100_000
-# And then a table of so many bytes is written anew in less time than Spark takes to find out what of it to replace.
-_SMALL_BYTES = 32 * 1024**2
+# And then a table of so many bytes, with so many offsets in its rows, is written anew in less time than Spark takes to
+# find out what of it to replace, and in half a GB at most.
+_SMALL_BYTES, _SMALL_OFFSETS = 32 * 1024**2, 2_000_000
 
 # Each version adds some files, and who reads the table opens all of them: they are put together after so many.
 _VERSIONS = 16
+# No table.
+_NOTHING = State("", -1)
 # What a run writes to `activity` bears this mark in Delta's history. Anybody else may have put old rows there.
 _MARK = "group-hygiene"
 _MARKING = "spark.databricks.delta.commitInfo.userMetadata"
@@ -92,9 +95,11 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     # Without coverage, each version of the table must be known, the first one too.
     told = State(coverage[0]["activity_id"], coverage[0]["activity_version"]) if coverage else None
     anew = state is None or _went_back(spark, warehouse, state, told or state._replace(version=-1))
+    at = since = state or _NOTHING
     if anew and state is not None:
         # Until coverage names its id, nobody takes what is in it for all there is.
         ACTIVITY.make_anew(spark, warehouse)
+        at = _written(spark, warehouse, _NOTHING)
     if anew or not coverage:
         coverage = []
         if any(table.setting(warehouse, PRUNED) for table in RECORDS):
@@ -111,26 +116,29 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
             if not trusted:
                 commits, states = (_not_taken_in(spark, warehouse, rows) for rows in (commits, states))
             found = changes(commits, states, ingested[0]["cluster_id"], now)
+            few = part.records <= _FEW_RECORDS
             if anew and part is rounds[0]:
                 ACTIVITY.append(spark, warehouse, merged(found, ACTIVITY.none(spark), now))
+            elif few and _is_small(warehouse):
+                _change(spark, warehouse, at, found, now)
             else:
-                _merge(spark, warehouse, found, now, few=part.records <= _FEW_RECORDS)
-        if not rounds and state is None:
+                _merge(spark, warehouse, at, found, now, few)
+            at = _written(spark, warehouse, at)
+        if at == _NOTHING:
             ACTIVITY.append(spark, warehouse, ACTIVITY.none(spark))
-    # Otherwise it is named as it was looked at above: what anybody wrote since then was not.
-    if state is None or anew or rounds:
-        state = _put_together(spark, warehouse, since=0 if state is None else state.version)
-    whose = {"activity_id": state.id, "activity_version": state.version, "version": TABLES_VERSION}
+            at = _written(spark, warehouse, at)
+        at = _put_together(spark, warehouse, at, since)
+    # Where nothing was written, it is named as it was looked at above: what anybody wrote since then was not.
+    whose = {"activity_id": at.id, "activity_version": at.version, "version": TABLES_VERSION}
     # Not a copy of the table `ingested` as it is now: that may be further than what was taken in.
     rows = [row | whose | {"complete_since": complete_since[row["log_partition"]]} for row in ingested]
     COVERAGE.overwrite(warehouse, rows)
     return Updated(sum(part.last - part.first + 1 for part in rounds), sum(part.records for part in rounds), read_at)
 
 
-def _merge(spark: SparkSession, warehouse: str, found: DataFrame, now: datetime, few: bool) -> None:
-    if few and ACTIVITY.size(warehouse) <= _SMALL_BYTES:
-        _change(spark, warehouse, found, now)
-        return
+def _merge(spark: SparkSession, warehouse: str, at: State, found: DataFrame, now: datetime, few: bool) -> None:
+    """By Spark, which writes the rows that change."""
+    _refuse_overtaken(ACTIVITY.state(spark, warehouse), at)
     target = DeltaTable.forPath(spark, ACTIVITY.path(warehouse))
     activity = target.toDF()
     if few:
@@ -141,24 +149,45 @@ def _merge(spark: SparkSession, warehouse: str, found: DataFrame, now: datetime,
     merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
 
 
-def _change(spark: SparkSession, warehouse: str, found: DataFrame, now: datetime) -> None:
+def _change(spark: SparkSession, warehouse: str, at: State, found: DataFrame, now: datetime) -> None:
+    """By delta-rs, which writes all files anew that hold such a row."""
     found = found.localCheckpoint()
 
     def changed(known: pa.Table) -> pa.Table:
         return merged(found, spark.createDataFrame(known, ACTIVITY.schema), now).toArrow()
 
-    ACTIVITY.change(warehouse, "group", found.select("group").toArrow().column("group"), changed, _MARK)
+    ACTIVITY.change(warehouse, at.version, found.select("group").toArrow(), changed, _MARK)
 
 
-def _put_together(spark: SparkSession, warehouse: str, since: int) -> State:
-    """`activity` as it is now; of fewer files, where that is due since a version."""
+def _is_small(warehouse: str) -> bool:
+    small = ACTIVITY.size(warehouse) <= _SMALL_BYTES
+    return small and ACTIVITY.total(warehouse, "partitions") <= _SMALL_OFFSETS
+
+
+def _written(spark: SparkSession, warehouse: str, before: State) -> State:
+    """`activity` after this run wrote one version of it, or none, as there was nothing to write.
+
+    Raises PipelineError where another run wrote too: what this one added to may not be what is there.
+    """
     state = ACTIVITY.state(spark, warehouse)
-    if state is not None and state.version // _VERSIONS > since // _VERSIONS:
-        DeltaTable.forPath(spark, ACTIVITY.path(warehouse)).optimize().executeCompaction()
-        state = ACTIVITY.state(spark, warehouse)
+    if before not in (_NOTHING, state):
+        _refuse_overtaken(state, before._replace(version=before.version + 1))
     if state is None:
         raise PipelineError(f"the table {ACTIVITY.name} was taken away while it was written: run it again")
     return state
+
+
+def _refuse_overtaken(state: State | None, at: State) -> None:
+    if state != at:
+        raise PipelineError(f"another run wrote the table {ACTIVITY.name} meanwhile: run this one again")
+
+
+def _put_together(spark: SparkSession, warehouse: str, at: State, since: State) -> State:
+    """`activity` of fewer files, where that is due since then."""
+    if at.version // _VERSIONS <= max(since.version, 0) // _VERSIONS:
+        return at
+    DeltaTable.forPath(spark, ACTIVITY.path(warehouse)).optimize().executeCompaction()
+    return _written(spark, warehouse, at)
 
 
 def _rounds(spark: SparkSession, warehouse: str, coverage: _Rows, ingested: _Rows) -> list[_Round]:

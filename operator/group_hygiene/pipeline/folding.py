@@ -60,6 +60,7 @@ def changes(commits: DataFrame, states: DataFrame, cluster_id: str, now: datetim
         F.lit(cluster_id).alias("cluster_id"),
         F.max("era").alias("era"),
         F.max("log_partition").alias("log_partition"),
+        F.min("log_offset").alias("read_from"),
         (F.max("log_offset") + 1).alias("read_to"),
         F.min("record_time").alias("first_seen"),
         F.timestamp_millis(F.min("commit_ms")).alias("first_commit"),
@@ -79,12 +80,14 @@ def changes(commits: DataFrame, states: DataFrame, cluster_id: str, now: datetim
 def merged(found: DataFrame, activity: DataFrame, now: datetime) -> DataFrame:
     """The rows of `activity` that these groups have from now on: `found` by `changes`, and what was.
 
-    What a group was in an earlier era of the log ended with it; its times stay.
+    What a group was in an earlier era of the log ended with it; its times stay. A group is left out whose row knows of
+    any of these records already: another run wrote it meanwhile.
     """
     old = activity.select(F.struct("*").alias("old"))
-    rows = found.join(old, F.col("group") == F.col("old.group"), "left").withColumn(
-        "was", F.when(F.col("old.era") == F.col("era"), F.col("old"))
-    )
+    rows = found.join(old, F.col("group") == F.col("old.group"), "left")
+    begins_later = (F.col("old.era") == F.col("era")) & (F.col("old.read_to") <= F.col("read_from"))
+    rows = rows.where(F.col("old").isNull() | (F.col("old.era") < F.col("era")) | begins_later)
+    rows = rows.withColumn("was", F.when(F.col("old.era") == F.col("era"), F.col("old")))
     # One select after the other: each names what the next ones use many times.
     rows = rows.select(
         *("cluster_id", "group", "old", "was", "told", "wiped", "ended", "alive"),

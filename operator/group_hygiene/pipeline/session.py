@@ -107,7 +107,6 @@ def spark_session(options: Options) -> Iterator[SparkSession]:
     if conf.get("spark.master", "").startswith("local"):
         # No setting says where Spark's web page listens: without this, at all addresses of this machine.
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    options.log.parent.mkdir(parents=True, exist_ok=True)
     # Java makes folders in the one where it is started: that must be neither the user's nor one that can't be written.
     with tempfile.TemporaryDirectory(prefix="group-hygiene-", ignore_cleanup_errors=True) as place:
         context, gateway = _start(options, conf, place)
@@ -121,7 +120,12 @@ def spark_session(options: Options) -> Iterator[SparkSession]:
 
 def _start(options: Options, conf: SparkConf, place: str) -> tuple[SparkContext, Any]:
     try:
-        with options.log.open("ab") as log, chdir(place):
+        options.log.parent.mkdir(parents=True, exist_ok=True)
+        opened = options.log.open("ab")
+    except OSError as error:
+        raise PipelineError(f"the log {options.log} can't be written: {error.strerror}; name another one") from error
+    try:
+        with opened as log, chdir(place):
             gateway: Any = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
             context = SparkContext(conf=conf, gateway=gateway)
     except (PySparkException, OSError, RuntimeError) as error:

@@ -14,7 +14,6 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from arro3.core import RecordBatchReader
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, create_table_with_add_actions
@@ -52,31 +51,32 @@ def rows(uri: str) -> list[dict[str, Any]]:
     if (table := opened(uri)) is None:
         return []
     with _explained(uri):
-        found: list[dict[str, Any]] = pa.table(_read(table)).to_pylist()
+        found: list[dict[str, Any]] = _read(table, "*").read_all().to_pylist()
     return found
 
 
 def change(
-    uri: str, column: str, values: pa.Array, changed: Callable[[pa.Table], pa.Table], schema: pa.Schema, mark: str
+    uri: str, version: int, keys: pa.Table, changed: Callable[[pa.Table], pa.Table], schema: pa.Schema, mark: str
 ) -> None:
-    """Rows that have one of these values in a column are replaced by what `changed` makes of them; it may add some.
+    """The rows that a key names are replaced by what `changed` makes of them; it may add rows of keys that have none.
 
-    The table is there, and of that schema. Refused where anybody else changes it meanwhile. All of it is read, and
-    those of its files are written anew that hold such a row. mark: what the table's history says of it, where Spark's
-    Delta has `userMetadata`.
+    keys: one column of the table, each value once; there is a row at most for each. All of the table is read, as it is
+    at that version, and those of its files are written anew that hold such a row: refused where anybody made a later
+    version. mark: what the table's history says of it, where Spark's Delta has `userMetadata`.
     """
+    (key,) = keys.column_names
+    found: list[pa.RecordBatch] = []
     with _explained(uri):
-        table = DeltaTable(uri)
-        found: list[pa.RecordBatch] = []
-        for batch in _read(table):
-            rows = pa.record_batch(batch).cast(schema)
-            found.append(rows.filter(pc.is_in(rows.column(column), value_set=values)))
-    rows = changed(pa.Table.from_batches(found, schema))
+        table = DeltaTable(uri, version=version)
+        for batch in _read(table, "*"):
+            known = batch.cast(schema)
+            found.append(known.filter(pc.is_in(known.column(key), value_set=keys.column(key))))
+    made = changed(pa.Table.from_batches(found, schema))
     # Java's Arrow leaves out the one offset that an array without values has, and Rust's reads it all the same.
-    rows = rows.take(pa.array(range(rows.num_rows), pa.int64()))
-    same, history = f't."{column}" = s."{column}"', CommitProperties({"userMetadata": mark})
+    made = made.take(pa.array(range(made.num_rows), pa.int64()))
+    same, history = f't."{key}" = s."{key}"', CommitProperties({"userMetadata": mark})
     with _explained(uri):
-        merging = table.merge(rows, same, "s", "t", commit_properties=history)
+        merging = table.merge(made, same, "s", "t", commit_properties=history)
         merging.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
@@ -115,9 +115,19 @@ def add(uri: str, schema: pa.Schema, files: Iterable[File], properties: Mapping[
             table.create_write_transaction(actions, "append", columns, commit_properties=commit)
 
 
-def size(table: DeltaTable) -> int:
-    """How many bytes the table's files hold."""
+def size(uri: str) -> int:
+    """How many bytes the table's files hold; 0 where there is none."""
+    if (table := opened(uri)) is None:
+        return 0
     return sum(pa.table(table.get_add_actions(flatten=True)).column("size_bytes").to_pylist())
+
+
+def total(uri: str, column: str) -> int:
+    """The sum of a column of whole numbers; 0 where there is no table."""
+    if (table := opened(uri)) is None:
+        return 0
+    with _explained(uri):
+        return _read(table, f'sum("{column}") AS total').read_all().column("total")[0].as_py() or 0
 
 
 def files_between(table: DeltaTable, column: str, least: int, most: int) -> list[str]:
@@ -131,9 +141,11 @@ def files_between(table: DeltaTable, column: str, least: int, most: int) -> list
     return found
 
 
-def _read(table: DeltaTable) -> RecordBatchReader:
-    # Not to_pyarrow_table: it was seen to abort the process when that ends.
-    return QueryBuilder().register("t", table).execute("SELECT * FROM t")
+def _read(table: DeltaTable, what: str) -> pa.RecordBatchReader:
+    # Not to_pyarrow_table: it was seen to abort the process when that ends. Nor by the reader that is answered with:
+    # what it raises is no error of a kind.
+    query = f"SELECT {what} FROM t"  # noqa: S608
+    return pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute(query))
 
 
 def _was_done(table: DeltaTable | None, once: Once | None) -> bool:
@@ -152,7 +164,9 @@ def _explained(uri: str) -> Iterator[None]:
     try:
         yield
     except CommitFailedError as error:
-        told = f"the table {uri} got no new version: {in_a_line(str(error))}"
-        raise PipelineError(f"{told} Where another run wrote it meanwhile, run this one again") from error
-    except (DeltaError, OSError, pa.ArrowException) as error:
+        # What follows helps who calls delta-rs.
+        why = in_a_line(str(error).partition("Help:")[0]).rstrip(". ")
+        told = f"the table {uri} got no new version: {why}"
+        raise PipelineError(f"{told}. Where another run wrote it meanwhile, run this one again") from error
+    except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
         raise PipelineError(f"the table {uri} can't be read or written: {in_a_line(str(error))}") from error

@@ -131,15 +131,18 @@ class Table(NamedTuple):
         return State(snapshot.metadata().id(), snapshot.version()) if snapshot.version() >= 0 else None
 
     def change(
-        self, warehouse: str, column: str, values: pa.Array, changed: Callable[[pa.Table], pa.Table], mark: str
+        self, warehouse: str, version: int, keys: pa.Table, changed: Callable[[pa.Table], pa.Table], mark: str
     ) -> None:
-        """Rows that have one of these values in a column become what `changed` makes of them: see store.change."""
-        store.change(self.path(warehouse), column, values, changed, self.shape.schema, mark)
+        """The rows that a key names become what `changed` makes of them: see store.change."""
+        store.change(self.path(warehouse), version, keys, changed, self.shape.schema, mark)
 
     def size(self, warehouse: str) -> int:
-        """How many bytes its files hold."""
-        table = store.opened(self.path(warehouse))
-        return 0 if table is None else store.size(table)
+        """How many bytes its files hold; 0 where it isn't there."""
+        return store.size(self.path(warehouse))
+
+    def total(self, warehouse: str, column: str) -> int:
+        """The sum of a column of whole numbers; 0 where it isn't there."""
+        return store.total(self.path(warehouse), column)
 
     def setting(self, warehouse: str, name: str) -> str | None:
         """The value of one of its properties; None = it has none of this name, or is not there."""
@@ -274,8 +277,8 @@ _OFFSET = StructType(
     ]
 )
 
-# One row a group. Times are those of the log's records; null = not known. Deletion vectors: once the table is large, a
-# run writes the rows that changed, not the files that hold them.
+# One row a group. Times are those of the log's records; null = not known. Deletion vectors: where it is
+# large, a run writes the rows that changed, not the files that hold them.
 ACTIVITY = Table(
     "activity",
     StructType(
