@@ -26,6 +26,7 @@ exec spark-submit \
   --conf spark.driver.extraClassPath="$home/jars/*" \
   --conf spark.executor.extraClassPath="$home/jars/*" \
   --conf spark.driver.memory=2g \
+  --conf spark.driver.memoryOverhead=1536m \
   --conf spark.executor.cores=2 \
   --conf spark.executor.memory=4g \
   --conf spark.dynamicAllocation.enabled=true \

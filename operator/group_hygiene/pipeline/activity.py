@@ -37,8 +37,8 @@ from group_hygiene.pipeline.tables import (
 _ROUND_RECORDS = 5_000_000
 # Up to so many, the rows of their groups are few too.
 _FEW_RECORDS = 100_000
-# And then a table of so many bytes, with so many offsets in its rows, is written anew in less time than Spark takes to
-# find out what of it to replace, and in half a GB at most.
+# And then a table of so many bytes, with so many offsets in its rows, is written anew, rather than that Spark finds out
+# what of it to replace: 3 s, not 6 s, for 10,000 of 100,000 groups. For 100,000 of 200,000 9 s, and 0.9 GB of Python.
 _SMALL_BYTES, _SMALL_OFFSETS = 32 * 1024**2, 2_000_000
 
 # Each version adds some files, and who reads the table opens all of them: they are put together after so many.
