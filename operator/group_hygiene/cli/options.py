@@ -100,6 +100,17 @@ class Duration(click.ParamType[timedelta]):
             self.fail(str(error), param, ctx)
 
 
+class Size(click.ParamType[str]):
+    """So much memory, as Spark has it: 4g, 800m."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.fullmatch("[1-9][0-9]*[kmgt]b?", str(value), re.IGNORECASE):
+            self.fail(f"{_beginning(str(value))!r} is not a size as Spark has it: 4g, 800m", param, ctx)
+        return str(value)
+
+
 class Text(click.ParamType[str]):
     """Text as Kafka takes it in a request: UTF-8, and no longer than its longest string."""
 

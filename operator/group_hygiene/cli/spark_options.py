@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import stat
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
+from group_hygiene.cli.options import Size
 from group_hygiene.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,12 +33,6 @@ def spark_options(command: F) -> F:
     for option in reversed(_SPARK_OPTIONS):
         wrapped = option(wrapped)
     return wrapped  # type: ignore[return-value]
-
-
-def _memory(_context: click.Context, _option: click.Parameter, value: str) -> str:
-    if re.fullmatch(r"[1-9]\d*[kmgt]b?", value, re.IGNORECASE) is None:
-        raise click.BadParameter(f"{value!r} is not a size as Spark has it: 4g, 800m")
-    return value
 
 
 _SPARK_OPTIONS = (
@@ -60,14 +54,7 @@ _SPARK_OPTIONS = (
         show_envvar=True,
         help="A folder with Spark's Kafka source and Delta, so that Spark does not download them from Maven Central.",
     ),
-    click.option(
-        "--memory",
-        metavar="SIZE",
-        default="2g",
-        show_default=True,
-        callback=_memory,
-        help="Of Spark's Java process: 4g, 800m.",
-    ),
+    click.option("--memory", type=Size(), default="2g", show_default=True, help="Of Spark's Java process: 4g, 800m."),
     click.option(
         "--log-file",
         type=click.Path(path_type=Path, dir_okay=False),

@@ -277,8 +277,8 @@ _OFFSET = StructType(
     ]
 )
 
-# One row a group. Times are those of the log's records; null = not known. Deletion vectors: where it is
-# large, a run writes the rows that changed, not the files that hold them.
+# One row a group. Times are those of the log's records; null = not known. Deletion vectors: where it is large, a
+# run writes the rows that changed, not the files that hold them.
 ACTIVITY = Table(
     "activity",
     StructType(
