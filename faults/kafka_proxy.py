@@ -181,7 +181,8 @@ class KafkaProxy:
                 self._pass(exchange.sender)
                 if self._stop(exchange, When.BETWEEN) is Then.SWALLOW:
                     continue
-                client.sendall(struct.pack(">i", len(frame)) + frame)
+                told = exchange.instead or frame
+                client.sendall(struct.pack(">i", len(told)) + told)
                 self._stop(exchange, When.AFTER)
         except (OSError, _Dropped):
             pass

@@ -95,7 +95,7 @@ def intent() -> None:
 
 def mark_date() -> None:
     """A mark is enough, whatever its date."""
-    _replace(plan, "_ripe", lambda policy, mark, now: mark is not None)
+    _replace(plan, "is_ripe", lambda policy, mark, now: mark is not None)
     _replace(rereading, "_no_longer_marked", lambda context, policy, name: None)
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kafka.protocol.admin import DeleteGroupsRequest, DeleteGroupsResponse
-from kafka.protocol.consumer import OffsetFetchRequest
+from kafka.protocol.consumer import OffsetDeleteRequest, OffsetDeleteResponse, OffsetFetchRequest
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecords
 
 # Kafka's ApiKeys.
 PRODUCE, OFFSET_FETCH, DESCRIBE_GROUPS, LIST_GROUPS, ADD_PARTITIONS, END_TXN, DELETE_GROUPS = 0, 9, 15, 16, 24, 26, 42
+OFFSET_DELETE = 47
 
 
 @dataclass
@@ -22,7 +24,7 @@ class Exchange:
 
     sender: the operator process that sent it, empty = somebody else. step: the step of a run that it is, see `Steps`.
     sent, forwarded: when the proxy had it from the client and when it went on to the broker, wall time in seconds;
-    0.0 = not yet. answer: the broker's, also when the client never got it.
+    0.0 = not yet. answer: the broker's, also when the client never got it. instead: what the client gets in its place.
     """
 
     sender: str
@@ -35,6 +37,7 @@ class Exchange:
     sent: float = 0.0
     forwarded: float = 0.0
     answer: bytes = field(default=b"", repr=False)
+    instead: bytes = field(default=b"", repr=False)
 
 
 def parse(frame: bytes, sender: str, broker: int) -> Exchange:
@@ -51,6 +54,30 @@ def deleted_groups(exchange: Exchange) -> dict[str, int | None]:
         answer = DeleteGroupsResponse.decode(exchange.answer, version=exchange.version, header=True)
         results |= {row.group_id: row.error_code for row in answer.results}
     return results
+
+
+def answer_with(exchange: Exchange, codes: Mapping[str, int]) -> None:
+    """Of a DeleteGroups that the broker answered: the client gets these error codes, by group."""
+    answer = DeleteGroupsResponse.decode(exchange.answer, version=exchange.version, header=True)
+    for row in answer.results:
+        row.error_code = codes.get(row.group_id, row.error_code)
+    exchange.instead = bytes(answer.encode(header=True))
+
+
+def offsets_of(exchange: Exchange) -> str:
+    """Of an OffsetDelete: its group."""
+    return str(OffsetDeleteRequest.decode(exchange.body, version=exchange.version, header=True).group_id)
+
+
+def answer_offsets_with(exchange: Exchange, code: int, whole: bool) -> None:
+    """Of an OffsetDelete that the broker answered: the client gets this error code, as a `whole` or by partition."""
+    answer = OffsetDeleteResponse.decode(exchange.answer, version=exchange.version, header=True)
+    if whole:
+        answer.error_code, answer.topics = code, []
+    for topic in answer.topics:
+        for place in topic.partitions:
+            place.error_code = code
+    exchange.instead = bytes(answer.encode(header=True))
 
 
 def written(exchange: Exchange) -> list[tuple[list[str], Any]]:

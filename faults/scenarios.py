@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from faults import bad_evidence, broken_brokers, broken_ledgers, cut_off, guards, races, restores, unfinished
+from faults import answers, bad_evidence, broken_brokers, broken_ledgers, cut_off, guards, races, restores, unfinished
 from faults.stage import Stage
 
 
@@ -38,6 +38,7 @@ SCENARIOS = tuple(
             races.comes_back,
             races.kept_during_a_run,
             broken_brokers.broker_hangs_at_delete,
+            answers.answers_that_prove_nothing,
             broken_brokers.topic_hidden,
             broken_brokers.ledger_denied,
             cut_off.idle_leader_without_api_server,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from group_hygiene import reasons
 from group_hygiene.entries import (
     Change,
     Covered,
@@ -46,6 +47,8 @@ class Contents:
     keeps, intents, deletions: by group. offset_deletions: group -> topic -> the last deletion of its offsets.
     told: policy uid and receiver -> what that was told.
     doubtful: groups that were there after a deletion was interrupted: the request may still be under way.
+    unfinished: groups that were there after a deletion was interrupted, until they are deleted: they may have lost a
+    part of what the backup of that deletion has.
     restored: groups with an open intent that were restored after it was written, so they were deleted before that.
     damaged: group -> why an entry about it can't be read. unreadable: how many records could not be.
     """
@@ -60,6 +63,7 @@ class Contents:
     deletions: dict[str, Deletion] = field(default_factory=dict)
     offset_deletions: dict[str, dict[str, Deletion]] = field(default_factory=dict)
     doubtful: dict[str, Outcome] = field(default_factory=dict)
+    unfinished: dict[str, Outcome] = field(default_factory=dict)
     restored: set[str] = field(default_factory=set)
     damaged: dict[str, str] = field(default_factory=dict)
     told: dict[tuple[str, str], Told] = field(default_factory=dict)
@@ -128,6 +132,8 @@ class Contents:
 
     def _put_outcome(self, outcome: Outcome) -> None:
         group = outcome.group
+        if outcome.what is What.KEPT and outcome.reason == reasons.INTERRUPTED and not outcome.topics:
+            self.unfinished[group] = outcome
         match outcome.what:
             case What.KEPT if outcome.type:
                 self.doubtful[group] = outcome
@@ -138,6 +144,7 @@ class Contents:
                 self.restored.add(group)
             case What.DELETED:
                 self.doubtful.pop(group, None)
+                self.unfinished.pop(group, None)
                 _remember(self.deletions, group, outcome)
             case What.OFFSETS_DELETED:
                 self.doubtful.pop(group, None)
@@ -166,11 +173,17 @@ class Contents:
                 self.restored.discard(group)
             case ("outcome", group, id_, What.KEPT):
                 self._end_doubt(group, id_)
+                self._end_unfinished(group, id_)
 
     def _end_doubt(self, group: str, id_: str) -> None:
         known = self.doubtful.get(group)
         if known is not None and known.id == id_:
             del self.doubtful[group]
+
+    def _end_unfinished(self, group: str, id_: str) -> None:
+        known = self.unfinished.get(group)
+        if known is not None and known.id == id_:
+            del self.unfinished[group]
 
     def forget_expired(self, now: datetime) -> None:
         """Drop what was remembered for a time that is over. now: a broker's time, which our clock agrees with.
@@ -179,6 +192,7 @@ class Contents:
         keep a group, so who asks for an entry compares its date instead.
         """
         self.doubtful = {group: outcome for group, outcome in self.doubtful.items() if outcome.expires > now}
+        self.unfinished = {group: outcome for group, outcome in self.unfinished.items() if outcome.expires > now}
         self.deletions = {group: d for group, d in self.deletions.items() if d.until > now}
         of_groups = self.offset_deletions.items()
         kept = {group: {topic: d for topic, d in topics.items() if d.until > now} for group, topics in of_groups}

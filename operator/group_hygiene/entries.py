@@ -198,6 +198,7 @@ class Backup(Entry, frozen=True, kw_only=True, gc=False, tag="backup"):
     id: of the deletion. offsets: topic -> its committed partitions. topic_ids: topic -> id (KIP-516), empty below 2.8.
     evidence: why it was due, in words. expires: until when the backup is kept. internal_topics: of a Streams
     application, with their ids: what its offsets belong to. partial: the group stayed, with other offsets.
+    continues: the id of an earlier deletion, which was interrupted and may have taken a part: this backup has that too.
     """
 
     group: str
@@ -217,6 +218,7 @@ class Backup(Entry, frozen=True, kw_only=True, gc=False, tag="backup"):
     topic_ids: dict[str, str]
     internal_topics: dict[str, str] = msgspec.field(default_factory=dict)
     partial: bool = False
+    continues: str = ""
 
     @property
     def key(self) -> Key:
@@ -391,6 +393,23 @@ def whole(parts: Sequence[Backup]) -> Backup | None:
             offsets.setdefault(topic, []).extend(rows)
         topic_ids |= by_part[index].topic_ids
     return msgspec.structs.replace(by_part[0], part=0, parts=1, offsets=offsets, topic_ids=topic_ids)
+
+
+def with_earlier(backup: Backup, earlier: Backup) -> Backup:
+    """The backup, with what an earlier one of the same group has and the group has no more.
+
+    Offsets of a topic that was created again since belong to another topic, and are left out.
+    """
+    offsets, ids = dict(backup.offsets), dict(backup.topic_ids)
+    for topic, rows in earlier.offsets.items():
+        if topic in offsets and ids.get(topic) != earlier.topic_ids.get(topic):
+            continue
+        present = {row.partition for row in offsets.get(topic, ())}
+        missing = [row for row in rows if row.partition not in present]
+        if missing:
+            offsets[topic] = sorted([*offsets.get(topic, ()), *missing])
+            ids |= {topic: earlier.topic_ids[topic]} if topic in earlier.topic_ids else {}
+    return msgspec.structs.replace(backup, offsets=offsets, topic_ids=ids)
 
 
 def expires(entry: Any) -> datetime | None:

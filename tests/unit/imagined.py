@@ -442,6 +442,16 @@ class MemoryLedger:
         self._position = len(self._world.log)
         return NOW + timedelta(seconds=self._world.real)
 
+    def entries(self, wanted: Callable[[Key], bool], deadline: Any) -> Iterator[entries.Entry]:
+        found: list[entries.Entry] = []
+
+        def read() -> None:
+            standing = {key: value for key, (value, _) in self._world.latest.items() if value is not None}
+            found.extend(entries.decode(key, json.dumps(standing[key]).encode()) for key in standing if wanted(key))
+
+        self._exchange("Fetch", read)
+        return iter(found)
+
     def sweep(self, now: datetime, deadline: Any = None) -> int:
         standing = {key: value for key, (value, _) in self._world.latest.items() if value is not None}
         over = [key for key, value in standing.items() if _is_over(value, now)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from group_hygiene import reasons
-from group_hygiene.model import Fault, GroupState, GroupType, Offsets, OutcomeKind, Partition
+from group_hygiene.model import Fault, GroupState, GroupType, Offsets, Outcome, OutcomeKind, Partition
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile import context, scan, sending
 from group_hygiene.snapshot import Cluster, Listing
@@ -98,20 +98,44 @@ def test_incomplete_where_groups_have_no_topic() -> None:
     ("code", "kind", "reason"),
     [
         pytest.param("NON_EMPTY_GROUP", OutcomeKind.KEPT, reasons.BECAME_ACTIVE, id="joined-at-the-last-moment"),
-        pytest.param("GROUP_ID_NOT_FOUND", OutcomeKind.KEPT, reasons.GONE, id="gone-already"),
         pytest.param("GROUP_AUTHORIZATION_FAILED", OutcomeKind.FAILED, reasons.DENIED, id="denied"),
-        pytest.param("REQUEST_TIMED_OUT", OutcomeKind.FAILED, reasons.DELETE_FAILED, id="no-answer"),
+        pytest.param("INVALID_GROUP_ID", OutcomeKind.FAILED, reasons.DELETE_FAILED, id="refused"),
     ],
 )
-def test_answer_to_a_deletion(code: str, kind: OutcomeKind, reason: str) -> None:
-    """Each answer to DeleteGroups is one outcome; that somebody uses the group is no error."""
+def test_answer_that_proves_a_refusal(code: str, kind: OutcomeKind, reason: str) -> None:
+    """The coordinator wrote nothing: the deletion is over, and its backup can go."""
     outcome = sending._deleted("a", Fault(code, ""))
+    assert isinstance(outcome, Outcome)
     assert (outcome.kind, outcome.reason) == (kind, reason)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        pytest.param("REQUEST_TIMED_OUT", reasons.INTERRUPTED, id="no-answer"),
+        pytest.param("NETWORK_EXCEPTION", reasons.INTERRUPTED, id="no-connection"),
+        pytest.param("GROUP_ID_NOT_FOUND", reasons.DELETE_FAILED, id="gone-already-by-us-or-by-somebody"),
+        pytest.param("NOT_COORDINATOR", reasons.DELETE_FAILED, id="unloaded-after-the-write"),
+        pytest.param("COORDINATOR_NOT_AVAILABLE", reasons.DELETE_FAILED, id="not-replicated-in-time"),
+        pytest.param("COORDINATOR_LOAD_IN_PROGRESS", reasons.DELETE_FAILED, id="loading"),
+        pytest.param("UNKNOWN", reasons.DELETE_FAILED, id="unknown-to-the-broker-or-to-us"),
+    ],
+)
+def test_answer_that_proves_nothing(code: str, reason: str) -> None:
+    """It may have been carried out: nothing of it is removed until somebody has looked."""
+    for result in (
+        sending._deleted("a", Fault(code, "")),
+        sending._offsets_deleted("a", {Partition("t", 0): Fault(code, ""), Partition("t", 1): None}),
+    ):
+        assert isinstance(result, sending.Unsettled)
+        assert result.outcome.reason == reason
 
 
 def test_deletion_without_fault() -> None:
     """No fault means deleted."""
-    assert sending._deleted("a", None).kind is OutcomeKind.DELETED
+    outcome = sending._deleted("a", None)
+    assert isinstance(outcome, Outcome)
+    assert outcome.kind is OutcomeKind.DELETED
 
 
 _SUBSCRIBED = Fault("GROUP_SUBSCRIBED_TO_TOPIC", "")
@@ -125,7 +149,6 @@ _SUBSCRIBED = Fault("GROUP_SUBSCRIBED_TO_TOPIC", "")
         pytest.param([DENIED, None, DENIED], OutcomeKind.DELETED, reasons.OFFSETS_DELETED, ("a",), id="part-of-one"),
         pytest.param([_SUBSCRIBED] * 3, OutcomeKind.KEPT, reasons.SUBSCRIBED, (), id="subscribed-at-the-last-moment"),
         pytest.param([DENIED] * 3, OutcomeKind.FAILED, reasons.DENIED, (), id="denied"),
-        pytest.param([FAULT] * 3, OutcomeKind.FAILED, reasons.DELETE_FAILED, (), id="failed"),
     ],
 )
 def test_answer_to_a_deletion_of_offsets(
@@ -134,4 +157,5 @@ def test_answer_to_a_deletion_of_offsets(
     """One outcome a group; what is gone counts as deleted, since only then its backup stays."""
     places = (Partition("a", 0), Partition("a", 1), Partition("b", 0))
     outcome = sending._offsets_deleted("g", dict(zip(places, answers, strict=True)))
+    assert isinstance(outcome, Outcome)
     assert (outcome.kind, outcome.reason, outcome.topics) == (kind, reason, topics)

@@ -12,12 +12,25 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from group_hygiene import reasons
-from group_hygiene.entries import Backup, Change, Intent, Key, Mark, Removal, SavedOffset, What, in_parts
+from group_hygiene.entries import (
+    Backup,
+    Change,
+    Intent,
+    Key,
+    Mark,
+    Removal,
+    SavedOffset,
+    What,
+    group_of,
+    in_parts,
+    whole,
+    with_earlier,
+)
 from group_hygiene.entries import Outcome as OutcomeEntry
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import GroupType, Keep, Outcome, OutcomeKind
@@ -25,7 +38,7 @@ from group_hygiene.plan import Plan
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile.context import BATCH, Context, Observation
 from group_hygiene.reconcile.rereading import FRESH_S, Ready, Reread, leaders_moved, read_again
-from group_hygiene.reconcile.sending import Gone, are_gone, delete_groups, delete_offsets, named
+from group_hygiene.reconcile.sending import Gone, Result, Unsettled, are_gone, delete_groups, delete_offsets, named
 from group_hygiene.tracing import note, traced
 
 # An intent is good for this long at most; a successor waits that long before it does anything.
@@ -45,6 +58,23 @@ class Guard(Protocol):
         """For how long this process surely is the only one that acts; 0 = not any more."""
 
 
+class Earlier(NamedTuple):
+    """What an interrupted deletion of a group left in the ledger, whose group was there afterwards.
+
+    backup: all that the group had then. superseded: the keys of a still older backup, which `backup` has all of.
+    """
+
+    backup: Backup
+    superseded: tuple[Key, ...]
+
+
+class Saved(NamedTuple):
+    """What is written before a group is deleted. parts: of its backup. superseded: see `Earlier`."""
+
+    parts: list[Backup]
+    superseded: tuple[Key, ...]
+
+
 @traced("apply")
 def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) -> list[Outcome]:
     """Delete `plan.actions`, a few at a time, each re-read right before; one outcome per group.
@@ -55,6 +85,13 @@ def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) 
     outcomes: list[Outcome] = []
     actions = list(plan.actions)
     note(due=len(actions))
+    earlier: dict[str, Earlier] = {}
+    for name, found in _interrupted_before(context, () if plan.policy.by_topic else actions).items():
+        if isinstance(found, Keep):
+            actions.remove(name)
+            outcomes.append(_kept(name, found))
+        else:
+            earlier[name] = found
     while actions:
         stop = guard.refusal() or context.journal.read_on(context.deadline())
         if stop is not None:
@@ -62,7 +99,7 @@ def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) 
             break
         size = context.memory.batch
         batch, actions = actions[:size], actions[size:]
-        outcomes += _delete_batch(context, plan, observation, batch, guard)
+        outcomes += _delete_batch(context, plan, observation, batch, guard, earlier)
         if any(outcome.reason == reasons.INTERRUPTED for outcome in outcomes):
             # Some broker hangs, or the ledger is out of reach: what else is due would wait for as long.
             why = Keep(reasons.INTERRUPTED, "not tried: an earlier deletion of this run came to no end")
@@ -70,8 +107,38 @@ def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) 
     return outcomes
 
 
+def _interrupted_before(context: Context, names: Iterable[str]) -> dict[str, Earlier | Keep]:
+    """Of each group with an interrupted deletion, what that left.
+
+    It may have taken a part of the group's offsets, which then only its backup has. So the next backup has them too,
+    and takes the place of the one before it: deletions that fail at every run must not fill the ledger.
+    """
+    unfinished, now = context.journal.contents.unfinished, context.clock.now()
+    ids = {name: unfinished[name].id for name in names if name in unfinished and unfinished[name].expires > now}
+    if not ids:
+        return {}
+    found = context.journal.entries(lambda key: key[0] == "backup" and group_of(key) in ids, context.deadline())
+    if isinstance(found, Keep):
+        return dict.fromkeys(ids, found)
+    backups = [entry for entry in found if isinstance(entry, Backup)]
+    results: dict[str, Earlier | Keep] = {}
+    for name, id_ in ids.items():
+        backup = whole([part for part in backups if (part.group, part.id) == (name, id_)])
+        if backup is None:
+            results[name] = Keep(reasons.INTERRUPTED, "the backup of an interrupted deletion of it can't be read")
+            continue
+        older = [part.key for part in backups if (part.group, part.id) == (name, backup.continues)]
+        results[name] = Earlier(backup, tuple(older))
+    return results
+
+
 def _delete_batch(
-    context: Context, plan: Plan, observation: Observation, batch: Sequence[str], guard: Guard
+    context: Context,
+    plan: Plan,
+    observation: Observation,
+    batch: Sequence[str],
+    guard: Guard,
+    earlier: Mapping[str, Earlier],
 ) -> list[Outcome]:
     deadline = context.deadline()
     moved = leaders_moved(context, observation.snapshot.cluster, deadline)
@@ -79,11 +146,16 @@ def _delete_batch(
         return [_kept(name, moved) for name in batch]
     # What is read must still hold when it is deleted, however few requests a second the connection allows.
     with context.client.burst():
-        return _delete_unpaced(context, plan, observation, batch, guard)
+        return _delete_unpaced(context, plan, observation, batch, guard, earlier)
 
 
 def _delete_unpaced(
-    context: Context, plan: Plan, observation: Observation, batch: Sequence[str], guard: Guard
+    context: Context,
+    plan: Plan,
+    observation: Observation,
+    batch: Sequence[str],
+    guard: Guard,
+    earlier: Mapping[str, Earlier],
 ) -> list[Outcome]:
     deadline = context.deadline()
     read = read_again(context, plan, observation.snapshot.cluster, batch, deadline)
@@ -94,50 +166,53 @@ def _delete_unpaced(
     left = guard.seconds_left() - MARGIN_S
     if left <= 0:
         return outcomes + [_kept(name, _not_leader()) for name in read.ready]
-    return outcomes + _delete_ready(context, plan, observation.snapshot.cluster.id, read, min(INTENT_S, left), guard)
+    now, cluster_id = context.clock.now(), observation.snapshot.cluster.id
+    saved = {
+        name: _saved(_backup(plan.policy, cluster_id, ready, now), earlier.get(name))
+        for name, ready in read.ready.items()
+    }
+    return outcomes + _delete_ready(context, plan, saved, read, min(INTENT_S, left), guard)
 
 
 def _delete_ready(
-    context: Context, plan: Plan, cluster_id: str, read: Reread, seconds: float, guard: Guard
+    context: Context, plan: Plan, saved: Mapping[str, Saved], read: Reread, seconds: float, guard: Guard
 ) -> list[Outcome]:
     """Save, delete and record the groups of one batch, which were read again just now, within `seconds`."""
     clock, journal = context.clock, context.journal
     now = clock.now()
-    saved = {name: _backup(plan.policy, cluster_id, ready, now) for name, ready in read.ready.items()}
     intents = {
-        name: _intent(context, plan.policy, parts[0], _topics(plan, read.ready[name]), now, seconds)
-        for name, parts in saved.items()
+        name: _intent(context, plan.policy, each.parts[0], _topics(plan, read.ready[name]), now, seconds)
+        for name, each in saved.items()
     }
-    unwritten = journal.record(
-        [*(part for parts in saved.values() for part in parts), *intents.values()], Deadline(seconds)
-    )
+    backups = [part for each in saved.values() for part in each.parts]
+    over = [Removal(key) for each in saved.values() for key in each.superseded]
+    unwritten = journal.record([*backups, *over, *intents.values()], Deadline(seconds))
     if unwritten is not None:
         return [_kept(name, unwritten) for name in saved]
     stops = _last_words(context, read, saved, guard)
     send = {name: read.ready[name] for name in saved if name not in stops}
-    results: Mapping[str, Outcome | None] = {}
+    results: Mapping[str, Result] = {}
     if send:
         # Sent now or not at all: connections to the coordinators stand, as they answered a moment ago.
         left = Deadline(max(0.1, FRESH_S - (clock.monotonic() - read.started)))
         results = (delete_offsets if plan.policy.by_topic else delete_groups)(context, send, left)
-    gone = are_gone(context, [intents[name] for name, result in results.items() if result is None], Deadline(seconds))
+    unsettled = [intents[name] for name, result in results.items() if isinstance(result, Unsettled)]
+    gone = are_gone(context, unsettled, Deadline(seconds))
     marks = journal.contents.marks.get(plan.policy.uid, {})
     outcomes: list[Outcome] = []
     changes: list[Change] = []
     for name, intent in intents.items():
         outcome = _kept(name, stops[name]) if name in stops else results[name]
-        if outcome is None and gone[name].all:
+        if isinstance(outcome, Unsettled):
+            if not gone[name].all:
+                # It may still be carried out: the intent stays open, and is settled by a later run.
+                outcomes.append(outcome.outcome)
+                continue
             outcome = carried_out(intent, gone[name], "deleted")
-        if outcome is None:
-            # It may still be carried out: the intent stays open, and is settled by a later run.
-            outcomes.append(
-                _kept(name, Keep(reasons.INTERRUPTED, "no answer: a later run finds out what became of it"))
-            )
-            continue
         outcomes.append(outcome)
         # Brokers erase a share group's state first, and may then find that somebody joined it.
         needed = name in results and intent.type == GroupType.SHARE
-        useless = [] if needed else [part.key for part in saved[name]]
+        useless = [] if needed else [part.key for part in saved[name].parts]
         changes += conclusion(intent, outcome, useless, clock.now(), marks.get(name))
     if journal.record(changes) is not None:
         # No loss: the intents are there. The run that settles them counts them, and no other one does.
@@ -226,32 +301,37 @@ def conclusion(
     return changes if intent.topics else [*changes, Removal(("seen", uid, name))]
 
 
-def _backup(policy: Policy, cluster_id: str, ready: Ready, now: datetime) -> list[Backup]:
-    """The records that save one group."""
+def _saved(backup: Backup, earlier: Earlier | None) -> Saved:
+    if earlier is None:
+        return Saved(in_parts(backup), ())
+    complete = replace(with_earlier(backup, earlier.backup), continues=earlier.backup.id)
+    return Saved(in_parts(complete), earlier.superseded)
+
+
+def _backup(policy: Policy, cluster_id: str, ready: Ready, now: datetime) -> Backup:
+    """What saves one group."""
     rows: dict[str, list[SavedOffset]] = {}
     for partition, offset in sorted(ready.offsets.items()):
         saved = SavedOffset(partition.partition, *offset, ready.lag.get(partition))
         rows.setdefault(partition.topic, []).append(saved)
-    return in_parts(
-        Backup(
-            group=ready.group.id,
-            id=new_id(now),
-            part=0,
-            parts=1,
-            type=str(ready.group.type),
-            protocol_type=ready.group.protocol_type,
-            cluster=cluster_id,
-            policy=policy.key,
-            policy_uid=policy.uid,
-            generation=policy.generation,
-            at=now,
-            expires=now + policy.backup_retention,
-            evidence=ready.why,
-            offsets=rows,
-            topic_ids=dict(ready.topic_ids),
-            partial=policy.by_topic,
-            internal_topics=dict(ready.internal_topics),
-        )
+    return Backup(
+        group=ready.group.id,
+        id=new_id(now),
+        part=0,
+        parts=1,
+        type=str(ready.group.type),
+        protocol_type=ready.group.protocol_type,
+        cluster=cluster_id,
+        policy=policy.key,
+        policy_uid=policy.uid,
+        generation=policy.generation,
+        at=now,
+        expires=now + policy.backup_retention,
+        evidence=ready.why,
+        offsets=rows,
+        topic_ids=dict(ready.topic_ids),
+        partial=policy.by_topic,
+        internal_topics=dict(ready.internal_topics),
     )
 
 

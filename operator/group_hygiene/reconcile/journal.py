@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from group_hygiene import reasons
 from group_hygiene.contents import Contents
 from group_hygiene.durations import format_duration
-from group_hygiene.entries import Change, Key
+from group_hygiene.entries import Change, Entry, Key
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.ledger import Ledger
@@ -78,6 +78,16 @@ class Journal:
         except LedgerProblem as error:
             self.problem = Keep(error.reason, str(error))
         return self.problem
+
+    def entries(self, wanted: Callable[[Key], bool], deadline: Deadline) -> list[Entry] | Keep:
+        """Every readable entry whose key is wanted, from the whole ledger; else the reason why it could not be read."""
+        if self._ledger is None or self.problem is not None:
+            return self.problem or Keep(reasons.LEDGER_UNAVAILABLE, "there is no ledger")
+        try:
+            return list(self._ledger.entries(wanted, deadline))
+        except LedgerProblem as error:
+            self.problem = Keep(error.reason, str(error))
+            return self.problem
 
     def note(self, changes: Sequence[Change], deadline: Deadline | None = None) -> datetime | None:
         """Remember; in memory only where the ledger can't be written. The broker's time of the write, if there was one.

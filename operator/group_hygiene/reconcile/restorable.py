@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from msgspec import structs
-
 from group_hygiene import reasons
 from group_hygiene.durations import timestamp
-from group_hygiene.entries import Backup, SavedOffset, whole
+from group_hygiene.entries import Backup, SavedOffset, whole, with_earlier
 from group_hygiene.model import NO_SUCH_TOPIC, Bounds, CommittedOffset, Fault, Offsets, Partition
 
 # What OffsetCommit of generation -1, or AlterShareGroupOffsets, gets from a group that has members, by its protocol.
@@ -140,7 +138,7 @@ def _with_earlier_parts(request: RestoreRequest, backup: Backup, others: Sequenc
     if not backup.partial:
         return backup
     first = (request.deleted_after or _NEVER).replace(microsecond=0)
-    offsets, ids = dict(backup.offsets), dict(backup.topic_ids)
+    complete = backup
     for other in sorted(others, key=lambda each: each.at, reverse=True):
         if other.at > backup.at or other.id == backup.id:
             continue
@@ -148,11 +146,8 @@ def _with_earlier_parts(request: RestoreRequest, backup: Backup, others: Sequenc
             break
         if request.policy not in (None, other.policy):
             continue
-        for topic, rows in other.offsets.items():
-            if topic not in offsets:
-                offsets[topic] = rows
-                ids |= {topic: other.topic_ids[topic]} if topic in other.topic_ids else {}
-    return structs.replace(backup, offsets=offsets, topic_ids=ids)
+        complete = with_earlier(complete, other)
+    return complete
 
 
 def _allowed(request: RestoreRequest, backups: Saved) -> Saved:

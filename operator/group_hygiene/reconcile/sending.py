@@ -1,4 +1,4 @@
-"""The one request that deletes, what its answer means, and whether it was carried out where there is no answer."""
+"""The requests that delete, what their answers prove, and whether they were carried out where answers prove nothing."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ from group_hygiene.reconcile.rereading import Ready
 from group_hygiene.snapshot import Description
 
 _UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
+# A coordinator answers these, and AUTHORIZATION_FAILED, only where it wrote nothing. All others may follow a write that
+# is in the log: NOT_COORDINATOR when the coordinator unloads before the write is replicated, COORDINATOR_NOT_AVAILABLE
+# when that takes too long (CoordinatorRuntime of Kafka 4), and whatever code a later version adds.
+_REFUSALS = frozenset({"NON_EMPTY_GROUP", "INVALID_GROUP_ID", "GROUP_SUBSCRIBED_TO_TOPIC"})
+_DENIED = "AUTHORIZATION_FAILED"
 _NAMES = 5
 
 
@@ -28,23 +33,32 @@ class Gone(NamedTuple):
     topics: frozenset[str] = frozenset()
 
 
-def delete_groups(context: Context, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Outcome | None]:
-    """Delete each group, asked once (KIP-229): what became of it, None = there was no answer."""
+class Unsettled(NamedTuple):
+    """A deletion that may have been carried out, or may be yet, in whole or in part: its intent and its backup stay.
+
+    outcome: what is known of it now; a later run finds out the rest.
+    """
+
+    outcome: Outcome
+
+
+Result = Outcome | Unsettled
+
+
+def delete_groups(context: Context, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Result]:
+    """Delete each group, asked once (KIP-229)."""
     answers = kafka_groups.delete_groups(
         context.client, {name: each.coordinator for name, each in ready.items()}, deadline
     )
-    return {
-        name: None if _unanswered(answer) else _deleted(name, answer, ready[name].group.type)
-        for name, answer in answers.items()
-    }
+    return {name: _deleted(name, answer, ready[name].group.type) for name, answer in answers.items()}
 
 
-def delete_offsets(context: Context, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Outcome | None]:
-    """Delete the offsets of each group, asked once (KIP-496): what became of them, None = there was no answer.
+def delete_offsets(context: Context, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Result]:
+    """Delete the offsets of each group, asked once (KIP-496).
 
     A request holds one group only. What the deadline leaves no time for is not sent.
     """
-    outcomes: dict[str, Outcome | None] = {}
+    outcomes: dict[str, Result] = {}
     for name, each in ready.items():
         if deadline.left <= 0:
             outcomes[name] = Outcome(
@@ -52,7 +66,7 @@ def delete_offsets(context: Context, ready: Mapping[str, Ready], deadline: Deadl
             )
             continue
         answers = kafka_offsets.delete_offsets(context.client, name, each.offsets, deadline, each.coordinator)
-        outcomes[name] = None if any(map(_unanswered, answers.values())) else _offsets_deleted(name, answers)
+        outcomes[name] = _offsets_deleted(name, answers)
     return outcomes
 
 
@@ -92,13 +106,23 @@ def _offsets_gone(context: Context, topics: Mapping[str, frozenset[str]], deadli
     return found
 
 
-def _unanswered(answer: Fault | None) -> bool:
-    return isinstance(answer, Fault) and answer.code in _UNANSWERED
+def _refuses(fault: Fault) -> bool:
+    return fault.code in _REFUSALS or fault.code.endswith(_DENIED)
 
 
-def _deleted(name: str, fault: Fault | None, kind: GroupType = GroupType.CLASSIC) -> Outcome:
+def _unsettled(name: str, fault: Fault) -> Unsettled:
+    if fault.code in _UNANSWERED:
+        message = "no answer: a later run finds out what became of it"
+        return Unsettled(Outcome(name, OutcomeKind.KEPT, reasons.INTERRUPTED, message))
+    message = f"{fault}: it may be carried out all the same, so its backup stays; a later run finds out"
+    return Unsettled(Outcome(name, OutcomeKind.FAILED, reasons.DELETE_FAILED, message))
+
+
+def _deleted(name: str, fault: Fault | None, kind: GroupType = GroupType.CLASSIC) -> Result:
     if fault is None:
         return Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted")
+    if not _refuses(fault):
+        return _unsettled(name, fault)
     if fault.code == "NON_EMPTY_GROUP":
         message = "somebody joined it just now"
         if kind is GroupType.SHARE:
@@ -109,11 +133,14 @@ def _deleted(name: str, fault: Fault | None, kind: GroupType = GroupType.CLASSIC
     return _refused(name, fault)
 
 
-def _offsets_deleted(name: str, answers: Mapping[Partition, Fault | None]) -> Outcome:
+def _offsets_deleted(name: str, answers: Mapping[Partition, Fault | None]) -> Result:
     """Whatever went must be restorable, so that one partition is enough for its topic to count as deleted.
 
     The broker refuses topics that a member subscribes to.
     """
+    unclear = [fault for fault in answers.values() if fault is not None and not _refuses(fault)]
+    if unclear:
+        return _unsettled(name, next((fault for fault in unclear if fault.code in _UNANSWERED), unclear[0]))
     done = {place.topic for place, fault in answers.items() if fault is None}
     left = {place: fault for place, fault in sorted(answers.items()) if fault is not None}
     if done:
@@ -127,9 +154,7 @@ def _offsets_deleted(name: str, answers: Mapping[Partition, Fault | None]) -> Ou
 
 
 def _refused(name: str, fault: Fault) -> Outcome:
-    if fault.code == "GROUP_ID_NOT_FOUND":
-        return Outcome(name, OutcomeKind.KEPT, reasons.GONE, "it is gone already")
-    if fault.code.endswith("AUTHORIZATION_FAILED"):
+    if fault.code.endswith(_DENIED):
         return Outcome(name, OutcomeKind.FAILED, reasons.DENIED, fault.message or "needs DELETE on the group")
     return Outcome(name, OutcomeKind.FAILED, reasons.DELETE_FAILED, str(fault))
 
