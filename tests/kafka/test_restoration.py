@@ -313,6 +313,45 @@ def test_each_partition_is_decided(client: Client, ledger: Ledger, make: Maker) 
     assert committed(client, group) == {**at(good, 3), **at(good, 0, 1), **at(good, 2, 3)}
 
 
+def test_a_topic_that_is_recreated_right_before_the_commit(client: Client, ledger: Ledger, make: Maker) -> None:
+    """The broker itself refuses an offset of another topic of that name; the other topics' offsets come back."""
+    good, again, group = make.topic(records=5), make.topic(records=5), make.name()
+    ledger.write([saved(client, group, at(good, 3) | at(again, 1))])
+
+    def recreated() -> None:
+        make.delete_topic(again)
+        make.topic(again, records=5)
+
+    result = restored(client, ledger, group, guard=Watchman(at_lease=recreated))
+    # What was read of it no longer holds, so it is tried again, on what the topic is by then.
+    assert {p.partition: p.reason for p in result.partitions} == {
+        Partition(good, 0): reasons.VERIFIED,
+        Partition(again, 0): reasons.COMMIT_FAILED,
+    }
+    assert (result.kind, result.reason) == (Kind.WAITING, reasons.COMMIT_FAILED)
+    assert "the topic was deleted or recreated" in result.message
+    assert committed(client, group) == at(good, 3)
+    result = restored(client, ledger, group)
+    assert {p.partition: p.reason for p in result.partitions} == {
+        Partition(good, 0): reasons.ALREADY_THERE,
+        Partition(again, 0): reasons.TOPIC_RECREATED,
+    }
+
+
+def test_an_offset_of_another_topic_of_that_name_proves_nothing(client: Client, ledger: Ledger, make: Maker) -> None:
+    """A commit counts as done only if the offset that is read again belongs to the topic that was backed up."""
+    topic, group = make.topic(records=5), make.name()
+    ledger.write([saved(client, group, at(topic, 3))])
+
+    def recreated() -> None:
+        make.delete_topic(topic)
+        make.topic(topic, records=5)
+        make.simple(group, at(topic, 3))
+
+    result = restored(client, ledger, group, guard=Watchman(at_lease=recreated))
+    assert (result.kind, result.reason, result.restored) == (Kind.WAITING, reasons.COMMIT_FAILED, 0)
+
+
 def test_clamp_takes_the_nearest(client: Client, ledger: Ledger, make: Maker) -> None:
     """An offset behind the end becomes the end, without the leader epoch of a record that is not there."""
     topic, group = make.topic(records=5), make.name()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from kafka.protocol.consumer import (
@@ -29,11 +30,14 @@ _WRITE_BYTES = 500_000
 _RECORD_BYTES = 100
 _LATEST, _EARLIEST = -1, -2
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
-_TOPIC_DENIED, _GROUP_DENIED = 29, 30
+_TOPIC_DENIED, _GROUP_DENIED, _UNKNOWN_TOPIC_ID = 29, 30, 100
+# From this version on, OffsetCommit and OffsetFetch name topics by their ids (KIP-848; Kafka 4.1).
+_BY_TOPIC_ID = 10
 # What a write needs, by the API key of its answer and the code of the refusal.
 _WRITE_ADVICE = {
     (OffsetCommitRequest.API_KEY, _TOPIC_DENIED): "needs READ on the topic",
     (OffsetCommitRequest.API_KEY, _GROUP_DENIED): "needs READ on the group",
+    (OffsetCommitRequest.API_KEY, _UNKNOWN_TOPIC_ID): "the topic was deleted or recreated",
     (OffsetDeleteRequest.API_KEY, _TOPIC_DENIED): "needs READ on the topic",
     (OffsetDeleteRequest.API_KEY, _GROUP_DENIED): "needs DELETE on the group",
 }
@@ -79,13 +83,16 @@ def committed_offsets(
     return ask(client, groups, question, deadline)
 
 
-def _offsets_of(row: Any) -> Offsets | Fault:
+def _offsets_of(row: Any, names: Mapping[str, str] = MappingProxyType({})) -> Offsets | Fault:
+    """names: topic id -> name, where topics were asked for by id; one that is unknown to the broker has no offsets."""
     if row.error_code:
         return fault_of_code(row.error_code)
     offsets: dict[Partition, CommittedOffset] = {}
     for topic in row.topics:
-        name = topic.name
+        name = names[str(topic.topic_id)] if names else topic.name
         for entry in topic.partitions:
+            if names and entry.error_code == _UNKNOWN_TOPIC_ID:
+                continue
             if entry.error_code:
                 fault = fault_of_code(entry.error_code)
                 return Fault(fault.code, f"{name}-{entry.partition_index}: {fault.message}", fault.retriable)
@@ -97,15 +104,60 @@ def _offsets_of(row: Any) -> Offsets | Fault:
     return offsets
 
 
+def committed_by_topic_id(
+    client: Client,
+    home: Mapping[str, int | None],
+    partitions: Collection[Partition],
+    topic_ids: Mapping[str, str],
+    deadline: Deadline,
+) -> Offsets | Fault:
+    """What one group has committed for these partitions of the topics with these ids, and not of others of that name.
+
+    Topics without an id, and all of them on brokers before 4.1 (OffsetFetch v10), are asked for by name. home: the
+    group's id and coordinator, None = look it up.
+    """
+    by_id, by_name = _split(client, OffsetFetchRequest, partitions, topic_ids)
+    found: dict[Partition, CommittedOffset] = {}
+    if by_name:
+        (named,) = committed_offsets(client, home, deadline, by_name).values()
+        if isinstance(named, Fault):
+            return named
+        found |= named
+    if not by_id:
+        return found
+    group_class = OffsetFetchRequest.OffsetFetchRequestGroup
+    topic_class = group_class.OffsetFetchRequestTopics
+    rows = [topic_class(topic_id=topic_ids[t], partition_indexes=indexes) for t, indexes in _by_topic(by_id).items()]
+    names = {topic_ids[place.topic]: place.topic for place in by_id}
+
+    def request(ids: list[str]) -> Any:
+        groups = [group_class(group_id=group, topics=rows) for group in ids]
+        return OffsetFetchRequest(groups=groups, min_version=_BY_TOPIC_ID, max_version=_BY_TOPIC_ID)
+
+    def read(ids: Sequence[str], response: Response) -> dict[str, Offsets | Fault]:
+        return {row.group_id: _offsets_of(row, names) for row in response.groups}
+
+    (identified,) = ask(client, home, Question(request, read, 1), deadline).values()
+    return identified if isinstance(identified, Fault) else found | identified
+
+
 def commit_offsets(
-    client: Client, group: str, offsets: Offsets, deadline: Deadline, coordinator: int | None = None
+    client: Client,
+    group: str,
+    offsets: Offsets,
+    deadline: Deadline,
+    coordinator: int | None = None,
+    topic_ids: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[Partition, Fault | None]:
     """Commit as an assign+commit consumer does (generation -1): for each partition None = committed, else the Fault.
 
     coordinator: as last known; None = look it up. Nothing is sent after the deadline, and nothing twice: a commit
     without an answer may have been carried out. A group with members answers UNKNOWN_MEMBER_ID; an absent one is made,
-    as a simple group, even under the id of a share group that was deleted.
+    as a simple group, even under the id of a share group that was deleted. topic_ids: name -> id of the topics whose
+    offsets these are; brokers that know OffsetCommit v10 (Kafka 4.1) then refuse another topic of that name with
+    UNKNOWN_TOPIC_ID.
     """
+    by_id, by_name = _split(client, OffsetCommitRequest, offsets, topic_ids)
     row_class = OffsetCommitRequest.OffsetCommitRequestTopic
 
     def entry(place: Partition) -> Any:
@@ -117,16 +169,35 @@ def commit_offsets(
             committed_metadata=commit.metadata,
         )
 
-    def request(chunk: list[Partition]) -> Any:
-        topics = [
-            row_class(name=topic, partitions=[entry(Partition(topic, index)) for index in indexes])
+    def rows(chunk: list[Partition], identify: Callable[[str], dict[str, str]]) -> list[Any]:
+        return [
+            row_class(partitions=[entry(Partition(topic, index)) for index in indexes], **identify(topic))
             for topic, indexes in _by_topic(chunk).items()
         ]
-        # v10 names topics by their ids.
-        return OffsetCommitRequest(group_id=group, topics=topics, max_version=9)
 
-    places = {place: commit.metadata for place, commit in offsets.items()}
-    return _write(client, {group: coordinator}, places, request, deadline)
+    def named(chunk: list[Partition]) -> Any:
+        return OffsetCommitRequest(
+            group_id=group, topics=rows(chunk, lambda topic: {"name": topic}), max_version=_BY_TOPIC_ID - 1
+        )
+
+    def identified(chunk: list[Partition]) -> Any:
+        topics = rows(chunk, lambda topic: {"topic_id": topic_ids[topic]})
+        return OffsetCommitRequest(group_id=group, topics=topics, min_version=_BY_TOPIC_ID, max_version=_BY_TOPIC_ID)
+
+    home = {group: coordinator}
+    names = {topic_ids[place.topic]: place.topic for place in by_id}
+    return _write(client, home, {place: offsets[place].metadata for place in by_name}, named, deadline) | _write(
+        client, home, {place: offsets[place].metadata for place in by_id}, identified, deadline, names
+    )
+
+
+def _split(
+    client: Client, request_class: Any, partitions: Iterable[Partition], topic_ids: Mapping[str, str]
+) -> tuple[list[Partition], list[Partition]]:
+    """The partitions whose topics a request can name by their ids, and the others."""
+    known = topic_ids if client.supports(request_class, _BY_TOPIC_ID) else {}
+    by_id = [place for place in partitions if place.topic in known]
+    return by_id, [place for place in partitions if place.topic not in known]
 
 
 def delete_offsets(
@@ -160,24 +231,25 @@ def _write(
     places: Mapping[Partition, str],
     request: Callable[[list[Partition]], Any],
     deadline: Deadline,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[Partition, Fault | None]:
     """Send `request` for the partitions (each with its metadata) to a group's coordinator, in as many as it takes.
 
-    home: the one group, and its coordinator; None = look it up.
+    home: the one group, and its coordinator; None = look it up. names: topic id -> name, where `request` gives ids.
     """
     results: dict[Partition, Fault | None] = {}
     (group,) = home
     for chunk in _write_chunks(group, places):
-        answer = _write_once(client, home, request(chunk), deadline)
+        answer = _write_once(client, home, request(chunk), deadline, names)
         for place in chunk:
             results[place] = answer if isinstance(answer, Fault) else answer.get(place, _NOT_ANSWERED)
     return results
 
 
 def _write_once(
-    client: Client, home: Mapping[str, int | None], message: Any, deadline: Deadline
+    client: Client, home: Mapping[str, int | None], message: Any, deadline: Deadline, names: Mapping[str, str]
 ) -> dict[Partition, Fault | None] | Fault:
-    question = Question(lambda _: message, lambda ids, response: {ids[0]: _written(response)}, 1)
+    question = Question(lambda _: message, lambda ids, response: {ids[0]: _written(response, names)}, 1)
     answer: dict[Partition, Fault | None] | Fault
     (answer,) = ask(client, home, question, deadline, retry=False).values()
     return answer
@@ -197,15 +269,16 @@ def _write_chunks(group: str, places: Mapping[Partition, str]) -> Iterator[list[
         yield chunk
 
 
-def _written(response: Response) -> dict[Partition, Fault | None] | Fault:
+def _written(response: Response, names: Mapping[str, str]) -> dict[Partition, Fault | None] | Fault:
     def fault(code: int) -> Fault:
         return fault_of_code(code, _WRITE_ADVICE.get((response.API_KEY, code)))
 
     if getattr(response, "error_code", 0):
         return fault(response.error_code)
     return {
-        Partition(topic.name, entry.partition_index): fault(entry.error_code) if entry.error_code else None
+        Partition(name, entry.partition_index): fault(entry.error_code) if entry.error_code else None
         for topic in response.topics
+        for name in [names[str(topic.topic_id)] if names else topic.name]
         for entry in topic.partitions
     }
 

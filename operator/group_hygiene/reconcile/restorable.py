@@ -270,6 +270,8 @@ def compared(decided: PartitionResult, answer: Fault | None, after: Offsets | Fa
         return replace(decided, reason=reason, message=str(answer), commit=None)
     if isinstance(after, Fault):
         return replace(decided, reason=reasons.OFFSETS_UNKNOWN, message=f"could not be read again: {after}")
+    if decided.partition not in after:
+        return replace(decided, reason=reasons.CHANGED, message="the commit was confirmed, and is not there any more")
     return replace(decided, reason=reasons.CHANGED, message="another offset is committed now: somebody was faster")
 
 

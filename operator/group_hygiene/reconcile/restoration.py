@@ -39,7 +39,7 @@ from group_hygiene.reconcile.restorable import (
     unreadable,
     warned,
 )
-from group_hygiene.reconcile.saving import COMMITTING, RESTORABLE, bring_back, read_back
+from group_hygiene.reconcile.saving import COMMITTING, RESTORABLE, bring_back, brought_back, read_back
 
 _ABSENT = frozenset({"GROUP_ID_NOT_FOUND", "UNSUPPORTED_VERSION"})
 # Partitions between one look and its commit: so few that nothing has time to change.
@@ -239,8 +239,8 @@ def _commit_some(
         message = f"to read what is committed took more than {FRESH_S:.0f} s"
         return results + [_left_alone(partition, reasons.OFFSETS_UNKNOWN, message) for partition in free]
     commits = {partition.partition: partition.commit for partition in free if partition.commit is not None}
-    answers = bring_back(client, backup.type, asked, commits, Deadline(min(fresh, lead)))
-    after = read_back(client, backup.type, asked, list(commits), restorer.deadline(), stable=False)
+    answers = bring_back(client, backup, home, commits, Deadline(min(fresh, lead)))
+    after = brought_back(client, backup, home, list(commits), restorer.deadline())
     return results + [compared(partition, answers[partition.partition], after) for partition in free]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from group_hygiene.entries import Backup
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka import share_offsets
 from group_hygiene.kafka.client import Client, Deadline
@@ -41,30 +42,49 @@ def read_back(
     home: Mapping[str, int | None],
     places: Collection[Partition],
     deadline: Deadline,
-    stable: bool = True,
 ) -> Offsets | Fault:
-    """What one group has now for these partitions. home: its id, coordinator. stable: pending commits are a Fault."""
+    """What one group has now for these partitions. home: its id, coordinator. Pending commits are a Fault."""
     if kind == GroupType.SHARE:
         (shared,) = share_offsets.whole_offsets(client, home, deadline).values()
         if isinstance(shared, Fault):
             return shared
         return {place: shared[place] for place in places if place in shared}
-    (found,) = kafka_offsets.committed_offsets(client, home, deadline, places, require_stable=stable).values()
+    (found,) = kafka_offsets.committed_offsets(client, home, deadline, places, require_stable=True).values()
     return found
 
 
 def bring_back(
-    client: Client, kind: str, home: Mapping[str, int | None], offsets: Offsets, deadline: Deadline
+    client: Client,
+    backup: Backup,
+    coordinator: int | None,
+    offsets: Offsets,
+    deadline: Deadline,
 ) -> dict[Partition, Fault | None]:
-    """Give one group these offsets, asked once: for each None = it has them, else the Fault."""
-    ((name, coordinator),) = home.items()
-    if kind != GroupType.SHARE:
-        return kafka_offsets.commit_offsets(client, name, offsets, deadline, coordinator)
+    """Give the group of a backup these offsets, asked once: for each None = it has them, else the Fault.
+
+    Committed offsets are given to the topics with the backup's ids, where brokers know such commits. Start offsets of
+    share groups are set by the topics' names: Kafka knows no other way. coordinator: None = look it up.
+    """
+    name = backup.group
+    if backup.type != GroupType.SHARE:
+        return kafka_offsets.commit_offsets(client, name, offsets, deadline, coordinator, backup.topic_ids)
     answers = share_offsets.set_offsets(client, name, offsets, deadline, coordinator)
-    share_offsets.wait_shown(
-        client, home, {place for place, fault in answers.items() if fault is None}, Deadline(_SHOWN_S)
-    )
+    set_ = {place for place, fault in answers.items() if fault is None}
+    share_offsets.wait_shown(client, {name: coordinator}, set_, Deadline(_SHOWN_S))
     return answers
+
+
+def brought_back(
+    client: Client, backup: Backup, coordinator: int | None, places: Collection[Partition], deadline: Deadline
+) -> Offsets | Fault:
+    """What the group of a backup has now for these partitions of the topics with the backup's ids, where brokers tell.
+
+    Pending commits are no Fault.
+    """
+    home = {backup.group: coordinator}
+    if backup.type == GroupType.SHARE:
+        return read_back(client, backup.type, home, places, deadline)
+    return kafka_offsets.committed_by_topic_id(client, home, places, backup.topic_ids, deadline)
 
 
 def internal_topics(topics: Iterable[str], group: str) -> list[str]:
