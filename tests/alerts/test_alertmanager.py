@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.alerts.egress import parse_egress
 from group_hygiene.alerts.endpoints import Endpoint
 from group_hygiene.alerts.messages import body
 from group_hygiene.alerts.sending import post
 from group_hygiene.alerts.situation import Finding, News, Situation, digest_of
 from group_hygiene.alerts.state import Route, step
+from group_hygiene.egress import parse_egress
 from group_hygiene.entries import Told
 from group_hygiene.receivers import Kind
 from group_hygiene.secret import Hidden

@@ -15,12 +15,12 @@ import pytest
 from group_hygiene import reasons
 from group_hygiene.alerts import courier as module
 from group_hygiene.alerts.courier import Courier, Links
-from group_hygiene.alerts.egress import parse_egress
 from group_hygiene.alerts.endpoints import Endpoint
 from group_hygiene.alerts.outbox import Box, Letter, Outbox, no_such
 from group_hygiene.alerts.sending import Failure
 from group_hygiene.alerts.situation import Finding, News, Situation, digest_of
 from group_hygiene.alerts.state import Route
+from group_hygiene.egress import parse_egress
 from group_hygiene.entries import Firing, Removal, Told
 from group_hygiene.receivers import Kind
 from group_hygiene.secret import Hidden

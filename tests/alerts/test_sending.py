@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from group_hygiene import reasons
-from group_hygiene.alerts import egress, sending
-from group_hygiene.alerts.egress import parse_egress
+from group_hygiene import egress, reasons
+from group_hygiene.alerts import sending
 from group_hygiene.alerts.endpoints import Endpoint, read_endpoint
 from group_hygiene.alerts.messages import body
 from group_hygiene.alerts.sending import Failure, post
 from group_hygiene.alerts.situation import News
 from group_hygiene.alerts.state import Item, Status
+from group_hygiene.egress import parse_egress
 from group_hygiene.errors import SecretProblem, SpecError
 from group_hygiene.receivers import Kind, parse_receivers
 from group_hygiene.secret import Hidden, SecretRef

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from group_hygiene.alerts.egress import parse_egress
+from group_hygiene.egress import parse_egress
 from group_hygiene.errors import UsageError
 
 ANYWHERE = ()

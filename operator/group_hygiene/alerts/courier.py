@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from group_hygiene.alerts.egress import Egress
 from group_hygiene.alerts.endpoints import Endpoint
 from group_hygiene.alerts.messages import body
 from group_hygiene.alerts.outbox import Box, Letter, Outbox
 from group_hygiene.alerts.sending import Failure, post
+from group_hygiene.egress import Egress
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from group_hygiene.alerts.egress import Egress, parse_egress
 from group_hygiene.alerts.endpoints import read_endpoint
 from group_hygiene.alerts.messages import body
 from group_hygiene.alerts.outbox import no_such
@@ -19,6 +18,7 @@ from group_hygiene.alerts.situation import News
 from group_hygiene.alerts.state import Item, Status
 from group_hygiene.cli.output import Column, Report, Table, working
 from group_hygiene.connection import Connection, parse_connection, receivers_of
+from group_hygiene.egress import Egress, parse_egress
 from group_hygiene.errors import Forbidden, HygieneError, NotFound, UsageError
 from group_hygiene.policy import Policy, parse_policy
 from group_hygiene.receivers import Receiver
@@ -33,7 +33,7 @@ _COLUMNS = (Column("RECEIVER"), Column("TYPE"), Column("RESULT"), Column("REASON
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Whose receivers: a connection's or a policy's, by name. receiver: only this one. allowed: see alerts.egress."""
+    """Whose receivers: a connection's or a policy's, by name. receiver: only this one. allowed: see egress."""
 
     namespace: str
     connection: str | None

@@ -173,8 +173,8 @@ def operator(
 
     Exit codes: 0 stopped by a signal, 1 a part of it failed, it lost the leadership, or the CRDs are missing.
     """
-    from group_hygiene.alerts.egress import parse_egress
     from group_hygiene.controller import app
+    from group_hygiene.egress import parse_egress
 
     egress = parse_egress(allow_receiver)
     configure(log_format, log_level)

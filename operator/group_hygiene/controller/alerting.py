@@ -14,7 +14,6 @@ from typing import Protocol
 
 from group_hygiene import status
 from group_hygiene.alerts.courier import Courier, Links
-from group_hygiene.alerts.egress import Egress
 from group_hygiene.alerts.endpoints import Endpoint, read_endpoint
 from group_hygiene.alerts.outbox import Box, Outbox, box_of, no_such, receiver_name
 from group_hygiene.alerts.sending import Failure
@@ -24,6 +23,7 @@ from group_hygiene.connection import Connection, receivers_of
 from group_hygiene.controller.api import POLICIES, Api
 from group_hygiene.controller.binding import Bound
 from group_hygiene.controller.telling import Teller
+from group_hygiene.egress import Egress
 from group_hygiene.errors import HygieneError, LedgerFenced
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.metrics import Metrics

@@ -18,7 +18,6 @@ from typing import Any
 import kopf
 
 from group_hygiene import tracing
-from group_hygiene.alerts.egress import Egress
 from group_hygiene.controller.api import (
     CONNECTIONS,
     GROUP,
@@ -33,6 +32,7 @@ from group_hygiene.controller.health import Health
 from group_hygiene.controller.leader import DURATION_S, Leader
 from group_hygiene.controller.loop import ConnectionLoop, Services
 from group_hygiene.controller.recorder import Recorder
+from group_hygiene.egress import Egress
 from group_hygiene.errors import HygieneError
 from group_hygiene.metrics import Metrics
 

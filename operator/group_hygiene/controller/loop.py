@@ -19,7 +19,6 @@ from time import monotonic
 from typing import TypeVar
 
 from group_hygiene import reasons, reconcile, runs, status, tracing
-from group_hygiene.alerts.egress import Egress
 from group_hygiene.connection import Connection, parse_connection
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, Api, Object
@@ -30,6 +29,7 @@ from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.restores import Asked, Restores
 from group_hygiene.controller.schedule import Schedule
 from group_hygiene.controller.telling import Teller
+from group_hygiene.egress import Egress
 from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, SpecError
 from group_hygiene.metrics import Metrics
 from group_hygiene.model import Outcome, OutcomeKind

@@ -1,7 +1,7 @@
-"""Where messages may go. A tenant names the receiver: it must not make the operator call what only the operator can.
+"""Where messages may go, and from where tables may be read: addresses that a tenant names and the operator connects to.
 
-What is checked is the address that is connected to, after the name was looked up: a name that leads elsewhere a moment
-later leads nowhere.
+A tenant must not make the operator call what only the operator can reach. What is checked is the address that is
+connected to, after the name was looked up: a name that leads elsewhere a moment later leads nowhere.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from group_hygiene.errors import UsageError
 
@@ -54,7 +52,7 @@ _lookups = threading.BoundedSemaphore(_LOOKUPS_MAX)
 
 
 class Refused(OSError):
-    """An address that messages may not go to. The text says of which sort it is, and not which."""
+    """An address that may not be connected to. The text says of which sort it is, and not which."""
 
 
 class TooManyLookUps(OSError):
@@ -159,66 +157,11 @@ def _special(address: Address) -> str | None:
     return None
 
 
-class Gate(AbstractResolver):
-    """Looks up the host of one request, and lets through only addresses that it may go to.
+async def look_up(host: str, port: int, family: int = socket.AF_UNSPEC) -> list[Any]:
+    """The entries of `socket.getaddrinfo`, in a daemon thread: a name server can't delay the end of the process.
 
-    `socket` sees every address that is connected to, also where the URL has one instead of a name. refused: why it
-    let nothing through. crowded: it did not ask, as too many names are being looked up.
+    Raises OSError, and TooManyLookUps where as many names as may be are being looked up.
     """
-
-    def __init__(self, egress: Egress, host: str) -> None:
-        self._egress, self._host = egress, host
-        self.refused: str | None = None
-        self.crowded = False
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        self.refused = self._egress.refusal_of_name(self._host)
-        if self.refused is not None:
-            raise Refused(self.refused)
-        try:
-            found = [_result(host, port, entry) for entry in await _look_up(host, port, family)]
-        except TooManyLookUps:
-            self.crowded = True
-            raise
-        refusals = [self._egress.refusal(self._host, result["host"]) for result in found]
-        allowed = [result for result, refusal in zip(found, refusals, strict=True) if refusal is None]
-        if found and not allowed:
-            # Of several addresses one that is allowed and down is no refusal.
-            self.refused = refusals[-1]
-            raise Refused(self.refused)
-        return allowed
-
-    def socket(self, info: Any) -> socket.socket:
-        """A socket for an address (as `socket.getaddrinfo` tells them). Raises Refused."""
-        family, kind, proto, _, place = info
-        refusal = self._egress.refusal(self._host, place[0])
-        if refusal is not None:
-            self.refused = refusal
-            raise Refused(refusal)
-        made = socket.socket(family, kind, proto)
-        made.setblocking(False)
-        return made
-
-    async def close(self) -> None:
-        pass
-
-
-def _result(host: str, port: int, entry: Any) -> ResolveResult:
-    family, _, proto, _, place = entry
-    return ResolveResult(
-        hostname=host,
-        host=place[0],
-        port=port,
-        family=family,
-        proto=proto,
-        flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-    )
-
-
-async def _look_up(host: str, port: int, family: int) -> list[Any]:
-    """`socket.getaddrinfo` in a thread that nobody waits for, so that a name server can't hold up the process's end."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[list[Any]] = loop.create_future()
 
@@ -244,5 +187,5 @@ async def _look_up(host: str, port: int, family: int) -> list[Any]:
 
     if not _lookups.acquire(blocking=False):
         raise TooManyLookUps("too many names are being looked up")
-    threading.Thread(target=work, name="receiver look-up", daemon=True).start()
+    threading.Thread(target=work, name="look-up", daemon=True).start()
     return await answer
