@@ -48,6 +48,13 @@ kill-ingest: $(STAMP) ## kill -9 of the pipeline at 20 random points, about 8 mi
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults.ingest_kills --kills $(or $(KILLS),20)
 
+smoke: $(STAMP) ## a short run of faults, rbac-minimal, kill-ingest and test-spark, about 12 minutes
+	@$(BIN)/python -m sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m faults --smoke
+	@PYTHONPATH=operator:. $(BIN)/python -m faults.rbac_minimal "get secrets" "patch events" "list scaledobjects"
+	@PYTHONPATH=operator:. $(BIN)/python -m faults.ingest_kills --kills 2
+	@$(BIN)/python -m pytest tests/spark/test_exactness.py $(WITH_SPARK) $(PYTEST_ARGS)
+
 check: format-check lint types imports test ## what CI runs
 
 format: $(STAMP) ## format the code

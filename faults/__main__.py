@@ -24,6 +24,7 @@ from sandbox.errors import SandboxError
 from sandbox.kafka import KafkaCluster, Security
 
 KILLS, FREEZES = 225, 45
+_SMOKE_KILLS, _SMOKE_FREEZES = 15, 5
 _PRINTING = threading.Lock()
 _STARTED = time.monotonic()
 
@@ -45,7 +46,8 @@ class Result:
 def main() -> int:
     options = _options()
     everything = not options.only and not options.without
-    only = set(options.only or (_names() if everything else ()))
+    names = _smoke() if options.smoke else _names()
+    only = set(options.only or (names if everything else ()))
     without = set(options.without or ([guard.name for guard in GUARDS] if everything else ()))
     results = []
     with KafkaCluster(security=Security(doors=DOORS)) as kafka:
@@ -62,14 +64,29 @@ def _names() -> list[str]:
     return ["kill", "freeze", *(scenario.name for scenario in SCENARIOS)]
 
 
+def _smoke() -> list[str]:
+    """The kills and freezes, and of each module with scenarios the one that is listed last: the shortest."""
+    last = {scenario.run.__module__: scenario.name for scenario in SCENARIOS}
+    return ["kill", "freeze", *last.values()]
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
-    parser.add_argument("--kills", type=int, default=KILLS, help="over all steps of a deletion (%(default)s)")
-    parser.add_argument("--freezes", type=int, default=FREEZES, help="the same, frozen and continued (%(default)s)")
+    parser.add_argument("--kills", type=int, help=f"over all steps of a deletion ({KILLS})")
+    parser.add_argument("--freezes", type=int, help=f"the same, frozen and continued ({FREEZES})")
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help=f"one scenario of each family, {_SMOKE_KILLS} kills, {_SMOKE_FREEZES} freezes, and all guards",
+    )
     parser.add_argument("--jobs", type=int, default=5, help=f"worlds at a time, at most {DOORS} (%(default)s)")
     parser.add_argument("--only", nargs="+", choices=_names(), metavar="SCENARIO", help=", ".join(_names()))
     parser.add_argument("--without", nargs="+", choices=[guard.name for guard in GUARDS], help="take out a guard")
-    return parser.parse_args()
+    options = parser.parse_args()
+    usual = (_SMOKE_KILLS, _SMOKE_FREEZES) if options.smoke else (KILLS, FREEZES)
+    options.kills = usual[0] if options.kills is None else options.kills
+    options.freezes = usual[1] if options.freezes is None else options.freezes
+    return options
 
 
 def say(text: str) -> None:

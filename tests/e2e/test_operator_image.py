@@ -68,16 +68,31 @@ def test_the_bill_of_materials_names_all_that_is_installed(home: Path) -> None:
     assert again.stdout == text
 
 
-def test_the_operator_starts(home: Path, world: World, service_account: Path, tmp_path: Path) -> None:
+# The program under a user that has no entry in /etc/passwd, as containers have it.
+_NAMELESS = """\
+import pwd
+from group_hygiene.cli import main
+
+def missing(uid):
+    raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+pwd.getpwuid = missing
+main()
+"""
+
+
+@pytest.mark.parametrize("nameless", [pytest.param(False, id="as-it-is"), pytest.param(True, id="user-without-name")])
+def test_the_operator_starts(
+    home: Path, world: World, service_account: Path, tmp_path: Path, nameless: bool
+) -> None:
     """As the image's ENTRYPOINT and CMD say, under the shipped roles: ready, and SIGTERM ends it with 0."""
     told = dict(instructions(IMAGES / "operator.Dockerfile"))
     argv = [*json.loads(told["ENTRYPOINT"]), *json.loads(told["CMD"]), "--health-port", "0"]
     log = tmp_path / "operator.log"
     with log.open("wb") as file:
         environment = {"KUBECONFIG": str(service_account)}
-        process = subprocess.Popen(
-            [home / "bin" / argv[0], *argv[1:]], env=environment, cwd=tmp_path, stdout=file, stderr=file
-        )
+        program = [home / "bin" / "python", "-c", _NAMELESS] if nameless else [home / "bin" / argv[0]]
+        process = subprocess.Popen([*program, *argv[1:]], env=environment, cwd=tmp_path, stdout=file, stderr=file)
     try:
         operator = RunningOperator(process, log)
         wait_for(lambda: operator.http("/readyz")[0] == 200)

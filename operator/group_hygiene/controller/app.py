@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import kopf
 
@@ -197,6 +197,8 @@ class Operator:
                 registry=registry,
                 settings=settings,
                 standalone=True,
+                # Without one kopf asks for the user's name, and a container's user may have none.
+                identity=cast(Any, "group-hygiene"),
                 clusterwide=not self._options.namespaces,
                 namespaces=self._options.namespaces,
                 ready_flag=flag,
