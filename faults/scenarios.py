@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from faults import answers, bad_evidence, broken_brokers, broken_ledgers, cut_off, guards, races, restores, unfinished
+from faults import (
+    answers,
+    bad_evidence,
+    broken_brokers,
+    broken_ledgers,
+    cut_off,
+    guards,
+    hostile,
+    races,
+    restores,
+    unfinished,
+)
 from faults.stage import Stage
 
 
@@ -29,6 +40,7 @@ SCENARIOS = tuple(
     map(
         Scenario,
         (
+            hostile.hostile_objects,
             races.many_at_once,
             cut_off.api_server_down,
             cut_off.leader_without_kafka,

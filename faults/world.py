@@ -268,10 +268,11 @@ class World:
         if done.returncode != 0:
             raise FaultsError(f"{' '.join(arguments)}: {done.stderr.strip()}")
 
-    def secret(self, name: str, content: dict[str, str]) -> None:
-        """A Secret that the operator may read."""
+    def secret(self, name: str, content: dict[str, str], namespace: str = "") -> None:
+        """A Secret that the operator may read, by default in the world's own namespace."""
+        namespace = namespace or self.name
         body: Object = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": content}
-        self.kube.call("POST", f"/api/v1/namespaces/{self.name}/secrets", body)
+        self.kube.call("POST", f"/api/v1/namespaces/{namespace}/secrets", body)
         account = {"kind": "ServiceAccount", "name": "group-hygiene", "namespace": "group-hygiene"}
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "group-hygiene-secrets"}
         binding: Object = {
@@ -281,7 +282,7 @@ class World:
             "roleRef": role,
             "subjects": [account],
         }
-        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.name}/rolebindings"
+        path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings"
         self.kube.call("POST", path, binding)
 
     def start(self, count: int = 1) -> list[OperatorProcess]:
