@@ -252,6 +252,17 @@ def test_whoever_is_asked_can_stop_a_deletion(scene: Scene, make: Maker, topic: 
     assert set(make.groups()) == groups
 
 
+def test_the_policy_is_asked_for_again_right_before_the_request(scene: Scene, make: Maker, topic: str) -> None:
+    """An edit while the groups are read again keeps them, and takes back what was written for their deletion."""
+    group = make.abandoned(make.name("old"), topic)
+    observation, plan = scene.plan(policy(group))
+    answers = iter([None, Keep(reasons.POLICY_CHANGED, "it was edited")])
+    outcomes = scene.apply(plan, observation, Guard(lambda: next(answers)))
+    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.KEPT, reasons.POLICY_CHANGED)]
+    assert set(make.groups()) == {group}
+    assert scene.context.journal.contents.intents == {}
+
+
 def test_a_process_that_does_not_lead_deletes_nothing(scene: Scene, make: Maker, topic: str) -> None:
     """Asked right before the request: another process may have taken over since the run began."""
     group = make.abandoned(make.name("old"), topic)

@@ -3,7 +3,8 @@
 Of a group that lives it may be some of its offsets: they are read again, saved, deleted and recorded in the same way.
 
 The order of a deletion: the guard agrees -> the ledger is read to its end -> the group is read again -> its backup and
-the intent are in the ledger -> it is all still fresh and we still lead -> the request -> the outcome is in the ledger.
+the intent are in the ledger -> the guard agrees once more -> it is all still fresh and we still lead -> the request ->
+the outcome is in the ledger.
 A process that dies anywhere in between leaves an intent, which `reconcile.settle` brings to its end.
 """
 
@@ -79,8 +80,10 @@ class Saved(NamedTuple):
 def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) -> list[Outcome]:
     """Delete `plan.actions`, a few at a time, each re-read right before; one outcome per group.
 
-    `guard` is asked before each batch, and its Keep ends the run. What changed since the scan is kept with the reason;
-    the broker has the last word. Raises LedgerFenced when another process took over.
+    `guard` is asked before each batch, and its Keep ends the run; and once more right before the request. What changed
+    since the scan is kept with the reason; the broker has the last word.
+
+    Raises LedgerFenced when another process took over.
     """
     outcomes: list[Outcome] = []
     actions = list(plan.actions)
@@ -236,7 +239,8 @@ def _last_words(context: Context, read: Reread, names: Iterable[str], guard: Gua
     requests. So one of the two sees the other.
     """
     clock, journal = context.clock, context.journal
-    problem = journal.read_on(Deadline(FRESH_S))
+    # The first question of this batch may be minutes old: reading the groups again takes as long as the cluster does.
+    problem = guard.refusal() or journal.read_on(Deadline(FRESH_S))
     if problem is None and clock.monotonic() - read.started > FRESH_S:
         problem = Keep(reasons.OFFSETS_UNKNOWN, f"reading and saving it took more than {FRESH_S:.0f} s")
         _adjust_batch(context, len(read.ready) + len(read.kept), late=True)
