@@ -249,12 +249,13 @@ def grant(connection: Connection, namespace: str, labels: Mapping[str, str] | No
     return Grant(entries) if entries else None
 
 
-def admit(connection: Connection, policy: Policy, labels: Mapping[str, str] | None) -> Policy:
+def admit(connection: Connection, policy: Policy, given: Grant | None) -> Policy:
     """The policy, narrowed to the groups that its namespace is granted for its action (see Match.beyond).
+
+    given: what the connection grants the policy's namespace.
 
     Raises SpecError with the reason CrossNamespaceRefused or ActionNotGranted when it is granted nothing at all.
     """
-    given = grant(connection, policy.namespace, labels)
     if given is None:
         raise SpecError(nothing_granted(connection.key, policy.namespace), reasons.CROSS_NAMESPACE)
     right = Right(policy.action.value)

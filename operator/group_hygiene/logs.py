@@ -10,20 +10,30 @@ from datetime import UTC, datetime
 from typing import Any
 
 from group_hygiene import runs
+from group_hygiene.naming import printable
 
 FORMS = ("text", "json")
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people, which ends with the run that it is of; a traceback follows."""
+    """A line for people, which ends with the run that it is of; a traceback follows, indented.
+
+    Messages and errors quote brokers and users: nothing in them begins another line, or changes a terminal.
+    """
 
     def __init__(self) -> None:
         super().__init__(_TEXT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # the library's name
         run = runs.current().get("run")
-        return super().formatMessage(record) + (f" [run {run}]" if run else "")
+        return printable(super().formatMessage(record)) + (f" [run {run}]" if run else "")
+
+    def formatException(self, ei: Any) -> str:  # the library's name
+        return _indented(super().formatException(ei))
+
+    def formatStack(self, stack_info: str) -> str:  # the library's name
+        return _indented(super().formatStack(stack_info))
 
 
 class JsonFormatter(logging.Formatter):
@@ -48,6 +58,11 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             line["stack"] = record.stack_info
         return json.dumps(line)
+
+
+def _indented(text: str) -> str:
+    """Lines that can't be taken for the first line of a record, as they begin with spaces."""
+    return "\n".join(f"  {printable(line)}" for line in text.split("\n"))
 
 
 def configure(form: str, level: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from group_hygiene import reasons
-from group_hygiene.access import Right
+from group_hygiene.access import Grant, Right
 from group_hygiene.connection import Connection, admit, grant, parse_connection
 from group_hygiene.errors import SpecError
 from group_hygiene.patterns import Patterns
@@ -78,6 +78,10 @@ def test_names() -> None:
     assert grant(_connection(), "team-a", _LABELS) is None
 
 
+def _admit(connection: Connection, policy: Policy) -> Policy:
+    return admit(connection, policy, grant(connection, policy.namespace, _LABELS))
+
+
 def test_own_namespace() -> None:
     """A connection's own namespace may do everything, whatever access says."""
     given_ = grant(_connection(_entry()), "kafka", None)
@@ -85,7 +89,7 @@ def test_own_namespace() -> None:
     assert given_.rights == set(Right)
     assert given_.groups(Right.RESTORE) is None
     policy = _policy(namespace="kafka", groups=["*"])
-    assert admit(_connection(), policy, None) == policy
+    assert admit(_connection(), policy, Grant(None)) == policy
 
 
 def test_each_right_has_groups_of_its_own() -> None:
@@ -113,7 +117,7 @@ def test_each_right_has_groups_of_its_own() -> None:
 def test_refused(policy: Policy, reason: str) -> None:
     """A policy that is granted nothing, or not for its action, is refused with what must be."""
     with pytest.raises(SpecError, match="must") as refused:
-        admit(_connection(_entry(actions=["Delete"])), policy, _LABELS)
+        _admit(_connection(_entry(actions=["Delete"])), policy)
     assert refused.value.reason == reason
 
 
@@ -129,7 +133,7 @@ def test_refused(policy: Policy, reason: str) -> None:
 )
 def test_narrowed(groups: list[str], beyond: tuple[str, ...]) -> None:
     """A policy never selects a group outside its grant, and knows which of its patterns reach further."""
-    policy = admit(_connection(_entry()), _policy(groups=groups), _LABELS)
+    policy = _admit(_connection(_entry()), _policy(groups=groups))
     assert policy.match.beyond == beyond
     names = ["team-a-1", "team-a-x1", "team-b-1", "other"]
     selected = {found.id for found in policy.match.select({name: group(name) for name in names})}

@@ -59,8 +59,36 @@ def test_a_traceback_is_a_field_of_json_and_follows_text() -> None:
     with runs.about(run="1f0a9c3e"):
         first, second, *_ = TextFormatter().format(line).splitlines()
     assert first.endswith("WARNING group_hygiene.x: unexpected [run 1f0a9c3e]")
-    assert second.startswith("Traceback")
+    assert second.startswith("  Traceback")
     assert TextFormatter().format(record("quiet")).endswith("quiet")
+
+
+_FORGED = "2030-01-31 12:00:00,000 INFO group_hygiene.controller.loop: group 'payroll': Deleted"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(f"x\n{_FORGED}", id="line-feed"),
+        pytest.param(f"x\r\n{_FORGED}", id="carriage-return"),
+        pytest.param(f"x\x0b{_FORGED}\x0c", id="vertical-tab"),
+        pytest.param(f"x\u0085{_FORGED}", id="next-line"),
+        pytest.param(f"x\u2028{_FORGED}\u2029", id="unicode-separators"),
+        pytest.param("x\x1b[2K\x1b]0;y\x07\x9b1m", id="terminal"),
+        pytest.param("x\u202edeleted\u2066y\u200b", id="turned-around-and-invisible"),
+        pytest.param("x\ud800y", id="half-of-a-pair"),
+    ],
+)
+def test_no_text_forges_a_line(text: str) -> None:
+    """Brokers, users and tenants write what messages and errors quote: they begin no line and change no terminal."""
+    try:
+        raise ValueError(text)
+    except ValueError:
+        line = record("broker 1: %s", text, exc=sys.exc_info(), stack_info=f"Stack:\n{text}")
+    first, *others = TextFormatter().format(line).split("\n")
+    assert [part for part in (first, *others) if not part.isprintable()] == []
+    assert "broker 1: x" in first
+    assert [part for part in others if not part.startswith("  ")] == []
 
 
 def test_fields_end_with_what_they_are_about_and_reach_a_thread_that_inherits() -> None:

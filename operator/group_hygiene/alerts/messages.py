@@ -16,6 +16,7 @@ from group_hygiene import __version__
 from group_hygiene.alerts.situation import News
 from group_hygiene.alerts.state import NAME_MAX, Item, Status
 from group_hygiene.durations import timestamp
+from group_hygiene.naming import printable
 from group_hygiene.policy import Action
 from group_hygiene.receivers import Kind
 
@@ -125,7 +126,7 @@ def _slack_line(item: Item) -> str:
 def _slack_block(item: Item) -> str:
     lines = [_slack_line(item)]
     if item.detail:
-        lines.append(_code(_cut(_on_one_line(item.detail), _DETAIL_MAX)))
+        lines.append(_code(_cut(printable(item.detail), _DETAIL_MAX)))
     names = [f"• {_code(shown(group))}" for group in item.groups[:_SLACK_NAMES]]
     if item.groups and item.total > len(names):
         names.append(f"• and {item.total - len(names)} more")
@@ -166,11 +167,7 @@ def _webhook_alert(item: Item) -> dict[str, Any]:
 
 def shown(text: str) -> str:
     r"""On one line and cut: what is not printable as an escape."""
-    return _cut(_on_one_line(text), NAME_MAX)
-
-
-def _on_one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return _cut(printable(text), NAME_MAX)
 
 
 def _names(item: Item) -> str:

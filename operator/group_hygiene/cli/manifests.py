@@ -52,7 +52,7 @@ def read_manifests(names: Sequence[str], namespace: str = "default") -> Manifest
             mistakes.append(f"{document.at()}: {_called(key)} is given twice")
         seen.add(key)
     if mistakes:
-        raise UsageError("the files are not valid:\n  " + "\n  ".join(mistakes))
+        raise UsageError("\n".join(["the files are not valid:", *mistakes]))
     if not manifests.policies:
         raise UsageError(f"there is no GroupPolicy in {', '.join('stdin' if name == '-' else name for name in names)}")
     return manifests

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TextIO
 
 import click
 
+from group_hygiene import naming
+
 _PROGRESS_AFTER_S = 1.0
 _COLOURS = {
     "Stable": "green",
@@ -69,7 +71,7 @@ def show(report: Report, form: str) -> int:
     elif form == "yaml":
         import yaml
 
-        click.echo(yaml.safe_dump(report.document, sort_keys=False, allow_unicode=True), nl=False)
+        click.echo(yaml.safe_dump(report.document, sort_keys=False), nl=False)
     elif form == "name":
         for name in report.names:
             click.echo(printable(name))
@@ -92,9 +94,8 @@ def note(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    r"""Text that can't change a terminal or begin a new line: Kafka takes any character in a group id."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return shown or '""'
+    """As `naming.printable`; no text at all is shown as quotes."""
+    return naming.printable(text) or '""'
 
 
 @contextmanager

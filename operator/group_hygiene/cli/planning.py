@@ -12,7 +12,7 @@ from group_hygiene.cli.manifests import Manifests, read_manifests
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
-from group_hygiene.connection import ActivitySpec, Connection, admit
+from group_hygiene.connection import ActivitySpec, Connection, admit, grant
 from group_hygiene.durations import format_duration, timestamp
 from group_hygiene.errors import HygieneError, SpecError, UsageError
 from group_hygiene.kafka.ledger import LedgerSettings
@@ -159,7 +159,7 @@ def _admitted(connection: Connection, policies: Sequence[Policy]) -> tuple[list[
             continue
         try:
             # Labels of namespaces are not known here: what is granted by them looks refused.
-            admitted.append(admit(connection, policy, None))
+            admitted.append(admit(connection, policy, grant(connection, policy.namespace, None)))
         except SpecError as error:
             errors.append(f"GroupPolicy {policy.key}: {error.reason}: {error}")
     return admitted, errors

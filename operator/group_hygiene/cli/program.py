@@ -21,6 +21,7 @@ from group_hygiene.cli import alert_commands, commands, doctor_command, kinds, l
 from group_hygiene.cli.options import Namespace
 from group_hygiene.errors import HygieneError
 from group_hygiene.logs import FORMS, configure
+from group_hygiene.naming import printable
 
 _INTERRUPTED = 130
 # What a full disk, a quota, or a terminal or file that is gone answers to a write.
@@ -66,7 +67,7 @@ class Program(click.Group):
         except click.Abort:
             code = _INTERRUPTED
         except HygieneError as error:
-            click.echo(f"Error: {error}", err=True)
+            click.echo("Error: " + "\n  ".join(map(printable, str(error).split("\n"))), err=True)
             code = 1
         except OSError as error:
             # click itself ends with 1 where nobody reads the answer to its end (EPIPE).

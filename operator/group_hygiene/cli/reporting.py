@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import click
-
+from group_hygiene.cli.output import note
 from group_hygiene.cli.spark_options import needs_spark, teller
 from group_hygiene.errors import UsageError
 
@@ -36,8 +35,8 @@ def report(given: Mapping[str, Any]) -> int:
     findings = jobs.once(Options(**given["spark"]), work, tell)
     _write(file, render(findings))
     tell(f"report: {file}, {file.stat().st_size / 1024:,.0f} KiB")
-    for note in findings.notes:
-        click.echo(f"Note: {note}", err=True)
+    for text in findings.notes:
+        note(text)
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from group_hygiene import reasons, reconcile, status
 from group_hygiene.connection import Connection, admit, nothing_granted
 from group_hygiene.controller.api import POLICIES, Api, Object, connection_of
+from group_hygiene.controller.guarding import Granted, read_grant
 from group_hygiene.controller.telling import Teller
 from group_hygiene.errors import HygieneError, SpecError
 from group_hygiene.policy import Policy, parse_policy
@@ -17,10 +18,11 @@ from group_hygiene.status import Problem
 
 @dataclass
 class Bound:
-    """A policy of this connection, as listed in this run."""
+    """A policy of this connection, as listed in this run. granted: None until the connection was asked."""
 
     obj: Object
     policy: Policy
+    granted: Granted | None = None
 
     @property
     def status(self) -> Mapping[str, Any]:
@@ -56,12 +58,9 @@ class Binding:
     def _admit(self, connection: Connection, bound: Sequence[Bound]) -> list[Bound]:
         admitted: list[Bound] = []
         for entry in bound:
-            namespace = entry.policy.namespace
-            labels: Mapping[str, str] | None = None
-            if namespace != connection.namespace and connection.selects_by_label:
-                labels = self._api.namespace_labels(namespace)
+            granted = read_grant(self._api, connection, entry.policy.namespace)
             try:
-                admitted.append(Bound(entry.obj, admit(connection, entry.policy, labels)))
+                admitted.append(Bound(entry.obj, admit(connection, entry.policy, granted.grant), granted))
             except SpecError as error:
                 # Not stalled: an edit of the connection helps as well as one of the policy.
                 self._teller.problem(POLICIES, entry.obj, Problem(error.reason, str(error)))

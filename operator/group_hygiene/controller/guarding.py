@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from group_hygiene import reasons
+from group_hygiene.access import Grant
+from group_hygiene.connection import Connection, grant
 from group_hygiene.controller.api import KINDS, Api, Object
 from group_hygiene.errors import ApiError
 from group_hygiene.model import Keep
@@ -19,19 +21,38 @@ class Leadership(Protocol):
 
 
 @dataclass(frozen=True)
+class Granted:
+    """What a connection granted a namespace when a run began, by the labels that the namespace had then."""
+
+    connection: Connection
+    namespace: str
+    grant: Grant | None
+
+
+def read_grant(api: Api, connection: Connection, namespace: str) -> Granted:
+    """What the connection grants the namespace now; its labels are read only where they decide. Raises ApiError."""
+    labels = None
+    if namespace != connection.namespace and connection.selects_by_label:
+        labels = api.namespace_labels(namespace)
+    return Granted(connection, namespace, grant(connection, namespace, labels))
+
+
+@dataclass(frozen=True)
 class Guard:
     """Of one run of a policy, or one restore. stopping: the process must end.
 
-    objects: plural and object, as they were when it began: the connection's, and whose wish it is.
+    objects: plural and object, as they were when it began: the connection's, and whose wish it is. granted: what the
+    connection granted the namespace of the latter when it began.
     """
 
     api: Api
     leadership: Leadership
     stopping: threading.Event
     objects: tuple[tuple[str, Object], ...]
+    granted: Granted
 
     def refusal(self) -> Keep | None:
-        """Read the objects again: an edit, a deletion or a stop of the operator ends the run."""
+        """Read the objects again: an edit, a deletion, other labels or a stop of the operator end the run."""
         if self.stopping.is_set():
             return Keep(reasons.STOPPING, "the operator is stopping")
         for plural, before in self.objects:
@@ -42,6 +63,17 @@ class Guard:
                 return Keep(reasons.POLICY_CHANGED, f"{KINDS[plural]} {name} could not be read again: {error}")
             if _version(obj) != _version(before) or obj["metadata"].get("deletionTimestamp"):
                 return Keep(reasons.POLICY_CHANGED, f"{KINDS[plural]} {name} was edited or deleted during the run")
+        return self._other_labels()
+
+    def _other_labels(self) -> Keep | None:
+        namespace = self.granted.namespace
+        try:
+            now = read_grant(self.api, self.granted.connection, namespace)
+        except ApiError as error:
+            return Keep(reasons.POLICY_CHANGED, f"the labels of namespace {namespace} could not be read again: {error}")
+        if now != self.granted:
+            message = f"namespace {namespace} got other labels during the run, by which it is granted something else"
+            return Keep(reasons.POLICY_CHANGED, message)
         return None
 
     def seconds_left(self) -> float:

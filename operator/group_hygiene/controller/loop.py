@@ -23,7 +23,7 @@ from group_hygiene.connection import Connection, parse_connection
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, Api, Object
 from group_hygiene.controller.binding import Binding, Bound
-from group_hygiene.controller.guarding import Guard, Leadership
+from group_hygiene.controller.guarding import Granted, Guard, Leadership
 from group_hygiene.controller.link import Link, ledger_facts
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.restores import Asked, Restores
@@ -212,7 +212,9 @@ class ConnectionLoop:
             if due or full or asked or self._alerts.unwritten:
                 context = self._context(connection_obj, connection, active, bool(asked))
                 reconcile.forget_policies(context, {obj["metadata"]["uid"] for obj in every})
-                self._restores.run(context, asked, lambda obj: self._guard((RESTORES, obj), connection_obj))
+                self._restores.run(
+                    context, asked, lambda asked: self._guard((RESTORES, asked.obj), connection_obj, asked.granted)
+                )
             if due or full:
                 self._run(context, connection_obj, due, full)
             self._alerts.tell([entry for entry in active if entry not in due], services.clock.now())
@@ -311,7 +313,9 @@ class ConnectionLoop:
         outcomes: list[Outcome] = []
         # What was deleted and could not be written to the status yet is owed; until then nothing more is deleted.
         if plan.actions and not self._owed.get(policy.uid, 0):
-            guard = self._guard((POLICIES, entry.obj), connection_obj)
+            if entry.granted is None:
+                raise RuntimeError("a policy runs only where its connection lets it in")
+            guard = self._guard((POLICIES, entry.obj), connection_obj, entry.granted)
             outcomes = reconcile.apply(context, plan, observation, guard)
         for outcome in outcomes:
             log.info("policy %s: group %r: %s: %s", policy.key, outcome.group, outcome.reason, outcome.message)
@@ -343,10 +347,10 @@ class ConnectionLoop:
             groups[policy.uid] = frozenset(of_policy if policy.mode is Mode.ENFORCE else ())
         return groups
 
-    def _guard(self, of: tuple[str, Object], connection_obj: Object) -> Guard:
+    def _guard(self, of: tuple[str, Object], connection_obj: Object, granted: Granted) -> Guard:
         """Of a run of a policy, or of a restore: its plural and object."""
         services = self._services
-        return Guard(services.api, services.leadership, services.stopping, (of, (CONNECTIONS, connection_obj)))
+        return Guard(services.api, services.leadership, services.stopping, (of, (CONNECTIONS, connection_obj)), granted)
 
     # What belongs to this connection
 

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from group_hygiene import reasons, reconcile, runs
 from group_hygiene.access import Right
-from group_hygiene.connection import Connection, grant, nothing_granted
+from group_hygiene.connection import Connection, nothing_granted
 from group_hygiene.controller.api import RESTORES, Api, Object, connection_of
+from group_hygiene.controller.guarding import Granted, read_grant
 from group_hygiene.controller.telling import Teller
 from group_hygiene.errors import HygieneError, LedgerProblem, SpecError
 from group_hygiene.reconcile.grouprestore import build_restore_status, parse_restore
@@ -24,11 +25,17 @@ _AGAIN_START_S, _AGAIN_CAP_S = 15.0, 120.0
 
 @dataclass(frozen=True)
 class Asked:
-    """A GroupRestore that may be run. granted: the groups for which."""
+    """A GroupRestore that may be run, and what its namespace is granted."""
 
     obj: Object
     request: RestoreRequest
-    granted: Callable[[str], bool]
+    granted: Granted
+
+    def grants(self, group: str) -> bool:
+        if self.granted.grant is None:
+            return False
+        patterns = self.granted.grant.groups(Right.RESTORE)
+        return patterns is None or patterns.matches(group)
 
 
 class _Waiting(NamedTuple):
@@ -72,11 +79,11 @@ class Restores:
         return admitted
 
     def run(
-        self, context: reconcile.Context, restores: Sequence[Asked], guarding: Callable[[Object], reconcile.Guard]
+        self, context: reconcile.Context, restores: Sequence[Asked], guarding: Callable[[Asked], reconcile.Guard]
     ) -> None:
-        """Try each of them once; what waits is due again later. guarding: the guard of one object."""
+        """Try each of them once; what waits is due again later. guarding: the guard of one of them."""
         for asked in restores:
-            guard, metadata = guarding(asked.obj), asked.obj["metadata"]
+            guard, metadata = guarding(asked), asked.obj["metadata"]
             with runs.about(restore=f"{metadata['namespace']}/{metadata['name']}"):
                 results = self._try(context, asked, guard)
                 if guard.seconds_left() <= 0:
@@ -130,27 +137,22 @@ class Restores:
             message = "there is no ledger, and so no backup: it is made once a GroupPolicy deletes (mode Enforce)"
             return Problem(reasons.LEDGER_UNAVAILABLE, message)
         seconds = context.connection.timeout.total_seconds()
-        restorer = Restorer(context.client, ledger, context.clock, guard, seconds, asked.granted)
+        restorer = Restorer(context.client, ledger, context.clock, guard, seconds, asked.grants)
         try:
             return restore(restorer, asked.request)
         except LedgerProblem as error:
             return Problem(error.reason, str(error))
 
-    def _granted(self, connection: Connection, namespace: str) -> Callable[[str], bool]:
-        """Which groups the namespace may restore. Raises SpecError where there are none."""
-        given = grant(connection, namespace, self._labels(connection, namespace))
+    def _granted(self, connection: Connection, namespace: str) -> Granted:
+        """What the namespace is granted. Raises SpecError where it may restore nothing."""
+        granted = read_grant(self._api, connection, namespace)
+        given = granted.grant
         if given is None:
             raise SpecError(nothing_granted(connection.key, namespace), reasons.CROSS_NAMESPACE)
         if Right.RESTORE not in given.rights:
             message = f"KafkaConnection {connection.key} does not grant Restore to namespace {namespace} (spec.access)"
             raise SpecError(message, reasons.ACTION_NOT_GRANTED)
-        patterns = given.groups(Right.RESTORE)
-        return (lambda group: True) if patterns is None else patterns.matches
-
-    def _labels(self, connection: Connection, namespace: str) -> Mapping[str, str] | None:
-        if namespace == connection.namespace or not connection.selects_by_label:
-            return None
-        return self._api.namespace_labels(namespace)
+        return granted
 
     def _tell(self, obj: Object, results: Sequence[GroupResult] | Problem) -> None:
         new = build_restore_status(obj, results, self._clock.now())

@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import date, datetime, timedelta
 from urllib.parse import quote, urlencode
 
+from group_hygiene import naming
+
 IDLE = timedelta(days=7)
 
 
 def printable(name: str) -> str:
     """A name as one line in which nothing is invisible or turns the text around; no name at all is shown as quotes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name) or '""'
+    return naming.printable(name) or '""'
 
 
 def shortened(name: str, length: int) -> str:

@@ -1,0 +1,77 @@
+"""What a run asks a real API server again before each batch of deletions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.config import new_client_from_config
+
+from group_hygiene import reasons
+from group_hygiene.connection import parse_connection
+from group_hygiene.controller.api import CONNECTIONS, POLICIES, Api
+from group_hygiene.controller.guarding import Guard, read_grant
+from sandbox.kubernetes import ApiServer
+from tests.kube.access import make_namespaces
+
+OWNER, TEAM = "guard-owner", "guard-team"
+_BY_LABEL = {"namespaces": {"selector": {"matchLabels": {"team": "x"}}}, "groups": ["x-*"], "actions": ["Delete"]}
+_BY_NAME = {"namespaces": {"names": [TEAM]}, "groups": ["named-*"], "actions": ["Delete"]}
+
+
+@dataclass
+class Leads:
+    def seconds_left(self) -> float:
+        return 60.0
+
+
+@pytest.fixture
+def api(api_server: ApiServer) -> Iterator[Api]:
+    make_namespaces(api_server, OWNER, TEAM)
+    with new_client_from_config(str(api_server.kubeconfig)) as client:
+        yield Api(client)
+    for namespace in (OWNER, TEAM):
+        api_server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
+
+
+def _guard(server: ApiServer, api: Api, namespace: str, access: list[dict[str, Any]]) -> Guard:
+    """Of a run that begins now, of a policy of that namespace."""
+    version = "grouphygiene.io/v1alpha1"
+    reference = {"connectionRef": {"name": "main", "namespace": OWNER}, "match": {"groups": ["*"]}, "action": "Alert"}
+    objects = [
+        {"kind": "KafkaConnection", "metadata": {"name": "main", "namespace": OWNER}},
+        {"kind": "GroupPolicy", "metadata": {"name": "tidy", "namespace": namespace}, "spec": reference},
+    ]
+    objects[0]["spec"] = {"bootstrapServers": ["kafka:9092"], "access": access}
+    server.kubectl("apply", "-f", "-", input=yaml.safe_dump_all([{"apiVersion": version} | each for each in objects]))
+    obj, policy = api.get(CONNECTIONS, OWNER, "main"), api.get(POLICIES, namespace, "tidy")
+    granted = read_grant(api, parse_connection(obj), namespace)
+    return Guard(api, Leads(), threading.Event(), ((POLICIES, policy), (CONNECTIONS, obj)), granted)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "access", "goes_on"),
+    [
+        pytest.param(TEAM, [_BY_LABEL], False, id="refused-now"),
+        pytest.param(TEAM, [_BY_LABEL, _BY_NAME], False, id="granted-less-now"),
+        pytest.param(TEAM, [_BY_NAME], True, id="by-name"),
+        pytest.param(OWNER, [_BY_LABEL], True, id="own-namespace"),
+    ],
+)
+def test_labels_are_read_again(
+    api_server: ApiServer, api: Api, namespace: str, access: list[dict[str, Any]], goes_on: bool
+) -> None:
+    """A namespace that loses the label by which it was let in deletes nothing from then on, also during a run."""
+    api_server.kubectl("label", "namespace", TEAM, "team=x", "--overwrite")
+    guard = _guard(api_server, api, namespace, access)
+    assert guard.refusal() is None
+    api_server.kubectl("label", "namespace", TEAM, "other=y", "--overwrite")
+    assert guard.refusal() is None
+    api_server.kubectl("label", "namespace", TEAM, "team-")
+    stop = guard.refusal()
+    assert (stop is None) is goes_on
+    assert stop is None or stop.reason == reasons.POLICY_CHANGED
