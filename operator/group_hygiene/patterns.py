@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from group_hygiene.errors import SpecError
 
-# Of what private use is reserved for: one of them occurs in no pattern.
-_PRIVATE_USE = range(0xE000, 0xF8FF)
+# Where `covers` looks for a character that occurs in no pattern: from the first private use area to the last plane.
+_CANDIDATES = range(0xE000, 0x110000)
 
 
-def pattern_to_regex(pattern: str, field: str = "pattern") -> str:
-    r"""One pattern as the source of a regular expression, to be matched in full.
+def parse_pattern(pattern: str, field: str = "pattern") -> tuple[str, ...]:
+    r"""The texts between the stars of a pattern: `a*b\*` -> ("a", "b*"); one text = a pattern without a star.
 
-    `*` is any run of characters, `\*` a literal star, `\\` a literal backslash, all else itself; case-sensitive.
+    `*` is any run of characters, `\*` a literal star, `\\` a literal backslash, all else itself; case-sensitive. Raises
+    SpecError, which names `field`.
     """
-    pieces = _literals(pattern, field)
-    if len(pieces) == 1:
-        return re.escape(pieces[0])
-    first, *between, last = pieces
-    # Each piece between two stars at its first place, for good: `*a*a*a*a*b` with plain `.*` would try every
-    # combination of places, and hold up the whole process over one long group id.
-    found = "".join(f"(?>.*?{re.escape(piece)})" for piece in between if piece)
-    return f"{re.escape(first)}{found}.*{re.escape(last)}"
-
-
-def _literals(pattern: str, field: str) -> list[str]:
-    r"""The texts between the stars of a pattern: `a*b\*` -> ["a", "b*"]."""
     if not pattern:
         raise SpecError(f"{field} must not be empty")
     pieces = [""]
@@ -42,31 +30,61 @@ def _literals(pattern: str, field: str) -> list[str]:
             pieces.append("")
         else:
             pieces[-1] += character
-    return pieces
+    return tuple(pieces)
+
+
+def _matches(pieces: tuple[str, ...], text: str) -> bool:
+    """Whether a text consists of these pieces with anything between them; a single piece is the whole text.
+
+    No regular expression: on a long name it tries a piece at every place, and holds the interpreter meanwhile, so that
+    the Lease is not renewed. The first place of each piece is as good as any later one, so each is searched once.
+    """
+    if len(pieces) == 1:
+        return text == pieces[0]
+    first, last = pieces[0], pieces[-1]
+    at, end = len(first), len(text) - len(last)
+    if at > end or not text.startswith(first) or not text.endswith(last):
+        return False
+    for piece in pieces[1:-1]:
+        found = text.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True
 
 
 class Patterns:
-    """A list of patterns; matches a group id that any of them matches in full. An empty list matches nothing."""
+    """A list of patterns; matches a name that any of them matches in full. An empty list matches nothing."""
 
-    __slots__ = ("_match", "sources")
+    __slots__ = ("_exact", "_others", "_pieces", "_prefixes", "_used", "sources")
 
     def __init__(self, patterns: Sequence[str], field: str = "patterns") -> None:
         # A lone text is a list of one-character patterns to Python: `groups: abc-*` would match every group.
         if not isinstance(patterns, list | tuple) or not all(isinstance(pattern, str) for pattern in patterns):
             raise SpecError(f"{field} must be a list of texts")
         self.sources = tuple(patterns)
-        regexes = [pattern_to_regex(p, f"{field}[{i}]") for i, p in enumerate(self.sources)]
-        # \Z and not $: a group id may end in a newline. DOTALL: it may hold one anywhere.
-        self._match = re.compile(rf"(?:{'|'.join(regexes)})\Z", re.DOTALL).match if regexes else None
+        self._pieces = tuple(parse_pattern(p, f"{field}[{i}]") for i, p in enumerate(self.sources))
+        # The common forms `a` and `a*` are one look-up each for all patterns together.
+        self._exact = frozenset(pieces[0] for pieces in self._pieces if len(pieces) == 1)
+        self._prefixes = tuple(pieces[0] for pieces in self._pieces if len(pieces) == 2 and not pieces[1])
+        self._others = tuple(p for p in self._pieces if len(p) > 2 or (len(p) == 2 and p[1]))
+        self._used: frozenset[str] | None = None
 
-    def matches(self, group_id: str) -> bool:
-        return self._match is not None and self._match(group_id) is not None
+    def matches(self, name: str) -> bool:
+        if name in self._exact or name.startswith(self._prefixes):
+            return True
+        # Not any(): it would make a generator for each of a million names.
+        for pieces in self._others:  # noqa: SIM110
+            if _matches(pieces, name):
+                return True
+        return False
 
-    def matching(self, group_id: str) -> str | None:
+    def matching(self, name: str) -> str | None:
         """The first single pattern that matches, for messages."""
-        if not self.matches(group_id):
+        if not self.matches(name):
             return None
-        return next((p for p in self.sources if Patterns([p]).matches(group_id)), None)
+        pairs = zip(self.sources, self._pieces, strict=True)
+        return next((source for source, pieces in pairs if _matches(pieces, name)), None)
 
     def covers(self, pattern: str) -> bool:
         """Whether one of these patterns by itself matches everything that `pattern` does.
@@ -75,9 +93,10 @@ class Patterns:
         character by a star, and the same star takes whatever else may stand in its place. So the one text stands for
         all. That several patterns together cover it is not found out: then the answer is False.
         """
-        used = set("".join(self.sources)) | set(pattern)
-        fresh = next(chr(code) for code in _PRIVATE_USE if chr(code) not in used)
-        return self.matches(fresh.join(_literals(pattern, "pattern")))
+        if self._used is None:
+            self._used = frozenset("".join(self.sources))
+        fresh = next((chr(c) for c in _CANDIDATES if chr(c) not in self._used and chr(c) not in pattern), None)
+        return fresh is not None and self.matches(fresh.join(parse_pattern(pattern)))
 
     def __repr__(self) -> str:
         return f"Patterns({list(self.sources)!r})"

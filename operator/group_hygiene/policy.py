@@ -98,8 +98,12 @@ class Match:
         return len(groups) if self.within is None else sum(map(self.within.matches, groups))
 
     def select(self, groups: Mapping[str, Group]) -> list[Group]:
-        """Those of the groups that the policy has anything to say about. By their names first: most don't match."""
-        names = [name for name in groups if self.groups.matches(name)]
+        """Those of the groups that the policy selects. By their names first: most don't match.
+
+        What is granted comes before the policy's own patterns: a tenant's patterns meet no other tenant's names.
+        """
+        within = self.within
+        names = [name for name in groups if (within is None or within.matches(name)) and self.groups.matches(name)]
         return [group for group in map(groups.__getitem__, names) if self.selects(group)]
 
     def selects(self, group: Group) -> bool:
@@ -108,8 +112,8 @@ class Match:
             group.state in self.states
             and group.type in self.types
             and (self.protocol_types is None or group.protocol_type in self.protocol_types)
-            and self.groups.matches(group.id)
             and (self.within is None or self.within.matches(group.id))
+            and self.groups.matches(group.id)
             and not self.exclude.matches(group.id)
         )
 

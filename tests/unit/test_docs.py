@@ -159,7 +159,8 @@ def test_log_fields_and_spans_are_documented() -> None:
 
 
 def _proofs() -> list[str]:
-    return re.findall(r"`(tests/[a-z_0-9/]+\.py(?:::\w+)?)`", (ROOT / "docs" / "safety.md").read_text())
+    pages = "".join((ROOT / "docs" / page).read_text() for page in ("safety.md", "security.md"))
+    return re.findall(r"`(tests/[a-z_0-9/]+\.py(?:::\w+)?)`", pages)
 
 
 @pytest.mark.parametrize("proof", _proofs())

@@ -19,7 +19,7 @@ from group_hygiene.cli.output import printable
 from group_hygiene.connection import ActivitySpec, parse_activity
 from group_hygiene.durations import parse_duration
 from group_hygiene.errors import SpecError
-from group_hygiene.patterns import pattern_to_regex
+from group_hygiene.patterns import parse_pattern
 
 E = TypeVar("E", bound=StrEnum)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -154,7 +154,7 @@ class Pattern(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
-            pattern_to_regex(str(value), "a pattern")
+            parse_pattern(str(value), "a pattern")
         except SpecError as error:
             self.fail(str(error), param, ctx)
         return str(value)
