@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import threading
 import time
 from urllib.parse import urlsplit
 
-import urllib3
+import msgspec
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from group_hygiene.connection import OAuth
@@ -16,12 +17,22 @@ from group_hygiene.kafka.tls import trusting
 
 _RENEW_BEFORE_S = 30.0
 _TIMEOUT_MAX_S = 10.0
+# A token of a real endpoint has some kilobytes; brokers take no SASL request of more than 512 KB.
+_ANSWER_BYTES = 64_000
+_LIFETIME_MAX_S = 24 * 3600.0
+
+
+class _Answer(msgspec.Struct):
+    """What RFC 6749, section 5.1, says of the answer, as far as it is used. expires_in: seconds."""
+
+    access_token: str
+    expires_in: float = 300.0
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
     """Gives one token to all connections until shortly before it expires. Thread-safe.
 
-    timeout: seconds that the endpoint has for its answer, if that is less than 10.
+    timeout: seconds that the endpoint has for its whole answer, if that is less than 10.
     """
 
     def __init__(self, oauth: OAuth, timeout: float) -> None:
@@ -32,33 +43,69 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         # Without what may stand before an @: messages show it.
         parts = urlsplit(oauth.token_endpoint)
         self._shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        context = trusting(oauth.ca, "sasl.oauth.ca")
-        limit = urllib3.Timeout(total=min(_TIMEOUT_MAX_S, timeout))
-        self._http = urllib3.PoolManager(ssl_context=context, retries=False, timeout=limit)
+        self._url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        self._context = trusting(oauth.ca, "sasl.oauth.ca")
+        self._timeout = min(_TIMEOUT_MAX_S, timeout)
 
     def token(self) -> str:
         """The current access token. Raises AuthenticationFailed with what the endpoint said, never with a secret."""
         with self._lock:
             if time.monotonic() >= self._renew_at:
                 self._token, lifetime = self._fetch()
-                self._renew_at = time.monotonic() + max(1.0, lifetime - _RENEW_BEFORE_S)
+                self._renew_at = time.monotonic() + max(1.0, min(lifetime, _LIFETIME_MAX_S) - _RENEW_BEFORE_S)
             return self._token
 
     def _fetch(self) -> tuple[str, float]:
+        import aiohttp
+
+        # Not asyncio.run: its end would wait for the thread of a name server that hangs.
+        loop = asyncio.new_event_loop()
+        try:
+            status, body = loop.run_until_complete(self._post())
+        except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
+            raise AuthenticationFailed(f"the token endpoint {self._shown} does not answer") from error
+        finally:
+            loop.close()
+        if status != 200:
+            raise AuthenticationFailed(f"the token endpoint {self._shown} answers HTTP {status}")
+        if len(body) > _ANSWER_BYTES:
+            raise AuthenticationFailed(f"the token endpoint {self._shown} answers more than {_ANSWER_BYTES} bytes")
+        try:
+            answer = msgspec.json.decode(body, type=_Answer, strict=False)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise AuthenticationFailed(f"the token endpoint {self._shown} answers without a token") from error
+        return answer.access_token, answer.expires_in
+
+    async def _post(self) -> tuple[int, bytes]:
+        """Status and body of the answer, of which no more is read than is too much. One time limit for all of it.
+
+        A limit for each read, as urllib3 has it, never comes where an endpoint sends a byte now and then. Nothing is
+        decompressed: the answer is small, and what it would grow to is not known before.
+        """
+        # Here, as it takes longer to load than the rest of a command that needs no token.
+        import aiohttp
+        from yarl import URL
+
         oauth = self._oauth
         fields = {"grant_type": "client_credentials", **({"scope": oauth.scope} if oauth.scope else {})}
         credentials = f"{oauth.client_id}:{oauth.client_secret.reveal()}".encode()
-        headers = {"Authorization": "Basic " + base64.b64encode(credentials).decode("ascii")}
-        try:
-            answer = self._http.request(
-                "POST", oauth.token_endpoint, fields=fields, headers=headers, encode_multipart=False
-            )
-        except (urllib3.exceptions.HTTPError, ValueError) as error:
-            raise AuthenticationFailed(f"the token endpoint {self._shown} does not answer") from error
-        if answer.status != 200:
-            raise AuthenticationFailed(f"the token endpoint {self._shown} answers HTTP {answer.status}")
-        try:
-            body = answer.json()
-            return str(body["access_token"]), float(body.get("expires_in", 300))
-        except (ValueError, KeyError, TypeError) as error:
-            raise AuthenticationFailed(f"the token endpoint {self._shown} answers without a token") from error
+        headers = {
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            "Authorization": "Basic " + base64.b64encode(credentials).decode("ascii"),
+        }
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._context, force_close=True),
+            timeout=aiohttp.ClientTimeout(total=self._timeout),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+        )
+        url = URL(self._url, encoded=True)
+        async with session, session.post(url, data=fields, headers=headers, allow_redirects=False) as answer:
+            body = b""
+            async for chunk in answer.content.iter_any():
+                body += chunk
+                if len(body) > _ANSWER_BYTES:
+                    break
+            return answer.status, body
