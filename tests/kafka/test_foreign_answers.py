@@ -6,45 +6,58 @@ Each test runs the client in a process of its own whose memory is limited: what 
 from __future__ import annotations
 
 import gzip
+import os
 import socket
+import struct
 import subprocess
 import sys
 import textwrap
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import pytest
+from kafka.protocol.producer import ProduceRequest
+from kafka.protocol.schemas.fields.codecs import UnsignedVarInt32
+from kafka.record import MemoryRecordsBuilder
 
+from group_hygiene.kafka.client import Call, Client
+from group_hygiene.model import Fault
+from sandbox.kafka import KafkaCluster
+from tests.kafka.makers import CHECKPOINTS_SUFFIX, Maker, checkpoint_key, soon
 from tests.kafka.test_connecting import listening
 
 # Long enough for a busy machine, and far from for ever.
 GIVEN_UP_AFTER = 120
 
 
-def limited(code: str, megabytes: int) -> str:
-    """What this Python code prints, in a process that may take so much more memory than it has after its imports."""
-    prelude = """
-        import resource
-        from datetime import timedelta
+# What the operator's pod may take.
+POD_BYTES = 512 * 1024 * 1024
 
+
+def limited(code: str) -> str:
+    """What this Python code prints, in a process that may take no more memory than the operator's pod."""
+    prelude = f"""
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, ({POD_BYTES}, {POD_BYTES}))
         from group_hygiene.connection import Mechanism, OAuth, Sasl, Settings
         from group_hygiene.errors import HygieneError
-        from group_hygiene.kafka import cluster, groups, mirror
+        from group_hygiene.kafka import cluster, groups, mirror, offsets
         from group_hygiene.kafka.client import Deadline, connect
         from group_hygiene.kafka.oauth import TokenProvider
+        from group_hygiene.model import Fault
         from group_hygiene.secret import Hidden
-        import aiohttp
-
-
-        def limit(megabytes):
-            with open("/proc/self/statm") as file:
-                most = int(file.read().split()[0]) * resource.getpagesize() + megabytes * 1_000_000
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
         """
-    program = f"{textwrap.dedent(prelude)}\nlimit({megabytes})\n{textwrap.dedent(code)}"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=GIVEN_UP_AFTER
+        [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=GIVEN_UP_AFTER,
+        # By default each thread has its own heap, of which most is never used.
+        env=os.environ | {"MALLOC_ARENA_MAX": "1"},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -106,8 +119,189 @@ def test_a_token_endpoint_has_bytes_and_time(answer: Callable[[socket.socket], N
                 TokenProvider(oauth, 2.0).token()
             except HygieneError as error:
                 print(type(error).__name__, error)
-            """,
-            150,
+            """
         )
     assert printed.startswith("AuthenticationFailed")
     assert said in printed
+
+
+def _batch(records: Iterable[tuple[bytes, bytes, int]]) -> bytes:
+    """A batch, by gzip, of records with this key, value, and so many empty headers."""
+    builder = MemoryRecordsBuilder(2, 1, 2**31 - 1)
+    for key, value, headers in records:
+        assert builder.append(0, key, value, [("", b"")] * headers) is not None
+    builder.close()
+    return bytes(builder.buffer())
+
+
+def _produce(client: Client, topic: str, batch: bytes) -> None:
+    topic_class = ProduceRequest.TopicProduceData
+    place = topic_class.PartitionProduceData(index=0, records=batch)
+    request = ProduceRequest(
+        transactional_id=None,
+        acks=-1,
+        timeout_ms=60_000,
+        topic_data=[topic_class(name=topic, partition_data=[place])],
+        max_version=11,
+    )
+    answer = client.send(Call(None, request), soon())
+    assert not isinstance(answer, Fault)
+    assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+_KEY = checkpoint_key("orders", "t", 0)
+
+
+@pytest.mark.parametrize(
+    ("records", "found"),
+    [
+        pytest.param([(_KEY, bytes(1_000_000), 0)] * 250, "too large to be read", id="values"),
+        pytest.param([(_KEY, b"", 6_000_000)], "frozenset({'orders'})", id="headers"),
+    ],
+)
+def test_a_small_batch_of_much_is_unpacked_to_a_bound(
+    client: Client, kafka: KafkaCluster, make: Maker, records: list[tuple[bytes, bytes, int]], found: str
+) -> None:
+    """Whoever may write to a topic of MirrorMaker's name: what is too large counts as not read, headers as nothing."""
+    topic = make.topic(make.name("source") + CHECKPOINTS_SUFFIX, partitions=1)
+    batch = _batch(records)
+    assert len(batch) < 1_000_000
+    _produce(client, topic, batch)
+    printed = limited(
+        f"""
+        client = connect(Settings(("{kafka.bootstrap_servers}",)))
+        print(mirror.Checkpoints().read(client, ["{topic}"], Deadline(60)))
+        client.close()
+        """
+    )
+    assert found in printed
+
+
+class FakeBroker:
+    """Speaks Kafka to whoever connects, until it is asked for `key`: then it answers that with a body of its own.
+
+    brokers: how many its metadata names, all of them itself.
+    """
+
+    def __init__(self, key: int, answer: Callable[[socket.socket, bytes], None], brokers: int = 1) -> None:
+        self._key, self._answer, self._brokers = key, answer, brokers
+
+    def __enter__(self) -> str:
+        self._server = socket.create_server(("127.0.0.1", 0), backlog=500)
+        self._port = self._server.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+        return f"127.0.0.1:{self._port}"
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._server.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError), connection.makefile("rb") as requests:
+            while head := requests.read(12):
+                size, key, _, correlation = struct.unpack(">ihhi", head)
+                requests.read(size - 8)
+                identity = struct.pack(">i", correlation)
+                if key == self._key:
+                    self._answer(connection, identity + b"\0")
+                    continue
+                body = {18: self._versions, 3: self._metadata, 60: self._describe_cluster}[key]()
+                # Only ApiVersions is answered without tagged fields in the header.
+                self._send(connection, identity + (b"" if key == 18 else b"\0") + body)
+
+    @staticmethod
+    def _send(connection: socket.socket, frame: bytes) -> None:
+        connection.sendall(struct.pack(">i", len(frame)) + frame)
+
+    @staticmethod
+    def _versions() -> bytes:
+        served = {18: (3, 3), 3: (12, 12), 16: (5, 5), 60: (0, 0), 9: (8, 8)}
+        rows = b"".join(struct.pack(">hhhb", key, *versions, 0) for key, versions in served.items())
+        return b"\0\0" + bytes([len(served) + 1]) + rows + b"\0\0\0\0" + b"\0"
+
+    def _metadata(self) -> bytes:
+        host = b"\x0a127.0.0.1"
+        rows = b"".join(
+            struct.pack(">i", broker) + host + struct.pack(">ibb", self._port, 0, 0) for broker in range(self._brokers)
+        )
+        topic = b"\0\0\x13__consumer_offsets" + bytes(16) + b"\x01\x01" + bytes(4) + b"\0"
+        return b"\0\0\0\0" + _varint(self._brokers + 1) + rows + b"\x02c" + bytes(4) + b"\x02" + topic + b"\0"
+
+    @staticmethod
+    def _describe_cluster() -> bytes:
+        return bytes(6) + b"\x01\x02c" + bytes(4) + b"\x01" + struct.pack(">i", -(2**31)) + b"\0"
+
+
+def _varint(number: int) -> bytes:
+    return bytes(UnsignedVarInt32.encode(number))
+
+
+def _announced(size: int, sent: int) -> Callable[[socket.socket, bytes], None]:
+    """Announces an answer of so many bytes, and sends so many of them."""
+
+    def answer(connection: socket.socket, _: bytes) -> None:
+        connection.sendall(struct.pack(">i", size))
+        for _part in range(sent // 1_000_000):
+            connection.sendall(bytes(1_000_000))
+
+    return answer
+
+
+def _many_groups(count: int) -> Callable[[socket.socket, bytes], None]:
+    """Lists so many groups."""
+    rows = b"".join(b"\x08%07d\x01\x06Empty\x01\0" % number for number in range(count))
+    body = bytes(6) + _varint(count + 1) + rows + b"\0"
+
+    def answer(connection: socket.socket, head: bytes) -> None:
+        FakeBroker._send(connection, head + body)
+
+    return answer
+
+
+LIST_GROUPS, METADATA = 16, 3
+
+
+@pytest.mark.parametrize(
+    ("broker", "found"),
+    [
+        pytest.param(FakeBroker(LIST_GROUPS, _announced(490_000_000, 490_000_000)), "_TOO_LARGE", id="one"),
+        pytest.param(
+            FakeBroker(LIST_GROUPS, _announced(16_000_000, 15_000_000), brokers=50), "ANSWERS_TOO_LARGE", id="many"
+        ),
+        pytest.param(FakeBroker(LIST_GROUPS, _many_groups(600_000), brokers=20), "ANSWERS_TOO_LARGE", id="rows"),
+        pytest.param(FakeBroker(LIST_GROUPS, _announced(2_000_000, 0)), "REQUEST_TIMED_OUT", id="never"),
+        pytest.param(FakeBroker(-1, _announced(0, 0), brokers=1_001), "at most 1000", id="brokers"),
+    ],
+)
+def test_brokers_have_bytes_and_time(broker: FakeBroker, found: str) -> None:
+    """Who answers too much, or never, is a fault, in the memory that the pod has."""
+    with broker as address:
+        printed = limited(
+            f"""
+            client = connect(Settings(("{address}",)))
+            seen = cluster.read_cluster(client, Deadline(20))
+            print(seen if isinstance(seen, Fault) else groups.list_groups(client, seen, Deadline(20)).faults)
+            client.close()
+            """
+        )
+    assert found in printed
+
+
+def test_the_metadata_that_the_library_asks_for_has_a_bound() -> None:
+    """Before there is a client, too."""
+    with FakeBroker(METADATA, _announced(490_000_000, 490_000_000)) as address:
+        printed = limited(
+            f"""
+            try:
+                connect(Settings(("{address}",)), 5)
+            except HygieneError as error:
+                print(type(error).__name__)
+            """
+        )
+    assert printed.strip() == "Unreachable"

@@ -107,3 +107,13 @@ def test_a_read_that_takes_too_long_is_a_fault(client: Client, make: Maker, new_
     make.checkpoints(topic, ["orders"])
     assert isinstance(checkpoints.read(client, [topic], Deadline(0)), Fault)
     assert checkpoints.read(client, [topic], soon()) == frozenset({"orders"})
+
+
+def test_more_ids_than_there_is_room_for_are_a_fault(client: Client, make: Maker, new_topic: Topic) -> None:
+    """Made-up ids fill no memory, now or later: nobody knows then which groups are mirrored."""
+    topic, checkpoints = new_topic(), Checkpoints(most_bytes=1_000)
+    make.checkpoints(topic, [f"made-up-{number}" for number in range(20)])
+    for _ in range(2):
+        fault = checkpoints.read(client, [topic], soon())
+        assert isinstance(fault, Fault)
+        assert fault.code == "ANSWERS_TOO_LARGE"

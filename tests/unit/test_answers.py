@@ -13,6 +13,7 @@ from kafka.protocol.admin import ListGroupsResponse
 from kafka.protocol.consumer import OffsetFetchResponse
 
 from group_hygiene.kafka.answers import committed, listed
+from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.client import fault_of_code
 from group_hygiene.model import CommittedOffset, Fault, GroupState, GroupType, Listed, Partition
 
@@ -77,7 +78,7 @@ def test_groups_are_what_was_listed(rows: list[Any], version: int) -> None:
     types = {"Classic": GroupType.CLASSIC, "consumer": GroupType.CONSUMER, "Share": GroupType.SHARE}
     states = {"Empty": GroupState.EMPTY, "Stable": GroupState.STABLE, "stable": GroupState.STABLE}
     body = encoded(ListGroupsResponse(throttle_time_ms=1, error_code=0, groups=rows), version)
-    assert listed(body, version, 7) == {
+    assert listed(body, version, 7, Rows()) == {
         row.group_id: Listed(
             types.get(row.group_type, GroupType.UNKNOWN) if version >= 5 else GroupType.CLASSIC,
             row.protocol_type,
@@ -91,14 +92,14 @@ def test_groups_are_what_was_listed(rows: list[Any], version: int) -> None:
 def test_a_refused_list_is_a_fault() -> None:
     """An error of the whole answer is not an empty list."""
     body = encoded(ListGroupsResponse(throttle_time_ms=0, error_code=15, groups=[]), 5)
-    assert listed(body, 5, 7) == fault_of_code(15)
+    assert listed(body, 5, 7, Rows()) == fault_of_code(15)
 
 
 @given(GROUPS)
 def test_offsets_are_what_was_committed(groups: list[Any]) -> None:
     """Each partition with an offset, and for a group with an error, its own or the first partition's, the Fault."""
     body = encoded(OffsetFetchResponse(throttle_time_ms=1, groups=groups), 8)
-    assert committed(body) == {group.group_id: expected(group) for group in groups}
+    assert committed(body, Rows()) == {group.group_id: expected(group) for group in groups}
 
 
 def expected(group: Any) -> dict[Partition, CommittedOffset] | Fault:
@@ -123,14 +124,14 @@ def test_an_answer_cut_short_is_no_answer(rows: list[Any], groups: list[Any], da
     lists = encoded(ListGroupsResponse(throttle_time_ms=0, error_code=0, groups=rows), 5)
     fetched = encoded(OffsetFetchResponse(throttle_time_ms=0, groups=groups), 8)
     with pytest.raises(KafkaProtocolError):
-        listed(lists[: data.draw(st.integers(0, len(lists) - 1))], 5, 7)
+        listed(lists[: data.draw(st.integers(0, len(lists) - 1))], 5, 7, Rows())
     with pytest.raises(KafkaProtocolError):
-        committed(fetched[: data.draw(st.integers(0, len(fetched) - 1))])
+        committed(fetched[: data.draw(st.integers(0, len(fetched) - 1))], Rows())
 
 
 @given(st.binary(max_size=200))
 def test_nonsense_raises_nothing_else(body: bytes) -> None:
     """Whatever comes: records, a Fault or KafkaProtocolError, which the client turns into a Fault."""
-    for read in (lambda: listed(body, 5, 7), lambda: committed(body)):
+    for read in (lambda: listed(body, 5, 7, Rows()), lambda: committed(body, Rows())):
         with contextlib.suppress(KafkaProtocolError):
             read()

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from kafka.errors import KafkaProtocolError
 
+from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.client import fault_of_code
 from group_hygiene.model import CommittedOffset, Fault, GroupState, GroupType, Listed, Offsets, Partition
 
@@ -30,17 +31,21 @@ _MORE = 0xFEFFFFFF
 _KNOWN = 8
 
 
-def listed(data: bytes, version: int, coordinator: int) -> dict[str, Listed] | Fault:
-    """The groups of one broker's answer to ListGroups v3 to v5; what a version doesn't say is Unknown or Classic."""
+def listed(data: bytes, version: int, coordinator: int, rows: Rows) -> dict[str, Listed] | Fault:
+    """The groups of one broker's answer to ListGroups v3 to v5; what a version doesn't say is Unknown or Classic.
+
+    rows: counts the groups. Raises TooMuch.
+    """
     with _reading(data):
         (error,) = _SHORT.unpack_from(data, 4)
-        return fault_of_code(error) if error else _listed(data, version, coordinator)
+        return fault_of_code(error) if error else _listed(data, version, coordinator, rows)
 
 
-def _listed(data: bytes, version: int, coordinator: int) -> dict[str, Listed]:
+def _listed(data: bytes, version: int, coordinator: int, rows: Rows) -> dict[str, Listed]:
     groups: dict[str, Listed] = {}
     known: list[tuple[bytes, Listed]] = []
     count, at = _length(data, 6)
+    rows.take(count)
     for _ in range(count):
         size = data[at]
         if 0 < size < 0x80:
@@ -86,14 +91,18 @@ class _Topic(dict[int, Partition]):
         return made
 
 
-def committed(data: bytes) -> dict[str, Offsets | Fault]:
-    """The answer to OffsetFetch v8 for each group: its committed offsets, or the first Fault of one of them."""
+def committed(data: bytes, rows: Rows) -> dict[str, Offsets | Fault]:
+    """The answer to OffsetFetch v8 for each group: its committed offsets, or the first Fault of one of them.
+
+    rows: counts groups and offsets. Raises TooMuch.
+    """
     with _reading(data):
-        return _committed(data)
+        return _committed(data, rows)
 
 
-def _committed(data: bytes) -> dict[str, Offsets | Fault]:
+def _committed(data: bytes, rows: Rows) -> dict[str, Offsets | Fault]:
     count, at = _length(data, 4)
+    rows.take(count)
     topics: dict[bytes, _Topic] = {}
     groups: dict[str, Offsets | Fault] = {}
     for _ in range(count):
@@ -106,7 +115,7 @@ def _committed(data: bytes) -> dict[str, Offsets | Fault]:
             topic = topics.get(data[start:at])
             if topic is None:
                 topic = topics[data[start:at]] = _Topic(data[start:at].decode())
-            found, at = _partitions(data, at, topic)
+            found, at = _partitions(data, at, topic, rows)
             if not isinstance(answer, Fault):
                 answer = found if not answer or isinstance(found, Fault) else answer | found
             at = _skip_tags(data, at)
@@ -117,8 +126,11 @@ def _committed(data: bytes) -> dict[str, Offsets | Fault]:
     return groups
 
 
-def _partitions(data: bytes, at: int, topic: _Topic) -> tuple[dict[Partition, CommittedOffset] | Fault, int]:
+def _partitions(
+    data: bytes, at: int, topic: _Topic, rows: Rows
+) -> tuple[dict[Partition, CommittedOffset] | Fault, int]:
     count, at = _length(data, at)
+    rows.take(count)
     end = at + count * _PARTITION.size
     new = tuple.__new__
     plain = {

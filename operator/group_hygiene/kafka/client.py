@@ -22,6 +22,7 @@ from kafka.net.selector import NetworkSelector
 
 from group_hygiene.connection import Mechanism, Settings
 from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError, Unreachable
+from group_hygiene.kafka.bounds import ANSWER_BYTES, FRAME_BYTES, TooMuch
 from group_hygiene.kafka.oauth import TokenProvider
 from group_hygiene.kafka.probe import probe
 from group_hygiene.kafka.tls import client_context
@@ -48,6 +49,9 @@ _BACKOFF_START, _BACKOFF_CAP = 0.1, 2.0
 _LOOK_S = 0.01
 _TIMED_OUT = Fault("REQUEST_TIMED_OUT", "no answer in time", retriable=True)
 _NO_ANSWER = Fault("NO_ANSWER", "the broker's answer leaves it out")
+# Of one answer, which may be smaller where less is asked; and of all answers together.
+_TOO_LARGE, TOO_MUCH = "ANSWER_TOO_LARGE", "ANSWERS_TOO_LARGE"
+_FLOOD = Fault(TOO_MUCH, f"the brokers' answers together are larger than {ANSWER_BYTES} bytes")
 
 
 class Call(NamedTuple):
@@ -68,10 +72,42 @@ class Deadline:
         return max(0.0, self._at - time.monotonic())
 
 
+class _Meter:
+    """A socket that counts what it receives, and receives no more than is left of the bytes of all brokers together.
+
+    Below the library's reading: that goes on for as long as more is there, before it looks at anything.
+    """
+
+    def __init__(self, sock: Any, manager: _Manager) -> None:
+        self._sock = sock
+        self._manager = manager
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def recv(self, size: int) -> bytes:
+        received: bytes = self._sock.recv(size)
+        self._manager.left -= len(received)
+        if self._manager.left < 0:
+            raise kafka_errors.InvalidReceiveError(_FLOOD.message)
+        return received
+
+
+class _Manager(KafkaConnectionManager):  # type: ignore[misc]
+    """The library's connections, whose answers to what is sent together have a limit. left: how many bytes still."""
+
+    left = ANSWER_BYTES
+
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        transport = await super()._build_transport(node, timeout_at=timeout_at)
+        transport._sock = _Meter(transport._sock, self)
+        return transport
+
+
 class Client:
     """A connection to one Kafka cluster. Thread-safe; made by `connect`, ended by `close`."""
 
-    def __init__(self, manager: KafkaConnectionManager, net: NetworkSelector, settings: Settings) -> None:
+    def __init__(self, manager: _Manager, net: NetworkSelector, settings: Settings) -> None:
         self._manager = manager
         self._net = net
         self._next_at = 0.0
@@ -97,7 +133,8 @@ class Client:
     ) -> dict[K, R | Fault]:
         """All requests side by side, a few at a time per broker; for each key its answer or the Fault that it met.
 
-        `reduce` turns an answer into what is kept of it as soon as it is there, so that raw answers don't pile up.
+        `reduce` turns an answer into what is kept of it as soon as it is there, so that raw answers don't pile up. It
+        may raise TooMuch. ANSWER_TOO_LARGE is the Fault of one answer beyond `bounds`, ANSWERS_TOO_LARGE that of all.
         """
         results: dict[K, R | Fault] = {}
         queues: dict[int | None, list[tuple[K, Call]]] = {}
@@ -108,8 +145,8 @@ class Client:
             while queue:
                 key, call = queue.pop()
                 await self._keep_pace()
-                if deadline.left <= 0:
-                    results[key] = _named(_TIMED_OUT, call.broker)
+                if deadline.left <= 0 or self._manager.left < 0:
+                    results[key] = _FLOOD if self._manager.left < 0 else _named(_TIMED_OUT, call.broker)
                     continue
                 try:
                     # Any broker may be one that hangs: leave time to ask another.
@@ -126,7 +163,10 @@ class Client:
                     self._manager.cluster.request_update()
                     results[key] = fault_of(error)
                 except kafka_errors.KafkaError as error:
-                    results[key] = _named(fault_of(error), call.broker)
+                    fault = _FLOOD if self._manager.left < 0 else _named(fault_of(error), call.broker)
+                    results[key] = fault
+                except TooMuch as error:
+                    results[key] = Fault(TOO_MUCH, str(error))
                 except UnicodeEncodeError:
                     results[key] = Fault("INVALID_REQUEST", "a name in it is no valid text")
                 except AuthenticationFailed as error:
@@ -142,6 +182,7 @@ class Client:
             for running in workers:
                 await running
 
+        self._manager.left = ANSWER_BYTES
         for queue in queues.values():
             queue.reverse()
         self._manager.run(run_all)
@@ -182,8 +223,7 @@ def connect(settings: Settings, timeout: float | None = None) -> Client:
     deadline = Deadline(seconds)
     config = library_config(settings, seconds) | {
         "client_software_name": CLIENT_ID,
-        # The widest answer of a broker: a list of a million groups.
-        "receive_message_max_bytes": 500_000_000,
+        "receive_message_max_bytes": FRAME_BYTES,
         # `send_each` has its own window; the library fails what exceeds its own instead of queueing it.
         "max_in_flight_requests_per_connection": 1_000,
         "socket_connection_setup_timeout_ms": min(10_000, int(seconds * 1000)),
@@ -191,7 +231,7 @@ def connect(settings: Settings, timeout: float | None = None) -> Client:
     if "sasl_oauth_token_provider" in config:
         config["sasl_oauth_token_provider"].token()  # the library would only log why there is none, and try again
     net = NetworkSelector(**config)
-    manager = KafkaConnectionManager(net, **config)
+    manager = _Manager(net, **config)
     try:
         net.start()
         answering = _reach_one(manager, net, settings, config["ssl_context"], deadline)
@@ -200,7 +240,7 @@ def connect(settings: Settings, timeout: float | None = None) -> Client:
             _end(manager, net)
             config["bootstrap_servers"] = [answering]
             net = NetworkSelector(**config)
-            manager = KafkaConnectionManager(net, **config)
+            manager = _Manager(net, **config)
             net.start()
         manager.bootstrap(int(max(1.0, deadline.left) * 1000))
     except kafka_errors.KafkaError as error:
@@ -218,6 +258,8 @@ def connect(settings: Settings, timeout: float | None = None) -> Client:
 
 def fault_of(error: kafka_errors.KafkaError) -> Fault:
     """A library exception as a Fault, under Kafka's own name for it."""
+    if isinstance(error, kafka_errors.InvalidReceiveError):
+        return Fault(_TOO_LARGE, f"a broker's answer is larger than {FRAME_BYTES} bytes")
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
         return Fault("UNSUPPORTED_VERSION", "the broker is too old for this request")
     if isinstance(error, (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)):

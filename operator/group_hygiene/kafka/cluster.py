@@ -16,13 +16,15 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import OffsetDeleteRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from group_hygiene.kafka.client import Call, Client, Deadline, fault_of_code, retrying
+from group_hygiene.kafka.client import TOO_MUCH, Call, Client, Deadline, fault_of_code, retrying
 from group_hygiene.kafka.messages import ConsumerGroupDescribeRequest
 from group_hygiene.model import NO_SUCH_TOPIC, Fault
 from group_hygiene.snapshot import Cluster
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _UNKNOWN_TOPIC = 3
+# A connection is made to each of them.
+_BROKERS = 1_000
 # org.apache.kafka.common.acl.AclOperation.DESCRIBE; and the one bit that is set where nobody asked or knows.
 _DESCRIBE = 8
 UNKNOWN_OPERATIONS = frozenset({31})
@@ -37,6 +39,8 @@ def read_cluster(client: Client, deadline: Deadline) -> Cluster | Fault:
     answer = _metadata(client, [OFFSETS_TOPIC], deadline)
     if isinstance(answer, Fault):
         return answer
+    if len(answer.brokers) > _BROKERS:
+        return Fault(TOO_MUCH, f"{len(answer.brokers)} brokers, and at most {_BROKERS} are asked")
     brokers = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
     leaders: dict[int, tuple[int, int]] = {}
     problems: list[str] = []

@@ -11,7 +11,7 @@ from typing import Any
 
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 
-from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying
+from group_hygiene.kafka.client import TOO_MUCH, Call, Client, Deadline, Request, Response, fault_of_code, retrying
 from group_hygiene.model import Fault
 
 _LOOKUP_CHUNK = 1_000
@@ -89,7 +89,7 @@ def _ask_chunks(
         for (broker, members), answer in answers.items():
             if not isinstance(answer, Fault):
                 results.update(answer)
-            elif answer.retriable or len(members) == 1 or not split:
+            elif answer.retriable or len(members) == 1 or not split or answer.code == TOO_MUCH:
                 results.update(dict.fromkeys(members, answer))
             else:
                 half = len(members) // 2

@@ -10,6 +10,7 @@ from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, Lis
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from group_hygiene.kafka import answers
+from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
 from group_hygiene.kafka.cluster import partition_counts
 from group_hygiene.kafka.coordinators import Question, ask
@@ -70,11 +71,12 @@ def list_groups(
         filters |= {"types_filter": [str(kind) for kind in types], "min_version": 5}
     request_class = RawListGroupsRequest if client.supports(ListGroupsRequest, 3) else ListGroupsRequest
     calls = {broker: Call(broker, request_class(**filters)) for broker in cluster.brokers}
-    answered = retrying(
-        calls,
-        lambda left: client.send_each({b: calls[b] for b in left}, deadline, _listed),
-        deadline,
-    )
+
+    def attempt(left: Sequence[int]) -> dict[int, dict[str, Listed] | Fault]:
+        rows = Rows()
+        return client.send_each({b: calls[b] for b in left}, deadline, lambda broker, a: _listed(broker, a, rows))
+
+    answered = retrying(calls, attempt, deadline)
     rows: dict[str, Listed] = {}
     faults: dict[int, Fault] = {}
     group_faults: dict[str, Fault] = {}
@@ -100,11 +102,12 @@ def list_groups(
     return Listing(Groups(chosen), faults, tuple(notes), unknown)
 
 
-def _listed(broker: int, response: Response) -> dict[str, Listed] | Fault:
+def _listed(broker: int, response: Response, rows: Rows) -> dict[str, Listed] | Fault:
     if isinstance(response, RawAnswer):
-        return answers.listed(response.body, response.version, broker)
+        return answers.listed(response.body, response.version, broker, rows)
     if response.error_code:
         return fault_of_code(response.error_code)
+    rows.take(len(response.groups))
     return {
         row.group_id: Listed(GroupType.CLASSIC, row.protocol_type, GroupState.UNKNOWN, broker)
         for row in response.groups

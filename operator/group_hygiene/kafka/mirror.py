@@ -10,13 +10,16 @@ import re
 import struct
 from collections.abc import Iterable
 
-from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.bounds import MEMORY
+from group_hygiene.kafka.client import TOO_MUCH, Client, Deadline
 from group_hygiene.kafka.cluster import partition_counts, topic_ids
 from group_hygiene.kafka.offsets import end_offsets, start_offsets
 from group_hygiene.kafka.partition import Leader, fetch
 from group_hygiene.model import Fault, Partition
 
 # DefaultReplicationPolicy builds the name with replication.policy.separator, by default a dot.
+# With 512 Mi half a million ids, in 64 MiB: each takes so many bytes beside its characters.
+_MOST_BYTES, _OBJECT_BYTES = MEMORY // 8, 100
 _CHECKPOINTS = re.compile(r".[^a-zA-Z0-9]checkpoints[^a-zA-Z0-9]internal\Z")
 
 
@@ -26,13 +29,18 @@ def is_checkpoints(topic: str) -> bool:
 
 
 class Checkpoints:
-    """Remembers what was read, so that each look costs only what is new. Ids are kept for good: too many is safe."""
+    """Remembers what was read, so that each look costs only what is new.
 
-    def __init__(self) -> None:
+    Ids are kept for good, up to so many bytes: whoever may write to a topic of such a name can make up any number.
+    """
+
+    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
+        self._most_bytes = most_bytes
         # By topic id, as a topic that was made anew is unread; below 2.8, which has none, its end before our position
         # tells.
         self._positions: dict[tuple[str, Partition], int] = {}
         self._groups: set[str] = set()
+        self._bytes = 0
 
     def read(self, client: Client, topics: Iterable[str], deadline: Deadline) -> frozenset[str] | Fault:
         """All group ids named by checkpoints up to the topics' ends, or the Fault that kept us from reading them."""
@@ -65,12 +73,20 @@ class Checkpoints:
                     # Cut off, or made anew: read from its beginning the next time.
                     self._positions.pop(key, None)
                 return answer
-            self._groups.update(group for record in answer.records if (group := _group_of(record.key)) is not None)
+            self._remember(group for record in answer.records if (group := _group_of(record.key)) is not None)
+            if self._bytes > self._most_bytes:
+                return Fault(TOO_MUCH, f"checkpoints name more groups than {self._most_bytes} bytes hold")
             if answer.position == position and answer.stable < end:
                 return Fault("UNSTABLE_OFFSET_COMMIT", f"a transaction is open in topic {place.topic}")
             position = answer.position if answer.position > position else end
         self._positions[key] = position
         return None
+
+    def _remember(self, groups: Iterable[str]) -> None:
+        for group in groups:
+            if group not in self._groups and self._bytes <= self._most_bytes:
+                self._groups.add(group)
+                self._bytes += _OBJECT_BYTES + len(group)
 
 
 def _group_of(key: bytes | None) -> str | None:

@@ -14,6 +14,7 @@ from kafka.protocol.consumer import (
 )
 
 from group_hygiene.kafka import answers
+from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
 from group_hygiene.kafka.cluster import ask_topics
 from group_hygiene.kafka.coordinators import Question, ask
@@ -79,7 +80,9 @@ def committed_offsets(
         )
     # An answer must stay small also when many partitions are named for each group.
     chunk = _FETCH_CHUNK if partitions is None else _NAMED_PARTITIONS // max(1, len(partitions))
-    question = Question(request, lambda _, answer: answers.committed(answer.body), max(1, min(_FETCH_CHUNK, chunk)))
+    rows = Rows()
+    size = max(1, min(_FETCH_CHUNK, chunk))
+    question = Question(request, lambda _, answer: answers.committed(answer.body, rows), size)
     return ask(client, groups, question, deadline)
 
 

@@ -6,6 +6,8 @@ both are in the answer. Only reads; what the records mean is not its subject.
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,7 +15,9 @@ import kafka.errors as kafka_errors
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.record import MemoryRecords
+from kafka.record.util import decode_varint
 
+from group_hygiene.kafka.bounds import Room, TooMuch
 from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying
 from group_hygiene.model import Fault, Partition
 
@@ -25,6 +29,12 @@ _FETCH_BYTES = 8_000_000
 _EACH_BYTES = 250_000
 # Of each where only the heads of batches matter. One batch comes whole, however large it is (KIP-74).
 _HEADS_BYTES = 64_000
+# Unpacked bytes after which an answer is not read on: the rest is fetched again, once these are taken in.
+_ENOUGH, _ENOUGH_OF_EACH = 8_000_000, 1_000_000
+# org.apache.kafka.common.record.DefaultRecordBatch: the records begin behind its header; codecs by number.
+_RECORDS_AT = 61
+_PLAIN, _GZIP = 0, 1
+_MARKER = struct.Struct(">hh")
 # org.apache.kafka.common.protocol.Errors.THROTTLING_QUOTA_EXCEEDED.
 _THROTTLED = 89
 
@@ -105,12 +115,12 @@ def fetch(leader: Leader, position: int, deadline: Deadline, wait_ms: int = 0) -
     """What is committed from `position` on, as much as one answer holds; for the first byte the broker waits `wait_ms`.
 
     An answer without a record that stays at its position, before `stable`: there is nothing up to there, as after
-    compaction. Damaged bytes are the Fault CORRUPT_MESSAGE.
+    compaction. Damaged bytes are the Fault CORRUPT_MESSAGE, and so is a batch that is too large when unpacked.
     """
     answer = leader.ask(
         lambda: _request(leader.partition, position, _READ_COMMITTED, wait_ms, _FETCH_BYTES), _fetch_error, deadline
     )
-    return _fetched(leader.partition, position, answer)
+    return _fetched(leader.partition, position, answer, Room(), _ENOUGH)
 
 
 def fetch_all(
@@ -124,10 +134,14 @@ def fetch_all(
         partition: Call(leaders[partition], _request(partition, position, _READ_UNCOMMITTED, 0, _EACH_BYTES))
         for partition, position in positions.items()
     }
-    return {
-        partition: _fetched(partition, positions[partition], _without_error(answer))
-        for partition, answer in client.send_each(calls, deadline).items()
-    }
+    room = Room()
+    return client.send_each(
+        calls,
+        deadline,
+        lambda partition, answer: _fetched(
+            partition, positions[partition], _without_error(answer), room, _ENOUGH_OF_EACH
+        ),
+    )
 
 
 def fetch_heads(
@@ -162,8 +176,8 @@ def _request(partition: Partition, position: int, isolation: int, wait_ms: int, 
     )
 
 
-def _fetched(partition: Partition, position: int, answer: Response | Fault) -> Fetched | Fault:
-    return _parsed(partition, position, answer, _records)
+def _fetched(partition: Partition, position: int, answer: Response | Fault, room: Room, enough: int) -> Fetched | Fault:
+    return _parsed(partition, position, answer, lambda data, start: _records(data, start, room, enough))
 
 
 def _parsed(partition: Partition, position: int, answer: Response | Fault, parse: Callable[[Any, int], T]) -> T | Fault:
@@ -173,7 +187,7 @@ def _parsed(partition: Partition, position: int, answer: Response | Fault, parse
     data = answer.responses[0].partitions[0]
     try:
         return parse(data, position)
-    except (kafka_errors.KafkaError, ValueError, OSError, EOFError) as error:
+    except (kafka_errors.KafkaError, TooMuch, ValueError, IndexError, struct.error, zlib.error) as error:
         return Fault("CORRUPT_MESSAGE", f"{partition} at offset {position}: {error}")
 
 
@@ -191,15 +205,72 @@ def _fetch_error(answer: Response) -> int:
     return int(answer.responses[0].partitions[0].error_code)
 
 
-def _records(data: Any, position: int) -> Fetched:
+def _records(data: Any, position: int, room: Room, enough: int) -> Fetched:
     start = position
     records: list[Record] = []
+    size = 0
     for batch, committed in _batches(data, oldest=2):
         if committed:
+            body = _body(batch, room.largest)
+            try:
+                room.take(len(body), batch.records_count)
+            except TooMuch:
+                if position == start:
+                    raise
+                break
             # The first batch may begin before the position.
-            records += [Record(row.offset, row.key, row.value) for row in batch if row.offset >= start]
+            records += [row for row in _unpacked(batch, body) if row.offset >= start]
+            size += len(body)
         position = max(position, batch.next_offset)
+        if size >= enough:
+            break
     return Fetched(records, position, data.last_stable_offset, data.high_watermark)
+
+
+def _body(batch: Any, most: int) -> bytes:
+    """The records of a batch (format 2) as bytes, decompressed; of more than `most` bytes only one more.
+
+    The library would decompress all there is, to a thousand times the bytes of the batch. This program comes with no
+    codec but gzip.
+    """
+    packed = memoryview(batch._buffer)[_RECORDS_AT:]
+    if batch.compression_type == _PLAIN:
+        return bytes(packed[: most + 1])
+    if batch.compression_type != _GZIP:
+        raise ValueError(f"the batch at offset {batch.base_offset} is compressed by another codec than gzip")
+    member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    body = member.decompress(packed, most + 1)
+    if len(body) <= most and (not member.eof or member.unused_data):
+        raise ValueError(f"the compressed records of the batch at offset {batch.base_offset} are not one whole")
+    return body
+
+
+def _unpacked(batch: Any, body: bytes) -> Iterator[Record]:
+    """The records in the body of a batch (KIP-98); headers are passed over. Raises ValueError or IndexError."""
+    at = 0
+    for _ in range(batch.records_count):
+        size, at = decode_varint(body, at)
+        end = at + size
+        if size <= 0 or end > len(body):
+            raise ValueError(f"a record of {size} bytes in the batch at offset {batch.base_offset}")
+        # Behind the attributes, one byte.
+        _, at = decode_varint(body, at + 1)
+        delta, at = decode_varint(body, at)
+        key, at = _bytes(body, at, end)
+        value, at = _bytes(body, at, end)
+        yield Record(batch.base_offset + delta, key, value)
+        at = end
+    if at != len(body):
+        raise ValueError(f"{len(body) - at} bytes behind the records of the batch at offset {batch.base_offset}")
+
+
+def _bytes(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    size, at = decode_varint(body, at)
+    if size < 0:
+        return None, at
+    if at + size > end:
+        raise ValueError("a key or a value that is longer than its record")
+    return body[at : at + size], at + size
 
 
 def _heads(data: Any, position: int) -> Heads:
@@ -234,8 +305,13 @@ def _batches(data: Any, oldest: int) -> Iterator[tuple[Any, bool]]:
         while begun and begun[0][0] <= batch.last_offset:
             aborted.add(begun.pop(0)[1])
         if batch.is_control_batch:
-            if any(marker.abort for marker in batch):
+            if any(_aborts(marker) for marker in _unpacked(batch, _body(batch, _HEADS_BYTES))):
                 aborted.discard(batch.producer_id)
             yield batch, False
         else:
             yield batch, not (batch.is_transactional and batch.producer_id in aborted)
+
+
+def _aborts(marker: Record) -> bool:
+    """Whether the record of a control batch ends a transaction that was aborted (ControlRecordType)."""
+    return marker.key is not None and _MARKER.unpack_from(marker.key)[1] == 0

@@ -14,6 +14,9 @@ from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, GroupState, de
 from group_hygiene.kafka.partition import Record, fetch_all
 from group_hygiene.model import Fault, Partition
 
+# Partitions that are asked together: as many answers are in memory at once.
+_AT_ONCE = 16
+
 
 class Place(NamedTuple):
     """A partition of the log, and the first offset there that is to be looked at."""
@@ -63,10 +66,10 @@ class Tail:
         left = self._unknown()
         while left:
             answers = fetch_all(
-                self._client, {place: self._positions[place] for place in left}, self._leaders, deadline
+                self._client, {place: self._positions[place] for place in left[:_AT_ONCE]}, self._leaders, deadline
             )
-            for place in left:
-                answer = answers[place]
+            for place, read in answers.items():
+                answer = read
                 if not isinstance(answer, Fault) and answer.end < self._positions[place]:
                     # A leader that took over a moment ago hides the end until its followers have it.
                     answer = Fault("OFFSET_OUT_OF_RANGE", f"{place} ends at {answer.end}", retriable=True)
@@ -79,7 +82,7 @@ class Tail:
                     # Compaction has left nothing up to the end.
                     ends[place] = answer.position
                 self._positions[place] = answer.position
-            left = [place for place in self._unknown() if self._positions[place] < ends[place]]
+            left = [place for place in self._unknown() if place not in ends or self._positions[place] < ends[place]]
         return {name: self._known(name, place) for name, place in self._groups.items()}
 
     def _unknown(self) -> list[Partition]:
