@@ -276,7 +276,7 @@ class Evidence:
     missing_topics: those of the committed topics that the cluster says do not exist.
     bounds: of all committed partitions, if they were read; of what other groups committed, too (see `lag`).
     records: of partitions where records seem to wait, an offset at or after which a committed record is; -1 = none is
-        from the committed offset on. Of as many of them as it takes to tell (see `lag.waits`).
+        from the committed offset on. Of as many of them as it takes to tell (see `lag.waiting`).
     activity: a Fault's code is one of the reasons that begin with Evidence.
     retention: the brokers' offsets.retention.minutes.
     subscribed: the topics that its members read.
@@ -303,6 +303,18 @@ class Evidence:
         """Since when nobody uses it: by the offsets log where that tells, else as far as our own looks go."""
         told = self.activity.idle_since if isinstance(self.activity, Activity) else None
         return told or (self.unchanged.since if self.unchanged else None)
+
+    def used_since(self, moment: datetime, topic: str | None = None) -> bool:
+        """Whether the log, or the operator's own scans, show a use of the group at that moment or later.
+
+        topic: only commits for this topic count. The log has brokers' time (see `Journal.skew`).
+        """
+        activity = self.activity if isinstance(self.activity, Activity) else None
+        if topic is not None:
+            uses = [activity.used_last(topic) if activity else None]
+        else:
+            uses = [activity.idle_since if activity else None, self.unchanged.since if self.unchanged else None]
+        return any(use >= moment for use in uses if use is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """From verdicts and marks to what one run will do: whom to warn, whom to delete, in which order, or why nobody. Pure.
 
-A group is marked first and deleted only when its mark is older than the policy's grace period. Limits abort, they do
-not slice: a run that would delete more than `maxPercent` of all groups deletes none, since a policy that suddenly
-matches half of a cluster is more likely a mistake than half a cluster of litter.
+A group is marked first and deleted only when its mark is older than the policy's grace period. A mark that is older
+than the group's last use does not count: the group is marked again, with a new date. Limits abort, they do not slice: a
+run that would delete more than `maxPercent` of all groups deletes none, since a policy that suddenly matches half of a
+cluster is more likely a mistake than half a cluster of unused groups.
 """
 
 from __future__ import annotations
@@ -162,11 +163,12 @@ def make_plan(
         name: _carried_on(policy, mark, verdicts.get(name), now if conditions.may_mark else None)
         for name, mark in marks.items()
         if enforced and mark.digest == policy.digest and name not in unmarking
+        if not is_outdated(policy, mark, verdicts.get(name))
     }
     marking: frozenset[str] = frozenset()
     if enforced and conditions.may_mark:
         matching = (name for name, verdict in verdicts.items() if verdict.matches)
-        new = (name for name in matching if name not in held or held[name].topics.keys() - marks[name].topics)
+        new = (name for name in matching if name not in held or held[name].topics.items() - marks[name].topics.items())
         marking = frozenset(new)
     due = due_groups(policy, verdicts, held, now)
     refusal = _refusal(policy, due, conditions)
@@ -181,11 +183,13 @@ def make_plan(
 def _carried_on(policy: Policy, mark: Mark, verdict: Verdict | None, new: datetime | None) -> Mark:
     """The mark after this run. A topic that matches no more leaves it, and comes back with another date.
 
+    So does a topic for which the group committed after it was marked.
+
     new: the date of topics that match since this run; None = none may be marked.
     """
     if not policy.by_topic or verdict is None or not verdict.matches:
         return mark
-    topics = {topic: since for topic, since in mark.topics.items() if topic in verdict.topics}
+    topics = {topic: since for topic, since in mark.topics.items() if _topic_stands(verdict, topic, since)}
     if new is not None:
         topics |= dict.fromkeys(verdict.topics.difference(topics), new)
     since = min(topics.values(), default=mark.since)
@@ -197,8 +201,20 @@ def due_topics(policy: Policy, mark: Mark, verdict: Verdict, now: datetime) -> f
     return frozenset(
         topic
         for topic, since in mark.topics.items()
-        if topic in verdict.topics and since <= now and now >= since + policy.grace_period
+        if _topic_stands(verdict, topic, since) and since <= now and now >= since + policy.grace_period
     )
+
+
+def _topic_stands(verdict: Verdict, topic: str, since: datetime) -> bool:
+    """Whether a topic that was marked at `since` matches, and the group has not committed for it after that."""
+    return topic in verdict.topics and not verdict.evidence.used_since(since, topic)
+
+
+def is_outdated(policy: Policy, mark: Mark, verdict: Verdict | None) -> bool:
+    """Whether the group matches, and was used after it was marked: then nobody was warned about it as it is now."""
+    if policy.by_topic or verdict is None or not verdict.matches:
+        return False
+    return verdict.evidence.used_since(mark.since)
 
 
 def _untold(mark: Mark, told: datetime | None) -> bool:
@@ -225,7 +241,7 @@ def due_groups(
 
 def _is_due(policy: Policy, verdict: Verdict, mark: Mark | None, now: datetime) -> bool:
     if mark is None or not policy.by_topic:
-        return is_ripe(policy, mark, now)
+        return is_ripe(policy, mark, now) and not (mark and is_outdated(policy, mark, verdict))
     return mark.digest == policy.digest and bool(due_topics(policy, mark, verdict, now))
 
 

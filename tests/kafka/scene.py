@@ -130,13 +130,14 @@ class Scene:
         return plan
 
     def marked(self, policy: Policy, groups: Iterable[str]) -> None:
-        """Mark the groups as if long ago."""
-        since = self.clock.now() - timedelta(days=1)
+        """Mark the groups now, so that they are due a moment later."""
+        since = self.clock.now()
         marks = [
             Mark(policy_uid=policy.uid, group=group, policy=policy.key, digest=policy.digest, since=since, due=since)
             for group in groups
         ]
         assert self.context.journal.record(marks) is None
+        self.clock.moved += timedelta(seconds=2)
 
     def planned(self, observation: Observation, policy: Policy) -> Plan:
         marks = self.context.journal.contents.marks.get(policy.uid, {})

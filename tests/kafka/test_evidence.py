@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -262,6 +263,37 @@ def test_a_commit_that_the_tables_have_not_seen(scene: Scene, pipeline: Pipeline
     make.simple(group, at(topic))
     observation, plan = scene.due(wanted)
     assert plan.actions == (group,)
+    assert [outcome.reason for outcome in scene.apply(plan, observation)] == [reasons.RECENTLY_ACTIVE]
+    assert group in make.groups()
+
+
+def test_a_mark_made_before_the_last_use_is_made_again(
+    scene: Scene, pipeline: Pipeline, make: Maker, topic: str
+) -> None:
+    """Used after it was marked, and idle again when the tables are read: nobody was warned since. The same holds where
+    only the tables that are read right before the deletion show it.
+    """
+    group = make.simple(make.name(), at(topic))
+    wanted = _unused(group, idleFor="1s")
+
+    def used() -> None:
+        make.simple(group, at(topic))
+        moment = now()
+        time.sleep(1.5)
+        pipeline.run([simple(group, last_commit=moment, oldest_commit=moment)])
+
+    pipeline.run([simple(group)])
+    scene.mark(wanted, scene.observe(wanted))
+    used()
+    observation = scene.observe(wanted)
+    plan = scene.mark(wanted, observation)
+    assert verdicts(observation, wanted) == {group: MATCH}
+    assert (plan.due, plan.marking) == ((), {group})
+    time.sleep(1.5)
+    observation = scene.observe(wanted)
+    plan = scene.planned(observation, wanted)
+    assert plan.actions == (group,)
+    used()
     assert [outcome.reason for outcome in scene.apply(plan, observation)] == [reasons.RECENTLY_ACTIVE]
     assert group in make.groups()
 

@@ -462,10 +462,12 @@ class World:
             assert self.real - truth.used >= _UNCHANGED_FOR - _SKEW
             assert self.real - self.tables[self.served].read_at <= _MAX_AGE.total_seconds() + _SKEW
             assert truth.behind > 0 or truth.committed <= truth.left
+            assert truth.used <= marked_at + 2 * _SKEW
         else:
             read = self.books.reads[policy.uid, name]
             assert read.last == self.real
             assert self.real - read.first >= _UNCHANGED_FOR
+            assert read.first <= marked_at
             assert truth.behind > 0
         assert self.asked_until.get(name, self.now) <= self.now
         assert self.real - self.deleted_at.get(name, -1e9) >= _RETENTION - 2 * _SKEW
@@ -509,6 +511,22 @@ def test_the_log_deletes() -> None:
     assert world.deleted == []
     _steadily(world, 1)
     assert [(uid, name) for uid, name in world.deleted if uid == _IDLE] == [(_IDLE, _NAMES[5])]
+
+
+def test_a_mark_made_before_the_last_use() -> None:
+    """Marked, used while nobody read the log, and idle again: it is marked again, and deleted after a grace period."""
+    world, name = World(), _NAMES[5]
+    world.groups |= {other: _Group(present=False) for other in _NAMES[:5]}
+    _steadily(world, 3)
+    before = world.contents.marks[_IDLE][name]
+    world.real += _HOUR / 2
+    world.use(name, "commit")
+    world.real += 6 * _HOUR
+    _steadily(world, 1)
+    assert world.deleted == []
+    assert world.contents.marks[_IDLE][name].since > before.since
+    _steadily(world, 2)
+    assert [deleted for deleted in world.deleted if deleted[0] == _IDLE] == [(_IDLE, name)]
 
 
 _ANY_NAME = st.sampled_from(_NAMES)

@@ -202,7 +202,7 @@ _SECOND = timedelta(seconds=1)
 )
 def test_mark_and_grace(known: Mark | None, due: bool, marking: bool) -> None:
     """A match is marked once, and due when a mark of the policy as it is now has stood for its grace period."""
-    result = plan(_POLICY, [match("a")], {} if known is None else {"a": known})
+    result = plan(_POLICY, [match("a", unchanged=seen(50 * 24))], {} if known is None else {"a": known})
     assert result.due == result.actions == (("a",) if due else ())
     assert result.marking == (frozenset("a") if marking else frozenset())
     assert result.marked == ("a",)

@@ -32,7 +32,7 @@ from group_hygiene.model import (
     Verdict,
     fingerprint,
 )
-from group_hygiene.plan import Plan, due_topics
+from group_hygiene.plan import Plan, due_topics, is_outdated
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile.context import (
     Context,
@@ -183,7 +183,7 @@ def _judged(context: Context, policy: Policy, group: Group, read: _Read) -> Read
     verdict = checks.judge(policy, group, evidence, context.clock.now())
     known = {partition.topic: read.ids[partition.topic] for partition in now}
     state = {topic: read.ids[topic] for topic in read.internal[name]}
-    keep = verdict.keep or _no_longer_meant(meant, verdict)
+    keep = verdict.keep or _no_longer_meant(context, policy, meant, verdict)
     keep = keep or _still_used(read.since.get(name)) or _unknown_identity(known | state, meant is not None)
     lag = _lag(now, read.facts.bounds)
     return keep or Ready(group, read.homes[name], now, lag, _told(known), why_due(evidence), _told(state))
@@ -221,8 +221,13 @@ def _only(offsets: Offsets, topics: frozenset[str] | None) -> Offsets:
     return offsets if topics is None else {place: at for place, at in offsets.items() if place.topic in topics}
 
 
-def _no_longer_meant(meant: frozenset[str] | None, verdict: Verdict) -> Keep | None:
-    if meant is None or (meant and meant <= verdict.topics):
+def _no_longer_meant(context: Context, policy: Policy, meant: frozenset[str] | None, verdict: Verdict) -> Keep | None:
+    """Whether the group, or one of the topics, was used after it was marked, by what was read again just now."""
+    mark = context.journal.contents.marks[policy.uid][verdict.group.id]
+    if meant is None:
+        used = is_outdated(policy, mark, verdict)
+        return Keep(reasons.RECENTLY_ACTIVE, "it was used after it was marked") if used else None
+    if meant and meant <= due_topics(policy, mark, verdict, context.clock.now()):
         return None
     return Keep(reasons.CHANGED, "of the topics that it was marked for, some are in use again")
 
