@@ -2,7 +2,7 @@
 
 What retention removed is no lag: nobody can read it any more. A partition of a deleted topic has no end, so it counts
 neither here nor there. Offsets are counted, as Kafka's own tools do, and marks of transactions have one, too: whether a
-record waits that somebody could read is another question (`waits`).
+record waits that somebody could read is another question (`waiting`).
 """
 
 from __future__ import annotations
@@ -60,26 +60,46 @@ def standing_of(evidence: Evidence) -> Standing | None:
     return standing(offsets, evidence.bounds)
 
 
-def waits(evidence: Evidence) -> bool | Fault | None:
-    """Whether a committed record waits in some partition; None = not read, a Fault = why it is not known.
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Whether committed records wait for a group in each topic for which it committed, as far as the topics exist.
 
-    Of a topic that we may not read, what seems to wait has to do.
+    silent: topics where none waits. fault: why that is not known of some topic. is_read: False = some records that
+    decide were not read yet.
     """
-    missing, first = False, None
+
+    silent: frozenset[str]
+    fault: Fault | None = None
+    is_read: bool = True
+
+
+def waiting(evidence: Evidence, *, trust_ends: bool = False) -> Waiting:
+    """`Waiting` of what was read of one group. One partition with a record is enough for its topic.
+
+    trust_ends: in a topic that the operator may not read, offsets up to the end count as records.
+    """
+    found: dict[str, bool] = {}
+    faults: dict[str, Fault] = {}
+    unread_topics: set[str] = set()
     for place, commit in (evidence.offsets if isinstance(evidence.offsets, Mapping) else {}).items():
         known = (evidence.bounds or {}).get(place)
         if isinstance(known, Fault):
-            first = first or (None if known.code == NO_SUCH_TOPIC else known)
+            if known.code != NO_SUCH_TOPIC:
+                faults.setdefault(place.topic, known)
             continue
+        found.setdefault(place.topic, False)
         if known is None or not unread(known, commit.offset):
             continue
         last = (evidence.records or {}).get(place)
-        if isinstance(last, Fault):
-            if last.code == TOPIC_DENIED:
-                return True
-            first = first or last
-        elif last is None:
-            missing = True
-        elif last >= max(commit.offset, known.start):
-            return True
-    return None if missing else first or False
+        if last is None:
+            unread_topics.add(place.topic)
+        elif not isinstance(last, Fault):
+            found[place.topic] |= last >= max(commit.offset, known.start)
+        elif last.code == TOPIC_DENIED and trust_ends:
+            found[place.topic] = True
+        else:
+            faults.setdefault(place.topic, last)
+    waits = {topic for topic, has_records in found.items() if has_records}
+    silent = found.keys() - waits - faults.keys() - unread_topics
+    fault = next((faults[topic] for topic in sorted(faults.keys() - waits)), None)
+    return Waiting(frozenset(silent), fault, unread_topics <= waits)

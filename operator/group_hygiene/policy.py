@@ -65,6 +65,7 @@ class Unprotect(StrEnum):
     STREAMS_STATE = "StreamsState"
     MIRROR_MAKER = "MirrorMaker"
     SHARE = "Share"
+    UNREADABLE_TOPICS = "UnreadableTopics"
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ def test_doctor_names_each_permission_that_is_missing(run: Run, secure: KafkaClu
         ("groups", "Warning", "READ"),
     ]
     (topics,) = [found for check, _, found in told if check == "topics" and found.startswith("READ")]
-    assert topics.endswith("transactions or compacted, a group in use may look abandoned, and be deleted")
+    assert topics.endswith("in match.unprotect: then a group in use may look abandoned, and be deleted")
     assert "DELETE is denied on 1 of 1 groups looked at: action Delete fails there (AuthorizationDenied)" in hygiene.out
     properties.write_text(properties.read_text().replace('"hygiene"', '"half"'))
     half = run("doctor", *where)

@@ -36,6 +36,8 @@ LEAST: tuple[Acl, ...] = (
     (GROUP, "*", DESCRIBE),
     (GROUP, "*", DELETE),
 )
+# What the documented examples grant: with Read, policies can see whether records wait.
+EXAMPLE: tuple[Acl, ...] = (*LEAST, (TOPIC, "*", READ))
 RESTORE: tuple[Acl, ...] = ((TOPIC, "*", READ), (GROUP, "*", READ))
 
 

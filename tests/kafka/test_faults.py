@@ -21,7 +21,7 @@ from group_hygiene.secret import Hidden
 from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster, Security
 from tests.kafka.makers import Maker, at, soon, wait_for
-from tests.kafka.permissions import DELETE, DESCRIBE, GROUP, LEAST, grant, ledger_least
+from tests.kafka.permissions import DELETE, DESCRIBE, EXAMPLE, GROUP, grant, ledger_least
 from tests.kafka.scene import Scene, alert, policy, verdicts
 
 BROKERS = {1, 2, 3}
@@ -42,7 +42,7 @@ def kafka() -> Iterator[KafkaCluster]:
     security = Security(sasl="PLAIN", users={USER: PASSWORD}, authorizer=True)
     with KafkaCluster(brokers=3, security=security, config=MANY | SESSION) as cluster:
         maker = Maker(cluster.plaintext_bootstrap)
-        grant(maker, {USER: (*LEAST, *ledger_least(LEDGERS))}, DENIED)
+        grant(maker, {USER: (*EXAMPLE, *ledger_least(LEDGERS))}, DENIED)
         maker.close()
         yield cluster
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
@@ -42,6 +43,7 @@ from tests.kafka.permissions import (
     DELETE,
     DESCRIBE,
     DESCRIBE_CONFIGS,
+    EXAMPLE,
     GROUP,
     LEAST,
     READ,
@@ -57,7 +59,8 @@ from tests.kafka.permissions import (
     ledger_least,
     without,
 )
-from tests.kafka.scene import Guard, Scene, policy, verdicts
+from tests.kafka.scene import Guard, Scene, verdicts
+from tests.kafka.scene import policy as strict_policy
 from tests.leaks import leaks
 
 # With what must be escaped somewhere on its way, and a part by which a leak is found in any form.
@@ -118,6 +121,12 @@ DENIED: Collection[tuple[str, Acl]] = (
 )
 
 Login = Callable[[str], Client]
+
+
+def policy(*groups: str, **when: Any) -> Policy:
+    """One for users who may not read topics."""
+    return strict_policy(*groups, match={"unprotect": ["UnreadableTopics"]}, **when)
+
 
 # kafka-python forgets to close the socket of a connection that was refused; it ends with the object.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
@@ -440,15 +449,23 @@ def test_a_run_goes_as_far_as_its_permissions(login: Login, inside: Maker, user:
 
 
 @pytest.mark.parametrize(
-    ("user", "verdict"),
-    [pytest.param("least", "Match", id="least"), pytest.param("restorer", reasons.CAUGHT_UP, id="read")],
+    ("user", "of", "verdict"),
+    [
+        pytest.param("least", strict_policy, reasons.LAG_UNKNOWN, id="no-read"),
+        pytest.param("least", policy, "Match", id="no-read-and-the-policy-says-so"),
+        pytest.param("restorer", strict_policy, reasons.CAUGHT_UP, id="read"),
+    ],
 )
-def test_without_read_marks_of_transactions_count(login: Login, inside: Maker, user: str, verdict: str) -> None:
-    """Whoever may not READ the topic can't tell them from records, and counts as Kafka does."""
+def test_without_read_nobody_knows_what_waits(
+    login: Login, inside: Maker, user: str, of: Callable[..., Policy], verdict: str
+) -> None:
+    """Whoever may not READ the topic can't tell marks of transactions from records: the group stays, unless the policy
+    names `UnreadableTopics`.
+    """
     topic = inside.topic()
     inside.transaction(topic, 3)
     group = inside.abandoned(inside.name("old"), topic, commit=at(topic, 3))
-    scene, tidy = Scene(login(user)), policy(group)
+    scene, tidy = Scene(login(user)), of(group)
     scene.observe(tidy)
     assert verdicts(scene.observe(tidy, after=60), tidy) == {group: verdict}
 
@@ -523,7 +540,7 @@ def test_a_share_group_needs_no_other_permissions(login: Login, inside: Maker, u
     topic, group = inside.topic(records=3), inside.name("share")
     (made,) = set_offsets(login("restorer"), group, at(topic, 2), soon()).values()
     assert made is None
-    shares = policy(group, match={"types": ["Share"], "unprotect": ["Share"]})
+    shares = strict_policy(group, match={"types": ["Share"], "unprotect": ["Share"]})
     _restored_by(login, user, Scene(login("least")), shares)
     there = share_offsets(login("least"), {group: None}, soon())[group]
     assert isinstance(there, ShareOffsets)
@@ -643,7 +660,7 @@ DOCUMENTED: Mapping[str, tuple[Acl, ...]] = {
 }
 
 
-@pytest.mark.parametrize(("section", "acls"), [("With kafka-acls", LEAST), *DOCUMENTED.items()])
+@pytest.mark.parametrize(("section", "acls"), [("With kafka-acls", EXAMPLE), *DOCUMENTED.items()])
 def test_the_documented_commands_grant_the_least_permissions(
     guarded: KafkaCluster, inside: Maker, section: str, acls: tuple[Acl, ...]
 ) -> None:
@@ -651,7 +668,7 @@ def test_the_documented_commands_grant_the_least_permissions(
     assert granted_by_commands(section, guarded, inside) == set(acls)
 
 
-@pytest.mark.parametrize(("section", "acls"), [("With Strimzi", LEAST), *DOCUMENTED.items()])
+@pytest.mark.parametrize(("section", "acls"), [("With Strimzi", EXAMPLE), *DOCUMENTED.items()])
 def test_the_documented_kafka_user_has_the_least_permissions(section: str, acls: tuple[Acl, ...]) -> None:
     """The same for Strimzi."""
     assert granted_by_strimzi(section) == set(acls)

@@ -127,7 +127,7 @@ def test_marks_of_transactions_are_no_records_that_wait(
         assert verdicts(scene.observe(lag), lag) == dict.fromkeys((read, left, both), MATCH), "as Kafka's tools count"
     assert fetches(kafka, mark) == 0
     make.produce(topic, [(None, b"x")])
-    assert why(scene, wanted) == {read: MATCH, left: MATCH, both: MATCH}
+    assert why(scene, wanted) == {read: MATCH, left: MATCH, both: reasons.CAUGHT_UP}
     assert fetches(kafka, mark) == 1, "what was known of one was not enough for the others"
 
 
@@ -149,6 +149,27 @@ def test_a_live_consumer_of_a_silent_topic_is_kept(client: Client, make: Maker, 
     observation, plan = scene.due(wanted)
     assert (verdicts(observation, wanted), plan.actions) == ({group: reasons.CAUGHT_UP}, ())
     make.transaction(topic, 1)
+    observation, plan = scene.due(wanted)
+    assert (verdicts(observation, wanted), plan.actions) == ({group: MATCH}, (group,))
+
+
+def test_lag_in_another_topic_proves_nothing(client: Client, make: Maker, scene: Scene, tmp_path: Path) -> None:
+    """A live consumer has read all of a silent topic, and its group left records of another topic behind long ago."""
+    silent, left, group = make.topic(records=3), make.topic(records=3), make.name("assigned")
+    make.simple(group, at(left))
+    make.reads(group, silent, 3)
+    committed = committed_offsets(client, {group: None}, soon())[group]
+    assert isinstance(committed, dict)
+    assert {place.topic: commit.offset for place, commit in committed.items()} == {left: 0, silent: 3}
+    cluster = read_cluster(client, soon())
+    assert isinstance(cluster, Cluster)
+    pipeline = Pipeline(client, cluster, tmp_path / "warehouse")
+    pipeline.run([simple(group)])
+    scene.use(Tables(ActivitySpec(pipeline.uri), {}))
+    wanted = unused(group)
+    observation, plan = scene.due(wanted)
+    assert (verdicts(observation, wanted), plan.actions) == ({group: reasons.CAUGHT_UP}, ())
+    make.produce(silent, [(None, b"x")])
     observation, plan = scene.due(wanted)
     assert (verdicts(observation, wanted), plan.actions) == ({group: MATCH}, (group,))
 

@@ -15,7 +15,7 @@ from group_hygiene.secret import Hidden
 from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster, Security
 from tests.kafka.makers import Maker, soon
-from tests.kafka.permissions import DESCRIBE, GROUP, LEAST, grant, ledger_least
+from tests.kafka.permissions import DESCRIBE, EXAMPLE, GROUP, grant, ledger_least
 from tests.kafka.scene import Scene, alert, policy, verdicts
 
 OLD = "2.5.1"
@@ -42,7 +42,7 @@ def test_a_group_that_may_not_be_described_is_kept_and_spoils_nothing(client: Cl
     denied, other = make.abandoned(make.name("denied"), topic), make.abandoned(make.name("old"), topic)
     live = make.name("live")
     make.join(live, topic)
-    grant(make, {USER: (*LEAST, *ledger_least("__group_hygiene-"))}, [(USER, (GROUP, denied, DESCRIBE))])
+    grant(make, {USER: (*EXAMPLE, *ledger_least("__group_hygiene-"))}, [(USER, (GROUP, denied, DESCRIBE))])
     cluster = read_cluster(client, soon())
     assert isinstance(cluster, Cluster)
     for states in ((), {GroupState.EMPTY}):

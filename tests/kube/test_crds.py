@@ -162,6 +162,7 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({**DELETE, "match": {"types": ["Streams"], "unprotect": ["Streams"]}}, id="delete-streams"),
         pytest.param({**DELETE, "match": {"unprotect": ["Streams", "StreamsState"]}}, id="delete-streams-and-state"),
         pytest.param({**DELETE, "match": {"types": ["Share"], "unprotect": ["Share"]}}, id="delete-share"),
+        pytest.param({**DELETE, "match": {"unprotect": ["UnreadableTopics"]}}, id="delete-without-read-on-topics"),
         pytest.param(
             {
                 "action": "Delete",

@@ -33,7 +33,7 @@ from group_hygiene.snapshot import Cluster, Snapshot
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 P0, P1 = Partition("orders", 0), Partition("invoices", 1)
 OFFSETS = {P0: CommittedOffset(10), P1: CommittedOffset(20)}
-LAG: Mapping[Partition, int | Fault] = {P0: 5, P1: 0}
+LAG: Mapping[Partition, int | Fault] = {P0: 4, P1: 1}
 FAULT = Fault("COORDINATOR_NOT_AVAILABLE", "try later", retriable=True)
 DENIED = Fault("GROUP_AUTHORIZATION_FAILED", "needs DESCRIBE on the group")
 NO_TOPIC = Fault("UNKNOWN_TOPIC_OR_PARTITION", "orders-0")
@@ -115,7 +115,7 @@ def lagging(lag: Mapping[Partition, int | Fault]) -> dict[Partition, Bounds | Fa
 
 
 def evidence(lag: Mapping[Partition, int | Fault] | None = LAG, **changes: Any) -> Evidence:
-    """Two committed partitions, seen unchanged for 72h, records waiting in one of them; lag None = it was not read.
+    """Two committed partitions, seen unchanged for 72h, records waiting in both; lag None = it was not read.
 
     What waits are committed records, unless `records` says else.
     """

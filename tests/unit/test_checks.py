@@ -380,20 +380,44 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
             delete(), group(), evidence(lag={P0: 9, P1: 9}, records={P0: 9, P1: 19}), reasons.CAUGHT_UP, id="all-before"
         ),
         pytest.param(
-            delete(), group(), evidence(lag={P0: 9, P1: 9}, records={P0: 9, P1: 20}), _MATCH, id="a-record-waits"
+            delete(),
+            group(),
+            evidence(lag={P0: 9, P1: 9}, records={P0: 9, P1: 20}),
+            reasons.CAUGHT_UP,
+            id="a-record-waits-in-one-topic-of-two",
+        ),
+        pytest.param(
+            delete(), group(), evidence(lag={P0: 9, P1: 9}, records={P0: 10, P1: 20}), _MATCH, id="records-in-both"
         ),
         pytest.param(
             delete(),
             group(),
-            evidence(lag={P0: 9, P1: 9}, records={P0: 9}),
+            evidence(bounds=lagging({P0: 9, P1: NO_TOPIC}), records={P0: 10}),
+            _MATCH,
+            id="beside-a-topic-that-is-deleted",
+        ),
+        pytest.param(
+            delete(),
+            group(),
+            evidence(lag={P0: 9, P1: 9}, records={P0: 10}),
             reasons.RECORDS_NOT_READ,
             id="one-not-read",
         ),
-        pytest.param(delete(), group(), evidence(lag={P0: 9, P1: 9}, records={P0: 10}), _MATCH, id="one-is-enough"),
         pytest.param(
             delete(),
             group(),
-            evidence(lag={P0: 9, P1: 9}, records={P0: 9, P1: FAULT}),
+            evidence(
+                offsets={P0: CommittedOffset(10), Partition("orders", 1): CommittedOffset(20)},
+                bounds={P0: Bounds(0, 19), Partition("orders", 1): Bounds(0, 29)},
+                records={P0: 10},
+            ),
+            _MATCH,
+            id="one-partition-of-a-topic-is-enough",
+        ),
+        pytest.param(
+            delete(),
+            group(),
+            evidence(lag={P0: 9, P1: 9}, records={P0: 10, P1: FAULT}),
             reasons.LAG_UNKNOWN,
             id="records-unknown",
         ),
@@ -401,22 +425,36 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
             delete(),
             group(),
             evidence(lag={P0: FAULT, P1: 9}, records={P1: 19}),
-            reasons.LAG_UNKNOWN,
+            reasons.CAUGHT_UP,
             id="no-records-beside-what-is-unknown",
         ),
         pytest.param(
             delete(),
             group(),
             evidence(lag={P0: 9, P1: 9}, records={P0: FAULT, P1: 20}),
-            _MATCH,
+            reasons.LAG_UNKNOWN,
             id="a-record-beside-what-is-unknown",
         ),
         pytest.param(
             delete(),
             group(),
-            evidence(lag={P0: 9, P1: 9}, records={P0: 9, P1: TOPIC_FAULT}),
-            _MATCH,
+            evidence(lag={P0: 9, P1: 9}, records={P0: 10, P1: TOPIC_FAULT}),
+            reasons.LAG_UNKNOWN,
             id="records-that-we-may-not-read",
+        ),
+        pytest.param(
+            delete({"unprotect": ["UnreadableTopics"]}),
+            group(),
+            evidence(lag={P0: 9, P1: 9}, records={P0: 10, P1: TOPIC_FAULT}),
+            _MATCH,
+            id="records-that-we-need-not-read",
+        ),
+        pytest.param(
+            delete({"unprotect": ["UnreadableTopics"]}),
+            group(),
+            evidence(lag={P0: 9, P1: 9}, records={P0: 10, P1: FAULT}),
+            reasons.LAG_UNKNOWN,
+            id="records-unknown-for-another-reason",
         ),
         pytest.param(
             delete(),
@@ -436,9 +474,9 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
         pytest.param(delete(), group(), evidence(lag={P0: FAULT, P1: FAULT}), reasons.LAG_UNKNOWN, id="lag-fault"),
         pytest.param(delete(), group(), evidence(lag={P0: 0, P1: 0}), reasons.CAUGHT_UP, id="silent-topic-lag-0"),
         pytest.param(delete(), group(), evidence(lag={P0: 5}), reasons.LAG_NOT_READ, id="lag-of-one-partition-only"),
-        pytest.param(delete(), group(), evidence(lag={P0: 0, P1: 1}), _MATCH, id="lag-of-one-record"),
+        pytest.param(delete(), group(), evidence(lag={P0: 0, P1: 1}), reasons.CAUGHT_UP, id="lag-in-another-topic"),
         pytest.param(delete(), group(), evidence(lag={P0: 0, P1: FAULT}), reasons.LAG_UNKNOWN, id="lag-partly-unknown"),
-        pytest.param(delete(), group(), evidence(lag={P0: 5, P1: FAULT}), _MATCH, id="lag-known-where-it-matters"),
+        pytest.param(delete(), group(), evidence(lag={P0: 5, P1: FAULT}), reasons.LAG_UNKNOWN, id="lag-of-one-topic"),
         pytest.param(
             delete(), group(), evidence(lag={P0: 0, P1: NO_TOPIC}), reasons.CAUGHT_UP, id="lag-0-and-a-deleted-topic"
         ),
@@ -540,7 +578,9 @@ def test_first_check_decides() -> None:
     look()
     known = replace(known, bounds=lagging({P0: 0, P1: 1}))
     look()
-    known = replace(known, records={P1: OFFSETS[P1].offset})
+    known = replace(known, bounds=lagging({P0: 1, P1: 1}))
+    look()
+    known = replace(known, records={P1: OFFSETS[P1].offset, P0: OFFSETS[P0].offset})
     look()
     assert found == [
         reasons.OWN_GROUP,
@@ -562,6 +602,7 @@ def test_first_check_decides() -> None:
         reasons.TOPICS_NOT_READ,
         reasons.TOO_RECENT,
         reasons.LAG_NOT_READ,
+        reasons.CAUGHT_UP,
         reasons.RECORDS_NOT_READ,
         None,
     ]
@@ -594,7 +635,8 @@ def _policies(action: str, unchanged_for: Sequence[str | None], idle_for: Sequen
         ["MirrorMaker"],
         ["Share"],
         ["Streams", "StreamsState"],
-        ["Connect", "Streams", "StreamsState", "MirrorMaker", "Share"],
+        ["UnreadableTopics"],
+        ["Connect", "Streams", "StreamsState", "MirrorMaker", "Share", "UnreadableTopics"],
     )
     asks = {
         "unchangedFor": unchanged_for,
@@ -647,13 +689,15 @@ _OFFSETS_READ: list[Mapping[Partition, CommittedOffset] | Fault | None] = [
 _TOPICS_READ: list[frozenset[str] | Fault | None] = [_BOTH]
 # In the last two, what was committed in one of the partitions is out of range.
 _BOUNDS_READ: list[Mapping[Partition, Bounds | Fault]] = [
-    lagging({P0: 1, P1: 0}),
-    lagging({P0: FAULT, P1: 2}),
-    {P0: Bounds(11, 13), P1: Bounds(0, 20)},
-    {P0: FAULT, P1: Bounds(50, 60)},
+    lagging({P0: 1, P1: 2}),
+    lagging({P0: NO_TOPIC, P1: 2}),
+    {P0: Bounds(11, 13), P1: Bounds(0, 21)},
+    {P0: NO_TOPIC, P1: Bounds(50, 60)},
 ]
 _BOUNDS_THAT_KEEP: list[Mapping[Partition, Bounds | Fault] | None] = [
     None,
+    lagging({P0: FAULT, P1: 2}),
+    lagging({P0: 1, P1: 0}),
     lagging({}),
     lagging({P0: 5}),
     lagging({P0: 0, P1: 0}),
@@ -689,7 +733,7 @@ _EVIDENCE = st.builds(
     ),
     retention=st.sampled_from([None, timedelta(hours=1), timedelta(days=7)]),
     bounds=_mostly(_BOUNDS_READ, _BOUNDS_THAT_KEEP),
-    records=_mostly([dict.fromkeys((P0, P1), 100), {P0: 10, P1: TOPIC_FAULT}], _RECORDS_THAT_KEEP),
+    records=_mostly([dict.fromkeys((P0, P1), 100)], [*_RECORDS_THAT_KEEP, {P0: 10, P1: TOPIC_FAULT}]),
 )
 
 
@@ -741,8 +785,15 @@ def test_delete_needs_every_proof(case: _Case) -> None:
         ends = [(known.bounds[place], commit.offset) for place, commit in known.offsets.items()]
         assert any(not isinstance(bounds, Fault) and bounds.end > offset for bounds, offset in ends)
         assert known.records is not None
-        lasts = [(known.records.get(place, -1), commit.offset) for place, commit in known.offsets.items()]
-        assert any(last == TOPIC_FAULT or (not isinstance(last, Fault) and last >= at) for last, at in lasts)
+        # Each of the partitions is the only one of its topic.
+        lasts = [
+            (known.records.get(place, -1), commit.offset)
+            for place, commit in known.offsets.items()
+            if known.bounds[place] != NO_TOPIC
+        ]
+        trusted = Unprotect.UNREADABLE_TOPICS in policy.match.unprotect
+        for last, at in lasts:
+            assert (last == TOPIC_FAULT and trusted) if isinstance(last, Fault) else last >= at
     if policy.when.asks_bounds:
         assert known.offsets
         assert known.bounds is not None

@@ -127,7 +127,7 @@ def _known(first: Bounds | Fault | None, second: Bounds | Fault | None = None) -
         pytest.param(
             delete(outOfRange=True),
             group(),
-            evidence(bounds={P0: Bounds(11, 12), P1: Bounds(0, 20)}),
+            evidence(bounds={P0: Bounds(11, 12), P1: Bounds(0, 21)}),
             _MATCH,
             id="lost",
         ),

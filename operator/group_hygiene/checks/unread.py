@@ -9,9 +9,10 @@ from datetime import datetime
 
 from group_hygiene import reasons
 from group_hygiene.checks.used import commits_outside
-from group_hygiene.lag import Standing, standing_of, waits
-from group_hygiene.model import Evidence, Fault, Group, GroupType, Keep
-from group_hygiene.policy import Action, Policy, Topics
+from group_hygiene.lag import Standing, standing_of, waiting
+from group_hygiene.model import TOPIC_DENIED, Evidence, Fault, Group, GroupType, Keep
+from group_hygiene.naming import some_of
+from group_hygiene.policy import Action, Policy, Topics, Unprotect
 
 
 def asks_records(policy: Policy, group: Group, evidence: Evidence) -> bool:
@@ -31,10 +32,13 @@ def asks_records(policy: Policy, group: Group, evidence: Evidence) -> bool:
 
 
 def caught_up(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
-    """A live consumer of a silent topic commits once and then never (librdkafka): only unread records tell."""
+    """A live consumer of a silent topic commits once and then never (librdkafka): only unread records tell.
+
+    Of each topic: a group may have left one topic behind and still read another one.
+    """
     if not asks_records(policy, group, evidence):
         return None
-    return _fewer_unread(evidence, 1) or _nothing_to_read(evidence)
+    return _fewer_unread(evidence, 1) or _nothing_to_read(policy, evidence)
 
 
 def lag(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
@@ -73,20 +77,23 @@ def _fewer_unread(evidence: Evidence, wanted: int) -> Keep | None:
     return Keep(reasons.CAUGHT_UP, "no records wait for it: a consumer of a silent topic looks just like this")
 
 
-def _nothing_to_read(evidence: Evidence) -> Keep | None:
+def _nothing_to_read(policy: Policy, evidence: Evidence) -> Keep | None:
     """Ends of partitions count marks of transactions too, and records that were taken back: nobody reads these."""
-    found = waits(evidence)
-    if found is None:
+    found = waiting(evidence, trust_ends=Unprotect.UNREADABLE_TOPICS in policy.match.unprotect)
+    if found.silent:
+        return Keep(
+            reasons.CAUGHT_UP,
+            f"no committed records wait for it in {some_of(sorted(found.silent), 3)}: a consumer of a silent topic "
+            "looks just like this",
+        )
+    if not found.is_read:
         return Keep(reasons.RECORDS_NOT_READ, "whether what waits for it are records was not read")
-    if isinstance(found, Fault):
-        return _unknown("whether what waits for it are records", found)
-    if found:
+    if found.fault is None:
         return None
-    return Keep(
-        reasons.CAUGHT_UP,
-        "only marks of transactions, or what is not committed, waits for it: a consumer of a silent topic looks just "
-        "like this",
-    )
+    keep = _unknown("whether what waits for it are records", found.fault)
+    if found.fault.code != TOPIC_DENIED:
+        return keep
+    return Keep(keep.reason, f"{keep.message} (match.unprotect: [UnreadableTopics] to count all offsets as records)")
 
 
 def _standing(evidence: Evidence) -> Standing | Keep:

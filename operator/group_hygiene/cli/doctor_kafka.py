@@ -169,8 +169,9 @@ def _may_on_topics(session: Session, cluster: Cluster) -> Iterator[Finding]:
     others = [name for name in unread if name not in (log, own, *mirrored)]
     if others:
         found = (
-            f"READ is denied on {_named(others)}: no DeleteOffsets and no restore of offsets there; and where they are "
-            "written in transactions or compacted, a group in use may look abandoned, and be deleted"
+            f"READ is denied on {_named(others)}: no DeleteOffsets and no restore of offsets there; and groups that "
+            "need records waiting there are kept (LagUnknown), unless the policy names UnreadableTopics in "
+            "match.unprotect: then a group in use may look abandoned, and be deleted"
         )
         unseen = any(each.action is Action.DELETE and each.when.unchanged_for is not None for each in cluster.enforced)
         told = failed if unseen or cluster.enforces(Action.DELETE_OFFSETS) else warning

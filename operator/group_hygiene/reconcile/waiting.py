@@ -10,7 +10,7 @@ from group_hygiene.lag import unread
 from group_hygiene.model import TOPIC_DENIED, Bounds, Fault, Offsets, Partition
 from group_hygiene.reconcile.context import Context
 
-# One record is enough, and most partitions have it: one of a group's is asked first, and so many more each time.
+# One record is enough, and most partitions have it: one of a topic is asked first, and so many more each time.
 _FACTOR = 4
 
 
@@ -21,12 +21,12 @@ def read_records(
     deadline: Deadline,
     anew: bool = False,
 ) -> dict[Partition, int | Fault]:
-    """Of the partitions where records seem to wait: see `Evidence.records`. Each group is told by what is there.
+    """Of the partitions where records seem to wait: see `Evidence.records`. One record decides for a group's topic.
 
     bounds: read after the offsets. anew: what an earlier scan found is not good enough.
     """
     known: dict[Partition, LastRecord | Fault] = {} if anew else {**_remembered(context, bounds)}
-    left = [_places(offsets, bounds) for offsets in committed]
+    left = [places for offsets in committed for places in _places_by_topic(offsets, bounds)]
     many = 1
     while True:
         sought: dict[Partition, Sought] = {}
@@ -64,15 +64,21 @@ def _remembered(context: Context, bounds: Mapping[Partition, Bounds | Fault]) ->
     return {place: memory[place] for place in bounds if place in memory}
 
 
-def _places(offsets: Offsets, bounds: Mapping[Partition, Bounds | Fault]) -> dict[Partition, tuple[int, int]]:
-    """Where records seem to wait, most first -> from which offset on, and to which end."""
+def _places_by_topic(
+    offsets: Offsets, bounds: Mapping[Partition, Bounds | Fault]
+) -> list[dict[Partition, tuple[int, int]]]:
+    """For each topic where records seem to wait, its partitions, most records first -> from which offset on, and to
+    which end."""
     rows = [
         (place, max(commit.offset, known.start), known.end)
         for place, commit in offsets.items()
         if isinstance(known := bounds.get(place), Bounds) and unread(known, commit.offset)
     ]
     rows.sort(key=lambda row: (row[1] - row[2], row[0]))
-    return {place: (first, end) for place, first, end in rows}
+    topics: dict[str, dict[Partition, tuple[int, int]]] = {}
+    for place, first, end in rows:
+        topics.setdefault(place.topic, {})[place] = (first, end)
+    return list(topics.values())
 
 
 def _told(known: LastRecord | Fault | None, first: int, end: int) -> bool:
@@ -80,7 +86,7 @@ def _told(known: LastRecord | Fault | None, first: int, end: int) -> bool:
 
 
 def _enough(known: LastRecord | Fault | None, first: int, end: int) -> bool:
-    """Where we may not READ, what seems to wait has to do."""
+    """Where one partition may not be read, none of its topic may."""
     if isinstance(known, Fault):
         return known.code == TOPIC_DENIED
     return known is not None and known.tells(first, end) is True
