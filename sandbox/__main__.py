@@ -30,7 +30,7 @@ from sandbox.wheels import wheels
 _ROOT = Path(__file__).parents[1]
 _EXAMPLES = """\
 examples:
-  python -m sandbox up                          Kafka 4.3.0 with one broker, and Kubernetes
+  python -m sandbox up                          Kafka 4.4.0 with one broker, and Kubernetes
   python -m sandbox up --brokers 3              ... with three brokers and a controller
   python -m sandbox up --kafka-version 2.8.2    ... with an old Kafka, on ZooKeeper
   python -m sandbox prepare                     download and build everything now

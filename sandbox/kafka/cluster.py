@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sandbox.errors import SandboxError
-from sandbox.kafka.jars import jars
+from sandbox.kafka.jars import VERSIONS, jars, tool_jars
 from sandbox.kafka.java import JavaProgram, Jvm, java_command, properties_file, record_classes
 from sandbox.kafka.layout import CONTROLLER_ID, Door, Layout, Node, new_cluster_id, uses_kraft
 from sandbox.kafka.request_log import LOGGER, requests_in, settled_size
@@ -36,7 +36,7 @@ class KafkaCluster(Service):
 
     def __init__(
         self,
-        version: str = "4.3.0",
+        version: str = VERSIONS[0],
         brokers: int = 1,
         *,
         security: Security | None = None,
@@ -206,9 +206,16 @@ class KafkaCluster(Service):
             counts[broker] = sum(request.api == api and client_id in (None, request.client_id) for request in requests)
         return counts
 
-    def tool(self, main_class: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run one of Kafka's own command-line classes with this version's jars; the output is text."""
-        program = JavaProgram(main_class, self._jars, arguments, log_levels={"": "warn"})
+    def tool(
+        self, main_class: str, *arguments: str, stdin: str = "", of_broker: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one of Kafka's own command-line classes, or a Java program that uses Kafka's; the output is text.
+
+        of_broker: with the jars of these brokers; otherwise with those of `tool_jars`, of the same version where Maven
+        has all of it.
+        """
+        libraries = self._jars if of_broker else tool_jars(self.version)
+        program = JavaProgram(main_class, libraries, arguments, log_levels={"": "warn"})
         command = java_command(program, self._scratch / "tool.args")
         return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=600, check=False)
 

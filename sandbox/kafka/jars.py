@@ -7,7 +7,10 @@ from sandbox.cache import cached, run_long
 from sandbox.prerequisites import MAVEN, find
 from sandbox.process import Command
 
-VERSIONS = ("4.3.0", "3.9.1", "2.8.2", "2.5.1")
+VERSIONS = ("4.4.0", "4.3.0", "4.2.1", "4.2.0", "3.9.1", "2.8.2", "2.5.1")
+# Maven Central has the brokers and clients of 4.4.0, but neither kafka-tools nor kafka-streams; those of 4.3.0 do not
+# run with the clients of 4.4.0.
+_TOOLS = {"4.4.0": "4.3.0"}
 _POM = Path(__file__).with_name("pom.xml")
 
 
@@ -20,6 +23,7 @@ def jars(version: str) -> Path:
             Command(
                 [
                     *(find(MAVEN), "-B", "-ntp", "-f", _POM, f"-Dkafka.version={version}"),
+                    f"-Dtools.version={_TOOLS.get(version, version)}",
                     *(f"-DoutputDirectory={into}", "dependency:copy-dependencies"),
                 ],
                 log=Path("maven.log"),
@@ -28,3 +32,8 @@ def jars(version: str) -> Path:
 
     # The pom is part of the name: a changed one must not find the old jars.
     return cached(f"kafka-{version}-{hashlib.sha256(_POM.read_bytes()).hexdigest()[:8]}", download)
+
+
+def tool_jars(version: str) -> Path:
+    """The directory that holds Kafka's command-line classes and Kafka Streams for brokers of a version."""
+    return jars(_TOOLS.get(version, version))

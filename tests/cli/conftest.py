@@ -67,7 +67,7 @@ def process() -> Run:
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaCluster]:
     """One broker of the newest version, open to everybody, that counts requests."""
-    with KafkaCluster("4.3.0", request_log=True) as cluster:
+    with KafkaCluster(request_log=True) as cluster:
         yield cluster
 
 

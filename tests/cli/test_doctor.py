@@ -56,7 +56,7 @@ def test_all_is_fine_and_nothing_is_written(
     assert answer.code == 0, answer.out + answer.err
     lines = answer.out.splitlines()
     assert [line[0] for line in lines] == ["✓"] * len(lines)
-    assert lines[1].startswith("✓ brokers: 1 of 1 answer (1 of Kafka 4.3); cluster id ")
+    assert lines[1].startswith("✓ brokers: 1 of 1 answer (1 of Kafka 4.4); cluster id ")
     assert "\x1b" not in answer.out
     assert [api for api, counts in asked.items() if sum(counts.values())] == ["METADATA"]
     assert set(groups.admin.list_topics().topics) == topics

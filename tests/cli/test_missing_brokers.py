@@ -97,7 +97,7 @@ def test_doctor_names_the_broker_that_does_not_answer(run: Run, bootstrap: list[
     answer = run("doctor", *bootstrap, "--timeout", "10s")
     assert answer.code == 12, answer.out
     assert f"✗ broker: {LOST} (" in answer.out
-    assert "✓ brokers: 2 of 3 answer (2 of Kafka 4.3); cluster id " in answer.out
+    assert "✓ brokers: 2 of 3 answer (2 of Kafka 4.4); cluster id " in answer.out
     assert f"! groups: permissions on some were not asked for: broker {LOST} gave no list: " in answer.out
     assert "ledger: " in answer.out
 

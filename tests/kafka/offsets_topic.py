@@ -82,7 +82,7 @@ def scala(kafka: KafkaCluster, pairs: Iterable[Pair]) -> list[Record | None]:
 
 
 def _run(kafka: KafkaCluster, program: str, lines: Sequence[str]) -> list[str]:
-    done = kafka.tool(str(_PROGRAMS / program), stdin="".join(f"{line}\n" for line in lines))
+    done = kafka.tool(str(_PROGRAMS / program), stdin="".join(f"{line}\n" for line in lines), of_broker=True)
     answers = done.stdout.splitlines()
     assert len(answers) == len(lines), done.stderr
     return answers

@@ -40,7 +40,7 @@ RETENTION = timedelta(minutes=1)
 CHECK = timedelta(seconds=2)
 # For a broker whose timer has to wait for a processor.
 LATE = timedelta(seconds=5)
-NEWEST = "4.3.0"
+NEWEST = "4.4.0"
 VERSIONS = (NEWEST, "2.8.2")
 CLASSIC = ("classic", "classic-reused", "classic-in-use", "simple")
 NEW = ("consumer", "consumer-in-use", "consumer-late", "streams")

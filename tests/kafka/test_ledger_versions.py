@@ -1,4 +1,4 @@
-"""The ledger on brokers of four generations: read and written, made anew, without a permission, and unanswered."""
+"""The ledger on brokers of several generations: read and written, made anew, without a permission, and unanswered."""
 
 from __future__ import annotations
 
@@ -49,7 +49,17 @@ from tests.kafka.permissions import (
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
 
 
-@pytest.fixture(scope="module", params=["2.5.1", "2.8.2", "3.9.1", "4.3.0"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "2.5.1",
+        "2.8.2",
+        "3.9.1",
+        pytest.param("4.2.0", marks=pytest.mark.slow),
+        pytest.param("4.3.0", marks=pytest.mark.slow),
+        "4.4.0",
+    ],
+)
 def generation(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
     """One broker of each in turn, with permissions for who logs in."""
     security = Security(sasl="PLAIN", users=dict.fromkeys(USERS, PASSWORD), authorizer=True)

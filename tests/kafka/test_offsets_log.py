@@ -1,4 +1,4 @@
-"""Records that real brokers of four generations wrote, and what Kafka's own classes make of the same bytes."""
+"""Records that real brokers of several generations wrote, and what Kafka's own classes make of the same bytes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from collections.abc import Iterable, Iterator
 import pytest
 from confluent_kafka import Consumer
 
-from group_hygiene.kafka.client import Client
+from group_hygiene.connection import Settings
+from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.offsets_log import KINDS, BrokenRecord, Commit, GroupState, decode
 from group_hygiene.model import CommittedOffset, Partition
 from sandbox.kafka import KafkaCluster
+from sandbox.kafka.jars import VERSIONS
 from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker, at, wait_for
 from tests.kafka.members import ShareMember, StreamsMember, part
 from tests.kafka.offsets_topic import Record, generated, read_log, scala
 from tests.log_records import SAMPLES
 
-# Written by no broker of 4.3: the hash of its topics stands in a group's epoch.
+# Written by no broker of 4.3 or later: the hash of its topics stands in a group's epoch.
 NO_LONGER_WRITTEN = {"consumer-topics", "share-topics"}
 METADATA = "é 🧀 {}"
 MODERN = {"group.protocol": "consumer", "log_level": 0}
@@ -35,6 +37,18 @@ def older(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
     }
     config = config if request.param == "3.9.1" else {}
     with KafkaCluster(request.param, config=config) as running:
+        yield running
+
+
+@pytest.fixture(
+    params=[VERSIONS[0], *(pytest.param(version, marks=pytest.mark.slow) for version in ("4.3.0", "4.2.0"))]
+)
+def newer(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    """The shared broker of the newest version; or one of those before it, whose groups are of all four types too."""
+    if request.param == VERSIONS[0]:
+        yield request.getfixturevalue("kafka")
+        return
+    with KafkaCluster(request.param, config=QUICK) as running:
         yield running
 
 
@@ -122,8 +136,9 @@ def test_what_older_brokers_wrote(older: KafkaCluster) -> None:
     assert any(record.gone for record in classic)
 
 
-def test_what_the_newest_broker_wrote(kafka: KafkaCluster, client: Client, make: Maker) -> None:
+def test_what_the_newest_broker_wrote(newer: KafkaCluster) -> None:
     """Groups of all four types with members, without, and deleted: each record as its own classes read it."""
+    kafka, make, client = newer, Maker(newer.bootstrap_servers), connect(Settings((newer.bootstrap_servers,)))
     committing, topic = commits(make), make.topic()
     names = {kind: make.name(kind) for kind in ("classic", "consumer", "share", "streams")}
 
@@ -150,6 +165,8 @@ def test_what_the_newest_broker_wrote(kafka: KafkaCluster, client: Client, make:
     make.leave(names["consumer"])
     for name in names.values():
         make.delete_group(name)
+    make.close()
+    client.close()
     wait_for(lambda: ("commit", True) in told((decode(*pair) for pair in read_log(kafka)), committing), 60)
 
     pairs = read_log(kafka)

@@ -1,4 +1,4 @@
-"""The same product on brokers of four generations: what older ones can't do is done in another way, and said."""
+"""The same product on brokers of several generations: what older ones can't do is done in another way, and said."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from group_hygiene.kafka.offsets import (
 )
 from group_hygiene.kafka.share_offsets import ShareOffsets, set_offsets, share_offsets
 from group_hygiene.model import CommittedOffset, Fault, Group, GroupState, GroupType, OutcomeKind, Partition
+from group_hygiene.reconcile.restorable import Kind, RestoreRequest
+from group_hygiene.reconcile.restoration import Restorer, restore
 from group_hygiene.reconcile.saving import read_offsets
 from group_hygiene.snapshot import Cluster, Description
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, soon
-from tests.kafka.scene import Scene, policy, verdicts
+from tests.kafka.scene import Guard, Scene, policy, verdicts
 
 pytestmark = pytest.mark.slow  # each command on each version of the brokers
 
@@ -55,7 +57,10 @@ GENERATIONS = (
     Generation("2.5.1", frozenset(EVERYWHERE), (NO_STATES,)),
     Generation("2.8.2", frozenset(SINCE_2_8), (NO_TYPES,)),
     Generation("3.9.1", frozenset(SINCE_3_9)),
+    Generation("4.2.0", frozenset(SINCE_4)),
+    Generation("4.2.1", frozenset(SINCE_4)),
     Generation("4.3.0", frozenset(SINCE_4)),
+    Generation("4.4.0", frozenset(SINCE_4)),
 )
 
 
@@ -326,6 +331,24 @@ def test_what_is_committed_is_there(client: Client, make: Maker) -> None:
         assert committed_offsets(client, {group: None}, soon()) == {group: commit}
 
 
+def test_a_deleted_group_is_restored(client: Client, make: Maker) -> None:
+    """By its backup in the ledger: what was committed, with the leader epoch."""
+    topic = make.topic(partitions=2, records=5)
+    group = make.abandoned(make.name("old"), topic, commit=at(topic, 3) | at(topic, 0, partition=1))
+    before = committed_offsets(client, {group: None}, soon())
+    scene = Scene(client)
+    observation, plan = scene.plan(policy(f"{make.tag}*"))
+    (outcome,) = scene.apply(plan, observation)
+    assert (outcome.group, outcome.kind) == (group, OutcomeKind.DELETED)
+    assert group not in make.groups()
+    assert scene.memory.ledger is not None
+    restorer = Restorer(client, scene.memory.ledger, scene.clock, Guard(), seconds=90)
+    request = RestoreRequest(id="restore-1", groups=(group,), allow_unknown_topic_identity=True)
+    (result,) = restore(restorer, request)
+    assert (result.kind, result.restored) == (Kind.RESTORED, 2)
+    assert committed_offsets(client, {group: None}, soon()) == before
+
+
 def test_nobody_commits_into_a_group_with_members(client: Client, make: Maker) -> None:
     """The broker refuses, for each partition, and what the members committed stays."""
     topic, live = make.topic(partitions=2), make.name("live")
@@ -385,7 +408,7 @@ def test_share_groups_are_left_alone_where_they_cannot_be_saved(
     other = make.abandoned(make.name("old"), topic)
     observation = Scene(client).observe(asked_for)
     assert verdicts(observation, asked_for) == {other: reasons.TOO_RECENT}
-    if generation.version == "4.3.0":
+    if "DescribeAbsentGroups" in generation.features:
         assert told == ShareOffsets({}, frozenset())
         return
     assert told == Fault("UNSUPPORTED_VERSION", "offsets of share groups need brokers of 4.1 or later")

@@ -19,7 +19,7 @@ from tests.log_records import COMMIT_V3, SAMPLES, commit_key, damaged, text
 Pair = tuple[bytes | None, bytes | None]
 TIME = struct.pack(">q", 1_700_000_000_000)
 COMMIT_V4 = struct.pack(">hqiB", 4, -42, -1, 3) + b"mm" + TIME
-# As a broker of 4.3 writes it: one tagged field, the id of the topic.
+# As a broker of 4.3 or later writes it: one tagged field, the id of the topic.
 WITH_TOPIC_ID = COMMIT_V4 + b"\1\0\x10" + bytes(range(16))
 SAMPLE_PAIRS: list[Pair] = [sample.pair for sample in SAMPLES]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kafka.protocol.admin import DeleteGroupsRequest
 from kafka.protocol.broker_version_data import infer_broker_version_from_api_versions
 from kafka.protocol.metadata import ApiVersionsRequest
 
@@ -13,6 +14,8 @@ from group_hygiene.snapshot import Cluster
 
 # The version of the request that every broker since 2.4 answers.
 _VERSION = 3
+# The library's table ends with 4.3. DeleteGroups v3 came with 4.4 (KIP-1331).
+_SINCE_4_4 = (DeleteGroupsRequest.API_KEY, 3)
 
 
 def versions(client: Client, cluster: Cluster, deadline: Deadline) -> Mapping[int, str | Fault]:
@@ -29,5 +32,7 @@ def versions(client: Client, cluster: Cluster, deadline: Deadline) -> Mapping[in
             found[broker] = fault_of_code(answer.error_code)
         else:
             keys = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
-            found[broker] = ".".join(map(str, infer_broker_version_from_api_versions(keys)))
+            key, version = _SINCE_4_4
+            newest = keys.get(key, (0, 0))[1] >= version
+            found[broker] = "4.4" if newest else ".".join(map(str, infer_broker_version_from_api_versions(keys)))
     return found

@@ -1,6 +1,6 @@
 """What a record of `__consumer_offsets` says: bytes in, one frozen record out, or BrokenRecord. Pure.
 
-Whatever Kafka 2.5 to 4.3 writes. Layouts: group-coordinator/src/main/resources/common/message/*.json of each version,
+Whatever Kafka 2.5 to 4.4 writes. Layouts: group-coordinator/src/main/resources/common/message/*.json of each version,
 and the Scala schemas of kafka.coordinator.group.GroupMetadataManager before those. Spark's workers import this module:
 of this package it may import `errors` and `encoding` alone, and no client library.
 """
@@ -16,7 +16,7 @@ from group_hygiene.kafka.encoding import Layout, Misfit, Reader
 
 
 class BrokenRecord(HygieneError):
-    """No record that Kafka 2.5 to 4.3 writes: an unknown version, or bytes that do not fit their layout exactly."""
+    """No record that Kafka 2.5 to 4.4 writes: an unknown version, or bytes that do not fit their layout exactly."""
 
     reason = "EvidenceUnreadable"
 
