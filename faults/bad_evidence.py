@@ -16,7 +16,7 @@ from faults.requests import OFFSET_FETCH, Exchange
 from faults.stage import Stage
 from faults.waiting import wait_for
 from faults.world import World
-from group_hygiene.reconcile.evidence import partition_of
+from group_hygiene.kafka.loaded import partition_of
 from tests.warehouse import Warehouse, idle, now
 
 _POLICY = {"when": {"idleFor": "1h"}}

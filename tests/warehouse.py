@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.model import TABLES_VERSION
-from group_hygiene.reconcile.evidence import partition_of
 
 _TIME = pa.timestamp("us", tz="UTC")
 _ACTIVITY = pa.schema(

@@ -29,12 +29,14 @@ class Listing:
 
     group_faults: why the state of a listed group is not known, where brokers list none. Its state is Unknown then, and
     whatever states were asked for, it is among the groups.
+    not_loaded: partitions of `__consumer_offsets` whose groups may be missing: their leader may not have loaded them.
     """
 
     groups: Mapping[str, Group]
     faults: Mapping[int, Fault]
     notes: tuple[str, ...] = ()
     group_faults: Mapping[str, Fault] = field(default_factory=dict)
+    not_loaded: Mapping[int, Fault] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

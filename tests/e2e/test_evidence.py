@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from faults.offsets_log import ends
-from group_hygiene.reconcile.evidence import partition_of
+from group_hygiene.kafka.loaded import partition_of
 from sandbox.kafka import KafkaCluster
 from sandbox.spark.jars import jars
 from tests.e2e.conftest import (

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 from confluent_kafka import ElectionType
 
+from faults.leaders import lists_while_leaders_move
 from group_hygiene import reasons
 from group_hygiene.connection import Mechanism, Sasl, Settings
 from group_hygiene.kafka.client import Client, Deadline
@@ -118,6 +119,15 @@ def elect_preferred(client: Client, make: Maker) -> None:
 
 def of(observation: Observation, make: Maker) -> set[str]:
     return {name for name in observation.snapshot.groups if make.tag in name}
+
+
+def test_a_complete_list_lacks_no_group_while_leaders_move(
+    kafka: KafkaCluster, client: Client, commits: dict[str, Offsets]
+) -> None:
+    """A leader that was just elected lists no group of a partition that it has not begun to load, without an error."""
+    lists = lists_while_leaders_move(client, kafka.plaintext_bootstrap, commits, moves=20)
+    assert (lists.moves, lists.lacking) == (20, 0)
+    assert lists.complete >= 20
 
 
 @pytest.mark.slow

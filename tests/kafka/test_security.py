@@ -102,6 +102,7 @@ USERS: Mapping[str, Collection[Acl]] = {
     "no-topics": without(WRITER, (TOPIC, "*", [DESCRIBE])),
     # DELETE on a group implies DESCRIBE, and so do READ and WRITE on a topic or a transactional id.
     "no-groups": without(WRITER, (GROUP, "*", [DESCRIBE, DELETE])),
+    "no-named-groups": (*without(WRITER, (GROUP, "*", [DESCRIBE, DELETE])), (GROUP, "group-hygiene-loaded-", DESCRIBE)),
     "one-topic-hidden": WRITER,
     "one-group-denied": WRITER,
     "no-ledger": LEAST,
@@ -400,6 +401,11 @@ RUNS = {
         verdict=reasons.NO_OFFSETS,
     ),
     "no-groups": Seen(
+        incomplete="GROUP_AUTHORIZATION_FAILED: needs DESCRIBE on groups group-hygiene-loaded-*",
+        verdict=reasons.DENIED,
+        verdict_message="GROUP_AUTHORIZATION_FAILED: needs DESCRIBE on the group",
+    ),
+    "no-named-groups": Seen(
         verdict=reasons.DENIED, verdict_message="GROUP_AUTHORIZATION_FAILED: needs DESCRIBE on the group"
     ),
     "one-topic-hidden": Seen(

@@ -17,11 +17,11 @@ from group_hygiene.activity import Tables
 from group_hygiene.connection import ActivitySpec, Settings
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
+from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.kafka.offsets import delete_offsets, end_offsets, start_offsets
 from group_hygiene.kafka.offsets_log import Commit, decode
 from group_hygiene.kafka.tail import Found, Place, Tail
 from group_hygiene.model import CommittedOffset, Fault, OutcomeKind, Partition
-from group_hygiene.reconcile.evidence import partition_of
 from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, soon, wait_for

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from bench.lives import AFTER_DAYS, RULE, Rule
 from bench.past import LOG_PARTITIONS, Past, write_past
+from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, INGESTED
-from group_hygiene.reconcile.evidence import partition_of
 from tests.spark.bronze import all_rows
 
 GROUPS, DAYS = 1_000, 30

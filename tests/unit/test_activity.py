@@ -16,8 +16,9 @@ from msgspec import structs
 from group_hygiene import reasons
 from group_hygiene.activity import Covered, Reading, Tables, refused
 from group_hygiene.connection import ActivitySpec
+from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.model import Activity, Commits, Fault, GroupType
-from group_hygiene.reconcile.evidence import Log, faults_by_partition, partition_of, remembered, told_of
+from group_hygiene.reconcile.evidence import Log, faults_by_partition, remembered, told_of
 from group_hygiene.secret import Hidden
 from tests.warehouse import Warehouse, idle, in_use, now, simple
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,8 +13,9 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 from group_hygiene.kafka import answers
 from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
-from group_hygiene.kafka.cluster import partition_counts
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC, partition_counts
 from group_hygiene.kafka.coordinators import Question, ask
+from group_hygiene.kafka.loaded import not_loaded
 from group_hygiene.kafka.messages import (
     ConsumerGroupDescribeRequest,
     RawAnswer,
@@ -27,6 +29,8 @@ from group_hygiene.tracing import traced
 
 _DESCRIBE_CHUNK = 200
 _DELETE_CHUNK = 50
+# Of a list's time, for leaders that are loading: the groups of the others are needed, too.
+_SHARE_FOR_LOADING = 0.25
 _GROUP_DENIED = 30
 _DELETE_ADVICE = {_GROUP_DENIED: "needs DELETE on the group"}
 
@@ -46,7 +50,11 @@ def left_out(before: Cluster, listing: Listing, after: Cluster | Fault, moved: s
 
 
 def unanswered(listing: Listing) -> list[str]:
-    return [f"broker {broker} gave no list: {fault}" for broker, fault in sorted(listing.faults.items())]
+    """Why groups may be missing from a list by the answers to it alone; empty = none is."""
+    problems = [f"broker {broker} gave no list: {fault}" for broker, fault in sorted(listing.faults.items())]
+    for fault, number in Counter(listing.not_loaded.values()).items():
+        problems.append(f"{number} partitions of {OFFSETS_TOPIC} may not be loaded by their leaders: {fault}")
+    return problems
 
 
 @traced("list")
@@ -61,7 +69,7 @@ def list_groups(
 
     Filters are pushed down where the brokers know them (states: ListGroups v4, types: v5). Older brokers are asked for
     all groups; below v4 their states come from DescribeGroups, and one that can't be described is listed as Unknown.
-    `Listing.notes` says so.
+    `Listing.notes` says so. Leaders of `__consumer_offsets` are asked before and after whether they have loaded it.
     """
     notes: list[str] = []
     filters: dict[str, Any] = {}
@@ -76,7 +84,11 @@ def list_groups(
         rows = Rows()
         return client.send_each({b: calls[b] for b in left}, deadline, lambda broker, a: _listed(broker, a, rows))
 
+    unloaded = not_loaded(client, cluster, Deadline(deadline.left * _SHARE_FOR_LOADING))
     answered = retrying(calls, attempt, deadline)
+    if not unloaded and not any(isinstance(answer, Fault) for answer in answered.values()):
+        # A leader that lost a partition before it answered has left its groups out, too.
+        unloaded = not_loaded(client, cluster, deadline, wait=False)
     rows: dict[str, Listed] = {}
     faults: dict[int, Fault] = {}
     group_faults: dict[str, Fault] = {}
@@ -99,7 +111,7 @@ def list_groups(
         if (not states or row.state in states or name in group_faults) and (not types or row.type in types)
     }
     unknown = {name: fault for name, fault in group_faults.items() if name in chosen}
-    return Listing(Groups(chosen), faults, tuple(notes), unknown)
+    return Listing(Groups(chosen), faults, tuple(notes), unknown, unloaded)
 
 
 def _listed(broker: int, response: Response, rows: Rows) -> dict[str, Listed] | Fault:

@@ -17,6 +17,7 @@ from group_hygiene.activity import Covered, Reading
 from group_hygiene.durations import format_duration, timestamp
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Deadline
+from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.model import Activity, Fault, Keep
 from group_hygiene.reconcile.context import Context
 from group_hygiene.snapshot import Cluster, Coverage
@@ -143,17 +144,6 @@ def remembered(
         at=now,
         expires=now + _MARK_KEPT,
     )
-
-
-def partition_of(group: str, partitions: int) -> int:
-    """Where in `__consumer_offsets` a group's records are (GroupCoordinatorService.partitionFor, String.hashCode)."""
-    code = 0
-    units = group.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
-    signed = code - (1 << 32) if code >> 31 else code
-    # Utils.abs: the one number that has no counterpart is 0.
-    return (0 if signed == -(1 << 31) else abs(signed)) % partitions
 
 
 def _older(reading: Reading, log: Log, before: entries.Covered) -> bool:

@@ -98,7 +98,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
         refusals += _hidden(context, snapshot.cluster, deadline)
         if unfiltered is None:
             every = kafka_groups.list_groups(client, cluster, deadline)
-            unfiltered = None if every.faults else every.groups
+            unfiltered = None if kafka_groups.unanswered(every) else every.groups
     total = None if unfiltered is None else len(unfiltered)
     limits = context.connection.limits
     conditions = Conditions(limits, total, tuple(refusals), snapshot.complete, limits.max_per_run if limits else None)

@@ -1,0 +1,116 @@
+"""Leaders of `__consumer_offsets` that move from broker to broker while groups are listed, again and again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.protocol.admin import ElectionType
+
+from faults.errors import Broken
+from faults.groups import Groups
+from faults.stage import Stage
+from group_hygiene.connection import Settings
+from group_hygiene.kafka.client import Client, Deadline, connect
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
+from group_hygiene.kafka.groups import left_out, list_groups
+from group_hygiene.model import Fault
+from group_hygiene.snapshot import Cluster
+
+MOVES = 200
+_GROUPS = 200
+_SECONDS = 60.0
+
+
+@dataclass
+class Lists:
+    """What a number of lists of all groups came to. lacking: complete ones that a group was missing from."""
+
+    moves: int = 0
+    complete: int = 0
+    incomplete: int = 0
+    lacking: int = 0
+
+    def __str__(self) -> str:
+        lists = f"{self.complete} complete lists, {self.incomplete} incomplete ones"
+        return f"{self.moves} moves: {lists}, {self.lacking} complete ones lacked groups"
+
+
+def leaders_move(stage: Stage) -> None:
+    """All leaders of the offsets topic move, 200 times, while groups are listed: no complete list lacks a group."""
+    with stage.cluster(3) as kafka:
+        groups = Groups(kafka.plaintext_bootstrap)
+        topic = groups.topic("of-groups")
+        names = [f"group-{number}" for number in range(_GROUPS)]
+        groups.abandon({name: {(topic, 0): 1} for name in names})
+        client = connect(Settings(tuple(kafka.plaintext_bootstrap.split(","))))
+        try:
+            lists = lists_while_leaders_move(client, kafka.plaintext_bootstrap, names, MOVES)
+        finally:
+            client.close()
+    stage.tried += lists.moves
+    stage.say(str(lists))
+    if lists.lacking:
+        raise Broken(f"a complete list lacked groups: {lists}")
+
+
+def lists_while_leaders_move(client: Client, bootstrap: str, groups: Collection[str], moves: int) -> Lists:
+    """List all groups as a scan does, without a pause, while all leaders of the offsets topic move `moves` times.
+
+    Each move begins when a list was complete again, so that none is measured on a cluster that never comes to rest.
+    """
+    found, wanted = Lists(), set(groups)
+    with _mover(bootstrap) as move:
+        while found.moves < moves:
+            moving = threading.Thread(target=move)
+            moving.start()
+            found.moves += 1
+            at_rest = False
+            while moving.is_alive() or not at_rest:
+                listed = _complete_list(client)
+                at_rest = listed is not None and not moving.is_alive()
+                if listed is None:
+                    found.incomplete += 1
+                else:
+                    found.complete += 1
+                    found.lacking += not wanted <= listed
+            moving.join()
+    return found
+
+
+def _complete_list(client: Client) -> set[str] | None:
+    """The ids of all groups; None = some may be missing."""
+    deadline = Deadline(_SECONDS)
+    before = read_cluster(client, deadline)
+    if not isinstance(before, Cluster):
+        return None
+    listing = list_groups(client, before, deadline)
+    after: Cluster | Fault = read_cluster(client, deadline)
+    return None if left_out(before, listing, after, "moved") else set(listing.groups)
+
+
+@contextmanager
+def _mover(bootstrap: str) -> Iterator[_Mover]:
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
+    try:
+        yield _Mover(admin)
+    finally:
+        admin.close()
+
+
+class _Mover:
+    """Each call lets the next replica of each partition lead: it becomes the first of them, and is elected."""
+
+    def __init__(self, admin: KafkaAdminClient) -> None:
+        self._admin = admin
+        (topic,) = admin.describe_topics([OFFSETS_TOPIC])
+        self._replicas = {row["partition_index"]: list(row["replica_nodes"]) for row in topic["partitions"]}
+
+    def __call__(self) -> None:
+        self._replicas = {index: [*order[1:], order[0]] for index, order in self._replicas.items()}
+        orders = {TopicPartition(OFFSETS_TOPIC, index): order for index, order in self._replicas.items()}
+        self._admin.alter_partition_reassignments(orders)
+        self._admin.elect_leaders(ElectionType.PREFERRED, {OFFSETS_TOPIC: list(self._replicas)}, raise_errors=False)
