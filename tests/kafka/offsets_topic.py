@@ -69,6 +69,15 @@ def read_rows(kafka: KafkaCluster) -> list[Any]:
     return [row for place in places for row in read[place]]
 
 
+def told(records: Iterable[Record], group: str) -> set[tuple[str, bool]]:
+    """Which kinds of records there are of a group, and of each whether it is a tombstone."""
+    return {
+        ("commit" if isinstance(record, Commit) else record.kind, record.gone)
+        for record in records
+        if record.group == group
+    }
+
+
 def generated(kafka: KafkaCluster, pairs: Iterable[Pair]) -> list[Record | None]:
     """What the generated classes of that Kafka make of these records; None = they refuse it."""
     answers = _run(kafka, "Generated.java", [f"decode {key.hex()} {_hex(value)}" for key, value in pairs])

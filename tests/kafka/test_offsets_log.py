@@ -18,7 +18,7 @@ from sandbox.kafka.jars import VERSIONS
 from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker, at, wait_for
 from tests.kafka.members import ShareMember, StreamsMember, part
-from tests.kafka.offsets_topic import Record, generated, read_log, scala
+from tests.kafka.offsets_topic import Record, generated, read_log, scala, told
 from tests.log_records import SAMPLES
 
 # Written by no broker of 4.3 or later: the hash of its topics stands in a group's epoch.
@@ -73,15 +73,6 @@ def consumer_group(kafka: KafkaCluster, make: Maker) -> str:
     done = kafka.tool("org.apache.kafka.tools.consumer.ConsoleConsumer", *where, *protocol)
     assert done.stdout == "x\n", done.stderr
     return group
-
-
-def told(records: Iterable[Record], group: str) -> set[tuple[str, bool]]:
-    """Which kinds of records there are of a group, and of each whether it is a tombstone."""
-    return {
-        ("commit" if isinstance(record, Commit) else record.kind, record.gone)
-        for record in records
-        if record.group == group
-    }
 
 
 def check_commits(records: Iterable[Record], group: str, topics: int = 2) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from group_hygiene import reasons
 from group_hygiene.entries import Backup, Change, Key, Outcome, Removal, What, group_of
 from group_hygiene.errors import LedgerProblem
+from group_hygiene.kafka import brokers
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Client, Deadline
@@ -44,6 +45,8 @@ from group_hygiene.reconcile.saving import COMMITTING, RESTORABLE, bring_back, b
 _ABSENT = frozenset({"GROUP_ID_NOT_FOUND", "UNSUPPORTED_VERSION"})
 # Partitions between one look and its commit: so few that nothing has time to change.
 _COMMIT_CHUNK = 1_000
+# From this version on brokers load a partition where offsets stand before the records of their Streams group.
+_LOADS_STREAMS = (4, 3)
 _BEGUN = "begun; some of its offsets may be committed, as whoever restored it came to no end"
 
 
@@ -124,6 +127,9 @@ def _restore_group(
         return GroupResult(name, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
     if not backup.offsets:
         return GroupResult(name, Kind.REFUSED, reasons.NO_OFFSETS, "it had no committed offsets", backup.at)
+    refused = _stops_loading(restorer, backup)
+    if refused is not None:
+        return refused
     state = _state(restorer, backup)
     if isinstance(state, GroupResult):
         return state
@@ -160,6 +166,35 @@ def _look(restorer: Restorer, request: RestoreRequest, backup: Backup) -> list[P
     if isinstance(now, Fault):
         return unreadable(backup.group, now)
     return decide(backup, now, ids, bounds, request)
+
+
+def _stops_loading(restorer: Restorer, backup: Backup) -> GroupResult | None:
+    """Why a Streams group can't come back on these brokers.
+
+    The restored offsets stand before the group's own records in `__consumer_offsets`. Once compaction has removed the
+    tombstone between them, a coordinator of 4.2.0 fails to load the whole partition (KAFKA-20254). 4.2.1 has the fix,
+    but brokers don't tell their patch level, nor is it known which ones of 4.1 have it.
+    """
+    if backup.type != GroupType.STREAMS:
+        return None
+    client, deadline = restorer.client, restorer.deadline()
+    cluster = kafka_cluster.read_cluster(client, deadline)
+    found = cluster if isinstance(cluster, Fault) else brokers.versions(client, cluster, deadline)
+    faults = [found] if isinstance(found, Fault) else [each for each in found.values() if isinstance(each, Fault)]
+    if isinstance(found, Fault) or faults:
+        return replace(unreadable(backup.group, faults[0]), saved_at=backup.at)
+    old = sorted({str(version) for version in found.values() if _number(str(version)) < _LOADS_STREAMS})
+    if not old:
+        return None
+    message = (
+        f"brokers of Kafka {', '.join(old)} may not load __consumer_offsets any more once the application has joined "
+        "again (KAFKA-20254): upgrade all brokers to 4.3 first"
+    )
+    return GroupResult(backup.group, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def _state(restorer: Restorer, backup: Backup) -> list[str] | GroupResult:

@@ -1,0 +1,118 @@
+"""Streams groups on brokers of 4.2.0, where a restored one can stop its partition of the offsets log from loading."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from group_hygiene import reasons
+from group_hygiene.connection import Settings
+from group_hygiene.kafka.client import connect
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
+from group_hygiene.kafka.groups import left_out, list_groups
+from group_hygiene.kafka.offsets_log import decode
+from group_hygiene.model import GroupType, OutcomeKind
+from group_hygiene.reconcile.restorable import Kind, RestoreRequest
+from group_hygiene.reconcile.restoration import Restorer, restore
+from group_hygiene.snapshot import Cluster
+from sandbox.kafka import KafkaCluster
+from sandbox.kafka.jars import VERSIONS
+from tests.kafka.conftest import QUICK
+from tests.kafka.makers import Maker, at, soon, wait_for
+from tests.kafka.members import StreamsMember, part
+from tests.kafka.offsets_topic import read_log, told
+from tests.kafka.scene import Guard, Scene, policy
+
+# kafka-python's consumers leave sockets for the garbage collector to close.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
+ONE_PARTITION = {"offsets.topic.num.partitions": "1", "log.cleaner.backoff.ms": "500"}
+# Compacts all but the newest records, and removes tombstones at once.
+COMPACTED = {"delete.retention.ms": "0", "min.cleanable.dirty.ratio": "0.0", "segment.ms": "1000"}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(("4.2.0", False), id="4.2.0"),
+        *(pytest.param((each, True), id=each, marks=pytest.mark.slow) for each in ("4.2.1", VERSIONS[0])),
+    ]
+)
+def brokers(request: pytest.FixtureRequest) -> Iterator[tuple[KafkaCluster, bool]]:
+    """One broker of a version, and whether it loads such a partition."""
+    version, loads = request.param
+    with KafkaCluster(version, config=QUICK | ONE_PARTITION) as running:
+        yield running, loads
+
+
+def test_offsets_before_the_records_of_their_streams_group(brokers: tuple[KafkaCluster, bool]) -> None:
+    """What a restore would lead to: after compaction and a restart, 4.2.0 loads no group of the whole partition.
+
+    Its list of groups is empty then, without an error: it does not count as complete.
+    """
+    kafka, loads = brokers
+    make = Maker(kafka.bootstrap_servers)
+    topic, group, other = make.topic(records=5), make.name("application"), make.name("other")
+    make.simple(group, at(topic, 3))
+    client = connect(Settings((kafka.bootstrap_servers,)))
+    with StreamsMember(client, group, [part("0", [topic])]):
+        pass
+    client.close()
+    compact(kafka, make, other, topic, group)
+    make.close()
+    kafka.stop_broker(1)
+    kafka.start_broker(1)
+    client = connect(Settings((kafka.bootstrap_servers,)))
+    cluster = read_cluster(client, soon())
+    assert isinstance(cluster, Cluster)
+    listing = list_groups(client, cluster, soon(60))
+    problems = left_out(cluster, listing, cluster, "")
+    client.close()
+    if loads:
+        assert listing.groups.keys() == {group, other}
+        assert problems == []
+    else:
+        assert listing.groups == {}
+        assert listing.faults == {}
+        assert problems == [
+            f"1 partitions of {OFFSETS_TOPIC} may not be loaded by their leaders: "
+            "NOT_COORDINATOR: the group's coordinator moved"
+        ]
+
+
+def compact(kafka: KafkaCluster, make: Maker, other: str, topic: str, group: str) -> None:
+    """Until no tombstone is left that says that the group is no Classic one."""
+    entries = [ConfigEntry(*each, incremental_operation=AlterConfigOpType.SET) for each in COMPACTED.items()]
+    resource = ConfigResource(ResourceType.TOPIC, OFFSETS_TOPIC, incremental_configs=entries)
+    make.admin.incremental_alter_configs([resource])[resource].result()
+
+    def gone() -> bool:
+        # Segments end when something is written after their time.
+        time.sleep(1)
+        make.simple(other, at(topic, 3))
+        return ("classic", True) not in told((decode(*pair) for pair in read_log(kafka)), group)
+
+    wait_for(gone)
+
+
+def test_a_streams_group_is_not_restored_where_its_partition_may_not_load() -> None:
+    """Refused with what to do, in a preview too, and nothing is committed: brokers don't tell 4.2.0 from 4.2.1."""
+    with KafkaCluster("4.2.0", config=QUICK) as kafka:
+        make, client = Maker(kafka.bootstrap_servers), connect(Settings((kafka.bootstrap_servers,)))
+        topic, group = make.topic(records=5), make.name("application")
+        with StreamsMember(client, group, [part("0", [topic])]) as member:
+            member.commit(topic, {0: 3})
+        scene = Scene(client)
+        tidy = policy(group, match={"types": [str(GroupType.STREAMS)], "unprotect": ["Streams"]})
+        observation, plan = scene.plan(tidy)
+        assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeKind.DELETED]
+        assert scene.memory.ledger is not None
+        restorer = Restorer(client, scene.memory.ledger, scene.clock, Guard(), seconds=90)
+        for preview in (True, False):
+            (result,) = restore(restorer, RestoreRequest(id="restore-1", groups=(group,)), preview)
+            assert (result.kind, result.reason) == (Kind.REFUSED, reasons.NOT_RESTORABLE)
+            assert "brokers of Kafka 4.2 may not load __consumer_offsets" in result.message
+        assert make.groups() == {}
+        client.close()
+        make.close()
