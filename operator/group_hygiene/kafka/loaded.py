@@ -40,7 +40,7 @@ def not_loaded(client: Client, cluster: Cluster, deadline: Deadline, wait: bool 
     it leads; otherwise each is asked once.
     """
     leaders = {index: leader for index, (leader, _) in cluster.leaders.items() if leader in cluster.brokers}
-    ids = _ids(len(cluster.leaders))
+    ids = ids_by_partition(len(cluster.leaders))
 
     def attempt(left: Sequence[int]) -> dict[int, Fault | None]:
         of_leader: dict[int, list[int]] = {}
@@ -90,8 +90,8 @@ def _fault(code: int) -> Fault | None:
 
 
 @lru_cache(maxsize=4)
-def _ids(partitions: int) -> Mapping[int, str]:
-    """Partition -> a group id whose records would be there."""
+def ids_by_partition(partitions: int) -> Mapping[int, str]:
+    """Partition of `__consumer_offsets` -> a group id that nobody uses and whose records would be there."""
     found: dict[int, str] = {}
     numbers = count()
     while len(found) < partitions:

@@ -1,0 +1,20 @@
+"""Group ids that stand for partitions of `__consumer_offsets`."""
+
+from __future__ import annotations
+
+import pytest
+
+from group_hygiene.kafka.loaded import PREFIX, ids_by_partition, partition_of
+
+
+@pytest.mark.parametrize("partitions", [1, 5, 50, 1_000])
+def test_each_partition_has_an_id_of_its_own(partitions: int) -> None:
+    """So that its coordinator, and no other one, answers for it."""
+    found = ids_by_partition(partitions)
+    assert {index: partition_of(name, partitions) for index, name in found.items()} == {n: n for n in range(partitions)}
+    assert all(name.startswith(PREFIX) for name in found.values())
+
+
+def test_without_partitions_nothing_is_asked() -> None:
+    """A cluster in which nobody has used a group yet."""
+    assert ids_by_partition(0) == {}
