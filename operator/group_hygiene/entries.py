@@ -161,7 +161,8 @@ class Intent(Entry, frozen=True, kw_only=True, gc=False, tag="intent"):
     `topics`, where there are any. Its Outcome ends it.
 
     id: of the deletion. type: the group's type, which says how to find out whether it is gone. writer: who may send it,
-    and finds out what became of it, as `LedgerSettings.writer`.
+    and finds out what became of it, as `LedgerSettings.writer`. partitions: how many committed offsets the group had,
+    where it is deleted by several requests, so that a part of them may be gone; 0 = by one.
     """
 
     group: str
@@ -176,6 +177,7 @@ class Intent(Entry, frozen=True, kw_only=True, gc=False, tag="intent"):
     marked_since: Time | None = None
     writer: str = ""
     topics: tuple[str, ...] = ()
+    partitions: int = 0
 
     @property
     def key(self) -> Key:

@@ -36,6 +36,7 @@ from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.oauth import TokenEndpoint
 from sandbox.kafka.tls import Authority
+from tests.kafka.books import configured
 from tests.kafka.makers import Maker, at, soon, wait_for
 from tests.kafka.permissions import (
     CLUSTER,
@@ -84,6 +85,7 @@ CHECKPOINTS = "primary.checkpoints.internal"
 HIDDEN_TOPIC = "hidden-topic"
 # A name that ends with a dash stands for all that begin with it.
 DENIED_GROUPS = "denied-"
+READABLE = "readable-"
 LEDGERS = "__group_hygiene-"
 # What docs/kafka-permissions.md asks for.
 WRITER = (*LEAST, *ledger_least(LEDGERS))
@@ -98,6 +100,7 @@ USERS: Mapping[str, Collection[Acl]] = {
     "reader": without(WRITER, (GROUP, "*", [DELETE])),
     "mirror": (*WRITER, (TOPIC, CHECKPOINTS, READ)),
     "configs": (*WRITER, (CLUSTER, "kafka-cluster", DESCRIBE_CONFIGS)),
+    "parts": (*WRITER, (TOPIC, "__consumer_offsets", DESCRIBE_CONFIGS), (TOPIC, READABLE, READ)),
     "no-cluster": without(WRITER, (CLUSTER, "kafka-cluster", [DESCRIBE])),
     "no-topics": without(WRITER, (TOPIC, "*", [DESCRIBE])),
     # DELETE on a group implies DESCRIBE, and so do READ and WRITE on a topic or a transactional id.
@@ -494,6 +497,26 @@ def test_a_group_that_is_denied_stays_alone(login: Login, inside: Maker) -> None
     assert verdicts(observation, tidy) == dict.fromkeys(groups, "Match") | {denied: reasons.DENIED}
     outcomes = scene.apply(plan, observation)
     assert {(outcome.group, outcome.kind) for outcome in outcomes} == {(group, OutcomeKind.DELETED) for group in groups}
+
+
+def test_a_group_of_which_a_part_may_not_go_loses_nothing(login: Login, inside: Maker) -> None:
+    """It is too large for one request, and to delete its offsets one by one needs READ on each topic."""
+    client, offsets_topic = login("parts"), "__consumer_offsets"
+    topics = [inside.topic(f"{READABLE}{inside.name()}", 60, 3), inside.topic(f"z-{inside.name()}", 60, 3)]
+    all_of_it = {
+        place: commit for topic in topics for part in range(60) for place, commit in at(topic, 0, part).items()
+    }
+    group = inside.abandoned(inside.name("old"), topics[0], commit=all_of_it)
+    scene = Scene(client)
+    observation, plan = scene.plan(policy(group))
+    configured(inside, offsets_topic, {"max.message.bytes": "5000"})
+    try:
+        (outcome,) = scene.apply(plan, observation)
+    finally:
+        configured(inside, offsets_topic, {"max.message.bytes": "1048588"})
+    assert (outcome.reason, topics[1] in outcome.message) == (reasons.DENIED, True), outcome.message
+    assert committed_offsets(client, {group: None}, soon())[group] == all_of_it
+    assert not scene.context.journal.contents.intents
 
 
 def test_a_write_that_is_denied_says_what_it_needs(login: Login, inside: Maker) -> None:

@@ -161,11 +161,28 @@ def offsets_retention_minutes(client: Client, cluster: Cluster, deadline: Deadli
     resource = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=4, resource_name=str(broker), configuration_keys=["offsets.retention.minutes"]
     )
-    answer = client.send(Call(broker, DescribeConfigsRequest(resources=[resource])), deadline)
+    return _number(client, Call(broker, DescribeConfigsRequest(resources=[resource])), deadline)
+
+
+def offsets_write_bytes(client: Client, deadline: Deadline) -> int | None:
+    """`max.message.bytes` of `__consumer_offsets`; None where DESCRIBE_CONFIGS is denied or nothing answers.
+
+    A coordinator appends all that a request changes in an offsets partition as one batch of at most so many bytes, or
+    nothing of it, and answers UNKNOWN_SERVER_ERROR (CoordinatorRuntime; RecordTooLargeException).
+    """
+    resource = DescribeConfigsRequest.DescribeConfigsResource(
+        resource_type=2, resource_name=OFFSETS_TOPIC, configuration_keys=["max.message.bytes"]
+    )
+    return _number(client, Call(None, DescribeConfigsRequest(resources=[resource])), deadline)
+
+
+def _number(client: Client, call: Call, deadline: Deadline) -> int | None:
+    """The one setting that is asked for."""
+    answer = client.send(call, deadline)
     if isinstance(answer, Fault):
         return None
     values = [config.value for result in answer.results if not result.error_code for config in result.configs]
-    return int(values[0]) if values and values[0] else None
+    return int(values[0]) if values and (values[0] or "").isdecimal() else None
 
 
 def _metadata(client: Client, topics: list[str] | None, deadline: Deadline) -> Any | Fault:

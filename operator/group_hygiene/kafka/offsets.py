@@ -26,8 +26,10 @@ _FETCH_CHUNK = 500
 # Groups times named partitions per OffsetFetch: some 2 MB of answer.
 _NAMED_PARTITIONS = 50_000
 _PARTITION_CHUNK = 5_000
-# Bytes per OffsetCommit or OffsetDelete: the broker writes each as one batch, of 1 MB at most (max.message.bytes).
-_WRITE_BYTES = 500_000
+# Bytes of records per request that writes: the broker appends them as one batch, of 1 MB at most by default
+# (`cluster.offsets_write_bytes`).
+WRITE_BYTES = 500_000
+# What a record has beside its names and metadata, at most; more than enough, so that the batch's header fits too.
 _RECORD_BYTES = 100
 _LATEST, _EARLIEST = -1, -2
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
@@ -242,7 +244,7 @@ def _write(
     """
     results: dict[Partition, Fault | None] = {}
     (group,) = home
-    for chunk in _write_chunks(group, places):
+    for chunk in write_chunks(group, dict(sorted(places.items())), WRITE_BYTES):
         answer = _write_once(client, home, request(chunk), deadline, names)
         for place in chunk:
             results[place] = answer if isinstance(answer, Fault) else answer.get(place, _NOT_ANSWERED)
@@ -258,12 +260,18 @@ def _write_once(
     return answer
 
 
-def _write_chunks(group: str, places: Mapping[Partition, str]) -> Iterator[list[Partition]]:
+def record_bytes(group: str, topic: str = "", metadata: str = "") -> int:
+    """What a record of the offsets log takes in the broker's batch, at most: a commit or a tombstone."""
+    return _RECORD_BYTES + len(group.encode()) + len(topic) + len(metadata.encode())
+
+
+def write_chunks(group: str, places: Mapping[Partition, str], write_bytes: int) -> Iterator[list[Partition]]:
+    """The partitions (each with its metadata), in their order, in chunks of at most so many bytes of records."""
     chunk: list[Partition] = []
     size = 0
-    for place, metadata in sorted(places.items()):
-        record = _RECORD_BYTES + len(group.encode()) + len(place.topic) + len(metadata.encode())
-        if chunk and size + record > _WRITE_BYTES:
+    for place, metadata in places.items():
+        record = record_bytes(group, place.topic, metadata)
+        if chunk and size + record > write_bytes:
             yield chunk
             chunk, size = [], 0
         chunk.append(place)

@@ -62,6 +62,7 @@ class Memory:
     due_before: whether the last scan found something that a policy would delete.
     retention: the brokers' offsets.retention.minutes; None = not known. retention_asked: whether they were asked.
     batch: how many groups can be read again and saved at once while that is fresh.
+    write_bytes: of records that one request may make a coordinator write.
     """
 
     contents: Contents = field(default_factory=Contents)
@@ -79,6 +80,7 @@ class Memory:
     retention: timedelta | None = None
     retention_asked: bool = False
     batch: int = BATCH
+    write_bytes: int = kafka_offsets.WRITE_BYTES
 
     def meet(self, cluster_id: str) -> None:
         """Note which cluster answers. What was seen of another one says nothing of this."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -33,13 +34,25 @@ from group_hygiene.entries import (
     with_earlier,
 )
 from group_hygiene.entries import Outcome as OutcomeEntry
+from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Deadline
+from group_hygiene.kafka.offsets import WRITE_BYTES
 from group_hygiene.model import GroupType, Keep, Outcome, OutcomeKind
 from group_hygiene.plan import Plan
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile.context import BATCH, Context, Observation
 from group_hygiene.reconcile.rereading import FRESH_S, Ready, Reread, leaders_moved, read_again
-from group_hygiene.reconcile.sending import Gone, Result, Unsettled, are_gone, delete_groups, delete_offsets, named
+from group_hygiene.reconcile.sending import (
+    Gone,
+    Result,
+    Unsettled,
+    are_gone,
+    delete_groups,
+    delete_large_group,
+    delete_offsets,
+    is_large,
+    named,
+)
 from group_hygiene.tracing import note, traced
 
 # An intent is good for this long at most; a successor waits that long before it does anything.
@@ -88,6 +101,9 @@ def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) 
     outcomes: list[Outcome] = []
     actions = list(plan.actions)
     note(due=len(actions))
+    if actions:
+        told = kafka_cluster.offsets_write_bytes(context.client, context.deadline())
+        context.memory.write_bytes = WRITE_BYTES if told is None else min(told, WRITE_BYTES)
     earlier: dict[str, Earlier] = {}
     for name, found in _interrupted_before(context, () if plan.policy.by_topic else actions).items():
         if isinstance(found, Keep):
@@ -182,9 +198,9 @@ def _delete_ready(
 ) -> list[Outcome]:
     """Save, delete and record the groups of one batch, which were read again just now, within `seconds`."""
     clock, journal = context.clock, context.journal
-    now = clock.now()
+    now, until = clock.now(), Deadline(seconds)
     intents = {
-        name: _intent(context, plan.policy, each.parts[0], _topics(plan, read.ready[name]), now, seconds)
+        name: _intent(context, plan.policy, each.parts[0], read.ready[name], now, seconds)
         for name, each in saved.items()
     }
     backups = [part for each in saved.values() for part in each.parts]
@@ -194,11 +210,17 @@ def _delete_ready(
         return [_kept(name, unwritten) for name in saved]
     stops = _last_words(context, read, saved, guard)
     send = {name: read.ready[name] for name in saved if name not in stops}
-    results: Mapping[str, Result] = {}
+    results: dict[str, Result] = {}
     if send:
         # Sent now or not at all: connections to the coordinators stand, as they answered a moment ago.
         left = Deadline(max(0.1, FRESH_S - (clock.monotonic() - read.started)))
-        results = (delete_offsets if plan.policy.by_topic else delete_groups)(context, send, left)
+        if plan.policy.by_topic:
+            results = delete_offsets(context, send, left)
+        else:
+            large = {name: ready for name, ready in send.items() if is_large(context, ready)}
+            results = delete_groups(context, {name: send[name] for name in send if name not in large}, left)
+            stop = partial(_stop, guard)
+            results |= {name: delete_large_group(context, ready, until, stop) for name, ready in large.items()}
     unsettled = [intents[name] for name, result in results.items() if isinstance(result, Unsettled)]
     gone = are_gone(context, unsettled, Deadline(seconds))
     marks = journal.contents.marks.get(plan.policy.uid, {})
@@ -339,9 +361,7 @@ def _backup(policy: Policy, cluster_id: str, ready: Ready, now: datetime) -> Bac
     )
 
 
-def _intent(
-    context: Context, policy: Policy, backup: Backup, topics: tuple[str, ...], now: datetime, seconds: float
-) -> Intent:
+def _intent(context: Context, policy: Policy, backup: Backup, ready: Ready, now: datetime, seconds: float) -> Intent:
     mark = context.journal.contents.marks.get(policy.uid, {}).get(backup.group)
     return Intent(
         group=backup.group,
@@ -355,18 +375,19 @@ def _intent(
         expires=backup.expires,
         marked_since=mark.since if mark else None,
         writer=context.journal.writer,
-        topics=topics,
+        topics=tuple(sorted({place.topic for place in ready.offsets})) if policy.by_topic else (),
+        partitions=len(ready.offsets) if not policy.by_topic and is_large(context, ready) else 0,
     )
-
-
-def _topics(plan: Plan, ready: Ready) -> tuple[str, ...]:
-    """Of which topics the offsets are deleted; none = the group is."""
-    return tuple(sorted({place.topic for place in ready.offsets})) if plan.policy.by_topic else ()
 
 
 def new_id(now: datetime) -> str:
     """An id that sorts by time."""
     return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+
+
+def _stop(guard: Guard) -> Keep | None:
+    """Why nothing more may be sent of a deletion that takes several requests."""
+    return guard.refusal() or (_not_leader() if guard.seconds_left() < MARGIN_S else None)
 
 
 def _not_leader() -> Keep:

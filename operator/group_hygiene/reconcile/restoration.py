@@ -8,7 +8,7 @@ outcome is in the ledger. Missing evidence leaves a partition alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from group_hygiene import reasons
@@ -20,6 +20,7 @@ from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.coordinators import look_up
 from group_hygiene.kafka.ledger import Ledger
+from group_hygiene.kafka.offsets import WRITE_BYTES, write_chunks
 from group_hygiene.model import Fault, Group, GroupState, GroupType, Keep
 from group_hygiene.reconcile.context import Clock, read_bounds
 from group_hygiene.reconcile.deletion import MARGIN_S, Guard
@@ -245,12 +246,24 @@ def _commit(restorer: Restorer, backup: Backup, decided: Sequence[PartitionResul
         return list(decided)
     found = look_up(restorer.client, [name], restorer.deadline()).get(name)
     home = found if isinstance(found, int) else None
-    for at in range(0, len(wanted), _COMMIT_CHUNK):
+    told = kafka_cluster.offsets_write_bytes(restorer.client, restorer.deadline())
+    for chunk in _commit_chunks(name, wanted, WRITE_BYTES if told is None else min(told, WRITE_BYTES)):
         # Nothing may come between a look and its commit, however few requests a second the connection allows.
         with restorer.client.burst():
-            some = _commit_some(restorer, backup, home, wanted[at : at + _COMMIT_CHUNK])
+            some = _commit_some(restorer, backup, home, chunk)
         results |= {partition.partition: partition for partition in some}
     return list(results.values())
+
+
+def _commit_chunks(
+    group: str, wanted: Sequence[PartitionResult], write_bytes: int
+) -> Iterator[Sequence[PartitionResult]]:
+    """A few partitions at a time, whose commits fit into one write of the broker."""
+    by_place = {each.partition: each for each in wanted}
+    metadata = {each.partition: each.commit.metadata for each in wanted if each.commit is not None}
+    for chunk in write_chunks(group, metadata, write_bytes):
+        for at in range(0, len(chunk), _COMMIT_CHUNK):
+            yield [by_place[place] for place in chunk[at : at + _COMMIT_CHUNK]]
 
 
 def _commit_some(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from group_hygiene import reasons
@@ -10,11 +11,22 @@ from group_hygiene.entries import Intent
 from group_hygiene.entries import Outcome as OutcomeEntry
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
+from group_hygiene.kafka import permissions
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.model import Fault, Group, GroupState, GroupType, Outcome, OutcomeKind, Partition
+from group_hygiene.model import (
+    Fault,
+    Group,
+    GroupState,
+    GroupType,
+    Keep,
+    Offsets,
+    Outcome,
+    OutcomeKind,
+    Partition,
+)
 from group_hygiene.naming import some_of
 from group_hygiene.reconcile.context import Context
-from group_hygiene.reconcile.rereading import Ready
+from group_hygiene.reconcile.rereading import FRESH_S, Ready
 from group_hygiene.snapshot import Description
 
 _UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
@@ -24,6 +36,8 @@ _UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
 _REFUSALS = frozenset({"NON_EMPTY_GROUP", "INVALID_GROUP_ID", "GROUP_SUBSCRIBED_TO_TOPIC"})
 _DENIED = "AUTHORIZATION_FAILED"
 _NAMES = 5
+# How many records a group has beside its offsets, at most, while nobody is in it.
+_GROUP_RECORDS = 8
 
 
 class Gone(NamedTuple):
@@ -46,11 +60,135 @@ Result = Outcome | Unsettled
 
 
 def delete_groups(context: Context, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Result]:
-    """Delete each group, asked once (KIP-229)."""
-    answers = kafka_groups.delete_groups(
-        context.client, {name: each.coordinator for name, each in ready.items()}, deadline
+    """Delete each group, asked once (KIP-229).
+
+    Groups whose tombstones may be too much for one write of the broker are not in one request.
+    """
+    results: dict[str, Result] = {}
+    for names in _packed({name: _bytes(each) for name, each in ready.items()}, context.memory.write_bytes):
+        homes = {name: ready[name].coordinator for name in names}
+        answers = kafka_groups.delete_groups(context.client, homes, deadline)
+        results |= {name: _deleted(name, answer, ready[name].group.type) for name, answer in answers.items()}
+    return results
+
+
+def is_large(context: Context, ready: Ready) -> bool:
+    """Whether the group's tombstones may be too much for one write of the broker, so that it takes several requests."""
+    several = len(ready.offsets) > 1 and ready.group.type is not GroupType.SHARE
+    return several and _bytes(ready) > context.memory.write_bytes
+
+
+def delete_large_group(context: Context, ready: Ready, deadline: Deadline, stop: Callable[[], Keep | None]) -> Result:
+    """Delete a group's offsets in chunks (KIP-496), and the group with the last of them, each asked once.
+
+    Right before each request state and offsets are read again, and `stop` is asked: what was read before the first one
+    is too old by then. Nothing is sent after the deadline.
+    """
+    client, name, left = context.client, ready.group.id, dict(ready.offsets)
+    denied = _cannot_be_parted(context, ready, deadline)
+    if denied is not None:
+        return _stopped(ready, left, denied)
+    # The group itself has some records too.
+    size = max(1, context.memory.write_bytes - _GROUP_RECORDS * kafka_offsets.record_bytes(name))
+    # Records that wait for the group are why it may go: should only a part of it go now, they must show it again.
+    order = sorted(left, key=lambda place: (place.topic, ready.lag.get(place, 0) > 0, place.partition))
+    *chunks, _ = kafka_offsets.write_chunks(name, dict.fromkeys(order, ""), size)
+    for chunk in chunks:
+        fresh = Deadline(min(FRESH_S, deadline.left))
+        keep = stop() or _changed(context, ready, left, fresh)
+        if keep is not None:
+            return _stopped(ready, left, keep)
+        answers = kafka_offsets.delete_offsets(client, name, chunk, fresh, ready.coordinator)
+        faults = [fault for fault in answers.values() if fault is not None]
+        if faults:
+            result = _offsets_deleted(name, answers)
+            if isinstance(result, Outcome) and result.kind is not OutcomeKind.DELETED:
+                return _stopped(ready, left, Keep(result.reason, result.message))
+            return _unsettled(name, faults[0])
+        left = {place: commit for place, commit in left.items() if place not in answers}
+    fresh = Deadline(min(FRESH_S, deadline.left))
+    keep = stop() or _changed(context, ready, left, fresh)
+    if keep is not None:
+        return _stopped(ready, left, keep)
+    (answer,) = kafka_groups.delete_groups(client, {name: ready.coordinator}, fresh).values()
+    result = _deleted(name, answer, ready.group.type)
+    if isinstance(result, Outcome) and result.kind is not OutcomeKind.DELETED:
+        return _stopped(ready, left, Keep(result.reason, result.message))
+    return result
+
+
+def _cannot_be_parted(context: Context, ready: Ready, deadline: Deadline) -> Keep | None:
+    """Why some of a group's offsets can't be deleted by OffsetDelete, which needs READ on each topic; None = all can.
+
+    Found out before the first request: a group of which a part can't be deleted must not lose the others.
+    """
+    allowed = permissions.on_topics(context.client, deadline)
+    if isinstance(allowed, Fault):
+        return Keep(reasons.OFFSETS_UNKNOWN, f"what may be done with its topics could not be read: {allowed}")
+    for topic in sorted({place.topic for place in ready.offsets}):
+        operations = allowed.get(topic, frozenset())
+        if operations is not None and permissions.Operation.READ not in operations:
+            message = f"it is too large for one request, and to delete its offsets of {topic} needs READ on the topic"
+            return Keep(reasons.DENIED, message)
+    return None
+
+
+def _bytes(ready: Ready) -> int:
+    """What the tombstones of a group take at most. Start offsets of share groups are not in `__consumer_offsets`."""
+    name = ready.group.id
+    places = () if ready.group.type is GroupType.SHARE else ready.offsets
+    own = _GROUP_RECORDS * kafka_offsets.record_bytes(name)
+    return own + sum(kafka_offsets.record_bytes(name, place.topic) for place in places)
+
+
+def _packed(sizes: Mapping[str, int], limit: int) -> Iterator[list[str]]:
+    """The names in lists whose sizes add up to no more than `limit`; each has one at least.
+
+    The limit is one of each offsets partition, but few requests are saved by telling these apart.
+    """
+    names: list[str] = []
+    total = 0
+    for name, size in sizes.items():
+        if names and total + size > limit:
+            yield names
+            names, total = [], 0
+        names.append(name)
+        total += size
+    if names:
+        yield names
+
+
+def _changed(context: Context, ready: Ready, left: Offsets, deadline: Deadline) -> Keep | None:
+    """Why a group that is Empty and has the offsets that are `left` is another one now; None = it is that."""
+    name = ready.group.id
+    group = replace(ready.group, coordinator=-1 if ready.coordinator is None else ready.coordinator)
+    described = kafka_groups.describe_groups(context.client, [group], deadline)[name]
+    if isinstance(described, Fault):
+        return Keep(reasons.OFFSETS_UNKNOWN, str(described))
+    if described.group.state is not GroupState.EMPTY:
+        return Keep(reasons.BECAME_ACTIVE, f"its state is {described.group.state} now")
+    homes = {name: ready.coordinator}
+    committed = kafka_offsets.committed_offsets(context.client, homes, deadline, require_stable=True)[name]
+    if isinstance(committed, Fault):
+        return Keep(reasons.OFFSETS_UNKNOWN, str(committed))
+    if committed != left:
+        return Keep(reasons.CHANGED, "its committed offsets changed")
+    if deadline.left <= 0:
+        return Keep(reasons.OFFSETS_UNKNOWN, "not sent: there was no time left")
+    return None
+
+
+def _stopped(ready: Ready, left: Offsets, keep: Keep) -> Result:
+    """A group that is deleted by several requests stays: as it was, or with a part of its offsets."""
+    name, whole = ready.group.id, len(ready.offsets)
+    failed = keep.reason in (reasons.DENIED, reasons.OFFSETS_UNKNOWN)
+    kind = OutcomeKind.FAILED if failed else OutcomeKind.KEPT
+    if len(left) == whole:
+        return Outcome(name, kind, keep.reason, keep.message)
+    message = (
+        f"{keep.message}; {whole - len(left)} of its {whole} committed offsets were deleted before: its backup has them"
     )
-    return {name: _deleted(name, answer, ready[name].group.type) for name, answer in answers.items()}
+    return Unsettled(Outcome(name, kind, keep.reason, message))
 
 
 def delete_offsets(context: Context, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Result]:
@@ -65,7 +203,10 @@ def delete_offsets(context: Context, ready: Mapping[str, Ready], deadline: Deadl
                 name, OutcomeKind.KEPT, reasons.OFFSETS_UNKNOWN, "not sent: there was no time left"
             )
             continue
-        answers = kafka_offsets.delete_offsets(context.client, name, each.offsets, deadline, each.coordinator)
+        answers: dict[Partition, Fault | None] = {}
+        places = dict.fromkeys(sorted(each.offsets), "")
+        for chunk in kafka_offsets.write_chunks(name, places, context.memory.write_bytes):
+            answers |= kafka_offsets.delete_offsets(context.client, name, chunk, deadline, each.coordinator)
         outcomes[name] = _offsets_deleted(name, answers)
     return outcomes
 

@@ -13,7 +13,8 @@ from group_hygiene import reasons
 from group_hygiene.contents import Contents
 from group_hygiene.entries import Change, Intent, What
 from group_hygiene.entries import Outcome as OutcomeEntry
-from group_hygiene.model import Outcome, OutcomeKind
+from group_hygiene.kafka.offsets import committed_offsets
+from group_hygiene.model import Fault, Outcome, OutcomeKind
 from group_hygiene.reconcile.context import Context, Memory
 from group_hygiene.reconcile.deletion import INTENT_S, carried_out, conclusion
 from group_hygiene.reconcile.sending import Gone, are_gone
@@ -121,8 +122,10 @@ def _conclusions(
             done[intent.id] = intent.policy_uid
         elif gone[name].all is False:
             # Its backup stays until its retention ends: it may yet be needed.
-            kept = Outcome(name, OutcomeKind.KEPT, reasons.INTERRUPTED, "not deleted: its deletion was interrupted")
-            changes += conclusion(intent, kept, (), at)
+            found_left = _what_is_left(context, intent)
+            if found_left is not None:
+                kept = Outcome(name, OutcomeKind.KEPT, reasons.INTERRUPTED, found_left)
+                changes += conclusion(intent, kept, (), at)
     for before in doubts:
         name = before.group
         if name in contents.intents:
@@ -133,6 +136,21 @@ def _conclusions(
         elif gone[name].all is False and clock.monotonic() - memory.intents[before.id] >= _DOUBT_S:
             changes.append(msgspec.structs.replace(before, type="", writer=""))
     return changes, done
+
+
+def _what_is_left(context: Context, intent: Intent) -> str | None:
+    """In words, what an interrupted deletion left of a group that is there; None = that can't be read now."""
+    message = "not deleted: its deletion was interrupted"
+    if not intent.partitions:
+        return message
+    committed = committed_offsets(context.client, {intent.group: None}, context.deadline())[intent.group]
+    if isinstance(committed, Fault):
+        return None
+    left = len(committed)
+    if left >= intent.partitions:
+        return message
+    whole = f"{left} of its {intent.partitions} committed offsets are left"
+    return f"not deleted as a whole: its deletion was interrupted, and {whole}; its backup has all of them"
 
 
 def _late(before: OutcomeEntry, now: datetime) -> OutcomeEntry:

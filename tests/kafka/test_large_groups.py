@@ -1,0 +1,247 @@
+"""Groups whose tombstones don't fit into one write of the broker (`max.message.bytes` of `__consumer_offsets`).
+
+The coordinator appends all tombstones of a request and an offsets partition as one batch, or none: DeleteGroups answers
+UNKNOWN_SERVER_ERROR for such a group, to Kafka's own tool too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from kafka.protocol.consumer import OffsetDeleteRequest
+
+from group_hygiene import reasons, reconcile
+from group_hygiene.entries import What
+from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.groups import delete_groups
+from group_hygiene.kafka.offsets import committed_offsets
+from group_hygiene.model import Fault, Offsets, OutcomeKind
+from group_hygiene.plan import Plan
+from group_hygiene.reconcile.restorable import Kind, RestoreRequest
+from group_hygiene.reconcile.restoration import Restorer, restore
+from sandbox.kafka import KafkaCluster
+from tests.kafka.books import configured
+from tests.kafka.makers import Maker, at, soon
+from tests.kafka.scene import Guard, Scene, policy
+from tests.kafka.test_settling import known_for, somebody, told
+from tests.kafka.test_uncertain_answers import backups
+
+PARTITIONS = 200
+# About a third of what the tombstones of a group with so many partitions need.
+SMALL, LARGE = "8000", "1048588"
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[KafkaCluster]:
+    """A broker whose offsets topic may be spoilt."""
+    with KafkaCluster(config={"offsets.topic.num.partitions": "1"}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(make: Maker) -> str:
+    """A topic of many partitions, with records in one."""
+    return make.topic(partitions=PARTITIONS, records=5)
+
+
+@pytest.fixture
+def offsets(make: Maker, topic: str) -> Offsets:
+    """What a group has committed."""
+    return {place: commit for index in range(PARTITIONS) for place, commit in at(topic, 0, index).items()}
+
+
+@pytest.fixture
+def scene(client: Client) -> Scene:
+    """One connection, with a ledger of its own."""
+    return Scene(client)
+
+
+@pytest.fixture
+def limit(make: Maker) -> Iterator[Callable[[], None]]:
+    """Makes the broker's writes small, until the test ends: what is there already was written before."""
+    yield lambda: configured(make, "__consumer_offsets", {"max.message.bytes": SMALL})
+    configured(make, "__consumer_offsets", {"max.message.bytes": LARGE})
+
+
+def committed(client: Client, group: str) -> Offsets:
+    answer = committed_offsets(client, {group: None}, soon())[group]
+    assert not isinstance(answer, Fault), answer
+    return answer
+
+
+def saved(scene: Scene, group: str) -> list[int]:
+    """How many offsets each whole backup of a group has, the oldest first."""
+    return [sum(map(len, backup.offsets.values())) for backup in backups(scene, group)]
+
+
+def brought_back(scene: Scene, group: str) -> Kind:
+    """What becomes of a restore from the newest backup."""
+    ledger = somebody(scene)
+    restorer = Restorer(scene.client, ledger, scene.clock, Guard())
+    (result,) = restore(restorer, RestoreRequest(id="a-restore", groups=(group,)))
+    return result.kind
+
+
+def due(scene: Scene, group: str) -> tuple[reconcile.Observation, Plan]:
+    observation, plan = scene.plan(policy(group))
+    assert plan.actions == (group,), (plan.refusal, observation.verdicts[plan.policy.key])
+    return observation, plan
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def large(request: pytest.FixtureRequest, make: Maker, topic: str, offsets: Offsets) -> str:
+    """An abandoned group of each protocol."""
+    return make.abandoned(make.name("old"), topic, request.param, commit=offsets)
+
+
+def test_a_group_that_kafka_cannot_delete_is_deleted_and_comes_back(
+    scene: Scene, make: Maker, large: str, offsets: Offsets, limit: Callable[[], None]
+) -> None:
+    """It goes in several requests, under one backup, which a restore brings back in several commits."""
+    client, group = scene.client, large
+    limit()
+    refused = delete_groups(client, {group: None}, soon())[group]
+    assert refused is not None
+    assert refused.code == "UNKNOWN"
+    observation, plan = due(scene, group)
+    (outcome,) = scene.apply(plan, observation)
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.DELETED, reasons.DELETED), outcome.message
+    assert group not in make.groups()
+    assert saved(scene, group) == [PARTITIONS]
+    assert [each.what for each in told(scene, group)] == [What.DELETED]
+    assert brought_back(scene, group) is Kind.RESTORED
+    assert committed(client, group) == offsets
+
+
+def test_groups_that_fit_only_one_by_one_are_not_asked_for_together(
+    scene: Scene, make: Maker, topic: str, offsets: Offsets, limit: Callable[[], None]
+) -> None:
+    """Each of them is small; all of them in one request are more than the broker can write at once."""
+    some = dict(list(offsets.items())[:40])
+    groups = {make.abandoned(make.name("old"), topic, commit=some) for _ in range(5)}
+    limit()
+    observation, plan = scene.plan(policy(f"{make.tag}old*"))
+    assert set(plan.actions) == groups
+    assert {each.kind for each in scene.apply(plan, observation)} == {OutcomeKind.DELETED}
+    assert not groups & make.groups().keys()
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+class WatchedClient:
+    """A client that does something right before its second OffsetDelete, or right after its first."""
+
+    def __init__(self, client: Client, do: Callable[[], None], after: bool = False) -> None:
+        self._client, self._do, self._after = client, do, after
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def send_each(self, calls: Mapping[Any, Any], deadline: Deadline, reduce: Any = None) -> dict[Any, Any]:
+        asked = any(isinstance(call.request, OffsetDeleteRequest) for call in calls.values())
+        self.count += asked
+        if asked and self.count == 2 and not self._after:
+            self._do()
+        answers = self._client.send_each(calls, deadline, reduce)
+        if asked and self.count == 1 and self._after:
+            self._do()
+        return answers
+
+
+def die() -> None:
+    raise Died
+
+
+def test_a_process_that_dies_between_the_requests_leaves_a_whole_backup(
+    client: Client, make: Maker, topic: str, offsets: Offsets, limit: Callable[[], None]
+) -> None:
+    """Half of the group is gone: that is recorded, and what the next try saves has both halves."""
+    scene = Scene(WatchedClient(client, die))  # type: ignore[arg-type]
+    group = make.abandoned(make.name("old"), topic, commit=offsets)
+    limit()
+    observation, plan = due(scene, group)
+    with pytest.raises(Died):
+        scene.apply(plan, observation)
+    left = len(committed(client, group))
+    assert 0 < left < PARTITIONS
+
+    successor = Scene(client, ledger=scene.ledger)
+    known_for(successor, 60)
+    assert reconcile.settle(successor.context) == {}
+    (outcome,) = told(successor, group)
+    assert (outcome.what, outcome.reason) == (What.KEPT, reasons.INTERRUPTED)
+    assert f"{left} of its {PARTITIONS} committed offsets are left" in outcome.message
+    assert saved(successor, group) == [PARTITIONS]
+
+    observation, plan = due(successor, group)
+    (outcome_now,) = successor.apply(plan, observation)
+    assert outcome_now.kind is OutcomeKind.DELETED, outcome_now.message
+    assert saved(successor, group) == [PARTITIONS, PARTITIONS]
+    assert group not in make.groups()
+    assert brought_back(successor, group) is Kind.RESTORED
+    assert committed(client, group) == offsets
+
+
+def test_half_a_group_comes_back_too(
+    client: Client, make: Maker, topic: str, offsets: Offsets, limit: Callable[[], None]
+) -> None:
+    """The process died between the requests, and somebody wants the group as it was."""
+    scene = Scene(WatchedClient(client, die))  # type: ignore[arg-type]
+    group = make.abandoned(make.name("old"), topic, commit=offsets)
+    limit()
+    observation, plan = due(scene, group)
+    with pytest.raises(Died):
+        scene.apply(plan, observation)
+    assert len(committed(client, group)) < PARTITIONS
+    assert brought_back(Scene(client, ledger=scene.ledger), group) is Kind.RESTORED
+    assert committed(client, group) == offsets
+
+
+@pytest.fixture
+def scenes(client: Client) -> Callable[[Callable[[], None], bool], Scene]:
+    """Makes a connection whose process meets something between its requests."""
+    return lambda do, after: Scene(WatchedClient(client, do, after))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("joins", "after", "reason"),
+    [
+        pytest.param(True, True, reasons.BECAME_ACTIVE, id="joins"),
+        pytest.param(True, False, reasons.SUBSCRIBED, id="joins-at-the-last-moment"),
+        pytest.param(False, True, reasons.CHANGED, id="commits"),
+    ],
+)
+def test_who_comes_back_between_the_requests_keeps_the_rest(
+    scenes: Callable[..., Scene], make: Maker, offsets: Offsets, joins: bool, after: bool, reason: str
+) -> None:
+    """State and offsets are read again before each request; what is gone by then is in the backup."""
+    topic = next(iter(offsets)).topic
+    group = make.abandoned(make.name("old"), topic, commit=offsets)
+    last = at(topic, 1, PARTITIONS - 1)
+
+    def come_back() -> None:
+        make.join(group, topic) if joins else make.simple(group, last)
+
+    scene = scenes(come_back, after)
+    observation, plan = due(scene, group)
+    configured(make, "__consumer_offsets", {"max.message.bytes": SMALL})
+    try:
+        (outcome,) = scene.apply(plan, observation)
+    finally:
+        configured(make, "__consumer_offsets", {"max.message.bytes": LARGE})
+    assert outcome.reason == reason
+    there = committed(scene.client, group)
+    assert 0 < len(there) < PARTITIONS
+    assert f"{PARTITIONS - len(there)} of its {PARTITIONS} committed offsets" in outcome.message
+    assert saved(scene, group) == [PARTITIONS]
+    known_for(scene, 60)
+    assert reconcile.settle(scene.context) == {}
+    assert [each.what for each in told(scene, group)] == [What.KEPT]
+    assert saved(scene, group) == [PARTITIONS]
+    if joins:
+        make.leave(group)
