@@ -9,7 +9,6 @@ import asyncio
 import logging
 import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,14 +31,13 @@ from group_hygiene.controller.health import Health
 from group_hygiene.controller.leader import DURATION_S, Leader
 from group_hygiene.controller.loop import ConnectionLoop, Services
 from group_hygiene.controller.recorder import Recorder
+from group_hygiene.controller.workers import Workers
 from group_hygiene.egress import Egress
 from group_hygiene.errors import HygieneError
 from group_hygiene.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-# One for each connection that runs at the same time; a thread is made when it is needed.
-_WORKERS = 64
 # A stop is over within 20 s: runs in flight, then 5 s for giving the Lease back, then kopf by itself, then by force.
 _RUNS_END_WITHIN_S, _REST_ENDS_WITHIN_S = 12.0, 1.5
 _BEAT_S = 2.0
@@ -93,7 +91,7 @@ class Operator:
         """Serve until stopped. Raises HygieneError when the CRDs are missing or there is no API server to talk to."""
         api = Api(load_config(), self._options.namespaces)
         await self._check_kinds(api)
-        executor = ThreadPoolExecutor(_WORKERS, thread_name_prefix="reconcile")
+        workers = Workers()
         namespace = self._options.lease_namespace or own_namespace()
         of = namespace if self._options.namespaces else ""
         installation = await asyncio.to_thread(api.installation_id, of)
@@ -104,7 +102,7 @@ class Operator:
             api,
             Recorder(api),
             self._metrics,
-            executor,
+            workers,
             self._leader,
             installation,
             local_activity=self._options.local_activity,
@@ -141,7 +139,7 @@ class Operator:
         for task in (watch, beat, *tasks):
             task.cancel()
         await asyncio.wait([watch, beat, lead, flushed, *tasks], timeout=_REST_ENDS_WITHIN_S)
-        executor.shutdown(wait=False, cancel_futures=True)
+        workers.stop()
         log.info("stopped")
         if self._failure is not None:
             raise self._failure

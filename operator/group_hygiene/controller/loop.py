@@ -11,7 +11,6 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +28,7 @@ from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.restores import Asked, Restores
 from group_hygiene.controller.schedule import Schedule
 from group_hygiene.controller.telling import Teller
+from group_hygiene.controller.workers import Workers
 from group_hygiene.egress import Egress
 from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, SpecError
 from group_hygiene.metrics import Metrics
@@ -66,7 +66,7 @@ class Services:
     api: Api
     recorder: Recorder
     metrics: Metrics
-    executor: Executor
+    workers: Workers
     leadership: Leadership
     installation: str
     clock: reconcile.Clock = field(default_factory=SystemClock)
@@ -136,7 +136,7 @@ class ConnectionLoop:
             self._link.close()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._services.executor, runs.inheriting(work))
+        return await self._services.workers.run(self.namespace, runs.inheriting(work))
 
     def _run_safely(self) -> float | None:
         """`run_due`, with whatever it raises turned into a later try: one team's objects must not stop the others."""
