@@ -153,7 +153,7 @@ class Connection:
     """A `KafkaConnection` object whose Secrets were not read yet: `settings` reads them.
 
     requests_per_second: how many requests to the cluster at most; None = as fast as it answers. activity: None = there
-    is no pipeline.
+    is no pipeline. checkpoint_topics: of MirrorMaker 2; None = all that are named like one.
     """
 
     namespace: str
@@ -169,6 +169,7 @@ class Connection:
     access: tuple[Access, ...] = ()
     activity: ActivitySpec | None = None
     receivers: tuple[Receiver, ...] = ()
+    checkpoint_topics: frozenset[str] | None = None
 
     @property
     def key(self) -> str:
@@ -215,6 +216,7 @@ def parse_connection(obj: Mapping[str, Any]) -> Connection:
         access=parse_access(spec.get("access") or []),
         activity=None if spec.get("activity") is None else parse_activity(spec["activity"]),
         receivers=parse_receivers(spec.get("receivers") or [], "spec.receivers"),
+        checkpoint_topics=_parse_mirror_maker(spec.get("mirrorMaker")),
         spec=spec,
     )
 
@@ -297,6 +299,15 @@ def _parse_ledger(spec: Mapping[str, Any]) -> LedgerSpec:
         raise SpecError("spec.ledger.id must be a text")
     factor = parse_whole(spec.get("replicationFactor", 3), 1, 10, "spec.ledger.replicationFactor")
     return LedgerSpec(topic, factor, confirmed or None)
+
+
+def _parse_mirror_maker(spec: Any) -> frozenset[str] | None:
+    if spec is None:
+        return None
+    topics = parse_known(spec, "spec.mirrorMaker", CONNECTION).get("checkpointTopics")
+    if not isinstance(topics, list | tuple) or not all(isinstance(t, str) and _TOPIC.fullmatch(t) for t in topics):
+        raise SpecError("spec.mirrorMaker.checkpointTopics must be a list of names of topics")
+    return frozenset(topics)
 
 
 def _read(spec: Mapping[str, Any], field: str, read_secret: ReadSecret) -> str | None:

@@ -22,8 +22,10 @@ POLICY: Fields = {
 }
 CONNECTION: Fields = {
     "spec": frozenset(
-        {"bootstrapServers", "tls", "sasl", "scan", "protect", "limits", "ledger", "activity", "access", "receivers"}
+        {"bootstrapServers", "tls", "sasl", "scan", "protect", "limits", "ledger", "mirrorMaker"}
+        | {"activity", "access", "receivers"}
     ),
+    "spec.mirrorMaker": frozenset({"checkpointTopics"}),
     "spec.limits": frozenset({"maxPerRun", "maxPercent", "requestsPerSecond"}),
     "spec.access[]": frozenset({"namespaces", "groups", "actions"}),
     "spec.access[].namespaces": frozenset({"names", "selector"}),

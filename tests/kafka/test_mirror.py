@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from group_hygiene.connection import parse_connection
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.mirror import Checkpoints
+from group_hygiene.kafka.mirror import Checkpoints, checkpoint_topics
 from group_hygiene.model import Fault
+from group_hygiene.reconcile import Need
+from group_hygiene.reconcile.context import read_protections
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, checkpoint_key, soon
+from tests.kafka.scene import Scene
 
 SUFFIX = ".checkpoints.internal"
 
@@ -29,20 +34,20 @@ def test_the_key_is_laid_out_as_mirror_maker_does() -> None:
 
 
 def test_exactly_the_groups_of_the_checkpoints_are_mirrored(client: Client, make: Maker, new_topic: Topic) -> None:
-    """From all partitions of all checkpoint topics, each group once, and from no other topic."""
-    one, two, other = new_topic(), new_topic(), make.topic()
+    """From all partitions of all checkpoint topics, each group once."""
+    one, two = new_topic(), new_topic()
     make.checkpoints(one, ["orders", "orders", "größe", "a b\nc"])
     make.checkpoints(one, ["in-partition-1"], partition=1)
     make.checkpoints(two, ["orders", "second-source"])
-    make.checkpoints(other, ["not-a-checkpoint"])
-    mirrored = Checkpoints().read(client, [one, two, other], soon())
+    mirrored = Checkpoints().read(client, [one, two], soon())
     assert mirrored == frozenset({"orders", "größe", "a b\nc", "in-partition-1", "second-source"})
 
 
 def test_no_checkpoints_topic_means_no_mirror(client: Client, kafka: KafkaCluster) -> None:
     """Then nobody is asked."""
     mark = kafka.mark()
-    assert Checkpoints().read(client, ["orders", f"x{SUFFIX}.not"], soon()) == frozenset()
+    topics = checkpoint_topics(["orders", f"x{SUFFIX}.not"], None)
+    assert Checkpoints().read(client, topics, soon()) == frozenset()
     assert kafka.count_requests("METADATA", client_id="group-hygiene", since=mark) == {1: 0}
 
 
@@ -117,3 +122,28 @@ def test_more_ids_than_there_is_room_for_are_a_fault(client: Client, make: Maker
         fault = checkpoints.read(client, [topic], soon())
         assert isinstance(fault, Fault)
         assert fault.code == "ANSWERS_TOO_LARGE"
+
+
+@pytest.mark.parametrize(
+    ("named", "mirrored"),
+    [
+        pytest.param(["{one}"], {"orders"}, id="one"),
+        pytest.param([], set(), id="none"),
+        pytest.param(["{one}", "{plain}"], {"orders", "of-another-name"}, id="whatever-it-is-called"),
+        pytest.param(["{one}", "no-such-topic"], None, id="one-that-is-not-there"),
+    ],
+)
+def test_only_topics_that_the_connection_names_count(
+    client: Client, make: Maker, new_topic: Topic, named: list[str], mirrored: set[str] | None
+) -> None:
+    """Whoever creates another one of MirrorMaker's name changes nothing. What is named and can't be read keeps all."""
+    one, forged, plain = new_topic(), new_topic(), make.topic()
+    make.checkpoints(one, ["orders"])
+    make.checkpoints(forged, ["made-up"])
+    make.checkpoints(plain, ["of-another-name"])
+    topics = [name.format(one=one, plain=plain) for name in named]
+    spec = {"bootstrapServers": ["a:1"], "mirrorMaker": {"checkpointTopics": topics}}
+    context = Scene(client, need=Need.READ).context
+    context = replace(context, connection=parse_connection({"spec": spec}))
+    found = read_protections(context, {one: 2, forged: 2, plain: 1}, soon()).mirrored
+    assert found == (None if mirrored is None else frozenset(mirrored))

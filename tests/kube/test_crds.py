@@ -231,6 +231,8 @@ def test_policy_is_accepted(api: CustomObjectsApi, spec: Patch) -> None:
         pytest.param({"limits": {"maxPerRun": 1}}, id="limits-one-only"),
         pytest.param({"limits": {"requestsPerSecond": 1}}, id="rate-lowest"),
         pytest.param({"limits": {"requestsPerSecond": 10000}}, id="rate-highest"),
+        pytest.param({"mirrorMaker": {"checkpointTopics": []}}, id="no-checkpoints"),
+        pytest.param({"mirrorMaker": {"checkpointTopics": ["a.checkpoints.internal", "b_c-D"]}}, id="checkpoints"),
         pytest.param({"activity": {"uri": "s3://bucket/kafka-main"}}, id="activity"),
         pytest.param(
             {"activity": {"uri": "gs://b/a/b", "maxAge": "720h", "secretRef": {"name": "a.b-c"}}},
@@ -332,6 +334,10 @@ def servers(*addresses: str) -> Patch:
 
 def ca(name: str, key: str) -> Patch:
     return {"tls": {"ca": {"name": name, "key": key}}}
+
+
+def checkpoints(*topics: str) -> Patch:
+    return {"mirrorMaker": {"checkpointTopics": list(topics)}}
 
 
 def activity(**fields: Any) -> Patch:
@@ -574,6 +580,12 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
         pytest.param(ledger(topic="a" * 250), "spec.ledger.topic: Too long", id="ledger-topic-too-long"),
         pytest.param(ledger(replicationFactor=0), "greater than or equal to 1", id="ledger-replicas-0"),
         pytest.param(ledger(replicationFactor=11), "less than or equal to 10", id="ledger-replicas-11"),
+        pytest.param({"mirrorMaker": {}}, "checkpointTopics: Required value", id="mirror-maker-empty"),
+        pytest.param(checkpoints("a/b"), r"Topics\[0\]: .* must be the name of a topic", id="checkpoints-slash"),
+        pytest.param(checkpoints(".."), r"Topics\[0\]: .* must be the name of a topic", id="checkpoints-dots"),
+        pytest.param(checkpoints("a" * 250), r"checkpointTopics\[0\]: Too long", id="checkpoints-long"),
+        pytest.param(checkpoints("a", "a"), r"checkpointTopics\[1\]: Duplicate value", id="checkpoints-twice"),
+        pytest.param(checkpoints(*map(str, range(65))), "checkpointTopics: Too many", id="checkpoints-too-many"),
         pytest.param({"activity": {}}, "spec.activity.uri: Required value", id="activity-nowhere"),
         pytest.param(activity(uri=""), f"spec.activity.uri: .* {FOLDER}", id="activity-empty"),
         pytest.param(activity(uri="tables"), f"spec.activity.uri: .* {FOLDER}", id="activity-relative"),
@@ -797,7 +809,7 @@ def published(api_server: ApiServer) -> ApiServer:
     [
         pytest.param(
             "kconn.spec",
-            "bootstrapServers tls sasl protect limits ledger activity access receivers scan",
+            "bootstrapServers tls sasl protect limits ledger mirrorMaker activity access receivers scan",
             id="connection",
         ),
         pytest.param("kconn.spec.limits", "maxPerRun maxPercent requestsPerSecond", id="connection-limits"),

@@ -278,6 +278,11 @@ def test_ledger_and_rate() -> None:
         pytest.param({"bootstrapServers": ["kafka"]}, "spec.bootstrapServers must hold", id="server-without-port"),
         pytest.param({"protect": "a-*"}, "spec.protect must be a list", id="protect-as-a-text"),
         pytest.param({"protect": [""]}, r"spec.protect\[0\] must not be empty", id="empty-pattern"),
+        pytest.param({"mirrorMaker": {}}, "spec.mirrorMaker.checkpointTopics must be a list", id="no-checkpoints"),
+        pytest.param(
+            {"mirrorMaker": {"checkpointTopics": "a"}}, "checkpointTopics must be a list", id="one-checkpoint"
+        ),
+        pytest.param({"mirrorMaker": {"checkpointTopics": ["a/b"]}}, "list of names of topics", id="checkpoint-slash"),
         pytest.param({"limits": {"maxPercent": 0}}, "spec.limits.maxPercent must be a whole number", id="limit"),
         pytest.param({"limits": {"requestsPerSecond": 0}}, "requestsPerSecond must be a whole number", id="rate"),
         pytest.param({"ledger": {"topic": "a/b"}}, "spec.ledger.topic must be the name of a topic", id="ledger-topic"),

@@ -24,7 +24,14 @@ SPECS: dict[str, tuple[Fields, Callable[[Any], object], dict[str, Any]]] = {
     "KafkaConnection": (
         CONNECTION,
         parse_connection,
-        {"spec": {"bootstrapServers": ["a:9092"], "limits": {"maxPerRun": 1}, "access": [ACCESS]}},
+        {
+            "spec": {
+                "bootstrapServers": ["a:9092"],
+                "limits": {"maxPerRun": 1},
+                "mirrorMaker": {"checkpointTopics": ["a"]},
+                "access": [ACCESS],
+            }
+        },
     ),
 }
 

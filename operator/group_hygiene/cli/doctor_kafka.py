@@ -19,7 +19,7 @@ from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.ledger import LedgerSettings
 from group_hygiene.kafka.ledger_topic import may_create
-from group_hygiene.kafka.mirror import is_checkpoints
+from group_hygiene.kafka.mirror import checkpoint_topics
 from group_hygiene.kafka.offsets import offsets_at
 from group_hygiene.kafka.permissions import Allowed, Operation
 from group_hygiene.model import Fault, Partition
@@ -162,7 +162,8 @@ def _may_on_topics(session: Session, cluster: Cluster) -> Iterator[Finding]:
     if log in unread:
         found = f"READ on {log} is denied: policies with idleFor keep every group (EvidenceUnreadable)"
         yield warning(_PERMISSIONS, "offsets log", found, f"grant it where policies ask idleFor ({_DOC})")
-    mirrored = [name for name in unread if is_checkpoints(name)]
+    checkpoints = checkpoint_topics(allowed, cluster.connection.checkpoint_topics)
+    mirrored = [name for name in unread if name in checkpoints]
     if mirrored:
         found = f"READ is denied on {_named(mirrored)}: every group is kept (MirrorMakerTarget)"
         yield failed(_PERMISSIONS, "MirrorMaker 2", found, f"grant it ({_DOC})")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from group_hygiene.kafka.bounds import MEMORY
 from group_hygiene.kafka.client import TOO_MUCH, Client, Deadline
@@ -28,6 +28,11 @@ def is_checkpoints(topic: str) -> bool:
     return _CHECKPOINTS.search(topic) is not None
 
 
+def checkpoint_topics(topics: Iterable[str], named: Collection[str] | None) -> list[str]:
+    """Which topics hold checkpoints: those that are named, there or not, or else all `topics` of such a name."""
+    return [topic for topic in topics if is_checkpoints(topic)] if named is None else sorted(named)
+
+
 class Checkpoints:
     """Remembers what was read, so that each look costs only what is new.
 
@@ -44,7 +49,7 @@ class Checkpoints:
 
     def read(self, client: Client, topics: Iterable[str], deadline: Deadline) -> frozenset[str] | Fault:
         """All group ids named by checkpoints up to the topics' ends, or the Fault that kept us from reading them."""
-        wanted = sorted(topic for topic in topics if is_checkpoints(topic))
+        wanted = sorted(set(topics))
         ids, counts = topic_ids(client, wanted, deadline), partition_counts(client, wanted, deadline)
         for topic in wanted:
             id_, count = ids[topic], counts[topic]

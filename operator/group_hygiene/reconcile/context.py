@@ -17,7 +17,7 @@ from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.last_records import LastRecord
 from group_hygiene.kafka.ledger import Ledger
-from group_hygiene.kafka.mirror import Checkpoints, is_checkpoints
+from group_hygiene.kafka.mirror import Checkpoints, checkpoint_topics
 from group_hygiene.model import (
     Activity,
     Bounds,
@@ -187,7 +187,7 @@ def read_protections(context: Context, topics: Mapping[str, int] | Fault, deadli
         if topic.endswith(("-changelog", "-repartition"))
         for prefix in _dash_prefixes(topic.rpartition("-")[0])
     )
-    checkpoints = [topic for topic in topics if is_checkpoints(topic)]
+    checkpoints = checkpoint_topics(topics, context.connection.checkpoint_topics)
     mirrored = context.memory.checkpoints.read(context.client, checkpoints, deadline)
     return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, context.claims())
 
