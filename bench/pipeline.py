@@ -195,7 +195,7 @@ def _pipeline(spark: SparkSession, client: Client, warehouse: str, expected: _Ex
 
 def _ask(warehouse: str, groups: int, times: Times) -> None:
     wanted = some_of(groups, max(1, groups // _CANDIDATES))[:_CANDIDATES]
-    tables = Tables(ActivitySpec(warehouse), {})
+    tables = Tables(ActivitySpec(warehouse))
     for _ in range(_QUERIES):
         seconds, answer = _timed(lambda: tables.read(wanted, _SECONDS))
         if not isinstance(answer, Reading):

@@ -15,36 +15,16 @@ from typing import Any
 from group_hygiene import reasons
 from group_hygiene.access import Access, Grant, Right, parse_access
 from group_hygiene.durations import parse_duration
-from group_hygiene.errors import SecretProblem, SpecError
+from group_hygiene.errors import SpecError
 from group_hygiene.fields import CONNECTION, parse_known, parse_mapping
 from group_hygiene.patterns import Patterns
 from group_hygiene.policy import Limits, Policy, parse_limits, parse_whole
 from group_hygiene.receivers import Receiver, parse_receivers
 from group_hygiene.secret import Hidden, SecretRef
+from group_hygiene.storage import STORAGE_OPTIONS, Store, is_location, is_path, read_store
 
 _TIMEOUT_MIN, _TIMEOUT_MAX = timedelta(seconds=1), timedelta(minutes=10)
 _MAX_AGE, _MAX_AGE_MIN, _MAX_AGE_MAX = timedelta(hours=1), timedelta(seconds=1), timedelta(hours=720)
-
-# Neither credentials nor a query belong into an address that everybody may read; the @ of Azure's is no login.
-_ACTIVITY_URI = re.compile(r"(s3a?|gs|az|abfss?)://[^\s?#]+|(file://)?/[^\s?#]*")
-# What a Secret may say of how to reach an object store, by the names that AWS, Google and Azure gave them. Others would
-# make the operator use files or identities of its own.
-STORAGE_OPTIONS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_REGION",
-    "AWS_ENDPOINT_URL",
-    "AWS_ALLOW_HTTP",
-    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
-    "GOOGLE_SERVICE_ACCOUNT_KEY",
-    "AZURE_STORAGE_ACCOUNT_NAME",
-    "AZURE_STORAGE_ACCOUNT_KEY",
-    "AZURE_STORAGE_SAS_TOKEN",
-    "AZURE_STORAGE_CLIENT_ID",
-    "AZURE_STORAGE_CLIENT_SECRET",
-    "AZURE_STORAGE_TENANT_ID",
-)
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 # Kafka's own, and the two names that no topic can have.
@@ -122,7 +102,7 @@ class ActivitySpec:
     """Where a pipeline's tables of the cluster are.
 
     max_age: how old may be what they cover. secret: whose keys say how to reach the object store (STORAGE_OPTIONS);
-    None = what the process's own environment says.
+    None = the process's own identity.
     """
 
     uri: str
@@ -132,20 +112,16 @@ class ActivitySpec:
     @property
     def local(self) -> bool:
         """Whether it is a path on the machine that reads it."""
-        return self.uri.startswith(("/", "file:"))
+        return is_path(self.uri)
 
-    def options(self, read_secret: ReadSecretTexts) -> dict[str, Hidden]:
-        """How to reach the object store, read by `read_secret` (which raises SecretProblem, as this does)."""
-        if self.secret is None:
-            return {}
-        texts = read_secret(self.secret, STORAGE_OPTIONS)
-        options = {key: Hidden.trimmed(text) for key, text in texts.items()}
-        if not options:
-            raise SecretProblem(
-                f"Secret {self.secret} of spec.activity.secretRef has none of the keys {', '.join(STORAGE_OPTIONS)}",
-                reasons.SECRET_KEY_MISSING,
-            )
-        return options
+    def store(self, read_secret: ReadSecretTexts) -> Store | None:
+        """How to reach the object store, read by `read_secret`; None = no Secret is named.
+
+        Raises SecretProblem, as `read_secret` does, unless its credentials are complete and lead to where they may.
+        """
+        if self.secret is None or self.local:
+            return None
+        return read_store(self.uri, self.secret, read_secret(self.secret, STORAGE_OPTIONS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +201,7 @@ def parse_activity(spec: Mapping[str, Any]) -> ActivitySpec:
     """`spec.activity` of a KafkaConnection. Raises SpecError."""
     spec = parse_mapping(spec, "spec.activity")
     uri, secret = spec.get("uri"), spec.get("secretRef")
-    if not isinstance(uri, str) or not _ACTIVITY_URI.fullmatch(uri):
+    if not isinstance(uri, str) or not is_location(uri):
         raise SpecError(
             "spec.activity.uri must be the address of a folder, like s3://bucket/kafka-main (or gs://, az://, abfss://)"
             ", or an absolute path"

@@ -46,6 +46,6 @@ def test_the_image_reads_the_offsets_log(tmp_path: Path) -> None:
         argv: list[str | Path] = [home / "bin" / "group-hygiene", "pipeline", "run", *options]
         done = subprocess.run(argv, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    reading = Tables(ActivitySpec(str(tmp_path / "tables")), {}).read(["assigned", "other"], 60)
+    reading = Tables(ActivitySpec(str(tmp_path / "tables"))).read(["assigned", "other"], 60)
     assert isinstance(reading, Reading)
     assert set(reading.groups) == {"assigned"}

@@ -97,7 +97,7 @@ def _backups(ledger: Ledger) -> None:
 
 def test_the_tables_of_a_release_are_read(release: Path) -> None:
     """By the operator's reader: who was Empty since when, who only committed, and who was in use."""
-    reading = Tables(ActivitySpec(str(release / "tables")), {}).read(["left", "assigned", "in-use", "none"], 60)
+    reading = Tables(ActivitySpec(str(release / "tables"))).read(["left", "assigned", "in-use", "none"], 60)
     assert isinstance(reading, Reading)
     assert set(reading.covered) == {0, 1}
     groups = reading.groups

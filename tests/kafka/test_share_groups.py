@@ -171,7 +171,7 @@ def test_by_the_log_alone(
     wait_for(lambda: kind(client, cluster, other.group) == "Share Empty")
     make.simple(make.name("first"), at(used.topic))
     pipeline, scene = Pipeline(client, cluster, tmp_path / "warehouse"), Scene(client)
-    scene.use(Tables(ActivitySpec(pipeline.uri), {}))
+    scene.use(Tables(ActivitySpec(pipeline.uri)))
     pipeline.run([idle(used.group, **long_ago), idle(other.group, 0.1, **long_ago)])
     tidy = shares(used.group, other.group, unchangedFor=None, idleFor="72h")
     observation, plan = scene.plan(tidy)

@@ -63,7 +63,7 @@ def pipeline(client: Client, make: Maker, read: str, tmp_path: Path, request: py
 def scene(client: Client, pipeline: Pipeline) -> Scene:
     """A connection that names the tables."""
     scene = Scene(client)
-    scene.use(Tables(ActivitySpec(pipeline.uri), {}))
+    scene.use(Tables(ActivitySpec(pipeline.uri)))
     return scene
 
 

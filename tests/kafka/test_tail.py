@@ -320,7 +320,7 @@ def test_only_a_group_that_the_log_is_silent_about_is_deleted(  # noqa: PLR0913,
     make.abandoned(name, topic)
     warehouse.write([idle(name)], covered_to=end(client, cluster, name).offset + further)
     scene = Scene(client)
-    scene.context = replace(scene.context, tables=Tables(ActivitySpec(warehouse.uri), {}))
+    scene.context = replace(scene.context, tables=Tables(ActivitySpec(warehouse.uri)))
     observation, plan = scene.plan(policy(name, idleFor="1h"))
     assert plan.actions == (name,)
     happens(make, name, topic)

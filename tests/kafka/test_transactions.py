@@ -144,7 +144,7 @@ def test_a_live_consumer_of_a_silent_topic_is_kept(client: Client, make: Maker, 
     assert isinstance(cluster, Cluster)
     pipeline = Pipeline(client, cluster, tmp_path / "warehouse")
     pipeline.run([simple(group)])
-    scene.use(Tables(ActivitySpec(pipeline.uri), {}))
+    scene.use(Tables(ActivitySpec(pipeline.uri)))
     wanted = unused(group)
     observation, plan = scene.due(wanted)
     assert (verdicts(observation, wanted), plan.actions) == ({group: reasons.CAUGHT_UP}, ())

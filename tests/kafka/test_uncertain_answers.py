@@ -184,7 +184,7 @@ def test_offsets_that_were_deleted_are_not_taken_for_refused(
     assert isinstance(cluster, Cluster)
     pipeline, scene, unread = Pipeline(client, cluster, tmp_path / "warehouse"), Scene(client), stale(group)
     pipeline.run([in_use(group, **{read: 0.1, left: 100})])
-    scene.use(Tables(ActivitySpec(pipeline.uri), {}))
+    scene.use(Tables(ActivitySpec(pipeline.uri)))
     observation, plan = scene.due(unread)
     assert plan.actions == (group,)
     rewrite(proxy, OFFSET_DELETE, lambda exchange: answer_offsets_with(exchange, code, of_request))

@@ -230,6 +230,7 @@ def test_the_way_out_can_be_narrowed() -> None:
 def test_the_arguments_of_the_operator() -> None:
     """Each value that is one becomes an option; what is the default is left to the program."""
     values = "operator.leaseDuration=60,operator.allowReceivers={a.example.com},operator.logLevel=debug"
+    values += ",operator.allowActivityIdentity[0].namespace=kafka,operator.allowActivityIdentity[0].uri=s3://b/x"
     container = pod_of(one(objects(rendered("--set", values, *chosen("namespaced"))), "Deployment"))["spec"][
         "containers"
     ][0]
@@ -238,6 +239,7 @@ def test_the_arguments_of_the_operator() -> None:
         "--namespace=kafka",
         "--namespace=team-a",
         "--lease-duration=60",
+        "--allow-activity-identity=kafka=s3://b/x",
         "--allow-receiver=a.example.com",
         "--log-level=debug",
     ]

@@ -279,7 +279,7 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
 
     scene = Scene(client, protect, need=Need.READ)
     scene.clock = Frozen(reach.read_at.astimezone(UTC))
-    scene.use(Tables(ActivitySpec(warehouse), {}))
+    scene.use(Tables(ActivitySpec(warehouse)))
     scene.context = scene.open()
     observation = scene.observe(*policies)
     told: set[str] = set()

@@ -245,13 +245,16 @@ def test_storage_options_are_hidden_and_few() -> None:
         assert name == "bucket"
         return {key: secret[key] for key in keys if key in secret}
 
-    options = ActivitySpec("s3://b/x", secret="bucket").options(read)
-    assert {key: value.reveal() for key, value in options.items()} == {
+    store = ActivitySpec("s3://b/x", secret="bucket").store(read)
+    assert store is not None
+    assert {key: value.reveal() for key, value in store.options.items()} == {
         "AWS_ACCESS_KEY_ID": "AKIA",
         "AWS_SECRET_ACCESS_KEY": "hunter2",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": "https://s3.us-east-1.amazonaws.com",
     }
-    assert "hunter2" not in f"{options} {options!r}"
-    assert ActivitySpec("s3://b/x").options(read) == {}
+    assert "hunter2" not in f"{store} {store!r}"
+    assert ActivitySpec("s3://b/x").store(read) is None
 
 
 def test_a_secret_without_storage_options() -> None:
@@ -259,7 +262,7 @@ def test_a_secret_without_storage_options() -> None:
     with pytest.raises(
         SecretProblem, match=r"Secret bucket of spec\.activity\.secretRef has none of the keys AWS_"
     ) as caught:
-        ActivitySpec("s3://b/x", secret="bucket").options(lambda name, keys: {})
+        ActivitySpec("s3://b/x", secret="bucket").store(lambda name, keys: {})
     assert caught.value.reason == "SecretKeyMissing"
 
 
@@ -295,6 +298,10 @@ def test_ledger_and_rate() -> None:
         pytest.param({"activity": {"uri": "tables"}}, "spec.activity.uri must be", id="activity-relative"),
         pytest.param({"activity": {"uri": "http://x/y"}}, "spec.activity.uri must be", id="activity-by-http"),
         pytest.param({"activity": {"uri": "s3://b/x?key=1"}}, "spec.activity.uri must be", id="activity-with-a-query"),
+        pytest.param({"activity": {"uri": "s3://b@evil/x"}}, "spec.activity.uri must be", id="activity-with-a-login"),
+        pytest.param({"activity": {"uri": "s3://b/x/../y"}}, "spec.activity.uri must be", id="activity-out-by-dots"),
+        pytest.param({"activity": {"uri": "s3://b/%2e%2e/y"}}, "spec.activity.uri must be", id="activity-escaped"),
+        pytest.param({"activity": {"uri": "az://c@evil.com/y"}}, "spec.activity.uri must be", id="activity-account"),
         pytest.param({"activity": {"uri": "file://host/x"}}, "spec.activity.uri must be", id="activity-on-a-host"),
         pytest.param({"activity": {"uri": "/x", "maxAge": "1d"}}, "spec.activity.maxAge must be a duration", id="age"),
         pytest.param({"activity": {"uri": "/x", "maxAge": "0s"}}, "maxAge must be at least 1s", id="age-zero"),

@@ -258,7 +258,7 @@ def _secrets(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
     named = len({ref.name for ref in asked})
     if connection.activity is not None and connection.activity.secret is not None:
         try:
-            connection.activity.options(partial(known.api.read_secret_texts, connection.namespace))
+            connection.activity.store(partial(known.api.read_secret_texts, connection.namespace))
             named += 1
         except SecretProblem as error:
             yield failed(_CONNECTION, "Secret of the tables", f"{error.reason}: {error}", _mend(error))

@@ -144,11 +144,20 @@ def main() -> None:
     "be given more than once. Default: none, only object stores.",
 )
 @click.option(
+    "--allow-activity-identity",
+    "activity_identity",
+    multiple=True,
+    metavar="NAMESPACE=URI",
+    help="Connections of this namespace may have tables at or below this address (s3://bucket/path) read by the "
+    "operator's own cloud identity, without a secretRef; may be given more than once. Default: none.",
+)
+@click.option(
     "--allow-receiver",
     multiple=True,
     metavar="HOST|CIDR",
-    help="Where alerts may go: a host, an address, or a network like 10.0.0.0/8; may be given more than once, and then "
-    "nothing else is reached. Loopback, link-local and the like must be named as addresses. Default: all but those.",
+    help="Where alerts, and requests to endpoints of object stores, may go: a host, an address, or a network like "
+    "10.0.0.0/8; may be given more than once, and then nothing else is reached. Loopback, link-local and the like must "
+    "be named as addresses. Default: all but those.",
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
 @click.option(
@@ -159,7 +168,11 @@ def main() -> None:
     help="text, or one JSON object a line.",
 )
 def operator(
-    namespaces: tuple[str, ...], allow_receiver: tuple[str, ...], log_level: str, log_format: str, **given: Any
+    namespaces: tuple[str, ...],
+    allow_receiver: tuple[str, ...],
+    log_level: str,
+    log_format: str,
+    **given: Any,
 ) -> int:
     """Run the operator against the cluster of the pod's ServiceAccount, or of $KUBECONFIG.
 
@@ -176,12 +189,15 @@ def operator(
     """
     from group_hygiene.controller import app
     from group_hygiene.egress import parse_egress
+    from group_hygiene.storage import Allowed, parse_grant
 
     egress = parse_egress(allow_receiver)
+    grants = tuple(map(parse_grant, given.pop("activity_identity")))
+    activity = Allowed(given.pop("local_activity"), grants, egress)
     configure(log_format, log_level)
     logging.getLogger("kopf").setLevel(logging.WARNING)
     # What is named twice would be listed twice.
-    options = app.Options(egress=egress, namespaces=tuple(dict.fromkeys(namespaces)), **given)
+    options = app.Options(activity=activity, egress=egress, namespaces=tuple(dict.fromkeys(namespaces)), **given)
     if log_format == "text":
         app.run(options)
         return 0

@@ -126,13 +126,13 @@ def open_tables(session: Session, asked: ActivitySpec | None) -> Tables | Fault 
     """
     own = session.connection.activity
     if asked is not None:
-        return Tables(replace(asked, max_age=own.max_age) if own else asked, {})
+        return Tables(replace(asked, max_age=own.max_age) if own else asked)
     if own is None:
         return None
     if own.secret is None or session.read_secret is None:
-        return Tables(own, {})
+        return Tables(own)
     try:
-        return Tables(own, own.options(session.read_secret))
+        return Tables(own, own.store(session.read_secret))
     except SecretProblem as error:
         return Fault(reasons.EVIDENCE_UNREADABLE, str(error))
 

@@ -11,7 +11,6 @@ import signal
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import kopf
@@ -35,6 +34,7 @@ from group_hygiene.controller.workers import Workers
 from group_hygiene.egress import Egress
 from group_hygiene.errors import HygieneError
 from group_hygiene.metrics import Metrics
+from group_hygiene.storage import Allowed
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +48,14 @@ _RETRY_CAP_S = 30
 class Options:
     """health_port 0 = any free port. lease_namespace: None = our own. lease_duration: seconds.
 
-    local_activity: folders of this machine in which a pipeline's tables may be read. egress: where alerts may go.
+    activity: where a pipeline's tables may be. egress: where alerts may go.
     namespaces: whose objects are served; none = those of all.
     """
 
     health_port: int = 8080
     lease_namespace: str | None = None
     lease_duration: int = DURATION_S
-    local_activity: tuple[Path, ...] = ()
+    activity: Allowed = field(default_factory=Allowed)
     egress: Egress = field(default_factory=Egress)
     namespaces: tuple[str, ...] = ()
 
@@ -105,7 +105,7 @@ class Operator:
             workers,
             self._leader,
             installation,
-            local_activity=self._options.local_activity,
+            activity=self._options.activity,
             egress=self._options.egress,
         )
         health = Health(self._options.health_port, self._metrics.registry, self._is_ready)

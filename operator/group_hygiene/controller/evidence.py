@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from group_hygiene import reasons
 from group_hygiene.activity import Tables, refused
@@ -12,15 +10,15 @@ from group_hygiene.connection import Connection
 from group_hygiene.controller.api import Api
 from group_hygiene.errors import SecretProblem
 from group_hygiene.model import Fault
+from group_hygiene.storage import Allowed
 
 
 class Source:
     """Opens the tables, and keeps them open while nothing about them changes."""
 
-    def __init__(self, api: Api, local: Sequence[Path]) -> None:
-        """local: the folders of this machine in which tables may be."""
+    def __init__(self, api: Api, allowed: Allowed) -> None:
         self._api = api
-        self._local = local
+        self._allowed = allowed
         self._tables: Tables | None = None
 
     def tables(self, connection: Connection) -> Tables | Fault | None:
@@ -31,13 +29,13 @@ class Source:
         spec = connection.activity
         if spec is None:
             return None
-        fault = refused(spec, self._local)
+        fault = refused(spec, connection.namespace, self._allowed)
         if fault is not None:
             return fault
         try:
-            options = spec.options(partial(self._api.read_secret_texts, connection.namespace))
+            store = spec.store(partial(self._api.read_secret_texts, connection.namespace))
         except SecretProblem as error:
             return Fault(reasons.EVIDENCE_UNREADABLE, str(error))
-        if self._tables is None or not self._tables.same(spec, options):
-            self._tables = Tables(spec, options)
+        if self._tables is None or not self._tables.same(spec, store):
+            self._tables = Tables(spec, store, self._allowed.egress, connection.namespace)
         return self._tables

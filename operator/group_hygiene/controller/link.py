@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from group_hygiene import reasons, reconcile, status
 from group_hygiene.connection import Connection, Settings
@@ -15,6 +14,7 @@ from group_hygiene.kafka import client as kafka_client
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.snapshot import Cluster
 from group_hygiene.status import Problem
+from group_hygiene.storage import Allowed
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +24,9 @@ _CONNECT_TIMEOUT_S = 10.0
 class Link:
     """Of one connection. installation: who we are to the ledgers. `uid`: of its object as last read, None = none."""
 
-    def __init__(self, namespace: str, name: str, api: Api, installation: str, local_activity: Sequence[Path]) -> None:
+    def __init__(self, namespace: str, name: str, api: Api, installation: str, allowed: Allowed) -> None:
         self._namespace, self._name, self._api, self._installation = namespace, name, api, installation
-        self._evidence = Source(api, local_activity)
+        self._evidence = Source(api, allowed)
         self._client: kafka_client.Client | None = None
         self._features: tuple[str, ...] = ()
         self.memory = reconcile.Memory()

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from time import monotonic
 from typing import TypeVar
 
@@ -37,6 +36,7 @@ from group_hygiene.plan import Plan, due_groups, make_plan
 from group_hygiene.policy import Mode
 from group_hygiene.snapshot import Snapshot
 from group_hygiene.status import Problem
+from group_hygiene.storage import Allowed
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class SystemClock:
 class Services:
     """What all loops share. installation: who we are to the ledgers. stopping: set when the process must end.
 
-    local_activity: folders of this machine in which a pipeline's tables may be. egress: where messages may go.
+    activity: where a pipeline's tables may be. egress: where messages may go.
     """
 
     api: Api
@@ -71,7 +71,7 @@ class Services:
     installation: str
     clock: reconcile.Clock = field(default_factory=SystemClock)
     stopping: threading.Event = field(default_factory=threading.Event)
-    local_activity: Sequence[Path] = ()
+    activity: Allowed = field(default_factory=Allowed)
     egress: Egress = field(default_factory=Egress)
 
     def leads(self) -> bool:
@@ -93,7 +93,7 @@ class ConnectionLoop:
         self._teller = Teller(services.api, services.recorder, services.metrics, services.clock)
         self._binding = Binding(services.api, self._teller, services.clock, namespace, name)
         self._restores = Restores(services.api, self._teller, services.clock, namespace, name)
-        self._link = Link(namespace, name, services.api, services.installation, services.local_activity)
+        self._link = Link(namespace, name, services.api, services.installation, services.activity)
         self._alerts = Alerting((namespace, name), services.api, services.metrics, services.clock, self._teller)
         self._backoff = _BACKOFF_START_S
         self._had_policies = False

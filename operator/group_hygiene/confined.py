@@ -1,0 +1,122 @@
+"""Runs a function in a process of its own: within so much memory, within so many seconds, without our environment.
+
+A library that reads what tenants wrote may need any amount of memory before it can be asked to stop. A process has a
+limit that holds (setrlimit(2), RLIMIT_DATA), an end that can be forced, and an environment that can be chosen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+MEMORY_MIB = 112
+# Three of them and the operator fit into 512 MiB.
+_AT_ONCE = 3
+# Of what one returns.
+_ANSWER_MAX = 128 << 20
+
+
+class TooMuch(Exception):
+    """The process ended by itself: out of memory, or by a fault of the library; or it returned too much."""
+
+
+class Turns:
+    """Lets so many run at once. Of one owner all but one of these, as long as others may come."""
+
+    def __init__(self, at_once: int = _AT_ONCE) -> None:
+        self._at_once = at_once
+        self._running: Counter[str] = Counter()
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def take(self, owner: str, seconds: float) -> Iterator[None]:
+        """Waits no longer than that. Raises TimeoutError."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._has_room(owner), seconds):
+                raise TimeoutError
+            self._running[owner] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running[owner] -= 1
+                self._changed.notify_all()
+
+    def _has_room(self, owner: str) -> bool:
+        return self._running.total() < self._at_once and self._running[owner] < max(self._at_once - 1, 1)
+
+
+async def run(function: str, request: bytes, environment: Mapping[str, str], seconds: float) -> bytes:
+    """What `function` ("module:name") yields for a request, joined, in a process with this environment.
+
+    Raises TimeoutError and TooMuch; the process is gone then.
+    """
+    module, name = function.split(":")
+    code = f"from {module} import {name} as work; from {__name__} import serve; serve(work, {math.ceil(seconds)})"
+    environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "MALLOC_ARENA_MAX": "1"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        code,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=environment,
+    )
+    try:
+        async with asyncio.timeout(seconds):
+            _, answer = await asyncio.gather(_feed(process.stdin, request), _answer(process.stdout))
+            status = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if status != 0:
+        raise TooMuch(f"exit status {status}")
+    return answer
+
+
+def serve(work: Callable[[bytes], Iterable[bytes]], seconds: int) -> None:
+    """The other side of `run`: limits this process, and answers what comes on stdin."""
+    # By itself, also when nobody is left to end it.
+    signal.alarm(seconds + 1)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MIB << 20,) * 2)
+    if sys.platform == "linux":
+        # Libraries start a thread, with memory of its own, for each processor that they may use.
+        os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})
+    for part in work(sys.stdin.buffer.read()):
+        sys.stdout.buffer.write(part)
+    sys.stdout.buffer.flush()
+    # The threads of libraries were seen to abort a process that ends in order.
+    os._exit(0)
+
+
+async def _feed(pipe: asyncio.StreamWriter | None, request: bytes) -> None:
+    if pipe is None:
+        return
+    # Where it ended before, its status says why.
+    with suppress(BrokenPipeError, ConnectionResetError):
+        pipe.write(request)
+        await pipe.drain()
+        pipe.close()
+        await pipe.wait_closed()
+
+
+async def _answer(pipe: asyncio.StreamReader | None) -> bytes:
+    parts, left = [], _ANSWER_MAX
+    while data := await pipe.read(1 << 16) if pipe is not None else b"":
+        left -= len(data)
+        if left < 0:
+            raise TooMuch("its answer is too long")
+        parts.append(data)
+    return b"".join(parts)

@@ -1,0 +1,204 @@
+"""Tables that a tenant made to harm the process that reads them: it goes on, within its memory."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from group_hygiene import reasons
+from group_hygiene.activity import Reading, Tables
+from group_hygiene.confined import Turns
+from group_hygiene.connection import ActivitySpec
+from group_hygiene.model import Fault
+from tests.warehouse import Warehouse, idle
+
+_MIB = 1 << 20
+_READ = """
+import json, os, sys, threading, time
+from pathlib import Path
+from group_hygiene.activity import Tables
+from group_hygiene.connection import ActivitySpec
+
+def most(process):
+    text = Path(f"/proc/{process}/status").read_text()
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("VmHWM")), 0)
+
+def watch():
+    while True:
+        for task in Path("/proc/self/task").iterdir():
+            try:
+                for child in (task / "children").read_text().split():
+                    peaks.append(most(child))
+            except OSError:
+                pass
+        time.sleep(0.005)
+
+peaks = [0]
+threading.Thread(target=watch, daemon=True).start()
+told = Tables(ActivitySpec(sys.argv[1])).read(["billing"], 300)
+print(json.dumps([getattr(told, "code", None), getattr(told, "message", ""), most("self"), max(peaks)]))
+"""
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    made = Warehouse(tmp_path)
+    made.write([idle("billing")])
+    return made
+
+
+def _repeat(table: Path, times: int, **changes: object) -> None:
+    """The first row of a table so many times, with other values: in a file, that takes next to nothing."""
+    rows = pq.read_table(next(table.glob("*.parquet")))
+    for name, value in changes.items():
+        index = rows.schema.get_field_index(name)
+        rows = rows.set_column(index, rows.field(index), pa.array([value] * len(rows), rows.field(index).type))
+    file = table / "hostile.parquet"
+    pq.write_table(rows.take(pa.array([0] * times)), file)
+    log = next((table / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "add" in action:
+            action["add"] |= {"path": file.name, "size": file.stat().st_size, "stats": None}
+    log.write_text("\n".join(map(json.dumps, actions)))
+
+
+def _equal_coverage(warehouse: Warehouse) -> None:
+    _repeat(warehouse.folder / "coverage", 1_000_000)
+
+
+def _long_texts_in_coverage(warehouse: Warehouse) -> None:
+    _repeat(warehouse.folder / "coverage", 200, topic_id="x" * _MIB)
+
+
+def _equal_activity(warehouse: Warehouse) -> None:
+    _repeat(warehouse.folder / "activity", 1_000_000)
+
+
+def _long_texts_in_activity(warehouse: Warehouse) -> None:
+    _repeat(warehouse.folder / "activity", 200, state="x" * _MIB)
+
+
+def _a_long_list_of_offsets(warehouse: Warehouse) -> None:
+    table = DeltaTable(warehouse.folder / "activity")
+    offset = {"topic": "t", "partition": 0, "commit_time": None}
+    row = idle("billing", state="Active", offsets=[offset] * 1_000_000)
+    table.delete()
+    warehouse.write_activity([row])
+    warehouse.cover()
+
+
+def _a_long_log(warehouse: Warehouse) -> None:
+    log = next((warehouse.folder / "coverage" / "_delta_log").glob("*.json"))
+    log.write_text(log.read_text() + "\n" + json.dumps({"commitInfo": {"operation": "x" * (300 * _MIB)}}))
+
+
+def _a_checkpoint_that_swells(warehouse: Warehouse) -> None:
+    table = DeltaTable(warehouse.folder / "coverage")
+    table.create_checkpoint()
+    file = next((warehouse.folder / "coverage" / "_delta_log").glob("*.parquet"))
+    rows = pq.read_table(file)
+    pq.write_table(rows.take(pa.array([0] * 2_000_000 + list(range(len(rows))))), file)
+    for log in (warehouse.folder / "coverage" / "_delta_log").glob("*.json"):
+        log.unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "read"),
+    [
+        pytest.param(_equal_coverage, False, id="equal-rows-of-coverage"),
+        pytest.param(_long_texts_in_coverage, False, id="long-texts-in-coverage"),
+        pytest.param(_equal_activity, False, id="equal-rows-of-activity"),
+        pytest.param(_long_texts_in_activity, False, id="long-texts-in-activity"),
+        pytest.param(_a_long_list_of_offsets, True, id="a-long-list-that-is-not-asked-for"),
+        pytest.param(_a_long_log, None, id="a-long-delta-log"),
+        pytest.param(_a_checkpoint_that_swells, None, id="a-checkpoint-that-swells"),
+    ],
+)
+def test_hostile_tables_take_no_more_than_their_share(
+    warehouse: Warehouse, harm: Callable[[Warehouse], None], read: bool | None
+) -> None:
+    """Whatever a table holds, its reading ends within memory that three of them and the operator have in 512 MiB.
+
+    read: whether the table can be read all the same; None = either.
+    """
+    harm(warehouse)
+    done = subprocess.run([sys.executable, "-c", _READ, warehouse.uri], capture_output=True, text=True, check=True)
+    code, message, own, reader = json.loads(done.stdout)
+    assert own < 90 * 1024, "memory of the process that asks, in KiB"
+    assert reader > 0
+    # The libraries themselves, some 50 MiB, are mapped from their files, and shared by all.
+    assert reader < (112 + 60) * 1024, "memory of the process that reads, in KiB"
+    assert code == reasons.EVIDENCE_UNREADABLE if read is False else code in (None, reasons.EVIDENCE_UNREADABLE)
+    assert (code is None) is read or read is None, message
+
+
+def test_others_are_served_meanwhile(warehouse: Warehouse, tmp_path: Path) -> None:
+    """A connection of another namespace gets its evidence while one with hostile tables tries again and again."""
+    hostile = Warehouse(tmp_path / "hostile")
+    hostile.write([idle("billing")])
+    _repeat(hostile.folder / "activity", 1_000_000)
+    end = threading.Event()
+
+    def try_again() -> None:
+        while not end.is_set():
+            Tables(ActivitySpec(hostile.uri), owner="evil").read(["billing"], 60)
+
+    threads = [threading.Thread(target=try_again) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3):
+            told = Tables(ActivitySpec(warehouse.uri), owner="good").read(["billing"], 120)
+            assert isinstance(told, Reading), told
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_one_owner_leaves_room_for_others() -> None:
+    """Of three at once it has two; the third is for others."""
+    turns = Turns(3)
+    with turns.take("a", 1), turns.take("a", 1):
+        with pytest.raises(TimeoutError), turns.take("a", 0):
+            pass
+        with turns.take("b", 0), pytest.raises(TimeoutError), turns.take("c", 0):
+            pass
+    with turns.take("a", 0), turns.take("a", 0), turns.take("b", 0):
+        pass
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("../../theirs/activity/{name}", id="dots"),
+        pytest.param("%2e%2e/%2e%2e/theirs/activity/{name}", id="escaped-dots"),
+        pytest.param("%252e%252e/%252e%252e/theirs/activity/{name}", id="dots-escaped-twice"),
+        pytest.param("file://{folder}/theirs/activity/{name}", id="another-url"),
+        pytest.param("{folder}/theirs/activity/{name}", id="a-path-from-the-root"),
+    ],
+)
+def test_a_table_names_no_files_of_another(tmp_path: Path, path: str) -> None:
+    """The operator may read both folders; whoever writes one of them must not be shown the other."""
+    theirs, own = Warehouse(tmp_path / "theirs"), Warehouse(tmp_path / "own")
+    theirs.write([idle("billing")])
+    own.write([idle("other")])
+    file = next((theirs.folder / "activity").glob("*.parquet"))
+    log = next((own.folder / "activity" / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "add" in action:
+            named = path.format(name=file.name, folder=tmp_path)
+            action["add"] |= {"path": named, "size": file.stat().st_size, "stats": None}
+    log.write_text("\n".join(map(json.dumps, actions)))
+    told = Tables(ActivitySpec(own.uri)).read(["billing"], 60)
+    assert isinstance(told, Fault)
+    assert "files that are not in its folder" in told.message
