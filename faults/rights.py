@@ -28,7 +28,11 @@ _LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/group-hygi
 # The kinds of others that name groups, as little of them as the operator reads.
 _CLAIMING = {
     ("keda.sh", "v1alpha1", "scaledobjects"): "ScaledObject",
+    ("keda.sh", "v1alpha1", "scaledjobs"): "ScaledJob",
     ("kafka.strimzi.io", "v1beta2", "kafkaconnectors"): "KafkaConnector",
+    ("sources.knative.dev", "v1", "kafkasources"): "KafkaSource",
+    ("internal.kafka.eventing.knative.dev", "v1alpha1", "consumergroups"): "ConsumerGroup",
+    ("cluster.redpanda.com", "v1alpha2", "shadowlinks"): "ShadowLink",
 }
 
 
@@ -165,14 +169,11 @@ def reads_secrets(stage: Stage) -> None:
 
 
 def deletes_and_restores(stage: Stage) -> None:
-    """An abandoned group goes, those that KEDA and Strimzi name stay, and it comes back when somebody wants it."""
+    """An abandoned group goes, those that objects of others name stay, and it comes back when somebody wants it."""
     namespace, topic = stage.namespace("deletes"), stage.groups.topic(f"{stage.name}-deletes")
-    gone, scaled, connector = (f"{stage.name}-{name}" for name in ("gone", "scaled", "connector"))
-    stage.groups.abandon({name: {(topic, 0): 3} for name in (gone, scaled, connector)})
     install_claiming_kinds(stage.server)
-    trigger = {"type": "kafka", "metadata": {"consumerGroup": scaled}}
-    _claim(stage, "scaledobjects", namespace, {"triggers": [trigger]})
-    _claim(stage, "kafkaconnectors", namespace, {"config": {"consumer.override.group.id": connector}})
+    gone, named = f"{stage.name}-gone", claim_groups(stage, namespace)
+    stage.groups.abandon({name: {(topic, 0): 3} for name in (gone, *named)})
     spec = {"bootstrapServers": stage.bootstrap.split(","), "ledger": {"topic": f"hygiene-{stage.name}"}}
     stage.apply("KafkaConnection", namespace, "main", spec)
     reference = {"connectionRef": {"name": "main"}}
@@ -195,10 +196,48 @@ def deletes_and_restores(stage: Stage) -> None:
         return gone not in stage.groups.listed()
 
     stage.wait(is_gone, f"{gone} is deleted")
-    if missing := {scaled, connector} - stage.groups.listed():
+    if missing := named - stage.groups.listed():
         raise NotReached(f"{missing} is named by others, and was deleted")
     stage.apply("GroupRestore", namespace, "back", {**reference, "groups": [gone]})
     stage.is_ready("GroupRestore", namespace, "back", "Restored", never="PolicyChanged")
+
+
+def claim_groups(stage: Stage, namespace: str) -> set[str]:
+    """Make an object of each kind that names a group, and those whose workload's environment names it; the groups."""
+
+    def group(name: str) -> str:
+        return f"{stage.name}-{name}"
+
+    trigger = {"type": "kafka", "metadata": {"consumerGroup": group("scaled")}}
+    _claim(stage, "scaledobjects", namespace, {"triggers": [trigger]})
+    trigger = {"type": "kafka", "metadata": {"consumerGroup": group("job")}}
+    _claim(stage, "scaledjobs", namespace, {"triggers": [trigger]})
+    _claim(stage, "kafkaconnectors", namespace, {"config": {"consumer.override.group.id": group("connector")}})
+    _claim(stage, "kafkasources", namespace, {"consumerGroup": group("source")})
+    configs = {"Configs": {"group.id": group("trigger")}}
+    _claim(stage, "consumergroups", namespace, {"template": {"spec": {"configs": configs}}})
+    synced = {"groupFilters": [{"filterType": "include", "name": group("synced")}]}
+    _claim(stage, "shadowlinks", namespace, {"consumerOffsetSyncOptions": synced})
+    for kind in ("Deployment", "StatefulSet"):
+        name = kind.lower()
+        container = {"name": "main", "image": "example/consumer", "env": [{"name": "GROUP", "value": group(name)}]}
+        labels = {"app": name}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+        spec = {"selector": {"matchLabels": labels}, "serviceName": name, "template": template}
+        if kind == "Deployment":
+            del spec["serviceName"]
+        body = {"metadata": {"name": name}, "spec": spec}
+        stage.kube.call("POST", f"/apis/apps/v1/namespaces/{namespace}/{name}s", body)
+        triggers = [{"type": "kafka", "metadata": {"consumerGroupFromEnv": "GROUP"}}]
+        _claim(
+            stage,
+            "scaledobjects",
+            namespace,
+            {"scaleTargetRef": {"kind": kind, "name": name}, "triggers": triggers},
+            name,
+        )
+    names = ("scaled", "job", "connector", "source", "trigger", "synced", "deployment", "statefulset")
+    return {group(name) for name in names}
 
 
 Story = Callable[[Stage], None]
@@ -228,7 +267,14 @@ NEEDED_BY: Mapping[str, Story] = {
     "get grouppolicies": deletes_and_restores,
     "get grouprestores": deletes_and_restores,
     "list scaledobjects": deletes_and_restores,
+    "list scaledjobs": deletes_and_restores,
     "list kafkaconnectors": deletes_and_restores,
+    "list kafkasources": deletes_and_restores,
+    "list consumergroups": deletes_and_restores,
+    "list shadowlinks": deletes_and_restores,
+    # Of a workload whose environment holds the group's id.
+    "get deployments": deletes_and_restores,
+    "get statefulsets": deletes_and_restores,
 }
 
 
@@ -273,7 +319,7 @@ def _right(reference: dict[str, str], verb: str) -> str:
 
 
 def install_claiming_kinds(server: ApiServer) -> None:
-    """ScaledObjects and KafkaConnectors of any shape, once."""
+    """The kinds of others that name groups, of any shape, once."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     for (group, version, plural), kind in _CLAIMING.items():
         served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
@@ -294,10 +340,10 @@ def _is_served(server: ApiServer, kind: str) -> bool:
     return server.kubectl("get", kind, "-A", check=False).returncode == 0
 
 
-def _claim(stage: Stage, plural: str, namespace: str, spec: Object) -> None:
+def _claim(stage: Stage, plural: str, namespace: str, spec: Object, name: str = "claims") -> None:
     group, version, _ = next(key for key in _CLAIMING if key[2] == plural)
     kind = _CLAIMING[group, version, plural]
-    body = {"apiVersion": f"{group}/{version}", "kind": kind, "metadata": {"name": "claims"}, "spec": spec}
+    body = {"apiVersion": f"{group}/{version}", "kind": kind, "metadata": {"name": name}, "spec": spec}
     stage.kube.call("POST", f"/apis/{group}/{version}/namespaces/{namespace}/{plural}", body)
 
 

@@ -251,18 +251,37 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
+class Claims:
+    """What Kubernetes objects of other products say of groups: each id or prefix -> the object.
+
+    named: groups that their workloads use. synced, prefixes: groups that Redpanda ShadowLinks write on their targets.
+    """
+
+    named: Mapping[str, str] = field(default_factory=dict)
+    synced: Mapping[str, str] = field(default_factory=dict)
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+
+    def owner(self, group: str) -> str | None:
+        """The object that names a group."""
+        exact = self.named.get(group) or self.synced.get(group)
+        if exact is not None or not group.startswith(tuple(self.prefixes)):
+            return exact
+        return next(owner for prefix, owner in self.prefixes.items() if group.startswith(prefix))
+
+
+@dataclass(frozen=True, slots=True)
 class Protections:
     """What else says that a group is needed, for the whole cluster.
 
     streams: ids that own topics named `<id>-*-changelog` or `<id>-*-repartition`; None = topics could not be read.
     mirrored: ids that MirrorMaker 2 checkpoints name; None = this is a mirror target whose checkpoints were not read.
-    claimed: id -> the Kubernetes object that names it (a KEDA ScaledObject, a Strimzi KafkaConnector); None = such
-        objects may be there, but could not be listed.
+    claimed: what Kubernetes objects of other products name; a Fault = such objects may be
+        there, but could not be read.
     """
 
     streams: frozenset[str] | None = frozenset()
     mirrored: frozenset[str] | None = frozenset()
-    claimed: Mapping[str, str] | None = field(default_factory=dict)
+    claimed: Claims | Fault = field(default_factory=Claims)
 
 
 @dataclass(frozen=True, slots=True)

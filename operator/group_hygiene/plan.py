@@ -16,7 +16,7 @@ from msgspec import structs
 
 from group_hygiene import reasons
 from group_hygiene.entries import Mark
-from group_hygiene.model import GroupType, Keep, Verdict
+from group_hygiene.model import Fault, GroupType, Keep, Verdict
 from group_hygiene.policy import Limits, Mode, Policy
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
@@ -289,7 +289,7 @@ def not_known(verdict: Verdict) -> bool:
         reason in _NOT_KNOWN
         # A rebalance passes; a group that has lost its members is not selected any more.
         or reason == reasons.NOT_STABLE
-        or (reason == reasons.CLAIMED and known.claimed is None)
+        or (reason == reasons.CLAIMED and isinstance(known.claimed, Fault))
         or (reason == reasons.MIRROR_MAKER and known.mirrored is None)
         or (reason == reasons.STREAMS and known.streams is None and verdict.group.type is not GroupType.STREAMS)
         or (reason == reasons.STREAMS_STATE and known.streams is None)

@@ -17,7 +17,7 @@ from group_hygiene.cli.planning import not_read
 from group_hygiene.connection import Settings
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
-from group_hygiene.model import Protections
+from group_hygiene.model import Fault, Protections
 from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
@@ -277,6 +277,7 @@ def test_pattern_characters_in_a_group_id_are_literal(on: Run, groups: Maker) ->
     assert explained["group"]["group"] == "left-*\\"
 
 
+UNREAD = Fault("CLAIMS_UNKNOWN", "needs list on scaledobjects.keda.sh in all namespaces")
 PROTECTED = [reasons.CLAIMED, reasons.STREAMS, reasons.MIRROR_MAKER]
 
 
@@ -284,12 +285,15 @@ PROTECTED = [reasons.CLAIMED, reasons.STREAMS, reasons.MIRROR_MAKER]
     ("protections", "kept", "needed"),
     [
         pytest.param(Protections(), PROTECTED, [], id="all-known"),
-        pytest.param(Protections(claimed=None), PROTECTED, ["list on scaledobjects.keda.sh"], id="claims"),
+        pytest.param(Protections(claimed=UNREAD), PROTECTED, ["needs list on scaledobjects.keda.sh"], id="claims"),
         pytest.param(Protections(streams=None), PROTECTED, ["topics could not be listed"], id="topics"),
         pytest.param(Protections(mirrored=None), PROTECTED, ["READ on each topic *.checkpoints"], id="checkpoints"),
-        pytest.param(Protections(None, None, None), [reasons.SIMPLE], [], id="nobody-was-kept-for-it"),
+        pytest.param(Protections(None, None, UNREAD), [reasons.SIMPLE], [], id="nobody-was-kept-for-it"),
         pytest.param(
-            Protections(None, None, None), PROTECTED, ["ScaledObjects", "Streams", "MirrorMaker"], id="nothing-known"
+            Protections(None, None, UNREAD),
+            PROTECTED,
+            ["objects that may name groups", "Streams", "MirrorMaker"],
+            id="nothing-known",
         ),
     ],
 )

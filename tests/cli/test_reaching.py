@@ -352,22 +352,22 @@ def test_claims_that_may_not_be_listed(
     more = policy() | {"metadata": {"name": "more", "namespace": "kafka"}}
     two = yaml.safe_dump_all([unprotected, policy(), more])
     answer = process(*where, stdin=two)
-    said = [error for error in answer.json["errors"] if "could not be listed" in error]
+    said = [error for error in answer.json["errors"] if "may name groups could not be read" in error]
     assert len(said) == 1
-    assert "needs list on scaledobjects.keda.sh and kafkaconnectors.kafka.strimzi.io in all namespaces" in said[0]
+    assert "needs list on scaledobjects.keda.sh in all namespaces" in said[0]
     assert answer.code == 1
     doctor = ["doctor", "--connection", "main", "-n", "kafka", "-o", "json"]
     own = {check["check"]: check for check in process(*doctor).json["checks"]}
-    assert own["KEDA and Strimzi"]["result"] == "Warning"
-    assert own["KEDA and Strimzi"]["found"].startswith("their kinds are installed, and you may not list them")
+    assert own["objects that name groups"]["result"] == "Warning"
+    assert own["objects that name groups"]["found"].endswith("needs list on scaledobjects.keda.sh in all namespaces")
     monkeypatch.setitem(os.environ, "KUBECONFIG", str(cluster.kubeconfig))
     allowed = process(*where, stdin=two)
-    assert "could not be listed" not in allowed.err
+    assert "could not be read" not in allowed.err
     # Of another account it is among the rights that it lacks, whatever we may do ourselves.
     asked = process(*doctor, "--service-account", "kafka/reader").json["checks"]
     (lacks,) = [check for check in asked if check["check"] == "rights in Kubernetes"]
     assert (lacks["result"], "every group is kept" in lacks["found"]) == ("Failed", True)
-    (listed,) = [check for check in asked if check["check"] == "KEDA and Strimzi"]
+    (listed,) = [check for check in asked if check["check"] == "objects that name groups"]
     assert listed["result"] == "Ok"
 
 

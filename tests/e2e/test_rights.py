@@ -15,6 +15,7 @@ import yaml
 import faults.groups
 from faults.rights import NEEDED_BY, STORIES, Stage, asked, granted, timed
 from group_hygiene.controller import inspection
+from group_hygiene.controller.claims import KINDS
 from sandbox.kafka import KafkaCluster
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import OVERLAYS, install
@@ -38,7 +39,8 @@ NAME = "rights"
 NOT_IN_THE_STORY = {
     *(("get secrets", "kafka"), ("get grouprestores", "kafka"), ("patch grouprestores/status", "kafka")),
     *(("get events", "kafka"), ("patch events", "kafka"), ("update leases", "group-hygiene")),
-    *(("list scaledobjects", ""), ("list kafkaconnectors", "")),
+    *((f"list {plural}", "") for _, plural in KINDS),
+    *(("get deployments", ""), ("get statefulsets", "")),
     # Labels are asked for only where policies of another namespace that it serves use a connection.
     ("get namespaces", "kafka"),
 }
@@ -89,7 +91,7 @@ def narrow(kafka: KafkaCluster, tmp_path: Path) -> Iterator[tuple[World, Running
 
 def test_the_doctor_asks_for_each_right_that_something_needs() -> None:
     found = inspection.rights("kafka", "group-hygiene", "group-hygiene", by_label=True)
-    found += inspection.claim_rights([("keda.sh", "scaledobjects"), ("kafka.strimzi.io", "kafkaconnectors")])
+    found += inspection.claim_rights(KINDS)
     assert {f"{right.verb} {right.resource}" for right in found} == set(NEEDED_BY)
 
 

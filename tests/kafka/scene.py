@@ -14,7 +14,7 @@ from group_hygiene.connection import parse_connection
 from group_hygiene.entries import Intent, Mark
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.ledger import LedgerSettings
-from group_hygiene.model import Fault, Keep, Outcome
+from group_hygiene.model import Claims, Fault, Keep, Outcome
 from group_hygiene.plan import Plan, make_plan
 from group_hygiene.policy import Policy, parse_policy
 from group_hygiene.reconcile import Context, Memory, Observation
@@ -88,7 +88,7 @@ class Scene:
         settings = LedgerSettings(installation="tests", writer=f"group-hygiene-{self.ledger}", topic=self.ledger)
         journal = reconcile.open_journal(self.memory, self.client, settings, self._need, (), Deadline(60))
         who = self.client, self.connection, self.memory, self.clock, journal
-        return Context(*who, claims=lambda: self.claimed, tables=self.tables)
+        return Context(*who, claims=lambda: Claims(self.claimed), tables=self.tables)
 
     def observe(self, *policies: Policy, after: float = 0, full: bool = False) -> Observation:
         """One scan, so many minutes after the last one."""

@@ -164,6 +164,15 @@ def test_what_people_may(deployed: ApiServer, role: str, allowed: dict[str, set[
     [
         pytest.param("list", "keda.sh", "scaledobjects", True, id="keda-list"),
         pytest.param("list", "kafka.strimzi.io", "kafkaconnectors", True, id="strimzi-connectors-list"),
+        pytest.param("list", "keda.sh", "scaledjobs", True, id="keda-jobs-list"),
+        pytest.param("get", "apps", "deployments", True, id="deployments-get"),
+        pytest.param("list", "apps", "deployments", False, id="deployments-list"),
+        pytest.param("get", "", "configmaps", False, id="configmaps-get"),
+        pytest.param("list", "sources.knative.dev", "kafkasources", True, id="knative-sources-list"),
+        pytest.param(
+            "list", "internal.kafka.eventing.knative.dev", "consumergroups", True, id="knative-consumer-groups-list"
+        ),
+        pytest.param("list", "cluster.redpanda.com", "shadowlinks", True, id="redpanda-links-list"),
         pytest.param("watch", "keda.sh", "scaledobjects", False, id="keda-watch"),
         pytest.param("patch", "keda.sh", "scaledobjects", False, id="keda-patch"),
         pytest.param("list", "kafka.strimzi.io", "kafkausers", False, id="strimzi-users-list"),

@@ -23,7 +23,7 @@ from group_hygiene import entries
 from group_hygiene.contents import Contents
 from group_hygiene.entries import Change, KeepRequest, Key, Owner, Removal
 from group_hygiene.errors import ApiError, Conflict, LedgerFenced, LedgerProblem, NotFound
-from group_hygiene.model import CommittedOffset, Fault, Offsets, Partition
+from group_hygiene.model import Claims, CommittedOffset, Fault, Offsets, Partition
 from tests.unit.make import NOW
 
 TOPICS = {"orders": 2, "__consumer_offsets": 1}
@@ -522,8 +522,8 @@ class MemoryApi:
         self._exchange("patch", write)
         return self._read(plural, self._objects[plural, obj["metadata"]["name"]])
 
-    def claimed_groups(self) -> dict[str, str] | None:
-        return {}
+    def claimed_groups(self) -> Claims:
+        return Claims()
 
     def create_event(self, namespace: str, body: Object) -> None:
         pass

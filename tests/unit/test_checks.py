@@ -19,6 +19,7 @@ from group_hygiene.entries import KeepRequest
 from group_hygiene.model import (
     Activity,
     Bounds,
+    Claims,
     CommittedOffset,
     Evidence,
     Fault,
@@ -55,7 +56,9 @@ _MATCH = None
 _SOON = NOW + timedelta(seconds=1)
 _REQUEST = KeepRequest(group="console-consumer-1", until=_SOON, why="audit", by="ann", at=NOW)
 _DELETION = Deletion(NOW - timedelta(days=1), "kafka/litter", _SOON)
-_CLAIM = Protections(claimed={"console-consumer-1": "ScaledObject kafka/orders"})
+_CLAIM = Protections(claimed=Claims({"console-consumer-1": "ScaledObject kafka/orders"}))
+_UNREAD = Fault("CLAIMS_UNKNOWN", "needs list on scaledobjects.keda.sh in all namespaces")
+_LINK = Protections(claimed=Claims(prefixes={"console-": "ShadowLink kafka/link"}))
 _STREAMS = Protections(streams=frozenset({"console-consumer-1"}))
 _MIRRORED = Protections(mirrored=frozenset({"console-consumer-1"}))
 _NO_TOPICS = Protections(streams=None, mirrored=None)
@@ -119,10 +122,12 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
         # claimed
         pytest.param(delete(), group(), evidence(protections=_CLAIM), reasons.CLAIMED, id="keda-scaled-to-zero"),
         pytest.param(delete(), group("other"), evidence(protections=_CLAIM), _MATCH, id="keda-names-another"),
+        pytest.param(delete(), group(), evidence(protections=_LINK), reasons.CLAIMED, id="shadow-link-syncs-it"),
+        pytest.param(delete(), group("other"), evidence(protections=_LINK), _MATCH, id="shadow-link-syncs-others"),
         pytest.param(
             delete(),
             group(),
-            evidence(protections=Protections(claimed=None)),
+            evidence(protections=Protections(claimed=_UNREAD)),
             reasons.CLAIMED,
             id="keda-objects-that-may-not-be-listed",
         ),
@@ -532,7 +537,9 @@ def test_first_check_decides() -> None:
     """Of a group that everything speaks for keeping, the reasons come in the order of the chain, one by one."""
     policy = delete(committed="None", topics="AllDeleted")
     everything = Protections(
-        streams=frozenset({"connect-a"}), mirrored=frozenset({"connect-a"}), claimed={"connect-a": "KafkaConnector"}
+        streams=frozenset({"connect-a"}),
+        mirrored=frozenset({"connect-a"}),
+        claimed=Claims({"connect-a": "KafkaConnector"}),
     )
     subject = group("__group_hygiene", type=GroupType.SHARE, protocol_type="", state=GroupState.DEAD)
     known = evidence(protected_by="*", protections=everything, offsets=None, unchanged=None, lag=None)
@@ -554,7 +561,7 @@ def test_first_check_decides() -> None:
     look()
     known = replace(known, deleted=None)
     look()
-    known = replace(known, protections=replace(everything, claimed={}))
+    known = replace(known, protections=replace(everything, claimed=Claims()))
     look()
     steps = [["Connect"], ["Connect", "Streams"], ["Connect", "Streams", "StreamsState"]]
     for step in [*steps, ["Connect", "Streams", "StreamsState", "MirrorMaker"]]:
@@ -678,7 +685,7 @@ _PROTECTIONS = _mostly(
         Protections(streams=frozenset({"a"})),
         Protections(mirrored=None),
         Protections(mirrored=frozenset({"a"})),
-        Protections(claimed={"a": "KafkaConnector"}),
+        Protections(claimed=Claims({"a": "KafkaConnector"})),
     ],
 )
 _OFFSETS_READ: list[Mapping[Partition, CommittedOffset] | Fault | None] = [

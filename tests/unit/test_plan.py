@@ -7,7 +7,7 @@ import pytest
 
 from group_hygiene import reasons
 from group_hygiene.entries import Mark
-from group_hygiene.model import Keep, Protections, Verdict
+from group_hygiene.model import Fault, Keep, Protections, Verdict
 from group_hygiene.plan import due_groups
 from group_hygiene.policy import Limits, Policy, parse_policy
 from tests.unit.make import NOW, activity, alert, delete, evidence, group, keep, mark, match, plan, policy_object, seen
@@ -210,7 +210,7 @@ def test_mark_and_grace(known: Mark | None, due: bool, marking: bool) -> None:
     assert result.due_time("a") == (known.due if known and not marking else NOW + _GRACE)
 
 
-_UNLISTED = Protections(claimed=None)
+_UNLISTED = Protections(claimed=Fault("CLAIMS_UNKNOWN", "needs list on scaledobjects.keda.sh in all namespaces"))
 _UNREAD_TOPICS = Protections(streams=None)
 _UNREAD_MIRROR = Protections(mirrored=None)
 

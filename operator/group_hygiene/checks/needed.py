@@ -6,7 +6,7 @@ from datetime import datetime
 
 from group_hygiene import reasons
 from group_hygiene.durations import timestamp
-from group_hygiene.model import Evidence, Group, GroupType, Keep
+from group_hygiene.model import Evidence, Fault, Group, GroupType, Keep
 from group_hygiene.policy import Action, Policy, Unprotect
 
 OWN_PREFIX = "__group_hygiene"
@@ -57,9 +57,12 @@ def reappeared(policy: Policy, group: Group, evidence: Evidence, now: datetime) 
 def claimed(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """A workload scaled to zero (KEDA) or a stopped connector is Empty, and needs its offsets to come back."""
     claims = evidence.protections.claimed
-    if claims is None:
-        return Keep(reasons.CLAIMED, "KEDA or Strimzi objects could not be listed: any of them may name it")
-    owner = claims.get(group.id)
+    if isinstance(claims, Fault):
+        return Keep(
+            reasons.CLAIMED,
+            "objects of KEDA, Strimzi, Knative or Redpanda could not be read: any of them may name it",
+        )
+    owner = claims.owner(group.id)
     if owner is not None:
         return Keep(reasons.CLAIMED, f"named by {owner}")
     return None

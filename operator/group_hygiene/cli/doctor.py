@@ -14,6 +14,7 @@ from group_hygiene.cli.target import Session, read_settings
 from group_hygiene.connection import ActivitySpec, Connection
 from group_hygiene.errors import AuthenticationFailed, ConnectError, TLSFailed
 from group_hygiene.kafka.client import connect
+from group_hygiene.model import Claims
 
 
 def examine(target: Target, document: Connection | None, activity: ActivitySpec | None, account: Account) -> Report:
@@ -55,7 +56,7 @@ def _connected(cluster: Cluster) -> Iterator[Finding]:
         yield failed(Area.KAFKA, "Kafka", f"{error.reason}: {error}", advice)
         return
     try:
-        session = Session(client, cluster.connection, {}, cluster.known is not None, cluster.read_texts)
+        session = Session(client, cluster.connection, Claims(), cluster.known is not None, cluster.read_texts)
         with working("asking Kafka"):
             yield from examine_kafka(session, cluster)
     finally:

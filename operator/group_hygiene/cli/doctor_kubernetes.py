@@ -19,6 +19,7 @@ from group_hygiene.controller.api import CONNECTIONS, POLICIES, VERSION, Api, Ob
 from group_hygiene.controller.leader import NAME as LEASE
 from group_hygiene.durations import format_duration
 from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, SecretProblem, SpecError
+from group_hygiene.model import Fault
 from group_hygiene.naming import some_of
 from group_hygiene.policy import Policy, parse_policy
 from group_hygiene.receivers import Receiver
@@ -29,6 +30,7 @@ _TIMEOUT_S = 10.0
 _SKEW_SEEN = timedelta(seconds=5)
 _SHOWN = 5
 _KUBERNETES, _CONNECTION = Area.KUBERNETES, Area.CONNECTION
+_CLAIMS = "objects that name groups"
 
 
 class Account(NamedTuple):
@@ -90,7 +92,7 @@ def examine_kubernetes(known: Kubernetes) -> Iterator[Finding]:
         return
     yield from looking(_CONNECTION, "Secrets", lambda: _secrets(known, connection))
     yield from looking(_CONNECTION, "receivers", lambda: _receivers(known, connection))
-    yield from looking(_KUBERNETES, "KEDA and Strimzi", lambda: _claims(known))
+    yield from looking(_KUBERNETES, _CLAIMS, lambda: _claims(known))
 
 
 def _server(known: Kubernetes) -> Iterator[Finding]:
@@ -163,7 +165,7 @@ def _rights(known: Kubernetes) -> Iterator[Finding]:
     else:
         advice = (
             "apply chart or manifests again; Secrets: bind the ClusterRole group-hygiene-secrets in that namespace; "
-            "KEDA and Strimzi: bind group-hygiene-claims for all namespaces"
+            "objects that name groups, and workloads: bind group-hygiene-claims for all namespaces"
         )
         yield failed(_KUBERNETES, "rights in Kubernetes", found, advice)
 
@@ -326,10 +328,12 @@ def _claims(known: Kubernetes) -> Iterator[Finding]:
     try:
         claimed = known.api.claimed_groups()
     except ApiError as error:
-        yield warning(_KUBERNETES, "KEDA and Strimzi", f"what their objects name is not known: {error}", "look again")
+        claimed = Fault("API_SERVER_ERROR", str(error))
+    if isinstance(claimed, Fault):
+        found = f"which groups they name is not known, so every group is kept: {claimed.message}"
+        advice = "ask as somebody who may read them, or mend the object that is named"
+        yield warning(_KUBERNETES, _CLAIMS, found, advice)
         return
-    if claimed is None:
-        found = "their kinds are installed, and you may not list them (of the operator the rights above tell)"
-        yield warning(_KUBERNETES, "KEDA and Strimzi", found, "ask as somebody who may")
-    else:
-        yield ok(_KUBERNETES, "KEDA and Strimzi", f"their objects name {len(claimed)} groups")
+    links = sorted({*claimed.synced.values(), *claimed.prefixes.values()})
+    synced = f"; groups are synced by {some_of(links, _SHOWN)}" if links else ""
+    yield ok(_KUBERNETES, _CLAIMS, f"name {len(claimed.named)} groups{synced}")

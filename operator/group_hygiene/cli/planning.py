@@ -16,7 +16,7 @@ from group_hygiene.connection import ActivitySpec, Connection, admit, grant
 from group_hygiene.durations import format_duration, timestamp
 from group_hygiene.errors import HygieneError, SpecError, UsageError
 from group_hygiene.kafka.ledger import LedgerSettings
-from group_hygiene.model import Protections, Unchanged, Verdict
+from group_hygiene.model import Fault, Protections, Unchanged, Verdict
 from group_hygiene.plan import FAILURES, Plan, make_plan, pace
 from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.reconcile import Context, Journal, Memory, Need, Observation, observe, open_journal
@@ -261,10 +261,10 @@ def not_read(protections: Protections, kept: Collection[str]) -> list[str]:
     kept: the reasons of all groups that are kept.
     """
     errors = []
-    if protections.claimed is None and reasons.CLAIMED in kept:
+    if isinstance(protections.claimed, Fault) and reasons.CLAIMED in kept:
         errors.append(
-            "every group is kept, since ScaledObjects or KafkaConnectors could not be listed, and any of them may name "
-            "it: needs list on scaledobjects.keda.sh and kafkaconnectors.kafka.strimzi.io in all namespaces"
+            "every group is kept, since not all objects that may name groups could be read: "
+            f"{protections.claimed.message}"
         )
     if protections.streams is None and reasons.STREAMS in kept:
         errors.append("every group is kept that may be a Kafka Streams application: topics could not be listed")

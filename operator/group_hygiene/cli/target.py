@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ from group_hygiene.connection import (
 )
 from group_hygiene.errors import Forbidden, NotFound, SecretProblem, UsageError
 from group_hygiene.kafka.client import Client, Deadline, connect
-from group_hygiene.model import Fault
+from group_hygiene.model import Claims, Fault
 from group_hygiene.patterns import Patterns
 from group_hygiene.secret import SecretRef
 
@@ -53,9 +53,9 @@ class Session:
 
     client: Client
     connection: Connection
-    claimed: Mapping[str, str] | None = field(default_factory=dict)
+    claimed: Claims | Fault = field(default_factory=Claims)
 
-    def claims(self) -> Mapping[str, str] | None:
+    def claims(self) -> Claims | Fault:
         """As reconcile.Context asks."""
         return self.claimed
 
@@ -82,12 +82,12 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
 
     `claims`: also look, where there is a Kubernetes cluster to ask, for objects that name groups. Raises HygieneError.
     """
-    claimed: Mapping[str, str] | None = {}
+    claimed: Claims | Fault = Claims()
     read_secret: ReadSecretTexts | None = None
     if target.connection is not None:
         with working("reading the KafkaConnection"):
             api, connection, settings = _from_kubernetes(target.namespace, target.connection)
-            claimed = api.claimed_groups() if claims else {}
+            claimed = api.claimed_groups() if claims else Claims()
             read_secret = partial(api.read_secret_texts, target.namespace)
         if document is not None:
             connection = replace(

@@ -5,29 +5,28 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import kubernetes.client
 import kubernetes.config
-import urllib3
-from kubernetes.client.exceptions import ApiException
 
-from group_hygiene.errors import ApiError, Conflict, Forbidden, HygieneError, NotFound, SecretProblem
+from group_hygiene.controller.claims import ClaimReader
+from group_hygiene.controller.requests import TIMEOUT_S, call
+from group_hygiene.errors import Forbidden, HygieneError, NotFound, SecretProblem
+from group_hygiene.model import Claims, Fault
 from group_hygiene.secret import SecretRef
 from group_hygiene.tracing import traced
 
 GROUP, VERSION = "grouphygiene.io", "v1alpha1"
 CONNECTIONS, POLICIES, RESTORES = "kafkaconnections", "grouppolicies", "grouprestores"
 KINDS = {CONNECTIONS: "KafkaConnection", POLICIES: "GroupPolicy", RESTORES: "GroupRestore"}
-TIMEOUT_S = 10
 _MERGE_PATCH = "application/merge-patch+json"
 _LEASES = ("coordination.k8s.io", "v1")
 _POD_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
-T = TypeVar("T")
 Object = dict[str, Any]
 
 
@@ -73,7 +72,7 @@ class Api:
         self._namespaces = namespaces
         self._custom = kubernetes.client.CustomObjectsApi(client)
         self._core = kubernetes.client.CoreV1Api(client)
-        self._apis = kubernetes.client.ApisApi(client)
+        self._claims = ClaimReader(client)
 
     def list_all(self, plural: str) -> list[Object]:
         """All objects of one of our kinds, in all of our namespaces, as the API server has them now."""
@@ -145,32 +144,13 @@ class Api:
             served = set()
         return [f"{plural}.{GROUP} ({VERSION})" for plural in KINDS if plural not in served]
 
-    def claimed_groups(self) -> dict[str, str] | None:
-        """Group id -> the object that names it, of KEDA ScaledObjects and Strimzi KafkaConnectors of all namespaces.
-
-        Kinds that are not installed name nothing. None = they are installed, and we may not list them.
-        """
-        claimed: dict[str, str] = {}
-        for (name, plural), version in self.claiming_kinds().items():
-            names = _CLAIMING_KINDS[name, plural]
-            list_kind = partial(self._custom.list_cluster_custom_object, name, version, plural)
-            try:
-                answer = call(partial(list_kind, _request_timeout=TIMEOUT_S))
-            except NotFound:
-                continue
-            except Forbidden:
-                return None
-            for item in answer["items"]:
-                owner = f"{item['kind']} {item['metadata']['namespace']}/{item['metadata']['name']}"
-                # Those kinds keep unknown fields of any shape: what is no text names no group.
-                claimed.update((group, owner) for group in names(item) if isinstance(group, str))
-        return claimed
+    def claimed_groups(self) -> Claims | Fault:
+        """What custom resources of other products say of groups; see `claims.ClaimReader.read`."""
+        return self._claims.read()
 
     def claiming_kinds(self) -> dict[tuple[str, str], str]:
-        """(API group, plural) -> version, of the kinds that may name groups and whose API group is installed."""
-        groups = call(lambda: self._apis.get_api_versions(_request_timeout=TIMEOUT_S)).groups
-        versions = {group.name: group.preferred_version.version for group in groups}
-        return {kind: versions[kind[0]] for kind in _CLAIMING_KINDS if kind[0] in versions}
+        """See `claims.ClaimReader.kinds`."""
+        return self._claims.kinds()
 
     def installation_id(self, namespace: str = "") -> str:
         """The uid of namespace kube-system: it names this Kubernetes cluster, and nothing else ever.
@@ -216,31 +196,3 @@ def _secret_text(value: str, where: str, key: str) -> str:
         return base64.b64decode(value, validate=True).decode("utf-8")
     except (binascii.Error, UnicodeDecodeError):
         raise SecretProblem(f"{where}: the value of {key!r} is not UTF-8 text", "SecretInvalid") from None
-
-
-def _scaled_object_groups(item: Mapping[str, Any]) -> list[Any]:
-    triggers = (item.get("spec") or {}).get("triggers") or []
-    metadata = [t.get("metadata") or {} for t in triggers if t.get("type") in ("kafka", "apache-kafka")]
-    return [m[key] for m in metadata for key in ("consumerGroup", "group") if m.get(key)]
-
-
-def _connector_groups(item: Mapping[str, Any]) -> list[Any]:
-    override = ((item.get("spec") or {}).get("config") or {}).get("consumer.override.group.id")
-    return [override or f"connect-{item['metadata']['name']}"]
-
-
-_CLAIMING_KINDS: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], list[Any]]] = {
-    ("keda.sh", "scaledobjects"): _scaled_object_groups,
-    ("kafka.strimzi.io", "kafkaconnectors"): _connector_groups,
-}
-
-
-def call(request: Callable[[], T]) -> T:
-    """The answer to one request; every failure as an ApiError."""
-    try:
-        return request()
-    except ApiException as error:
-        kind = {404: NotFound, 409: Conflict, 403: Forbidden}.get(error.status, ApiError)
-        raise kind(f"the API server answers {error.status} {error.reason}") from error
-    except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise ApiError(f"the API server does not answer: {type(error).__name__}") from error

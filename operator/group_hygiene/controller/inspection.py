@@ -5,7 +5,7 @@ Who may do what is asked by access reviews, which the API server answers and doe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import kubernetes.client
 
-from group_hygiene.controller.api import GROUP, KINDS, TIMEOUT_S, Object, call
+from group_hygiene.controller.api import GROUP, KINDS, Object
+from group_hygiene.controller.claims import KEDA
+from group_hygiene.controller.requests import TIMEOUT_S, call
 from group_hygiene.errors import ApiError, NotFound
 
 _EVENTS, _NAMESPACES, _LEASES = ("", "events"), ("", "namespaces"), ("coordination.k8s.io", "leases")
@@ -64,9 +66,13 @@ def rights(namespace: str, lease_namespace: str, lease: str, by_label: bool = Fa
     return tuple(found)
 
 
-def claim_rights(kinds: Iterable[tuple[str, str]]) -> tuple[Right, ...]:
+def claim_rights(kinds: Collection[tuple[str, str]]) -> tuple[Right, ...]:
     """Without which every group is kept where these kinds, (API group, plural), are installed: in all namespaces."""
-    return tuple(Right("list", *kind, "every group is kept (ClaimedByResource)") for kind in kinds)
+    found = tuple(Right("list", *kind, "every group is kept (ClaimedByResource)") for kind in kinds)
+    if not any(group == KEDA for group, _ in kinds):
+        return found
+    why = "every group is kept where KEDA takes a group's id from a workload's environment (ClaimedByResource)"
+    return found + tuple(Right("get", "apps", plural, why) for plural in ("deployments", "statefulsets"))
 
 
 class Inspection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from group_hygiene import reasons, reconcile, status
 from group_hygiene.connection import Connection, Settings
@@ -12,6 +12,7 @@ from group_hygiene.controller.evidence import Source
 from group_hygiene.errors import ApiError, NotFound
 from group_hygiene.kafka import client as kafka_client
 from group_hygiene.kafka import cluster as kafka_cluster
+from group_hygiene.model import Claims, Fault
 from group_hygiene.snapshot import Cluster
 from group_hygiene.status import Problem
 from group_hygiene.storage import Allowed
@@ -107,13 +108,15 @@ class Link:
         )
         return Problem(reasons.CLUSTER_CHANGED, message, stalled=True)
 
-    def _claims(self) -> Mapping[str, str] | None:
+    def _claims(self) -> Claims | Fault:
         """See reconcile.Context; unknown, and so everybody's, when the API server does not tell."""
         try:
-            return self._api.claimed_groups()
+            found = self._api.claimed_groups()
         except ApiError as error:
-            log.warning("what KEDA and Strimzi objects name could not be read: %s", error)
-            return None
+            found = Fault("API_SERVER_ERROR", str(error))
+        if isinstance(found, Fault):
+            log.warning("which groups Kubernetes objects name is not known: %s", found.message)
+        return found
 
 
 def ledger_facts(journal: reconcile.Journal, topic: str) -> status.LedgerFacts | None:

@@ -21,6 +21,7 @@ from group_hygiene.kafka.mirror import Checkpoints, checkpoint_topics
 from group_hygiene.model import (
     Activity,
     Bounds,
+    Claims,
     Evidence,
     Fault,
     Group,
@@ -112,8 +113,7 @@ class Memory:
 class Context:
     """Whom a run talks to.
 
-    claims: asks for group id -> the Kubernetes object that names it, None = unknown. A run may take minutes, so what
-    is deleted is asked for anew.
+    claims: asks which groups Kubernetes objects name. A run may take minutes, so what is deleted is asked for again.
     tables: of the pipeline; None = the connection has none, a Fault = why they can't be asked.
     """
 
@@ -122,7 +122,7 @@ class Context:
     memory: Memory
     clock: Clock
     journal: Journal
-    claims: Callable[[], Mapping[str, str] | None] = dict[str, str]
+    claims: Callable[[], Claims | Fault] = Claims
     tables: Tables | Fault | None = None
 
     def deadline(self) -> Deadline:

@@ -1,0 +1,261 @@
+"""What objects of KEDA, Strimzi, Knative and Redpanda name, read from a real API server with their CRDs installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.config import new_client_from_config
+
+from group_hygiene.controller.api import Api
+from group_hygiene.controller.claims import KINDS, ClaimReader, Limits
+from group_hygiene.model import Claims, Fault
+from sandbox.kubernetes import ApiServer
+from sandbox.manifests import OVERLAYS
+from tests.kube.access import wait_until_allowed
+from tests.kube.claiming import claiming, install_kinds, pod, workload
+
+NAMESPACE = "payments"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    """An API server of its own, with the CRDs of others, and the operator's roles."""
+    with ApiServer() as server:
+        for namespace in (NAMESPACE, "group-hygiene"):
+            server.kubectl("create", "namespace", namespace)
+        install_kinds(server)
+        roles = OVERLAYS.parent / "base" / "rbac-claims.yaml"
+        server.kubectl("create", "serviceaccount", "group-hygiene", "-n", "group-hygiene")
+        server.kubectl("apply", "-f", str(roles))
+        yield server
+
+
+@pytest.fixture(scope="module")
+def as_operator(server: ApiServer) -> str:
+    """A kubeconfig of the operator's account, which has no other rights than those to see claims."""
+    path = server.kubeconfig_for_service_account("group-hygiene", "group-hygiene")
+    wait_until_allowed(server, f"--kubeconfig={path}", "get", "statefulsets.apps", "-A")
+    return str(path)
+
+
+@contextmanager
+def objects(server: ApiServer, *items: dict[str, Any]) -> Iterator[None]:
+    """These objects, for a while."""
+    text = yaml.safe_dump_all(items)
+    server.kubectl("create", "-f", "-", input=text)
+    try:
+        yield
+    finally:
+        server.kubectl("delete", "--wait=false", "-f", "-", input=text)
+
+
+def claims(kubeconfig: str) -> Claims | Fault:
+    with new_client_from_config(kubeconfig) as client:
+        return Api(client).claimed_groups()
+
+
+def owner(kubeconfig: str, group: str) -> str | None:
+    found = claims(kubeconfig)
+    assert not isinstance(found, Fault), found
+    return found.owner(group)
+
+
+def problem(kubeconfig: str) -> str:
+    found = claims(kubeconfig)
+    assert isinstance(found, Fault), found
+    return found.message
+
+
+def kafka_trigger(**metadata: str) -> dict[str, Any]:
+    return {"triggers": [{"type": "kafka", "metadata": {"topic": "orders", **metadata}}]}
+
+
+FROM_ENV = kafka_trigger(consumerGroupFromEnv="GROUP")
+
+
+def container(name: str = "main", **entry: Any) -> dict[str, Any]:
+    return {"name": name, "env": [{"name": "GROUP", **entry}]} if entry else {"name": name}
+
+
+def deep(levels: int) -> dict[str, Any]:
+    return {"a": deep(levels - 1)} if levels else {}
+
+
+def include(**fields: str) -> dict[str, Any]:
+    return {"consumerOffsetSyncOptions": {"groupFilters": [{"filterType": "include", **fields}]}}
+
+
+@pytest.mark.parametrize(
+    ("item", "group"),
+    [
+        pytest.param(claiming("ScaledObject", "x", kafka_trigger(consumerGroup="orders")), "orders", id="ScaledObject"),
+        pytest.param(
+            claiming("ScaledJob", "x", {"jobTargetRef": {}} | kafka_trigger(consumerGroup="nightly")),
+            "nightly",
+            id="ScaledJob",
+        ),
+        pytest.param(
+            claiming("ScaledJob", "x", {"jobTargetRef": {"template": pod(container(value="nightly"))}} | FROM_ENV),
+            "nightly",
+            id="ScaledJob-by-a-variable-of-its-pods",
+        ),
+        # The API group prefers v1, and this kind is not served there.
+        pytest.param(claiming("KafkaConnector", "sink", {"config": {}}), "connect-sink", id="KafkaConnector"),
+        pytest.param(claiming("KafkaSource", "x", {"consumerGroup": "events"}), "events", id="KafkaSource"),
+        pytest.param(
+            claiming("ConsumerGroup", "x", {"template": {"spec": {"configs": {"Configs": {"group.id": "trigger"}}}}}),
+            "trigger",
+            id="ConsumerGroup",
+        ),
+        pytest.param(claiming("ShadowLink", "x", include(name="orders")), "orders", id="ShadowLink"),
+        pytest.param(
+            claiming("ShadowLink", "x", include(name="pay-", patternType="prefixed")), "pay-1", id="ShadowLink-prefix"
+        ),
+        pytest.param(claiming("ShadowLink", "x", include(name="*")), "anything", id="ShadowLink-all"),
+        pytest.param(
+            claiming("ShadowLink", "x", {"consumerOffsetSyncOptions": {"paused": True}}),
+            "anything",
+            id="ShadowLink-without-filters",
+        ),
+    ],
+)
+def test_each_kind_names_its_groups(server: ApiServer, as_operator: str, item: dict[str, Any], group: str) -> None:
+    """With the shipped role, and in whichever version the kind is served; another group is nobody's."""
+    with objects(server, item):
+        named = f"{item['kind']} {NAMESPACE}/{item['metadata']['name']}"
+        assert owner(as_operator, group) == named
+        if group != "anything":
+            assert owner(as_operator, "nobody") is None
+    assert owner(as_operator, group) is None
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(workload("Deployment", "worker", container(value="orders")), id="Deployment"),
+        pytest.param(workload("StatefulSet", "worker", container(value="orders")), id="StatefulSet"),
+        pytest.param(
+            workload("Deployment", "worker", container("sidecar"), container("consumer", value="orders")),
+            id="second-container",
+        ),
+    ],
+)
+def test_a_group_that_a_variable_of_the_target_names(
+    server: ApiServer, as_operator: str, target: dict[str, Any]
+) -> None:
+    """As KEDA reads it: from the container that is named, or else the first."""
+    names = [one["name"] for one in target["spec"]["template"]["spec"]["containers"]]
+    reference = {"name": "worker", "kind": target["kind"], "apiVersion": "apps/v1"}
+    if len(names) > 1:
+        reference["envSourceContainerName"] = "consumer"
+    scaled = claiming("ScaledObject", "worker", {"scaleTargetRef": reference} | FROM_ENV)
+    with objects(server, target, scaled):
+        assert owner(as_operator, "orders") == f"ScaledObject {NAMESPACE}/worker"
+
+
+def test_a_group_that_a_config_map_names(server: ApiServer, as_operator: str) -> None:
+    """By default the operator reads none: then any group may be meant. Who lets it, has that group kept alone."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "settings", "namespace": NAMESPACE},
+        "data": {"group": "orders"},
+    }
+    reference = {"configMapKeyRef": {"name": "settings", "key": "group"}}
+    scaled = claiming("ScaledObject", "worker", {"scaleTargetRef": {"name": "worker"}} | FROM_ENV)
+    with objects(server, config, workload("Deployment", "worker", container(valueFrom=reference)), scaled):
+        assert problem(as_operator) == (
+            f"ScaledObject {NAMESPACE}/worker names its group by environment variable GROUP, and its target refers to "
+            "ConfigMap settings: needs get on configmaps in that namespace"
+        )
+        assert owner(str(server.kubeconfig), "orders") == f"ScaledObject {NAMESPACE}/worker"
+
+
+SECRET = {"secretKeyRef": {"name": "settings", "key": "group"}}
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "why"),
+    [
+        pytest.param(container(valueFrom=SECRET), {}, "from a Secret", id="secret"),
+        pytest.param(container(valueFrom={"fieldRef": {"fieldPath": "metadata.name"}}), {}, "elsewhere", id="field"),
+        pytest.param(container(), {}, "elsewhere", id="not-there"),
+        pytest.param(container(value="$(PREFIX)-orders"), {}, "other variables", id="made-of-others"),
+        pytest.param(container(value="a"), {"envSourceContainerName": "b"}, "no container b", id="no-such-container"),
+        pytest.param(container(value="a"), {"name": "absent"}, "absent does not exist", id="no-such-target"),
+        pytest.param(
+            container(value="a"),
+            {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout"},
+            "Rollout worker is of a kind that is not read",
+            id="another-kind",
+        ),
+    ],
+)
+def test_a_variable_that_cannot_be_followed_may_mean_any_group(
+    server: ApiServer, as_operator: str, target: dict[str, Any], reference: dict[str, str], why: str
+) -> None:
+    """Whoever mends it learns which object it is."""
+    scaled = claiming("ScaledObject", "worker", {"scaleTargetRef": {"name": "worker"} | reference} | FROM_ENV)
+    with objects(server, workload("Deployment", "worker", target), scaled):
+        said = problem(as_operator)
+    assert said.startswith(f"ScaledObject {NAMESPACE}/worker names its group by environment variable GROUP")
+    assert why in said
+
+
+def test_a_kind_that_may_not_be_listed(server: ApiServer) -> None:
+    """It is named, with the right that is missing."""
+    server.kubectl("create", "serviceaccount", "nobody", "-n", NAMESPACE)
+    nobody = server.kubeconfig_for_service_account(NAMESPACE, "nobody")
+    with new_client_from_config(str(nobody)) as client:
+        kinds = ClaimReader(client).kinds()
+    assert kinds.keys() == set(KINDS)
+    assert (kinds["kafka.strimzi.io", "kafkaconnectors"], kinds["sources.knative.dev", "kafkasources"]) == (
+        "v1beta2",
+        "v1",
+    )
+    assert problem(str(nobody)).startswith("needs list on ")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param("text", id="text"),
+        pytest.param(deep(500), id="deep"),
+        pytest.param({"template": []}, id="list"),
+        pytest.param({"template": {"spec": {"configs": {"Configs": {"group.id": {"a": 1}}}}}}, id="object-for-a-group"),
+    ],
+)
+def test_objects_of_any_shape(server: ApiServer, as_operator: str, spec: Any) -> None:
+    """A kind that keeps unknown fields may hold anything: it names no group, and hides those of others."""
+    scaled = claiming("ScaledObject", "x", kafka_trigger(consumerGroup="orders"))
+    with objects(server, claiming("ConsumerGroup", "odd", spec), scaled):
+        assert owner(as_operator, "orders") == f"ScaledObject {NAMESPACE}/x"
+
+
+def test_objects_are_bounded(server: ApiServer, as_operator: str) -> None:
+    """In bytes, number and time: what is beyond that may name any group; a page that is too large is read in parts."""
+    large = {"template": {"spec": {"configs": {"Configs": {"group.id": "large", "client.id": "x" * 400_000}}}}}
+    items = [claiming("ConsumerGroup", f"large-{index}", large) for index in range(3)]
+    items += [claiming("ShadowLink", "x", {"consumerOffsetSyncOptions": {"groupFilters": []}})]
+    with objects(server, *items), new_client_from_config(as_operator) as client:
+
+        def read(**limits: Any) -> Claims | Fault:
+            return ClaimReader(client, Limits(**limits)).read()
+
+        whole = read()
+        assert isinstance(whole, Claims)
+        assert whole.named == {"large": f"ConsumerGroup {NAMESPACE}/large-2"}
+        assert read(page_bytes=600_000) == whole
+        for limits, why in (
+            ({"page_bytes": 300_000}, "one of consumergroups.internal.kafka.eventing.knative.dev takes more than"),
+            ({"objects": 3}, "there are more than 3 objects"),
+            ({"prefixes": 0}, "more than 0 prefixes"),
+            ({"seconds": 0.0}, "could not be read in 0 s"),
+        ):
+            found = read(**limits)
+            assert isinstance(found, Fault)
+            assert why in found.message
