@@ -40,6 +40,13 @@ class Mechanism(StrEnum):
     OAUTHBEARER = "OAUTHBEARER"
 
 
+class Role(StrEnum):
+    """What a cluster is for. FailoverTarget: a replicator writes groups there that run elsewhere."""
+
+    PRIMARY = "Primary"
+    FAILOVER_TARGET = "FailoverTarget"
+
+
 ReadSecret = Callable[[SecretRef], str]
 # Of a Secret by its name: the texts under those of the given keys that it has.
 ReadSecretTexts = Callable[[str, Collection[str]], Mapping[str, str]]
@@ -129,7 +136,7 @@ class Connection:
     """A `KafkaConnection` object whose Secrets were not read yet: `settings` reads them.
 
     requests_per_second: how many requests to the cluster at most; None = as fast as it answers. activity: None = there
-    is no pipeline. checkpoint_topics: of MirrorMaker 2; None = all that are named like one.
+    is no pipeline. checkpoint_topics: of MirrorMaker 2; None = all that are named like one. role: None = not said.
     """
 
     namespace: str
@@ -146,6 +153,7 @@ class Connection:
     activity: ActivitySpec | None = None
     receivers: tuple[Receiver, ...] = ()
     checkpoint_topics: frozenset[str] | None = None
+    role: Role | None = None
 
     @property
     def key(self) -> str:
@@ -193,8 +201,18 @@ def parse_connection(obj: Mapping[str, Any]) -> Connection:
         activity=None if spec.get("activity") is None else parse_activity(spec["activity"]),
         receivers=parse_receivers(spec.get("receivers") or [], "spec.receivers"),
         checkpoint_topics=_parse_mirror_maker(spec.get("mirrorMaker")),
+        role=_parse_role(spec.get("role")),
         spec=spec,
     )
+
+
+def _parse_role(value: Any) -> Role | None:
+    if value is None:
+        return None
+    try:
+        return Role(value)
+    except ValueError:
+        raise SpecError(f"spec.role must be one of {', '.join(Role)}, not {value!r}") from None
 
 
 def parse_activity(spec: Mapping[str, Any]) -> ActivitySpec:

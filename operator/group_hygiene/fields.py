@@ -22,7 +22,7 @@ POLICY: Fields = {
 }
 CONNECTION: Fields = {
     "spec": frozenset(
-        {"bootstrapServers", "tls", "sasl", "scan", "protect", "limits", "ledger", "mirrorMaker"}
+        {"bootstrapServers", "tls", "sasl", "role", "scan", "protect", "limits", "ledger", "mirrorMaker"}
         | {"activity", "access", "receivers"}
     ),
     "spec.mirrorMaker": frozenset({"checkpointTopics"}),

@@ -289,6 +289,7 @@ class Evidence:
     """All that is known about one group when it is judged. None = not read (yet); a Fault = could not be read.
 
     protected_by: the connection's `protect` pattern that covers the group.
+    failover_target: whether the connection says that groups of another cluster are synced into this one.
     keep_request: somebody's request to leave it alone, as the ledger has it.
     deleted: its last deletion by this operator, if the ledger still knows it.
     damaged: why a record about it in the ledger can't be read.
@@ -304,6 +305,7 @@ class Evidence:
 
     protections: Protections
     protected_by: str | None = None
+    failover_target: bool = False
     keep_request: KeepRequest | None = None
     deleted: Deletion | None = None
     damaged: str | None = None

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from group_hygiene import reasons, reconcile
+from group_hygiene.connection import Role
 from group_hygiene.entries import Backup, KeepRequest, Outcome, What, group_of
 from group_hygiene.kafka.client import CLIENT_ID, Client, Deadline
 from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
 from group_hygiene.kafka.offsets import commit_offsets
-from group_hygiene.model import CommittedOffset, Keep, OutcomeKind, Partition
+from group_hygiene.model import Claims, CommittedOffset, Keep, OutcomeKind, Partition
+from group_hygiene.reconcile import Context
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
 from tests.kafka.makers import Maker, at, requests
@@ -238,6 +241,37 @@ def test_who_is_claimed_during_the_run_is_kept(scene: Scene, make: Maker, topic:
     scene.claimed = {group: "ScaledObject kafka/orders"}
     outcomes = {outcome.group: outcome.reason for outcome in scene.apply(plan, observation)}
     assert outcomes == {group: reasons.CLAIMED, other: reasons.DELETED}
+
+
+def in_role(context: Context, role: Role | None) -> Context:
+    return replace(context, connection=replace(context.connection, role=role))
+
+
+def test_no_group_of_a_failover_target_is_deleted(scene: Scene, make: Maker, topic: str) -> None:
+    """What a replicator syncs is Empty, as what is abandoned: only the connection's owner can tell them apart.
+
+    The owner's word also holds for a plan that was made before it.
+    """
+    group = make.abandoned(make.name("synced"), topic)
+    observation, plan = scene.plan(policy(group))
+    assert plan.actions == (group,)
+    scene.context = in_role(scene.context, Role.FAILOVER_TARGET)
+    outcomes = [(outcome.group, outcome.reason) for outcome in scene.apply(plan, observation)]
+    assert outcomes == [(group, reasons.FAILOVER_TARGET)]
+    _, nothing = scene.plan(policy(group))
+    keep = nothing.verdicts[group].keep
+    assert keep is not None
+    assert (nothing.actions, keep.reason) == ((), reasons.FAILOVER_TARGET)
+    assert set(make.groups()) == {group}
+
+
+def test_a_primary_is_no_target_of_shadow_links(scene: Scene, make: Maker, topic: str) -> None:
+    """A ShadowLink does not say which cluster it writes; the connection's owner may say that it isn't this one."""
+    group, link = make.abandoned(make.name("old"), topic), Claims(prefixes={"": "ShadowLink kafka/link"})
+    for role, due in ((None, ()), (Role.PRIMARY, (group,))):
+        scene.context = replace(in_role(scene.context, role), claims=lambda: link)
+        _, plan = scene.plan(policy(group))
+        assert plan.actions == due
 
 
 def test_whoever_is_asked_can_stop_a_deletion(scene: Scene, make: Maker, topic: str) -> None:

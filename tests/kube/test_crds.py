@@ -228,6 +228,8 @@ def test_policy_is_accepted(api: CustomObjectsApi, spec: Patch) -> None:
         ),
         pytest.param({"tls": {"ca": {"name": "a.b-c", "key": "..2024_a-b.crt"}}}, id="secret-names"),
         pytest.param({"protect": ["*"]}, id="protect-everything"),
+        pytest.param({"role": "Primary"}, id="role-primary"),
+        pytest.param({"role": "FailoverTarget"}, id="role-failover-target"),
         pytest.param({"limits": {"maxPerRun": 1}}, id="limits-one-only"),
         pytest.param({"limits": {"requestsPerSecond": 1}}, id="rate-lowest"),
         pytest.param({"limits": {"requestsPerSecond": 10000}}, id="rate-highest"),
@@ -564,6 +566,7 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
         pytest.param(oauth(clientId=""), "spec.sasl.oauth.clientId: .* must not be empty", id="client-id-empty"),
         pytest.param(oauth(scope=""), "spec.sasl.oauth.scope: .* must not be empty", id="scope-empty"),
         pytest.param(OAUTH_WITHOUT_SECRET, "spec.sasl.oauth.clientSecret: Required value", id="oauth-without-secret"),
+        pytest.param({"role": "Standby"}, 'spec.role: Unsupported value: "Standby"', id="role-unknown"),
         pytest.param({"protect": [""]}, r"spec.protect\[0\]: .* must not be empty", id="protect-empty"),
         pytest.param({"protect": [r"a\d"]}, rf"spec.protect\[0\]: .* {BACKSLASH}", id="protect-regex"),
         pytest.param({"protect": ["a"] * 65}, "spec.protect: Too many", id="protect-too-many"),
@@ -813,7 +816,7 @@ def published(api_server: ApiServer) -> ApiServer:
     [
         pytest.param(
             "kconn.spec",
-            "bootstrapServers tls sasl protect limits ledger mirrorMaker activity access receivers scan",
+            "bootstrapServers tls sasl role protect limits ledger mirrorMaker activity access receivers scan",
             id="connection",
         ),
         pytest.param("kconn.spec.limits", "maxPerRun maxPercent requestsPerSecond", id="connection-limits"),

@@ -90,6 +90,16 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
             reasons.PROTECTED,
             id="nothing-unprotects-what-the-connection-protects",
         ),
+        # failover_target
+        pytest.param(delete(), group(), evidence(failover_target=True), reasons.FAILOVER_TARGET, id="failover-target"),
+        pytest.param(alert(), group(), evidence(failover_target=True), _MATCH, id="alert-of-a-failover-target"),
+        pytest.param(
+            delete(_unprotect("Connect", "Streams", "MirrorMaker", "Share")),
+            group(),
+            evidence(failover_target=True),
+            reasons.FAILOVER_TARGET,
+            id="nothing-unprotects-a-failover-target",
+        ),
         # kept_on_request
         pytest.param(delete(), group(), evidence(keep_request=_REQUEST), reasons.KEPT_ON_REQUEST, id="kept-on-request"),
         pytest.param(
@@ -542,7 +552,9 @@ def test_first_check_decides() -> None:
         claimed=Claims({"connect-a": "KafkaConnector"}),
     )
     subject = group("__group_hygiene", type=GroupType.SHARE, protocol_type="", state=GroupState.DEAD)
-    known = evidence(protected_by="*", protections=everything, offsets=None, unchanged=None, lag=None)
+    known = evidence(
+        protected_by="*", protections=everything, failover_target=True, offsets=None, unchanged=None, lag=None
+    )
     known = replace(known, keep_request=_REQUEST, damaged="no JSON", deleted=_DELETION)
     found: list[str | None] = []
 
@@ -553,14 +565,10 @@ def test_first_check_decides() -> None:
     look()
     subject = replace(subject, id="connect-a")
     look()
-    known = replace(known, protected_by=None)
-    look()
-    known = replace(known, keep_request=None)
-    look()
-    known = replace(known, damaged=None)
-    look()
-    known = replace(known, deleted=None)
-    look()
+    settled: list[dict[str, Any]] = [{"protected_by": None}, {"failover_target": False}]
+    for change in [*settled, {"keep_request": None}, {"damaged": None}, {"deleted": None}]:
+        known = replace(known, **change)
+        look()
     known = replace(known, protections=replace(everything, claimed=Claims()))
     look()
     steps = [["Connect"], ["Connect", "Streams"], ["Connect", "Streams", "StreamsState"]]
@@ -592,6 +600,7 @@ def test_first_check_decides() -> None:
     assert found == [
         reasons.OWN_GROUP,
         reasons.PROTECTED,
+        reasons.FAILOVER_TARGET,
         reasons.KEPT_ON_REQUEST,
         reasons.RECORD_UNREADABLE,
         reasons.REAPPEARED,
@@ -679,13 +688,16 @@ _GROUPS = st.builds(
     coordinator=st.just(0),
 )
 _PROTECTIONS = _mostly(
-    [Protections(), Protections(frozenset({"b"}), frozenset({"b"}), {"b": "KafkaConnector"})],
+    [Protections(), Protections(frozenset({"b"}), frozenset({"b"}), Claims({"b": "KafkaConnector"}))],
     [
         Protections(streams=None),
         Protections(streams=frozenset({"a"})),
         Protections(mirrored=None),
         Protections(mirrored=frozenset({"a"})),
         Protections(claimed=Claims({"a": "KafkaConnector"})),
+        Protections(claimed=Claims(synced={"a": "ShadowLink"})),
+        Protections(claimed=Claims(prefixes={"": "ShadowLink"})),
+        Protections(claimed=_UNREAD),
     ],
 )
 _OFFSETS_READ: list[Mapping[Partition, CommittedOffset] | Fault | None] = [
@@ -722,6 +734,7 @@ _EVIDENCE = st.builds(
     Evidence,
     protections=_PROTECTIONS,
     protected_by=_mostly([None], ["*"]),
+    failover_target=_mostly([False], [True]),
     unchanged=_mostly([seen(72), seen(100)], [None, seen(0), seen(0.5), seen(71)]),
     offsets=_mostly(_OFFSETS_READ, [None, FAULT, DENIED]),
     missing_topics=_mostly(_TOPICS_READ, [None, FAULT, frozenset(), _ORDERS]),
@@ -767,8 +780,9 @@ def test_delete_needs_every_proof(case: _Case) -> None:
         assert group.id not in known.protections.streams
     assert not group.id.startswith("__group_hygiene")
     assert known.protected_by is None
-    assert known.protections.claimed is not None
-    assert group.id not in known.protections.claimed
+    assert not known.failover_target
+    assert isinstance(known.protections.claimed, Claims)
+    assert known.protections.claimed.owner(group.id) is None
     assert known.offsets is not None
     assert not isinstance(known.offsets, Fault)
     # Only members consume in a share group.

@@ -31,6 +31,7 @@ def judge(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Ve
 CHECKS: tuple[Check, ...] = (
     needed.own_group,
     needed.protected,
+    needed.failover_target,
     needed.kept_on_request,
     needed.record_unreadable,
     needed.reappeared,

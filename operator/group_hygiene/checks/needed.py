@@ -26,6 +26,19 @@ def protected(policy: Policy, group: Group, evidence: Evidence, now: datetime) -
     return None
 
 
+def failover_target(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """Where replicators sync groups that run elsewhere, all are Empty, and Kafka does not tell which are synced.
+
+    The connection's owner says so, and no policy can include them; an Alert policy changes nothing.
+    """
+    if policy.action.changes and evidence.failover_target:
+        return Keep(
+            reasons.FAILOVER_TARGET,
+            "the connection's role is FailoverTarget: a failover may need any group that is synced here",
+        )
+    return None
+
+
 def kept_on_request(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """Somebody asked for time. An Alert policy changes nothing, so it still reports the group."""
     request = evidence.keep_request

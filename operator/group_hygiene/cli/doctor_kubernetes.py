@@ -13,7 +13,7 @@ from typing import NamedTuple
 from group_hygiene.alerts.endpoints import read_endpoint
 from group_hygiene.cli.findings import Area, Finding, failed, looking, ok, warning
 from group_hygiene.cli.schemas import PLURALS, fields_of, load_crd
-from group_hygiene.connection import Connection, Settings, parse_connection, receivers_of
+from group_hygiene.connection import Connection, Role, Settings, parse_connection, receivers_of
 from group_hygiene.controller import inspection
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, VERSION, Api, Object, connection_of, load_config
 from group_hygiene.controller.leader import NAME as LEASE
@@ -31,6 +31,16 @@ _SKEW_SEEN = timedelta(seconds=5)
 _SHOWN = 5
 _KUBERNETES, _CONNECTION = Area.KUBERNETES, Area.CONNECTION
 _CLAIMS = "objects that name groups"
+
+
+# What else writes groups of another cluster, and leaves nothing there that shows it.
+_REPLICATORS = "Confluent Cluster Linking, MSK Replicator, cluster mirroring (KIP-1279) and other replicators"
+_ROLES = {
+    Role.FAILOVER_TARGET: "FailoverTarget: groups may be synced from another cluster, and no policy deletes any",
+    Role.PRIMARY: f"Primary: MirrorMaker 2 is seen by its checkpoint topics; {_REPLICATORS} are not, nor ShadowLinks",
+    None: "not set: MirrorMaker 2 is seen by its checkpoint topics, and Redpanda by ShadowLinks in Kubernetes; "
+    f"{_REPLICATORS} are not: where one syncs groups into this cluster, set spec.role: FailoverTarget",
+}
 
 
 class Account(NamedTuple):
@@ -93,6 +103,7 @@ def examine_kubernetes(known: Kubernetes) -> Iterator[Finding]:
     yield from looking(_CONNECTION, "Secrets", lambda: _secrets(known, connection))
     yield from looking(_CONNECTION, "receivers", lambda: _receivers(known, connection))
     yield from looking(_KUBERNETES, _CLAIMS, lambda: _claims(known))
+    yield ok(_CONNECTION, "role", _ROLES[connection.role])
 
 
 def _server(known: Kubernetes) -> Iterator[Finding]:

@@ -91,7 +91,11 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
             read_secret = partial(api.read_secret_texts, target.namespace)
         if document is not None:
             connection = replace(
-                connection, protect=document.protect, limits=document.limits, activity=document.activity
+                connection,
+                protect=document.protect,
+                limits=document.limits,
+                activity=document.activity,
+                role=document.role,
             )
     else:
         connection, settings = read_settings(target, document)

@@ -108,6 +108,8 @@ class ClaimReader:
                 body = call(lambda ask=ask: _content(ask(), self._limits.page_bytes))  # type: ignore[misc]
             except Forbidden:
                 raise _Unknown(f"needs list on {where} in all namespaces") from None
+            except RecursionError:
+                raise _Unknown(f"one of {where} is nested too deeply") from None
             if body is None:
                 # A few large objects may share a page with many small ones.
                 if page == 1:
@@ -282,8 +284,8 @@ def _content(response: Any, limit: int) -> Any:
         data = response.read(limit + 1, decode_content=True)
     try:
         return None if len(data) > limit else json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(f"an answer of the API server can't be read: {type(error).__name__}") from error
+    except ValueError as error:
+        raise ApiError("an answer of the API server is no JSON") from error
 
 
 _RAW = {"_preload_content": False, "_request_timeout": TIMEOUT_S}

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from group_hygiene import watching
 from group_hygiene.activity import Tables
-from group_hygiene.connection import Connection
+from group_hygiene.connection import Connection, Role
 from group_hygiene.contents import Contents
 from group_hygiene.entries import Change, Key
 from group_hygiene.kafka import cluster as kafka_cluster
@@ -162,6 +162,7 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
     return Evidence(
         protections=facts.protections,
         protected_by=context.connection.protect.matching(group.id),
+        failover_target=context.connection.role is Role.FAILOVER_TARGET,
         keep_request=contents.keeps.get(group.id),
         deleted=contents.deletions.get(group.id),
         damaged=contents.damaged.get(group.id),
@@ -180,7 +181,7 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
 def read_protections(context: Context, topics: Mapping[str, int] | Fault, deadline: Deadline) -> Protections:
     """What topics, checkpoints and Kubernetes objects say of who is needed; what can't be read protects everybody."""
     if isinstance(topics, Fault):
-        return Protections(streams=None, mirrored=None, claimed=context.claims())
+        return Protections(streams=None, mirrored=None, claimed=_claims(context))
     streams = frozenset(
         prefix
         for topic in topics
@@ -189,7 +190,15 @@ def read_protections(context: Context, topics: Mapping[str, int] | Fault, deadli
     )
     checkpoints = checkpoint_topics(topics, context.connection.checkpoint_topics)
     mirrored = context.memory.checkpoints.read(context.client, checkpoints, deadline)
-    return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, context.claims())
+    return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, _claims(context))
+
+
+def _claims(context: Context) -> Claims | Fault:
+    """What Kubernetes objects name; a ShadowLink does not say which cluster it writes, so a connection's role may."""
+    found = context.claims()
+    if isinstance(found, Fault) or context.connection.role is not Role.PRIMARY:
+        return found
+    return Claims(found.named)
 
 
 def _dash_prefixes(name: str) -> list[str]:
