@@ -52,6 +52,7 @@ SCENARIOS = tuple(
             races.comes_back,
             races.kept_during_a_run,
             broken_brokers.broker_hangs_at_delete,
+            answers.answers_to_parts_that_prove_nothing,
             answers.answers_that_prove_nothing,
             broken_brokers.topic_hidden,
             broken_brokers.ledger_denied,
