@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import os
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from kafka.protocol.producer import ProduceRequest
@@ -25,6 +27,7 @@ from kafka.record import MemoryRecordsBuilder
 from group_hygiene.kafka.client import Call, Client
 from group_hygiene.model import Fault
 from sandbox.kafka import KafkaCluster
+from sandbox.kafka.tls import Authority
 from tests.kafka.makers import CHECKPOINTS_SUFFIX, Maker, checkpoint_key, soon
 from tests.kafka.test_connecting import listening
 
@@ -180,11 +183,19 @@ def test_a_small_batch_of_much_is_unpacked_to_a_bound(
 class FakeBroker:
     """Speaks Kafka to whoever connects, until it is asked for `key`: then it answers that with a body of its own.
 
-    brokers: how many its metadata names, all of them itself.
+    brokers: how many its metadata names, all of them itself. context: speaks TLS by that, with the first who connects,
+    and lets all others wait for the handshake.
     """
 
-    def __init__(self, key: int, answer: Callable[[socket.socket, bytes], None], brokers: int = 1) -> None:
-        self._key, self._answer, self._brokers = key, answer, brokers
+    def __init__(
+        self,
+        key: int,
+        answer: Callable[[socket.socket, bytes], None],
+        brokers: int = 1,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._key, self._answer, self._brokers, self._context = key, answer, brokers, context
+        self._waiting: list[socket.socket] = []
 
     def __enter__(self) -> str:
         self._server = socket.create_server(("127.0.0.1", 0), backlog=500)
@@ -195,11 +206,19 @@ class FakeBroker:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
+        for connection in self._waiting:
+            connection.close()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 connection, _ = self._server.accept()
+                if self._context is not None:
+                    if self._waiting:
+                        self._waiting.append(connection)
+                        continue
+                    self._waiting.append(connection)
+                    connection = self._context.wrap_socket(connection, server_side=True)
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -300,6 +319,28 @@ def test_the_metadata_that_the_library_asks_for_has_a_bound() -> None:
             f"""
             try:
                 connect(Settings(("{address}",)), 5)
+            except HygieneError as error:
+                print(type(error).__name__)
+            """
+        )
+    assert printed.strip() == "Unreachable"
+
+
+def test_a_second_handshake_that_hangs_keeps_the_timeout(tmp_path: Path) -> None:
+    """The library has no limit for it, and connects once more where several servers are named."""
+    authority = Authority(tmp_path)
+    made = authority.issue("broker")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.certificate, made.key)
+    with FakeBroker(-1, _announced(0, 0), context=context) as address:
+        printed = limited(
+            f"""
+            from pathlib import Path
+            from group_hygiene.connection import Tls
+
+            tls = Tls(Path("{authority.ca}").read_text(), verify_hostname=False)
+            try:
+                connect(Settings(("{address}", "127.0.0.1:1"), tls), 3)
             except HygieneError as error:
                 print(type(error).__name__)
             """

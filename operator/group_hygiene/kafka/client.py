@@ -242,7 +242,7 @@ def connect(settings: Settings, timeout: float | None = None) -> Client:
             net = NetworkSelector(**config)
             manager = _Manager(net, **config)
             net.start()
-        manager.bootstrap(int(max(1.0, deadline.left) * 1000))
+        manager.run(_bootstrap, manager, int(max(1.0, deadline.left) * 1000))
     except kafka_errors.KafkaError as error:
         _end(manager, net)
         raise _explain(settings, config["ssl_context"], [error], deadline) from error
@@ -358,6 +358,11 @@ def _collect_rarely() -> None:
 def _end(manager: KafkaConnectionManager, net: NetworkSelector) -> None:
     manager.close()
     net.close()
+
+
+async def _bootstrap(manager: _Manager, timeout_ms: int) -> None:
+    """The library's own, with a limit also for the handshake of its connection, which may be another one by now."""
+    await manager.wait_for(manager.bootstrap_async(timeout_ms), timeout_ms)
 
 
 def _reach_one(
