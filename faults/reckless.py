@@ -15,7 +15,8 @@ from typing import Any
 
 from group_hygiene import plan, reconcile
 from group_hygiene.cli import main
-from group_hygiene.controller import leader, loop
+from group_hygiene.clock import SystemClock
+from group_hygiene.controller import leader
 from group_hygiene.entries import Backup, Intent
 from group_hygiene.kafka import transactions
 from group_hygiene.kafka.client import Deadline
@@ -118,7 +119,7 @@ def clock() -> None:
         ahead = float(file.read_text() or 0) if file.exists() else 0.0
         return datetime.now(UTC) + timedelta(seconds=ahead)
 
-    _replace(loop.SystemClock, "now", now)
+    _replace(SystemClock, "now", now)
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:

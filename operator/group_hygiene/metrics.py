@@ -12,7 +12,7 @@ from threading import Lock
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from group_hygiene import __version__, reasons
-from group_hygiene.model import Outcome, OutcomeKind
+from group_hygiene.model import NEVER, Outcome, OutcomeKind
 from group_hygiene.plan import FAILURES, Plan
 from group_hygiene.policy import Policy
 from group_hygiene.snapshot import Snapshot
@@ -123,7 +123,7 @@ class Metrics:
         )
         self._retention = Gauge(
             "group_hygiene_offsets_retention_seconds",
-            "The brokers' offsets.retention.minutes; absent while not known",
+            "The brokers' offsets.retention.minutes; absent while not known, and if offsets never expire (-1)",
             _CONNECTION,
             registry=registry,
         )
@@ -261,7 +261,8 @@ class Metrics:
     def observed(self, namespace: str, connection: str, facts: ConnectionFacts) -> None:
         """What the connection's status tells after a scan. What nobody looked at this time stays as it was."""
         labels = (namespace, connection)
-        _show(self._retention, labels, None if facts.retention is None else facts.retention.total_seconds())
+        known = None if facts.retention in (None, NEVER) else facts.retention
+        _show(self._retention, labels, None if known is None else known.total_seconds())
         ledger = facts.ledger
         _show(self._ledger_ready, labels, None if ledger is None else ledger.problem is None)
         _show(self._ledger_unreadable, labels, None if ledger is None else ledger.unreadable)

@@ -70,6 +70,20 @@ NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PARTITION"
 TOPIC_DENIED = "TOPIC_AUTHORIZATION_FAILED"
 
 
+# Brokers that never drop committed offsets. Longer than anything that is compared with it.
+NEVER = timedelta(days=36_500)
+
+
+def offsets_retention(minutes: int | None) -> timedelta | None:
+    """How long brokers keep offsets, by their offsets.retention.minutes: negative = for ever, None = not known.
+
+    Apache Kafka takes 1 or more; compatible brokers also take -1.
+    """
+    if minutes is None:
+        return None
+    return NEVER if minutes < 0 else timedelta(minutes=minutes)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Why there is no answer for one broker, group or partition. `code` is Kafka's own name of the error."""

@@ -15,8 +15,9 @@ import kubernetes.client
 import kubernetes.config
 import pytest
 
+from group_hygiene.clock import elapsed
 from group_hygiene.controller.api import Api
-from group_hygiene.controller.leader import NAME, Leader, elapsed
+from group_hygiene.controller.leader import NAME, Leader
 from group_hygiene.errors import HygieneError
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import install

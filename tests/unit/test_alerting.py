@@ -10,11 +10,11 @@ import pytest
 
 from group_hygiene import reasons, reconcile, status
 from group_hygiene.alerts.outbox import Outbox
+from group_hygiene.clock import SystemClock
 from group_hygiene.connection import Connection, parse_connection
 from group_hygiene.contents import Contents
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.binding import Bound
-from group_hygiene.controller.loop import SystemClock
 from group_hygiene.errors import HygieneError, LedgerFenced
 from group_hygiene.metrics import Metrics
 from group_hygiene.model import Verdict

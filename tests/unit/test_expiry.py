@@ -11,7 +11,18 @@ from group_hygiene import reasons
 from group_hygiene.checks import judge
 from group_hygiene.kafka.groups import subscribed_topics
 from group_hygiene.metrics import Metrics
-from group_hygiene.model import Activity, Commits, Evidence, Fault, Group, GroupState, GroupType, Keep, Verdict
+from group_hygiene.model import (
+    Activity,
+    Commits,
+    Evidence,
+    Fault,
+    Group,
+    GroupState,
+    GroupType,
+    Keep,
+    Verdict,
+    offsets_retention,
+)
 from group_hygiene.patterns import Patterns
 from group_hygiene.policy import Action, Policy, parse_policy
 from group_hygiene.reconcile.scan import _old_enough
@@ -29,6 +40,7 @@ from tests.unit.make import (
     idle,
     plan,
     policy_object,
+    seen,
     simple_activity,
     snapshot,
 )
@@ -427,3 +439,18 @@ def test_late_is_told_beside_what_access_limits() -> None:
 def test_no_other_policy_warns_late() -> None:
     """Only `expiresWithin` is a promise to tell before something happens."""
     assert warns_late(plan(delete(), []), snapshot(coverage=Coverage(None, 1, 1, NOW, timedelta(days=1)))) is None
+
+
+def test_offsets_that_never_expire() -> None:
+    """offsets.retention.minutes -1: nothing is overtaken by Kafka, and nothing expires soon."""
+    never = offsets_retention(-1)
+    assert never is not None
+    known = evidence(activity=activity(1), unchanged=seen(1), retention=never)
+    policies = [delete(), idle(), alert(expiresWithin="48h")]
+    found = [judge(policy, group(), known, NOW).keep for policy in policies]
+    assert [keep and keep.reason for keep in found] == [reasons.TOO_RECENT, reasons.TOO_RECENT, reasons.EXPIRES_LATER]
+    in_use = judge(policies[2], group(state=GroupState.STABLE), replace(known, activity=activity(state="Active")), NOW)
+    assert in_use.keep is not None
+    assert in_use.keep.reason == reasons.EXPIRES_LATER
+    assert offsets_retention(None) is None
+    assert offsets_retention(10_080) == timedelta(days=7)

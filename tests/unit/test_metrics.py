@@ -12,11 +12,11 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.samples import Sample
 
 from group_hygiene import __version__, reasons
+from group_hygiene.clock import SystemClock
 from group_hygiene.connection import parse_connection
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.binding import Bound
-from group_hygiene.controller.loop import SystemClock
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.telling import Teller
 from group_hygiene.metrics import Metrics

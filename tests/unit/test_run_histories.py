@@ -152,6 +152,7 @@ def in_memory() -> Iterator[None]:
         patch.setattr(opening, "open_ledger", _open_ledger)
         time = SimpleNamespace(monotonic=_monotonic, sleep=_sleep)
         patch.setattr(client_module, "time", time)
+        patch.setattr(client_module, "elapsed", _monotonic)
         patch.setattr(settling, "time", time)
         yield
 
@@ -202,6 +203,19 @@ def test_patience_deletes() -> None:
     operator.patiently(8)
     assert [deletion.group for deletion in world.deletions] == ["g2", "g3", "g4", "g5"]
     _settle(operator)
+
+
+def test_marks_of_a_suspended_policy_count_for_no_limit() -> None:
+    """What it marked is due and never deleted: the connection's maxPercent is about the others."""
+    operator = Operator()
+    world = operator.world
+    world.api.edit("kafkaconnections", "main", {"limits": {"maxPerRun": _PER_RUN, "maxPercent": 10}})
+    for name in ("g0", "g1", "g4", "g5"):
+        world.commit(name, 1)
+    operator.patiently(3)
+    world.edit("p2", {"suspend": True})
+    operator.patiently(6)
+    assert [deletion.group for deletion in world.deletions] == ["g0", "g1"]
 
 
 @pytest.fixture(scope="module")

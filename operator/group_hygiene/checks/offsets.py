@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from group_hygiene import reasons
 from group_hygiene.checks.used import commits_outside
 from group_hygiene.durations import timestamp
-from group_hygiene.model import Activity, Evidence, Fault, Group, GroupType, Keep
+from group_hygiene.model import NEVER, Activity, Evidence, Fault, Group, GroupType, Keep
 from group_hygiene.policy import Policy, Topics
 
 
@@ -21,6 +21,8 @@ def expires(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> 
             reasons.EVIDENCE_MISSING,
             "offsets.retention.minutes of the brokers could not be read: needs DESCRIBE_CONFIGS on the cluster",
         )
+    if evidence.retention == NEVER:
+        return Keep(reasons.EXPIRES_LATER, "the brokers' offsets.retention.minutes is -1: they never drop its offsets")
     if group.in_use:
         return _expires_in_use(group, activity, evidence, now + within)
     if activity.nothing_committed:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from group_hygiene import reasons
@@ -17,6 +16,7 @@ from group_hygiene.activity import Tables
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import note, working
 from group_hygiene.client_properties import ClientProperties, parse_client_properties
+from group_hygiene.clock import SystemClock
 from group_hygiene.connection import (
     ActivitySpec,
     Connection,
@@ -34,14 +34,6 @@ if TYPE_CHECKING:
     from group_hygiene.controller.api import Api
 
 _TIMEOUT = timedelta(seconds=30)
-
-
-class SystemClock:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-    def monotonic(self) -> float:
-        return monotonic()
 
 
 @dataclass(frozen=True, slots=True)

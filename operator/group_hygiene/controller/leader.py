@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import sys
-import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
+from group_hygiene.clock import elapsed
 from group_hygiene.controller.api import Api, Object
 from group_hygiene.errors import ApiError, Conflict, HygieneError, NotFound
 
@@ -26,13 +25,6 @@ log = logging.getLogger(__name__)
 NAME = "group-hygiene"
 DURATION_S = 30
 _MAX_TRANSITIONS = 2**31 - 1
-
-
-def elapsed() -> float:
-    """Seconds that passed, those in which the process was stopped or the machine slept included."""
-    if sys.platform == "linux":
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
 
 
 class Leader:

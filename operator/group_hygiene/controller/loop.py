@@ -12,11 +12,11 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from time import monotonic
+from datetime import timedelta
 from typing import TypeVar
 
 from group_hygiene import reasons, reconcile, runs, status, tracing
+from group_hygiene.clock import SystemClock
 from group_hygiene.connection import Connection, parse_connection
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, Api, Object
@@ -46,14 +46,6 @@ _DEBOUNCE_S = 0.3
 _FULL_LIST_INTERVAL = timedelta(minutes=10)
 _BACKOFF_START_S, _BACKOFF_CAP_S = 5.0, 120.0
 _SWEEP_EVERY_S, _SWEEP_AGAIN_S = 24 * 3600.0, 600.0
-
-
-class SystemClock:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-    def monotonic(self) -> float:
-        return monotonic()
 
 
 @dataclass(frozen=True)
@@ -216,7 +208,7 @@ class ConnectionLoop:
                     context, asked, lambda asked: self._guard((RESTORES, asked.obj), connection_obj, asked.granted)
                 )
             if due or full:
-                self._run(context, connection_obj, due, full)
+                self._run(context, connection_obj, due, full, active)
             self._alerts.tell([entry for entry in active if entry not in due], services.clock.now())
         except HygieneError as error:
             if isinstance(error, ApiError | LedgerFenced):
@@ -250,7 +242,15 @@ class ConnectionLoop:
         swept = context.journal.sweep(clock.now())
         self._sweep_at = clock.monotonic() + (_SWEEP_EVERY_S if swept else _SWEEP_AGAIN_S)
 
-    def _run(self, context: reconcile.Context, connection_obj: Object, due: Sequence[Bound], full: bool) -> None:
+    def _run(
+        self,
+        context: reconcile.Context,
+        connection_obj: Object,
+        due: Sequence[Bound],
+        full: bool,
+        active: Sequence[Bound],
+    ) -> None:
+        """active: all policies that may delete something, whether they are due now or not."""
         services, clock = self._services, self._services.clock
         connection = context.connection
         started = clock.monotonic()
@@ -259,7 +259,7 @@ class ConnectionLoop:
         services.metrics.scanned(self.namespace, self.name, clock.monotonic() - started, snapshot)
         deleted, failure, budget = 0, None, observation.conditions.budget
         # Before the first deletion: what is due by all policies together is what the connection's maxPercent is about.
-        due_by = self._due_by_policy(context, observation, due)
+        due_by = self._due_by_policy(context, observation, due, active)
         with self._alerts.round(context.journal):
             for entry in due:
                 others = frozenset().union(*(groups for uid, groups in due_by.items() if uid != entry.policy.uid))
@@ -333,13 +333,23 @@ class ConnectionLoop:
         self._teller.run(entry.obj, new, plan, outcomes)
 
     def _due_by_policy(
-        self, context: reconcile.Context, observation: reconcile.Observation, due: Sequence[Bound]
+        self,
+        context: reconcile.Context,
+        observation: reconcile.Observation,
+        due: Sequence[Bound],
+        active: Sequence[Bound],
     ) -> dict[str, frozenset[str]]:
-        """Policy uid -> the groups that it would delete now; by their marks for policies that don't run now."""
+        """Policy uid -> the groups that it would delete now; by their marks for policies that don't run now.
+
+        A policy that is suspended, or not let in, deletes nothing, whatever it has marked.
+        """
         now, marks = self._services.clock.now(), context.journal.contents.marks
         groups = {
-            uid: frozenset(name for name, mark in of_policy.items() if mark.due <= now)
-            for uid, of_policy in marks.items()
+            entry.policy.uid: frozenset(
+                name for name, mark in marks.get(entry.policy.uid, {}).items() if mark.due <= now
+            )
+            for entry in active
+            if entry.policy.enforced
         }
         for entry in due:
             policy, verdicts = entry.policy, observation.verdicts[entry.policy.key]

@@ -20,6 +20,7 @@ import kafka.errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
+from group_hygiene.clock import elapsed
 from group_hygiene.connection import Mechanism, Settings
 from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError, Unreachable
 from group_hygiene.kafka.bounds import ANSWER_BYTES, FRAME_BYTES, TooMuch
@@ -62,14 +63,14 @@ class Call(NamedTuple):
 
 
 class Deadline:
-    """A point in monotonic time that a whole scan must keep."""
+    """A point in elapsed time that a whole scan must keep."""
 
     def __init__(self, seconds: float) -> None:
-        self._at = time.monotonic() + seconds
+        self._at = elapsed() + seconds
 
     @property
     def left(self) -> float:
-        return max(0.0, self._at - time.monotonic())
+        return max(0.0, self._at - elapsed())
 
 
 class _Meter:
@@ -193,7 +194,7 @@ class Client:
         rate = self.settings.requests_per_second
         if rate is None:
             return
-        now = time.monotonic()
+        now = elapsed()
         turn = max(now, self._next_at)
         self._next_at = turn + 1 / rate
         if turn > now and not self._in_burst:

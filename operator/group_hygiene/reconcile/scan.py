@@ -12,7 +12,17 @@ from group_hygiene.errors import Unreachable
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.model import Fault, Group, GroupState, GroupType, Keep, Offsets, Verdict, fingerprint
+from group_hygiene.model import (
+    Fault,
+    Group,
+    GroupState,
+    GroupType,
+    Keep,
+    Offsets,
+    Verdict,
+    fingerprint,
+    offsets_retention,
+)
 from group_hygiene.plan import Conditions
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile import evidence as tables
@@ -185,7 +195,7 @@ def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluste
     asks = any(policy.when.asks_evidence or policy.when.unchanged_for is not None for policy in policies)
     if full or (asks and not context.memory.retention_asked):
         minutes = kafka_cluster.offsets_retention_minutes(context.client, cluster, context.deadline())
-        context.memory.retention = None if minutes is None else timedelta(minutes=minutes)
+        context.memory.retention = offsets_retention(minutes)
         context.memory.retention_asked = True
 
 

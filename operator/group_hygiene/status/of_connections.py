@@ -10,7 +10,7 @@ from typing import Any
 
 from group_hygiene import reasons
 from group_hygiene.durations import timestamp
-from group_hygiene.model import Group, Keep
+from group_hygiene.model import NEVER, Group, Keep
 from group_hygiene.snapshot import Coverage, Snapshot
 from group_hygiene.status.conditions import Conditions, Problem, Status
 
@@ -78,7 +78,7 @@ def build_connection_status(generation: int, previous: Mapping[str, Any], facts:
         status.pop("evidence", None)
     elif snapshot.coverage is not None:
         status["evidence"] = _evidence(snapshot.coverage)
-    if facts.retention is not None:
+    if facts.retention is not None and facts.retention != NEVER:
         status["offsetsRetentionMinutes"] = facts.retention // timedelta(minutes=1)
     if facts.all_groups is not None and snapshot.complete:
         groups = facts.all_groups.values()
