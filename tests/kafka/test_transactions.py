@@ -165,7 +165,7 @@ def test_lag_in_another_topic_proves_nothing(client: Client, make: Maker, scene:
     assert isinstance(cluster, Cluster)
     pipeline = Pipeline(client, cluster, tmp_path / "warehouse")
     pipeline.run([simple(group)])
-    scene.use(Tables(ActivitySpec(pipeline.uri), {}))
+    scene.use(Tables(ActivitySpec(pipeline.uri)))
     wanted = unused(group)
     observation, plan = scene.due(wanted)
     assert (verdicts(observation, wanted), plan.actions) == ({group: reasons.CAUGHT_UP}, ())
