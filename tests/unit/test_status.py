@@ -1,5 +1,6 @@
 """The status: conditions, counts, the bounded sample, what is worth a write, and the patch that writes it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import astuple, replace
 from datetime import datetime, timedelta
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from group_hygiene import reasons
 from group_hygiene.durations import timestamp
 from group_hygiene.model import Bounds, GroupState, GroupType, Keep, Outcome, OutcomeKind, Verdict
+from group_hygiene.naming import json_bytes
 from group_hygiene.patterns import Patterns
 from group_hygiene.policy import Policy
 from group_hygiene.snapshot import Coverage
@@ -207,6 +209,33 @@ def test_long_messages_are_cut() -> None:
     message = _condition(build_problem_status(3, _NEW, problem, NOW), "Ready")["message"]
     assert len(message) == 1_000
     assert message.endswith("...")
+
+
+@pytest.mark.parametrize(
+    "character",
+    [
+        pytest.param("\x01", id="six-bytes-in-json"),
+        pytest.param("<", id="escaped-by-the-api-server"),
+        pytest.param("\u2028", id="a-separator"),
+        pytest.param("\ue000", id="private-use"),
+        pytest.param("\U0001f600", id="beyond-the-first-plane"),
+        pytest.param("x", id="one-byte"),
+    ],
+)
+def test_no_status_is_too_large_for_etcd(character: str) -> None:
+    """Ids and messages of 32 KB: what is shown of each is limited in bytes of JSON, as the API server stores it."""
+    names = [f"{number}-{character * (32_000 // len(character.encode()))}" for number in range(30)]
+    verdicts = [keep(name, reasons.OFFSETS_UNKNOWN, name) for name in names]
+    status = _status(delete(), verdicts, incomplete=(names[0],))
+    assert len(status["sample"]) == 20
+    for entry in status["sample"]:
+        assert 1_000 < json_bytes(entry["group"]) <= 1_024
+        assert json_bytes(entry["message"]) <= 1_000
+        assert entry["group"].endswith("...")
+        assert entry["message"].isprintable()
+    for condition in status["conditions"]:
+        assert json_bytes(condition["message"]) <= 1_000
+    assert len(json.dumps(status, ensure_ascii=False).encode()) < 100_000
 
 
 @pytest.mark.parametrize(

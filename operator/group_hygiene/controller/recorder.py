@@ -14,6 +14,7 @@ from group_hygiene import runs
 from group_hygiene.controller.api import GROUP, KINDS, VERSION, Api
 from group_hygiene.durations import timestamp
 from group_hygiene.errors import ApiError, Conflict
+from group_hygiene.naming import message_shown
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +22,6 @@ COMPONENT = "group-hygiene"
 # Which run recorded it last. No part of the message: that would make another Event of each.
 RUN_ANNOTATION = f"{GROUP}/run-id"
 _BURST, _REFILL_S = 25.0, 10.0
-_MESSAGE_LENGTH = 1_000
 
 
 class Recorder:
@@ -37,7 +37,7 @@ class Recorder:
         metadata = obj["metadata"]
         if not self._take_token(metadata["uid"]):
             return
-        message = message[:_MESSAGE_LENGTH]
+        message = message_shown(message)
         digest = hashlib.sha256(f"{metadata['uid']}/{reason}/{message}".encode()).hexdigest()[:16]
         name, namespace = f"{metadata['name'][:200].rstrip('.-')}.{digest}", metadata["namespace"]
         now = timestamp(datetime.now(UTC))

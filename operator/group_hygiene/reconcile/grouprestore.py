@@ -10,11 +10,11 @@ from typing import Any
 from group_hygiene import reasons
 from group_hygiene.durations import timestamp
 from group_hygiene.errors import SpecError
+from group_hygiene.naming import id_shown, message_shown
 from group_hygiene.reconcile.restorable import GroupResult, Kind, OutOfRange, RestoreRequest
 from group_hygiene.status import Problem, Status
 
 RESULTS_MAX = 100
-_MESSAGE_LENGTH = 1_000
 _URGENT = (Kind.WAITING, Kind.REFUSED, Kind.PARTLY, Kind.RESTORED)
 
 
@@ -93,10 +93,10 @@ def build_restore_status(obj: Mapping[str, Any], results: Sequence[GroupResult] 
 
 def _entry(result: GroupResult) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        "group": result.group,
+        "group": id_shown(result.group),
         "result": str(result.kind),
         "reason": str(result.reason),
-        "message": result.message[:_MESSAGE_LENGTH],
+        "message": message_shown(result.message),
         "partitions": len(result.partitions),
         "restoredPartitions": result.restored,
     }
@@ -116,7 +116,7 @@ def _conditions(
             "type": kind,
             "status": value,
             "reason": str(reason),
-            "message": message[:_MESSAGE_LENGTH],
+            "message": message_shown(message),
             "observedGeneration": obj["metadata"]["generation"],
             "lastTransitionTime": before[kind]["lastTransitionTime"] if same else timestamp(now),
         }

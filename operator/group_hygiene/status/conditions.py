@@ -10,9 +10,9 @@ from typing import Any
 from group_hygiene import reasons
 from group_hygiene.durations import timestamp
 from group_hygiene.model import Keep
+from group_hygiene.naming import message_shown
 from group_hygiene.snapshot import Coverage
 
-_MESSAGE_LENGTH = 1_000
 # In the order in which statuses have them.
 TYPES = (
     *("Ready", "Reconciling", "Stalled", "DeletionBlocked", "LedgerReady", "EvidenceReady"),
@@ -61,7 +61,7 @@ class Conditions:
             "type": kind,
             "status": status,
             "reason": reason,
-            "message": cut(message),
+            "message": message_shown(message),
             "observedGeneration": self._generation,
             "lastTransitionTime": since,
         }
@@ -91,7 +91,3 @@ class Conditions:
 def in_order(conditions: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The conditions in the order in which statuses have them."""
     return sorted(conditions, key=lambda condition: TYPES.index(condition["type"]))
-
-
-def cut(message: str) -> str:
-    return message if len(message) <= _MESSAGE_LENGTH else message[: _MESSAGE_LENGTH - 3] + "..."

@@ -11,10 +11,11 @@ from group_hygiene import reasons
 from group_hygiene.durations import format_duration, timestamp
 from group_hygiene.lag import standing_of
 from group_hygiene.model import Activity, Outcome, OutcomeKind, Verdict
+from group_hygiene.naming import id_shown, message_shown
 from group_hygiene.plan import FAILURES, Plan
 from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.snapshot import Snapshot
-from group_hygiene.status.conditions import Conditions, Status, cut
+from group_hygiene.status.conditions import Conditions, Status
 
 SAMPLE_SIZE = 20
 _TOPICS_SHOWN = 10
@@ -195,7 +196,7 @@ def _sample(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[dict[str, Any]]
 
 def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        "group": verdict.group.id,
+        "group": id_shown(verdict.group.id),
         "state": str(verdict.group.state),
         "type": str(verdict.group.type),
         "verdict": "Match" if verdict.matches else "Keep",
@@ -204,7 +205,7 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
         entry["topics"] = plan.first_topics(verdict.group.id)[:_TOPICS_SHOWN]
     why = outcome or verdict.keep
     if why is not None:
-        entry |= {"reason": why.reason, "message": cut(why.message)}
+        entry |= {"reason": why.reason, "message": message_shown(why.message)}
     if verdict.evidence.unchanged is not None:
         entry["unchangedSince"] = timestamp(verdict.evidence.unchanged.since)
     activity = verdict.evidence.activity
