@@ -8,6 +8,7 @@ from group_hygiene.status.conditions import Problem, Status, build_problem_statu
 from group_hygiene.status.of_alerts import is_alerting, with_alerting, with_delivery
 from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts, build_connection_status
 from group_hygiene.status.of_policies import SAMPLE_SIZE, build_status, standing_entry, told, warns_late
+from group_hygiene.status.redaction import connection_not_ready, redact_problem, redact_run
 from group_hygiene.status.writing import QUIET_PERIOD, RUN_ID, merge_patch, needs_write, signed
 
 __all__ = [
@@ -22,9 +23,12 @@ __all__ = [
     "build_problem_status",
     "build_status",
     "build_suspended_status",
+    "connection_not_ready",
     "is_alerting",
     "merge_patch",
     "needs_write",
+    "redact_problem",
+    "redact_run",
     "signed",
     "standing_entry",
     "told",
