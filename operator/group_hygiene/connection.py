@@ -215,6 +215,20 @@ def _parse_role(value: Any) -> Role | None:
         raise SpecError(f"spec.role must be one of {', '.join(Role)}, not {value!r}") from None
 
 
+def parse_admitting(obj: Mapping[str, Any]) -> Connection:
+    """Whom a `KafkaConnection` lets in that `parse_connection` refuses, and nothing else of it: nothing runs by that.
+
+    An `access` that can't be read, either, lets in its own namespace alone.
+    """
+    spec = obj.get("spec") or {}
+    try:
+        access = parse_access(spec.get("access") or [])
+    except SpecError:
+        access = ()
+    whom = {"bootstrapServers": ["unread:0"]}
+    return replace(parse_connection({"metadata": obj.get("metadata"), "spec": whom}), access=access)
+
+
 def parse_activity(spec: Mapping[str, Any]) -> ActivitySpec:
     """`spec.activity` of a KafkaConnection. Raises SpecError."""
     spec = parse_mapping(spec, "spec.activity")

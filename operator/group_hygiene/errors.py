@@ -11,8 +11,9 @@
     ├── LedgerFenced           another process writes this installation's ledger now: this one must end
     ├── ApiError               the Kubernetes API server refuses or does not answer
     │   ├── NotFound
-    │   ├── Conflict           the object changed since it was read
-    │   └── Forbidden          RBAC denies it
+    │   └── Refused            it answers, and refuses this one request
+    │       ├── Conflict       the object changed since it was read
+    │       └── Forbidden      RBAC denies it
     ├── PipelineError          the Spark pipeline can't go on: Spark, the log that it reads, or its tables
     └── UsageError             the command line asks for something that makes no sense
 
@@ -79,11 +80,15 @@ class NotFound(ApiError):
     pass
 
 
-class Conflict(ApiError):
+class Refused(ApiError):
     pass
 
 
-class Forbidden(ApiError):
+class Conflict(Refused):
+    pass
+
+
+class Forbidden(Refused):
     pass
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -117,3 +118,63 @@ def test_no_name_of_another_team(world: World, namespace: str, foreign: tuple[st
         assert counts.get("matched", 0) + counts.get("kept", 0) <= 1
         assert counts.get("scanned", 0) <= 1
         assert sum(item.get("status", {}).get("reasons", {}).values()) <= 1
+
+
+@pytest.fixture(scope="module")
+def blocked(world: World, kafka: KafkaCluster, groups: Groups) -> Iterator[str]:
+    """A team on a connection where much is wrong: limits that too many groups exceed, tables that can't be read.
+
+    Returns its namespace.
+    """
+    owner, team = "tenancy-blocked-owner", "tenancy-blocked-team"
+    for name in (owner, team):
+        world.namespace(name)
+    topic = groups.topic("tenancy-blocked")
+    groups.produce(topic)
+    for name in ("blocked-team-old", "blocked-theirs-old"):
+        groups.abandoned(name, topic)
+    groups.produce(topic)
+    access = [{"namespaces": {"names": [team]}, "groups": ["blocked-team-*"], "actions": ["Alert", "Delete"]}]
+    made = connection(
+        owner,
+        kafka.bootstrap_servers,
+        access=access,
+        limits={"maxPercent": 1},
+        ledger={"topic": "tenancy-blocked-ledger"},
+        activity={"uri": "s3://bucket-of-the-owner/tables", "secretRef": {"name": "storage-of-the-owner"}},
+    )
+    reference = {"connectionRef": {"name": "main", "namespace": owner}, "match": {"groups": ["blocked-*"]}}
+    deleting = {"mode": "Enforce", "delete": {"maxPercent": 100}}
+    world.apply(
+        made,
+        policy(owner, "delete", match={"groups": ["blocked-*"]}, **deleting),
+        policy(team, "delete", **reference, **deleting),
+        policy(team, "idle", **(reference | {"action": "Alert", "when": {"idleFor": "1h"}})),
+    )
+    yield team
+    for name in (team, owner):
+        world.server.kubectl("delete", "kgp,kconn", "--all", "-n", name)
+
+
+def test_what_is_wrong_names_nothing_of_others(world: World, blocked: str) -> None:
+    """Not how many groups there are or are due, no Secret, bucket, ledger or group of others; its owner sees all."""
+
+    def why(namespace: str, name: str, kind: str, reason: str) -> str:
+        found = wait_for(
+            lambda: (c := world.condition("kgp", namespace, name, kind)) and c["reason"] == reason and c["message"]
+        )
+        return str(found)
+
+    own = why("tenancy-blocked-owner", "delete", "DeletionBlocked", "LimitExceeded")
+    assert "groups are due" in own
+    theirs = why(blocked, "delete", "DeletionBlocked", "LimitExceeded")
+    assert theirs.startswith("more groups are due than")
+    why(blocked, "idle", "EvidenceReady", "EvidenceUnreadable")
+    wait_for(lambda: [e for e in world.events(blocked) if e["reason"] == "LimitExceeded"])
+    text = told(world, blocked)
+    foreign = ("storage-of-the-owner", "bucket-of-the-owner", "tenancy-blocked-ledger", "blocked-theirs-old")
+    assert [name for name in foreign if name in text] == []
+    assert re.findall(r"\d+ of \d+ groups are due", text) == []
+    status = world.condition("kconn", "tenancy-blocked-owner", "main", "EvidenceReady")
+    assert status is not None
+    assert "storage-of-the-owner" in status["message"]

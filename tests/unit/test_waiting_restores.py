@@ -32,8 +32,9 @@ class Told:
 
     reasons: list[str] = field(default_factory=list)
 
-    def tell(self, _plural: str, _obj: Any, new: dict[str, Any]) -> None:
+    def tell(self, _plural: str, _obj: Any, new: dict[str, Any]) -> bool:
         self.reasons.append(new["conditions"][0]["reason"])
+        return True
 
 
 @dataclass

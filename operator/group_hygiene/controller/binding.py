@@ -92,8 +92,6 @@ class Binding:
 
     def tell_not_ready(self, bound: Sequence[Bound], error: HygieneError) -> None:
         """The connection can't be used now, for this error."""
-        message = f"KafkaConnection {self._namespace}/{self._name} is not ready: {error.reason}"
+        key = f"{self._namespace}/{self._name}"
         for entry in bound:
-            # What it says of addresses and Secrets is for its own namespace.
-            detail = f": {error}" if entry.policy.namespace == self._namespace else ""
-            self._teller.problem(POLICIES, entry.obj, Problem(reasons.CONNECTION_NOT_READY, message + detail))
+            self._teller.problem(POLICIES, entry.obj, status.connection_not_ready(error, entry.policy.namespace, key))

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from group_hygiene import reasons, reconcile, runs, status, tracing
 from group_hygiene.clock import SystemClock
-from group_hygiene.connection import Connection, parse_connection
+from group_hygiene.connection import Connection, parse_admitting, parse_connection
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, Api, Object
 from group_hygiene.controller.binding import Binding, Bound
@@ -166,8 +166,7 @@ class ConnectionLoop:
             log.warning("connection %s/%s: what was told last is not noted: %s", self.namespace, self.name, error)
 
     def _tell_bug(self, error: Exception) -> None:
-        # Its text may hold anything, a secret too: that stays in the log's traceback.
-        problem = Problem(reasons.INTERNAL_ERROR, f"{type(error).__name__}: see the operator's log; it tries again")
+        problem = _bug(error)
         obj = self._link.read_object()
         if obj is not None:
             self._teller.problem(CONNECTIONS, obj, problem)
@@ -193,14 +192,25 @@ class ConnectionLoop:
             return self._back_off() if bound or restores else None
         active: list[Bound] = []
         asked: list[Asked] = []
+        again = self._teller.take_refused()
         try:
-            connection = parse_connection(connection_obj)
+            try:
+                connection = parse_connection(connection_obj)
+            except SpecError:
+                # Those whom it lets in are told so below: what they were told last is no longer true.
+                admitting = parse_admitting(connection_obj)
+                active, asked = self._binding.active(admitting, bound), self._restores.due(admitting, restores)
+                raise
             active = self._binding.active(connection, bound)
             asked = self._restores.due(connection, restores)
             self._alerts.bind(connection, active)
             self._link.connect(connection)
-            due = [entry for entry in active if self._schedule.due(entry.policy.uid, entry.policy.generation)]
-            full = self._schedule.due(connection.uid, connection.generation)
+            due = [
+                entry
+                for entry in active
+                if entry.policy.uid in again or self._schedule.due(entry.policy.uid, entry.policy.generation)
+            ]
+            full = connection.uid in again or self._schedule.due(connection.uid, connection.generation)
             if due or full or asked or self._alerts.unwritten:
                 context = self._context(connection_obj, connection, active, bool(asked))
                 reconcile.forget_policies(context, {obj["metadata"]["uid"] for obj in every})
@@ -217,8 +227,8 @@ class ConnectionLoop:
             return self._connection_failed(connection_obj, active, error)
         self._backoff = _BACKOFF_START_S
         wait = self._schedule.wait([connection.uid, *(entry.policy.uid for entry in active)])
-        again = self._restores.seconds_to_wait()
-        return wait if again is None else min(wait, again)
+        others = self._restores.seconds_to_wait(), self._teller.seconds_to_wait()
+        return min([wait, *(each for each in others if each is not None)])
 
     def _context(
         self, connection_obj: Object, connection: Connection, active: Sequence[Bound], restoring: bool
@@ -270,9 +280,8 @@ class ConnectionLoop:
                 with runs.about(policy=entry.policy.key):
                     plan, outcomes = self._act(context, connection_obj, entry, seen)
                     deleted += sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
-                    self._alerts.heard(plan, outcomes, snapshot)
                     try:
-                        self._tell(entry, plan, outcomes, snapshot)
+                        self._publish(entry, plan, outcomes, snapshot)
                     except ApiError as error:
                         failure = error
         facts = status.ConnectionFacts(
@@ -317,20 +326,32 @@ class ConnectionLoop:
                 raise RuntimeError("a policy runs only where its connection lets it in")
             guard = self._guard((POLICIES, entry.obj), connection_obj, entry.granted)
             outcomes = reconcile.apply(context, plan, observation, guard)
-        for outcome in outcomes:
-            log.info("policy %s: group %r: %s: %s", policy.key, outcome.group, outcome.reason, outcome.message)
-        self._services.metrics.policy_ran(plan, outcomes, clock.now().timestamp())
         return plan, outcomes
 
-    def _tell(self, entry: Bound, plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> None:
-        """Status and Events of one policy's run."""
-        uid = entry.policy.uid
+    def _publish(self, entry: Bound, plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> None:
+        """What one policy's run did, everywhere it shows; a fault of our own in it is no matter of other policies.
+
+        Raises ApiError when the API server does not answer.
+        """
+        uid, key = entry.policy.uid, entry.policy.key
+        for outcome in outcomes:
+            log.info("policy %s: group %r: %s: %s", key, outcome.group, outcome.reason, outcome.message)
+        if entry.policy.crosses_namespace:
+            plan, outcomes, snapshot = status.redact_run(plan, outcomes, snapshot, f"{self.namespace}/{self.name}")
         owed = self._owed.get(uid, 0)
         self._owed[uid] = owed + sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
-        new = status.build_status(entry.policy, entry.status, plan, outcomes, snapshot, owed)
-        self._teller.tell(POLICIES, entry.obj, self._alerts.in_status(entry, plan, snapshot, new))
-        del self._owed[uid]
-        self._teller.run(entry.obj, new, plan, outcomes)
+        try:
+            self._services.metrics.policy_ran(plan, outcomes, self._services.clock.now().timestamp())
+            self._alerts.heard(plan, outcomes, snapshot)
+            new = status.build_status(entry.policy, entry.status, plan, outcomes, snapshot, owed)
+            if self._teller.tell(POLICIES, entry.obj, self._alerts.in_status(entry, plan, snapshot, new)):
+                del self._owed[uid]
+                self._teller.run(entry.obj, new, plan, outcomes)
+        except HygieneError:
+            raise
+        except Exception as error:
+            log.exception("policy %s: what it did could not be shown; trying again at its next run", key)
+            self._teller.problem(POLICIES, entry.obj, _bug(error))
 
     def _due_by_policy(
         self,
@@ -381,3 +402,8 @@ class ConnectionLoop:
     def _back_off(self) -> float:
         wait, self._backoff = self._backoff, min(self._backoff * 2, _BACKOFF_CAP_S)
         return wait * random.uniform(0.8, 1.2)
+
+
+def _bug(error: Exception) -> Problem:
+    """Its text may hold anything, a secret too: that stays in the log's traceback."""
+    return Problem(reasons.INTERNAL_ERROR, f"{type(error).__name__}: see the operator's log; it tries again")

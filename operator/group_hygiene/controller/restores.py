@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,8 +16,8 @@ from group_hygiene.controller.telling import Teller
 from group_hygiene.errors import HygieneError, LedgerProblem, SpecError
 from group_hygiene.reconcile.grouprestore import build_restore_status, parse_restore
 from group_hygiene.reconcile.restorable import GroupResult, RestoreRequest
-from group_hygiene.reconcile.restoration import Restorer, restore
-from group_hygiene.status import Problem
+from group_hygiene.reconcile.restoration import Restorer, Saved, Turn, Wanted, read_saved, restore
+from group_hygiene.status import Problem, connection_not_ready, redact_problem
 from group_hygiene.tracing import traced
 
 # How soon a restore that waits is tried again: each try reads the whole ledger.
@@ -54,12 +55,22 @@ class Restores:
         self._api, self._teller, self._clock = api, teller, clock
         self._namespace, self._name = namespace, name
         self._waiting: dict[str, _Waiting] = {}
+        # When each object was tried last, and an object of each namespace, in monotonic seconds.
+        self._tried: dict[str, float] = {}
+        self._served: dict[str, float] = {}
+        # uid of what took longer than its turn -> the group with which it goes on.
+        self._next_group: dict[str, str] = {}
+        self._unfinished = False
 
     def open(self) -> list[Object]:
         """Those that have not come to an end: it is written into their status, once and for good."""
         own = (self._namespace, self._name)
         objects = [obj for obj in self._api.list_all(RESTORES) if connection_of(obj) == own and not _is_over(obj)]
-        self._waiting = {obj["metadata"]["uid"]: waiting for obj in objects if (waiting := self._of(obj)) is not None}
+        uids = {obj["metadata"]["uid"] for obj in objects}
+        self._waiting = {uid: waiting for uid, waiting in self._waiting.items() if uid in uids}
+        self._tried = {uid: at for uid, at in self._tried.items() if uid in uids}
+        self._next_group = {uid: name for uid, name in self._next_group.items() if uid in uids}
+        self._served = {name: at for name, at in self._served.items() if name in {_namespace(obj) for obj in objects}}
         return objects
 
     def due(self, connection: Connection, objects: Sequence[Object]) -> list[Asked]:
@@ -81,19 +92,63 @@ class Restores:
     def run(
         self, context: reconcile.Context, restores: Sequence[Asked], guarding: Callable[[Asked], reconcile.Guard]
     ) -> None:
-        """Try each of them once; what waits is due again later. guarding: the guard of one of them."""
-        for asked in restores:
+        """Try each of them once, as far as a scan's time goes: what is left waits for a round of all policies.
+
+        The ledger is read once for all. guarding: the guard of one of them.
+        """
+        self._unfinished = False
+        if not restores:
+            return
+        budget, generation = context.deadline(), context.connection.generation
+        saved = self._read(context, restores)
+        for number, asked in enumerate(self._in_turn(restores)):
+            if number and budget.left <= 0:
+                self._unfinished = True
+                return
             guard, metadata = guarding(asked), asked.obj["metadata"]
             with runs.about(restore=f"{metadata['namespace']}/{metadata['name']}"):
-                results = self._try(context, asked, guard)
+                turn = Turn(budget, self._next_group.pop(metadata["uid"], None))
+                results = saved if isinstance(saved, Problem) else self._try(context, asked, guard, saved, turn)
+                if isinstance(results, Problem):
+                    results = redact_problem(results, metadata["namespace"], self._key)
                 if guard.seconds_left() <= 0:
                     # Whoever leads now tells what became of it.
                     return
-                self._wait(asked.obj, context.connection.generation)
+                self._tried[metadata["uid"]] = self._served[metadata["namespace"]] = self._clock.monotonic()
+                if turn.rest is not None:
+                    self._next_group[metadata["uid"]] = turn.rest
+                self._wait(asked.obj, generation, unfinished=turn.rest is not None)
                 self._tell(asked.obj, results)
+
+    def _in_turn(self, restores: Sequence[Asked]) -> list[Asked]:
+        """In which order they are tried: namespaces take turns, and in each what was tried longest ago comes first."""
+        never = float("-inf")
+        of_namespace: Counter[str] = Counter()
+        turns: dict[str, tuple[int, float]] = {}
+        oldest = sorted(restores, key=lambda asked: self._tried.get(asked.obj["metadata"]["uid"], never))
+        for asked in oldest:
+            namespace = asked.obj["metadata"]["namespace"]
+            turns[asked.obj["metadata"]["uid"]] = of_namespace[namespace], self._served.get(namespace, never)
+            of_namespace[namespace] += 1
+        return sorted(oldest, key=lambda asked: turns[asked.obj["metadata"]["uid"]])
+
+    def _read(self, context: reconcile.Context, restores: Sequence[Asked]) -> Saved | Problem:
+        """What the ledger has of all of them, in one reading, or why nothing can be restored now."""
+        ledger, why = context.memory.ledger, context.journal.problem
+        if why is not None:
+            return Problem(why.reason, why.message)
+        if ledger is None or not context.journal.writable:
+            message = "there is no ledger, and so no backup: it is made once a GroupPolicy deletes (mode Enforce)"
+            return Problem(reasons.LEDGER_UNAVAILABLE, message)
+        try:
+            return read_saved(ledger, [Wanted(each.request, each.grants) for each in restores], context.deadline())
+        except LedgerProblem as error:
+            return Problem(error.reason, str(error))
 
     def seconds_to_wait(self) -> float | None:
         """Until the next of those that were tried is due; None = none waits."""
+        if self._unfinished:
+            return 0.0
         now = self._clock.monotonic()
         return min((max(0.0, waiting.at - now) for waiting in self._waiting.values()), default=None)
 
@@ -110,10 +165,7 @@ class Restores:
     def tell_not_ready(self, restores: Sequence[Asked], error: HygieneError) -> None:
         """The connection can't be used now, for this error."""
         for asked in restores:
-            # What it says of addresses and Secrets is for its own namespace.
-            detail = f": {error}" if asked.obj["metadata"]["namespace"] == self._namespace else ""
-            message = f"KafkaConnection {self._key} is not ready: {error.reason}{detail}"
-            self._tell(asked.obj, Problem(reasons.CONNECTION_NOT_READY, message))
+            self._tell(asked.obj, connection_not_ready(error, _namespace(asked.obj), self._key))
 
     @property
     def _key(self) -> str:
@@ -122,24 +174,25 @@ class Restores:
     def _of(self, obj: Object) -> _Waiting | None:
         return self._waiting.get(obj["metadata"]["uid"])
 
-    def _wait(self, obj: Object, generation: int) -> None:
+    def _wait(self, obj: Object, generation: int, unfinished: bool) -> None:
+        """unfinished: its time was over, so that it goes on in the next round."""
         before = self._of(obj)
         again = before is not None and before.generation == generation
         pause = min(before.pause * 2, _AGAIN_CAP_S) if before is not None and again else _AGAIN_START_S
-        self._waiting[obj["metadata"]["uid"]] = _Waiting(self._clock.monotonic() + pause, pause, generation)
+        at = self._clock.monotonic() + (0.0 if unfinished else pause)
+        self._waiting[obj["metadata"]["uid"]] = _Waiting(at, pause, generation)
 
     @traced("restore")
-    def _try(self, context: reconcile.Context, asked: Asked, guard: reconcile.Guard) -> Sequence[GroupResult] | Problem:
-        ledger, why = context.memory.ledger, context.journal.problem
-        if why is not None:
-            return Problem(why.reason, why.message)
-        if ledger is None or not context.journal.writable:
-            message = "there is no ledger, and so no backup: it is made once a GroupPolicy deletes (mode Enforce)"
-            return Problem(reasons.LEDGER_UNAVAILABLE, message)
+    def _try(
+        self, context: reconcile.Context, asked: Asked, guard: reconcile.Guard, saved: Saved, turn: Turn
+    ) -> Sequence[GroupResult] | Problem:
+        ledger = context.memory.ledger
+        if ledger is None:
+            raise RuntimeError("what was saved was read from a ledger")
         seconds = context.connection.timeout.total_seconds()
         restorer = Restorer(context.client, ledger, context.clock, guard, seconds, asked.grants)
         try:
-            return restore(restorer, asked.request)
+            return restore(restorer, asked.request, saved=saved, turn=turn)
         except LedgerProblem as error:
             return Problem(error.reason, str(error))
 
@@ -156,9 +209,12 @@ class Restores:
 
     def _tell(self, obj: Object, results: Sequence[GroupResult] | Problem) -> None:
         new = build_restore_status(obj, results, self._clock.now())
-        if "completionTime" in new:
+        if self._teller.tell(RESTORES, obj, new) and "completionTime" in new:
             self._waiting.pop(obj["metadata"]["uid"], None)
-        self._teller.tell(RESTORES, obj, new)
+
+
+def _namespace(obj: Mapping[str, Any]) -> str:
+    return str(obj["metadata"]["namespace"])
 
 
 def _is_over(obj: Mapping[str, Any]) -> bool:

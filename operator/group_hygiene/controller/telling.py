@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from group_hygiene import reasons, runs, status
-from group_hygiene.controller.api import POLICIES, Api, Object
+from group_hygiene.controller.api import KINDS, POLICIES, Api, Object
 from group_hygiene.controller.recorder import Recorder
 from group_hygiene.durations import format_duration
-from group_hygiene.errors import Conflict, NotFound
+from group_hygiene.errors import Conflict, NotFound, Refused
 from group_hygiene.metrics import Metrics
 from group_hygiene.model import Outcome, OutcomeKind
 from group_hygiene.naming import some_of
@@ -20,6 +21,9 @@ from group_hygiene.status import Problem
 
 _NAMES_IN_EVENT, _TOPICS_IN_EVENT = 10, 3
 _WRITE_ATTEMPTS = 5
+_AGAIN_S = 10.0
+
+log = logging.getLogger(__name__)
 
 
 class Teller:
@@ -27,9 +31,38 @@ class Teller:
 
     def __init__(self, api: Api, recorder: Recorder, metrics: Metrics, clock: Clock) -> None:
         self._api, self._recorder, self._metrics, self._clock = api, recorder, metrics, clock
+        # uid of an object whose status was refused -> when it is due again, in monotonic seconds.
+        self._refused: dict[str, float] = {}
 
-    def tell(self, plural: str, obj: Object, new: status.Status) -> None:
-        """Patch the status if the change is worth it; over an edit made meanwhile too, since what was done was done."""
+    def tell(self, plural: str, obj: Object, new: status.Status) -> bool:
+        """Patch the status if the change is worth it; over an edit made meanwhile too, since what was done was done.
+
+        False = the API server refuses it. That concerns this object alone, which is due again soon (`take_refused`).
+        Raises ApiError when the API server does not answer.
+        """
+        metadata = obj["metadata"]
+        try:
+            self._write(plural, obj, new)
+        except Refused as error:
+            name = f"{KINDS[plural]} {metadata['namespace']}/{metadata['name']}"
+            log.warning("%s: its status could not be written: %s; trying again", name, error)
+            self._refused[metadata["uid"]] = self._clock.monotonic() + _AGAIN_S
+            return False
+        return True
+
+    def take_refused(self) -> set[str]:
+        """The uids of objects whose status is to be tried again now; each is named once."""
+        now = self._clock.monotonic()
+        due = {uid for uid, at in self._refused.items() if at <= now}
+        self._refused = {uid: at for uid, at in self._refused.items() if uid not in due}
+        return due
+
+    def seconds_to_wait(self) -> float | None:
+        """Until the next of these is due; None = there is none."""
+        now = self._clock.monotonic()
+        return min((max(0.0, at - now) for at in self._refused.values()), default=None)
+
+    def _write(self, plural: str, obj: Object, new: status.Status) -> None:
         api, old = self._api, obj.get("status") or {}
         if not status.needs_write(old, new, self._clock.now()):
             return

@@ -9,7 +9,7 @@ outcome is in the ledger. Missing evidence leaves a partition alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from group_hygiene import reasons
 from group_hygiene.entries import Backup, Change, Key, Outcome, Removal, What, group_of
@@ -69,48 +69,115 @@ class Restorer:
         return Deadline(self.seconds)
 
 
-def restore(restorer: Restorer, request: RestoreRequest, preview: bool = False) -> list[GroupResult]:
-    """One result per group, in order. `preview` changes nothing, in Kafka as in the ledger.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request, and the groups for which it is granted."""
 
-    The ledger must be claimed unless it is a preview. Raises LedgerProblem when it can't be read, and LedgerFenced.
+    request: RestoreRequest
+    granted: Callable[[str], bool] = lambda group: True
+
+    def asks_for(self, group: str) -> bool:
+        return (not self.request.groups or group in self.request.groups) and self.granted(group)
+
+
+@dataclass
+class Saved:
+    """What the ledger has of some requests. backups: group -> id -> parts, None = one that can't be read.
+
+    done: by the request's id and the group, the outcome of what it is done with.
     """
-    backups, done = _saved(restorer, request)
-    names = request.groups or sorted(name for name, saved in backups.items() if concerns(request, saved))
-    results: list[GroupResult] = []
-    for name in dict.fromkeys(names):
-        if not restorer.granted(name):
-            message = "the connection does not grant to restore this group"
-            results.append(GroupResult(name, Kind.REFUSED, reasons.ACTION_NOT_GRANTED, message))
-        elif name in done:
-            kind = Kind.RESTORED if done[name].reason == reasons.RESTORED else Kind.PARTLY
-            results.append(GroupResult(name, kind, done[name].reason, done[name].message))
-        else:
-            results.append(_restore_group(restorer, request, name, backups.get(name, {}), preview))
-    return results
+
+    backups: dict[str, dict[str, list[Backup | None]]] = field(default_factory=dict)
+    done: dict[tuple[str, str], Outcome] = field(default_factory=dict)
 
 
-def _saved(
-    restorer: Restorer, request: RestoreRequest
-) -> tuple[dict[str, dict[str, list[Backup | None]]], dict[str, Outcome]]:
-    """Backups, group -> id -> parts (None = can't be read), and the groups that this very request is done with."""
-    named = set(request.groups)
-    backups: dict[str, dict[str, list[Backup | None]]] = {}
-    done: dict[str, Outcome] = {}
+def read_saved(ledger: Ledger, wanted: Sequence[Wanted], deadline: Deadline) -> Saved:
+    """What the ledger has of all these requests, from one reading of its whole log. Raises LedgerProblem."""
+    by_id = {each.request.id: each for each in wanted}
+    by_name: dict[str, list[Wanted]] = {}
+    for each in wanted:
+        for name in each.request.groups:
+            by_name.setdefault(name, []).append(each)
+    by_policy = [each for each in wanted if not each.request.groups]
 
-    def wanted(key: Key) -> bool:
+    def is_wanted(key: Key) -> bool:
         group = group_of(key)
-        if group is None or key[0] not in ("backup", "outcome") or (named and group not in named):
+        if group is None or key[0] not in ("backup", "outcome"):
             return False
-        return restorer.granted(group) and (key[0] == "backup" or key[2:] == (request.id, What.RESTORED))
+        if key[0] == "outcome":
+            return len(key) > 3 and key[3] == What.RESTORED and key[2] in by_id and by_id[key[2]].asks_for(group)
+        return any(each.granted(group) for each in (*by_name.get(group, ()), *by_policy))
 
-    for key, entry in restorer.ledger.latest(wanted, restorer.deadline()):
+    saved = Saved()
+    for key, entry in ledger.latest(is_wanted, deadline):
         if key[0] == "backup":
             # A key that is none of ours may lack the id.
             id_ = key[2] if len(key) > 2 else ""
-            backups.setdefault(key[1], {}).setdefault(id_, []).append(entry if isinstance(entry, Backup) else None)
+            parts = saved.backups.setdefault(key[1], {}).setdefault(id_, [])
+            parts.append(entry if isinstance(entry, Backup) else None)
         elif isinstance(entry, Outcome) and entry.reason in (reasons.RESTORED, reasons.PARTLY_RESTORED):
-            done[entry.group] = entry
-    return backups, done
+            saved.done[key[2], entry.group] = entry
+    return saved
+
+
+class Turn:
+    """How long one request may take of a round, and where it goes on in the next one.
+
+    At least one group is tried in each turn, so that a request comes to its end however little time there is.
+    """
+
+    def __init__(self, deadline: Deadline, first: str | None = None) -> None:
+        """first: the group to begin with; None = the first that is asked for."""
+        self._deadline, self._first = deadline, first
+        self._tried = False
+        self.rest: str | None = None
+
+    def ordered(self, names: Sequence[str]) -> list[str]:
+        at = names.index(self._first) if self._first in names else 0
+        return [*names[at:], *names[:at]]
+
+    def is_over(self, name: str) -> bool:
+        """Whether the group must wait; `rest` is the first that must, None = none."""
+        if self.rest is None and self._tried and self._deadline.left <= 0:
+            self.rest = name
+        self._tried = True
+        return self.rest is not None
+
+
+def restore(
+    restorer: Restorer,
+    request: RestoreRequest,
+    preview: bool = False,
+    saved: Saved | None = None,
+    turn: Turn | None = None,
+) -> list[GroupResult]:
+    """One result per group, in order. `preview` changes nothing, in Kafka as in the ledger.
+
+    saved: what the ledger has of it, where that was read together with other requests. turn: for how long, and where to
+    begin; groups for which no time is left wait. The ledger must be claimed unless it is a preview. Raises
+    LedgerProblem when it can't be read, and LedgerFenced.
+    """
+    wanted = Wanted(request, restorer.granted)
+    if saved is None:
+        saved = read_saved(restorer.ledger, [wanted], restorer.deadline())
+    concerned = (
+        name for name, backups in saved.backups.items() if wanted.asks_for(name) and concerns(request, backups)
+    )
+    names = list(dict.fromkeys(request.groups or sorted(concerned)))
+    results: dict[str, GroupResult] = {}
+    for name in names if turn is None else turn.ordered(names):
+        if not restorer.granted(name):
+            message = "the connection does not grant to restore this group"
+            results[name] = GroupResult(name, Kind.REFUSED, reasons.ACTION_NOT_GRANTED, message)
+        elif (done := saved.done.get((request.id, name))) is not None:
+            kind = Kind.RESTORED if done.reason == reasons.RESTORED else Kind.PARTLY
+            results[name] = GroupResult(name, kind, done.reason, done.message)
+        elif turn is not None and turn.is_over(name):
+            message = "not tried yet: other restores and policies have their turn first"
+            results[name] = GroupResult(name, Kind.WAITING, reasons.INTERRUPTED, message)
+        else:
+            results[name] = _restore_group(restorer, request, name, saved.backups.get(name, {}), preview)
+    return [results[name] for name in names]
 
 
 def _restore_group(

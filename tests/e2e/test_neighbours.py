@@ -1,0 +1,186 @@
+"""What is wrong with one object is that object's matter: its neighbours on the same connection go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sandbox.kafka import KafkaCluster
+from tests.e2e.conftest import (
+    ROOT,
+    Groups,
+    RunningOperator,
+    World,
+    connection,
+    new_world,
+    operators_account,
+    policy,
+    running_operator,
+    wait_for,
+)
+from tests.e2e.test_group_restore import group_restore
+
+Object = dict[str, Any]
+# Each of these characters takes six bytes in JSON, and a group id may have 32,767 bytes.
+LONG = "\x01" * 32_000
+
+
+@contextmanager
+def refused_statuses(world: World, namespace: str, *names: str) -> Iterator[None]:
+    """The API server refuses each write of the status of the policies of these names."""
+    rule = {
+        "apiGroups": ["grouphygiene.io"],
+        "apiVersions": ["v1alpha1"],
+        "operations": ["UPDATE"],
+        "resources": ["grouppolicies/status"],
+    }
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": f"!(object.metadata.name in {json.dumps(names)})", "message": "not this one"}],
+        "failurePolicy": "Fail",
+    }
+    selector = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    api, name = "admissionregistration.k8s.io/v1", f"refuse-{namespace}"
+    world.apply(
+        {"apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec},
+        {
+            "apiVersion": api,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": selector},
+        },
+    )
+    world.apply(policy(namespace, names[0], match={"groups": ["none-*"]}, suspend=True))
+    counts = iter(range(10_000))
+
+    def is_refused() -> bool:
+        """Whether it holds, which it does a moment after it is stored."""
+        patch = json.dumps({"status": {"totals": {"deleted": next(counts)}}})
+        where = ("patch", "kgp", names[0], "-n", namespace, "--subresource=status", "--type=merge", "-p", patch)
+        return "not this one" in world.server.kubectl(*where, check=False).stderr
+
+    wait_for(is_refused)
+    try:
+        yield
+    finally:
+        for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
+            world.server.kubectl("delete", kind, name)
+
+
+def test_a_status_that_is_refused(world: World, kafka: KafkaCluster, operator: RunningOperator) -> None:
+    """Neither of a policy that runs nor of one that only gets a status: the others run, and it is written by and by."""
+    namespace = world.namespace("refused-status")
+    none = {"match": {"groups": ["none-*"]}}
+    suspended = policy(namespace, "suspended", suspend=True, **none)
+
+    def told_of(name: str) -> bool:
+        return f"GroupPolicy {namespace}/{name}: its status could not be written" in operator.log()
+
+    with refused_statuses(world, namespace, "probe", "suspended", "runs"):
+        world.apply(connection(namespace, kafka.bootstrap_servers), suspended)
+        world.apply(*(policy(namespace, name, **none) for name in ("runs", "fine")))
+        world.wait_ready("kgp", namespace, "fine", "Succeeded")
+        world.wait_ready("kconn", namespace, "main", "Connected")
+        for name in ("suspended", "runs"):
+            wait_for(partial(told_of, name))
+            assert "conditions" not in world.get("kgp", namespace, name)["status"]
+        # A round that fails as a whole says so, and pauses longer each time.
+        assert f"connection {namespace}/main: the API server" not in operator.log()
+    world.wait_ready("kgp", namespace, "runs", "Succeeded")
+    world.wait_ready("kgp", namespace, "suspended", "Suspended")
+    world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
+
+
+@pytest.mark.usefixtures("operator")
+def test_ids_too_long_for_etcd(world: World, kafka: KafkaCluster, groups: Groups) -> None:
+    """Twenty ids of 32 KB, six bytes a character: the status and the restore show their beginnings."""
+    namespace = world.namespace("long-ids")
+    topic = groups.topic("long-ids")
+    names = [f"long-{number}-{LONG}" for number in range(20)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda name: groups.simple(name, topic), names))
+    try:
+        matching = {"match": {"groups": ["long-*"]}, "when": None, "action": "Alert"}
+        restore = group_restore(namespace, "back", *(f"{number}-{'b' * 30_000}" for number in range(30)), of=namespace)
+        world.apply(connection(namespace, kafka.bootstrap_servers), policy(namespace, "all", **matching))
+        status = wait_for(lambda: world.get("kgp", namespace, "all")["status"].get("sample"))
+        assert len(status) == 20
+        assert all(row["group"].startswith("long-") and row["group"].endswith("...") for row in status)
+        assert len(json.dumps(status)) < 40_000
+        world.apply(policy(namespace, "tidy", match={"groups": ["none-*"]}, mode="Enforce"))
+        world.wait_ready("kgp", namespace, "tidy", "Succeeded")
+        world.server.kubectl("create", "-f", "-", input=yaml.safe_dump(restore))
+        world.wait_ready("kgr", namespace, "back", "NoBackup")
+        assert len(json.dumps(world.get("kgr", namespace, "back")["status"])) < 100_000
+    finally:
+        world.server.kubectl("delete", "kgr,kgp,kconn", "--all", "-n", namespace)
+        groups.admin.delete_groups(names)
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_connection_newer_than_the_operator(world: World, kafka: KafkaCluster, groups: Groups) -> None:
+    """An unknown field may forbid what it does: all who are let in say so, and nobody else learns of it."""
+    owner, team, stranger = (world.namespace(f"newer-{name}") for name in ("owner", "team", "stranger"))
+    access = [{"namespaces": {"names": [team]}, "groups": ["*"], "actions": ["Alert", "Restore"]}]
+    made = connection(owner, kafka.bootstrap_servers, access=access)
+    alert = {"connectionRef": {"name": "main", "namespace": owner}, "match": {"groups": ["none-*"]}, "action": "Alert"}
+    alert |= {"when": None}
+    world.apply(made, *(policy(namespace, "look", **alert) for namespace in (owner, team, stranger)))
+    for namespace in (owner, team):
+        world.wait_ready("kgp", namespace, "look", "Succeeded")
+    refused = world.wait_ready("kgp", stranger, "look", "CrossNamespaceRefused")
+    crd = yaml.safe_load((ROOT / "crds" / "kafkaconnections.yaml").read_text())
+    try:
+        newer = json.loads(json.dumps(crd))
+        (version,) = newer["spec"]["versions"]
+        properties = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+        properties["keepEverything"] = {"type": "boolean"}
+        world.apply(newer)
+        wait_for(lambda: _has_field(world, made, "keepEverything"))
+        world.wait_ready("kconn", owner, "main", "InvalidSpec")
+        ready = world.wait_ready("kgp", owner, "look", "ConnectionNotReady")
+        assert "keepEverything" in ready["message"]
+        ready = world.wait_ready("kgp", team, "look", "ConnectionNotReady")
+        assert "keepEverything" not in ready["message"]
+        world.apply(group_restore(team, "back", "x", of=owner))
+        world.wait_ready("kgr", team, "back", "ConnectionNotReady")
+        assert world.condition("kgp", stranger, "look", "Ready") == refused
+    finally:
+        world.apply(made)
+        world.apply(crd)
+    for namespace in (owner, team):
+        world.wait_ready("kgp", namespace, "look", "Succeeded")
+    for namespace in (stranger, team, owner):
+        world.server.kubectl("delete", "kgr,kgp,kconn", "--all", "-n", namespace)
+
+
+def _has_field(world: World, made: Object, name: str) -> bool:
+    """Whether the API server keeps that field of the connection already."""
+    world.apply(made | {"spec": made["spec"] | {name: True}})
+    return name in world.get("kconn", made["metadata"]["namespace"], "main")["spec"]
+
+
+def test_a_fault_of_the_operator_in_one_policys_status(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """A policy whose results can't be shown says so, and the others of its round are shown theirs."""
+    namespace = "fault-in-status"
+    program = Path(__file__).with_name("failing_operator.py")
+    # Of its own: the operator that other tests share would write the status.
+    with (
+        new_world() as world,
+        running_operator(operators_account(world.server), tmp_path / "log", start=[str(program)]) as operator,
+    ):
+        world.namespace(namespace)
+        world.apply(connection(namespace, kafka.bootstrap_servers))
+        world.apply(*(policy(namespace, name, match={"groups": ["none-*"]}) for name in ("a-broken", "b-fine")))
+        ready = world.wait_ready("kgp", namespace, "a-broken", "InternalError")
+        assert "OverflowError" in ready["message"]
+        world.wait_ready("kgp", namespace, "b-fine", "Succeeded")
+        assert f"connection {namespace}/main: unexpected" not in operator.log()

@@ -1,0 +1,148 @@
+"""Many GroupRestores of one connection, on a real broker: one reading of the ledger, a limit of time, fair turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from group_hygiene import reasons, reconcile
+from group_hygiene.connection import parse_connection
+from group_hygiene.controller.restores import Restores
+from group_hygiene.entries import in_parts
+from group_hygiene.kafka.client import Client
+from group_hygiene.kafka.ledger import Ledger
+from group_hygiene.model import CommittedOffset, Keep, Partition
+from tests.kafka.makers import Maker
+from tests.kafka.test_restoration import claimed, saved
+
+ACCESS = [{"namespaces": {"names": ["team"]}, "groups": ["*"], "actions": ["Restore"]}]
+Object = dict[str, Any]
+
+
+@dataclass
+class Clock:
+    """Goes on by a second at each look, so that what was first is earlier."""
+
+    seconds: float = 0.0
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        self.seconds += 0.001
+        return self.seconds
+
+
+@dataclass
+class Written:
+    """Of each status that is written, whose it is and what it says of groups."""
+
+    rows: list[tuple[str, list[tuple[str, str]]]] = field(default_factory=list)
+
+    def tell(self, _plural: str, obj: Object, new: Object) -> bool:
+        results = [(result["group"], result["reason"]) for result in new.get("results", [])]
+        self.rows.append((obj["metadata"]["name"], results))
+        return True
+
+
+@dataclass
+class Slow:
+    """A guard that takes longer than a round has, and then has each group wait."""
+
+    asked: list[str]
+
+    def refusal(self) -> Keep | None:
+        time.sleep(1.2)
+        return Keep(reasons.POLICY_CHANGED, "it was edited")
+
+    def seconds_left(self) -> float:
+        return 60.0
+
+
+class Rounds:
+    """What the loop of a connection with a scan.timeout of a second does with these objects, round after round."""
+
+    def __init__(self, client: Client, ledger: Ledger, objects: Sequence[Object]) -> None:
+        spec = {"bootstrapServers": ["kafka:9092"], "access": ACCESS, "scan": {"timeout": "1s"}}
+        metadata = {"namespace": "kafka", "name": "main", "uid": "c", "generation": 1}
+        self.connection = parse_connection({"metadata": metadata, "spec": spec})
+        self.clock, self.written, self.objects = Clock(), Written(), objects
+        memory = reconcile.Memory(contents=ledger.contents, ledger=ledger, claimed=True)
+        journal = reconcile.Journal(ledger, ledger.contents, {}, writable=True)
+        self.context = reconcile.Context(client, self.connection, memory, self.clock, journal)
+        self.restores = Restores(cast(Any, None), cast(Any, self.written), self.clock, "kafka", "main")
+
+    def next(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """The statuses that one round writes."""
+        before = len(self.written.rows)
+        due = self.restores.due(self.connection, self.objects)
+        self.restores.run(self.context, due, lambda _: Slow([]))
+        return self.written.rows[before:]
+
+
+def _restore(name: str, *groups: str, namespace: str = "kafka") -> Object:
+    reference = {"name": "main", "namespace": "kafka"}
+    metadata = {"namespace": namespace, "name": name, "uid": f"uid-{name}", "generation": 1}
+    return {"metadata": metadata, "spec": {"connectionRef": reference, "groups": list(groups)}}
+
+
+@pytest.fixture
+def ledger(client: Client, make: Maker) -> Ledger:
+    return claimed(client, make.name("ledger"))
+
+
+@pytest.fixture
+def deleted(client: Client, ledger: Ledger, make: Maker) -> list[str]:
+    """Groups of which there are backups."""
+    topic = make.topic()
+    names = sorted(make.name(f"old-{number}") for number in range(4))
+    for name in names:
+        ledger.write(in_parts(saved(client, name, {Partition(topic, 0): CommittedOffset(0)})))
+    return names
+
+
+def test_the_ledger_is_read_once_for_all(client: Client, ledger: Ledger, deleted: list[str]) -> None:
+    """However many restores are due, and whatever they ask for."""
+    read: Callable[..., Iterator[Any]] = ledger.latest
+    readings: list[None] = []
+
+    def counting(*arguments: Any) -> Iterator[Any]:
+        readings.append(None)
+        return read(*arguments)
+
+    cast(Any, ledger).latest = counting
+    objects = [_restore(f"r-{number}", f"never-there-{number}") for number in range(30)]
+    rounds = Rounds(client, ledger, [*objects, _restore("theirs", "never-there-0", namespace="team")])
+    statuses = rounds.next()
+    assert len(statuses) == 31
+    assert {reason for _, results in statuses for _, reason in results} == {reasons.NO_BACKUP}
+    assert len(readings) == 1
+
+
+def test_namespaces_take_turns(client: Client, ledger: Ledger, deleted: list[str]) -> None:
+    """When a round's time is over the others wait for the next one, and a namespace with many holds up no other."""
+    many = [_restore(f"mine-{number}", name) for number, name in enumerate(deleted[:3])]
+    rounds = Rounds(client, ledger, [*many, _restore("theirs", deleted[3], namespace="team")])
+    turns = []
+    for _ in range(4):
+        turns.append([name for name, _ in rounds.next()])
+        waits = rounds.restores.seconds_to_wait()
+        assert (waits == 0.0) is (len(turns) < 4)
+    assert turns == [["mine-0"], ["theirs"], ["mine-1"], ["mine-2"]]
+
+
+def test_one_restore_of_many_groups_goes_on_where_it_was(client: Client, ledger: Ledger, deleted: list[str]) -> None:
+    """In each round at least one of its groups is tried, and those that no time was left for say so."""
+    rounds = Rounds(client, ledger, [_restore("all", *deleted)])
+    tried = []
+    for _ in deleted:
+        ((_, results),) = rounds.next()
+        tried.append([name for name, reason in results if reason == reasons.POLICY_CHANGED])
+        assert sorted(name for name, _ in results) == deleted
+        assert {reason for _, reason in results} == {reasons.POLICY_CHANGED, reasons.INTERRUPTED}
+    assert tried == [[name] for name in deleted]
