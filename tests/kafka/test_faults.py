@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 from confluent_kafka import ElectionType
+from confluent_kafka.admin import NewTopic
 
 from faults.leaders import lists_while_leaders_move
 from group_hygiene import reasons
 from group_hygiene.connection import Mechanism, Sasl, Settings
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.cluster import read_cluster
+from group_hygiene.kafka.cluster import hidden_topics, read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets
@@ -22,7 +23,7 @@ from group_hygiene.secret import Hidden
 from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster, Security
 from tests.kafka.makers import Maker, at, soon, wait_for
-from tests.kafka.permissions import DELETE, DESCRIBE, EXAMPLE, GROUP, grant, ledger_least
+from tests.kafka.permissions import DELETE, DESCRIBE, EXAMPLE, GROUP, TOPIC, grant, ledger_least
 from tests.kafka.scene import Scene, alert, policy, verdicts
 
 BROKERS = {1, 2, 3}
@@ -34,7 +35,11 @@ USER, PASSWORD = "hygiene", "a-password"
 # A name that begins so is denied the one or the other.
 NO_DESCRIBE, NO_DELETE = "no-describe-", "no-delete-"
 LEDGERS = "__group_hygiene-"
-DENIED = ((USER, (GROUP, NO_DESCRIBE, DESCRIBE)), (USER, (GROUP, NO_DELETE, DELETE)))
+DENIED = (
+    (USER, (GROUP, NO_DESCRIBE, DESCRIBE)),
+    (USER, (TOPIC, NO_DESCRIBE, DESCRIBE)),
+    (USER, (GROUP, NO_DELETE, DELETE)),
+)
 
 
 @pytest.fixture(scope="module")
@@ -308,3 +313,24 @@ def test_a_denied_group_is_alone_with_it(client: Client, make: Maker, topic: str
     deleted, denied = (OutcomeKind.DELETED, reasons.DELETED), (OutcomeKind.FAILED, reasons.DENIED)
     assert outcomes == dict.fromkeys(old, deleted) | {held: denied}
     assert make.groups().keys() == {*commits, hidden, held}
+
+
+@pytest.mark.slow
+def test_a_hidden_topic_on_a_dead_broker_is_not_overlooked(
+    kafka: KafkaCluster, client: Client, make: Maker, topic: str
+) -> None:
+    """Its only replica is there, so no disk shows it: while a broker is gone, nobody knows what is hidden."""
+    make.abandoned(make.name("old"), topic)
+    lost, name = busiest(client), f"{NO_DESCRIBE}{make.name()}"
+    make.admin.create_topics([NewTopic(name, num_partitions=1, replica_assignment=[[lost]])])[name].result()
+    wait_for(lambda: hidden_topics(client, seen(client), soon()) == (name,))
+    kafka.stop_broker(lost)
+    try:
+        wait_for(lambda: lost not in seen(client).brokers)
+        found = hidden_topics(client, seen(client), soon())
+        assert isinstance(found, Fault)
+        assert f"broker {lost} " in found.message
+    finally:
+        all_back(client, kafka, lost)
+    wait_for(lambda: hidden_topics(client, seen(client), soon()) == (name,))
+    make.admin.delete_topics([name])[name].result()

@@ -111,7 +111,8 @@ def topic_ids(client: Client, topics: Iterable[str], deadline: Deadline) -> dict
 def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple[str, ...] | Fault:
     """Topics with data on the brokers' disks that Metadata does not show us, by DescribeLogDirs of all topics.
 
-    Their committed offsets are left out of OffsetFetch without an error, so a backup would be partial.
+    Their committed offsets are left out of OffsetFetch without an error, so a backup would be partial. A Fault also
+    where a broker is gone, as the partitions of visible topics tell: nobody can look at its disks.
     """
     calls = {broker: Call(broker, DescribeLogDirsRequest(topics=None)) for broker in cluster.brokers}
     answers = retrying(calls, lambda left: client.send_each({b: calls[b] for b in left}, deadline), deadline)
@@ -128,10 +129,14 @@ def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple
     # DescribeLogDirs answers an empty list, without an error, to who may not DESCRIBE the cluster.
     if not on_disk and cluster.leaders:
         return Fault("CLUSTER_AUTHORIZATION_FAILED", "DescribeLogDirs shows nothing: needs DESCRIBE on the cluster")
-    visible = read_topics(client, deadline)
-    if isinstance(visible, Fault):
-        return visible
-    suspects = on_disk - visible.keys() - {"__cluster_metadata"}
+    answer = _metadata(client, None, deadline)
+    if isinstance(answer, Fault):
+        return answer
+    rows = [topic for topic in answer.topics if not topic.error_code]
+    replicas = {broker for topic in rows for partition in topic.partitions for broker in partition.replica_nodes}
+    if lost := sorted(replicas - cluster.brokers.keys()):
+        return Fault("BROKER_NOT_AVAILABLE", f"broker {lost[0]} is gone, and a topic that it alone has may be hidden")
+    suspects = on_disk - {topic.name for topic in rows} - {"__cluster_metadata"}
     # A topic that was deleted between the two answers is not hidden.
     exist = topics_exist(client, suspects, deadline)
     return tuple(sorted(topic for topic in suspects if exist[topic] is not False))
