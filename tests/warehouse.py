@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from group_hygiene.kafka.loaded import partition_of
-from group_hygiene.model import TABLES_VERSION
+from group_hygiene.model import NO_LEADER_EPOCH, TABLES_VERSION
 
 _TIME = pa.timestamp("us", tz="UTC")
 _ACTIVITY = pa.schema(
@@ -28,6 +28,9 @@ _ACTIVITY = pa.schema(
         ("empty_since", _TIME),
         ("offsets", pa.list_(pa.struct([("topic", pa.string()), ("partition", pa.int32()), ("commit_time", _TIME)]))),
         ("log_partition", pa.int32()),
+        ("last_commit_after", _TIME),
+        ("state_after", _TIME),
+        ("topics_after", pa.map_(pa.string(), _TIME)),
     ]
 )
 _COVERAGE = pa.schema(
@@ -41,6 +44,7 @@ _COVERAGE = pa.schema(
         ("activity_id", pa.string()),
         ("activity_version", pa.int64()),
         ("version", pa.int32()),
+        ("leader_epoch", pa.int32()),
     ]
 )
 
@@ -124,6 +128,7 @@ class Warehouse:
             "activity_id": activity.metadata().id,
             "activity_version": activity.version(),
             "version": TABLES_VERSION,
+            "leader_epoch": NO_LEADER_EPOCH,
         } | changes
         covered = range(self.partitions) if only is None else only
         places = ends or {}

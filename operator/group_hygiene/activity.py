@@ -66,6 +66,7 @@ _COVERAGE = (
     "complete_since",
     "activity_id",
     "activity_version",
+    "leader_epoch",
 )
 _ACTIVITY = (
     "group",
@@ -77,7 +78,11 @@ _ACTIVITY = (
     "oldest_commit",
     "empty_since",
     "log_partition",
+    "last_commit_after",
+    "state_after",
 )
+# Tables of release 0.1.0 lack these columns: null, not known.
+_ADDED = frozenset({"leader_epoch", "last_commit_after", "state_after", "topics_after"})
 
 
 class _Fault(Exception):
@@ -87,13 +92,15 @@ class _Fault(Exception):
 class Covered(NamedTuple):
     """One partition of `__consumer_offsets`: every record before `to` is in the tables; as of `read_at`.
 
-    topic_id: of the log that was read (KIP-516), None below 2.8. complete_since: see Activity.
+    topic_id: of the log that was read (KIP-516), None below 2.8. complete_since: see Activity. leader_epoch: in which
+    the partition was led then (KIP-101); NO_LEADER_EPOCH = its log holds none, None = not known.
     """
 
     topic_id: str | None
     to: int
     read_at: datetime
     complete_since: datetime | None = None
+    leader_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,14 +336,20 @@ def _groups(
         else:
             yield _Line(name, _activity(row, reading.covered))
     # A second query and not a column of the first: few groups need it, and it holds a row for each partition.
-    for row in _rows(activity, reading.cluster, (*_ACTIVITY, "offsets"), aged) if aged else ():
-        yield _Line(row["group"], _activity(row, reading.covered, _by_topic(row["offsets"] or ())))
+    for row in _rows(activity, reading.cluster, (*_ACTIVITY, "offsets", "topics_after"), aged) if aged else ():
+        topics = _by_topic(row["offsets"] or (), dict(row["topics_after"] or ()))
+        yield _Line(row["group"], _activity(row, reading.covered, topics))
 
 
 def _coverage(table: DeltaTable, columns: Sequence[str]) -> list[dict[str, Any]]:
     """Raises ValueError for more rows than an offsets topic can have partitions."""
     _check_files(table)
-    rows = [row for batch in _batches(table, columns, f"LIMIT {_COVERAGE_MAX + 1}") for row in _dicts(batch, columns)]
+    held = _held(table, columns)
+    rows = [
+        dict.fromkeys(columns) | row
+        for batch in _batches(table, held, f"LIMIT {_COVERAGE_MAX + 1}")
+        for row in _dicts(batch, held)
+    ]
     if len(rows) > _COVERAGE_MAX:
         raise ValueError(f"coverage has more than {_COVERAGE_MAX} rows")
     return rows
@@ -348,10 +361,17 @@ def _rows(
     """The rows of these groups of a cluster. No name is part of a query: a row is chosen here, by its own."""
     from arro3.core import Array, DataType
 
-    for batch in _batches(table, columns, f'WHERE "cluster_id" = {_quoted(cluster)}'):
-        hits = [index for index, name in enumerate(batch.column(columns.index("group")).to_pylist()) if name in groups]
-        if hits:
-            yield from _dicts(batch.take(Array(hits, DataType.uint64())), columns)
+    held = _held(table, columns)
+    for batch in _batches(table, held, f'WHERE "cluster_id" = {_quoted(cluster)}'):
+        hits = [index for index, name in enumerate(batch.column(held.index("group")).to_pylist()) if name in groups]
+        for row in _dicts(batch.take(Array(hits, DataType.uint64())), held) if hits else ():
+            yield dict.fromkeys(columns) | row
+
+
+def _held(table: DeltaTable, columns: Sequence[str]) -> tuple[str, ...]:
+    """The columns without those that tables of release 0.1.0 lack, where this is one: they read as null."""
+    names = {field.name for field in table.schema().fields}
+    return tuple(column for column in columns if column in names or column not in _ADDED)
 
 
 def _batches(table: DeltaTable, columns: Sequence[str], rest: str) -> Iterator[RecordBatch]:
@@ -390,13 +410,18 @@ def _is_aged(row: Mapping[str, Any], older: datetime) -> bool:
     return row["state"] == "Active" and row["oldest_commit"] is not None and _time(row["oldest_commit"]) < older
 
 
-def _by_topic(offsets: Sequence[Mapping[str, Any]]) -> dict[str, Commits]:
+def _by_topic(offsets: Sequence[Mapping[str, Any]], after: Mapping[str, Any]) -> dict[str, Commits]:
+    """after: when a read of the log ended before the last commit for a topic was written, where that is known."""
     times: dict[str, list[datetime]] = {}
     for offset in offsets:
         times.setdefault(offset["topic"], []).append(_time(offset["commit_time"]))
     if len(times) > _TOPICS_MAX or any(len(topic) > _TEXT_MAX for topic in times):
         raise ValueError(f"a group has offsets of more than {_TOPICS_MAX} topics, or of none that Kafka has")
-    return {topic: Commits(min(of_topic), max(of_topic)) for topic, of_topic in times.items()}
+    least = {topic: _time(after[topic]) for topic in times if topic in after}
+    return {
+        topic: Commits(min(of_topic), max(*of_topic, least.get(topic, of_topic[0])))
+        for topic, of_topic in times.items()
+    }
 
 
 def _covered(rows: Sequence[Mapping[str, Any]]) -> dict[int, Covered]:
@@ -406,7 +431,8 @@ def _covered(rows: Sequence[Mapping[str, Any]]) -> dict[int, Covered]:
         if row["read_at"] is None:
             continue
         since = None if row["complete_since"] is None else _time(row["complete_since"])
-        place = Covered(row["topic_id"] or None, row["covered_to"], _time(row["read_at"]), since)
+        told = _time(row["read_at"]), since, row["leader_epoch"]
+        place = Covered(row["topic_id"] or None, row["covered_to"], *told)
         covered[row["log_partition"]] = place
     return covered
 
@@ -415,7 +441,7 @@ def _activity(
     row: Mapping[str, Any], covered: Mapping[int, Covered], by_topic: Mapping[str, Commits] | None = None
 ) -> Activity:
     place = covered[row["log_partition"]]
-    known = {"first_seen", "last_commit", "oldest_commit", "empty_since"}
+    known = {"first_seen", "last_commit", "oldest_commit", "empty_since", "last_commit_after", "state_after"}
     times: dict[str, Any] = {name: None if row[name] is None else _time(row[name]) for name in known}
     return Activity(
         type=GroupType(row["type"]),

@@ -14,6 +14,8 @@ from group_hygiene.entries import KeepRequest
 
 # Of the pipeline's tables: written by it, and known to whoever reads them. Another one is not read (docs/upgrades.md).
 TABLES_VERSION = 1
+# Of a partition: its leader knows no leader epochs (formats before Kafka 0.11), so nobody can ask about them (KIP-101).
+NO_LEADER_EPOCH = -1
 
 
 class GroupType(StrEnum):
@@ -163,7 +165,10 @@ class Unchanged:
 
 
 class Commits(NamedTuple):
-    """When a group committed for the partitions of a topic, as far as it has their offsets: the first and the last."""
+    """When a group committed for the partitions of a topic, as far as it has their offsets: the first and the last.
+
+    oldest: by the records, as brokers count. latest: not before it can have been, see `Activity.last_commit_after`.
+    """
 
     oldest: datetime
     latest: datetime
@@ -180,6 +185,8 @@ class Activity:
     log_partition: of `__consumer_offsets`. covered_to: every record before that log offset is taken in. read_at: when
     that was the end of all that was decided there. complete_since: before that moment, records were lost unread; None =
     never.
+    last_commit_after, state_after: the log was read to its end then, and the last commit, or the record that says its
+    state, was not there yet: it is no older, whatever the time in it, which a client or a broker's clock made up.
     by_topic: when it committed for each topic that it has offsets of. Read only of groups with members whose oldest
     commit is old enough to matter; None = not read.
     """
@@ -196,6 +203,8 @@ class Activity:
     read_at: datetime
     complete_since: datetime | None = None
     by_topic: Mapping[str, Commits] | None = None
+    last_commit_after: datetime | None = None
+    state_after: datetime | None = None
 
     @property
     def simple(self) -> bool:
@@ -226,7 +235,17 @@ class Activity:
         needed = self.last_commit if self.simple else self.empty_since
         if needed is None or self.type is GroupType.UNKNOWN:
             return None
-        return max(filter(None, (needed, self.last_commit, self.complete_since)))
+        left = None if self.simple else self.state_after
+        return max(filter(None, (needed, self.last_commit, self.last_commit_after, left, self.complete_since)))
+
+    @property
+    def committed_after_empty(self) -> bool:
+        """Whether it committed after its last member left: by their times, or by the reads of the log between them."""
+        if self.empty_since is None or self.last_commit is None:
+            return False
+        left = max(filter(None, (self.empty_since, self.state_after)))
+        later = self.last_commit_after is not None and self.last_commit_after > left
+        return later or self.last_commit > self.empty_since
 
     @property
     def nothing_committed(self) -> bool:

@@ -148,6 +148,23 @@ HISTORIES = {
         [member(1, "a"), epoch(1), member(5, "a", gone=True), state(5, "consumer-epoch", gone=True), classic(5, 1)],
         CLASSIC | active(),
     ),
+    "times-that-reads-of-the-log-bound": History(
+        [
+            commit(1, 5, written_after=moment(50)),
+            commit(2, 6, 1, topic="payments"),
+            commit(3, 7, written_after=moment(70)),
+            commit(4, 8, 1, topic="payments", written_after=moment(60)),
+            commit(5, 9, 2, topic="gone", written_after=moment(80)),
+            commit(6, None, 2, topic="gone", written_after=moment(90)),
+        ],
+        SIMPLE
+        | {"last_commit": moment(5), "last_commit_after": moment(80), "oldest_commit": moment(3), "state_after": None}
+        | {"topics_after": {"orders": moment(70), "payments": moment(60)}},
+    ),
+    "empty-by-a-clock-that-is-behind": History(
+        [classic(1, 1) | {"written_after": moment(50)}, commit(2), classic(5, 0) | {"written_after": moment(70)}],
+        CLASSIC | empty(5) | {"state_after": moment(70), "last_commit_after": None, "topics_after": {}},
+    ),
     "share": History(
         [
             member(1, "a", family="share"),
@@ -174,7 +191,9 @@ def plain(row: Any) -> dict[str, Any]:
         name: value.astimezone(UTC) if isinstance(value, datetime) else value
         for name, value in row.asDict(recursive=True).items()
     }
-    return told | {"offsets": {offset["partition"]: offset["offset"] for offset in told["offsets"]}}
+    after = {topic: at.astimezone(UTC) for topic, at in (told["topics_after"] or {}).items()}
+    offsets = {offset["partition"]: offset["offset"] for offset in told["offsets"]}
+    return told | {"offsets": offsets, "topics_after": after}
 
 
 def rows(spark: SparkSession, warehouse: str) -> Rows:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.log_bounds import LogBounds
-from group_hygiene.pipeline.progress import Place, Progress, plan, refuse_older
+from group_hygiene.pipeline.progress import Place, Progress, cut_off, plan, refuse_older
 
 NOW, EARLIER = datetime(2030, 1, 31, 12, tzinfo=UTC), datetime(2030, 1, 30, tzinfo=UTC)
 BEFORE = Progress("ours", "topic-1", 3, 7, "stream", {0: Place(100, EARLIER), 1: Place(20, EARLIER, EARLIER)})
@@ -115,3 +116,33 @@ def test_what_is_not_at_its_end_is_not_read_to_its_end() -> None:
     """`read_at` moves only where the log held no more when it was asked."""
     assert {p: place.read_at for p, place in BEFORE.seen(bounds()).places.items()} == {0: NOW, 1: EARLIER}
     assert BEFORE.advanced({1: 25}).seen(bounds()).places[1].read_at == NOW
+
+
+@pytest.mark.parametrize(
+    ("undecided_since", "read_at"),
+    [
+        pytest.param({}, NOW, id="none-is-open"),
+        pytest.param({1: NOW}, NOW, id="in-another-partition"),
+        pytest.param({0: EARLIER + (NOW - EARLIER) / 2}, EARLIER + (NOW - EARLIER) / 2, id="open-since-the-last-read"),
+        pytest.param({0: EARLIER - (NOW - EARLIER)}, EARLIER, id="by-a-clock-that-is-behind"),
+        pytest.param({0: NOW + (NOW - EARLIER)}, NOW, id="by-a-clock-that-is-ahead"),
+    ],
+)
+def test_a_partition_is_as_old_as_its_open_transaction(undecided_since: dict[int, datetime], read_at: datetime) -> None:
+    """Nobody has read what is behind its first record; never older than an earlier read, which holds."""
+    log = replace(bounds(), undecided_since=undecided_since)
+    assert BEFORE.seen(log).places[0].read_at == read_at
+
+
+def test_a_log_that_was_cut_off_and_grew_again() -> None:
+    """Is a new era, as is one that ends before where it was read to. Whoever led it is known from then on."""
+    read = BEFORE.seen(replace(bounds(), leader_epochs={0: 5, 1: 2}))
+    assert {partition: place.leader_epoch for partition, place in read.places.items()} == {0: 5, 1: 2}
+    assert cut_off(read, {0: 100, 1: 21}) == {}
+    cut = cut_off(read, {0: 99, 1: 21})
+    assert cut == {0: 99}
+    with pytest.raises(Halted, match=r"in leader epoch 5, which ends at offset 99 now: .*--start-over"):
+        plan(read, bounds(), start_over=False, cut=cut)
+    assert plan(read, bounds(), start_over=True, cut=cut).era == 4
+    with pytest.raises(Halted, match=r"in leader epoch 2, which is unknown now: "):
+        plan(read, bounds(), start_over=False, cut=cut_off(read, {1: -1}))

@@ -16,7 +16,7 @@ from group_hygiene.activity import Covered, Reading, Tables, _Reader, refused
 from group_hygiene.connection import ActivitySpec
 from group_hygiene.egress import parse_egress
 from group_hygiene.kafka.loaded import partition_of
-from group_hygiene.model import Activity, Commits, Fault, GroupType
+from group_hygiene.model import NO_LEADER_EPOCH, Activity, Commits, Fault, GroupType
 from group_hygiene.reconcile.evidence import Log, faults_by_partition, remembered, told_of
 from group_hygiene.secret import Hidden
 from group_hygiene.storage import Allowed, parse_grant, read_store
@@ -91,6 +91,25 @@ def test_topics_are_read_of_old_commits_in_use_alone(warehouse: Warehouse) -> No
     assert {name: found.by_topic for name, found in asked.groups.items()} == dict.fromkeys(names) | {"aged": topics}
     assert {found.by_topic for found in unasked.groups.values()} == {None}
     assert replace(asked.groups["aged"], by_topic=None) == unasked.groups["aged"]
+
+
+def test_reads_of_the_log_bound_its_times(warehouse: Warehouse) -> None:
+    """Of a group, and of each topic of one in use; brokers go by the times in the records all the same."""
+    aged, later = in_use("aged", orders=160, old=200), now() - timedelta(hours=50)
+    aged |= {"topics_after": [("orders", later), ("gone", now())]}
+    warehouse.write([idle("billing", 100, last_commit_after=later), idle("left", 100, state_after=later), aged])
+    reading = Tables(ActivitySpec(warehouse.uri)).read(("billing", "left", "aged"), 60, now())
+    assert isinstance(reading, Reading)
+    found = reading.groups
+    assert (found["billing"].idle_since, found["left"].idle_since) == (later, later)
+    topics = found["aged"].by_topic
+    assert topics is not None
+    assert topics["orders"] == Commits(min(times(aged, "orders")), later)
+    assert topics["old"] == Commits(min(times(aged, "old")), max(times(aged, "old")))
+
+
+def times(row: dict[str, Any], topic: str) -> list[Any]:
+    return [offset["commit_time"] for offset in row["offsets"] if offset["topic"] == topic]
 
 
 def _nothing(warehouse: Warehouse) -> None:
@@ -231,6 +250,28 @@ def test_a_log_that_was_made_anew_is_another_one(warehouse: Warehouse) -> None:
     assert other.code == reasons.EVIDENCE_INCOMPLETE
 
 
+@pytest.mark.parametrize(
+    ("leader_epoch", "end", "reason"),
+    [
+        pytest.param(5, 1000, None, id="all-is-there"),
+        pytest.param(5, 2000, None, id="and-more"),
+        pytest.param(5, 999, reasons.EVIDENCE_INCOMPLETE, id="its-end-is-gone"),
+        pytest.param(5, NO_LEADER_EPOCH, reasons.EVIDENCE_INCOMPLETE, id="epoch-unknown-to-the-leader"),
+        pytest.param(5, Fault("NO_ANSWER", "no answer"), reasons.EVIDENCE_UNREADABLE, id="no-answer"),
+        pytest.param(5, None, reasons.EVIDENCE_UNREADABLE, id="not-asked"),
+        pytest.param(NO_LEADER_EPOCH, None, None, id="a-log-without-epochs"),
+        pytest.param(None, None, reasons.EVIDENCE_INCOMPLETE, id="tables-of-an-older-release"),
+    ],
+)
+def test_a_log_that_lost_its_end(
+    warehouse: Warehouse, leader_epoch: int | None, end: int | Fault | None, reason: str | None
+) -> None:
+    """Tables that hold what an unclean election has cut off since, or don't tell, decide nothing."""
+    warehouse.write([idle("billing")], leader_epoch=leader_epoch)
+    told = _told(warehouse, "billing", replace(_LOG, epoch_ends={} if end is None else dict.fromkeys(range(50), end)))
+    assert (told.code if isinstance(told, Fault) else None) == reason
+
+
 def test_one_bad_partition_leaves_the_others(warehouse: Warehouse) -> None:
     """Groups elsewhere in the log are judged."""
     other = next(name for name in map(str, range(100)) if partition_of(name, 50) != partition_of("billing", 50))
@@ -307,16 +348,40 @@ def test_tables_that_were_put_back_decide_when_they_have_read_on(warehouse: Ware
 
 def test_what_is_remembered_never_falls() -> None:
     """Per partition the furthest of all looks; a log that was made anew begins anew, another cluster adds nothing."""
-    first = Reading("cluster-1", "t", 7, {0: Covered("a", 10, now()), 1: Covered("a", 20, now())})
+    first = Reading(
+        "cluster-1",
+        "t",
+        7,
+        {
+            0: Covered("a", 10, now(), leader_epoch=NO_LEADER_EPOCH),
+            1: Covered("a", 20, now(), leader_epoch=NO_LEADER_EPOCH),
+        },
+    )
     log = Log("cluster-1", "a", 2)
     mark = remembered(first, log, None, "uid-1", now())
     assert mark is not None
     assert (mark.to, mark.table, mark.version) == ({0: 10, 1: 20}, "t", 7)
-    less = Reading("cluster-1", "t", 6, {0: Covered("a", 11, now()), 1: Covered("a", 19, now())})
+    less = Reading(
+        "cluster-1",
+        "t",
+        6,
+        {
+            0: Covered("a", 11, now(), leader_epoch=NO_LEADER_EPOCH),
+            1: Covered("a", 19, now(), leader_epoch=NO_LEADER_EPOCH),
+        },
+    )
     later = remembered(less, log, mark, "uid-1", now())
     assert later is not None
     assert (later.to, later.version) == ({0: 11, 1: 20}, 7)
-    anew = Reading("cluster-1", "t", 8, {0: Covered("b", 1, now()), 1: Covered("a", 500, now())})
+    anew = Reading(
+        "cluster-1",
+        "t",
+        8,
+        {
+            0: Covered("b", 1, now(), leader_epoch=NO_LEADER_EPOCH),
+            1: Covered("a", 500, now(), leader_epoch=NO_LEADER_EPOCH),
+        },
+    )
     begun = remembered(anew, Log("cluster-1", "b", 2), later, "uid-1", now())
     assert begun is not None
     assert begun.to == {0: 1}

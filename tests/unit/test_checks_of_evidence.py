@@ -8,6 +8,7 @@ import pytest
 
 from group_hygiene import reasons
 from group_hygiene.checks import judge
+from group_hygiene.checks.used import commits_outside
 from group_hygiene.model import Activity, Evidence, Fault, Group, GroupState, GroupType, Protections
 from group_hygiene.policy import Policy
 from tests.unit.make import (
@@ -327,3 +328,20 @@ def test_idle_since_prefers_the_log() -> None:
     assert replace(told, unchanged=seen(10)).idle_since == _ago(90)
     assert replace(told, activity=FAULT, unchanged=seen(10)).idle_since == _ago(10)
     assert replace(told, activity=None).idle_since is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "outside"),
+    [
+        pytest.param({}, False, id="left-after-its-last-commit"),
+        pytest.param({"last_commit": _ago(99)}, True, id="commits-since"),
+        pytest.param({"last_commit_after": _ago(50)}, True, id="commits-since-by-a-clock-that-is-behind"),
+        pytest.param({"last_commit_after": _ago(50), "state_after": _ago(50)}, False, id="read-together"),
+        pytest.param({"last_commit_after": _ago(50), "state_after": _ago(40)}, False, id="left-after-a-later-read"),
+        pytest.param({"empty_since": None, "last_commit_after": _ago(50)}, False, id="nobody-knows-when-it-left"),
+    ],
+)
+def test_reads_of_the_log_order_commits_and_members(changes: dict[str, Any], outside: bool) -> None:
+    """Who commits without joining is found also where its times, or the coordinator's, are wrong."""
+    told = replace(activity(100), **changes)
+    assert commits_outside(_known(told)) is outside

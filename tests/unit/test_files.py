@@ -46,7 +46,7 @@ def batch(first: int, *pairs: Pair) -> pa.RecordBatch:
 
 
 def written(folder: Path, *batches: pa.RecordBatch, aborted: bool = False) -> list[dict[str, Any]]:
-    target = Target(str(folder), {table.name: table.shape for table in RECORDS}, 2, 7, aborted)
+    target = Target(str(folder), {table.name: table.shape for table in RECORDS}, 2, 7, aborted, {4: START})
     (told,) = write_decoded(batches, target)
     rows: list[dict[str, Any]] = told.to_pylist()
     return rows
@@ -66,6 +66,8 @@ def test_each_record_is_a_row_of_its_table(tmp_path: Path) -> None:
         for row in rows:
             assert (row["era"], row["batch"], row["log_partition"]) == (2, 7, 3 + row["log_offset"] % 2)
             assert row["record_time"] == START + timedelta(seconds=row["log_offset"])
+            # The other partition was not read before.
+            assert row["written_after"] == {3: None, 4: START}[row["log_partition"]]
     assert found["commits"][0]["group"] == "g"
     assert found["commits"][0]["aborted"] is True
     assert found["group_states"][0]["kind"] == "classic"

@@ -20,6 +20,7 @@ from group_hygiene.activity import Covered, Reading
 from group_hygiene.contents import Contents
 from group_hygiene.entries import Change, KeepRequest, Key, Mark, Outcome, Removal, What
 from group_hygiene.model import (
+    NO_LEADER_EPOCH,
     Activity,
     Bounds,
     CommittedOffset,
@@ -82,7 +83,13 @@ class _Tables:
         """As the operator reads it. Brokers' clocks are right."""
         read_at = NOW + timedelta(seconds=self.read_at)
         known = {name: _activity(group, read_at) for name, group in self.groups.items()}
-        return Reading("cluster-1", "table", version, {0: Covered(None, int(self.read_at), read_at)}, known)
+        return Reading(
+            "cluster-1",
+            "table",
+            version,
+            {0: Covered(None, int(self.read_at), read_at, leader_epoch=NO_LEADER_EPOCH)},
+            known,
+        )
 
 
 def _activity(group: _Group, read_at: datetime) -> Activity:

@@ -118,7 +118,7 @@ def commits_outside(evidence: Evidence) -> bool:
     activity = evidence.activity
     if not isinstance(activity, Activity) or activity.last_commit is None:
         return False
-    return activity.simple or (activity.empty_since is not None and activity.last_commit > activity.empty_since)
+    return activity.simple or activity.committed_after_empty
 
 
 def latest(policy: Policy) -> timedelta:

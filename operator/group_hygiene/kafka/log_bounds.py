@@ -1,15 +1,22 @@
-"""The offsets log as its brokers tell of it: which topic it is, where its partitions begin and end. Reads no record."""
+"""The offsets log as its brokers tell of it: which topic it is, where its partitions begin and end.
+
+Of records it reads no more than the time of the first one of an open transaction.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
-from group_hygiene.kafka.offsets import decided_offsets, start_offsets
-from group_hygiene.model import NO_SUCH_TOPIC, Fault, Partition
+from group_hygiene.kafka.leader_epochs import epoch_ends
+from group_hygiene.kafka.offsets import decided_offsets, end_offsets, start_offsets
+from group_hygiene.kafka.partition import Leader, fetch_time
+from group_hygiene.model import NO_LEADER_EPOCH, NO_SUCH_TOPIC, Fault, Partition
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +25,8 @@ class LogBounds:
 
     starts, ends: partition of the log -> the first offset that is still there, and the one up to which all transactions
     were decided at `asked_at` or later.
+    undecided_since: of each partition with an open transaction, the time of its first record, by the broker's clock.
+    leader_epochs: of each partition as it was led then; NO_LEADER_EPOCH = its log holds none (formats before 0.11).
     """
 
     cluster_id: str
@@ -25,6 +34,8 @@ class LogBounds:
     starts: Mapping[int, int]
     ends: Mapping[int, int]
     asked_at: datetime
+    undecided_since: Mapping[int, datetime] = field(default_factory=dict)
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
 
 
 def read_log_bounds(client: Client, deadline: Deadline) -> LogBounds | Fault:
@@ -40,11 +51,25 @@ def read_log_bounds(client: Client, deadline: Deadline) -> LogBounds | Fault:
         return LogBounds(cluster.id, None, {}, {}, asked_at)
     places = [Partition(OFFSETS_TOPIC, index) for index in cluster.leaders]
     found: list[dict[int, int]] = []
-    for ask in (start_offsets, decided_offsets):
+    # In this order: what was written before the end was asked for, and is behind the last stable offset, is undecided.
+    for ask in (start_offsets, end_offsets, decided_offsets):
         answers = ask(client, places, deadline)
         for place, answer in answers.items():
             if isinstance(answer, Fault):
                 return Fault(answer.code, f"{place}: {answer.message}", answer.retriable)
         found.append({place.partition: answer for place, answer in answers.items() if isinstance(answer, int)})
-    starts, ends = found
-    return LogBounds(cluster.id, topic_id or None, starts, ends, asked_at)
+    starts, written, ends = found
+    undecided: dict[int, datetime] = {}
+    for index in (index for index, end in ends.items() if end < written[index]):
+        time_ms = fetch_time(Leader(client, Partition(OFFSETS_TOPIC, index)), ends[index], deadline)
+        if isinstance(time_ms, Fault):
+            return time_ms
+        if time_ms is not None:
+            undecided[index] = _EPOCH + timedelta(milliseconds=time_ms)
+    epochs = {Partition(OFFSETS_TOPIC, index): epoch for index, (_, epoch) in cluster.leaders.items()}
+    known: dict[int, int] = {}
+    for place, answer in epoch_ends(client, epochs, deadline).items():
+        if isinstance(answer, Fault):
+            return Fault(answer.code, f"{place}: {answer.message}", answer.retriable)
+        known[place.partition] = NO_LEADER_EPOCH if answer == NO_LEADER_EPOCH else epochs[place]
+    return LogBounds(cluster.id, topic_id or None, starts, ends, asked_at, undecided, known)

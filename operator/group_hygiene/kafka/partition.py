@@ -162,6 +162,19 @@ def fetch_heads(
     )
 
 
+def fetch_time(leader: Leader, position: int, deadline: Deadline) -> int | Fault | None:
+    """The time of the first record at or after `position`, committed or not, in ms since the epoch; None = there is
+    none.
+
+    As the head of its batch has it, so that nothing is unpacked: by the producer's clock, or by the broker's where the
+    topic has LogAppendTime.
+    """
+    answer = leader.ask(
+        lambda: _request(leader.partition, position, _READ_UNCOMMITTED, 0, _HEADS_BYTES), _fetch_error, deadline
+    )
+    return _parsed(leader.partition, position, answer, _time)
+
+
 def _request(partition: Partition, position: int, isolation: int, wait_ms: int, size: int) -> Request:
     topic_class = FetchRequest.FetchTopic
     place = topic_class.FetchPartition(partition=partition.partition, fetch_offset=position, partition_max_bytes=size)
@@ -284,6 +297,14 @@ def _heads(data: Any, position: int) -> Heads:
             last = known if last is None else max(last, known)
         position = max(position, batch.base_offset + 1 if old else batch.next_offset)
     return Heads(last, position, data.last_stable_offset, data.high_watermark)
+
+
+def _time(data: Any, position: int) -> int | None:
+    for batch, _ in _batches(data, oldest=2):
+        # The first batch may end before the position.
+        if batch.next_offset > position:
+            return int(batch.max_timestamp if batch.timestamp_type else batch.first_timestamp)
+    return None
 
 
 def _batches(data: Any, oldest: int) -> Iterator[tuple[Any, bool]]:

@@ -57,7 +57,10 @@ _Moments = Mapping[int, datetime | None]
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """What was taken in. read_at: `activity` is complete as of then; None = the log was never read to its end yet."""
+    """What was taken in. read_at: `activity` is complete as of then; None = not all of the log was read to its end yet.
+
+    Where a transaction stays open, that of its partition.
+    """
 
     batches: int
     records: int
@@ -88,6 +91,7 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     if coverage:
         refuse_older(_batch(ingested[0]), _batch(coverage[0]))
     refuse_incomplete(warehouse, ingested[0]["batch"])
+    ACTIVITY.add_columns(warehouse, _MARK)
     state = ACTIVITY.state(spark, warehouse)
     read_at = max((row["read_at"] for row in ingested if row["read_at"]), default=None)
     now = read_at or datetime.now(UTC)
@@ -133,7 +137,9 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     # Not a copy of the table `ingested` as it is now: that may be further than what was taken in.
     rows = [row | whose | {"complete_since": complete_since[row["log_partition"]]} for row in ingested]
     COVERAGE.overwrite(warehouse, rows)
-    return Updated(sum(part.last - part.first + 1 for part in rounds), sum(part.records for part in rounds), read_at)
+    moments = [row["read_at"] for row in ingested]
+    complete = None if None in moments else min(moments)
+    return Updated(sum(part.last - part.first + 1 for part in rounds), sum(part.records for part in rounds), complete)
 
 
 def _merge(spark: SparkSession, warehouse: str, at: State, found: DataFrame, now: datetime, few: bool) -> None:
@@ -252,7 +258,8 @@ def _last_unread(spark: SparkSession, warehouse: str, ingested: dict[str, Any]) 
         return {}
     broken = QUARANTINE.read(spark, warehouse).where(F.col("batch") <= ingested["batch"])
     broken = broken.where(F.col("era") == ingested["era"])
-    rows = broken.groupBy("log_partition").agg(F.max("record_time").alias("last")).toArrow().to_pylist()
+    times = F.greatest("record_time", "written_after")
+    rows = broken.groupBy("log_partition").agg(F.max(times).alias("last")).toArrow().to_pylist()
     return {row["log_partition"]: row["last"] for row in rows}
 
 

@@ -57,4 +57,4 @@ def activity_at(spark: SparkSession, warehouse: str, told: State) -> DataFrame:
             "older one or by another; the next run of the pipeline mends that"
         )
     reader = spark.read.format("delta").option("versionAsOf", str(told.version))
-    return reader.load(ACTIVITY.path(warehouse))
+    return ACTIVITY.completed(reader.load(ACTIVITY.path(warehouse)))

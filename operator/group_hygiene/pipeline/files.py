@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -52,7 +53,8 @@ class Shape(NamedTuple):
 class Target(NamedTuple):
     """Where to write: a warehouse that is there, and its tables by name. The others are the same in all rows.
 
-    aborted: whether these are records of transactions that were aborted.
+    aborted: whether these are records of transactions that were aborted. written_after: by partition of the log, see
+    tables.RECORDS.
     """
 
     warehouse: str
@@ -60,6 +62,7 @@ class Target(NamedTuple):
     era: int
     batch: int
     aborted: bool
+    written_after: Mapping[int, datetime]
 
 
 def write_decoded(batches: Iterable[pa.RecordBatch], target: Target) -> Iterator[pa.RecordBatch]:
@@ -82,6 +85,7 @@ def _by_table(batch: pa.RecordBatch, target: Target) -> Iterator[tuple[str, pa.R
         "log_partition": batch.column("partition"),
         "log_offset": batch.column("offset"),
         "record_time": batch.column("timestamp"),
+        "written_after": _by_partition(batch.column("partition"), target.written_after),
     }
     same = {"era": target.era, "batch": target.batch, "aborted": target.aborted}
     for name, shape in target.tables.items():
@@ -98,6 +102,11 @@ def _by_table(batch: pa.RecordBatch, target: Target) -> Iterator[tuple[str, pa.R
             for field in shape.schema
         ]
         yield name, pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
+
+
+def _by_partition(partitions: pa.Array, moments: Mapping[int, datetime]) -> pa.Array:
+    known = pa.array(moments.values(), pa.timestamp("us", "UTC"))
+    return known.take(pc.index_in(partitions, value_set=pa.array(moments.keys(), partitions.type)))
 
 
 class _File:

@@ -39,7 +39,12 @@ def changes(commits: DataFrame, states: DataFrame, cluster_id: str, now: datetim
     day = F.timestamp_millis("commit_ms").cast("date")
     told = F.struct(
         *(position, "record_time", F.split_part("kind", F.lit("-"), F.lit(1)).alias("family"), "protocol_type"),
-        *("members", "state_ms", (F.col("gone") & ~F.endswith("kind", F.lit("-member"))).alias("ended")),
+        *(
+            "members",
+            "state_ms",
+            "written_after",
+            (F.col("gone") & ~F.endswith("kind", F.lit("-member"))).alias("ended"),
+        ),
     )
     of_commit = {
         "offset": F.when(~F.col("aborted"), offset),
@@ -50,10 +55,11 @@ def changes(commits: DataFrame, states: DataFrame, cluster_id: str, now: datetim
         "told": F.when(F.col("kind").isin(*_TELLING), told),
         "member": F.when(F.endswith("kind", F.lit("-member")), F.struct("member_id", position, "gone")),
     }
-    common = ("era", "log_partition", "log_offset", "record_time", "group")
+    common = ("era", "log_partition", "log_offset", "record_time", "group", "written_after")
     rows = commits.select(*common, *_named(of_commit)).unionByName(
         states.select(*common, *_named(of_state)), allowMissingColumns=True
     )
+    of_topic = F.struct(F.col("offset.topic").alias("topic"), F.col("written_after").alias("after"))
     lives = F.col("offset.offset").isNotNull()
     # More groups than fit into a small hash table are sorted: by a number, as names mostly begin alike.
     found = rows.groupBy(F.xxhash64("group").alias("hash"), "group").agg(
@@ -65,6 +71,8 @@ def changes(commits: DataFrame, states: DataFrame, cluster_id: str, now: datetim
         F.min("record_time").alias("first_seen"),
         F.timestamp_millis(F.min("commit_ms")).alias("first_commit"),
         F.timestamp_millis(F.max("commit_ms")).alias("last_commit"),
+        F.max(F.when(F.col("commit_ms").isNotNull(), F.col("written_after"))).alias("last_commit_after"),
+        F.collect_set(F.when(lives & F.col("written_after").isNotNull(), of_topic)).alias("topics_after"),
         F.collect_list("offset").alias("offsets"),
         F.collect_list("day").alias("days"),
         F.max(F.when(lives, F.col("log_offset"))).alias("committed_at"),
@@ -95,6 +103,8 @@ def merged(found: DataFrame, activity: DataFrame, now: datetime) -> DataFrame:
         *(F.col(name).alias(f"new_{name}") for name in ("first_seen", "first_commit", "last_commit")),
         _offsets(F.col("was.offsets"), F.col("offsets")).alias("offsets"),
         _members(F.col("was.members"), F.col("members"), F.col("ended")).alias("members"),
+        F.greatest("old.last_commit_after", "last_commit_after").alias("new_last_commit_after"),
+        _topics_after(F.col("old.topics_after"), F.col("topics_after")).alias("topics_after"),
         _by_day(F.col("old.commits_by_day"), F.col("days"), now).alias("days"),
     )
     # Each of these may name those before it.
@@ -135,6 +145,9 @@ def _row(now: datetime) -> dict[str, Column]:
         "log_partition": F.col("log_partition"),
         "read_to": F.greatest("was.read_to", "read_to"),
         "updated_at": F.lit(now),
+        "last_commit_after": F.col("new_last_commit_after"),
+        "state_after": F.when(told.isNull(), F.col("was.state_after")).otherwise(F.col("told.written_after")),
+        "topics_after": F.map_filter("topics_after", lambda topic, _: F.array_contains("offsets.topic", topic)),
     }
 
 
@@ -216,6 +229,17 @@ def _fields(offset: Column, position: Column | None = None) -> list[Column]:
     names = ["topic", "partition", "offset", "leader_epoch", "metadata", "commit_time"]
     columns = [offset[name].alias(name) for name in names]
     return columns if position is None else [*columns[:2], position.alias("position"), *columns[2:]]
+
+
+def _topics_after(old: Column, new: Column) -> Column:
+    """By topic the latest time; a topic has several where several reads are taken in at once."""
+    latest = F.transform(
+        F.array(F.sort_array(new)),
+        lambda all_: F.filter(all_, lambda it, index: ~it["topic"].eqNullSafe(F.get(all_, index + 1)["topic"])),
+    )[0]
+    found = F.map_from_entries(latest)
+    later = F.map_zip_with(old, found, lambda _, one, other: F.greatest(one, other))
+    return F.when(old.isNull(), found).otherwise(later)
 
 
 def _members(old: Column, new: Column, ended: Column) -> Column:

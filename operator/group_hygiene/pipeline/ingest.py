@@ -23,12 +23,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from group_hygiene.errors import PipelineError
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
+from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
 from group_hygiene.kafka.partition import Leader, fetch
 from group_hygiene.model import Fault, Partition
 from group_hygiene.pipeline.files import WRITTEN, Target, write_decoded
 from group_hygiene.pipeline.progress import (
     Progress,
+    cut_off,
     plan,
     read_progress,
     refuse_incomplete,
@@ -98,7 +100,8 @@ class _Ingest:
     def run(self, start_over: bool) -> Written:
         before = read_progress(self._warehouse)
         self._bounds = bounds = self._ask_bounds()
-        self._progress = plan(before, bounds, start_over)
+        cut = {} if before is None else cut_off(before, self._ask_epochs(before))
+        self._progress = plan(before, bounds, start_over, cut)
         if before is None:
             refuse_orphans(self._spark, self._warehouse)
         else:
@@ -126,6 +129,20 @@ class _Ingest:
         if isinstance(bounds, Fault):
             raise PipelineError(f"the log can't be read to its end now: {bounds}")
         return bounds
+
+    def _ask_epochs(self, progress: Progress) -> dict[int, int]:
+        """Where the leader epochs end in which each partition was read; of those that are known, and still there."""
+        asked = {
+            Partition(OFFSETS_TOPIC, partition): place.leader_epoch
+            for partition, place in progress.places.items()
+            if place.leader_epoch is not None and partition in self._bounds.ends
+        }
+        ends: dict[int, int] = {}
+        for place, answer in epoch_ends(self._client, asked, self._deadline()).items():
+            if isinstance(answer, Fault):
+                raise PipelineError(f"who led {place} can't be told now: {answer}")
+            ends[place.partition] = answer
+        return ends
 
     def _deadline(self) -> Deadline:
         return Deadline(self._client.settings.timeout.total_seconds())
@@ -202,9 +219,13 @@ class _Ingest:
             unseen = self._unseen(committed, {partition: starts[partition] for partition in gaps}, gaps)
             aborted = self._decoded(unseen, aborted=True)
             self._check_silent([partition for partition in gaps if not rows[partition]], starts, ends)
+        progress = self._progress.advanced(ends).seen(self._bounds)
+        if cut := cut_off(progress, self._ask_epochs(progress)):
+            place = Partition(OFFSETS_TOPIC, min(cut))
+            raise PipelineError(f"{place} got another leader while it was read: nothing is lost, run it again")
         self._add(committed + aborted, number)
         self._written += _written(committed, aborted)
-        self._progress = self._progress.advanced(ends).seen(self._bounds)
+        self._progress = progress
         write_progress(self._warehouse, self._progress, number)
         read = sum(end - starts[partition] for partition, end in ends.items())
         self._tell(f"batch {number}: offsets {read:,}, records so far {self._written.records:,}")
@@ -212,7 +233,9 @@ class _Ingest:
     def _decoded(self, records: DataFrame, aborted: bool = False) -> list[_Part]:
         """All of them in files, by Spark's workers: read once, decoded once, written once."""
         shapes = {table.name: table.shape for table in RECORDS}
-        target = Target(self._warehouse, shapes, self._progress.era, self._progress.batch + 1, aborted)
+        places = self._progress.places.items()
+        read = {partition: place.read_at for partition, place in places if place.read_at is not None}
+        target = Target(self._warehouse, shapes, self._progress.era, self._progress.batch + 1, aborted, read)
         parts: dict[str, _Part] = {}
         for row in records.mapInArrow(partial(write_decoded, target=target), from_arrow_schema(WRITTEN)).collect():
             part = parts.setdefault(row.path, _Part(row.table, File(row.path, row.size, row.stats), Counter()))

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.log_bounds import LogBounds
-from group_hygiene.model import TABLES_VERSION
+from group_hygiene.model import NO_LEADER_EPOCH, TABLES_VERSION
 from group_hygiene.pipeline.store import Once
 from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, RECORDS
 
@@ -37,6 +37,7 @@ class Place:
     read_at: datetime | None = None
     complete_since: datetime | None = None
     first_read_at: datetime | None = None
+    leader_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +67,47 @@ class Progress:
         return replace(self, batch=self.batch + 1, places=moved)
 
     def seen(self, bounds: LogBounds) -> Progress:
-        """With `read_at` of every partition that was read to the end that it had then."""
+        """With `read_at` of every partition that was read to the end that it had then, and who led it."""
         read = {
-            partition: replace(place, read_at=bounds.asked_at, first_read_at=place.first_read_at or bounds.asked_at)
+            partition: replace(
+                place,
+                read_at=_read_at(place, bounds.asked_at, bounds.undecided_since.get(partition)),
+                first_read_at=place.first_read_at or bounds.asked_at,
+            )
             if place.covered_to >= bounds.ends.get(partition, 0)
             else place
             for partition, place in self.places.items()
         }
-        return replace(self, places=read)
+        led = {
+            partition: replace(place, leader_epoch=bounds.leader_epochs.get(partition, place.leader_epoch))
+            for partition, place in read.items()
+        }
+        return replace(self, places=led)
 
 
-def plan(before: Progress | None, bounds: LogBounds, start_over: bool) -> Progress:
+def _read_at(place: Place, asked_at: datetime, undecided_since: datetime | None) -> datetime:
+    """No record beyond `covered_to` is older, by the reader's clock. Not before an earlier such moment, as it holds."""
+    if undecided_since is None:
+        return asked_at
+    told = min(asked_at, undecided_since)
+    return told if place.read_at is None else max(place.read_at, told)
+
+
+def cut_off(before: Progress, ends: Mapping[int, int]) -> dict[int, int]:
+    """Partitions of which records that were read are not there any more -> where what is left of them ends.
+
+    ends: of the leader epoch in which each was read, as the leader has it now (`leader_epochs.epoch_ends`).
+    """
+    return {p: end for p, end in ends.items() if p in before.places and end < before.places[p].covered_to}
+
+
+def plan(
+    before: Progress | None, bounds: LogBounds, start_over: bool, cut: Mapping[int, int] | None = None
+) -> Progress:
     """From where to go on. Raises Halted where the log is not the one that was read, or lost what was not read.
 
-    start_over: go on all the same. A log that began anew, or gained partitions, is a new era; one that lost its
-    beginning is the same one. Raises PipelineError where there is no log now.
+    cut: see `cut_off`. start_over: go on all the same. A log that began anew, or gained partitions, is a new era; one
+    that lost its beginning is the same one. Raises PipelineError where there is no log now.
     """
     if before is None:
         places = {partition: Place(start) for partition, start in bounds.starts.items()}
@@ -95,7 +122,7 @@ def plan(before: Progress | None, bounds: LogBounds, start_over: bool) -> Progre
         raise PipelineError(
             f"the topic {OFFSETS_TOPIC} is gone: run it again when a consumer has made the brokers create it"
         )
-    if (why := _began_anew(before, bounds) or _grew(before, bounds)) is not None:
+    if (why := _began_anew(before, bounds, cut or {}) or _grew(before, bounds)) is not None:
         if not start_over:
             raise Halted(f"{why}. {_GO_ON}")
         places = {partition: _again(before, partition, bounds) for partition in bounds.starts}
@@ -193,7 +220,7 @@ def _grew(before: Progress, bounds: LogBounds) -> str | None:
     return None
 
 
-def _began_anew(before: Progress, bounds: LogBounds) -> str | None:
+def _began_anew(before: Progress, bounds: LogBounds, cut: Mapping[int, int]) -> str | None:
     if before.topic_id and bounds.topic_id and before.topic_id != bounds.topic_id:
         ids = f"id {before.topic_id} then, {bounds.topic_id} now"
         return f"the topic {OFFSETS_TOPIC} was created anew since the last run ({ids})"
@@ -205,6 +232,14 @@ def _began_anew(before: Progress, bounds: LogBounds) -> str | None:
                 f"{OFFSETS_TOPIC}-{partition} was read up to offset {place.covered_to} and {now}: "
                 "the topic was created anew, or a broker lost the end of its log"
             )
+    if cut:
+        partition, end = min(cut.items())
+        place, now = before.places[partition], "is unknown" if end == NO_LEADER_EPOCH else f"ends at offset {end}"
+        return (
+            f"{OFFSETS_TOPIC}-{partition} was read up to offset {place.covered_to} in leader epoch "
+            f"{place.leader_epoch}, which {now} now: the topic was created anew, or an unclean leader election lost "
+            "the end of its log"
+        )
     return None
 
 

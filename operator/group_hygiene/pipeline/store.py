@@ -80,6 +80,13 @@ def change(
         merging.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
+def add_columns(uri: str, schema: pa.Schema, mark: str) -> None:
+    """Those of the schema that the table lacks, in one version of it; none, where there is no table. mark: as above."""
+    if (table := opened(uri)) is not None:
+        with _explained(uri):
+            _add_columns(table, schema, CommitProperties({"userMetadata": mark}))
+
+
 def setting(uri: str, name: str) -> str | None:
     """The value of one of the table's properties; None = it has none of this name, or is not there."""
     table = opened(uri)
@@ -96,6 +103,7 @@ def replace(uri: str, data: pa.Table, properties: Mapping[str, str], once: Once 
             uri if table is None else table,
             data,
             mode="overwrite",
+            schema_mode="merge",
             configuration=properties if table is None else None,
             commit_properties=_commit(once),
         )
@@ -112,6 +120,7 @@ def add(uri: str, schema: pa.Schema, files: Iterable[File], properties: Mapping[
         if table is None:
             create_table_with_add_actions(uri, columns, actions, configuration=properties, commit_properties=commit)
         else:
+            _add_columns(table, schema, CommitProperties())
             table.create_write_transaction(actions, "append", columns, commit_properties=commit)
 
 
@@ -146,6 +155,12 @@ def _read(table: DeltaTable, what: str) -> pa.RecordBatchReader:
     # what it raises is no error of a kind.
     query = f"SELECT {what} FROM t"  # noqa: S608
     return pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute(query))
+
+
+def _add_columns(table: DeltaTable, schema: pa.Schema, commit: CommitProperties) -> None:
+    held = {field.name for field in table.schema().fields}
+    if missing := [field for field in Schema.from_arrow(schema).fields if field.name not in held]:
+        table.alter.add_columns(missing, commit_properties=commit)
 
 
 def _was_done(table: DeltaTable | None, once: Once | None) -> bool:

@@ -107,7 +107,8 @@ def known(activity: DataFrame, places: Mapping[int, Mapping[str, Any]], retentio
     classic, simple = F.col("type") == "Classic", F.col("simple")
     needed = F.when(simple, F.col("last_commit")).otherwise(F.col("empty_since"))
     idle = F.when(
-        needed.isNotNull() & (F.col("type") != "Unknown"), F.greatest(needed, "last_commit", "complete_since")
+        needed.isNotNull() & (F.col("type") != "Unknown"),
+        F.greatest(needed, "last_commit", "last_commit_after", F.when(~simple, F.col("state_after")), "complete_since"),
     )
     lasts = F.lit(retention)
     expires = (

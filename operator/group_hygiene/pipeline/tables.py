@@ -5,6 +5,9 @@ was read: `era` counts the lives of the log (0, and one more each time the topic
 go on: offsets begin anew with it), `batch` counts what was read at a time, over all eras, `log_partition` and
 `log_offset` say where the record lies, `record_time` the time in it. They come first, since Delta keeps minima and
 maxima of the first columns only: they are what a later read filters by.
+
+Columns that came after release 0.1.0 may be missing in tables that are there: they are read as null, and added by the
+first write.
 """
 
 from __future__ import annotations
@@ -48,6 +51,9 @@ _POSITION = (
     StructField("log_offset", LongType(), False),
     StructField("record_time", TimestampType()),
 )
+# When all that was decided in this partition was read before, and the record was not there, or its transaction open:
+# it was written later, whatever its own times say. null = the partition was not read before, or by release 0.1.0.
+_WRITTEN_AFTER = StructField("written_after", TimestampType())
 
 
 class State(NamedTuple):
@@ -79,7 +85,14 @@ class Table(NamedTuple):
     def read(self, spark: SparkSession, warehouse: str) -> DataFrame:
         """No rows where it isn't there."""
         found = self.open(spark, warehouse)
-        return self.none(spark) if found is None else found.toDF()
+        return self.none(spark) if found is None else self.completed(found.toDF())
+
+    def completed(self, frame: DataFrame) -> DataFrame:
+        """Rows of this table, of an earlier release too: with all columns of the schema."""
+        added = {
+            field.name: F.lit(None).cast(field.dataType) for field in self.schema if field.name not in frame.columns
+        }
+        return frame.withColumns(added).select(*self.schema.names) if added else frame
 
     def none(self, spark: SparkSession) -> DataFrame:
         """No rows. By the limit, Spark knows, and leaves out of its plans whatever comes of them."""
@@ -110,11 +123,12 @@ class Table(NamedTuple):
         return spark.read.schema(self.schema).parquet(*found)
 
     def rows(self, warehouse: str) -> list[dict[str, Any]]:
-        """All of a small table, `ingested` or `coverage`, times in UTC; none where it isn't there.
+        """All of a small table, `ingested` or `coverage`, times in UTC, all columns; none where it isn't there.
 
         Raises Halted where a newer program wrote it.
         """
-        rows = store.rows(self.path(warehouse))
+        missing: dict[str, Any] = dict.fromkeys(self.schema.names)
+        rows = [missing | row for row in store.rows(self.path(warehouse))]
         if (newer := max((row["version"] for row in rows), default=TABLES_VERSION)) > TABLES_VERSION:
             raise Halted(
                 f"the tables at {warehouse} are of version {newer}, and this program knows version {TABLES_VERSION}: "
@@ -148,11 +162,15 @@ class Table(NamedTuple):
         """The value of one of its properties; None = it has none of this name, or is not there."""
         return store.setting(self.path(warehouse), name)
 
+    def add_columns(self, warehouse: str, mark: str) -> None:
+        """Those of the schema that a table of an earlier release lacks, as nulls."""
+        store.add_columns(self.path(warehouse), self.shape.schema, mark)
+
     def append(self, spark: SparkSession, warehouse: str, frame: DataFrame) -> None:
         """Add these rows; the table is made with its first ones, or with none."""
         # Options of a table that is made now; one that is there keeps its own.
         writer = frame.select(*self.schema.names).write.format("delta").mode("append").options(**self._properties)
-        writer.save(self.path(warehouse))
+        writer.option("mergeSchema", "true").save(self.path(warehouse))
 
     def add(self, warehouse: str, files: Sequence[File], once: Once) -> None:
         """Files of `shape`, in its folder: their rows, from now on; the table is made with them, or with none."""
@@ -199,6 +217,7 @@ COMMITS = Table(
             StructField("metadata", StringType()),
             StructField("commit_ms", LongType()),
             StructField("aborted", BooleanType(), False),
+            _WRITTEN_AFTER,
         ]
     ),
     len(_POSITION),
@@ -219,6 +238,7 @@ GROUP_STATES = Table(
             StructField("members", IntegerType()),
             StructField("state_ms", LongType()),
             StructField("gone", BooleanType(), False),
+            _WRITTEN_AFTER,
         ]
     ),
     len(_POSITION),
@@ -234,14 +254,17 @@ QUARANTINE = Table(
             StructField("key", BinaryType()),
             StructField("value", BinaryType()),
             StructField("error", StringType(), False),
+            _WRITTEN_AFTER,
         ]
     ),
     len(_POSITION),
     mark="aside",
 )
 
-# One row a log partition: every record of that era before `covered_to` is in the three tables above, and at `read_at`
-# no record beyond it was decided (null = it was never read to its end). batch: the last one that was finished, 0 =
+# One row a log partition: every record of that era before `covered_to` is in the three tables above, and none beyond it
+# is from before `read_at`: where a transaction was open, the time of its first record (null = it was never read to its
+# end). leader_epoch: in which the partition was led when it was read so far, -1 = its log holds none; null = read by
+# release 0.1.0. batch: the last one that was finished, 0 =
 # none; rows of a later one come again. complete_since: what was written before that was lost unread, in whole or in
 # part (null = nothing was). first_read_at: when it was read to its end for the first time: of what is older, compaction
 # had left the last records only. topic_id null = a broker that knows none (before 2.8). stream: the checkpoint's name.
@@ -261,6 +284,7 @@ INGESTED = Table(
             StructField("first_read_at", TimestampType()),
             StructField("stream", StringType(), False),
             StructField("version", IntegerType(), False),
+            StructField("leader_epoch", IntegerType()),
         ]
     ),
 )
@@ -277,8 +301,9 @@ _OFFSET = StructType(
     ]
 )
 
-# One row a group. Times are those of the log's records; null = not known. Deletion vectors: where it is large, a
-# run writes the rows that changed, not the files that hold them.
+# One row a group. Times are those of the log's records; null = not known. `*_after`: the latest `written_after` of its
+# commits, of the record that says its state, and of the commits for each topic of `offsets`: these were no earlier.
+# Deletion vectors: where it is large, a run writes the rows that changed, not the files that hold them.
 ACTIVITY = Table(
     "activity",
     StructType(
@@ -307,6 +332,9 @@ ACTIVITY = Table(
             StructField("log_partition", IntegerType(), False),
             StructField("read_to", LongType(), False),
             StructField("updated_at", TimestampType(), False),
+            StructField("last_commit_after", TimestampType()),
+            StructField("state_after", TimestampType()),
+            StructField("topics_after", MapType(StringType(), TimestampType())),
         ]
     ),
     2,

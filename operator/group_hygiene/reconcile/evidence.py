@@ -9,7 +9,7 @@ import base64
 import binascii
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from group_hygiene import entries, reasons
@@ -17,8 +17,9 @@ from group_hygiene.activity import Covered, Reading
 from group_hygiene.durations import format_duration, timestamp
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Deadline
+from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.loaded import partition_of
-from group_hygiene.model import Activity, Fault, Keep
+from group_hygiene.model import NO_LEADER_EPOCH, Activity, Fault, Keep, Partition
 from group_hygiene.reconcile.context import Context
 from group_hygiene.snapshot import Cluster, Coverage
 
@@ -40,11 +41,15 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The offsets log as it is now. topic_id: None = brokers that know none (below 2.8)."""
+    """The offsets log as it is now. topic_id: None = brokers that know none (below 2.8).
+
+    epoch_ends: by partition, where the leader epoch ends now in which it was read (`kafka.leader_epochs`).
+    """
 
     cluster: str
     topic_id: str | None
     partitions: int
+    epoch_ends: Mapping[int, int | Fault] = field(default_factory=dict)
 
 
 def look(
@@ -69,7 +74,7 @@ def look(
     reading = tables.read(groups, deadline.left / 2, older)
     if isinstance(reading, Fault):
         return _nothing(groups, reading, partitions)
-    log = Log(cluster.id, topic_id or None, partitions)
+    log = Log(cluster.id, topic_id or None, partitions, _epoch_ends(context, reading, partitions, deadline))
     now, uid = context.clock.now(), context.connection.uid
     before = context.journal.contents.covered.get(uid)
     faults = faults_by_partition(reading, log, before, tables.spec.max_age, now)
@@ -79,6 +84,16 @@ def look(
     problem = None if first is None else Keep(first[1].code, first[1].message)
     coverage = Coverage(problem, partitions - len(faults), partitions, min(good, default=None), tables.spec.max_age)
     return Look(answers, coverage, remembered(reading, log, before, uid, now))
+
+
+def _epoch_ends(context: Context, reading: Reading, partitions: int, deadline: Deadline) -> dict[int, int | Fault]:
+    epochs = {
+        Partition(kafka_cluster.OFFSETS_TOPIC, index): place.leader_epoch
+        for index, place in reading.covered.items()
+        if place.leader_epoch is not None and index < partitions
+    }
+    answers = epoch_ends(context.client, epochs, Deadline(deadline.left / 2))
+    return {place.partition: answer for place, answer in answers.items()}
 
 
 def faults_by_partition(
@@ -190,6 +205,34 @@ def _fault_of(
             f"the tables cover {topic} up to {place.to}, and covered it up to {known} before: "
             f"they were replaced by older ones. {_WAY_OUT}, or let the pipeline catch up",
         )
+    return _cut_off(topic, place, log.epoch_ends.get(partition)) or _old(topic, place, max_age, now)
+
+
+def _cut_off(topic: str, place: Covered, end: int | Fault | None) -> Fault | None:
+    """An unclean leader election may lose records that were read; the log goes on with others of the same offsets."""
+    if place.leader_epoch == NO_LEADER_EPOCH:
+        return None
+    if place.leader_epoch is None:
+        return Fault(
+            reasons.EVIDENCE_INCOMPLETE,
+            f"the tables do not say who led {topic} when it was read, as they are of an older release: upgrade the "
+            "pipeline, and let it run",
+        )
+    if end is None or isinstance(end, Fault):
+        return Fault(
+            reasons.EVIDENCE_UNREADABLE,
+            f"leader epoch {place.leader_epoch} of {topic}: {end or 'it was not asked for'}",
+        )
+    if end < place.to:
+        return Fault(
+            reasons.EVIDENCE_INCOMPLETE,
+            f"the tables cover {topic} up to {place.to} in leader epoch {place.leader_epoch}, and brokers have lost "
+            "the end of that (an unclean leader election): run the pipeline, which says what to do",
+        )
+    return None
+
+
+def _old(topic: str, place: Covered, max_age: timedelta, now: datetime) -> Fault | None:
     age = now - place.read_at
     if age < -_SKEW_MAX:
         return Fault(
@@ -200,8 +243,8 @@ def _fault_of(
     if age > max_age:
         return Fault(
             reasons.EVIDENCE_STALE,
-            f"{topic} was read last at {timestamp(place.read_at)}, longer ago than activity.maxAge "
-            f"({format_duration(max_age)}): look after the pipeline",
+            f"{topic} was read up to {timestamp(place.read_at)}, longer ago than activity.maxAge "
+            f"({format_duration(max_age)}): look after the pipeline, or a transaction that stays open",
         )
     return None
 

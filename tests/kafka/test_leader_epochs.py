@@ -1,0 +1,97 @@
+"""Leader epochs of real brokers: what an unclean leader election cuts off is noticed, also once the log grew again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from group_hygiene import reasons
+from group_hygiene.activity import Tables
+from group_hygiene.connection import ActivitySpec
+from group_hygiene.kafka.client import Client
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
+from group_hygiene.kafka.leader_epochs import epoch_ends
+from group_hygiene.kafka.loaded import partition_of
+from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
+from group_hygiene.model import NO_LEADER_EPOCH, Partition
+from group_hygiene.snapshot import Cluster
+from sandbox.kafka import KafkaCluster
+from tests.kafka.makers import Maker, at, soon, wait_for
+from tests.kafka.scene import Scene, alert, verdicts
+from tests.kafka.tables import Pipeline
+from tests.warehouse import simple
+
+UNCLEAN = ConfigEntry("unclean.leader.election.enable", "true", incremental_operation=AlterConfigOpType.SET)
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[KafkaCluster]:
+    """Two brokers, each with all of the offsets log."""
+    with KafkaCluster(brokers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def make(kafka: KafkaCluster) -> Iterator[Maker]:
+    maker = Maker(kafka.bootstrap_servers)
+    yield maker
+    maker.close()
+
+
+def bounds(client: Client) -> LogBounds:
+    found = read_log_bounds(client, soon())
+    assert isinstance(found, LogBounds), found
+    return found
+
+
+def leader(client: Client, partition: int) -> int:
+    found = read_cluster(client, soon())
+    return found.leaders[partition][0] if isinstance(found, Cluster) else -1
+
+
+def test_what_an_unclean_election_cut_off(kafka: KafkaCluster, client: Client, make: Maker, tmp_path: Path) -> None:
+    """A broker that was behind leads, and its log grows past what was read: the tables decide nothing any more."""
+    topic, group = make.topic(records=1, replicas=2), make.name("group")
+    make.simple(group, at(topic))
+    cluster = read_cluster(client, soon())
+    assert isinstance(cluster, Cluster)
+    own = partition_of(group, len(cluster.leaders))
+    place, first = Partition(OFFSETS_TOPIC, own), leader(client, own)
+    (behind,) = set(cluster.brokers) - {first}
+    resource = ConfigResource(ResourceType.TOPIC, OFFSETS_TOPIC, incremental_configs=[UNCLEAN])
+    make.admin.incremental_alter_configs([resource])[resource].result()
+    kafka.kill_broker(behind)
+    kafka.wait_forgotten(behind)
+    wait_for(lambda: isinstance(read_log_bounds(client, soon()), LogBounds))
+    for _ in range(3):
+        make.simple(group, at(topic))
+    read = bounds(client)
+    pipeline = Pipeline(client, cluster, tmp_path / "warehouse")
+    pipeline.run([simple(group)], leader_epoch=read.leader_epochs[own])
+    scene = Scene(client)
+    scene.use(Tables(ActivitySpec(pipeline.uri)))
+    policy = alert(group, idleFor="72h")
+
+    def reason() -> str:
+        return verdicts(scene.observe(policy), policy)[group]
+
+    before = reason()
+    assert not before.startswith("Evidence"), before
+    kafka.kill_broker(first)
+    kafka.start_broker(behind)
+    wait_for(lambda: leader(client, own) == behind)
+    kafka.start_broker(first)
+    wait_for(lambda: isinstance(read_log_bounds(client, soon()), LogBounds))
+    assert bounds(client).ends[own] < read.ends[own]
+    while bounds(client).ends[own] <= read.ends[own]:
+        make.simple(group, at(topic))
+    ends = epoch_ends(client, {place: read.leader_epochs[own]}, soon())
+    assert isinstance(end := ends[place], int)
+    assert end < read.ends[own]
+    assert reason() == reasons.EVIDENCE_INCOMPLETE
+    pipeline.run([simple(group)], leader_epoch=bounds(client).leader_epochs[own])
+    assert reason() == before
+    assert epoch_ends(client, {place: 1_000_000}, soon()) == {place: NO_LEADER_EPOCH}
