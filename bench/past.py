@@ -247,6 +247,7 @@ def _write(spark: SparkSession, warehouse: str, table: Table, rows: _Rows, colum
             "era": np.zeros(len(part["time"]), np.int64),
             **{name: part[name] for name in ("batch", "log_partition", "log_offset")},
             "record_time": part["time"] * 1000,
+            "written_after": pa.nulls(len(part["time"])),
             **columns(part),
         }
         arrays = [_array(told[field.name]).cast(field.type) for field in schema]
@@ -298,6 +299,7 @@ def _ingested(ends: Numbers, when: Span) -> list[dict[str, Any]]:
         **{"read_at": _moment(when.read_at), "complete_since": None, "stream": "past"},
         "first_read_at": _moment(when.start),
         "version": TABLES_VERSION,
+        "leader_epoch": None,
     }
     return [of_all | {"log_partition": number, "covered_to": int(end)} for number, end in enumerate(ends)]
 

@@ -83,7 +83,7 @@ class Bronze:
     def finish(self, era: int = 0, log_partition: int = 0) -> None:
         """What `ingested` says after that batch."""
         read_at = START + timedelta(days=1)
-        place = (log_partition, self._offset, read_at, None, self._began, "stream", TABLES_VERSION)
+        place = (log_partition, self._offset, read_at, None, self._began, "stream", TABLES_VERSION, None)
         row = ("cluster", "topic", era, self.batch, *place)
         frame = self._spark.createDataFrame([row], INGESTED.schema)
         frame.write.format("delta").mode("overwrite").save(INGESTED.path(self.warehouse))

@@ -73,7 +73,7 @@ def test_records_that_nobody_could_read(spark: SparkSession, warehouse: str) -> 
     bronze.write({"g": [commit(1)]})
     for second in (7, 5):
         place = (0, bronze.batch, 0, 1, moment(second))
-        frame = spark.createDataFrame([(*place, b"k", b"v", "why")], QUARANTINE.schema)
+        frame = spark.createDataFrame([(*place, b"k", b"v", "why", None)], QUARANTINE.schema)
         frame.write.format("delta").mode("append").save(QUARANTINE.path(warehouse))
     update(spark, warehouse)
     assert complete_since(spark, warehouse) == moment(7)

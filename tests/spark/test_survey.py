@@ -209,6 +209,9 @@ def moments(made: random.Random) -> datetime | None:
     return made.choice([None, *(READ_AT - timedelta(hours=hours, milliseconds=hours) for hours in range(6))])
 
 
+_TIMES = ("first_seen", "last_commit", "oldest_commit", "empty_since", "last_commit_after", "state_after")
+
+
 def test_idle_and_expiring_as_the_model_has_it(spark: SparkSession) -> None:
     """Of every row that may be, each combination of its times and kinds: what the operator would decide by."""
     made = random.Random(1)
@@ -222,7 +225,7 @@ def test_idle_and_expiring_as_the_model_has_it(spark: SparkSession) -> None:
             "state": made.choice(["Empty", "Active", "Gone", "Unknown"]),
             "log_partition": made.randrange(22),
         }
-        | {name: moments(made) for name in ("first_seen", "last_commit", "oldest_commit", "empty_since")}
+        | {name: moments(made) for name in _TIMES}
         for number in range(5_000)
     ]
     retention = timedelta(minutes=10_080)
