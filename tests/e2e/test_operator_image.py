@@ -89,7 +89,7 @@ def test_the_operator_starts(home: Path, world: World, service_account: Path, tm
     log = tmp_path / "operator.log"
     with log.open("wb") as file:
         environment = {"KUBECONFIG": str(service_account)}
-        program = [home / "bin" / "python", "-c", _NAMELESS] if nameless else [home / "bin" / argv[0]]
+        program: list[str | Path] = [home / "bin" / "python", "-c", _NAMELESS] if nameless else [home / "bin" / argv[0]]
         process = subprocess.Popen([*program, *argv[1:]], env=environment, cwd=tmp_path, stdout=file, stderr=file)
     try:
         operator = RunningOperator(process, log)

@@ -56,9 +56,9 @@ def _strings(function: str) -> set[str]:
     found: set[str] = set()
     for file in (Path(reckless.__file__).parent).glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
-            named = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == function
-            if named and node.args and isinstance(node.args[0], ast.Constant):
-                found.add(str(node.args[0].value))
+            match node:
+                case ast.Call(func=ast.Attribute(attr=name), args=[ast.Constant(value=value), *_]) if name == function:
+                    found.add(str(value))
     return found
 
 
