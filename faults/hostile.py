@@ -41,7 +41,9 @@ def hostile_objects(stage: Stage) -> None:
     with ExitStack() as stack:
         cluster = stack.enter_context(stage.cluster(1, message_max_bytes="16777216", offset_metadata_max_bytes="65536"))
         world = stack.enter_context(
-            stage.world(kafka=cluster, policy={"interval": f"{_INTERVAL_SECONDS:.0f}s"}, lease=30)
+            stage.world(
+                kafka=cluster, policy={"interval": f"{_INTERVAL_SECONDS:.0f}s"}, lease=30, memory=_MEMORY_MB * _MB
+            )
         )
         leader, names = world.replicas.leader(), world.abandon(4)
         for attack in (_token_endpoints, _brokers, _checkpoints, _tables, _group_ids, _restores):

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from faults.api_proxy import ApiProxy
@@ -22,19 +23,34 @@ LEASE_SECONDS = 6
 _NAMESPACE = "group-hygiene"
 
 
-class OperatorProcess:
-    """One life of one replica. name: as proxies and reports call it.
+@dataclass(frozen=True)
+class Launch:
+    """How operators are started. without: the guards that are taken out (see `faults.reckless`). lease: in seconds.
 
-    without: the guards that are taken out of it (see `faults.reckless`). lease: seconds. `api`: its own way to the API
-    server.
+    memory: how many bytes of memory of its own the process may have (RLIMIT_DATA); None = as many as there are.
     """
 
-    def __init__(self, keeper: Keeper, name: str, api: ApiProxy, kubeconfig: Path, without: str, lease: int) -> None:
+    without: str = ""
+    lease: int = LEASE_SECONDS
+    memory: int | None = None
+
+    @property
+    def command(self) -> list[str]:
+        """The program, before its options."""
+        module = ["faults.reckless", self.without] if self.without else ["group_hygiene.cli"]
+        # The stacks of threads count as well, and by default each has room for 8 MB.
+        limits = [] if self.memory is None else ["prlimit", f"--data={self.memory}", "--stack=1048576"]
+        return [*limits, sys.executable, "-m", *module, "operator", "--lease-duration", str(self.lease)]
+
+
+class OperatorProcess:
+    """One life of one replica. name: as proxies and reports call it. `api`: its own way to the API server."""
+
+    def __init__(self, keeper: Keeper, name: str, api: ApiProxy, kubeconfig: Path, launch: Launch) -> None:
         log = keeper.scratch / f"{name}.log"
         self.name, self.api, self.log_file = name, api, log
-        module = ["faults.reckless", without] if without else ["group_hygiene.cli"]
-        command = [sys.executable, "-m", *module, "operator", "--health-port", "0", "--log-level", "info"]
-        command += ["--lease-duration", str(lease), "--leader-election-namespace", _NAMESPACE]
+        command = [*launch.command, "--health-port", "0", "--log-level", "info"]
+        command += ["--leader-election-namespace", _NAMESPACE]
         command += ["--allow-local-activity", str(keeper.scratch)]
         path = os.pathsep.join(map(str, (ROOT / "operator", ROOT)))
         environment = {"KUBECONFIG": str(kubeconfig), "PYTHONPATH": path, "FAULTS_CLOCK": str(keeper.scratch / "clock")}
@@ -87,11 +103,8 @@ class OperatorProcess:
 class Replicas:
     """Makes operator processes for one API server, each with a way of its own to it."""
 
-    def __init__(
-        self, server: ApiServer, owners: Owners, keeper: Keeper, without: str = "", lease: int = LEASE_SECONDS
-    ) -> None:
-        self._server, self._owners, self._keeper = server, owners, keeper
-        self._without, self._lease = without, lease
+    def __init__(self, server: ApiServer, owners: Owners, keeper: Keeper, launch: Launch) -> None:
+        self._server, self._owners, self._keeper, self._launch = server, owners, keeper, launch
         account = json.loads(server.kubeconfig_for_service_account(_NAMESPACE, _NAMESPACE).read_text())
         self._account = account
         self._authority = server.certificate
@@ -112,7 +125,7 @@ class Replicas:
         kubeconfig = self._keeper.scratch / f"{name}.kubeconfig"
         kubeconfig.write_text(json.dumps(config))
         kubeconfig.chmod(0o600)
-        process = OperatorProcess(self._keeper, name, api, kubeconfig, self._without, self._lease)
+        process = OperatorProcess(self._keeper, name, api, kubeconfig, self._launch)
         self._owners.add(process.pid, name)
         self.all.append(process)
         return process

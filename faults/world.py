@@ -18,7 +18,7 @@ from faults.groups import Groups, Offsets
 from faults.kafka_proxy import KafkaProxy, Rule, Then, When
 from faults.kube import Kube, Object
 from faults.ledger_log import LedgerLog
-from faults.operators import LEASE_SECONDS, ROOT, OperatorProcess, Replicas
+from faults.operators import LEASE_SECONDS, ROOT, Launch, OperatorProcess, Replicas
 from faults.owners import Owners
 from faults.requests import Exchange
 from faults.waiting import wait_for
@@ -38,7 +38,8 @@ class Setup:
     """How a world is made. name: prefix of its groups, and its namespace. door: which of the cluster's it uses.
 
     without: what is changed in the operator's code (see `faults.reckless`). connection, policy: added to their specs.
-    grace: the policy's gracePeriod in seconds. lease: of the replicas, in seconds.
+    grace: the policy's gracePeriod in seconds. lease: of the replicas, in seconds. memory: of each
+    of them, in bytes; None = not limited.
     prepare: called when there are brokers and kinds, before the connection.
     """
 
@@ -50,6 +51,7 @@ class Setup:
     policy: Mapping[str, Any] = field(default_factory=dict)
     grace: float = GRACE_SECONDS
     lease: int = LEASE_SECONDS
+    memory: int | None = None
     prepare: Callable[[World], None] | None = None
 
 
@@ -102,7 +104,8 @@ class World:
         self.proxy = KafkaProxy(self.kafka.door(self.setup.door), self.owners)
         self.groups = Groups(self.kafka.plaintext_bootstrap)
         self.topic = self.groups.topic(f"{self.name}-topic")
-        self.replicas = Replicas(server, self.owners, self._keeper, self.setup.without, self.setup.lease)
+        launch = Launch(self.setup.without, self.setup.lease, self.setup.memory)
+        self.replicas = Replicas(server, self.owners, self._keeper, launch)
         self.kube.namespace(self.name)
         if self.setup.prepare is not None:
             self.setup.prepare(self)

@@ -19,15 +19,15 @@ class TooMuch(Exception):
 
 
 def _memory() -> int:
-    """Bytes that this process may take: the least of the machine's, the container's and its own limit (RLIMIT_AS)."""
+    """Bytes that this process may take: the least of the machine's, the container's and its own limits (setrlimit)."""
     limits = [_MOST, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _CGROUPS:
         try:
             limits.append(int(path.read_text()))
         except (OSError, ValueError):
             continue
-    own, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return min([*limits, *([own] if own != resource.RLIM_INFINITY else [])])
+    own = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    return min([*limits, *(limit for limit in own if limit != resource.RLIM_INFINITY)])
 
 
 MEMORY = _memory()
