@@ -65,8 +65,11 @@ def _names() -> list[str]:
 
 
 def _smoke() -> list[str]:
-    """The kills and freezes, and of each module with scenarios the one that is listed last: the shortest."""
-    last = {scenario.run.__module__: scenario.name for scenario in SCENARIOS}
+    """The kills and freezes, and of each module with scenarios the one that is listed last: the shortest.
+
+    Without those that use up the machine's memory or take minutes by themselves.
+    """
+    last = {scenario.run.__module__: scenario.name for scenario in SCENARIOS if scenario.run not in _LONG}
     return ["kill", "freeze", *last.values()]
 
 

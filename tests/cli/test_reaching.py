@@ -201,7 +201,9 @@ def test_document_with_secrets_needs_them_from_elsewhere(run: Run, secure: Kafka
     (planned,) = answer.json["policies"]
     assert planned["judged"] == 1
     assert answer.json["errors"] == [
-        "groups may be missing: DESCRIBE on the cluster is denied, so brokers leave groups out of their lists"
+        "groups may be missing: DESCRIBE on the cluster is denied, so brokers leave groups out of their lists",
+        "groups may be missing: 5 partitions of __consumer_offsets may not be loaded by their leaders: "
+        "GROUP_AUTHORIZATION_FAILED: needs DESCRIBE on groups group-hygiene-loaded-*",
     ]
     assert answer.code == 1
 

@@ -555,7 +555,8 @@ class TestSecrets:
                 _acl(ResourceType.CLUSTER, "kafka-cluster", ACLOperation.DESCRIBE),
                 _acl(ResourceType.GROUP, "*", ACLOperation.DESCRIBE),
                 _acl(ResourceType.GROUP, "*", ACLOperation.DELETE),
-                _acl(ResourceType.TOPIC, "*", ACLOperation.DESCRIBE),
+                # That of DESCRIBE is with it.
+                _acl(ResourceType.TOPIC, "*", ACLOperation.READ),
                 *(_acl(ResourceType.TOPIC, "__group_hygiene", operation) for operation in _LEDGER),
                 *(_acl(ResourceType.TRANSACTIONAL_ID, "*", operation) for operation in _LEDGER_WRITER),
             ]

@@ -126,6 +126,7 @@ def of(observation: Observation, make: Maker) -> set[str]:
     return {name for name in observation.snapshot.groups if make.tag in name}
 
 
+@pytest.mark.slow
 def test_a_complete_list_lacks_no_group_while_leaders_move(
     kafka: KafkaCluster, client: Client, commits: dict[str, Offsets]
 ) -> None:

@@ -453,8 +453,9 @@ def test_tables_that_say_enough_cost_nothing(
     pipeline.run([living(live, {read: 0.1, left: 1})])
     policy, mark = stale(live), kafka.mark()
     assert verdicts(scene.observe(policy), policy) == {live: reasons.TOO_RECENT}
-    for api in ("OFFSET_FETCH", "DESCRIBE_GROUPS", "LIST_OFFSETS"):
+    for api in ("OFFSET_FETCH", "LIST_OFFSETS"):
         assert requests(kafka, api, mark) == [], api
+    assert not [name for request in requests(kafka, "DESCRIBE_GROUPS", mark) for name in request["groups"] if name == live]
 
 
 def test_limits_and_guards_hold(scene: Scene, pipeline: Pipeline, client: Client, live: str, left: str) -> None:

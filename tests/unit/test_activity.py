@@ -425,6 +425,7 @@ def test_a_hundred_thousand_groups(warehouse: Warehouse) -> None:
 
 def test_a_store_that_hangs_holds_nobody_up() -> None:
     """The caller gets its answer in time, and what read for it is gone."""
+    before = _children()
     with Receiver(answers={"/b/x/coverage/_delta_log/_last_checkpoint": None}) as receiver:
         texts = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ALLOW_HTTP": "true"}
         store = read_store("s3://b/x", "bucket", {**texts, "AWS_ENDPOINT_URL": receiver.url().rstrip("/")})
@@ -434,7 +435,12 @@ def test_a_store_that_hangs_holds_nobody_up() -> None:
             assert isinstance(told, Fault)
             assert told.code == reasons.EVIDENCE_UNREADABLE
             assert "did not answer within 4 s" in told.message
-    assert not [task for task in Path("/proc/self/task").glob("*/children") if task.read_text().strip()]
+    assert _children() <= before
+
+
+def _children() -> set[str]:
+    """The processes that this one has started, and that are there."""
+    return {child for task in Path("/proc/self/task").glob("*/children") for child in task.read_text().split()}
 
 
 def test_no_error_shows_a_secret() -> None:

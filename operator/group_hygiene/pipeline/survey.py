@@ -26,7 +26,7 @@ _ROWS, _PATTERNS, _STALE = 5_000, 20, 500
 _SHARE, _EXPIRING = 50, 1_000
 _COLUMNS = (
     *("group", "type", "protocol_type", "state", "first_seen", "last_commit", "oldest_commit", "empty_since"),
-    *("log_partition", "topics", "partitions", "offsets"),
+    *("last_commit_after", "state_after", "log_partition", "topics", "partitions", "offsets"),
 )
 # So many of a pattern's names have digits in place of its star where a program makes them: people write words there.
 _MADE = 0.8
