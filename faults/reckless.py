@@ -59,9 +59,7 @@ def fence() -> None:
 def re_read() -> None:
     """What the scan saw is taken for what is."""
 
-    def believe(
-        context: Any, decided: plan.Plan, _cluster: Any, batch: Sequence[str], _deadline: Any
-    ) -> rereading.Reread:
+    def believe(context: Any, decided: plan.Plan, _cluster: Any, batch: Sequence[str], *_: Any) -> rereading.Reread:
         ready = {}
         for name in batch:
             verdict = decided.verdicts[name]

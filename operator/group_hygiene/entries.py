@@ -76,10 +76,19 @@ class Watch(Entry, frozen=True, kw_only=True, gc=False, tag="watch"):
         return ("watch", self.policy_uid)
 
 
+class LogEnd(NamedTuple):
+    """Where a partition of `__consumer_offsets` ended. leader_epoch: in which it was led then; -1 = not known."""
+
+    partition: int
+    offset: int
+    leader_epoch: int
+
+
 class Seen(Entry, frozen=True, kw_only=True, gc=False, tag="seen"):
     """Since when a policy's looks find a group Empty with the same committed offsets.
 
     fingerprint: of `model.fingerprint`. watched: the Watch's seconds at the first of those looks.
+    log_end: no record of the group since that look is before this offset; None = not known (older releases).
     """
 
     policy_uid: str
@@ -88,6 +97,7 @@ class Seen(Entry, frozen=True, kw_only=True, gc=False, tag="seen"):
     fingerprint: bytes
     since: Time
     watched: float
+    log_end: LogEnd | None = None
 
     @property
     def key(self) -> Key:

@@ -66,6 +66,7 @@ class Unprotect(StrEnum):
     MIRROR_MAKER = "MirrorMaker"
     SHARE = "Share"
     UNREADABLE_TOPICS = "UnreadableTopics"
+    UNREADABLE_OFFSETS_LOG = "UnreadableOffsetsLog"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,26 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 import msgspec
 
-from group_hygiene.entries import Seen, Watch
+from group_hygiene.entries import LogEnd, Seen, Watch
 from group_hygiene.model import Unchanged
 from group_hygiene.policy import Policy
 
 # Looks that are further apart than this many intervals have missed one.
 _INTERVALS = 2
+
+
+class Observed(NamedTuple):
+    """What a look found of an Empty group. fingerprint: of its committed offsets.
+
+    log_end: of its partition of the offsets log, asked before the offsets; None = not known.
+    """
+
+    fingerprint: bytes
+    log_end: LogEnd | None = None
 
 
 @dataclass
@@ -69,24 +80,27 @@ def look(watch: Watch | None, policy: Policy, now: datetime, monotonic: float, l
 
 
 def seen_again(
-    seen: Seen | None, watch: Watch, looks: Looks, group: str, fingerprint: bytes, now: datetime
+    seen: Seen | None, watch: Watch, looks: Looks, group: str, observed: Observed, now: datetime
 ) -> Seen | None:
-    """What to write for a group that this look found Empty, with committed offsets as in `fingerprint`; None = nothing.
+    """What to write for a group that this look found Empty; None = nothing.
 
-    It starts anew when something changed, in a new epoch, and when it went unread for too long.
+    It starts anew when something changed, in a new epoch, when it went unread for too long, and when nobody knows from
+    where on the offsets log shows whether the group was used since.
     """
     stale = looks.stale(group, watch)
     looks.read[group] = watch.watched
     looks.present.add(group)
-    if seen is not None and seen.epoch == watch.epoch and seen.fingerprint == fingerprint and not stale:
+    same = seen is not None and seen.epoch == watch.epoch and seen.fingerprint == observed.fingerprint
+    if seen is not None and same and not stale and (seen.log_end is not None or observed.log_end is None):
         return None
     return Seen(
         policy_uid=watch.policy_uid,
         group=group,
         epoch=watch.epoch,
-        fingerprint=fingerprint,
+        fingerprint=observed.fingerprint,
         since=now,
         watched=watch.watched,
+        log_end=observed.log_end,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -13,12 +14,14 @@ from group_hygiene.connection import Role
 from group_hygiene.entries import Backup, KeepRequest, Outcome, What, group_of
 from group_hygiene.kafka.client import CLIENT_ID, Client, Deadline
 from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
+from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.kafka.offsets import commit_offsets
 from group_hygiene.model import Claims, CommittedOffset, Keep, OutcomeKind, Partition
 from group_hygiene.reconcile import Context
+from group_hygiene.reconcile.uses import Uses
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
-from tests.kafka.makers import Maker, at, requests
+from tests.kafka.makers import Maker, Protocol, at, requests
 from tests.kafka.scene import Guard, Scene, alert, policy, verdicts
 
 MATCH = "Match"
@@ -152,6 +155,86 @@ def test_a_group_that_was_seen_in_use_starts_anew(
     scene.observe(tidy, *others, after=30, full=seen_by == "a-full-list")
     make.leave(group)
     assert verdicts(scene.observe(tidy, after=30), tidy) == {group: reasons.TOO_RECENT}
+
+
+def died_in_between(make: Maker, group: str, topic: str, protocol: Protocol) -> None:
+    """A consumer joins and dies before it commits, as one that crashes at its first record again and again."""
+    make.join(group, topic, protocol)
+    make.leave(group)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_that_was_joined_between_two_scans_is_kept(
+    scene: Scene, make: Maker, topic: str, protocol: Protocol
+) -> None:
+    """Empty with the same offsets at every scan, and in use all the time: the offsets log shows the members."""
+    group, other = make.abandoned(make.name("crashes"), topic, protocol), make.abandoned(make.name("old"), topic)
+    tidy = policy(group, other)
+    scene.observe(tidy)
+    died_in_between(make, group, topic, protocol)
+    scene.mark(tidy, scene.observe(tidy, after=60))
+    scene.clock.moved += timedelta(seconds=2)
+    observation = scene.observe(tidy)
+    outcomes = scene.apply(scene.planned(observation, tidy), observation)
+    assert {outcome.group: outcome.reason for outcome in outcomes} == {
+        group: reasons.RECENTLY_ACTIVE,
+        other: reasons.DELETED,
+    }
+    assert verdicts(scene.observe(tidy), tidy) == {group: reasons.TOO_RECENT}, "its time begins again"
+
+    scene.mark(tidy, scene.observe(tidy, after=60))
+    scene.clock.moved += timedelta(seconds=2)
+    observation = scene.observe(tidy)
+    outcomes = scene.apply(scene.planned(observation, tidy), observation)
+    assert [outcome.reason for outcome in outcomes] == [reasons.DELETED], "nobody has joined it since"
+
+
+class Patience(Deadline):
+    """Is over once it was asked so many times how much is left."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(60)
+        self._times = times
+
+    @property
+    def left(self) -> float:
+        self._times -= 1
+        return super().left if self._times >= 0 else 0.0
+
+
+def test_a_log_that_is_long_is_read_in_several_runs(scene: Scene, make: Maker, topic: str) -> None:
+    """The group is kept until all was read; each run goes on from where the last one came to, and none goes back."""
+    group = make.abandoned(make.name("crashes"), topic)
+    tidy = policy(group)
+    scene.observe(tidy)
+    cluster = scene.observe(tidy, after=60).snapshot.cluster
+    place = partition_of(group, len(cluster.leaders))
+    others = (make.name("other") for _ in itertools.count())
+    other = next(name for name in others if partition_of(name, len(cluster.leaders)) == place)
+    # A broker's answer has a part of that.
+    for number in range(300):
+        commit_offsets(
+            scene.client, other, {Partition(topic, 0): CommittedOffset(number, -1, "x" * 4_000)}, Deadline(60)
+        )
+    died_in_between(make, group, topic, "classic")
+    observation, plan = scene.plan(tidy, after=1)
+    assert plan.actions == (group,)
+    # As little time as lets a run come on at all.
+    times, reached, runs = 0, -1, 0
+    while True:
+        uses = Uses(scene.context, plan, observation.snapshot.cluster, Deadline(60))
+        (keep,) = uses.read_on(Patience(times)).values()
+        scene.context.journal.note(uses.changes())
+        seen = scene.context.journal.contents.seen[tidy.uid].get(group)
+        if seen is None:
+            break
+        assert keep.reason == reasons.EVIDENCE_UNREADABLE
+        assert seen.log_end is not None
+        assert seen.log_end.offset >= reached
+        times, runs = (times + 1, runs) if seen.log_end.offset == reached else (times, runs + 1)
+        reached = seen.log_end.offset
+    assert keep.reason == reasons.RECENTLY_ACTIVE
+    assert runs > 2, "one run was enough"
 
 
 # Between the scan and the deletion anything can happen.
@@ -395,19 +478,20 @@ def test_only_groups_whose_verdict_hangs_on_it_are_read(
     def ends_asked(since: Mark) -> list[str]:
         return [topic["name"] for body in requests(kafka, "LIST_OFFSETS", since) for topic in body["topics"]]
 
+    log = "__consumer_offsets"
     mark = kafka.mark()
     scene.observe(tidy)
     (fetch,) = requests(kafka, "OFFSET_FETCH", mark)
     assert [asked["groupId"] for asked in fetch["groups"]] == [group]
-    assert ends_asked(mark) == []
+    assert ends_asked(mark) == [log], "of all its partitions at once"
 
     mark = kafka.mark()
     scene.observe(tidy, after=30)
-    assert ends_asked(mark) == []
+    assert ends_asked(mark) == [log]
 
     mark = kafka.mark()
     scene.observe(tidy, after=30)
-    assert ends_asked(mark) == [topic, topic], "where it begins and where it ends"
+    assert ends_asked(mark) == [log, topic, topic], "where it begins and where it ends"
 
 
 def test_a_scan_that_selects_nothing_lists_and_no_more(scene: Scene, make: Maker, kafka: KafkaCluster) -> None:

@@ -129,7 +129,7 @@ Login = Callable[[str], Client]
 
 def policy(*groups: str, **when: Any) -> Policy:
     """One for users who may not read topics."""
-    return strict_policy(*groups, match={"unprotect": ["UnreadableTopics"]}, **when)
+    return strict_policy(*groups, match={"unprotect": ["UnreadableTopics", "UnreadableOffsetsLog"]}, **when)
 
 
 # kafka-python forgets to close the socket of a connection that was refused; it ends with the object.
@@ -458,6 +458,28 @@ def test_a_run_goes_as_far_as_its_permissions(login: Login, inside: Maker, user:
 
 
 @pytest.mark.parametrize(
+    ("unprotect", "reason"),
+    [
+        pytest.param(["UnreadableTopics"], reasons.EVIDENCE_UNREADABLE, id="no-read"),
+        pytest.param(["UnreadableTopics", "UnreadableOffsetsLog"], reasons.DELETED, id="the-policy-says-so"),
+    ],
+)
+def test_without_read_on_the_offsets_log_a_group_is_kept(
+    login: Login, inside: Maker, unprotect: list[str], reason: str
+) -> None:
+    """Nobody knows whether it was joined between scans: it stays, unless the policy names `UnreadableOffsetsLog`."""
+    group = inside.abandoned(inside.name("old"), inside.topic(records=3))
+    scene, tidy = Scene(login("least")), strict_policy(group, match={"unprotect": unprotect})
+    observation, plan = scene.plan(tidy)
+    (outcome,) = scene.apply(plan, observation)
+    assert outcome.reason == reason
+    if reason == reasons.EVIDENCE_UNREADABLE:
+        assert "needs READ on the topic __consumer_offsets" in outcome.message
+        assert "UnreadableOffsetsLog" in outcome.message
+        assert group in inside.groups()
+
+
+@pytest.mark.parametrize(
     ("user", "of", "verdict"),
     [
         pytest.param("least", strict_policy, reasons.LAG_UNKNOWN, id="no-read"),
@@ -569,7 +591,7 @@ def test_a_share_group_needs_no_other_permissions(login: Login, inside: Maker, u
     topic, group = inside.topic(records=3), inside.name("share")
     (made,) = set_offsets(login("restorer"), group, at(topic, 2), soon()).values()
     assert made is None
-    shares = strict_policy(group, match={"types": ["Share"], "unprotect": ["Share"]})
+    shares = strict_policy(group, match={"types": ["Share"], "unprotect": ["Share", "UnreadableOffsetsLog"]})
     _restored_by(login, user, Scene(login("least")), shares)
     there = share_offsets(login("least"), {group: None}, soon())[group]
     assert isinstance(there, ShareOffsets)

@@ -164,6 +164,9 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({**DELETE, "match": {"types": ["Share"], "unprotect": ["Share"]}}, id="delete-share"),
         pytest.param({**DELETE, "match": {"unprotect": ["UnreadableTopics"]}}, id="delete-without-read-on-topics"),
         pytest.param(
+            {**DELETE, "match": {"unprotect": ["UnreadableOffsetsLog"]}}, id="delete-without-read-on-the-offsets-log"
+        ),
+        pytest.param(
             {
                 "action": "Delete",
                 "when": {

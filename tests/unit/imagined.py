@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from group_hygiene import entries
 from group_hygiene.contents import Contents
 from group_hygiene.entries import Change, KeepRequest, Key, Owner, Removal
 from group_hygiene.errors import ApiError, Conflict, LedgerFenced, LedgerProblem, NotFound
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.model import Claims, CommittedOffset, Fault, Offsets, Partition
 from tests.unit.make import NOW
 
@@ -59,13 +61,16 @@ class Trouble:
 
 @dataclass
 class Group:
-    """A group as it really is. changed: when its offsets were last committed, real seconds."""
+    """A group as it really is. changed: when its offsets were last committed, real seconds. used: when a member came
+    or went.
+    """
 
     present: bool = True
     members: bool = False
     pending: bool = False
     offsets: dict[Partition, CommittedOffset] = field(default_factory=dict)
     changed: float = 0.0
+    used: float = 0.0
 
     @property
     def state(self) -> str:
@@ -106,6 +111,8 @@ class World:
         self.groups = {name: Group(present=False) for name in names}
         self.others = 20
         self.log: list[tuple[bytes, bytes | None]] = []
+        # Of each record of the offsets log about members, the group.
+        self.offsets_log: list[str] = []
         # Key -> the last value, and when it was appended, real seconds.
         self.latest: dict[Key, tuple[Any, float]] = {}
         self.known_to = self.listed_at = 0
@@ -162,9 +169,21 @@ class World:
     def join(self, name: str) -> None:
         self.appear(name)
         self.groups[name].members = True
+        self._use(name)
 
     def leave(self, name: str) -> None:
-        self.groups[name].members = False
+        if self.groups[name].members:
+            self.groups[name].members = False
+            self._use(name)
+
+    def visit(self, name: str) -> None:
+        """A consumer joins and dies before it commits."""
+        self.join(name)
+        self.leave(name)
+
+    def _use(self, name: str) -> None:
+        self.groups[name].used = self.real
+        self.offsets_log.append(name)
 
     def begin_transaction(self, name: str) -> None:
         self.groups[name].pending = self.groups[name].present
@@ -302,7 +321,8 @@ def _metadata(_: World, request: Any) -> Any:
     asked = list(TOPICS) if request.topics is None else [topic.name for topic in request.topics]
 
     def topic(name: str) -> Any:
-        places = [Row(partition_index=index, leader_id=1, leader_epoch=3) for index in range(TOPICS.get(name, 0))]
+        known: Object = {"leader_id": 1, "leader_epoch": 3, "replica_nodes": [1]}
+        places = [Row(partition_index=index, **known) for index in range(TOPICS.get(name, 0))]
         return Row(name=name, error_code=0 if places else 3, partitions=places, topic_id=f"id-of-{name}")
 
     broker = Row(node_id=1, host="kafka", port=9092)
@@ -352,14 +372,40 @@ def _offsets(world: World, request: Any) -> Any:
     return Row(error_code=0, topics=[Row(name=topic, partitions=rows) for topic, rows in topics.items()])
 
 
-def _ends(_: World, request: Any) -> Any:
-    def row(place: Any) -> Any:
-        return Row(partition_index=place.partition_index, error_code=0, offset=END if place.timestamp == -1 else 0)
+def _ends(world: World, request: Any) -> Any:
+    def row(topic: str, place: Any) -> Any:
+        end = len(world.offsets_log) if topic == OFFSETS_TOPIC else END
+        return Row(partition_index=place.partition_index, error_code=0, offset=end if place.timestamp == -1 else 0)
 
-    return Row(topics=[Row(name=topic.name, partitions=list(map(row, topic.partitions))) for topic in request.topics])
+    return Row(
+        topics=[
+            Row(name=topic.name, partitions=[row(topic.name, place) for place in topic.partitions])
+            for topic in request.topics
+        ]
+    )
 
 
-def _fetch(_: World, request: Any) -> Any:
+def _epoch_ends(world: World, request: Any) -> Any:
+    rows = [Row(partition=0, error_code=0, end_offset=len(world.offsets_log))]
+    return Row(topics=[Row(topic=topic.topic, partitions=rows) for topic in request.topics])
+
+
+def _fetch_offsets_log(world: World, first: int) -> Any:
+    """Tombstones of members tell who came and went, too."""
+    records = MemoryRecordsBuilder(2, 0, 100_000)
+    for name in world.offsets_log[first:]:
+        records.append(timestamp=0, key=struct.pack(">hh", 2, len(name)) + name.encode(), value=None)
+    records.close()
+    end = len(world.offsets_log)
+    body = first.to_bytes(8, "big") + bytes(records.buffer())[8:] if first < end else b""
+    known = {"last_stable_offset": end, "aborted_transactions": None, "records": body}
+    return Row(error_code=0, responses=[Row(partitions=[Row(error_code=0, high_watermark=end, **known)])])
+
+
+def _fetch(world: World, request: Any) -> Any:
+    (topic,) = request.topics
+    if topic.topic == OFFSETS_TOPIC:
+        return _fetch_offsets_log(world, topic.partitions[0].fetch_offset)
     # Every topic ends in a record.
     records = MemoryRecordsBuilder(2, 0, 1_000)
     records.append(timestamp=0, key=None, value=b"x")
@@ -388,6 +434,7 @@ _ANSWERS: Mapping[str, Callable[[World, Any], Any]] = {
     "FindCoordinator": lambda *_: Row(error_code=0, node_id=1),
     "OffsetFetch": _offsets,
     "ListOffsets": _ends,
+    "OffsetForLeaderEpoch": _epoch_ends,
     "Fetch": _fetch,
     "DescribeLogDirs": lambda *_: Row(
         error_code=0, results=[Row(error_code=0, topics=[Row(name=topic) for topic in TOPICS])]

@@ -652,7 +652,7 @@ def _policies(action: str, unchanged_for: Sequence[str | None], idle_for: Sequen
         ["Share"],
         ["Streams", "StreamsState"],
         ["UnreadableTopics"],
-        ["Connect", "Streams", "StreamsState", "MirrorMaker", "Share", "UnreadableTopics"],
+        ["Connect", "Streams", "StreamsState", "MirrorMaker", "Share", "UnreadableTopics", "UnreadableOffsetsLog"],
     )
     asks = {
         "unchangedFor": unchanged_for,

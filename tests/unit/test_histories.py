@@ -290,7 +290,7 @@ class World:
                     offsets = {_P0: CommittedOffset(truth.offset)}
                     print_ = fingerprint(group, offsets)
                     before = contents.seen.get(policy.uid, {}).get(name)
-                    again = watching.seen_again(before, watch, looks, name, print_, self.now)
+                    again = watching.seen_again(before, watch, looks, name, watching.Observed(print_), self.now)
                     changes += [again] if again else []
                     unchanged = watching.unchanged(again or before, watch)
                     known = replace(

@@ -63,6 +63,7 @@ def _check(world: World, name: str, intent: Mapping[str, Any]) -> None:
     assert world.real - marked >= grace - 2 * _SKEW
     look = world.looks[name]
     assert world.sent - look.at <= _FRESH
+    assert group.used > look.at or group.used <= marked, "it was joined since it was marked"
     assert group.changed > look.at or (group.offsets == look.offsets and group.changed <= marked)
     backup = world.value("backup", name, intent["id"], "0")
     assert backup is not None
@@ -205,6 +206,20 @@ def test_patience_deletes() -> None:
     _settle(operator)
 
 
+def test_a_group_that_is_joined_between_scans_is_kept() -> None:
+    """Its consumer dies each time before it commits: Empty at every scan, with the same offsets."""
+    operator = Operator()
+    world = operator.world
+    world.commit("g0", 1)
+    world.commit("g1", 1)
+    for _ in range(12):
+        world.visit("g0")
+        operator.patiently(1)
+    assert [deletion.group for deletion in world.deletions] == ["g1"]
+    operator.patiently(12)
+    assert [deletion.group for deletion in world.deletions] == ["g1", "g0"], "nobody joins it any more"
+
+
 def test_marks_of_a_suspended_policy_count_for_no_limit() -> None:
     """What it marked is due and never deleted: the connection's maxPercent is about the others."""
     operator = Operator()
@@ -244,6 +259,7 @@ def _moments(due: World) -> range:
         pytest.param("keep", ("g0", 48.0), id="somebody-asks-to-keep-it"),
         pytest.param("commit", ("g0", 7), id="it-commits"),
         pytest.param("join", ("g0",), id="somebody-joins-it"),
+        pytest.param("visit", ("g0",), id="somebody-joins-it-and-dies"),
         pytest.param("begin_transaction", ("g0",), id="a-transaction-begins"),
         pytest.param("edit", ("p1", {"mode": "DryRun"}), id="its-policy-becomes-a-dry-run"),
         pytest.param("step_clock", (3 * _HOUR,), id="the-clock-is-set"),
@@ -283,7 +299,7 @@ _CHANGES = st.sampled_from(
 _OFFSETS = st.sampled_from([0.0, 0.0, 200.0, -200.0, 3 * _HOUR, -3 * _HOUR, 30 * _HOUR])
 _EVENTS = st.one_of(
     st.tuples(st.just("commit"), st.tuples(_NAME, st.integers(2, 9))),
-    st.tuples(st.sampled_from(["join", "leave", "vanish", "appear"]), st.tuples(_NAME)),
+    st.tuples(st.sampled_from(["join", "leave", "visit", "visit", "vanish", "appear"]), st.tuples(_NAME)),
     st.tuples(st.sampled_from(["begin_transaction", "end_transaction"]), st.tuples(_NAME)),
     st.tuples(st.just("keep"), st.tuples(_NAME, st.sampled_from([1.0, 6.0, 48.0]))),
     st.tuples(st.just("step_clock"), st.tuples(_OFFSETS)),
@@ -303,6 +319,7 @@ _MOMENTS = {
     "ListGroups": 2,
     "FindCoordinator": 8,
     "DescribeLogDirs": 1,
+    "OffsetForLeaderEpoch": 1,
     "InitProducerId": 1,
     "list": 3,
     "get": 6,

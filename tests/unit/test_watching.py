@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from group_hygiene import watching
-from group_hygiene.entries import Seen, Watch
+from group_hygiene.entries import LogEnd, Seen, Watch
 from group_hygiene.policy import Policy
 from tests.unit.make import NOW, delete
 
 _POLICY = delete()
 _INTERVAL = _POLICY.interval.total_seconds()
 _SAME, _OTHER = b"same", b"other"
+_END = LogEnd(3, 70, 1)
 
 
 @dataclass
@@ -33,11 +34,13 @@ class World:
     def now(self) -> datetime:
         return NOW + timedelta(seconds=self.real) + self.offset
 
-    def look(self, *read: tuple[str, bytes], unread: tuple[str, ...] = ()) -> None:
+    def look(self, *read: tuple[str, bytes], unread: tuple[str, ...] = (), log_end: LogEnd | None = _END) -> None:
         """A look that reads these groups, and fails to read those."""
         watch = watching.look(self.watch, self.policy, self.now, self.real, self.looks)
         for name, print_ in read:
-            new = watching.seen_again(self.seen.get(name), watch, self.looks, name, print_, self.now)
+            new = watching.seen_again(
+                self.seen.get(name), watch, self.looks, name, watching.Observed(print_, log_end), self.now
+            )
             if new is not None:
                 self.seen[name] = new
         self.watch, ended = watching.finish(watch, self.looks, self.seen, unread)
@@ -284,3 +287,18 @@ def test_observed_never_exceeds_what_passed(steps: list[tuple[str, object]]) -> 
         if observed is not None and what in ("look", "unread"):
             assert first is not None
             assert observed <= world.real - first + 1e-6
+
+
+def test_it_begins_again_where_no_end_of_the_log_is_known() -> None:
+    """From there on a use would show in the offsets log; and the first one that is known stays."""
+    world = World()
+    world.look(("a", _SAME), log_end=None)
+    world.real += _INTERVAL
+    world.look(("a", _SAME), log_end=None)
+    assert world.observed() == _INTERVAL
+    world.real += _INTERVAL
+    world.look(("a", _SAME))
+    assert (world.observed(), world.seen["a"].log_end) == (0.0, _END)
+    world.real += _INTERVAL
+    world.look(("a", _SAME), log_end=LogEnd(3, 90, 1))
+    assert (world.observed(), world.seen["a"].log_end) == (_INTERVAL, _END)

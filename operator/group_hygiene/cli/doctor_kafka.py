@@ -160,8 +160,14 @@ def _may_on_topics(session: Session, cluster: Cluster) -> Iterator[Finding]:
     unread = sorted(name for name, each in allowed.items() if _lacks(each, Operation.READ))
     log, own = kafka_cluster.OFFSETS_TOPIC, cluster.connection.ledger.topic
     if log in unread:
-        found = f"READ on {log} is denied: policies with idleFor keep every group (EvidenceUnreadable)"
-        yield warning(_PERMISSIONS, "offsets log", found, f"grant it where policies ask idleFor ({_DOC})")
+        found = (
+            f"READ on {log} is denied: policies with idleFor keep every group, and those with unchangedFor too "
+            "(EvidenceUnreadable), unless the policy names UnreadableOffsetsLog in match.unprotect: then a group that "
+            "is joined between scans may look abandoned, and be deleted"
+        )
+        needed = any(each.action is Action.DELETE and each.when.unchanged_for is not None for each in cluster.enforced)
+        told = failed if needed else warning
+        yield told(_PERMISSIONS, "offsets log", found, f"grant it where policies ask idleFor or unchangedFor ({_DOC})")
     checkpoints = checkpoint_topics(allowed, cluster.connection.checkpoint_topics)
     mirrored = [name for name in unread if name in checkpoints]
     if mirrored:

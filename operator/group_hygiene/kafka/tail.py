@@ -85,6 +85,10 @@ class Tail:
             left = [place for place in self._unknown() if place not in ends or self._positions[place] < ends[place]]
         return {name: self._known(name, place) for name, place in self._groups.items()}
 
+    def reached(self, partition: int) -> int:
+        """The offset up to which a partition of the log was read."""
+        return self._positions[Partition(OFFSETS_TOPIC, partition)]
+
     def _unknown(self) -> list[Partition]:
         """Partitions with a group of which nothing is known yet."""
         waiting = {place.partition for name, place in self._groups.items() if name not in self._found}

@@ -53,6 +53,7 @@ from group_hygiene.reconcile.sending import (
     is_large,
     named,
 )
+from group_hygiene.reconcile.uses import Uses
 from group_hygiene.tracing import note, traced
 
 # An intent is good for this long at most; a successor waits that long before it does anything.
@@ -80,6 +81,13 @@ class Earlier(NamedTuple):
 
     backup: Backup
     superseded: tuple[Key, ...]
+
+
+class Known(NamedTuple):
+    """What is read once for all groups of a run. earlier: by group."""
+
+    earlier: Mapping[str, Earlier]
+    uses: Uses
 
 
 class Saved(NamedTuple):
@@ -111,6 +119,11 @@ def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) 
             outcomes.append(_kept(name, found))
         else:
             earlier[name] = found
+    # Here there is time to read a long log; right before each request only what came since is read.
+    uses = Uses(context, plan, observation.snapshot.cluster, context.deadline())
+    uses.read_on(context.deadline())
+    if changes := uses.changes():
+        context.journal.note(changes, context.deadline())
     while actions:
         stop = guard.refusal() or context.journal.read_on(context.deadline())
         if stop is not None:
@@ -118,7 +131,7 @@ def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) 
             break
         size = context.memory.batch
         batch, actions = actions[:size], actions[size:]
-        outcomes += _delete_batch(context, plan, observation, batch, guard, earlier)
+        outcomes += _delete_batch(context, plan, observation, batch, guard, Known(earlier, uses))
         if any(outcome.reason == reasons.INTERRUPTED for outcome in outcomes):
             # Some broker hangs, or the ledger is out of reach: what else is due would wait for as long.
             why = Keep(reasons.INTERRUPTED, "not tried: an earlier deletion of this run came to no end")
@@ -157,7 +170,7 @@ def _delete_batch(
     observation: Observation,
     batch: Sequence[str],
     guard: Guard,
-    earlier: Mapping[str, Earlier],
+    known: Known,
 ) -> list[Outcome]:
     deadline = context.deadline()
     moved = leaders_moved(context, observation.snapshot.cluster, deadline)
@@ -165,7 +178,7 @@ def _delete_batch(
         return [_kept(name, moved) for name in batch]
     # What is read must still hold when it is deleted, however few requests a second the connection allows.
     with context.client.burst():
-        return _delete_unpaced(context, plan, observation, batch, guard, earlier)
+        return _delete_unpaced(context, plan, observation, batch, guard, known)
 
 
 def _delete_unpaced(
@@ -174,10 +187,10 @@ def _delete_unpaced(
     observation: Observation,
     batch: Sequence[str],
     guard: Guard,
-    earlier: Mapping[str, Earlier],
+    known: Known,
 ) -> list[Outcome]:
     deadline = context.deadline()
-    read = read_again(context, plan, observation.snapshot.cluster, batch, deadline)
+    read = read_again(context, plan, observation.snapshot.cluster, batch, known.uses, deadline)
     outcomes = [_kept(name, keep) for name, keep in read.kept.items()]
     _adjust_batch(context, len(batch), read.late)
     if not read.ready:
@@ -187,7 +200,7 @@ def _delete_unpaced(
         return outcomes + [_kept(name, _not_leader()) for name in read.ready]
     now, cluster_id = context.clock.now(), observation.snapshot.cluster.id
     saved = {
-        name: _saved(_backup(plan.policy, cluster_id, ready, now), earlier.get(name))
+        name: _saved(_backup(plan.policy, cluster_id, ready, now), known.earlier.get(name))
         for name, ready in read.ready.items()
     }
     return outcomes + _delete_ready(context, plan, saved, read, min(INTENT_S, left), guard)

@@ -45,6 +45,7 @@ from group_hygiene.reconcile.context import (
 )
 from group_hygiene.reconcile.evidence import look
 from group_hygiene.reconcile.saving import internal_topics, read_offsets
+from group_hygiene.reconcile.uses import Uses, words
 from group_hygiene.reconcile.waiting import read_records
 from group_hygiene.snapshot import Cluster, Description
 
@@ -93,11 +94,13 @@ def leaders_moved(context: Context, before: Cluster, deadline: Deadline) -> Keep
     return None
 
 
-def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[str], deadline: Deadline) -> Reread:
+def read_again(
+    context: Context, plan: Plan, cluster: Cluster, batch: Sequence[str], uses: Uses, deadline: Deadline
+) -> Reread:
     """Of each group: what to save, if it is as the scan saw it and still matches and is marked; else why it stays.
 
-    cluster: as the scan saw it, and as it is now. What may take long comes first and what must be fresh comes last:
-    state and offsets, right before the deletion.
+    cluster: as the scan saw it, and as it is now. uses: of all groups of the run, read on here. What may
+    take long comes first and what must be fresh comes last: state and offsets, right before the deletion.
     """
     client, groups = context.client, {name: plan.verdicts[name].group for name in batch}
     meant = {name: _meant(context, plan, name) for name in batch}
@@ -108,6 +111,7 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
         told = look(context, cluster, batch, deadline, older).groups
     tail = _tail(context, cluster, told, meant)
     tail.read_on(Deadline(deadline.left / 2))
+    uses.read_on(Deadline(deadline.left / 2))
     topics = kafka_cluster.read_topics(client, deadline)
     protections = read_protections(context, topics, deadline)
     missing = _missing_topics(context, plan.policy, seen, deadline)
@@ -139,9 +143,10 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
         committed = read_offsets(client, types, homes, deadline, require_stable=True)
     # Little is left of it, as the better part was read before.
     since = tail.read_on(Deadline(FRESH_S))
+    used = uses.read_on(Deadline(FRESH_S))
     late = context.clock.monotonic() - started > FRESH_S
     facts = Facts(protections, dict(told), committed, missing, bounds, subscribed, records)
-    read = _Read(meant, seen, facts, described, pending, since, homes, ids, internal, late)
+    read = _Read(meant, seen, facts, described, pending, since, used, homes, ids, internal, late)
     answers = {name: _judged(context, plan.policy, group, read) for name, group in groups.items()}
     ready = {name: answer for name, answer in answers.items() if isinstance(answer, Ready)}
     kept = {name: answer for name, answer in answers.items() if isinstance(answer, Keep)}
@@ -152,7 +157,8 @@ def read_again(context: Context, plan: Plan, cluster: Cluster, batch: Sequence[s
 class _Read:
     """What was read again of a batch, by group.
 
-    meant: see `_meant`. seen: its offsets at the scan, as far as they are meant. since: see Tail. ids: of topics.
+    meant: see `_meant`. seen: its offsets at the scan, as far as they are meant. since: see Tail. used: see Uses.
+    ids: of topics.
     internal: the topics that hold its state.
     """
 
@@ -162,6 +168,7 @@ class _Read:
     described: Mapping[str, Description | Fault]
     pending: Mapping[str, Keep]
     since: Mapping[str, Found | Fault | None]
+    used: Mapping[str, Keep]
     homes: Mapping[str, int | None]
     ids: Mapping[str, str | Fault]
     internal: Mapping[str, Sequence[str]]
@@ -173,7 +180,7 @@ def _judged(context: Context, policy: Policy, group: Group, read: _Read) -> Read
     keep = _no_longer_marked(context, policy, name)
     keep = keep or _another_state(policy, group, read.described[name]) or read.pending.get(name)
     now = _only(readable(committed), meant)
-    keep = keep or _moved(group, committed, read.seen[name], now)
+    keep = keep or _moved(group, committed, read.seen[name], now) or read.used.get(name)
     if keep is not None:
         return keep
     if read.late:
@@ -305,22 +312,13 @@ def _tail(
 def _still_used(answer: Found | Fault | None) -> Keep | None:
     """What the log says after the place up to which the tables tell of it: whatever that is, they are out of date."""
     if isinstance(answer, Found):
-        where = f"offset {answer.place.offset} of {kafka_cluster.OFFSETS_TOPIC}-{answer.place.partition}"
-        return Keep(reasons.RECENTLY_ACTIVE, f"{_words(answer)}, at {where}, which the tables do not cover yet")
+        return Keep(reasons.RECENTLY_ACTIVE, f"{words(answer)}, which the tables do not cover yet")
     if isinstance(answer, Fault):
         reason = reasons.EVIDENCE_UNREADABLE
         if answer.code == "OFFSET_OUT_OF_RANGE":
             reason = reasons.EVIDENCE_INCOMPLETE
         return Keep(reason, f"the end of {kafka_cluster.OFFSETS_TOPIC}, which the tables do not cover yet: {answer}")
     return None
-
-
-def _words(found: Found) -> str:
-    record = found.record
-    if not isinstance(record, Commit):
-        return f"the log tells of its members ({record.kind})"
-    partition = Partition(record.topic, record.partition)
-    return f"its offset of {partition} was deleted" if record.gone else f"it committed for {partition}"
 
 
 def _missing_topics(

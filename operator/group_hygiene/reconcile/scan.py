@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from group_hygiene import checks, reasons, watching
-from group_hygiene.entries import Change, Covered, Removal, Seen, Watch
+from group_hygiene.entries import Change, Covered, LogEnd, Removal, Seen, Watch
 from group_hygiene.errors import Unreachable
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
+from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.model import (
     Fault,
     Group,
@@ -37,6 +38,7 @@ from group_hygiene.reconcile.context import (
     readable,
 )
 from group_hygiene.reconcile.saving import read_offsets
+from group_hygiene.reconcile.uses import read_log_ends
 from group_hygiene.reconcile.waiting import read_records
 from group_hygiene.snapshot import Cluster, Coverage, Listing, Snapshot
 from group_hygiene.tracing import note, traced
@@ -53,6 +55,7 @@ class _Facts(Facts):
     """What was read so far, shared by all policies. covered: what to remember of the tables.
 
     older: commits from before that may be what a policy asks for, topic by topic; None = none asks.
+    log_ends: of each partition of the offsets log, before the first offsets were read; None in the list = not known.
     """
 
     cluster: Cluster = field(kw_only=True)
@@ -60,6 +63,7 @@ class _Facts(Facts):
     coverage: Coverage | None = None
     covered: Covered | None = None
     watches: dict[str, Watch] = field(default_factory=dict)
+    log_ends: list[LogEnd | None] | None = None
     seen: list[Seen] = field(default_factory=list)
 
 
@@ -211,6 +215,8 @@ def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts,
 
 @traced("offsets")
 def _read_offsets(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
+    if facts.watches and facts.log_ends is None:
+        facts.log_ends = read_log_ends(context.client, facts.cluster, Deadline(deadline.left / 2))
     homes: dict[str, int | None] = {name: group.coordinator for name, group in groups.items()}
     types = {name: group.type for name, group in groups.items()}
     facts.offsets.update(read_offsets(context.client, types, homes, deadline))
@@ -273,8 +279,10 @@ def _look_again(
         for group in selected[policy.key]:
             offsets = facts.offsets.get(group.id)
             if group.state is GroupState.EMPTY and offsets is not None and not isinstance(offsets, Fault):
-                print_ = fingerprint(group, offsets)
-                seen = watching.seen_again(known.get(group.id), watch, looks, group.id, print_, now)
+                ends = facts.log_ends or []
+                end = ends[partition_of(group.id, len(ends))] if ends else None
+                observed = watching.Observed(fingerprint(group, offsets), end)
+                seen = watching.seen_again(known.get(group.id), watch, looks, group.id, observed, now)
                 if seen is not None:
                     facts.seen.append(seen)
                     contents.apply([seen])
