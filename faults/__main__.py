@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import click
 
+from faults import hostile, leaders
 from faults.auditor import Audit
 from faults.errors import FaultsError
 from faults.guards import GUARDS, Guard
@@ -25,6 +26,7 @@ from sandbox.kafka import KafkaCluster, Security
 
 KILLS, FREEZES = 225, 45
 _SMOKE_KILLS, _SMOKE_FREEZES = 15, 5
+_LONG = {hostile.hostile_objects, leaders.leaders_move}
 _PRINTING = threading.Lock()
 _STARTED = time.monotonic()
 

@@ -455,7 +455,9 @@ def test_tables_that_say_enough_cost_nothing(
     assert verdicts(scene.observe(policy), policy) == {live: reasons.TOO_RECENT}
     for api in ("OFFSET_FETCH", "LIST_OFFSETS"):
         assert requests(kafka, api, mark) == [], api
-    assert not [name for request in requests(kafka, "DESCRIBE_GROUPS", mark) for name in request["groups"] if name == live]
+    assert not [
+        name for request in requests(kafka, "DESCRIBE_GROUPS", mark) for name in request["groups"] if name == live
+    ]
 
 
 def test_limits_and_guards_hold(scene: Scene, pipeline: Pipeline, client: Client, live: str, left: str) -> None:

@@ -218,17 +218,19 @@ def _scaled_job(reading: _Reading) -> None:
 
 
 def _triggers(reading: _Reading, template: Callable[[], Any], container: Any) -> None:
-    """Groups of KEDA's Kafka triggers. `consumerGroupFromEnv` counts where there is no `consumerGroup`."""
+    """Groups of KEDA's Kafka triggers. Which of two names counts where both are given depends on KEDA's version: both do."""
     for trigger in _list(_at(reading.item, "spec", "triggers")):
         if _at(trigger, "type") not in _KAFKA_TRIGGERS:
             continue
         named = [group for key in ("consumerGroup", "group") if (group := _at(trigger, "metadata", key))]
         variable = _at(trigger, "metadata", "consumerGroupFromEnv")
-        if not named and variable:
+        if variable:
             reading.budget.take()
             reading.budget.check_time()
             try:
-                named = [reading.reader.variable(template(), str(container or ""), str(variable), reading.namespace)]
+                named.append(
+                    reading.reader.variable(template(), str(container or ""), str(variable), reading.namespace)
+                )
             except _Unknown as problem:
                 raise _Unknown(
                     f"{reading.owner} names its group by environment variable {variable}, and its target {problem}"

@@ -27,7 +27,7 @@ OWN = frozenset(
         *(reasons.NOT_STABLE, reasons.SUBSCRIBED, reasons.LAG_BELOW, reasons.IN_RANGE),
         *(reasons.OFFSETS_NOT_READ, reasons.TOPICS_NOT_READ, reasons.LAG_NOT_READ, reasons.RECORDS_NOT_READ),
         *(reasons.SUBSCRIPTION_NOT_READ, reasons.EVIDENCE_NOT_READ, reasons.EVIDENCE_NOT_CONFIGURED),
-        *(reasons.EVIDENCE_MISSING, reasons.DELETED, reasons.OFFSETS_DELETED, reasons.BECAME_ACTIVE),
+        *(reasons.DELETED, reasons.OFFSETS_DELETED, reasons.BECAME_ACTIVE),
         *(reasons.RECENTLY_ACTIVE, reasons.CHANGED, reasons.GONE, reasons.PENDING_TRANSACTION),
         *(reasons.POLICY_CHANGED, reasons.STOPPING, reasons.NOT_LEADER, reasons.INTERRUPTED, reasons.DRY_RUN),
         reasons.TOTAL_UNKNOWN,
