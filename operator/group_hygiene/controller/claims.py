@@ -218,7 +218,7 @@ def _scaled_job(reading: _Reading) -> None:
 
 
 def _triggers(reading: _Reading, template: Callable[[], Any], container: Any) -> None:
-    """Groups of KEDA's Kafka triggers. Which of two names counts where both are given depends on KEDA's version: both do."""
+    """Groups of KEDA's Kafka triggers. KEDA's versions differ in which of two names they take: both count."""
     for trigger in _list(_at(reading.item, "spec", "triggers")):
         if _at(trigger, "type") not in _KAFKA_TRIGGERS:
             continue
