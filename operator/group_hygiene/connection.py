@@ -26,11 +26,10 @@ from group_hygiene.storage import STORAGE_OPTIONS, Store, is_location, is_path, 
 _TIMEOUT_MIN, _TIMEOUT_MAX = timedelta(seconds=1), timedelta(minutes=10)
 _MAX_AGE, _MAX_AGE_MIN, _MAX_AGE_MAX = timedelta(hours=1), timedelta(seconds=1), timedelta(hours=720)
 
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-# Kafka's own, and the two names that no topic can have.
-_NO_LEDGER = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata", ".", ".."}
-)
+# No topic can be named . or ..
+_TOPIC = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
+# Kafka's own.
+_NO_LEDGER = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 
 
 class Mechanism(StrEnum):
