@@ -48,7 +48,7 @@ kill-ingest: $(STAMP) ## kill -9 of the pipeline at 20 random points, about 8 mi
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults.ingest_kills --kills $(or $(KILLS),20)
 
-smoke: $(STAMP) ## a short run of faults, rbac-minimal, kill-ingest and test-spark, about 12 minutes
+smoke: $(STAMP) ## a short run of faults, rbac-minimal, kill-ingest and test-spark
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults --smoke
 	@PYTHONPATH=operator:. $(BIN)/python -m faults.rbac_minimal "get secrets" "patch events" "list scaledobjects"
