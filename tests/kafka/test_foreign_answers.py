@@ -184,7 +184,7 @@ class FakeBroker:
     """Speaks Kafka to whoever connects, until it is asked for `key`: then it answers that with a body of its own.
 
     brokers: how many its metadata names, all of them itself. context: speaks TLS by that, with the first who connects,
-    and lets all others wait for the handshake.
+    and lets all others wait for the handshake. places: how many partitions `__consumer_offsets` has.
     """
 
     def __init__(
@@ -193,8 +193,10 @@ class FakeBroker:
         answer: Callable[[socket.socket, bytes], None],
         brokers: int = 1,
         context: ssl.SSLContext | None = None,
+        places: int = 0,
     ) -> None:
         self._key, self._answer, self._brokers, self._context = key, answer, brokers, context
+        self._places = places
         self._waiting: list[socket.socket] = []
 
     def __enter__(self) -> str:
@@ -249,7 +251,11 @@ class FakeBroker:
         rows = b"".join(
             struct.pack(">i", broker) + host + struct.pack(">ibb", self._port, 0, 0) for broker in range(self._brokers)
         )
-        topic = b"\0\0\x13__consumer_offsets" + bytes(16) + b"\x01\x01" + bytes(4) + b"\0"
+        places = b"".join(
+            b"\0\0" + struct.pack(">iii", place, 0, 0) + b"\x01\x01\x01\0" for place in range(self._places)
+        )
+        head = b"\0\0\x13__consumer_offsets" + bytes(16) + b"\x01"
+        topic = head + _varint(self._places + 1) + places + bytes(4) + b"\0"
         return b"\0\0\0\0" + _varint(self._brokers + 1) + rows + b"\x02c" + bytes(4) + b"\x02" + topic + b"\0"
 
     @staticmethod
@@ -296,6 +302,7 @@ LIST_GROUPS, METADATA = 16, 3
         pytest.param(FakeBroker(LIST_GROUPS, _many_groups(600_000), brokers=20), "ANSWERS_TOO_LARGE", id="rows"),
         pytest.param(FakeBroker(LIST_GROUPS, _announced(2_000_000, 0)), "REQUEST_TIMED_OUT", id="never"),
         pytest.param(FakeBroker(-1, _announced(0, 0), brokers=1_001), "at most 1000", id="brokers"),
+        pytest.param(FakeBroker(-1, _announced(0, 0), places=150_000), "at most 10000 are read", id="partitions"),
     ],
 )
 def test_brokers_have_bytes_and_time(broker: FakeBroker, found: str) -> None:

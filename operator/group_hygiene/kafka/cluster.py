@@ -25,6 +25,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 _UNKNOWN_TOPIC = 3
 # A connection is made to each of them.
 _BROKERS = 1_000
+# Each of `__consumer_offsets` costs an id that is found by trial (see `loaded`).
+_PARTITIONS = 10_000
 # org.apache.kafka.common.acl.AclOperation.DESCRIBE; and the one bit that is set where nobody asked or knows.
 _DESCRIBE = 8
 UNKNOWN_OPERATIONS = frozenset({31})
@@ -41,6 +43,9 @@ def read_cluster(client: Client, deadline: Deadline) -> Cluster | Fault:
         return answer
     if len(answer.brokers) > _BROKERS:
         return Fault(TOO_MUCH, f"{len(answer.brokers)} brokers, and at most {_BROKERS} are asked")
+    partitions = sum(len(topic.partitions) for topic in answer.topics)
+    if partitions > _PARTITIONS:
+        return Fault(TOO_MUCH, f"{partitions} partitions of {OFFSETS_TOPIC}, and at most {_PARTITIONS} are read")
     brokers = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
     leaders: dict[int, tuple[int, int]] = {}
     problems: list[str] = []
