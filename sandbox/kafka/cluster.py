@@ -195,14 +195,17 @@ class KafkaCluster(Service):
             for node in self._layout.brokers
         }
 
-    def count_requests(self, api: str, *, client_id: str | None = None, since: Mark | None = None) -> dict[int, int]:
+    def count_requests(
+        self, api: str, *, client_id: str | None = None, since: Mark | None = None, without: str | None = None
+    ) -> dict[int, int]:
         """How many requests each broker answered since a mark (or its start); needs request_log=True.
 
         `api` is a name of Kafka's ApiKeys, such as LIST_GROUPS. Without `client_id`, those of all clients and brokers.
+        without: a topic; requests that name it are not counted.
         """
         counts = {}
         for broker, end in self.mark().items():
-            requests = requests_in(self.log(broker), (since or {}).get(broker, 0), end)
+            requests = requests_in(self.log(broker), (since or {}).get(broker, 0), end, without)
             counts[broker] = sum(request.api == api and client_id in (None, request.client_id) for request in requests)
         return counts
 

@@ -44,10 +44,11 @@ def settled_size(log: Path, port: int) -> int:
     return start + len(written)
 
 
-def requests_in(log: Path, start: int, end: int) -> list[Request]:
-    """The requests of all clients and brokers between two sizes of a log."""
+def requests_in(log: Path, start: int, end: int, topic: str | None = None) -> list[Request]:
+    """The requests of all clients and brokers between two sizes of a log, without those that name the topic."""
     lines = _read(log, start)[: end - start].decode(errors="replace").splitlines()
-    return [request for line in lines if LOGGER in line and (request := _parse(line)) is not None]
+    others = (line for line in lines if LOGGER in line and (topic is None or topic not in line))
+    return [request for line in others if (request := _parse(line)) is not None]
 
 
 def _read(log: Path, start: int) -> bytes:
