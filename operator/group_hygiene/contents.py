@@ -32,11 +32,15 @@ from group_hygiene.entries import (
 
 
 class Deletion(NamedTuple):
-    """The last deletion of a group, or of its offsets of a topic: when, by which policy, and until when it counts."""
+    """The last deletion of a group, or of its offsets of a topic: when, by which policy, and until when it counts.
+
+    is_partial: it was interrupted, and somebody used the group since.
+    """
 
     at: datetime
     policy: str
     until: datetime
+    is_partial: bool = False
 
 
 @dataclass
@@ -134,6 +138,8 @@ class Contents:
         group = outcome.group
         if outcome.what is What.KEPT and outcome.reason == reasons.INTERRUPTED and not outcome.topics:
             self.unfinished[group] = outcome
+        if outcome.what is What.KEPT and outcome.reason == reasons.REAPPEARED:
+            _remember(self.deletions, group, outcome)
         match outcome.what:
             case What.KEPT if outcome.type:
                 self.doubtful[group] = outcome
@@ -204,4 +210,4 @@ class Contents:
 def _remember(deletions: dict[str, Deletion], name: str, outcome: Outcome) -> None:
     known = deletions.get(name)
     if known is None or known.at <= outcome.at:
-        deletions[name] = Deletion(outcome.at, sys.intern(outcome.policy), outcome.expires)
+        deletions[name] = Deletion(outcome.at, sys.intern(outcome.policy), outcome.expires, outcome.what is What.KEPT)

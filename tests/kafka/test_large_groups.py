@@ -6,10 +6,13 @@ UNKNOWN_SERVER_ERROR for such a group, to Kafka's own tool too.
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
+from kafka.protocol.admin import DeleteGroupsRequest
 from kafka.protocol.consumer import OffsetDeleteRequest
 
 from group_hygiene import reasons, reconcile
@@ -17,14 +20,15 @@ from group_hygiene.entries import What
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.groups import delete_groups
 from group_hygiene.kafka.offsets import committed_offsets
-from group_hygiene.model import Fault, Offsets, OutcomeKind
+from group_hygiene.model import CommittedOffset, Fault, Offsets, OutcomeKind, Partition
 from group_hygiene.plan import Plan
+from group_hygiene.reconcile.rereading import FRESH_S
 from group_hygiene.reconcile.restorable import Kind, RestoreRequest
 from group_hygiene.reconcile.restoration import Restorer, restore
 from sandbox.kafka import KafkaCluster
 from tests.kafka.books import configured
-from tests.kafka.makers import Maker, at, soon
-from tests.kafka.scene import Guard, Scene, policy
+from tests.kafka.makers import Maker, at, soon, wait_for
+from tests.kafka.scene import Guard, Scene, policy, verdicts
 from tests.kafka.test_settling import known_for, somebody, told
 from tests.kafka.test_uncertain_answers import backups
 
@@ -243,5 +247,145 @@ def test_who_comes_back_between_the_requests_keeps_the_rest(
     assert reconcile.settle(scene.context) == {}
     assert [each.what for each in told(scene, group)] == [What.KEPT]
     assert saved(scene, group) == [PARTITIONS]
+    tidy = policy(group)
     if joins:
         make.leave(group)
+    assert verdicts(scene.observe(tidy), tidy) == {group: reasons.REAPPEARED}
+
+
+def test_half_a_group_that_is_used_later_is_left_alone(
+    client: Client, make: Maker, topic: str, offsets: Offsets, limit: Callable[[], None]
+) -> None:
+    """The process died between the requests; somebody commits once that is recorded, and is gone again."""
+    scene = Scene(WatchedClient(client, die))  # type: ignore[arg-type]
+    group = make.abandoned(make.name("old"), topic, commit=offsets)
+    limit()
+    observation, plan = due(scene, group)
+    with pytest.raises(Died):
+        scene.apply(plan, observation)
+    successor = Scene(client, ledger=scene.ledger)
+    known_for(successor, 60)
+    assert reconcile.settle(successor.context) == {}
+    make.simple(group, at(topic, 1, PARTITIONS - 1))
+    there = committed(client, group)
+    observation, plan = due(successor, group)
+    (outcome,) = successor.apply(plan, observation)
+    assert outcome.reason == reasons.REAPPEARED, outcome.message
+    assert committed(client, group) == there
+    assert saved(successor, group) == [PARTITIONS]
+
+
+def test_a_pending_commit_between_the_requests_keeps_the_rest(
+    scenes: Callable[..., Scene], make: Maker, topic: str, offsets: Offsets
+) -> None:
+    """It is for a partition whose offset is gone by then: Kafka shows it only where that partition is named."""
+    group = make.abandoned(make.name("old"), topic, commit=offsets)
+    pending: list[Any] = []
+    scene = scenes(lambda: pending.append(make.pending(group, at(topic, 2, 1))), True)
+    observation, plan = due(scene, group)
+    configured(make, "__consumer_offsets", {"max.message.bytes": SMALL})
+    try:
+        (outcome,) = scene.apply(plan, observation)
+    finally:
+        configured(make, "__consumer_offsets", {"max.message.bytes": LARGE})
+    assert outcome.reason == reasons.PENDING_TRANSACTION, outcome.message
+    (producer,) = pending
+    producer.commit_transaction(60)
+    wait_for(lambda: committed(scene.client, group).get(Partition(topic, 1)) == CommittedOffset(2))
+
+
+def test_half_a_group_that_was_restored_was_not_deleted(
+    client: Client, make: Maker, topic: str, offsets: Offsets, limit: Callable[[], None]
+) -> None:
+    """The process died between the requests, and a restore came before the next process."""
+    scene = Scene(WatchedClient(client, die))  # type: ignore[arg-type]
+    group = make.abandoned(make.name("old"), topic, commit=offsets)
+    limit()
+    observation, plan = due(scene, group)
+    with pytest.raises(Died):
+        scene.apply(plan, observation)
+    assert brought_back(Scene(client, ledger=scene.ledger), group) is Kind.RESTORED
+    successor = Scene(client, ledger=scene.ledger)
+    known_for(successor, 60)
+    assert reconcile.settle(successor.context) == {}
+    assert [each.what for each in told(successor, group)] == [What.RESTORED, What.KEPT]
+    assert told(successor, group)[-1].reason == reasons.REAPPEARED
+    assert committed(client, group) == offsets
+    contents = successor.context.journal.contents
+    assert (contents.intents, contents.restored) == ({}, set())
+    assert saved(successor, group) == [PARTITIONS]
+
+
+def test_half_a_group_that_was_restored_and_deleted_is_gone(
+    client: Client, make: Maker, topic: str, offsets: Offsets, limit: Callable[[], None]
+) -> None:
+    """What is there decides, and not that it was restored."""
+    scene = Scene(WatchedClient(client, die))  # type: ignore[arg-type]
+    group = make.abandoned(make.name("old"), topic, commit=offsets)
+    limit()
+    observation, plan = due(scene, group)
+    with pytest.raises(Died):
+        scene.apply(plan, observation)
+    assert brought_back(Scene(client, ledger=scene.ledger), group) is Kind.RESTORED
+    configured(make, "__consumer_offsets", {"max.message.bytes": LARGE})
+    make.delete_group(group)
+    successor = Scene(client, ledger=scene.ledger)
+    known_for(successor, 60)
+    assert reconcile.settle(successor.context) == {plan.policy.uid: 1}
+    assert group in successor.context.journal.contents.deletions
+
+
+def test_offsets_of_a_deleted_topic_go_with_the_group(
+    kafka: KafkaCluster, scene: Scene, make: Maker, topic: str, offsets: Offsets, limit: Callable[[], None]
+) -> None:
+    """OffsetDelete refuses them. They are there because the broker could not write anything when the topic went."""
+    gone = make.topic()
+    group = make.abandoned(make.name("old"), topic, commit={**offsets, **at(gone, 3)})
+    configured(make, "__consumer_offsets", {"max.message.bytes": "70"})
+    make.delete_topic(gone)
+    wait_for(lambda: gone in "".join(re.findall("Could not delete offsets.*", kafka.log(1).read_text())))
+    limit()
+    assert Partition(gone, 0) in committed(scene.client, group)
+    observation, plan = due(scene, group)
+    (outcome,) = scene.apply(plan, observation)
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.DELETED, reasons.DELETED), outcome.message
+    assert group not in make.groups()
+    assert saved(scene, group) == [PARTITIONS + 1]
+
+
+class SlowClient:
+    """A client whose first DeleteGroups takes all the time that there is for a batch."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def send_each(self, calls: Mapping[Any, Any], deadline: Deadline, reduce: Any = None) -> dict[Any, Any]:
+        answers = self._client.send_each(calls, deadline, reduce)
+        if any(isinstance(call.request, DeleteGroupsRequest) for call in calls.values()):
+            self.count += 1
+            if self.count == 1:
+                time.sleep(FRESH_S)
+        return answers
+
+
+def test_groups_for_which_no_time_is_left_are_not_in_doubt(
+    client: Client, make: Maker, topic: str, offsets: Offsets, limit: Callable[[], None]
+) -> None:
+    """No request about them was sent: they wait for the next run, and the rest of this run goes on."""
+    scene = Scene(SlowClient(client))  # type: ignore[arg-type]
+    scene.memory.batch = 3
+    some = dict(list(offsets.items())[:40])
+    groups = {make.abandoned(make.name("old"), topic, commit=some) for _ in range(5)}
+    limit()
+    observation, plan = scene.plan(policy(f"{make.tag}old*"))
+    assert set(plan.actions) == groups
+    outcomes = {each.group: each for each in scene.apply(plan, observation)}
+    deleted = {name for name, each in outcomes.items() if each.kind is OutcomeKind.DELETED}
+    assert len(deleted) == 3, outcomes
+    assert make.groups().keys() & groups == groups - deleted
+    assert {outcomes[name].message for name in groups - deleted} == {"not sent: there was no time left"}
+    assert scene.context.journal.contents.intents == {}

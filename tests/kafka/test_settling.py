@@ -6,14 +6,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from group_hygiene import reasons, reconcile
-from group_hygiene.entries import Intent, KeepRequest, Outcome, What, group_of, in_parts
+from group_hygiene.entries import Backup, Intent, KeepRequest, Outcome, SavedOffset, What, group_of, in_parts
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.ledger import Ledger, LedgerSettings, open_ledger
 from group_hygiene.model import Outcome as GroupOutcome
 from group_hygiene.model import OutcomeKind
 from group_hygiene.reconcile.deletion import conclusion
+from tests.backups import backup as backup_of
 from tests.kafka.books import LosingClient, backup
 from tests.kafka.makers import Maker, at
 from tests.kafka.scene import Guard, Scene, policy
@@ -218,3 +220,51 @@ def test_a_run_that_wrote_nothing_sweeps_nothing(client: Client, scene: Scene) -
     successor = Scene(client, ledger=scene.ledger)
     assert not successor.context.journal.sweep(successor.clock.now())
     assert successor.context.journal.contents.keeps.keys() == {"kept"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "stays"),
+    [
+        pytest.param({}, False, id="the-next-has-it-all"),
+        pytest.param({"offset": 1}, True, id="another-offset"),
+        pytest.param({"partition": 1}, True, id="one-more-partition"),
+        pytest.param({"topic_id": "another"}, True, id="another-topic"),
+        pytest.param({"days": 9}, True, id="kept-for-longer"),
+        pytest.param({"parts": 2}, True, id="not-whole"),
+    ],
+)
+def test_a_backup_ends_early_only_where_the_next_has_all_of_it(
+    scene: Scene, make: Maker, topic: str, changes: dict[str, Any], stays: bool
+) -> None:
+    """Deletions that fail at every run don't fill the ledger; what only an older backup has stays restorable."""
+    group, now = make.abandoned(make.name("old"), topic, commit=at(topic, 3)), scene.clock.now()
+
+    def saved(id_: str, offset: int = 3, partition: int = 0, topic_id: str = "", days: int = 2, parts: int = 1) -> Any:
+        rows = {topic: [SavedOffset(partition, offset, -1, "", None)]}
+        made = backup_of(group, rows, id=id_, at=now, expires=now + timedelta(days=days), topic_ids={topic: topic_id})
+        return replace(made, parts=parts)
+
+    older, newer = saved("1", **changes), replace(saved("2"), continues="1")
+    interrupted = outcome(scene.intent(group, TIDY), What.KEPT, id="2", reason=reasons.INTERRUPTED)
+    assert scene.context.journal.record([older, newer, interrupted]) is None
+    observation, plan = scene.plan(policy(group))
+    (done,) = scene.apply(plan, observation)
+    assert done.kind is OutcomeKind.DELETED, done.message
+    found = somebody(scene).entries(lambda key: key[0] == "backup" and key[1] == group, Deadline(60))
+    ids = {entry.id for entry in found if isinstance(entry, Backup)}
+    assert ("1" in ids) is stays
+    assert len(ids - {"1"}) == 2
+
+
+def test_one_unreadable_backup_does_not_hold_up_the_others(scene: Scene, make: Maker, topic: str) -> None:
+    """A group whose interrupted deletion left no readable backup stays; the run goes on batch after batch."""
+    groups = {make.abandoned(make.name("old"), topic) for _ in range(4)}
+    held = min(groups)
+    interrupted = outcome(scene.intent(held, TIDY), What.KEPT, reason=reasons.INTERRUPTED)
+    assert scene.context.journal.record([interrupted]) is None
+    observation, plan = scene.plan(policy(f"{make.tag}old*"))
+    assert set(plan.actions) == groups
+    scene.memory.batch = 1
+    outcomes = {each.group: each for each in scene.apply(plan, observation)}
+    assert {name for name, each in outcomes.items() if each.kind is OutcomeKind.DELETED} == groups - {held}
+    assert outcomes[held].reason == reasons.INTERRUPTED

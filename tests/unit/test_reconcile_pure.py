@@ -104,7 +104,7 @@ def test_incomplete_where_groups_have_no_topic() -> None:
 )
 def test_answer_that_proves_a_refusal(code: str, kind: OutcomeKind, reason: str) -> None:
     """The coordinator wrote nothing: the deletion is over, and its backup can go."""
-    outcome = sending._deleted("a", Fault(code, ""))
+    outcome = sending.result_of_group("a", Fault(code, ""))
     assert isinstance(outcome, Outcome)
     assert (outcome.kind, outcome.reason) == (kind, reason)
 
@@ -124,8 +124,8 @@ def test_answer_that_proves_a_refusal(code: str, kind: OutcomeKind, reason: str)
 def test_answer_that_proves_nothing(code: str, reason: str) -> None:
     """It may have been carried out: nothing of it is removed until somebody has looked."""
     for result in (
-        sending._deleted("a", Fault(code, "")),
-        sending._offsets_deleted("a", {Partition("t", 0): Fault(code, ""), Partition("t", 1): None}),
+        sending.result_of_group("a", Fault(code, "")),
+        sending.result_of_offsets("a", {Partition("t", 0): Fault(code, ""), Partition("t", 1): None}),
     ):
         assert isinstance(result, sending.Unsettled)
         assert result.outcome.reason == reason
@@ -133,7 +133,7 @@ def test_answer_that_proves_nothing(code: str, reason: str) -> None:
 
 def test_deletion_without_fault() -> None:
     """No fault means deleted."""
-    outcome = sending._deleted("a", None)
+    outcome = sending.result_of_group("a", None)
     assert isinstance(outcome, Outcome)
     assert outcome.kind is OutcomeKind.DELETED
 
@@ -156,6 +156,6 @@ def test_answer_to_a_deletion_of_offsets(
 ) -> None:
     """One outcome a group; what is gone counts as deleted, since only then its backup stays."""
     places = (Partition("a", 0), Partition("a", 1), Partition("b", 0))
-    outcome = sending._offsets_deleted("g", dict(zip(places, answers, strict=True)))
+    outcome = sending.result_of_offsets("g", dict(zip(places, answers, strict=True)))
     assert isinstance(outcome, Outcome)
     assert (outcome.kind, outcome.reason, outcome.topics) == (kind, reason, topics)

@@ -60,9 +60,10 @@ def reappeared(policy: Policy, group: Group, evidence: Evidence, now: datetime) 
     deleted = evidence.deleted
     if not policy.action.changes or deleted is None or deleted.until <= now:
         return None
+    part = "in part " if deleted.is_partial else ""
     return Keep(
         reasons.REAPPEARED,
-        f"deleted by policy {deleted.policy} at {timestamp(deleted.at)}, and there again: kept until "
+        f"deleted {part}by policy {deleted.policy} at {timestamp(deleted.at)}, and there again: kept until "
         f"{timestamp(deleted.until)}",
     )
 

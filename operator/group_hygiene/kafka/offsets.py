@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka.protocol.consumer import (
     ListOffsetsRequest,
@@ -20,6 +20,8 @@ from group_hygiene.kafka.cluster import ask_topics
 from group_hygiene.kafka.coordinators import Question, ask
 from group_hygiene.kafka.messages import RawOffsetFetchRequest
 from group_hygiene.model import NO_SUCH_TOPIC, CommittedOffset, Fault, Offsets, Partition
+
+T = TypeVar("T")
 
 # Groups per OffsetFetch: large enough that the round trip does not count, small enough that answers don't pile up.
 _FETCH_CHUNK = 500
@@ -267,15 +269,21 @@ def record_bytes(group: str, topic: str = "", metadata: str = "") -> int:
 
 def write_chunks(group: str, places: Mapping[Partition, str], write_bytes: int) -> Iterator[list[Partition]]:
     """The partitions (each with its metadata), in their order, in chunks of at most so many bytes of records."""
-    chunk: list[Partition] = []
-    size = 0
-    for place, metadata in places.items():
-        record = record_bytes(group, place.topic, metadata)
-        if chunk and size + record > write_bytes:
+    return in_chunks(
+        {place: record_bytes(group, place.topic, metadata) for place, metadata in places.items()}, write_bytes
+    )
+
+
+def in_chunks(sizes: Mapping[T, int], limit: int) -> Iterator[list[T]]:
+    """The items, in their order, in chunks whose sizes add up to no more than `limit`; each has one at least."""
+    chunk: list[T] = []
+    total = 0
+    for item, size in sizes.items():
+        if chunk and total + size > limit:
             yield chunk
-            chunk, size = [], 0
-        chunk.append(place)
-        size += record
+            chunk, total = [], 0
+        chunk.append(item)
+        total += size
     if chunk:
         yield chunk
 

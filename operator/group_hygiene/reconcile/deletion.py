@@ -28,9 +28,7 @@ from group_hygiene.entries import (
     Removal,
     SavedOffset,
     What,
-    group_of,
     in_parts,
-    whole,
     with_earlier,
 )
 from group_hygiene.entries import Outcome as OutcomeEntry
@@ -41,16 +39,17 @@ from group_hygiene.model import GroupType, Keep, Outcome, OutcomeKind
 from group_hygiene.plan import Plan
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile.context import BATCH, Context, Observation
+from group_hygiene.reconcile.interrupted import Earlier, interrupted_before, is_used_since
+from group_hygiene.reconcile.large_groups import delete_large_group, is_large
 from group_hygiene.reconcile.rereading import FRESH_S, Ready, Reread, leaders_moved, read_again
 from group_hygiene.reconcile.sending import (
+    NOT_SENT,
     Gone,
     Result,
     Unsettled,
     are_gone,
     delete_groups,
-    delete_large_group,
     delete_offsets,
-    is_large,
     named,
 )
 from group_hygiene.reconcile.uses import Uses
@@ -73,16 +72,6 @@ class Guard(Protocol):
         """For how long this process surely is the only one that acts; 0 = not any more."""
 
 
-class Earlier(NamedTuple):
-    """What an interrupted deletion of a group left in the ledger, whose group was there afterwards.
-
-    backup: all that the group had then. superseded: the keys of a still older backup, which `backup` has all of.
-    """
-
-    backup: Backup
-    superseded: tuple[Key, ...]
-
-
 class Known(NamedTuple):
     """What is read once for all groups of a run. earlier: by group."""
 
@@ -95,6 +84,13 @@ class Saved(NamedTuple):
 
     parts: list[Backup]
     superseded: tuple[Key, ...]
+
+
+class Batch(NamedTuple):
+    """The outcomes of a few groups. is_stuck: a request got no answer in time, or an outcome could not be written."""
+
+    outcomes: list[Outcome]
+    is_stuck: bool = False
 
 
 @traced("apply")
@@ -113,7 +109,7 @@ def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) 
         told = kafka_cluster.offsets_write_bytes(context.client, context.deadline())
         context.memory.write_bytes = WRITE_BYTES if told is None else min(told, WRITE_BYTES)
     earlier: dict[str, Earlier] = {}
-    for name, found in _interrupted_before(context, () if plan.policy.by_topic else actions).items():
+    for name, found in interrupted_before(context, () if plan.policy.by_topic else actions).items():
         if isinstance(found, Keep):
             actions.remove(name)
             outcomes.append(_kept(name, found))
@@ -131,37 +127,13 @@ def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) 
             break
         size = context.memory.batch
         batch, actions = actions[:size], actions[size:]
-        outcomes += _delete_batch(context, plan, observation, batch, guard, Known(earlier, uses))
-        if any(outcome.reason == reasons.INTERRUPTED for outcome in outcomes):
+        done, is_stuck = _delete_batch(context, plan, observation, batch, guard, Known(earlier, uses))
+        outcomes += done
+        if is_stuck:
             # Some broker hangs, or the ledger is out of reach: what else is due would wait for as long.
             why = Keep(reasons.INTERRUPTED, "not tried: an earlier deletion of this run came to no end")
             return outcomes + [_kept(name, why) for name in actions]
     return outcomes
-
-
-def _interrupted_before(context: Context, names: Iterable[str]) -> dict[str, Earlier | Keep]:
-    """Of each group with an interrupted deletion, what that left.
-
-    It may have taken a part of the group's offsets, which then only its backup has. So the next backup has them too,
-    and takes the place of the one before it: deletions that fail at every run must not fill the ledger.
-    """
-    unfinished, now = context.journal.contents.unfinished, context.clock.now()
-    ids = {name: unfinished[name].id for name in names if name in unfinished and unfinished[name].expires > now}
-    if not ids:
-        return {}
-    found = context.journal.entries(lambda key: key[0] == "backup" and group_of(key) in ids, context.deadline())
-    if isinstance(found, Keep):
-        return dict.fromkeys(ids, found)
-    backups = [entry for entry in found if isinstance(entry, Backup)]
-    results: dict[str, Earlier | Keep] = {}
-    for name, id_ in ids.items():
-        backup = whole([part for part in backups if (part.group, part.id) == (name, id_)])
-        if backup is None:
-            results[name] = Keep(reasons.INTERRUPTED, "the backup of an interrupted deletion of it can't be read")
-            continue
-        older = [part.key for part in backups if (part.group, part.id) == (name, backup.continues)]
-        results[name] = Earlier(backup, tuple(older))
-    return results
 
 
 def _delete_batch(
@@ -171,11 +143,11 @@ def _delete_batch(
     batch: Sequence[str],
     guard: Guard,
     known: Known,
-) -> list[Outcome]:
+) -> Batch:
     deadline = context.deadline()
     moved = leaders_moved(context, observation.snapshot.cluster, deadline)
     if moved is not None:
-        return [_kept(name, moved) for name in batch]
+        return Batch([_kept(name, moved) for name in batch])
     # What is read must still hold when it is deleted, however few requests a second the connection allows.
     with context.client.burst():
         return _delete_unpaced(context, plan, observation, batch, guard, known)
@@ -188,27 +160,35 @@ def _delete_unpaced(
     batch: Sequence[str],
     guard: Guard,
     known: Known,
-) -> list[Outcome]:
+) -> Batch:
     deadline = context.deadline()
     read = read_again(context, plan, observation.snapshot.cluster, batch, known.uses, deadline)
     outcomes = [_kept(name, keep) for name, keep in read.kept.items()]
     _adjust_batch(context, len(batch), read.late)
-    if not read.ready:
-        return outcomes
+    ready = {name: each for name, each in read.ready.items() if not _is_used_since(known.earlier.get(name), each)}
+    why = Keep(reasons.REAPPEARED, "an interrupted deletion took a part of it, and it is used since")
+    outcomes += [_kept(name, why) for name in read.ready if name not in ready]
+    if not ready:
+        return Batch(outcomes)
     left = guard.seconds_left() - MARGIN_S
     if left <= 0:
-        return outcomes + [_kept(name, _not_leader()) for name in read.ready]
+        return Batch(outcomes + [_kept(name, _not_leader()) for name in ready])
     now, cluster_id = context.clock.now(), observation.snapshot.cluster.id
     saved = {
-        name: _saved(_backup(plan.policy, cluster_id, ready, now), known.earlier.get(name))
-        for name, ready in read.ready.items()
+        name: _saved(_backup(plan.policy, cluster_id, each, now), known.earlier.get(name))
+        for name, each in ready.items()
     }
-    return outcomes + _delete_ready(context, plan, saved, read, min(INTENT_S, left), guard)
+    done, is_stuck = _delete_ready(context, plan, saved, read, min(INTENT_S, left), guard)
+    return Batch(outcomes + done, is_stuck)
+
+
+def _is_used_since(earlier: Earlier | None, ready: Ready) -> bool:
+    return earlier is not None and is_used_since(earlier.backup, ready.offsets)
 
 
 def _delete_ready(
     context: Context, plan: Plan, saved: Mapping[str, Saved], read: Reread, seconds: float, guard: Guard
-) -> list[Outcome]:
+) -> Batch:
     """Save, delete and record the groups of one batch, which were read again just now, within `seconds`."""
     clock, journal = context.clock, context.journal
     now, until = clock.now(), Deadline(seconds)
@@ -220,7 +200,7 @@ def _delete_ready(
     over = [Removal(key) for each in saved.values() for key in each.superseded]
     unwritten = journal.record([*backups, *over, *intents.values()], Deadline(seconds))
     if unwritten is not None:
-        return [_kept(name, unwritten) for name in saved]
+        return Batch([_kept(name, unwritten) for name in saved])
     stops = _last_words(context, read, saved, guard)
     send = {name: read.ready[name] for name in saved if name not in stops}
     results: dict[str, Result] = {}
@@ -234,10 +214,15 @@ def _delete_ready(
             results = delete_groups(context, {name: send[name] for name in send if name not in large}, left)
             stop = partial(_stop, guard)
             results |= {name: delete_large_group(context, ready, until, stop) for name, ready in large.items()}
+        unsent = send.keys() - results.keys()
+        stops |= dict.fromkeys(unsent, Keep(reasons.OFFSETS_UNKNOWN, NOT_SENT))
+        if unsent:
+            _adjust_batch(context, len(read.ready) + len(read.kept), late=True)
     unsettled = [intents[name] for name, result in results.items() if isinstance(result, Unsettled)]
     gone = are_gone(context, unsettled, Deadline(seconds))
     marks = journal.contents.marks.get(plan.policy.uid, {})
     outcomes: list[Outcome] = []
+    is_stuck = False
     changes: list[Change] = []
     for name, intent in intents.items():
         outcome = _kept(name, stops[name]) if name in stops else results[name]
@@ -245,6 +230,7 @@ def _delete_ready(
             if not gone[name].all:
                 # It may still be carried out: the intent stays open, and is settled by a later run.
                 outcomes.append(outcome.outcome)
+                is_stuck |= outcome.outcome.reason == reasons.INTERRUPTED
                 continue
             outcome = carried_out(intent, gone[name], "deleted")
         outcomes.append(outcome)
@@ -258,7 +244,8 @@ def _delete_ready(
         context.memory.unrecorded |= {intents[name].id: plan.policy.uid for name in gone_now}
         why = Keep(reasons.INTERRUPTED, "deleted, but that could not be written: a later run does")
         outcomes = [_kept(each.group, why) if each.group in gone_now else each for each in outcomes]
-    return outcomes
+        is_stuck |= bool(gone_now)
+    return Batch(outcomes, is_stuck)
 
 
 def _adjust_batch(context: Context, size: int, late: bool) -> None:
@@ -311,6 +298,8 @@ def conclusion(
     mark: the group's own, of the intent's policy; what it says of other topics stays.
     """
     deleted = outcome.kind is OutcomeKind.DELETED
+    # Of a deletion that came to no end, a request may still be carried out.
+    may_go_yet = outcome.reason in (reasons.INTERRUPTED, reasons.REAPPEARED)
     entry = OutcomeEntry(
         group=intent.group,
         id=intent.id,
@@ -323,8 +312,8 @@ def conclusion(
         generation=intent.generation,
         expires=intent.expires,
         marked_since=intent.marked_since,
-        type=intent.type if outcome.reason == reasons.INTERRUPTED else "",
-        writer=intent.writer if outcome.reason == reasons.INTERRUPTED else "",
+        type=intent.type if may_go_yet else "",
+        writer=intent.writer if may_go_yet else "",
         topics=outcome.topics if deleted else intent.topics,
     )
     changes: list[Change] = [entry, Removal(intent.key)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from group_hygiene import checks, reasons
@@ -128,8 +128,9 @@ def read_again(
     # What a scan found may be gone since.
     records = read_records(context, asked, bounds, Deadline(deadline.left / 2), anew=True)
     # A group that lives is in transactions all the time: only those that commit for the topics that are meant matter.
-    places = _partitions(topics, meant)
-    pending = _pending(context, dict.fromkeys(batch), places, deadline)
+    wanted = None if None in meant.values() else frozenset[str]().union(*filter(None, meant.values()))
+    places = partitions_of(topics, wanted)
+    pending = pending_commits(context, dict.fromkeys(batch), places, deadline)
     found = look_up(client, batch, deadline)
     homes = {name: None if isinstance(home, Fault) else home for name, home in found.items()}
     started = context.clock.monotonic()
@@ -348,13 +349,10 @@ def _another_state(policy: Policy, group: Group, described: Description | Fault)
     return None
 
 
-def _partitions(
-    topics: Mapping[str, int] | Fault, meant: Mapping[str, frozenset[str] | None]
-) -> list[Partition] | Fault:
-    """Every partition there is; where offsets of some topics are to go, of these topics."""
+def partitions_of(topics: Mapping[str, int] | Fault, wanted: frozenset[str] | None = None) -> list[Partition] | Fault:
+    """Every partition there is, of the `wanted` topics, None = of all. topics: name -> number of partitions."""
     if isinstance(topics, Fault):
         return topics
-    wanted = None if None in meant.values() else frozenset[str]().union(*filter(None, meant.values()))
     return [
         Partition(topic, index)
         for topic, count in topics.items()
@@ -363,12 +361,13 @@ def _partitions(
     ]
 
 
-def _pending(
-    context: Context, groups: Mapping[str, int | None], partitions: Sequence[Partition] | Fault, deadline: Deadline
+def pending_commits(
+    context: Context, groups: Mapping[str, int | None], partitions: Collection[Partition] | Fault, deadline: Deadline
 ) -> dict[str, Keep]:
     """Groups with a transactional commit that is not decided: a deletion would succeed and lose it (KIP-447).
 
-    A fetch of "all partitions" leaves out a partition that has nothing but a pending commit, so each is asked by name.
+    groups: id -> coordinator, None = look it up. A fetch of "all partitions" leaves out a partition that has nothing
+    but a pending commit, so each is asked by name.
     """
     if isinstance(partitions, Fault):
         return dict.fromkeys(groups, Keep(reasons.OFFSETS_UNKNOWN, f"topics could not be read: {partitions}"))

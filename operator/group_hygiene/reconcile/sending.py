@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from group_hygiene import reasons
@@ -11,22 +10,19 @@ from group_hygiene.entries import Intent
 from group_hygiene.entries import Outcome as OutcomeEntry
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
-from group_hygiene.kafka import permissions
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import (
     Fault,
     Group,
     GroupState,
     GroupType,
-    Keep,
-    Offsets,
     Outcome,
     OutcomeKind,
     Partition,
 )
 from group_hygiene.naming import some_of
 from group_hygiene.reconcile.context import Context
-from group_hygiene.reconcile.rereading import FRESH_S, Ready
+from group_hygiene.reconcile.rereading import Ready
 from group_hygiene.snapshot import Description
 
 _UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
@@ -36,6 +32,7 @@ _UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
 _REFUSALS = frozenset({"NON_EMPTY_GROUP", "INVALID_GROUP_ID", "GROUP_SUBSCRIBED_TO_TOPIC"})
 _DENIED = "AUTHORIZATION_FAILED"
 _NAMES = 5
+NOT_SENT = "not sent: there was no time left"
 # How many records a group has beside its offsets, at most, while nobody is in it.
 _GROUP_RECORDS = 8
 
@@ -60,155 +57,49 @@ Result = Outcome | Unsettled
 
 
 def delete_groups(context: Context, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Result]:
-    """Delete each group, asked once (KIP-229).
+    """Delete each group, asked once (KIP-229); those for which the deadline leaves no time are not in the results.
 
-    Groups whose tombstones may be too much for one write of the broker are not in one request.
+    Groups whose tombstones may be too much for one write of the broker are not in one request. The limit is one of each
+    offsets partition, but few requests are saved by distinguishing these.
     """
     results: dict[str, Result] = {}
-    for names in _packed({name: _bytes(each) for name, each in ready.items()}, context.memory.write_bytes):
+    sizes = {name: tombstone_bytes(each) for name, each in ready.items()}
+    for names in kafka_offsets.in_chunks(sizes, context.memory.write_bytes):
+        if deadline.left <= 0:
+            break
         homes = {name: ready[name].coordinator for name in names}
         answers = kafka_groups.delete_groups(context.client, homes, deadline)
-        results |= {name: _deleted(name, answer, ready[name].group.type) for name, answer in answers.items()}
+        results |= {name: result_of_group(name, answer, ready[name].group.type) for name, answer in answers.items()}
     return results
 
 
-def is_large(context: Context, ready: Ready) -> bool:
-    """Whether the group's tombstones may be too much for one write of the broker, so that it takes several requests."""
-    several = len(ready.offsets) > 1 and ready.group.type is not GroupType.SHARE
-    return several and _bytes(ready) > context.memory.write_bytes
-
-
-def delete_large_group(context: Context, ready: Ready, deadline: Deadline, stop: Callable[[], Keep | None]) -> Result:
-    """Delete a group's offsets in chunks (KIP-496), and the group with the last of them, each asked once.
-
-    Right before each request state and offsets are read again, and `stop` is asked: what was read before the first one
-    is too old by then. Nothing is sent after the deadline.
-    """
-    client, name, left = context.client, ready.group.id, dict(ready.offsets)
-    denied = _cannot_be_parted(context, ready, deadline)
-    if denied is not None:
-        return _stopped(ready, left, denied)
-    # The group itself has some records too.
-    size = max(1, context.memory.write_bytes - _GROUP_RECORDS * kafka_offsets.record_bytes(name))
-    # Records that wait for the group are why it may go: should only a part of it go now, they must show it again.
-    order = sorted(left, key=lambda place: (place.topic, ready.lag.get(place, 0) > 0, place.partition))
-    *chunks, _ = kafka_offsets.write_chunks(name, dict.fromkeys(order, ""), size)
-    for chunk in chunks:
-        fresh = Deadline(min(FRESH_S, deadline.left))
-        keep = stop() or _changed(context, ready, left, fresh)
-        if keep is not None:
-            return _stopped(ready, left, keep)
-        answers = kafka_offsets.delete_offsets(client, name, chunk, fresh, ready.coordinator)
-        faults = [fault for fault in answers.values() if fault is not None]
-        if faults:
-            result = _offsets_deleted(name, answers)
-            if isinstance(result, Outcome) and result.kind is not OutcomeKind.DELETED:
-                return _stopped(ready, left, Keep(result.reason, result.message))
-            return _unsettled(name, faults[0])
-        left = {place: commit for place, commit in left.items() if place not in answers}
-    fresh = Deadline(min(FRESH_S, deadline.left))
-    keep = stop() or _changed(context, ready, left, fresh)
-    if keep is not None:
-        return _stopped(ready, left, keep)
-    (answer,) = kafka_groups.delete_groups(client, {name: ready.coordinator}, fresh).values()
-    result = _deleted(name, answer, ready.group.type)
-    if isinstance(result, Outcome) and result.kind is not OutcomeKind.DELETED:
-        return _stopped(ready, left, Keep(result.reason, result.message))
-    return result
-
-
-def _cannot_be_parted(context: Context, ready: Ready, deadline: Deadline) -> Keep | None:
-    """Why some of a group's offsets can't be deleted by OffsetDelete, which needs READ on each topic; None = all can.
-
-    Found out before the first request: a group of which a part can't be deleted must not lose the others.
-    """
-    allowed = permissions.on_topics(context.client, deadline)
-    if isinstance(allowed, Fault):
-        return Keep(reasons.OFFSETS_UNKNOWN, f"what may be done with its topics could not be read: {allowed}")
-    for topic in sorted({place.topic for place in ready.offsets}):
-        operations = allowed.get(topic, frozenset())
-        if operations is not None and permissions.Operation.READ not in operations:
-            message = f"it is too large for one request, and to delete its offsets of {topic} needs READ on the topic"
-            return Keep(reasons.DENIED, message)
-    return None
-
-
-def _bytes(ready: Ready) -> int:
+def tombstone_bytes(ready: Ready) -> int:
     """What the tombstones of a group take at most. Start offsets of share groups are not in `__consumer_offsets`."""
     name = ready.group.id
     places = () if ready.group.type is GroupType.SHARE else ready.offsets
-    own = _GROUP_RECORDS * kafka_offsets.record_bytes(name)
-    return own + sum(kafka_offsets.record_bytes(name, place.topic) for place in places)
+    return own_bytes(name) + sum(kafka_offsets.record_bytes(name, place.topic) for place in places)
 
 
-def _packed(sizes: Mapping[str, int], limit: int) -> Iterator[list[str]]:
-    """The names in lists whose sizes add up to no more than `limit`; each has one at least.
-
-    The limit is one of each offsets partition, but few requests are saved by telling these apart.
-    """
-    names: list[str] = []
-    total = 0
-    for name, size in sizes.items():
-        if names and total + size > limit:
-            yield names
-            names, total = [], 0
-        names.append(name)
-        total += size
-    if names:
-        yield names
-
-
-def _changed(context: Context, ready: Ready, left: Offsets, deadline: Deadline) -> Keep | None:
-    """Why a group that is Empty and has the offsets that are `left` is another one now; None = it is that."""
-    name = ready.group.id
-    group = replace(ready.group, coordinator=-1 if ready.coordinator is None else ready.coordinator)
-    described = kafka_groups.describe_groups(context.client, [group], deadline)[name]
-    if isinstance(described, Fault):
-        return Keep(reasons.OFFSETS_UNKNOWN, str(described))
-    if described.group.state is not GroupState.EMPTY:
-        return Keep(reasons.BECAME_ACTIVE, f"its state is {described.group.state} now")
-    homes = {name: ready.coordinator}
-    committed = kafka_offsets.committed_offsets(context.client, homes, deadline, require_stable=True)[name]
-    if isinstance(committed, Fault):
-        return Keep(reasons.OFFSETS_UNKNOWN, str(committed))
-    if committed != left:
-        return Keep(reasons.CHANGED, "its committed offsets changed")
-    if deadline.left <= 0:
-        return Keep(reasons.OFFSETS_UNKNOWN, "not sent: there was no time left")
-    return None
-
-
-def _stopped(ready: Ready, left: Offsets, keep: Keep) -> Result:
-    """A group that is deleted by several requests stays: as it was, or with a part of its offsets."""
-    name, whole = ready.group.id, len(ready.offsets)
-    failed = keep.reason in (reasons.DENIED, reasons.OFFSETS_UNKNOWN)
-    kind = OutcomeKind.FAILED if failed else OutcomeKind.KEPT
-    if len(left) == whole:
-        return Outcome(name, kind, keep.reason, keep.message)
-    message = (
-        f"{keep.message}; {whole - len(left)} of its {whole} committed offsets were deleted before: its backup has them"
-    )
-    return Unsettled(Outcome(name, kind, keep.reason, message))
+def own_bytes(group: str) -> int:
+    """What the tombstones of a group take at most beside those of its offsets."""
+    return _GROUP_RECORDS * kafka_offsets.record_bytes(group)
 
 
 def delete_offsets(context: Context, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Result]:
     """Delete the offsets of each group, asked once (KIP-496).
 
-    A request holds one group only. What the deadline leaves no time for is not sent.
+    A request holds one group only. Groups for which the deadline leaves no time are not in the results.
     """
-    outcomes: dict[str, Result] = {}
+    results: dict[str, Result] = {}
     for name, each in ready.items():
         if deadline.left <= 0:
-            outcomes[name] = Outcome(
-                name, OutcomeKind.KEPT, reasons.OFFSETS_UNKNOWN, "not sent: there was no time left"
-            )
-            continue
+            break
         answers: dict[Partition, Fault | None] = {}
         places = dict.fromkeys(sorted(each.offsets), "")
         for chunk in kafka_offsets.write_chunks(name, places, context.memory.write_bytes):
             answers |= kafka_offsets.delete_offsets(context.client, name, chunk, deadline, each.coordinator)
-        outcomes[name] = _offsets_deleted(name, answers)
-    return outcomes
+        results[name] = result_of_offsets(name, answers)
+    return results
 
 
 def are_gone(context: Context, entries: Iterable[Intent | OutcomeEntry], deadline: Deadline) -> dict[str, Gone]:
@@ -219,7 +110,7 @@ def are_gone(context: Context, entries: Iterable[Intent | OutcomeEntry], deadlin
         if entry.topics:
             parts[entry.group] = frozenset(entry.topics)
         else:
-            whole[entry.group] = _type(entry.type)
+            whole[entry.group] = type_of(entry.type)
     return _groups_gone(context, whole, deadline) | _offsets_gone(context, parts, deadline)
 
 
@@ -251,7 +142,8 @@ def _refuses(fault: Fault) -> bool:
     return fault.code in _REFUSALS or fault.code.endswith(_DENIED)
 
 
-def _unsettled(name: str, fault: Fault) -> Unsettled:
+def unsettled(name: str, fault: Fault) -> Unsettled:
+    """The result where a request may have been carried out, or may be yet."""
     if fault.code in _UNANSWERED:
         message = "no answer: a later run finds out what became of it"
         return Unsettled(Outcome(name, OutcomeKind.KEPT, reasons.INTERRUPTED, message))
@@ -259,11 +151,12 @@ def _unsettled(name: str, fault: Fault) -> Unsettled:
     return Unsettled(Outcome(name, OutcomeKind.FAILED, reasons.DELETE_FAILED, message))
 
 
-def _deleted(name: str, fault: Fault | None, kind: GroupType = GroupType.CLASSIC) -> Result:
+def result_of_group(name: str, fault: Fault | None, kind: GroupType = GroupType.CLASSIC) -> Result:
+    """What the answer to DeleteGroups proves; None = no error."""
     if fault is None:
         return Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted")
     if not _refuses(fault):
-        return _unsettled(name, fault)
+        return unsettled(name, fault)
     if fault.code == "NON_EMPTY_GROUP":
         message = "somebody joined it just now"
         if kind is GroupType.SHARE:
@@ -274,14 +167,16 @@ def _deleted(name: str, fault: Fault | None, kind: GroupType = GroupType.CLASSIC
     return _refused(name, fault)
 
 
-def _offsets_deleted(name: str, answers: Mapping[Partition, Fault | None]) -> Result:
-    """Whatever went must be restorable, so that one partition is enough for its topic to count as deleted.
+def result_of_offsets(name: str, answers: Mapping[Partition, Fault | None]) -> Result:
+    """What the answers to OffsetDelete prove, None = no error.
+
+    Whatever went must be restorable, so that one partition is enough for its topic to count as deleted.
 
     The broker refuses topics that a member subscribes to.
     """
     unclear = [fault for fault in answers.values() if fault is not None and not _refuses(fault)]
     if unclear:
-        return _unsettled(name, next((fault for fault in unclear if fault.code in _UNANSWERED), unclear[0]))
+        return unsettled(name, next((fault for fault in unclear if fault.code in _UNANSWERED), unclear[0]))
     done = {place.topic for place, fault in answers.items() if fault is None}
     left = {place: fault for place, fault in sorted(answers.items()) if fault is not None}
     if done:
@@ -305,7 +200,8 @@ def named(topics: Iterable[str]) -> str:
     return some_of(sorted(topics), _NAMES)
 
 
-def _type(kind: str) -> GroupType:
+def type_of(kind: str) -> GroupType:
+    """The type that an entry of the ledger names; Unknown for one that this program does not know."""
     try:
         return GroupType(kind)
     except ValueError:

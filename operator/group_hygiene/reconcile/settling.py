@@ -13,10 +13,9 @@ from group_hygiene import reasons
 from group_hygiene.contents import Contents
 from group_hygiene.entries import Change, Intent, What
 from group_hygiene.entries import Outcome as OutcomeEntry
-from group_hygiene.kafka.offsets import committed_offsets
-from group_hygiene.model import Fault, Outcome, OutcomeKind
 from group_hygiene.reconcile.context import Context, Memory
 from group_hygiene.reconcile.deletion import INTENT_S, carried_out, conclusion
+from group_hygiene.reconcile.interrupted import what_is_left
 from group_hygiene.reconcile.sending import Gone, are_gone
 
 # For how long those of another connection's processes are left to them: none of them takes so long over a batch.
@@ -105,10 +104,11 @@ def _conclusions(
     done: dict[str, str] = {}
     for intent in intents:
         name, at = intent.group, clock.now()
-        if name in contents.restored:
-            # History tells of it before it tells of the restore.
+        is_sure = intent.id in memory.unrecorded
+        if name in contents.restored and (is_sure or not intent.partitions):
+            # One request deletes a group as a whole or not at all. History tells of it before it tells of the restore.
             message, at = _RESTORED, intent.at
-        elif intent.id in memory.unrecorded:
+        elif is_sure:
             message = _UNWRITTEN
         elif gone[name].all or gone[name].topics:
             message = _INTERRUPTED
@@ -122,10 +122,9 @@ def _conclusions(
             done[intent.id] = intent.policy_uid
         elif gone[name].all is False:
             # Its backup stays until its retention ends: it may yet be needed.
-            found_left = _what_is_left(context, intent)
-            if found_left is not None:
-                kept = Outcome(name, OutcomeKind.KEPT, reasons.INTERRUPTED, found_left)
-                changes += conclusion(intent, kept, (), at)
+            left = what_is_left(context, intent)
+            if left is not None:
+                changes += conclusion(intent, left, (), at)
     for before in doubts:
         name = before.group
         if name in contents.intents:
@@ -136,21 +135,6 @@ def _conclusions(
         elif gone[name].all is False and clock.monotonic() - memory.intents[before.id] >= _DOUBT_S:
             changes.append(msgspec.structs.replace(before, type="", writer=""))
     return changes, done
-
-
-def _what_is_left(context: Context, intent: Intent) -> str | None:
-    """In words, what an interrupted deletion left of a group that is there; None = that can't be read now."""
-    message = "not deleted: its deletion was interrupted"
-    if not intent.partitions:
-        return message
-    committed = committed_offsets(context.client, {intent.group: None}, context.deadline())[intent.group]
-    if isinstance(committed, Fault):
-        return None
-    left = len(committed)
-    if left >= intent.partitions:
-        return message
-    whole = f"{left} of its {intent.partitions} committed offsets are left"
-    return f"not deleted as a whole: its deletion was interrupted, and {whole}; its backup has all of them"
 
 
 def _late(before: OutcomeEntry, now: datetime) -> OutcomeEntry:
