@@ -137,12 +137,35 @@ def test_namespaces_take_turns(client: Client, ledger: Ledger, deleted: list[str
 
 
 def test_one_restore_of_many_groups_goes_on_where_it_was(client: Client, ledger: Ledger, deleted: list[str]) -> None:
-    """In each round at least one of its groups is tried, and those that no time was left for say so."""
+    """In each round at least one of its groups is tried, and those that no time was left for say so.
+
+    Once all were tried, it waits as any other restore does.
+    """
     rounds = Rounds(client, ledger, [_restore("all", *deleted)])
-    tried = []
-    for _ in deleted:
+    for count in range(1, len(deleted) + 1):
         ((_, results),) = rounds.next()
-        tried.append([name for name, reason in results if reason == reasons.POLICY_CHANGED])
-        assert sorted(name for name, _ in results) == deleted
-        assert {reason for _, reason in results} == {reasons.POLICY_CHANGED, reasons.INTERRUPTED}
-    assert tried == [[name] for name in deleted]
+        assert {name: reason == reasons.POLICY_CHANGED for name, reason in results} == {
+            name: number < count for number, name in enumerate(deleted)
+        }
+        assert {reason for _, reason in results} <= {reasons.POLICY_CHANGED, reasons.INTERRUPTED}
+        waits = rounds.restores.seconds_to_wait()
+        assert (waits == 0.0) is (count < len(deleted))
+
+
+def test_a_restore_of_which_every_group_is_refused_ends(client: Client, ledger: Ledger, make: Maker) -> None:
+    """A large ledger leaves time for one group a round; none is tried twice, as no other try can change its result."""
+    names = sorted(make.name(f"old-{number}") for number in range(3))
+    for name in names:
+        ledger.write(in_parts(saved(client, name, {Partition(make.name("gone"), 0): CommittedOffset(0)})))
+    read: Callable[..., Iterator[Any]] = ledger.latest
+
+    def slow(*arguments: Any) -> Iterator[Any]:
+        found = list(read(*arguments))
+        time.sleep(1.2)
+        return iter(found)
+
+    cast(Any, ledger).latest = slow
+    rounds = Rounds(client, ledger, [_restore("all", *names)])
+    results = [dict(results) for _ in names for _, results in rounds.next()]
+    assert results[-1] == dict.fromkeys(names, reasons.TOPIC_MISSING)
+    assert rounds.restores.seconds_to_wait() is None, "it is over"

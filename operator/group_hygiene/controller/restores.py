@@ -58,8 +58,8 @@ class Restores:
         # When each object was tried last, and an object of each namespace, in monotonic seconds.
         self._tried: dict[str, float] = {}
         self._served: dict[str, float] = {}
-        # uid of what took longer than its turn -> the group with which it goes on.
-        self._next_group: dict[str, str] = {}
+        # uid of what took longer than its turn -> the results of the groups that were tried.
+        self._results: dict[str, dict[str, GroupResult]] = {}
         self._unfinished = False
 
     def open(self) -> list[Object]:
@@ -69,7 +69,7 @@ class Restores:
         uids = {obj["metadata"]["uid"] for obj in objects}
         self._waiting = {uid: waiting for uid, waiting in self._waiting.items() if uid in uids}
         self._tried = {uid: at for uid, at in self._tried.items() if uid in uids}
-        self._next_group = {uid: name for uid, name in self._next_group.items() if uid in uids}
+        self._results = {uid: results for uid, results in self._results.items() if uid in uids}
         self._served = {name: at for name, at in self._served.items() if name in {_namespace(obj) for obj in objects}}
         return objects
 
@@ -107,7 +107,7 @@ class Restores:
                 return
             guard, metadata = guarding(asked), asked.obj["metadata"]
             with runs.about(restore=f"{metadata['namespace']}/{metadata['name']}"):
-                turn = Turn(budget, self._next_group.pop(metadata["uid"], None))
+                turn = Turn(budget, self._results_of(asked.obj, generation))
                 results = saved if isinstance(saved, Problem) else self._try(context, asked, guard, saved, turn)
                 if isinstance(results, Problem):
                     results = redact_problem(results, metadata["namespace"], self._key)
@@ -115,9 +115,9 @@ class Restores:
                     # Whoever leads now tells what became of it.
                     return
                 self._tried[metadata["uid"]] = self._served[metadata["namespace"]] = self._clock.monotonic()
-                if turn.rest is not None:
-                    self._next_group[metadata["uid"]] = turn.rest
-                self._wait(asked.obj, generation, unfinished=turn.rest is not None)
+                if not turn.is_complete or isinstance(results, Problem):
+                    self._results[metadata["uid"]] = turn.results
+                self._wait(asked.obj, generation, unfinished=not turn.is_complete)
                 self._tell(asked.obj, results)
 
     def _in_turn(self, restores: Sequence[Asked]) -> list[Asked]:
@@ -173,6 +173,11 @@ class Restores:
 
     def _of(self, obj: Object) -> _Waiting | None:
         return self._waiting.get(obj["metadata"]["uid"])
+
+    def _results_of(self, obj: Object, generation: int) -> dict[str, GroupResult]:
+        """What was found in the turns that did not suffice for all groups. generation: the connection's."""
+        results, before = self._results.pop(obj["metadata"]["uid"], {}), self._of(obj)
+        return results if before is not None and before.generation == generation else {}
 
     def _wait(self, obj: Object, generation: int, unfinished: bool) -> None:
         """unfinished: its time was over, so that it goes on in the next round."""

@@ -121,27 +121,24 @@ def read_saved(ledger: Ledger, wanted: Sequence[Wanted], deadline: Deadline) -> 
 
 
 class Turn:
-    """How long one request may take of a round, and where it goes on in the next one.
+    """How long one request may take of a round. results: of the groups that were tried in its earlier turns.
 
-    At least one group is tried in each turn, so that a request comes to its end however little time there is.
+    At least one group is tried in each turn, and none twice, so that a request comes to its end however little time
+    there is.
     """
 
-    def __init__(self, deadline: Deadline, first: str | None = None) -> None:
-        """first: the group to begin with; None = the first that is asked for."""
-        self._deadline, self._first = deadline, first
+    def __init__(self, deadline: Deadline, results: dict[str, GroupResult]) -> None:
+        """results: what is found is added to it."""
+        self._deadline, self.results = deadline, results
         self._tried = False
-        self.rest: str | None = None
+        self.is_complete = True
 
-    def ordered(self, names: Sequence[str]) -> list[str]:
-        at = names.index(self._first) if self._first in names else 0
-        return [*names[at:], *names[:at]]
-
-    def is_over(self, name: str) -> bool:
-        """Whether the group must wait; `rest` is the first that must, None = none."""
-        if self.rest is None and self._tried and self._deadline.left <= 0:
-            self.rest = name
+    def is_over(self) -> bool:
+        """Whether the next group must wait for another turn."""
+        if self._tried and self._deadline.left <= 0:
+            self.is_complete = False
         self._tried = True
-        return self.rest is not None
+        return not self.is_complete
 
 
 def restore(
@@ -153,8 +150,8 @@ def restore(
 ) -> list[GroupResult]:
     """One result per group, in order. `preview` changes nothing, in Kafka as in the ledger.
 
-    saved: what the ledger has of it, where that was read together with other requests. turn: for how long, and where to
-    begin; groups for which no time is left wait. The ledger must be claimed unless it is a preview. Raises
+    saved: what the ledger has of it, where that was read together with other requests. turn: for how long, and what is
+    known already; groups for which no time is left wait. The ledger must be claimed unless it is a preview. Raises
     LedgerProblem when it can't be read, and LedgerFenced.
     """
     wanted = Wanted(request, restorer.granted)
@@ -165,18 +162,22 @@ def restore(
     )
     names = list(dict.fromkeys(request.groups or sorted(concerned)))
     results: dict[str, GroupResult] = {}
-    for name in names if turn is None else turn.ordered(names):
+    for name in names:
         if not restorer.granted(name):
             message = "the connection does not grant to restore this group"
             results[name] = GroupResult(name, Kind.REFUSED, reasons.ACTION_NOT_GRANTED, message)
         elif (done := saved.done.get((request.id, name))) is not None:
             kind = Kind.RESTORED if done.reason == reasons.RESTORED else Kind.PARTLY
             results[name] = GroupResult(name, kind, done.reason, done.message)
-        elif turn is not None and turn.is_over(name):
+        elif turn is not None and name in turn.results:
+            results[name] = turn.results[name]
+        elif turn is not None and turn.is_over():
             message = "not tried yet: other restores and policies have their turn first"
             results[name] = GroupResult(name, Kind.WAITING, reasons.INTERRUPTED, message)
         else:
             results[name] = _restore_group(restorer, request, name, saved.backups.get(name, {}), preview)
+            if turn is not None:
+                turn.results[name] = results[name]
     return [results[name] for name in names]
 
 
