@@ -12,7 +12,7 @@ from pathlib import Path
 from faults.errors import Broken
 from faults.kafka_proxy import Rule, When
 from faults.offsets_log import ends
-from faults.requests import OFFSET_FETCH, Exchange
+from faults.requests import OFFSET_FETCH, Exchange, asks_whether_loaded
 from faults.stage import Stage
 from faults.waiting import wait_for
 from faults.world import World
@@ -146,6 +146,7 @@ def _after_the_scan(world: World, do: Callable[[Exchange], None]) -> Rule:
     """Once, when a scan that has read the tables asks for offsets: before the tables are read again."""
 
     def scans(exchange: Exchange) -> bool:
-        return bool(exchange.sender) and exchange.api == OFFSET_FETCH and not exchange.step
+        reads = exchange.api == OFFSET_FETCH and not exchange.step and not asks_whether_loaded(exchange)
+        return bool(exchange.sender) and reads
 
     return world.proxy.rule(Rule(scans, When.BEFORE, do))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.protocol.admin import ElectionType
@@ -21,7 +22,7 @@ from group_hygiene.model import Fault
 from group_hygiene.snapshot import Cluster
 
 MOVES = 200
-_GROUPS = 200
+_GROUPS_PER_MOVE = 20
 _SECONDS = 60.0
 
 
@@ -40,15 +41,24 @@ class Lists:
 
 
 def leaders_move(stage: Stage) -> None:
-    """All leaders of the offsets topic move, 200 times, while groups are listed: no complete list lacks a group."""
+    """All leaders of the offsets topic move, 200 times, while groups are listed: no complete list lacks a group.
+
+    Some groups have committed right before each move: the next leader has their records before it knows that these are
+    committed.
+    """
     with stage.cluster(3) as kafka:
         groups = Groups(kafka.plaintext_bootstrap)
         topic = groups.topic("of-groups")
-        names = [f"group-{number}" for number in range(_GROUPS)]
-        groups.abandon({name: {(topic, 0): 1} for name in names})
+        numbers = count()
+
+        def commit() -> list[str]:
+            names = [f"group-{next(numbers)}" for _ in range(_GROUPS_PER_MOVE)]
+            groups.abandon({name: {(topic, 0): 1} for name in names})
+            return names
+
         client = connect(Settings(tuple(kafka.plaintext_bootstrap.split(","))))
         try:
-            lists = lists_while_leaders_move(client, kafka.plaintext_bootstrap, names, MOVES)
+            lists = lists_while_leaders_move(client, kafka.plaintext_bootstrap, commit, MOVES)
         finally:
             client.close()
     stage.tried += lists.moves
@@ -57,14 +67,18 @@ def leaders_move(stage: Stage) -> None:
         raise Broken(f"a complete list lacked groups: {lists}")
 
 
-def lists_while_leaders_move(client: Client, bootstrap: str, groups: Collection[str], moves: int) -> Lists:
+def lists_while_leaders_move(
+    client: Client, bootstrap: str, commit: Callable[[], Collection[str]], moves: int
+) -> Lists:
     """List all groups as a scan does, without a pause, while all leaders of the offsets topic move `moves` times.
 
-    Each move begins when a list was complete again, so that none is measured on a cluster that never comes to rest.
+    commit: makes groups and returns their ids; called right before each move. Each move begins when a list was complete
+    again, so that none is measured on a cluster that never comes to rest.
     """
-    found, wanted = Lists(), set(groups)
-    with _mover(bootstrap) as move:
+    found, wanted = Lists(), set[str]()
+    with mover(bootstrap) as move:
         while found.moves < moves:
+            wanted.update(commit())
             moving = threading.Thread(target=move)
             moving.start()
             found.moves += 1
@@ -74,6 +88,8 @@ def lists_while_leaders_move(client: Client, bootstrap: str, groups: Collection[
                 at_rest = listed is not None and not moving.is_alive()
                 if listed is None:
                     found.incomplete += 1
+                    # A leader that missed what was committed while it loaded says so until the next commit.
+                    wanted.update([] if moving.is_alive() else commit())
                 else:
                     found.complete += 1
                     found.lacking += not wanted <= listed
@@ -93,7 +109,8 @@ def _complete_list(client: Client) -> set[str] | None:
 
 
 @contextmanager
-def _mover(bootstrap: str) -> Iterator[_Mover]:
+def mover(bootstrap: str) -> Iterator[Callable[[], None]]:
+    """What lets each partition of the offsets topic be led by the next of its replicas."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
     try:
         yield _Mover(admin)

@@ -13,6 +13,8 @@ from kafka.protocol.consumer import OffsetDeleteRequest, OffsetDeleteResponse, O
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecords
 
+from group_hygiene.kafka.loaded import PREFIX
+
 # Kafka's ApiKeys.
 PRODUCE, OFFSET_FETCH, DESCRIBE_GROUPS, LIST_GROUPS, ADD_PARTITIONS, END_TXN, DELETE_GROUPS = 0, 9, 15, 16, 24, 26, 42
 OFFSET_DELETE = 47
@@ -100,7 +102,13 @@ def written(exchange: Exchange) -> list[tuple[list[str], Any]]:
 def requires_stable(exchange: Exchange) -> bool:
     """Of an OffsetFetch: whether it is a re-read (KIP-447)."""
     request = OffsetFetchRequest.decode(exchange.body, version=exchange.version, header=True)
-    return bool(getattr(request, "require_stable", False))
+    return bool(getattr(request, "require_stable", False)) and not asks_whether_loaded(exchange)
+
+
+def asks_whether_loaded(exchange: Exchange) -> bool:
+    """Of an OffsetFetch: whether it only asks what its broker has loaded, before a list of groups."""
+    request = OffsetFetchRequest.decode(exchange.body, version=exchange.version, header=True)
+    return any(group.group_id.startswith(PREFIX) for group in getattr(request, "groups", None) or ())
 
 
 class Steps:

@@ -17,6 +17,7 @@ from kafka import TopicPartition as KafkaPartition
 from kafka.structs import OffsetAndMetadata
 
 from group_hygiene.kafka.client import CLIENT_ID, Deadline
+from group_hygiene.kafka.loaded import PREFIX
 from group_hygiene.model import CommittedOffset, Offsets, Partition
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
@@ -268,6 +269,12 @@ def requests(kafka: KafkaCluster, api: str, since: Mark) -> list[dict[str, Any]]
         for line in logged
         if line["requestHeader"]["requestApiKeyName"] == api and line["requestHeader"]["clientId"] == CLIENT_ID
     ]
+
+
+def fetches(kafka: KafkaCluster, since: Mark) -> list[dict[str, Any]]:
+    """The bodies of those that ask what groups have committed, and not what the broker has loaded."""
+    asked = requests(kafka, "OFFSET_FETCH", since)
+    return [body for body in asked if not any(group["groupId"].startswith(PREFIX) for group in body.get("groups", ()))]
 
 
 def soon(seconds: float = 60.0) -> Deadline:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 import pytest
 from confluent_kafka import ElectionType
 from confluent_kafka.admin import NewTopic
+from kafka.protocol.admin import ListGroupsRequest
 
-from faults.leaders import lists_while_leaders_move
+from faults.leaders import lists_while_leaders_move, mover
 from group_hygiene import reasons
 from group_hygiene.connection import Mechanism, Sasl, Settings
-from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.client import Call, Client, Deadline
 from group_hygiene.kafka.cluster import hidden_topics, read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.mirror import Checkpoints
@@ -126,14 +128,67 @@ def of(observation: Observation, make: Maker) -> set[str]:
     return {name for name in observation.snapshot.groups if make.tag in name}
 
 
-@pytest.mark.slow
 def test_a_complete_list_lacks_no_group_while_leaders_move(
-    kafka: KafkaCluster, client: Client, commits: dict[str, Offsets]
+    kafka: KafkaCluster, client: Client, make: Maker, topic: str
 ) -> None:
-    """A leader that was just elected lists no group of a partition that it has not begun to load, without an error."""
-    lists = lists_while_leaders_move(client, kafka.plaintext_bootstrap, commits, moves=20)
+    """A leader that was just elected lists no group of a partition that it has not begun to load, without an error.
+
+    Nor one whose records it has loaded, but does not yet know to be committed.
+    """
+
+    def commit() -> Collection[str]:
+        made: dict[str, Offsets] = {make.name("simple"): at(topic, 1) for _ in range(40)}
+        make.simple_groups(made)
+        return made.keys()
+
+    lists = lists_while_leaders_move(client, kafka.plaintext_bootstrap, commit, moves=20)
     assert (lists.moves, lists.lacking) == (20, 0)
     assert lists.complete >= 20
+
+
+class Around:
+    """The product's client, which does something before and after it lists groups."""
+
+    def __init__(self, client: Client, before: Callable[[], object], after: Callable[[], object]) -> None:
+        self._client, self._before, self._after = client, before, after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def send_each(self, calls: Mapping[Any, Call], *args: Any) -> dict[Any, Any]:
+        lists = any(isinstance(call.request, ListGroupsRequest) for call in calls.values())
+        if lists:
+            self._before()
+        answers = self._client.send_each(calls, *args)
+        if lists:
+            self._after()
+        return answers
+
+
+def test_a_leader_that_has_its_partitions_back_is_no_proof(
+    kafka: KafkaCluster, client: Client, commits: dict[str, Offsets]
+) -> None:
+    """It has loaded them before the list and after it, and did not lead them when it listed."""
+    before = seen(client)
+    with mover(kafka.plaintext_bootstrap) as move:
+
+        def away() -> None:
+            led = seen(client).leaders
+            move()
+            wait_for(lambda: all(seen(client).leaders[index] != place for index, place in led.items()))
+
+        def back() -> None:
+            away()
+            away()
+            now = {index: leader for index, (leader, _) in seen(client).leaders.items()}
+            assert now == {index: leader for index, (leader, _) in before.leaders.items()}
+            wait_for(lambda: not list_groups(client, seen(client), soon()).not_loaded)
+
+        around: Any = Around(client, away, back)
+        listing = list_groups(around, before, soon())
+    assert listing.faults == {}
+    assert listing.not_loaded.keys() == before.leaders.keys()
+    assert {fault.code for fault in listing.not_loaded.values()} == {"FENCED_LEADER_EPOCH"}
 
 
 @pytest.mark.slow

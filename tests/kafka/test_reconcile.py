@@ -21,7 +21,7 @@ from group_hygiene.reconcile import Context
 from group_hygiene.reconcile.uses import Uses
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
-from tests.kafka.makers import Maker, Protocol, at, requests
+from tests.kafka.makers import Maker, Protocol, at, fetches, requests
 from tests.kafka.scene import Guard, Scene, alert, policy, verdicts
 
 MATCH = "Match"
@@ -481,7 +481,7 @@ def test_only_groups_whose_verdict_hangs_on_it_are_read(
     log = "__consumer_offsets"
     mark = kafka.mark()
     scene.observe(tidy)
-    (fetch,) = requests(kafka, "OFFSET_FETCH", mark)
+    (fetch,) = fetches(kafka, mark)
     assert [asked["groupId"] for asked in fetch["groups"]] == [group]
     assert ends_asked(mark) == [log], "of all its partitions at once"
 
@@ -495,15 +495,16 @@ def test_only_groups_whose_verdict_hangs_on_it_are_read(
 
 
 def test_a_scan_that_selects_nothing_lists_and_no_more(scene: Scene, make: Maker, kafka: KafkaCluster) -> None:
-    """Neither offsets nor topics are asked for; each leader is asked twice whether it has loaded its partitions."""
+    """Neither offsets nor topics are asked for; each leader proves before and after that it leaves no group out."""
+    asked = {"LIST_GROUPS": 1, "OFFSET_FETCH": 1, "DESCRIBE_GROUPS": 2, "OFFSET_FOR_LEADER_EPOCH": 2}
     mark = kafka.mark()
     scene.observe(policy(f"{make.tag}*"))
     counts = {
         api: sum(kafka.count_requests(api, client_id=CLIENT_ID, since=mark).values())
-        for api in ("LIST_GROUPS", "OFFSET_FETCH", "LIST_OFFSETS", "DESCRIBE_GROUPS", "DESCRIBE_LOG_DIRS")
+        for api in (*asked, "LIST_OFFSETS", "DESCRIBE_LOG_DIRS")
     }
-    asked = {"LIST_GROUPS": 1, "DESCRIBE_GROUPS": 2}
     assert counts == dict.fromkeys(counts, 0) | asked
+    assert fetches(kafka, mark) == []
 
 
 def test_many_policies_cost_one_list(scene: Scene, make: Maker, topic: str, kafka: KafkaCluster) -> None:
@@ -515,7 +516,7 @@ def test_many_policies_cost_one_list(scene: Scene, make: Maker, topic: str, kafk
     (listed,) = requests(kafka, "LIST_GROUPS", mark)
     assert set(listed["statesFilter"]) == {"Empty", "Dead"}
     assert set(listed["typesFilter"]) == {"Classic", "Consumer"}
-    assert len(requests(kafka, "OFFSET_FETCH", mark)) == 1
+    assert len(fetches(kafka, mark)) == 1
     for each in policies:
         assert verdicts(observation, each) == dict.fromkeys(groups, reasons.TOO_RECENT)
         assert scene.planned(observation, each).actions == ()

@@ -21,7 +21,7 @@ from group_hygiene.model import Fault, Keep, OutcomeKind, Partition
 from group_hygiene.reconcile.restorable import Kind, RestoreRequest
 from group_hygiene.reconcile.restoration import Restorer, restore
 from sandbox.kafka import KafkaCluster
-from tests.kafka.makers import Maker, Protocol, at, requests, soon
+from tests.kafka.makers import Maker, Protocol, at, fetches, requests, soon
 from tests.kafka.scene import Guard, Scene, stale, verdicts
 from tests.kafka.tables import Pipeline
 from tests.warehouse import in_use
@@ -453,8 +453,8 @@ def test_tables_that_say_enough_cost_nothing(
     pipeline.run([living(live, {read: 0.1, left: 1})])
     policy, mark = stale(live), kafka.mark()
     assert verdicts(scene.observe(policy), policy) == {live: reasons.TOO_RECENT}
-    for api in ("OFFSET_FETCH", "LIST_OFFSETS"):
-        assert requests(kafka, api, mark) == [], api
+    assert fetches(kafka, mark) == []
+    assert requests(kafka, "LIST_OFFSETS", mark) == []
     assert not [
         name for request in requests(kafka, "DESCRIBE_GROUPS", mark) for name in request["groups"] if name == live
     ]

@@ -15,7 +15,7 @@ from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, partition_counts
 from group_hygiene.kafka.coordinators import Question, ask
-from group_hygiene.kafka.loaded import not_loaded
+from group_hygiene.kafka.loaded import not_loaded_before, not_loaded_since
 from group_hygiene.kafka.messages import (
     ConsumerGroupDescribeRequest,
     RawAnswer,
@@ -69,7 +69,7 @@ def list_groups(
 
     Filters are pushed down where the brokers know them (states: ListGroups v4, types: v5). Older brokers are asked for
     all groups; below v4 their states come from DescribeGroups, and one that can't be described is listed as Unknown.
-    `Listing.notes` says so. Leaders of `__consumer_offsets` are asked before and after whether they have loaded it.
+    `Listing.notes` says so. Before and after, each leader of `__consumer_offsets` proves that it leaves no group out.
     """
     notes: list[str] = []
     filters: dict[str, Any] = {}
@@ -84,11 +84,11 @@ def list_groups(
         rows = Rows()
         return client.send_each({b: calls[b] for b in left}, deadline, lambda broker, a: _listed(broker, a, rows))
 
-    unloaded = not_loaded(client, cluster, Deadline(deadline.left * _SHARE_FOR_LOADING))
+    unloaded = not_loaded_before(client, cluster, Deadline(deadline.left * _SHARE_FOR_LOADING))
     answered = retrying(calls, attempt, deadline)
     if not unloaded and not any(isinstance(answer, Fault) for answer in answered.values()):
         # A leader that lost a partition before it answered has left its groups out, too.
-        unloaded = not_loaded(client, cluster, deadline, wait=False)
+        unloaded = not_loaded_since(client, cluster, deadline)
     rows: dict[str, Listed] = {}
     faults: dict[int, Fault] = {}
     group_faults: dict[str, Fault] = {}

@@ -1,74 +1,185 @@
-"""Whether the leaders of `__consumer_offsets` have loaded the partitions that they lead.
+"""Whether a list of groups has all groups that the leaders of `__consumer_offsets` know.
 
-A list of groups doesn't show it. ListGroups asks the coordinators that exist: it leaves out, without an error, the
-groups of a partition whose leader was just elected and has not begun to load it, or could not load it
+A list doesn't show it. ListGroups asks the coordinators that exist: it leaves out, without an error, the groups of a
+partition whose leader was just elected and has not begun to load it, or could not load it
 (GroupCoordinatorService.listGroups, CoordinatorRuntime.scheduleReadAllOperation; before 4.0
-GroupCoordinator.handleListGroups). Metadata names the new leader before that. DescribeGroups has an error for both.
+GroupCoordinator.handleListGroups). Metadata names the new leader before that. A coordinator of 4.0 or later lists what
+its log had up to the high watermark. That of a new leader stays behind until its followers have fetched, so groups
+that the previous leader had committed are missing.
+
+What proves it, for each partition, by its leader alone: before the list, it leads in the epoch that metadata named, has
+loaded, and all that was in its log is committed; after the list, it has it loaded, and leads in the same epoch still. A
+broker that lost a partition and has it again leads in a later epoch, whatever metadata says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
 
 from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.consumer import OffsetFetchRequest, OffsetForLeaderEpochRequest
 
-from group_hygiene.kafka.client import Call, Client, Deadline, fault_of_code, retrying
+from group_hygiene.kafka import answers
+from group_hygiene.kafka.bounds import Rows
+from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC
+from group_hygiene.kafka.messages import RawOffsetFetchRequest
 from group_hygiene.model import Fault
 from group_hygiene.snapshot import Cluster
 
 # Of ids that no consumer uses, one for each partition.
 PREFIX = "group-hygiene-loaded-"
 _CHUNK = 200
-_LOADING = "COORDINATOR_LOAD_IN_PROGRESS"
+_LOADING, _NOT_COORDINATOR = "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"
+_UNCOMMITTED = "loaded, but not all of it counts as committed: the next commit of any group in the partition ends that"
 # Brokers follow the metadata one after another.
 _UNAWARE_S = 2.0
-_NONE, _GROUP_DENIED, _GROUP_ID_NOT_FOUND = 0, 30, 69
+_GROUP_DENIED = "GROUP_AUTHORIZATION_FAILED"
+_NONE, _GROUP_ID_NOT_FOUND, _FENCED_LEADER_EPOCH = 0, 69, 74
+_CONSUMER = -1
 
 
-def not_loaded(client: Client, cluster: Cluster, deadline: Deadline, wait: bool = True) -> dict[int, Fault]:
-    """Partition of `__consumer_offsets` -> why its leader may not have loaded it; empty = all leaders have.
+def not_loaded_before(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, Fault]:
+    """Partition of `__consumer_offsets` -> why a list that begins now may lack its groups; empty = none may.
 
-    Asks each leader, in one DescribeGroups for up to 200 partitions, for a group of each partition that does not exist.
-    Only a coordinator that has loaded the partition knows that: it answers Dead, from v6 on GROUP_ID_NOT_FOUND
-    (KIP-1043). Partitions without a leader are left out: they are a problem of the cluster already. Needs DESCRIBE on
-    groups that begin with PREFIX.
+    Each leader is asked about its partitions, up to 200 in a request: whether it leads in the epoch that `cluster` has
+    (OffsetForLeaderEpoch v2, KIP-320), for a group of each that does not exist (DescribeGroups), which only a
+    coordinator that has loaded the partition knows, and for the offsets of that group. With `require_stable` a
+    coordinator of 4.0 or later answers when all that it had loaded or written by then is committed
+    (GroupCoordinatorService.fetchAllOffsets). Brokers before 3.0 have no OffsetFetch for several groups and no such
+    coordinator. Needs DESCRIBE on `__consumer_offsets` and on groups that begin with PREFIX. Partitions without a
+    leader are left out: they are a problem of the cluster already.
 
-    wait: ask again, until the deadline where a leader is loading, and for two seconds where one does not know yet that
-    it leads; otherwise each is asked once.
+    Asks again, until the deadline where a leader is loading, and for two seconds where one does not know yet that it
+    leads.
     """
+    committed = [_committed(cluster)] if client.supports(OffsetFetchRequest, 8) else []
+    return _ask(client, cluster, (_epochs(cluster), _described(cluster), *committed), deadline)
+
+
+def not_loaded_since(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, Fault]:
+    """The same of a list that has just ended, and for which `not_loaded_before` found nothing; each is asked once.
+
+    A leader that lost a partition and got it back in the meantime has it in another epoch.
+    """
+    return _ask(client, cluster, (_described(cluster), _epochs(cluster)), deadline, wait=False)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What to ask a leader about partitions, and for each of those that the answer has: a Fault, or None = proven."""
+
+    request: Callable[[Sequence[int]], Request]
+    answers: Callable[[Response], Mapping[int, Fault | None]]
+
+
+def _ask(
+    client: Client, cluster: Cluster, questions: Sequence[_Question], deadline: Deadline, wait: bool = True
+) -> dict[int, Fault]:
+    """The first Fault for each partition; what one question leaves open is not asked the next one."""
     leaders = {index: leader for index, (leader, _) in cluster.leaders.items() if leader in cluster.brokers}
-    ids = ids_by_partition(len(cluster.leaders))
+    faults: dict[int, Fault] = {}
+    for question in questions:
 
-    def attempt(left: Sequence[int]) -> dict[int, Fault | None]:
-        of_leader: dict[int, list[int]] = {}
-        for index in left:
-            of_leader.setdefault(leaders[index], []).append(index)
-        chunks = [
-            (leader, tuple(led[start : start + _CHUNK]))
-            for leader, led in of_leader.items()
-            for start in range(0, len(led), _CHUNK)
+        def attempt(left: Sequence[int], question: _Question = question) -> dict[int, Fault | None]:
+            of_leader: dict[int, list[int]] = {}
+            for index in left:
+                of_leader.setdefault(leaders[index], []).append(index)
+            chunks = [
+                (leader, tuple(led[start : start + _CHUNK]))
+                for leader, led in of_leader.items()
+                for start in range(0, len(led), _CHUNK)
+            ]
+            calls = {each: Call(each[0], question.request(each[1])) for each in chunks}
+            results: dict[int, Fault | None] = {}
+            for (_, led), answer in client.send_each(calls, deadline).items():
+                results.update(dict.fromkeys(led, answer) if isinstance(answer, Fault) else question.answers(answer))
+            return results
+
+        soon = Deadline(min(deadline.left, _UNAWARE_S) if wait else 0)
+        found = retrying([index for index in leaders if index not in faults], attempt, soon)
+        if wait:
+            loading = [index for index, answer in found.items() if answer is not None and answer.code == _LOADING]
+            found |= retrying(loading, attempt, deadline)
+        faults |= {index: _advised(answer) for index, answer in found.items() if answer is not None}
+    return faults
+
+
+def _epochs(cluster: Cluster) -> _Question:
+    topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    partition_class = topic_class.OffsetForLeaderPartition
+
+    def request(led: Sequence[int]) -> Request:
+        epochs = {index: cluster.leaders[index][1] for index in led}
+        partitions = [
+            partition_class(partition=index, current_leader_epoch=epoch, leader_epoch=epoch)
+            for index, epoch in epochs.items()
         ]
-        calls = {
-            each: Call(each[0], DescribeGroupsRequest(groups=[ids[index] for index in each[1]])) for each in chunks
-        }
-        results: dict[int, Fault | None] = {}
-        for (_, led), answer in client.send_each(calls, deadline).items():
-            if isinstance(answer, Fault):
-                results.update(dict.fromkeys(led, answer))
-            else:
-                codes = {row.group_id: row.error_code for row in answer.groups}
-                results.update({index: _fault(codes[ids[index]]) for index in led if ids[index] in codes})
-        return results
+        topics = [topic_class(topic=OFFSETS_TOPIC, partitions=partitions)]
+        return OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics, min_version=2)
 
-    soon = Deadline(min(deadline.left, _UNAWARE_S))
-    answers = retrying(leaders, attempt, soon if wait else Deadline(0))
-    if wait:
-        loading = [index for index, answer in answers.items() if isinstance(answer, Fault) and answer.code == _LOADING]
-        answers |= retrying(loading, attempt, deadline)
-    return {index: answer for index, answer in answers.items() if answer is not None}
+    def fault(code: int) -> Fault:
+        found = fault_of_code(code)
+        # One who leads in a later epoch never goes back.
+        return replace(found, retriable=found.retriable and code != _FENCED_LEADER_EPOCH)
+
+    def answered(response: Response) -> dict[int, Fault | None]:
+        return {
+            row.partition: fault(row.error_code) if row.error_code else None
+            for topic in response.topics
+            for row in topic.partitions
+        }
+
+    return _Question(request, answered)
+
+
+def _committed(cluster: Cluster) -> _Question:
+    """Of partitions that are loaded. What takes longer than `offsets.commit.timeout.ms` is answered NOT_COORDINATOR.
+
+    A coordinator that misses how its high watermark moves while it loads counts its groups as uncommitted until the
+    next write to that partition (CoordinatorRuntime registers its listener when it has loaded).
+    """
+    ids, partitions = ids_by_partition(len(cluster.leaders)), len(cluster.leaders)
+    group_class = OffsetFetchRequest.OffsetFetchRequestGroup
+
+    def answered(response: Response) -> dict[int, Fault | None]:
+        found = answers.committed(response.body, Rows())
+        return {
+            partition_of(name, partitions): _uncommitted(row) if isinstance(row, Fault) else None
+            for name, row in found.items()
+        }
+
+    return _Question(
+        lambda led: RawOffsetFetchRequest(
+            groups=[group_class(group_id=ids[index], topics=None) for index in led], require_stable=True
+        ),
+        answered,
+    )
+
+
+def _described(cluster: Cluster) -> _Question:
+    """It answers Dead for a group that does not exist, from v6 on GROUP_ID_NOT_FOUND (KIP-1043)."""
+    ids, partitions = ids_by_partition(len(cluster.leaders)), len(cluster.leaders)
+
+    def answered(response: Response) -> dict[int, Fault | None]:
+        codes = {row.group_id: row.error_code for row in response.groups}
+        return {
+            partition_of(name, partitions): None if code in (_NONE, _GROUP_ID_NOT_FOUND) else fault_of_code(code)
+            for name, code in codes.items()
+        }
+
+    return _Question(lambda led: DescribeGroupsRequest(groups=[ids[index] for index in led]), answered)
+
+
+def _uncommitted(fault: Fault) -> Fault:
+    return replace(fault, message=_UNCOMMITTED) if fault.code == _NOT_COORDINATOR else fault
+
+
+def _advised(fault: Fault) -> Fault:
+    return replace(fault, message=f"needs DESCRIBE on groups {PREFIX}*") if fault.code == _GROUP_DENIED else fault
 
 
 def partition_of(group: str, partitions: int) -> int:
@@ -80,13 +191,6 @@ def partition_of(group: str, partitions: int) -> int:
     signed = code - (1 << 32) if code >> 31 else code
     # Utils.abs: the one number that has no counterpart is 0.
     return (0 if signed == -(1 << 31) else abs(signed)) % partitions
-
-
-def _fault(code: int) -> Fault | None:
-    if code in (_NONE, _GROUP_ID_NOT_FOUND):
-        return None
-    fault = fault_of_code(code)
-    return replace(fault, message=f"needs DESCRIBE on groups {PREFIX}*") if code == _GROUP_DENIED else fault
 
 
 @lru_cache(maxsize=4)
