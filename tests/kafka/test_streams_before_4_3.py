@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from group_hygiene import reasons
 from group_hygiene.connection import Settings
+from group_hygiene.entries import SavedOffset
 from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
 from group_hygiene.kafka.groups import left_out, list_groups
@@ -20,11 +22,12 @@ from group_hygiene.reconcile.restoration import Restorer, restore
 from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS
+from tests.backups import backup
 from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker, at, soon, wait_for
 from tests.kafka.members import StreamsMember, part
 from tests.kafka.offsets_topic import read_log, told
-from tests.kafka.scene import Guard, Scene, policy
+from tests.kafka.scene import Guard, Scene, alert, policy, verdicts
 
 # kafka-python's consumers leave sockets for the garbage collector to close.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
@@ -96,18 +99,31 @@ def compact(kafka: KafkaCluster, make: Maker, other: str, topic: str, group: str
     wait_for(gone)
 
 
-def test_a_streams_group_is_not_restored_where_its_partition_may_not_load() -> None:
-    """Refused with what to do, in a preview too, and nothing is committed: brokers don't tell 4.2.0 from 4.2.1."""
+def test_a_streams_group_is_kept_where_it_could_not_be_brought_back() -> None:
+    """Brokers don't tell 4.2.0 from 4.2.1. Other groups go, an Alert reports it, and no backup of it is restored."""
     with KafkaCluster("4.2.0", config=QUICK) as kafka:
         make, client = Maker(kafka.bootstrap_servers), connect(Settings((kafka.bootstrap_servers,)))
         topic, group = make.topic(records=5), make.name("application")
+        old = make.abandoned(make.name("old"), topic)
         with StreamsMember(client, group, [part("0", [topic])]) as member:
             member.commit(topic, {0: 3})
         scene = Scene(client)
-        tidy = policy(group, match={"types": [str(GroupType.STREAMS)], "unprotect": ["Streams"]})
+        match = {"types": [str(each) for each in (GroupType.CLASSIC, GroupType.STREAMS)], "unprotect": ["Streams"]}
+        tidy = policy(f"{make.tag}*", match=match)
+        look = replace(alert(f"{make.tag}*"), match=tidy.match)
+        assert verdicts(scene.observe(look), look) == {group: "Match", old: "Match"}
         observation, plan = scene.plan(tidy)
-        assert [outcome.kind for outcome in scene.apply(plan, observation)] == [OutcomeKind.DELETED]
+        assert verdicts(observation, tidy) == {group: reasons.NOT_RESTORABLE, old: "Match"}
+        keep = observation.verdicts[tidy.key][group].keep
+        assert keep is not None
+        assert "brokers of Kafka 4.2 may not load __consumer_offsets" in keep.message
+        assert {outcome.group: outcome.kind for outcome in scene.apply(plan, observation)} == {old: OutcomeKind.DELETED}
+        assert verdicts(scene.observe(look), look) == {group: "Match"}
+
+        make.delete_group(group)
         assert scene.memory.ledger is not None
+        offsets = {topic: [SavedOffset(0, 3, -1, "", None)]}
+        scene.memory.ledger.write([backup(group, offsets, type=str(GroupType.STREAMS))])
         restorer = Restorer(client, scene.memory.ledger, scene.clock, Guard(), seconds=90)
         for preview in (True, False):
             (result,) = restore(restorer, RestoreRequest(id="restore-1", groups=(group,)), preview)

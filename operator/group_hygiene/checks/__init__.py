@@ -39,6 +39,7 @@ CHECKS: tuple[Check, ...] = (
     needed.connect,
     needed.streams,
     needed.streams_state,
+    needed.streams_lost,
     needed.mirror_maker,
     needed.share,
     used.dead,

@@ -120,6 +120,14 @@ def streams_state(policy: Policy, group: Group, evidence: Evidence, now: datetim
     return None
 
 
+def streams_lost(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """What is deleted can be brought back; but some brokers fail on a Streams group that was restored (KAFKA-20254)."""
+    why = evidence.protections.streams_lost
+    if policy.action.changes and group.type is GroupType.STREAMS and why is not None:
+        return Keep(reasons.NOT_RESTORABLE, f"it could not be brought back: {why}")
+    return None
+
+
 def mirror_maker(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """MirrorMaker 2 writes only to Empty or absent groups: they look abandoned and are what a failover needs."""
     if Unprotect.MIRROR_MAKER in policy.match.unprotect:

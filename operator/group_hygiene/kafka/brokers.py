@@ -12,6 +12,8 @@ from group_hygiene.kafka.client import CLIENT_ID, Call, Client, Deadline, fault_
 from group_hygiene.model import Fault
 from group_hygiene.snapshot import Cluster
 
+# From this version on brokers load a partition where offsets stand before the records of their Streams group.
+_LOADS_STREAMS = (4, 3)
 # The version of the request that every broker since 2.4 answers.
 _VERSION = 3
 # The library's table ends with 4.3. DeleteGroups v3 came with 4.4 (KIP-1331).
@@ -36,3 +38,27 @@ def versions(client: Client, cluster: Cluster, deadline: Deadline) -> Mapping[in
             newest = keys.get(key, (0, 0))[1] >= version
             found[broker] = "4.4" if newest else ".".join(map(str, infer_broker_version_from_api_versions(keys)))
     return found
+
+
+def refuse_streams(client: Client, cluster: Cluster, deadline: Deadline) -> str | Fault | None:
+    """Why a group of the Streams protocol can't come back on these brokers; a Fault if that can't be told.
+
+    The restored offsets stand before the group's own records in `__consumer_offsets`. Once compaction has removed the
+    tombstone between them, a coordinator of 4.2.0 fails to load the whole partition (KAFKA-20254). 4.2.1 has the fix,
+    but brokers don't tell their patch level, nor is it known which ones of 4.1 have it.
+    """
+    found = versions(client, cluster, deadline)
+    for version in found.values():
+        if isinstance(version, Fault):
+            return version
+    old = sorted({str(version) for version in found.values() if _number(str(version)) < _LOADS_STREAMS})
+    if not old:
+        return None
+    return (
+        f"brokers of Kafka {', '.join(old)} may not load __consumer_offsets any more once the application has joined "
+        "again (KAFKA-20254): upgrade all brokers to 4.3 first"
+    )
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))

@@ -12,6 +12,7 @@ from group_hygiene.activity import Tables
 from group_hygiene.connection import Connection, Role
 from group_hygiene.contents import Contents
 from group_hygiene.entries import Change, Key
+from group_hygiene.kafka import brokers
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, Deadline
@@ -25,6 +26,7 @@ from group_hygiene.model import (
     Evidence,
     Fault,
     Group,
+    GroupType,
     Offsets,
     Partition,
     Protections,
@@ -34,7 +36,7 @@ from group_hygiene.model import (
 from group_hygiene.plan import Conditions
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile.journal import Journal
-from group_hygiene.snapshot import Snapshot
+from group_hygiene.snapshot import Cluster, Snapshot
 
 # How many groups are read again, saved and deleted at once at most.
 BATCH = 50
@@ -178,10 +180,23 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
     )
 
 
-def read_protections(context: Context, topics: Mapping[str, int] | Fault, deadline: Deadline) -> Protections:
-    """What topics, checkpoints and Kubernetes objects say of who is needed; what can't be read protects everybody."""
+def read_protections(
+    context: Context,
+    cluster: Cluster,
+    groups: Iterable[Group],
+    topics: Mapping[str, int] | Fault,
+    deadline: Deadline,
+) -> Protections:
+    """What topics, checkpoints and Kubernetes objects say of who is needed; what can't be read protects everybody.
+
+    groups: those to judge. Of which version the brokers are is asked only for Streams groups.
+    """
+    lost = None
+    if any(group.type is GroupType.STREAMS for group in groups):
+        found = brokers.refuse_streams(context.client, cluster, deadline)
+        lost = f"the versions of the brokers could not be read: {found}" if isinstance(found, Fault) else found
     if isinstance(topics, Fault):
-        return Protections(streams=None, mirrored=None, claimed=_claims(context))
+        return Protections(streams=None, mirrored=None, claimed=_claims(context), streams_lost=lost)
     streams = frozenset(
         prefix
         for topic in topics
@@ -190,7 +205,7 @@ def read_protections(context: Context, topics: Mapping[str, int] | Fault, deadli
     )
     checkpoints = checkpoint_topics(topics, context.connection.checkpoint_topics)
     mirrored = context.memory.checkpoints.read(context.client, checkpoints, deadline)
-    return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, _claims(context))
+    return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, _claims(context), lost)
 
 
 def _claims(context: Context) -> Claims | Fault:

@@ -113,7 +113,7 @@ def read_again(
     tail.read_on(Deadline(deadline.left / 2))
     uses.read_on(Deadline(deadline.left / 2))
     topics = kafka_cluster.read_topics(client, deadline)
-    protections = read_protections(context, topics, deadline)
+    protections = read_protections(context, cluster, groups.values(), topics, deadline)
     missing = _missing_topics(context, plan.policy, seen, deadline)
     internal = _internal_topics(plan.policy, groups, topics, protections)
     named = {p.topic for offsets in seen.values() for p in offsets}

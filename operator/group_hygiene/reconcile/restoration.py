@@ -46,8 +46,6 @@ from group_hygiene.reconcile.saving import COMMITTING, RESTORABLE, bring_back, b
 _ABSENT = frozenset({"GROUP_ID_NOT_FOUND", "UNSUPPORTED_VERSION"})
 # Partitions between one look and its commit: so few that nothing has time to change.
 _COMMIT_CHUNK = 1_000
-# From this version on brokers load a partition where offsets stand before the records of their Streams group.
-_LOADS_STREAMS = (4, 3)
 _BEGUN = "begun; some of its offsets may be committed, as whoever restored it came to no end"
 
 
@@ -238,32 +236,15 @@ def _look(restorer: Restorer, request: RestoreRequest, backup: Backup) -> list[P
 
 
 def _stops_loading(restorer: Restorer, backup: Backup) -> GroupResult | None:
-    """Why a Streams group can't come back on these brokers.
-
-    The restored offsets stand before the group's own records in `__consumer_offsets`. Once compaction has removed the
-    tombstone between them, a coordinator of 4.2.0 fails to load the whole partition (KAFKA-20254). 4.2.1 has the fix,
-    but brokers don't tell their patch level, nor is it known which ones of 4.1 have it.
-    """
+    """Why a Streams group can't come back on these brokers."""
     if backup.type != GroupType.STREAMS:
         return None
     client, deadline = restorer.client, restorer.deadline()
     cluster = kafka_cluster.read_cluster(client, deadline)
-    found = cluster if isinstance(cluster, Fault) else brokers.versions(client, cluster, deadline)
-    faults = [found] if isinstance(found, Fault) else [each for each in found.values() if isinstance(each, Fault)]
-    if isinstance(found, Fault) or faults:
-        return replace(unreadable(backup.group, faults[0]), saved_at=backup.at)
-    old = sorted({str(version) for version in found.values() if _number(str(version)) < _LOADS_STREAMS})
-    if not old:
-        return None
-    message = (
-        f"brokers of Kafka {', '.join(old)} may not load __consumer_offsets any more once the application has joined "
-        "again (KAFKA-20254): upgrade all brokers to 4.3 first"
-    )
-    return GroupResult(backup.group, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
+    why = cluster if isinstance(cluster, Fault) else brokers.refuse_streams(client, cluster, deadline)
+    if isinstance(why, Fault):
+        return replace(unreadable(backup.group, why), saved_at=backup.at)
+    return None if why is None else GroupResult(backup.group, Kind.REFUSED, reasons.NOT_RESTORABLE, why, backup.at)
 
 
 def _state(restorer: Restorer, backup: Backup) -> list[str] | GroupResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import chain
 
 from group_hygiene import checks, reasons, watching
 from group_hygiene.entries import Change, Covered, LogEnd, Removal, Seen, Watch
@@ -92,7 +93,8 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     facts.older = _old_enough(policies, memory.retention, clock.now())
     _begin_looks(context, policies, facts)
     if any(selected.values()):
-        facts.protections = read_protections(context, kafka_cluster.read_topics(client, deadline), deadline)
+        topics = kafka_cluster.read_topics(client, deadline)
+        facts.protections = read_protections(context, cluster, chain(*selected.values()), topics, deadline)
     verdicts = _judge_all(context, policies, selected, facts, deadline)
     if facts.coverage is None and (any(policy.when.asks_evidence for policy in policies) or (full and context.tables)):
         # Nothing hung on the tables this time; whether they are in order is told all the same.
