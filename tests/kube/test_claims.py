@@ -92,6 +92,9 @@ def include(**fields: str) -> dict[str, Any]:
     [
         pytest.param(claiming("ScaledObject", "x", kafka_trigger(consumerGroup="orders")), "orders", id="ScaledObject"),
         pytest.param(
+            claiming("ScaledObject", "x", kafka_trigger(consumerGroup=" orders ")), "orders", id="ScaledObject-spaces"
+        ),
+        pytest.param(
             claiming("ScaledJob", "x", {"jobTargetRef": {}} | kafka_trigger(consumerGroup="nightly")),
             "nightly",
             id="ScaledJob",
@@ -153,6 +156,18 @@ def test_a_group_that_a_variable_of_the_target_names(
     scaled = claiming("ScaledObject", "worker", {"scaleTargetRef": reference} | FROM_ENV)
     with objects(server, target, scaled):
         assert owner(as_operator, "orders") == f"ScaledObject {NAMESPACE}/worker"
+
+
+def test_a_trigger_with_two_names_claims_both(server: ApiServer, as_operator: str) -> None:
+    """Which of them KEDA takes depends on its version; and where one can't be followed, the other is not enough."""
+    both = kafka_trigger(consumerGroup="payments", consumerGroupFromEnv="GROUP")
+    scaled = claiming("ScaledObject", "worker", {"scaleTargetRef": {"name": "worker"}} | both)
+    with objects(server, workload("Deployment", "worker", container(value="orders")), scaled):
+        for group in ("payments", "orders"):
+            assert owner(as_operator, group) == f"ScaledObject {NAMESPACE}/worker"
+        assert owner(as_operator, "nobody") is None
+    with objects(server, workload("Deployment", "worker", container()), scaled):
+        assert "names its group by environment variable GROUP" in problem(as_operator)
 
 
 def test_a_group_that_a_config_map_names(server: ApiServer, as_operator: str) -> None:

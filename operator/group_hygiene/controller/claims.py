@@ -218,7 +218,11 @@ def _scaled_job(reading: _Reading) -> None:
 
 
 def _triggers(reading: _Reading, template: Callable[[], Any], container: Any) -> None:
-    """Groups of KEDA's Kafka triggers. KEDA's versions differ in which of two names they take: both count."""
+    """Groups of KEDA's Kafka triggers.
+
+    Of a trigger with two names, older versions of KEDA take the variable's (parseKafkaMetadata), later ones
+    `consumerGroup`, without the spaces around it (ScalerConfig.configParamValue): all count.
+    """
     for trigger in _list(_at(reading.item, "spec", "triggers")):
         if _at(trigger, "type") not in _KAFKA_TRIGGERS:
             continue
@@ -235,7 +239,7 @@ def _triggers(reading: _Reading, template: Callable[[], Any], container: Any) ->
                 raise _Unknown(
                     f"{reading.owner} names its group by environment variable {variable}, and its target {problem}"
                 ) from None
-        reading.name(*named)
+        reading.name(*named, *(group.strip() for group in named if isinstance(group, str)))
 
 
 def _connector(reading: _Reading) -> None:
