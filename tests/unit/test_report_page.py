@@ -85,7 +85,16 @@ def test_nothing_invisible_comes_from_a_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "letter", ["x", "<", "&", '"', "é", "\U0001f389", "\u202e"], ids=["x", "less", "and", "quote", "é", "emoji", "rtl"]
+    "letter",
+    [
+        "x",
+        pytest.param("<", marks=pytest.mark.slow, id="less"),
+        pytest.param("&", marks=pytest.mark.slow, id="and"),
+        pytest.param('"', id="quote"),
+        pytest.param("é", marks=pytest.mark.slow),
+        pytest.param("\U0001f389", marks=pytest.mark.slow, id="emoji"),
+        pytest.param("\u202e", id="rtl"),
+    ],
 )
 def test_the_page_stays_below_three_megabytes(letter: str) -> None:
     """With 5,000 groups of the longest names; what is left out is said, and how to see it."""
