@@ -40,6 +40,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         up.wait(PATIENCE)
 
 
+@pytest.mark.slow
 def test_the_tutorial_does_what_it_shows(folder: Path) -> None:
     """Each command prints what the page shows, but for times, ages, ids and addresses."""
     first, *others = steps(PAGE)

@@ -14,6 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 RECKLESS = f"{shlex.quote(sys.executable)} {shlex.quote(str(Path(__file__).with_name('reckless_operator.py')))}"
+# The main job beside its own checks, several times: minutes.
+pytestmark = pytest.mark.slow
 LAST_LINE = re.compile(r"demo: (\d+) passed, (\d+) failed")
 
 EMPTY_AND_NEEDED = {
@@ -123,7 +125,6 @@ def test_the_demo_passes_and_stays_up_until_ctrl_c(scratch: Path) -> None:
     assert eventually_nothing(demo)
 
 
-@pytest.mark.slow
 def test_the_demo_fails_with_a_reckless_operator(scratch: Path) -> None:
     """An operator that deletes whatever is Empty fails at every Empty group that somebody needs, and only there.
 
@@ -151,7 +152,7 @@ def test_the_demo_fails_with_a_reckless_operator(scratch: Path) -> None:
     "progress",
     [
         pytest.param("making litter", id="servers-and-clients-start"),
-        pytest.param("waiting for the marks", id="spark-runs", marks=pytest.mark.slow),
+        pytest.param("waiting for the marks", id="spark-runs"),
     ],
 )
 def test_ctrl_c_stops_everything(scratch: Path, progress: str) -> None:

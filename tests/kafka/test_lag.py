@@ -24,7 +24,13 @@ MATCH = "Match"
 RECORDS = 5
 
 
-@pytest.fixture(scope="module", params=[("2.5.1", 1), ("4.4.0", 2)], ids=["2.5.1", "4.4.0-two-brokers"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("2.5.1", 1), id="2.5.1", marks=pytest.mark.slow),
+        pytest.param(("4.4.0", 2), id="4.4.0-two-brokers"),
+    ],
+)
 def kafka(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
     """Brokers that count requests, and have no topic but those of this module: no mirror's checkpoints, above all."""
     version, brokers = request.param

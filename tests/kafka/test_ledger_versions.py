@@ -52,11 +52,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
 @pytest.fixture(
     scope="module",
     params=[
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("2.8.2", "3.9.1", "4.2.0", "4.3.0")),
         "2.5.1",
-        "2.8.2",
-        "3.9.1",
-        pytest.param("4.2.0", marks=pytest.mark.slow),
-        pytest.param("4.3.0", marks=pytest.mark.slow),
         "4.4.0",
     ],
 )

@@ -461,6 +461,7 @@ def test_twenty_thousand_partitions(client: Client, ledger: Ledger, make: Maker)
     assert len(committed(client, group)) == 2_000
 
 
+@pytest.mark.slow
 def test_brokers_without_topic_ids() -> None:
     """On 2.5 nobody knows whether a topic is still the same: refused, but for whoever says that it is."""
     with KafkaCluster("2.5.1") as kafka:

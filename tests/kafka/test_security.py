@@ -659,6 +659,7 @@ def test_a_mirror_target_needs_its_checkpoints(login: Login, inside: Maker) -> N
         inside.delete_topic(CHECKPOINTS)
 
 
+@pytest.mark.slow
 def test_the_least_permissions_suffice_on_the_oldest_brokers() -> None:
     """And a missing one on the cluster is told there, too, in another way (Metadata before DescribeCluster)."""
     users = {user: USERS[user] for user in ("least", "no-cluster")}

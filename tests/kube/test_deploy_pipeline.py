@@ -65,6 +65,7 @@ def test_permission(deployed: ApiServer, as_pipeline: str, question: str, allowe
     assert can_i(deployed, as_pipeline, *question.split()) is allowed
 
 
+@pytest.mark.slow
 def test_it_needs_both_of_its_rights(deployed: ApiServer, as_pipeline: str, tmp_path: Path) -> None:
     """With them a run gets as far as the brokers, of which there are none; without either it says what it lacks."""
     reference = {"name": "hygiene", "key": "password"}

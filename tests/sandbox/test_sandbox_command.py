@@ -8,6 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow  # of what the tutorial uses
 ROOT = Path(__file__).parents[2]
 CRD = {
     "apiVersion": "apiextensions.k8s.io/v1",

@@ -10,6 +10,7 @@ from sandbox.errors import SandboxError
 from sandbox.kubernetes import ApiServer
 from tests.kafka.makers import wait_for
 
+pytestmark = pytest.mark.slow  # of what starts API servers, on which other tests stand
 ROLE = """
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role

@@ -17,6 +17,7 @@ from sandbox.ports import Ports
 from sandbox.process import Command, Keeper, wait_until
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow  # of what starts and ends servers, on which other tests stand
 LINUX_ONLY = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc or PR_SET_PDEATHSIG")
 
 CALLER = """

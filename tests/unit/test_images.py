@@ -89,6 +89,7 @@ def test_locks_pin_what_the_project_asks_for() -> None:
         assert not pinned & {"pytest", "ruff", "mypy", "playwright", "mkdocs"}
 
 
+@pytest.mark.slow
 def test_wheel_and_source_distribution_hold_the_same(tmp_path: Path) -> None:
     """What is built of the source distribution is what is built of the checkout, kinds and all data among it."""
     source = tmp_path / "source"
