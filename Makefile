@@ -24,11 +24,13 @@ demo: $(STAMP) ## the main job on a real Kafka and a real API server, in two min
 # By itself pytest-xdist starts the files with the fewest tests last: the demo's, the longest, would begin when all else is done.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --ignore=tests/images --deselect $(WITH_SPARK)
 
-test: $(STAMP) ## all tests, on real parts, but for those with a target of their own below
+test: $(STAMP) ## the tests, on real parts, but for those of test-all
 	@$(BIN)/python -m sandbox prepare
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
-test-slow: $(STAMP) ## the tests that wait long for what seldom breaks, and those of the report in a browser, sandbox and benches, about 10 minutes
+test-all: test test-slow test-spark images-check ## every test, about an hour
+
+test-slow: $(STAMP) ## the tests of the demo, of old brokers, of what seldom breaks, and of the tooling, about 15 minutes
 	@$(BIN)/python -m sandbox prepare --browser
 	@$(PYTEST) -m slow $(PYTEST_ARGS)
 
