@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import yaml
+from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import new_client_from_config
 
 from group_hygiene import reasons
 from group_hygiene.connection import parse_connection
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, Api
 from group_hygiene.controller.guarding import Guard, read_grant
+from group_hygiene.model import Keep
+from group_hygiene.status import Problem, redact_problem
 from sandbox.kubernetes import ApiServer
 from tests.kube.access import make_namespaces
 
@@ -75,3 +78,23 @@ def test_labels_are_read_again(
     stop = guard.refusal()
     assert (stop is None) is goes_on
     assert stop is None or stop.reason == reasons.POLICY_CHANGED
+
+
+def test_what_the_api_server_says_is_no_news_for_other_namespaces(api_server: ApiServer, api: Api) -> None:
+    """An object that can't be read ends the run; the error's text may name hosts and rights of the operator."""
+    nowhere = ApiClient(Configuration(host="https://127.0.0.1:1"))
+    nowhere.configuration.retries = 0
+    guard = replace(_guard(api_server, api, TEAM, [_BY_NAME]), api=Api(nowhere))
+    stop = guard.refusal()
+    assert stop is not None
+    assert "could not be read again" in stop.message
+    problem = Problem(stop.reason, stop.message)
+    assert redact_problem(problem, OWNER, f"{OWNER}/main") == problem
+    assert "127.0.0.1" not in redact_problem(problem, TEAM, f"{OWNER}/main").message
+
+
+def test_a_deleted_connection_is_a_change(api_server: ApiServer, api: Api) -> None:
+    """It says so, to everybody."""
+    guard = _guard(api_server, api, TEAM, [_BY_NAME])
+    api_server.kubectl("delete", "kconn", "main", "-n", OWNER)
+    assert guard.refusal() == Keep(reasons.POLICY_CHANGED, "KafkaConnection main was edited or deleted during the run")

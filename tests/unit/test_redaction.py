@@ -9,15 +9,77 @@ import pytest
 
 from group_hygiene import reasons
 from group_hygiene.errors import SecretProblem
-from group_hygiene.model import Keep, Outcome, OutcomeKind
+from group_hygiene.model import CommittedOffset, Keep, Outcome, OutcomeKind, Partition
+from group_hygiene.reconcile.grouprestore import OWN_RESULTS, build_restore_status, redact_results
+from group_hygiene.reconcile.restorable import GroupResult, Kind, PartitionResult
 from group_hygiene.snapshot import Coverage
 from group_hygiene.status import Problem, build_status, connection_not_ready, redact_problem, redact_run
 from group_hygiene.status.redaction import OWN
+from tests.messages import insertions
 from tests.unit.make import NOW, delete, keep, match, plan, snapshot
 
 SECRETS = ("payroll-live", "orders.private", "Secret kafka/storage", "s3://bucket-of-payroll", "417 of 2089")
 _FOREIGN = f"broker 1: {', '.join(SECRETS)}"
 _CONNECTION = "kafka/main"
+# What may stand in a message that other namespaces see: facts of the group itself, of its topics, its backup and the
+# policy, and what its users wrote. No text of an error, a broker, the API server or the ledger.
+SHOWN = {
+    reasons.ALREADY_COMMITTED: {"present.offset"},
+    reasons.BACKUP_INCOMPLETE: {"timestamp(at)"},
+    reasons.BECAME_ACTIVE: {"described.group.state", "now.state"},
+    reasons.CAUGHT_UP: {"found.outside", "some_of(sorted(found.silent), 3)"},
+    # `message` is one of `reconcile.settling`, all literal.
+    reasons.DELETED: {"message", "named(gone.topics)"},
+    reasons.EXPIRES_FIRST: {"field", "timestamp(due)", "timestamp(end)"},
+    reasons.EXPIRES_LATER: {"group.protocol_type", "timestamp(at)", "timestamp(first + retention)"},
+    reasons.GONE: {"topic"},
+    reasons.GROUP_ACTIVE: {"state"},
+    reasons.HAS_OFFSETS: {"len(evidence.offsets)"},
+    reasons.INTERRUPTED: {"_BEGUN", "intent.partitions", "left"},
+    reasons.KEPT_ON_REQUEST: {"keeps[name].by", "request.by", "request.why", "timestamp(request.until)"},
+    reasons.LAG_BELOW: {"found.unread", "wanted"},
+    reasons.NO_BACKUP: {"timestamp(at)"},
+    reasons.NOT_EMPTY: {"group.state"},
+    reasons.NOT_LEADER: {"FRESH_S"},
+    reasons.NOT_RESTORABLE: {"', '.join(lost[:3])", "', '.join(old)", "backup.type", "kind"},
+    reasons.NOT_STABLE: {"group.state", "now.state"},
+    # `told`: codes of refusals, for partitions of the group.
+    reasons.OFFSETS_DELETED: {"message", "named(done)", "named(gone.topics)", "told"},
+    reasons.OUT_OF_RANGE: {"end", "saved.offset", "start"},
+    # The partition, and what UNSTABLE_OFFSET_COMMIT means.
+    reasons.PENDING_TRANSACTION: {"fault.message"},
+    reasons.POLICY_CHANGED: {"KINDS[plural]", "name", "namespace"},
+    reasons.PROTECTED: {"evidence.protected_by"},
+    reasons.RECENTLY_ACTIVE: {"words(answer)"},
+    reasons.SUBSCRIBED: {"len(idle)", "place.topic"},
+    reasons.TOO_RECENT: {
+        *("_missed(policy, seen.missed)", "format_duration(seen.observed)", "format_duration(wanted)", "so_far"),
+        *("format_duration(whole_seconds(max(timedelta(), so_far)))", "timestamp(activity.read_at)", "topic"),
+        *("timestamp(last)", "timestamp(oldest)", "timestamp(since)"),
+    },
+    reasons.TOPICS_EXIST: {"len(topics - missing)", "len(topics)"},
+    reasons.WOULD_RESTORE: {"end", "nearest", "saved.offset", "start"},
+}
+# Of partitions, or put together by `restorable.summed` from the messages of partitions.
+_WITHOUT_A_MESSAGE = {reasons.ALREADY_THERE, reasons.VERIFIED, reasons.RESTORED, reasons.PARTLY_RESTORED}
+
+
+@pytest.mark.parametrize("reason", sorted(OWN_RESULTS))
+def test_what_stands_in_a_message_that_is_shown(reason: str) -> None:
+    """By the source of all messages of the reason: a new one, or a new entry of the list, must be looked at here."""
+    found = insertions()
+    assert found.get(reason, set()) <= SHOWN.get(reason, set())
+    assert (reason in found) is (reason not in _WITHOUT_A_MESSAGE)
+
+
+def test_a_text_of_an_error_is_noticed() -> None:
+    """The reasons whose messages quote one are those that would be wrong entries."""
+    found = insertions()
+    quoting = {
+        name for name, parts in found.items() if {"error", "fault", "str(error)", "str(fault)", "answer"} & parts
+    }
+    assert {reasons.DENIED, reasons.DELETE_FAILED, reasons.TOPICS_UNKNOWN, reasons.CONNECTION_NOT_READY} <= quoting
+    assert quoting & OWN_RESULTS == set()
 
 
 @pytest.mark.parametrize("reason", sorted(reasons.all_reasons() - OWN))
@@ -37,6 +99,22 @@ def test_no_message_but_of_the_groups_own_checks(reason: str) -> None:
         assert [secret for secret in SECRETS if secret in text] == []
         assert reason in text
     assert _FOREIGN not in repr((shown.unmarking, shown.refusal, done, seen.incomplete, seen.coverage))
+
+
+@pytest.mark.parametrize("reason", sorted(reasons.all_reasons()))
+@pytest.mark.parametrize("of_partition", [False, True])
+def test_no_message_of_a_restore_but_of_the_group(reason: str, of_partition: bool) -> None:
+    """A result's message quotes those of its partitions, whatever its own reason is."""
+    place, saved = Partition("orders", 0), CommittedOffset(1)
+    parts = (PartitionResult(place, saved, reason, _FOREIGN),) if of_partition else ()
+    whole = reasons.PARTLY_RESTORED if of_partition else reason
+    result = GroupResult("g", Kind.WAITING, whole, _FOREIGN, None, parts)
+    assert redact_results([result], "kafka", _CONNECTION) == [result]
+    (shown,) = redact_results([result], "team", _CONNECTION)
+    assert (shown.reason, shown.group, shown.partitions) == (result.reason, "g", parts)
+    restore = {"metadata": {"namespace": "team", "name": "r", "generation": 1}}
+    text = json.dumps(build_restore_status(restore, [shown], NOW))
+    assert ([secret for secret in SECRETS if secret in text] == []) is (reason not in OWN_RESULTS)
 
 
 def test_the_connections_own_namespace_sees_all() -> None:

@@ -10,7 +10,7 @@ from group_hygiene import reasons
 from group_hygiene.access import Grant
 from group_hygiene.connection import Connection, grant
 from group_hygiene.controller.api import KINDS, Api, Object
-from group_hygiene.errors import ApiError
+from group_hygiene.errors import ApiError, NotFound
 from group_hygiene.model import Keep
 
 
@@ -58,10 +58,12 @@ class Guard:
         for plural, before in self.objects:
             name = before["metadata"]["name"]
             try:
-                obj = self.api.get(plural, before["metadata"]["namespace"], name)
+                obj: Object | None = self.api.get(plural, before["metadata"]["namespace"], name)
+            except NotFound:
+                obj = None
             except ApiError as error:
-                return Keep(reasons.POLICY_CHANGED, f"{KINDS[plural]} {name} could not be read again: {error}")
-            if _version(obj) != _version(before) or obj["metadata"].get("deletionTimestamp"):
+                return Keep(error.reason, f"{KINDS[plural]} {name} could not be read again: {error}")
+            if obj is None or _version(obj) != _version(before) or obj["metadata"].get("deletionTimestamp"):
                 return Keep(reasons.POLICY_CHANGED, f"{KINDS[plural]} {name} was edited or deleted during the run")
         return self._other_labels()
 
@@ -70,7 +72,7 @@ class Guard:
         try:
             now = read_grant(self.api, self.granted.connection, namespace)
         except ApiError as error:
-            return Keep(reasons.POLICY_CHANGED, f"the labels of namespace {namespace} could not be read again: {error}")
+            return Keep(error.reason, f"the labels of namespace {namespace} could not be read again: {error}")
         if now != self.granted:
             message = f"namespace {namespace} got other labels during the run, by which it is granted something else"
             return Keep(reasons.POLICY_CHANGED, message)

@@ -14,7 +14,7 @@ from group_hygiene.controller.api import RESTORES, Api, Object, connection_of
 from group_hygiene.controller.guarding import Granted, read_grant
 from group_hygiene.controller.telling import Teller
 from group_hygiene.errors import HygieneError, LedgerProblem, SpecError
-from group_hygiene.reconcile.grouprestore import build_restore_status, parse_restore
+from group_hygiene.reconcile.grouprestore import build_restore_status, parse_restore, redact_results
 from group_hygiene.reconcile.restorable import GroupResult, RestoreRequest
 from group_hygiene.reconcile.restoration import Restorer, Saved, Turn, Wanted, read_saved, restore
 from group_hygiene.status import Problem, connection_not_ready, redact_problem
@@ -109,8 +109,11 @@ class Restores:
             with runs.about(restore=f"{metadata['namespace']}/{metadata['name']}"):
                 turn = Turn(budget, self._results_of(asked.obj, generation))
                 results = saved if isinstance(saved, Problem) else self._try(context, asked, guard, saved, turn)
+                shown: Sequence[GroupResult] | Problem
                 if isinstance(results, Problem):
-                    results = redact_problem(results, metadata["namespace"], self._key)
+                    shown = redact_problem(results, metadata["namespace"], self._key)
+                else:
+                    shown = redact_results(results, metadata["namespace"], self._key)
                 if guard.seconds_left() <= 0:
                     # Whoever leads now tells what became of it.
                     return
@@ -118,7 +121,7 @@ class Restores:
                 if not turn.is_complete or isinstance(results, Problem):
                     self._results[metadata["uid"]] = turn.results
                 self._wait(asked.obj, generation, unfinished=not turn.is_complete)
-                self._tell(asked.obj, results)
+                self._tell(asked.obj, shown)
 
     def _in_turn(self, restores: Sequence[Asked]) -> list[Asked]:
         """In which order they are tried: namespaces take turns, and in each what was tried longest ago comes first."""

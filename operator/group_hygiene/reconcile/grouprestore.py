@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from group_hygiene import reasons
 from group_hygiene.durations import timestamp
 from group_hygiene.errors import SpecError
+from group_hygiene.model import Keep
 from group_hygiene.naming import id_shown, message_shown
 from group_hygiene.reconcile.restorable import GroupResult, Kind, OutOfRange, RestoreRequest
-from group_hygiene.status import Problem, Status
+from group_hygiene.status import OWN, Problem, Status, redact
 
 RESULTS_MAX = 100
+# Whose messages speak of the group, its backup and its partitions alone.
+OWN_RESULTS = OWN | {
+    *(reasons.RESTORED, reasons.PARTLY_RESTORED, reasons.VERIFIED, reasons.ALREADY_THERE, reasons.ALREADY_COMMITTED),
+    *(reasons.NO_BACKUP, reasons.BACKUP_INCOMPLETE, reasons.NOT_RESTORABLE, reasons.OUT_OF_RANGE),
+    *(reasons.GROUP_ACTIVE, reasons.WOULD_RESTORE),
+    *(reasons.TOPIC_MISSING, reasons.TOPIC_RECREATED, reasons.TOPIC_IDENTITY_UNKNOWN, reasons.ACTION_NOT_GRANTED),
+}
 _URGENT = (Kind.WAITING, Kind.REFUSED, Kind.PARTLY, Kind.RESTORED)
 
 
@@ -89,6 +98,20 @@ def build_restore_status(obj: Mapping[str, Any], results: Sequence[GroupResult] 
         "conditions": list(_conditions(obj, ready, stalled, reason, message, now)),
     }
     return status | ({"completionTime": previous.get("completionTime") or timestamp(now)} if over else {})
+
+
+def redact_results(results: Iterable[GroupResult], namespace: str, connection: str) -> list[GroupResult]:
+    """The results as an object of that namespace shows them. connection: its namespace/name.
+
+    A result's message quotes those of its partitions.
+    """
+
+    def redacted(result: GroupResult) -> GroupResult:
+        found = {result.reason, *(partition.reason for partition in result.partitions)}
+        own = OWN_RESULTS if found <= OWN_RESULTS else frozenset[str]()
+        return replace(result, message=redact(Keep(result.reason, result.message), connection, own).message)
+
+    return list(results) if connection.partition("/")[0] == namespace else [redacted(result) for result in results]
 
 
 def _entry(result: GroupResult) -> dict[str, Any]:

@@ -105,8 +105,8 @@ def what_is_left(context: Context, intent: Intent) -> Outcome | None:
     Of a group that was deleted by several requests, a part may be gone. If somebody uses it since, or had it restored,
     it is one that was deleted and is there again.
     """
-    name, message = intent.group, "not deleted: its deletion was interrupted"
-    untouched = Outcome(name, OutcomeKind.KEPT, reasons.INTERRUPTED, message)
+    name = intent.group
+    untouched = Outcome(name, OutcomeKind.KEPT, reasons.INTERRUPTED, "not deleted: its deletion was interrupted")
     if not intent.partitions:
         return untouched
     backups = _backups(context, [name])

@@ -367,7 +367,7 @@ def _noted(restorer: Restorer, outcome: Outcome, result: GroupResult, begun: Out
     try:
         restorer.ledger.write(changes)
     except LedgerProblem as error:
-        return replace(result, message=f"{result.message}; not noted in the ledger: {error}")
+        return replace(result, message=f"{result.message}; not noted in the ledger: {error.reason}")
     return result
 
 

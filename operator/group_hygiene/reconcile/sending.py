@@ -145,8 +145,8 @@ def _refuses(fault: Fault) -> bool:
 def unsettled(name: str, fault: Fault) -> Unsettled:
     """The result where a request may have been carried out, or may be yet."""
     if fault.code in _UNANSWERED:
-        message = "no answer: a later run finds out what became of it"
-        return Unsettled(Outcome(name, OutcomeKind.KEPT, reasons.INTERRUPTED, message))
+        unknown = "no answer: a later run finds out what became of it"
+        return Unsettled(Outcome(name, OutcomeKind.KEPT, reasons.INTERRUPTED, unknown))
     message = f"{fault}: it may be carried out all the same, so its backup stays; a later run finds out"
     return Unsettled(Outcome(name, OutcomeKind.FAILED, reasons.DELETE_FAILED, message))
 

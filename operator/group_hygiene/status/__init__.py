@@ -8,10 +8,11 @@ from group_hygiene.status.conditions import Problem, Status, build_problem_statu
 from group_hygiene.status.of_alerts import is_alerting, with_alerting, with_delivery
 from group_hygiene.status.of_connections import ConnectionFacts, LedgerFacts, build_connection_status
 from group_hygiene.status.of_policies import SAMPLE_SIZE, build_status, standing_entry, told, warns_late
-from group_hygiene.status.redaction import connection_not_ready, redact_problem, redact_run
+from group_hygiene.status.redaction import OWN, connection_not_ready, redact, redact_problem, redact_run
 from group_hygiene.status.writing import QUIET_PERIOD, RUN_ID, merge_patch, needs_write, signed
 
 __all__ = [
+    "OWN",
     "QUIET_PERIOD",
     "RUN_ID",
     "SAMPLE_SIZE",
@@ -27,6 +28,7 @@ __all__ = [
     "is_alerting",
     "merge_patch",
     "needs_write",
+    "redact",
     "redact_problem",
     "redact_run",
     "signed",

@@ -7,7 +7,7 @@ reason stays, and a sentence of ours takes the place of the message.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from group_hygiene import reasons
@@ -43,9 +43,12 @@ _TEXTS = {
 }
 
 
-def redact(why: Keep, connection: str) -> Keep:
-    """connection: its namespace/name, whose owner reads the rest in its status and the operator's log."""
-    if why.reason in OWN:
+def redact(why: Keep, connection: str, own: Set[str] = OWN) -> Keep:
+    """connection: its namespace/name, whose owner reads the rest in its status and the operator's log.
+
+    own: the reasons whose messages pass.
+    """
+    if why.reason in own:
         return why
     return Keep(why.reason, _TEXTS.get(why.reason, f"the owner of KafkaConnection {connection} can see why"))
 
