@@ -11,6 +11,7 @@ import pytest
 
 from sandbox.alertmanager import Alertmanager
 from sandbox.kafka import KafkaCluster
+from sandbox.kafka.oauth import TokenEndpoint
 from tests.e2e.conftest import (
     Groups,
     Object,
@@ -209,6 +210,26 @@ def test_by_default_no_receiver_of_this_machine(
             assert other.condition("kgp", namespace, name, "Ready")["status"] == "True"  # type: ignore[index]
         assert guarded.process.poll() is None
     assert people.at("/refused") == []
+    other.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
+
+
+def test_by_default_no_token_endpoint_of_this_machine(other: World, kafka: KafkaCluster, tmp_path: Path) -> None:
+    """A KafkaConnection names it, too: it is not asked, and the connection says why."""
+    namespace = other.namespace("tokens")
+    with TokenEndpoint({"hygiene": TOKEN}) as endpoint:
+        oauth = {"tokenEndpoint": endpoint.url, "clientId": "hygiene", "clientSecret": ref("token")}
+        spec = {"sasl": {"mechanism": "OAUTHBEARER", "oauth": oauth}}
+        other.apply(secret(namespace, token=TOKEN), connection(namespace, kafka.bootstrap_servers, **spec))
+        other.apply(alert(namespace, "p", "tokens-"))
+        with running_operator(operators_account(other.server), tmp_path / "log", *FLAGS):
+            wait_for(
+                lambda: (
+                    (found := other.condition("kconn", namespace, "main", "Ready")) is not None
+                    and found["reason"] == "AuthenticationFailed"
+                    and "--allow-receiver" in found["message"]
+                )
+            )
+        assert endpoint.asked == 0
     other.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 
 

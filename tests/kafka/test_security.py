@@ -19,6 +19,7 @@ from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScram
 
 from group_hygiene import reasons
 from group_hygiene.connection import Mechanism, OAuth, Sasl, Settings, Tls
+from group_hygiene.egress import Egress, parse_egress
 from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import offsets_retention_minutes, read_cluster
@@ -278,6 +279,20 @@ def test_a_token_endpoint_that_is_down_is_told_soon(guarded: KafkaCluster, insid
     error = refused(by_token(guarded, url))
     assert isinstance(error, AuthenticationFailed)
     assert f"{url} does not answer" in str(error)
+
+
+def test_a_token_endpoint_is_only_where_the_operator_may_connect(guarded: KafkaCluster, inside: Maker) -> None:
+    """By address or by name, as with receivers: else it is not even asked, and the client's secret stays here."""
+    named = Egress(hosts=frozenset({"sso.example.com"}))
+    with TokenEndpoint({"least": PASSWORD}) as endpoint:
+        for url in (endpoint.url, endpoint.url.replace("127.0.0.1", "localhost")):
+            for egress in (Egress(), named):
+                with pytest.raises(AuthenticationFailed, match=f"{url} leads to .*--allow-receiver") as caught:
+                    connect(by_token(guarded, url), egress=egress)
+                assert_clean(caught.value)
+        assert endpoint.asked == 0
+        connect(by_token(guarded, endpoint.url), egress=parse_egress(["127.0.0.0/8"])).close()
+        assert endpoint.asked == 1
 
 
 def test_a_token_that_the_broker_refuses_is_told_soon(guarded: KafkaCluster, inside: Maker) -> None:

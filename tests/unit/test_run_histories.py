@@ -149,7 +149,7 @@ class Operator:
 def in_memory() -> Iterator[None]:
     """Connections and ledgers are made in memory, and the time of deadlines and pauses is the world's."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client_module, "connect", lambda settings, _: MemoryClient(_present[0], settings))
+        patch.setattr(client_module, "connect", lambda settings, *_: MemoryClient(_present[0], settings))
         patch.setattr(opening, "open_ledger", _open_ledger)
         time = SimpleNamespace(monotonic=_monotonic, sleep=_sleep)
         patch.setattr(client_module, "time", time)

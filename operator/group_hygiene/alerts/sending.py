@@ -12,9 +12,9 @@ import aiohttp
 
 from group_hygiene import __version__, reasons
 from group_hygiene.alerts.endpoints import Endpoint
-from group_hygiene.alerts.gate import Gate
 from group_hygiene.alerts.messages import signed
 from group_hygiene.egress import Egress
+from group_hygiene.gate import Gate
 
 SECONDS = 10.0
 _RETRY_AFTER_MAX = 600.0

@@ -155,9 +155,9 @@ def main() -> None:
     "--allow-receiver",
     multiple=True,
     metavar="HOST|CIDR",
-    help="Where alerts, and requests to endpoints of object stores, may go: a host, an address, or a network like "
-    "10.0.0.0/8; may be given more than once, and then nothing else is reached. Loopback, link-local and the like must "
-    "be named as addresses. Default: all but those.",
+    help="Where alerts, and requests to token endpoints and to endpoints of object stores, may go: a host, an address, "
+    "or a network like 10.0.0.0/8; may be given more than once, and then nothing else is reached. Loopback, link-local "
+    "and the like must be named as addresses. Default: all but those.",
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
 @click.option(

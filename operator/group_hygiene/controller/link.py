@@ -27,7 +27,7 @@ class Link:
 
     def __init__(self, namespace: str, name: str, api: Api, installation: str, allowed: Allowed) -> None:
         self._namespace, self._name, self._api, self._installation = namespace, name, api, installation
-        self._evidence = Source(api, allowed)
+        self._evidence, self._egress = Source(api, allowed), allowed.egress
         self._client: kafka_client.Client | None = None
         self._features: tuple[str, ...] = ()
         self.memory = reconcile.Memory()
@@ -55,7 +55,7 @@ class Link:
             self.close()
         if self._client is None:
             timeout = min(_CONNECT_TIMEOUT_S, settings.timeout.total_seconds())
-            self._client = kafka_client.connect(settings, timeout)
+            self._client = kafka_client.connect(settings, timeout, self._egress)
             self._features = ()
         return self._client
 

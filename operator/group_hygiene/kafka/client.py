@@ -22,6 +22,7 @@ from kafka.net.selector import NetworkSelector
 
 from group_hygiene.clock import elapsed
 from group_hygiene.connection import Mechanism, Settings
+from group_hygiene.egress import Egress
 from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError, Unreachable
 from group_hygiene.kafka.bounds import ANSWER_BYTES, FRAME_BYTES, TooMuch
 from group_hygiene.kafka.oauth import TokenProvider
@@ -214,15 +215,17 @@ class Client:
         self._net.close()
 
 
-def connect(settings: Settings, timeout: float | None = None) -> Client:
+def connect(settings: Settings, timeout: float | None = None, egress: Egress | None = None) -> Client:
     """Connect to the first bootstrap server that answers, within `timeout` seconds (default: the settings').
+
+    egress: where an endpoint of OAuth tokens may be; None = anywhere.
 
     Raises SecretProblem (malformed PEM), TLSFailed, AuthenticationFailed or Unreachable, each with what to look at.
     """
     _collect_rarely()
     seconds = timeout if timeout is not None else settings.timeout.total_seconds()
     deadline = Deadline(seconds)
-    config = library_config(settings, seconds) | {
+    config = library_config(settings, seconds, egress) | {
         "client_software_name": CLIENT_ID,
         "receive_message_max_bytes": FRAME_BYTES,
         # `send_each` has its own window; the library fails what exceeds its own instead of queueing it.
@@ -322,9 +325,10 @@ def retrying(
     return results
 
 
-def library_config(settings: Settings, timeout: float) -> dict[str, Any]:
-    """What the library needs to reach the cluster. timeout: seconds that a token may take. Raises SecretProblem for
-    malformed PEM.
+def library_config(settings: Settings, timeout: float, egress: Egress | None = None) -> dict[str, Any]:
+    """What the library needs to reach the cluster. timeout: seconds that a token may take. egress: see `connect`.
+
+    Raises SecretProblem for malformed PEM.
     """
     config: dict[str, Any] = {
         "bootstrap_servers": list(settings.bootstrap_servers),
@@ -337,7 +341,7 @@ def library_config(settings: Settings, timeout: float) -> dict[str, Any]:
     if sasl is not None:
         config["sasl_mechanism"] = str(sasl.mechanism)
         if sasl.mechanism is Mechanism.OAUTHBEARER and sasl.oauth is not None:
-            config["sasl_oauth_token_provider"] = TokenProvider(sasl.oauth, timeout)
+            config["sasl_oauth_token_provider"] = TokenProvider(sasl.oauth, timeout, egress)
         else:
             config["sasl_plain_username"] = sasl.username
             config["sasl_plain_password"] = sasl.password

@@ -6,14 +6,19 @@ import asyncio
 import base64
 import threading
 import time
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from group_hygiene.connection import OAuth
+from group_hygiene.egress import Egress
 from group_hygiene.errors import AuthenticationFailed
 from group_hygiene.kafka.tls import trusting
+
+if TYPE_CHECKING:
+    from group_hygiene.gate import Gate
 
 _RENEW_BEFORE_S = 30.0
 _TIMEOUT_MAX_S = 10.0
@@ -32,11 +37,12 @@ class _Answer(msgspec.Struct):
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
     """Gives one token to all connections until shortly before it expires. Thread-safe.
 
-    timeout: seconds that the endpoint has for its whole answer, if that is less than 10.
+    timeout: seconds that the endpoint has for its whole answer, if that is less than 10. egress: where it may be;
+    None = anywhere.
     """
 
-    def __init__(self, oauth: OAuth, timeout: float) -> None:
-        self._oauth = oauth
+    def __init__(self, oauth: OAuth, timeout: float, egress: Egress | None = None) -> None:
+        self._oauth, self._egress = oauth, egress
         self._lock = threading.Lock()
         self._token = ""
         self._renew_at = 0.0
@@ -58,11 +64,16 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
     def _fetch(self) -> tuple[str, float]:
         import aiohttp
 
+        from group_hygiene.gate import Gate
+
+        gate = None if self._egress is None else Gate(self._egress, urlsplit(self._url).hostname or "")
         # Not asyncio.run: its end would wait for the thread of a name server that hangs.
         loop = asyncio.new_event_loop()
         try:
-            status, body = loop.run_until_complete(self._post())
+            status, body = loop.run_until_complete(self._post(gate))
         except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
+            if gate is not None and gate.refused is not None:
+                raise AuthenticationFailed(f"the token endpoint {self._shown} leads to {gate.refused}") from error
             raise AuthenticationFailed(f"the token endpoint {self._shown} does not answer") from error
         finally:
             loop.close()
@@ -76,7 +87,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
             raise AuthenticationFailed(f"the token endpoint {self._shown} answers without a token") from error
         return answer.access_token, answer.expires_in
 
-    async def _post(self) -> tuple[int, bytes]:
+    async def _post(self, gate: Gate | None) -> tuple[int, bytes]:
         """Status and body of the answer, of which no more is read than is too much. One time limit for all of it.
 
         A limit for each read, as urllib3 has it, never comes where an endpoint sends a byte now and then. Nothing is
@@ -94,8 +105,11 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
             "Accept-Encoding": "identity",
             "Authorization": "Basic " + base64.b64encode(credentials).decode("ascii"),
         }
+        guarded: dict[str, Any] = {}
+        if gate is not None:
+            guarded = {"resolver": gate, "use_dns_cache": False, "socket_factory": gate.socket}
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._context, force_close=True),
+            connector=aiohttp.TCPConnector(ssl=self._context, force_close=True, **guarded),
             timeout=aiohttp.ClientTimeout(total=self._timeout),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,

@@ -1,4 +1,4 @@
-"""The resolver and the socket of one message: they let through only addresses that `egress` allows."""
+"""The resolver and the socket of one HTTP request: they let through only addresses that `egress` allows."""
 
 from __future__ import annotations
 
