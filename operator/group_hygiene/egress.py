@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from group_hygiene import runs
 from group_hygiene.errors import UsageError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -47,8 +48,11 @@ _HELD_AT = ((6, 7, 9, 10), (7, 9, 10, 11), (9, 10, 11, 12), (12, 13, 14, 15))
 # What a host can be called, also before it is written in ASCII (IDNA).
 _HOST = re.compile(r"[\w-]+(\.[\w-]+)*\.?")
 # A look-up that hangs keeps its thread; whoever asks waits no longer than it was told to.
-_LOOKUPS_MAX = 32
+_LOOKUPS_MAX = 256
+# Of these, for the connections of one namespace: its name server may answer nobody.
+_SHARE = 32
 _lookups = threading.BoundedSemaphore(_LOOKUPS_MAX)
+_shares: dict[str, threading.BoundedSemaphore] = {}
 
 
 class Refused(OSError):
@@ -160,7 +164,8 @@ def _special(address: Address) -> str | None:
 async def look_up(host: str, port: int, family: int = socket.AF_UNSPEC) -> list[Any]:
     """The entries of `socket.getaddrinfo`, in a daemon thread: a name server can't delay the end of the process.
 
-    Raises OSError, and TooManyLookUps where as many names as may be are being looked up.
+    Raises OSError, and TooManyLookUps where as many names as may be are being looked up, by all or for the namespace
+    that this is about (`runs.about`).
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[list[Any]] = loop.create_future()
@@ -182,10 +187,16 @@ async def look_up(host: str, port: int, family: int = socket.AF_UNSPEC) -> list[
             found = OSError("no name that can be looked up")
         finally:
             _lookups.release()
+            share.release()
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(tell, found)
 
+    # As many as there are namespaces with a connection.
+    share = _shares.setdefault(runs.current().get("namespace", ""), threading.BoundedSemaphore(_SHARE))
+    if not share.acquire(blocking=False):
+        raise TooManyLookUps("too many names are being looked up for this namespace")
     if not _lookups.acquire(blocking=False):
+        share.release()
         raise TooManyLookUps("too many names are being looked up")
     threading.Thread(target=work, name="look-up", daemon=True).start()
     return await answer

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from group_hygiene import egress, reasons
+from group_hygiene import egress, reasons, runs
 from group_hygiene.alerts import sending
 from group_hygiene.alerts.endpoints import Endpoint, read_endpoint
 from group_hygiene.alerts.messages import body
@@ -348,3 +348,31 @@ def test_where_an_alertmanager_takes_alerts(given: str, posted: str) -> None:
 
     assert read_endpoint(receiver, secret).url.reveal() == posted
     assert read == [SecretRef("s", "u")]
+
+
+def test_hanging_look_ups_of_one_namespace_leave_others_theirs(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name server answers nobody; each of its look-ups keeps a thread, and it has a share of them only."""
+    answers, real = threading.Event(), socket.getaddrinfo
+
+    def look_up(host: str, *rest: Any) -> Any:
+        if host.startswith("hangs"):
+            answers.wait(60)
+        return real("127.0.0.1", *rest)
+
+    async def ask() -> list[BaseException | None]:
+        with runs.about(namespace="slow"):
+            slow = [asyncio.create_task(egress.look_up(f"hangs-{number}.test", 80)) for number in range(40)]
+            await asyncio.sleep(0)
+        with runs.about(namespace="other"):
+            other = asyncio.create_task(egress.look_up("works.test", 80))
+        await asyncio.wait([other])
+        answers.set()
+        await asyncio.wait(slow)
+        return [task.exception() for task in (other, *slow)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    other, *slow = asyncio.run(ask())
+    assert other is None
+    assert {type(each) for each in slow} == {type(None), egress.TooManyLookUps}
