@@ -310,14 +310,14 @@ class Protections:
     mirrored: ids that MirrorMaker 2 checkpoints name; None = this is a mirror target whose checkpoints were not read.
     claimed: what Kubernetes objects of other products name; a Fault = such objects may be
         there, but could not be read.
-    streams_lost: why the brokers could not have a group of the Streams protocol back; None = they could, or there is
-        none of them to judge.
+    without_streams: the versions of brokers that could not have a group of the Streams protocol back; empty = all
+        could, or there is no such group to judge.
     """
 
     streams: frozenset[str] | None = frozenset()
     mirrored: frozenset[str] | None = frozenset()
     claimed: Claims | Fault = field(default_factory=Claims)
-    streams_lost: str | None = None
+    without_streams: tuple[str, ...] | Fault = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,10 +122,16 @@ def streams_state(policy: Policy, group: Group, evidence: Evidence, now: datetim
 
 def streams_lost(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """What is deleted can be brought back; but some brokers fail on a Streams group that was restored (KAFKA-20254)."""
-    why = evidence.protections.streams_lost
-    if policy.action.changes and group.type is GroupType.STREAMS and why is not None:
-        return Keep(reasons.NOT_RESTORABLE, f"it could not be brought back: {why}")
-    return None
+    old = evidence.protections.without_streams
+    if not policy.action.changes or group.type is not GroupType.STREAMS or not old:
+        return None
+    if isinstance(old, Fault):
+        return Keep(reasons.NOT_RESTORABLE, "the versions of the brokers could not be read: some may not have it back")
+    return Keep(
+        reasons.NOT_RESTORABLE,
+        f"it could not be brought back: brokers of Kafka {', '.join(old)} may not load __consumer_offsets any more "
+        "once a restored application has joined again (KAFKA-20254): upgrade all brokers to 4.3 first",
+    )
 
 
 def mirror_maker(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:

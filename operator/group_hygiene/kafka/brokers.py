@@ -40,8 +40,8 @@ def versions(client: Client, cluster: Cluster, deadline: Deadline) -> Mapping[in
     return found
 
 
-def refuse_streams(client: Client, cluster: Cluster, deadline: Deadline) -> str | Fault | None:
-    """Why a group of the Streams protocol can't come back on these brokers; a Fault if that can't be told.
+def without_streams(client: Client, cluster: Cluster, deadline: Deadline) -> tuple[str, ...] | Fault:
+    """The versions of brokers on which a group of the Streams protocol can't come back; a Fault if that can't be told.
 
     The restored offsets stand before the group's own records in `__consumer_offsets`. Once compaction has removed the
     tombstone between them, a coordinator of 4.2.0 fails to load the whole partition (KAFKA-20254). 4.2.1 has the fix,
@@ -51,13 +51,7 @@ def refuse_streams(client: Client, cluster: Cluster, deadline: Deadline) -> str 
     for version in found.values():
         if isinstance(version, Fault):
             return version
-    old = sorted({str(version) for version in found.values() if _number(str(version)) < _LOADS_STREAMS})
-    if not old:
-        return None
-    return (
-        f"brokers of Kafka {', '.join(old)} may not load __consumer_offsets any more once the application has joined "
-        "again (KAFKA-20254): upgrade all brokers to 4.3 first"
-    )
+    return tuple(sorted({str(version) for version in found.values() if _number(str(version)) < _LOADS_STREAMS}))
 
 
 def _number(version: str) -> tuple[int, ...]:

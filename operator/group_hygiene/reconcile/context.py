@@ -191,12 +191,11 @@ def read_protections(
 
     groups: those to judge. Of which version the brokers are is asked only for Streams groups.
     """
-    lost = None
+    old: tuple[str, ...] | Fault = ()
     if any(group.type is GroupType.STREAMS for group in groups):
-        found = brokers.refuse_streams(context.client, cluster, deadline)
-        lost = f"the versions of the brokers could not be read: {found}" if isinstance(found, Fault) else found
+        old = brokers.without_streams(context.client, cluster, deadline)
     if isinstance(topics, Fault):
-        return Protections(streams=None, mirrored=None, claimed=_claims(context), streams_lost=lost)
+        return Protections(streams=None, mirrored=None, claimed=_claims(context), without_streams=old)
     streams = frozenset(
         prefix
         for topic in topics
@@ -205,7 +204,7 @@ def read_protections(
     )
     checkpoints = checkpoint_topics(topics, context.connection.checkpoint_topics)
     mirrored = context.memory.checkpoints.read(context.client, checkpoints, deadline)
-    return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, _claims(context), lost)
+    return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, _claims(context), old)
 
 
 def _claims(context: Context) -> Claims | Fault:

@@ -241,10 +241,16 @@ def _stops_loading(restorer: Restorer, backup: Backup) -> GroupResult | None:
         return None
     client, deadline = restorer.client, restorer.deadline()
     cluster = kafka_cluster.read_cluster(client, deadline)
-    why = cluster if isinstance(cluster, Fault) else brokers.refuse_streams(client, cluster, deadline)
-    if isinstance(why, Fault):
-        return replace(unreadable(backup.group, why), saved_at=backup.at)
-    return None if why is None else GroupResult(backup.group, Kind.REFUSED, reasons.NOT_RESTORABLE, why, backup.at)
+    old = cluster if isinstance(cluster, Fault) else brokers.without_streams(client, cluster, deadline)
+    if isinstance(old, Fault):
+        return replace(unreadable(backup.group, old), saved_at=backup.at)
+    if not old:
+        return None
+    message = (
+        f"brokers of Kafka {', '.join(old)} may not load __consumer_offsets any more once the application has joined "
+        "again (KAFKA-20254): upgrade all brokers to 4.3 first"
+    )
+    return GroupResult(backup.group, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
 
 
 def _state(restorer: Restorer, backup: Backup) -> list[str] | GroupResult:
