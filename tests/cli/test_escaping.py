@@ -1,0 +1,52 @@
+"""What a broker says reaches a terminal as text: no line feed, no terminal sequence, no mark of direction."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from group_hygiene.cli.output import Column, Report, Table, note, show
+from group_hygiene.cli.program import Program
+from group_hygiene.errors import Unreachable
+
+FORGED = "denied\x1b[2J\nError: all is fine\u202e\u2028\x07"
+
+
+def _shown(captured: pytest.CaptureFixture[str]) -> str:
+    """All that was printed, without the line feeds that end lines."""
+    out, err = captured.readouterr()
+    for line in (out + err).splitlines():
+        assert line.isprintable(), line
+        assert not line.startswith("Error: all is fine")
+    return out + err
+
+
+@pytest.mark.parametrize("form", ["text", "wide", "name"])
+def test_a_report(capsys: pytest.CaptureFixture[str], form: str) -> None:
+    """Cells, headings, names, notes and errors."""
+    table = Table((Column("GROUP"),), ((FORGED,),), (FORGED,))
+    assert show(Report({}, (FORGED,), (table,), (FORGED,), (FORGED,)), form) == 1
+    text = _shown(capsys)
+    assert text.count(r"\x1b[2J\nError: all is fine\u202e\u2028\x07") == (3 if form == "name" else 4)
+
+
+def test_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+    note(FORGED)
+    assert _shown(capsys).startswith(r"Note: denied\x1b[2J\n")
+
+
+def test_an_error_that_ends_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line feed in it begins a line that is indented, so that none looks like another message."""
+
+    @click.group(cls=Program)
+    def program() -> None:
+        pass
+
+    @program.command()
+    def fail() -> None:
+        raise Unreachable(FORGED)
+
+    with pytest.raises(SystemExit) as ended:
+        program.main(["fail"])
+    assert ended.value.code == 1
+    assert "  Error: all is fine" in _shown(capsys)
