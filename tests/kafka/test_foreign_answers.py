@@ -9,11 +9,9 @@ import gzip
 import os
 import socket
 import ssl
-import struct
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -21,12 +19,12 @@ from pathlib import Path
 
 import pytest
 from kafka.protocol.producer import ProduceRequest
-from kafka.protocol.schemas.fields.codecs import UnsignedVarInt32
 from kafka.record import MemoryRecordsBuilder
 
 from group_hygiene.kafka.client import Call, Client
 from group_hygiene.model import Fault
 from sandbox.kafka import KafkaCluster
+from sandbox.kafka.fake_broker import LIST_GROUPS, METADATA, FakeBroker, announced, many_groups
 from sandbox.kafka.tls import Authority
 from tests.kafka.makers import CHECKPOINTS_SUFFIX, Maker, checkpoint_key, soon
 from tests.kafka.test_connecting import listening
@@ -180,129 +178,19 @@ def test_a_small_batch_of_much_is_unpacked_to_a_bound(
     assert found in printed
 
 
-class FakeBroker:
-    """Speaks Kafka to whoever connects, until it is asked for `key`: then it answers that with a body of its own.
-
-    brokers: how many its metadata names, all of them itself. context: speaks TLS by that, with the first who connects,
-    and lets all others wait for the handshake. places: how many partitions `__consumer_offsets` has.
-    """
-
-    def __init__(
-        self,
-        key: int,
-        answer: Callable[[socket.socket, bytes], None],
-        brokers: int = 1,
-        context: ssl.SSLContext | None = None,
-        places: int = 0,
-    ) -> None:
-        self._key, self._answer, self._brokers, self._context = key, answer, brokers, context
-        self._places = places
-        self._waiting: list[socket.socket] = []
-
-    def __enter__(self) -> str:
-        self._server = socket.create_server(("127.0.0.1", 0), backlog=500)
-        self._port = self._server.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-        return f"127.0.0.1:{self._port}"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        for connection in self._waiting:
-            connection.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = self._server.accept()
-                if self._context is not None:
-                    if self._waiting:
-                        self._waiting.append(connection)
-                        continue
-                    self._waiting.append(connection)
-                    connection = self._context.wrap_socket(connection, server_side=True)
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError), connection.makefile("rb") as requests:
-            while head := requests.read(12):
-                size, key, _, correlation = struct.unpack(">ihhi", head)
-                requests.read(size - 8)
-                identity = struct.pack(">i", correlation)
-                if key == self._key:
-                    self._answer(connection, identity + b"\0")
-                    continue
-                body = {18: self._versions, 3: self._metadata, 60: self._describe_cluster}[key]()
-                # Only ApiVersions is answered without tagged fields in the header.
-                self._send(connection, identity + (b"" if key == 18 else b"\0") + body)
-
-    @staticmethod
-    def _send(connection: socket.socket, frame: bytes) -> None:
-        connection.sendall(struct.pack(">i", len(frame)) + frame)
-
-    @staticmethod
-    def _versions() -> bytes:
-        served = {18: (3, 3), 3: (12, 12), 16: (5, 5), 60: (0, 0), 9: (8, 8)}
-        rows = b"".join(struct.pack(">hhhb", key, *versions, 0) for key, versions in served.items())
-        return b"\0\0" + bytes([len(served) + 1]) + rows + b"\0\0\0\0" + b"\0"
-
-    def _metadata(self) -> bytes:
-        host = b"\x0a127.0.0.1"
-        rows = b"".join(
-            struct.pack(">i", broker) + host + struct.pack(">ibb", self._port, 0, 0) for broker in range(self._brokers)
-        )
-        places = b"".join(
-            b"\0\0" + struct.pack(">iii", place, 0, 0) + b"\x01\x01\x01\0" for place in range(self._places)
-        )
-        head = b"\0\0\x13__consumer_offsets" + bytes(16) + b"\x01"
-        topic = head + _varint(self._places + 1) + places + bytes(4) + b"\0"
-        return b"\0\0\0\0" + _varint(self._brokers + 1) + rows + b"\x02c" + bytes(4) + b"\x02" + topic + b"\0"
-
-    @staticmethod
-    def _describe_cluster() -> bytes:
-        return bytes(6) + b"\x01\x02c" + bytes(4) + b"\x01" + struct.pack(">i", -(2**31)) + b"\0"
-
-
-def _varint(number: int) -> bytes:
-    return bytes(UnsignedVarInt32.encode(number))
-
-
-def _announced(size: int, sent: int) -> Callable[[socket.socket, bytes], None]:
-    """Announces an answer of so many bytes, and sends so many of them."""
-
-    def answer(connection: socket.socket, _: bytes) -> None:
-        connection.sendall(struct.pack(">i", size))
-        for _part in range(sent // 1_000_000):
-            connection.sendall(bytes(1_000_000))
-
-    return answer
-
-
-def _many_groups(count: int) -> Callable[[socket.socket, bytes], None]:
-    """Lists so many groups."""
-    rows = b"".join(b"\x08%07d\x01\x06Empty\x01\0" % number for number in range(count))
-    body = bytes(6) + _varint(count + 1) + rows + b"\0"
-
-    def answer(connection: socket.socket, head: bytes) -> None:
-        FakeBroker._send(connection, head + body)
-
-    return answer
-
-
-LIST_GROUPS, METADATA = 16, 3
-
-
 @pytest.mark.parametrize(
     ("broker", "found"),
     [
-        pytest.param(FakeBroker(LIST_GROUPS, _announced(490_000_000, 490_000_000)), "_TOO_LARGE", id="one"),
+        pytest.param(FakeBroker({LIST_GROUPS: announced(490_000_000, 490_000_000)}), "_TOO_LARGE", id="one"),
         pytest.param(
-            FakeBroker(LIST_GROUPS, _announced(16_000_000, 15_000_000), brokers=50), "ANSWERS_TOO_LARGE", id="many"
+            FakeBroker({LIST_GROUPS: announced(16_000_000, 15_000_000)}, brokers=50), "ANSWERS_TOO_LARGE", id="many"
         ),
-        pytest.param(FakeBroker(LIST_GROUPS, _many_groups(600_000), brokers=20), "ANSWERS_TOO_LARGE", id="rows"),
-        pytest.param(FakeBroker(LIST_GROUPS, _announced(2_000_000, 0)), "REQUEST_TIMED_OUT", id="never"),
-        pytest.param(FakeBroker(-1, _announced(0, 0), brokers=1_001), "at most 1000", id="brokers"),
-        pytest.param(FakeBroker(-1, _announced(0, 0), places=150_000), "at most 10000 are read", id="partitions"),
+        pytest.param(FakeBroker({LIST_GROUPS: many_groups(600_000)}, brokers=20), "ANSWERS_TOO_LARGE", id="rows"),
+        pytest.param(FakeBroker({LIST_GROUPS: announced(2_000_000, 0)}), "REQUEST_TIMED_OUT", id="never"),
+        pytest.param(FakeBroker(brokers=1_001), "at most 1000", id="brokers"),
+        pytest.param(FakeBroker(places=range(150_000)), "at most 10000 are read", id="partitions"),
+        pytest.param(FakeBroker(places=(0, 2)), "does not name the partitions", id="a-partition-left-out"),
+        pytest.param(FakeBroker(places=(0, 1, 1)), "does not name the partitions", id="a-partition-twice"),
     ],
 )
 def test_brokers_have_bytes_and_time(broker: FakeBroker, found: str) -> None:
@@ -321,7 +209,7 @@ def test_brokers_have_bytes_and_time(broker: FakeBroker, found: str) -> None:
 
 def test_the_metadata_that_the_library_asks_for_has_a_bound() -> None:
     """Before there is a client, too."""
-    with FakeBroker(METADATA, _announced(490_000_000, 490_000_000)) as address:
+    with FakeBroker({METADATA: announced(490_000_000, 490_000_000)}) as address:
         printed = limited(
             f"""
             try:
@@ -339,7 +227,7 @@ def test_a_second_handshake_that_hangs_keeps_the_timeout(tmp_path: Path) -> None
     made = authority.issue("broker")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.certificate, made.key)
-    with FakeBroker(-1, _announced(0, 0), context=context) as address:
+    with FakeBroker(context=context) as address:
         printed = limited(
             f"""
             from pathlib import Path

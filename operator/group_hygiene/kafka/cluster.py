@@ -56,6 +56,9 @@ def read_cluster(client: Client, deadline: Deadline) -> Cluster | Fault:
             leaders[partition.partition_index] = (partition.leader_id, partition.leader_epoch)
             if partition.leader_id not in brokers:
                 problems.append(f"{OFFSETS_TOPIC}-{partition.partition_index} has no leader")
+    # Where a group's records are follows from how many partitions there are: none may be left out, or named twice.
+    if sorted(leaders) != list(range(partitions)):
+        return Fault("INVALID_PARTITIONS", f"the metadata does not name the partitions of {OFFSETS_TOPIC} from 0 on")
     operations = cluster_operations(client, deadline)
     if isinstance(operations, Fault):
         problems.append(f"permissions on the cluster could not be read: {operations}")

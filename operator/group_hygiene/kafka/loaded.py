@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import count
 
 from kafka.protocol.admin import DescribeGroupsRequest
@@ -56,8 +55,11 @@ def not_loaded_before(client: Client, cluster: Cluster, deadline: Deadline) -> d
     Asks again, until the deadline where a leader is loading, and for two seconds where one does not know yet that it
     leads.
     """
-    committed = [_committed(cluster)] if client.supports(OffsetFetchRequest, 8) else []
-    return _ask(client, cluster, (_epochs(cluster), _described(cluster), *committed), deadline)
+    ids = ids_by_partition(len(cluster.leaders), deadline)
+    if isinstance(ids, Fault):
+        return dict.fromkeys(cluster.leaders, ids)
+    committed = [_committed(ids)] if client.supports(OffsetFetchRequest, 8) else []
+    return _ask(client, cluster, (_epochs(cluster), _described(ids), *committed), deadline)
 
 
 def not_loaded_since(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, Fault]:
@@ -65,7 +67,10 @@ def not_loaded_since(client: Client, cluster: Cluster, deadline: Deadline) -> di
 
     A leader that lost a partition and got it back in the meantime has it in another epoch.
     """
-    return _ask(client, cluster, (_described(cluster), _epochs(cluster)), deadline, wait=False)
+    ids = ids_by_partition(len(cluster.leaders), deadline)
+    if isinstance(ids, Fault):
+        return dict.fromkeys(cluster.leaders, ids)
+    return _ask(client, cluster, (_described(ids), _epochs(cluster)), deadline, wait=False)
 
 
 @dataclass(frozen=True)
@@ -136,13 +141,13 @@ def _epochs(cluster: Cluster) -> _Question:
     return _Question(request, answered)
 
 
-def _committed(cluster: Cluster) -> _Question:
+def _committed(ids: Mapping[int, str]) -> _Question:
     """Of partitions that are loaded. What takes longer than `offsets.commit.timeout.ms` is answered NOT_COORDINATOR.
 
     A coordinator that misses how its high watermark moves while it loads counts its groups as uncommitted until the
     next write to that partition (CoordinatorRuntime registers its listener when it has loaded).
     """
-    ids, partitions = ids_by_partition(len(cluster.leaders)), len(cluster.leaders)
+    partitions = len(ids)
     group_class = OffsetFetchRequest.OffsetFetchRequestGroup
 
     def answered(response: Response) -> dict[int, Fault | None]:
@@ -160,9 +165,9 @@ def _committed(cluster: Cluster) -> _Question:
     )
 
 
-def _described(cluster: Cluster) -> _Question:
+def _described(ids: Mapping[int, str]) -> _Question:
     """It answers Dead for a group that does not exist, from v6 on GROUP_ID_NOT_FOUND (KIP-1043)."""
-    ids, partitions = ids_by_partition(len(cluster.leaders)), len(cluster.leaders)
+    partitions = len(ids)
 
     def answered(response: Response) -> dict[int, Fault | None]:
         codes = {row.group_id: row.error_code for row in response.groups}
@@ -184,21 +189,43 @@ def _advised(fault: Fault) -> Fault:
 
 def partition_of(group: str, partitions: int) -> int:
     """Where in `__consumer_offsets` a group's records are (GroupCoordinatorService.partitionFor, String.hashCode)."""
+    return _partition(_hash(group), partitions)
+
+
+def _hash(text: str) -> int:
+    """String.hashCode, as a number without a sign."""
     code = 0
-    units = group.encode("utf-16-be", "surrogatepass")
+    units = text.encode("utf-16-be", "surrogatepass")
     for high, low in zip(units[::2], units[1::2], strict=True):
         code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    return code
+
+
+def _partition(code: int, partitions: int) -> int:
     signed = code - (1 << 32) if code >> 31 else code
     # Utils.abs: the one number that has no counterpart is 0.
     return (0 if signed == -(1 << 31) else abs(signed)) % partitions
 
 
-@lru_cache(maxsize=4)
-def ids_by_partition(partitions: int) -> Mapping[int, str]:
-    """Partition of `__consumer_offsets` -> a group id that nobody uses and whose records would be there."""
+# How ids end, with their hashes: the hash of an id follows from those of its two parts.
+_ENDINGS = tuple((text, _hash(text)) for text in (f"{number:03}" for number in range(1_000)))
+_SHIFT = 31**3
+
+
+def ids_by_partition(partitions: int, deadline: Deadline) -> dict[int, str] | Fault:
+    """Partition of `__consumer_offsets` -> a group id that no consumer uses and whose records would be there.
+
+    Found by trial: some hundred thousand for 10,000 partitions. REQUEST_TIMED_OUT is the Fault where the deadline
+    passes meanwhile.
+    """
     found: dict[int, str] = {}
-    numbers = count()
-    while len(found) < partitions:
-        name = f"{PREFIX}{next(numbers)}"
-        found.setdefault(partition_of(name, partitions), name)
+    for number in count():
+        if len(found) == partitions:
+            break
+        if deadline.left <= 0:
+            return Fault("REQUEST_TIMED_OUT", f"no time was left to find {partitions} group ids", retriable=True)
+        start = f"{PREFIX}{number}"
+        shifted = _hash(start) * _SHIFT
+        for ending, code in _ENDINGS:
+            found.setdefault(_partition((shifted + code) & 0xFFFFFFFF, partitions), start + ending)
     return found
