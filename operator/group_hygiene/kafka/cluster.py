@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +10,15 @@ from kafka.protocol.admin import (
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
-    DescribeLogDirsRequest,
     ListGroupsRequest,
 )
 from kafka.protocol.consumer import OffsetDeleteRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
+from group_hygiene.kafka.bounds import ROWS, Rows
 from group_hygiene.kafka.client import TOO_MUCH, Call, Client, Deadline, fault_of_code, retrying
-from group_hygiene.kafka.messages import ConsumerGroupDescribeRequest
+from group_hygiene.kafka.messages import ConsumerGroupDescribeRequest, RawDescribeLogDirsRequest, RawMetadataRequest
+from group_hygiene.kafka.topic_answers import LogDirs, Metadata, Topic, log_dirs, metadata
 from group_hygiene.model import NO_SUCH_TOPIC, Fault
 from group_hygiene.snapshot import Cluster
 
@@ -27,6 +28,8 @@ _UNKNOWN_TOPIC = 3
 _BROKERS = 1_000
 # Each of `__consumer_offsets` costs an id that is found by trial (see `loaded`).
 _PARTITIONS = 10_000
+# Of topics and their partitions, in one answer to Metadata, or in those of all brokers to DescribeLogDirs.
+_TOPIC_ROWS = ROWS // 2
 # org.apache.kafka.common.acl.AclOperation.DESCRIBE; and the one bit that is set where nobody asked or knows.
 _DESCRIBE = 8
 UNKNOWN_OPERATIONS = frozenset({31})
@@ -64,7 +67,7 @@ def read_cluster(client: Client, deadline: Deadline) -> Cluster | Fault:
         problems.append(f"permissions on the cluster could not be read: {operations}")
     elif operations != UNKNOWN_OPERATIONS and _DESCRIBE not in operations:
         problems.append("DESCRIBE on the cluster is denied, so brokers leave groups out of their lists")
-    return Cluster(answer.cluster_id or "", brokers, leaders, tuple(problems))
+    return Cluster(answer.cluster_id, brokers, leaders, tuple(problems))
 
 
 def read_topics(client: Client, deadline: Deadline) -> dict[str, int] | Fault:
@@ -75,17 +78,17 @@ def read_topics(client: Client, deadline: Deadline) -> dict[str, int] | Fault:
     return {topic.name: len(topic.partitions) for topic in answer.topics if topic.error_code == 0}
 
 
-def ask_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, Any | Fault]:
+def ask_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, Topic | Fault]:
     """One Metadata request by name, as an all-topics answer leaves out what we may not see; it is not asked again.
 
     For each topic its row of the answer, or its own Fault, by Kafka's code. That of a topic which does not exist is not
     retriable here: it would be asked for until the deadline.
     """
     wanted = sorted(set(topics))
-    answer = client.send(Call(None, _metadata_request(wanted)), deadline)
+    answer = _ask_metadata(client, wanted, deadline)
     if isinstance(answer, Fault):
         return dict.fromkeys(wanted, answer)
-    rows: dict[str, Any | Fault] = {}
+    rows: dict[str, Topic | Fault] = {}
     for row in answer.topics:
         fault = fault_of_code(row.error_code) if row.error_code else None
         absent = row.error_code == _UNKNOWN_TOPIC
@@ -96,7 +99,7 @@ def ask_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> dic
 def topics_exist(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, bool | Fault]:
     """Whether each topic exists, or the Fault that hides it: a topic that we may not DESCRIBE may well exist."""
 
-    def existence(row: Any | Fault) -> bool | Fault:
+    def existence(row: Topic | Fault) -> bool | Fault:
         if not isinstance(row, Fault):
             return True
         return False if row.code == NO_SUCH_TOPIC else row
@@ -122,18 +125,21 @@ def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple
     Their committed offsets are left out of OffsetFetch without an error, so a backup would be partial. A Fault also
     where a broker is gone, as the partitions of visible topics tell: nobody can look at its disks.
     """
-    calls = {broker: Call(broker, DescribeLogDirsRequest(topics=None)) for broker in cluster.brokers}
-    answers = retrying(calls, lambda left: client.send_each({b: calls[b] for b in left}, deadline), deadline)
+    calls = {broker: Call(broker, RawDescribeLogDirsRequest(topics=None)) for broker in cluster.brokers}
+
+    def attempt(left: Sequence[int]) -> dict[int, LogDirs | Fault]:
+        rows = Rows(_TOPIC_ROWS)
+        return client.send_each(
+            {b: calls[b] for b in left}, deadline, lambda _, answer: log_dirs(answer.body, answer.version, rows)
+        )
+
     on_disk: set[str] = set()
-    for answer in answers.values():
-        if isinstance(answer, Fault):
-            return answer
-        if getattr(answer, "error_code", 0):
-            return fault_of_code(answer.error_code)
-        for directory in answer.results:
-            if directory.error_code:
-                return fault_of_code(directory.error_code)
-            on_disk.update(topic.name for topic in directory.topics)
+    for found in retrying(calls, attempt, deadline).values():
+        if isinstance(found, Fault):
+            return found
+        if found.error_code:
+            return fault_of_code(found.error_code)
+        on_disk |= found.topics
     # DescribeLogDirs answers an empty list, without an error, to who may not DESCRIBE the cluster.
     if not on_disk and cluster.leaders:
         return Fault("CLUSTER_AUTHORIZATION_FAILED", "DescribeLogDirs shows nothing: needs DESCRIBE on the cluster")
@@ -141,7 +147,7 @@ def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple
     if isinstance(answer, Fault):
         return answer
     rows = [topic for topic in answer.topics if not topic.error_code]
-    replicas = {broker for topic in rows for partition in topic.partitions for broker in partition.replica_nodes}
+    replicas = frozenset().union(*(topic.replica_nodes for topic in rows))
     if lost := sorted(replicas - cluster.brokers.keys()):
         return Fault("BROKER_NOT_AVAILABLE", f"broker {lost[0]} is gone, and a topic that it alone has may be hidden")
     suspects = on_disk - {topic.name for topic in rows} - {"__cluster_metadata"}
@@ -198,17 +204,22 @@ def _number(client: Client, call: Call, deadline: Deadline) -> int | None:
     return int(values[0]) if values and (values[0] or "").isdecimal() else None
 
 
-def _metadata(client: Client, topics: list[str] | None, deadline: Deadline) -> Any | Fault:
-    request = _metadata_request(topics)
-    return retrying([None], lambda _: client.send_each({None: Call(None, request)}, deadline), deadline)[None]
+def _metadata(client: Client, topics: list[str] | None, deadline: Deadline) -> Metadata | Fault:
+    return retrying([None], lambda _: {None: _ask_metadata(client, topics, deadline)}, deadline)[None]
 
 
-def _metadata_request(topics: list[str] | None) -> Any:
+def _ask_metadata(client: Client, topics: list[str] | None, deadline: Deadline) -> Metadata | Fault:
+    """topics: None = all. Asked once."""
     named = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
-    return MetadataRequest(topics=named, allow_auto_topic_creation=False)
+    request = RawMetadataRequest(topics=named, allow_auto_topic_creation=False)
+    return client.send_each(
+        {None: Call(None, request)},
+        deadline,
+        lambda _, answer: metadata(answer.body, answer.version, Rows(_TOPIC_ROWS)),
+    )[None]
 
 
-def _topic_rows(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, Any | Fault]:
+def _topic_rows(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, Topic | Fault]:
     return retrying(sorted(set(topics)), lambda left: ask_topics(client, left, deadline), deadline)
 
 

@@ -40,6 +40,10 @@ class Reader:
             raise Misfit(f"a text that must be there is null at {self.at}")
         return self.take(size).decode()
 
+    def text_or_null(self) -> str | None:
+        size = self._length(2)
+        return None if size is None else self.take(size).decode()
+
     def count(self) -> int:
         """The length of an array."""
         size = self._length(4)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from kafka.protocol.admin import ListGroupsRequest
+from kafka.protocol.admin import DescribeLogDirsRequest, ListGroupsRequest
 from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer import OffsetFetchRequest
+from kafka.protocol.metadata import MetadataRequest
 
 from group_hygiene.kafka import schemas
 
@@ -83,10 +84,11 @@ class _RawResponseClass:
         return self._class.parse_header(buffer)
 
     def decode(self, buffer: Any) -> RawAnswer:
-        return RawAnswer(buffer.read(), self._version)
+        # Its own read() would copy the bytes twice.
+        return RawAnswer(bytes(memoryview(buffer)[buffer.tell() :]), self._version)
 
 
-class _RawHeader(RequestHeader, init=False):  # type: ignore[call-arg, misc]
+class RawHeader(RequestHeader, init=False):  # type: ignore[call-arg, misc]
     """Goes with a request until its answer comes, and tells the library then what to make of it."""
 
     def get_response_class(self) -> _RawResponseClass:
@@ -96,7 +98,7 @@ class _RawHeader(RequestHeader, init=False):  # type: ignore[call-arg, misc]
 class RawListGroupsRequest(ListGroupsRequest, init=False):  # type: ignore[call-arg, misc]
     """ListGroups that is answered by a RawAnswer, in the versions that `answers.listed` reads."""
 
-    header_class = _RawHeader
+    header_class = RawHeader
 
     def __init__(self, min_version: int = 3, **fields: Any) -> None:
         super().__init__(min_version=min_version, max_version=5, **fields)
@@ -105,7 +107,25 @@ class RawListGroupsRequest(ListGroupsRequest, init=False):  # type: ignore[call-
 class RawOffsetFetchRequest(OffsetFetchRequest, init=False):  # type: ignore[call-arg, misc]
     """OffsetFetch that is answered by a RawAnswer, in the one version that `answers.committed` reads."""
 
-    header_class = _RawHeader
+    header_class = RawHeader
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(min_version=8, max_version=8, **fields)
+
+
+class RawMetadataRequest(MetadataRequest, init=False):  # type: ignore[call-arg, misc]
+    """Metadata that is answered by a RawAnswer, in the versions that `topic_answers.metadata` reads."""
+
+    header_class = RawHeader
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(min_version=5, max_version=12, **fields)
+
+
+class RawDescribeLogDirsRequest(DescribeLogDirsRequest, init=False):  # type: ignore[call-arg, misc]
+    """DescribeLogDirs that is answered by a RawAnswer, in the versions that `topic_answers.log_dirs` reads."""
+
+    header_class = RawHeader
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(min_version=1, max_version=5, **fields)
