@@ -7,6 +7,7 @@
     │   ├── TLSFailed          the TLS handshake fails
     │   ├── AuthenticationFailed  the broker refuses the credentials
     │   └── SecretProblem      a Secret, or a key in it, is missing or malformed
+    ├── MemoryExhausted        what a connection asks for does not fit into the memory that the process has left
     ├── LedgerProblem          the ledger can't be read or written: nothing is deleted without it
     ├── LedgerFenced           another process writes this installation's ledger now: this one must end
     ├── ApiError               the Kubernetes API server refuses or does not answer
@@ -58,6 +59,10 @@ class SecretProblem(ConnectError):
     """`reason` is one of SecretNotFound, SecretKeyMissing, SecretInvalid, SecretForbidden."""
 
     reason = "SecretNotFound"
+
+
+class MemoryExhausted(HygieneError):
+    reason = "MemoryExhausted"
 
 
 class LedgerProblem(HygieneError):

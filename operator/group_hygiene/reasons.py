@@ -129,6 +129,7 @@ SECRET_KEY_MISSING: Final = "SecretKeyMissing"
 SECRET_INVALID: Final = "SecretInvalid"
 SECRET_FORBIDDEN: Final = "SecretForbidden"
 API_SERVER_ERROR: Final = "ApiServerError"
+MEMORY_EXHAUSTED: Final = "MemoryExhausted"
 INTERNAL_ERROR: Final = "InternalError"
 
 # Events that are not a condition's reason.

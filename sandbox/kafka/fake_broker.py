@@ -30,6 +30,7 @@ class FakeBroker:
 
     brokers: how many its metadata names, all of them itself. context: speaks TLS by that, with the first client, and
     lets all others wait for the handshake. places: the partitions of `__consumer_offsets`, as its metadata names them.
+    first: after how many requests for metadata that in `answers` is given: clients ask for it when they connect.
     """
 
     def __init__(
@@ -38,9 +39,10 @@ class FakeBroker:
         brokers: int = 1,
         context: ssl.SSLContext | None = None,
         places: Sequence[int] = (),
+        first: int = 0,
     ) -> None:
         self._answers, self._brokers, self._context = answers or {}, brokers, context
-        self._places = places
+        self._places, self._first = places, first
         self._waiting: list[socket.socket] = []
 
     def __enter__(self) -> str:
@@ -73,12 +75,15 @@ class FakeBroker:
                 size, key, _, correlation = struct.unpack(">ihhi", head)
                 requests.read(size - 8)
                 identity = struct.pack(">i", correlation)
-                if key in self._answers:
+                if key == METADATA and self._first > 0:
+                    self._first -= 1
+                elif key in self._answers:
                     self._answers[key](connection, identity + b"\0")
                     continue
                 body = {
                     _VERSIONS: self._versions,
                     METADATA: self._metadata,
+                    LIST_GROUPS: lambda: bytes(6) + b"\1\0",
                     _DESCRIBE_CLUSTER: self._describe_cluster,
                 }[key]()
                 # Only ApiVersions is answered without tagged fields in the header.
@@ -157,3 +162,9 @@ def many_descriptions(count: int) -> Answer:
 def many_topics(count: int) -> Answer:
     """Metadata of so many topics, all of the empty name."""
     return rows_of(bytes(4) + b"\1\1" + bytes(4), b"\0\0\1" + bytes(16) + b"\0\1" + bytes(4) + b"\0", count, b"\0")
+
+
+def many_log_dirs(count: int) -> Answer:
+    """Log directories with so many topics, all of the empty name."""
+    head = bytes(6) + b"\2\0\0\1"
+    return rows_of(head, b"\1\1\0", count, bytes(16) + b"\0\0")

@@ -14,7 +14,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,18 @@ from kafka.record import MemoryRecordsBuilder
 from group_hygiene.kafka.client import Call, Client
 from group_hygiene.model import Fault
 from sandbox.kafka import KafkaCluster
-from sandbox.kafka.fake_broker import LIST_GROUPS, METADATA, FakeBroker, announced, many_groups
+from sandbox.kafka.fake_broker import (
+    DESCRIBE_GROUPS,
+    DESCRIBE_LOG_DIRS,
+    LIST_GROUPS,
+    METADATA,
+    FakeBroker,
+    announced,
+    many_descriptions,
+    many_groups,
+    many_log_dirs,
+    many_topics,
+)
 from sandbox.kafka.tls import Authority
 from tests.kafka.makers import CHECKPOINTS_SUFFIX, Maker, checkpoint_key, soon
 from tests.kafka.test_connecting import listening
@@ -188,7 +199,7 @@ def test_a_small_batch_of_much_is_unpacked_to_a_bound(
         pytest.param(FakeBroker({LIST_GROUPS: many_groups(600_000)}, brokers=20), "ANSWERS_TOO_LARGE", id="rows"),
         pytest.param(FakeBroker({LIST_GROUPS: announced(2_000_000, 0)}), "REQUEST_TIMED_OUT", id="never"),
         pytest.param(FakeBroker(brokers=1_001), "at most 1000", id="brokers"),
-        pytest.param(FakeBroker(places=range(150_000)), "at most 10000 are read", id="partitions"),
+        pytest.param(FakeBroker(places=range(50_000)), "at most 10000 are read", id="partitions"),
         pytest.param(FakeBroker(places=(0, 2)), "does not name the partitions", id="a-partition-left-out"),
         pytest.param(FakeBroker(places=(0, 1, 1)), "does not name the partitions", id="a-partition-twice"),
     ],
@@ -205,6 +216,84 @@ def test_brokers_have_bytes_and_time(broker: FakeBroker, found: str) -> None:
             """
         )
     assert found in printed
+
+
+@pytest.mark.parametrize(
+    ("broker", "call", "found"),
+    [
+        pytest.param(
+            FakeBroker({DESCRIBE_GROUPS: many_descriptions(1_240_000)}),
+            "groups.describe_groups(client, [Group('a', GroupType.CLASSIC, '', GroupState.EMPTY, 0)], Deadline(20))",
+            "_TOO_LARGE",
+            id="descriptions",
+        ),
+        pytest.param(
+            FakeBroker({METADATA: many_topics(560_000)}, first=1),
+            "cluster.read_topics(client, Deadline(20))",
+            "more than",
+            id="topics",
+        ),
+        pytest.param(
+            FakeBroker({DESCRIBE_LOG_DIRS: many_log_dirs(1_200_000)}),
+            "cluster.hidden_topics(client, cluster.read_cluster(client, Deadline(20)), Deadline(20))",
+            "more than",
+            id="directories",
+        ),
+    ],
+)
+def test_an_answer_of_many_rows_is_not_decoded(broker: FakeBroker, call: str, found: str) -> None:
+    """Rows of a few bytes each, in an answer that is not too large by its bytes: as objects they would fill the pod."""
+    with broker as address:
+        printed = limited(
+            f"""
+            from group_hygiene.model import Group, GroupState, GroupType
+
+            client = connect(Settings(("{address}",)))
+            print({call})
+            client.close()
+            """
+        )
+    assert found in printed
+
+
+def test_connections_together_have_the_memory_of_one_pod() -> None:
+    """Four brokers with 950,000 groups each, scanned side by side: what does not fit is a fault, also beside them."""
+    with ExitStack() as stack:
+        brokers = [FakeBroker({LIST_GROUPS: many_groups(950_000)}) for _ in range(4)]
+        addresses = [stack.enter_context(broker) for broker in [*brokers, FakeBroker({LIST_GROUPS: many_groups(9)})]]
+        printed = limited(
+            f"""
+            import threading
+            from concurrent.futures import ThreadPoolExecutor
+            from group_hygiene.memory import Intake, Turns
+
+            threading.stack_size(1 << 20)
+            turns, small = Turns(), threading.Event()
+
+            def scan(address):
+                intake = Intake(address, turns)
+                client = connect(Settings((address,)), intake=intake)
+                seen = groups.list_groups(client, cluster.read_cluster(client, Deadline(60)), Deadline(60))
+                if len(seen.groups) > 9:
+                    small.wait(60)
+                client.close()
+                count, codes = len(seen.groups), {{fault.code for fault in seen.faults.values()}}
+                del seen
+                intake.end()
+                return count, codes
+
+            *large, last = {addresses}
+            with ThreadPoolExecutor(5) as threads:
+                running = [threads.submit(scan, address) for address in large]
+                print("small", scan(last))
+                small.set()
+                for each in running:
+                    print("large", each.result())
+            """
+        )
+    lines = printed.splitlines()
+    assert lines[0] == "small (9, set())"
+    assert set(lines[1:]) <= {"large (950000, set())", "large (0, {'ANSWERS_TOO_LARGE'})"}
 
 
 def test_the_metadata_that_the_library_asks_for_has_a_bound() -> None:

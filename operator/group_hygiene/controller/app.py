@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import kopf
 
-from group_hygiene import tracing
+from group_hygiene import memory, tracing
 from group_hygiene.controller.api import (
     CONNECTIONS,
     GROUP,
@@ -273,6 +273,7 @@ class Operator:
 def run(options: Options) -> None:
     """Run the operator until SIGTERM or SIGINT. Raises HygieneError."""
 
+    memory.return_freed()
     tracing.start()
 
     async def main() -> None:

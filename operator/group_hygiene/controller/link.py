@@ -12,6 +12,7 @@ from group_hygiene.controller.evidence import Source
 from group_hygiene.errors import ApiError, NotFound
 from group_hygiene.kafka import client as kafka_client
 from group_hygiene.kafka import cluster as kafka_cluster
+from group_hygiene.memory import Intake, Turns
 from group_hygiene.model import Claims, Fault
 from group_hygiene.snapshot import Cluster
 from group_hygiene.status import Problem
@@ -20,6 +21,8 @@ from group_hygiene.storage import Allowed
 log = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 10.0
+# For all connections of this process.
+_turns = Turns()
 
 
 class Link:
@@ -30,6 +33,7 @@ class Link:
         self._evidence, self._egress = Source(api, allowed), allowed.egress
         self._client: kafka_client.Client | None = None
         self._features: tuple[str, ...] = ()
+        self._intake = Intake(namespace, _turns)
         self.memory = reconcile.Memory()
         self.uid: str | None = None
 
@@ -55,7 +59,7 @@ class Link:
             self.close()
         if self._client is None:
             timeout = min(_CONNECT_TIMEOUT_S, settings.timeout.total_seconds())
-            self._client = kafka_client.connect(settings, timeout, self._egress)
+            self._client = kafka_client.connect(settings, timeout, self._egress, self._intake)
             self._features = ()
         return self._client
 
@@ -84,12 +88,21 @@ class Link:
         memory = self.memory
         return reconcile.Journal(memory.ledger, memory.contents, memory.unwritten, writable=memory.claimed)
 
+    def end_run(self) -> None:
+        """When what a run took in is needed no more."""
+        self._intake.end()
+
     def close(self) -> None:
         """End what is open; the next `connect` begins anew."""
         self.memory.close_ledger()
         if self._client is not None:
             self._client.close()
             self._client = None
+
+    def forget(self) -> None:
+        """As if the process had just begun: what is remembered takes memory, and its loss only delays."""
+        self.close()
+        self.memory = reconcile.Memory(cluster_id=self.memory.cluster_id)
 
     def features(self, context: reconcile.Context, anew: bool) -> tuple[str, ...]:
         """What the brokers can do; asked once, and again when `anew`."""

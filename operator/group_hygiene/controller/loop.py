@@ -132,8 +132,11 @@ class ConnectionLoop:
 
     def _run_safely(self) -> float | None:
         """`run_due`, with whatever it raises turned into a later try: one team's objects must not stop the others."""
-        with runs.about(run=runs.new_id()), tracing.span("run"):
-            return self._run_once()
+        try:
+            with runs.about(run=runs.new_id()), tracing.span("run"):
+                return self._run_once()
+        finally:
+            self._link.end_run()
 
     def _run_once(self) -> float | None:
         if not self._services.leads():
@@ -149,6 +152,8 @@ class ConnectionLoop:
             log.warning("connection %s/%s: %s; trying again", self.namespace, self.name, error)
         except Exception as error:
             log.exception("connection %s/%s: unexpected; trying again", self.namespace, self.name)
+            if isinstance(error, MemoryError):
+                self._link.forget()
             try:
                 self._tell_bug(error)
             except ApiError as unwritten:
@@ -406,4 +411,8 @@ class ConnectionLoop:
 
 def _bug(error: Exception) -> Problem:
     """Its text may hold anything, a secret too: that stays in the log's traceback."""
+    if isinstance(error, MemoryError):
+        return Problem(
+            reasons.MEMORY_EXHAUSTED, "the operator's memory does not hold what this run needs; it tries again"
+        )
     return Problem(reasons.INTERNAL_ERROR, f"{type(error).__name__}: see the operator's log; it tries again")

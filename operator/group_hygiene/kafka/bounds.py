@@ -1,37 +1,32 @@
-"""How much of what brokers answer may be in memory, by how much memory the process may take.
+"""How much of what brokers answer one connection may have in memory.
 
-A broker may be anybody's. Each bound is a share of the container's limit, so that more memory also means more groups.
+A broker may be any tenant's. What all connections have together is the subject of `memory`.
 """
 
 from __future__ import annotations
 
-import os
-import resource
-from pathlib import Path
+from group_hygiene import memory
+from group_hygiene.memory import TooMuch
 
-# Of the container, cgroup v2 and v1; "max" = none.
-_CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-_MOST = 16_000_000_000
+__all__ = [
+    "ANSWER_BYTES",
+    "DECODED_BYTES",
+    "DECODED_WEIGHT",
+    "FRAME_BYTES",
+    "MEMORY",
+    "ROWS",
+    "Room",
+    "Rows",
+    "TooMuch",
+]
 
-
-class TooMuch(Exception):
-    """More bytes, records or rows than brokers' answers may hold."""
-
-
-def _memory() -> int:
-    """Bytes that this process may take: the least of the machine's, the container's and its own limits (setrlimit)."""
-    limits = [_MOST, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for path in _CGROUPS:
-        try:
-            limits.append(int(path.read_text()))
-        except (OSError, ValueError):
-            continue
-    own = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
-    return min([*limits, *(limit for limit in own if limit != resource.RLIM_INFINITY)])
-
-
-MEMORY = _memory()
-# One answer; the library's objects for it can take 17 times as much. With 512 Mi these are 16 MiB ...
+# Clusters with very many groups need larger answers, and a pod with more memory; more than this serves nobody.
+_MOST = 2 << 30
+MEMORY = min(memory.LIMIT, _MOST)
+# One answer that the library decodes: its objects take up to 40 times as much, and seconds for each MiB. So many times
+# its bytes count.
+DECODED_BYTES, DECODED_WEIGHT = 1 << 20, 20
+# One answer that is read from its bytes: with 512 Mi 16 MiB ...
 FRAME_BYTES = MEMORY // 32
 # ... 64 MiB of answers to requests that are sent together, ...
 ANSWER_BYTES = MEMORY // 8
@@ -39,19 +34,23 @@ ANSWER_BYTES = MEMORY // 8
 ROWS = MEMORY // 512
 
 
-class Room:
-    """What the records of one or more fetches may take: bytes after decompression, and how many there are.
+# Records: unpacked bytes of a batch and of a fetch, and how many records there are.
+_BATCH_BYTES, _FETCHED_BYTES, _RECORDS = 16 << 20, 32 << 20, 250_000
+# What a row takes as objects, with its entries in dictionaries, until a run has chosen among them; so many may come
+# before memory is looked at.
+_ROW_BYTES, _ROWS_UNLOOKED = 600, 20_000
 
-    With 512 Mi: 64 MiB, of which one batch may have 16, and half a million records.
-    """
+
+class Room:
+    """What the records of one or more fetches may take: bytes after decompression, and how many there are."""
 
     def __init__(self) -> None:
-        self._bytes, self._records = MEMORY // 8, MEMORY // 1024
+        self._bytes, self._records = _FETCHED_BYTES, _RECORDS
 
     @property
     def largest(self) -> int:
         """How many bytes the next batch may have."""
-        return min(self._bytes, MEMORY // 32)
+        return min(self._bytes, _BATCH_BYTES)
 
     def take(self, size: int, records: int) -> None:
         """Raises TooMuch where a batch of this size does not fit; then nothing is taken."""
@@ -66,9 +65,14 @@ class Rows:
 
     def __init__(self, most: int = ROWS) -> None:
         self._most = self._left = most
+        self._unlooked = 0
 
     def take(self, count: int) -> None:
-        """Raises TooMuch where there are more in all than may be."""
+        """Raises TooMuch where there are more in all than may be, or than there is memory for."""
         self._left -= count
         if self._left < 0:
-            raise TooMuch(f"more than {self._most} groups or offsets in the answers: give the operator more memory")
+            raise TooMuch(f"more than {self._most} rows in the answers: give the operator more memory")
+        self._unlooked += count
+        if self._unlooked > _ROWS_UNLOOKED:
+            memory.require(self._unlooked * _ROW_BYTES, f"{self._unlooked} rows of an answer")
+            self._unlooked = 0

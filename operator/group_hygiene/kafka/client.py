@@ -19,15 +19,19 @@ from typing import Any, NamedTuple, TypeVar
 import kafka.errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
+from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.parser import KafkaProtocol
 
 from group_hygiene.clock import elapsed
 from group_hygiene.connection import Mechanism, Settings
 from group_hygiene.egress import Egress
 from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError, Unreachable
-from group_hygiene.kafka.bounds import ANSWER_BYTES, FRAME_BYTES, TooMuch
+from group_hygiene.kafka.bounds import ANSWER_BYTES, DECODED_BYTES, DECODED_WEIGHT, FRAME_BYTES, TooMuch
+from group_hygiene.kafka.messages import RawHeader
 from group_hygiene.kafka.oauth import TokenProvider
 from group_hygiene.kafka.probe import probe
 from group_hygiene.kafka.tls import client_context
+from group_hygiene.memory import Intake
 from group_hygiene.model import Fault
 
 log = logging.getLogger(__name__)
@@ -49,6 +53,7 @@ _IN_FLIGHT_PER_BROKER = 4
 _ENDED_IN_SASL = "it ended the connection (wrong username, password or mechanism?)"
 _BACKOFF_START, _BACKOFF_CAP = 0.1, 2.0
 _LOOK_S = 0.01
+_UNSEEN_BYTES = 256 << 10
 _TIMED_OUT = Fault("REQUEST_TIMED_OUT", "no answer in time", retriable=True)
 _NO_ANSWER = Fault("NO_ANSWER", "the broker's answer leaves it out")
 # Of one answer, which may be smaller where less is asked; and of all answers together.
@@ -77,28 +82,90 @@ class Deadline:
 class _Meter:
     """A socket that counts what it receives, and receives no more than is left of the bytes of all brokers together.
 
-    Below the library's reading: that goes on for as long as more is there, before it looks at anything.
+    Below the library's reading: that goes on for as long as more is there, before it looks at anything. So there seems
+    to be no more after some bytes, and the library looks at the length of the answer that they belong to.
     """
 
     def __init__(self, sock: Any, manager: _Manager) -> None:
         self._sock = sock
         self._manager = manager
+        self._unseen = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
 
     def recv(self, size: int) -> bytes:
+        # What TLS has decrypted already would not wake a reader.
+        if self._unseen >= _UNSEEN_BYTES and not (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()):
+            self._unseen = 0
+            raise BlockingIOError
         received: bytes = self._sock.recv(size)
-        self._manager.left -= len(received)
-        if self._manager.left < 0:
-            raise kafka_errors.InvalidReceiveError(_FLOOD.message)
+        self._unseen += len(received)
+        self._manager.take(len(received))
         return received
 
 
-class _Manager(KafkaConnectionManager):  # type: ignore[misc]
-    """The library's connections, whose answers to what is sent together have a limit. left: how many bytes still."""
+class _Parser(KafkaProtocol):  # type: ignore[misc]
+    """The library's reading of a connection, with a limit for each answer by the request that it belongs to.
 
-    left = ANSWER_BYTES
+    Records are bytes to the library, too: an answer to Fetch may be as large as one that is read from its bytes.
+    """
+
+    def __init__(self, manager: _Manager) -> None:
+        super().__init__(client_id=CLIENT_ID)
+        self._manager = manager
+
+    def _validate_frame_size(self, nbytes: int) -> None:
+        header = self.in_flight_requests[0] if self.in_flight_requests else None
+        raw = isinstance(header, RawHeader) or getattr(header, "request_api_key", None) == FetchRequest.API_KEY
+        most = FRAME_BYTES if raw else DECODED_BYTES
+        if not 0 <= nbytes <= most:
+            raise kafka_errors.InvalidReceiveError(f"a broker's answer is larger than {most} bytes")
+        # Before there is a buffer for it.
+        self._manager.weigh(nbytes if raw else nbytes * DECODED_WEIGHT)
+
+
+class _Manager(KafkaConnectionManager):  # type: ignore[misc]
+    """The library's connections, whose answers to what is sent together have a limit, and an end in time.
+
+    refused: why nothing more is taken in; None = nothing was refused since `begin`.
+    """
+
+    def __init__(self, net: NetworkSelector, intake: Intake, deadline: Deadline, **config: Any) -> None:
+        super().__init__(net, **config)
+        self.intake = intake
+        self.begin(deadline)
+
+    def begin(self, deadline: Deadline) -> None:
+        """Before requests are sent: their answers together have a limit of their own."""
+        self._left, self._deadline = ANSWER_BYTES, deadline
+        self.refused: Fault | None = None
+
+    def take(self, size: int) -> None:
+        """Count received bytes. Raises an error of the library's where they are too many."""
+        self._left -= size
+        if self._left < 0:
+            self.refused = _FLOOD
+            raise kafka_errors.InvalidReceiveError(_FLOOD.message)
+        self.weigh(size)
+
+    def weigh(self, size: int) -> None:
+        """Count bytes that what was received takes. Raises an error of the library's where there are too many."""
+        try:
+            self.intake.take(size, self._deadline.left)
+        except TooMuch as error:
+            self.refused = Fault(TOO_MUCH, str(error))
+            raise kafka_errors.InvalidReceiveError(str(error)) from error
+
+    async def _connect(self, node: Any, conn: Any, *arguments: Any, **options: Any) -> None:
+        made = conn.connection_made
+
+        def connection_made(transport: Any) -> None:
+            made(transport)
+            conn.parser = _Parser(self)
+
+        conn.connection_made = connection_made
+        await super()._connect(node, conn, *arguments, **options)
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         transport = await super()._build_transport(node, timeout_at=timeout_at)
@@ -115,6 +182,7 @@ class Client:
         self._next_at = 0.0
         self._in_burst = False
         self.settings = settings
+        self.intake = manager.intake
 
     def supports(self, request_class: Any, version: int = 0) -> bool:
         """Whether the cluster's brokers know this version of a request, by ApiVersions and not by their names."""
@@ -147,8 +215,8 @@ class Client:
             while queue:
                 key, call = queue.pop()
                 await self._keep_pace()
-                if deadline.left <= 0 or self._manager.left < 0:
-                    results[key] = _FLOOD if self._manager.left < 0 else _named(_TIMED_OUT, call.broker)
+                if deadline.left <= 0 or self._manager.refused is not None:
+                    results[key] = self._manager.refused or _named(_TIMED_OUT, call.broker)
                     continue
                 try:
                     # Any broker may be one that hangs: leave time to ask another.
@@ -165,8 +233,7 @@ class Client:
                     self._manager.cluster.request_update()
                     results[key] = fault_of(error)
                 except kafka_errors.KafkaError as error:
-                    fault = _FLOOD if self._manager.left < 0 else _named(fault_of(error), call.broker)
-                    results[key] = fault
+                    results[key] = self._manager.refused or _named(fault_of(error), call.broker)
                 except TooMuch as error:
                     results[key] = Fault(TOO_MUCH, str(error))
                 except UnicodeEncodeError:
@@ -184,7 +251,7 @@ class Client:
             for running in workers:
                 await running
 
-        self._manager.left = ANSWER_BYTES
+        self._manager.begin(deadline)
         for queue in queues.values():
             queue.reverse()
         self._manager.run(run_all)
@@ -215,10 +282,13 @@ class Client:
         self._net.close()
 
 
-def connect(settings: Settings, timeout: float | None = None, egress: Egress | None = None) -> Client:
+def connect(
+    settings: Settings, timeout: float | None = None, egress: Egress | None = None, intake: Intake | None = None
+) -> Client:
     """Connect to the first bootstrap server that answers, within `timeout` seconds (default: the settings').
 
-    egress: where an endpoint of OAuth tokens may be; None = anywhere.
+    egress: where an endpoint of OAuth tokens may be; None = anywhere. intake: counts what is received; default: one
+    without turns.
 
     Raises SecretProblem (malformed PEM), TLSFailed, AuthenticationFailed or Unreachable, each with what to look at.
     """
@@ -227,15 +297,15 @@ def connect(settings: Settings, timeout: float | None = None, egress: Egress | N
     deadline = Deadline(seconds)
     config = library_config(settings, seconds, egress) | {
         "client_software_name": CLIENT_ID,
-        "receive_message_max_bytes": FRAME_BYTES,
         # `send_each` has its own window; the library fails what exceeds its own instead of queueing it.
         "max_in_flight_requests_per_connection": 1_000,
         "socket_connection_setup_timeout_ms": min(10_000, int(seconds * 1000)),
     }
     if "sasl_oauth_token_provider" in config:
         config["sasl_oauth_token_provider"].token()  # the library would only log why there is none, and try again
+    intake = intake or Intake()
     net = NetworkSelector(**config)
-    manager = _Manager(net, **config)
+    manager = _Manager(net, intake, deadline, **config)
     try:
         net.start()
         answering = _reach_one(manager, net, settings, config["ssl_context"], deadline)
@@ -244,7 +314,7 @@ def connect(settings: Settings, timeout: float | None = None, egress: Egress | N
             _end(manager, net)
             config["bootstrap_servers"] = [answering]
             net = NetworkSelector(**config)
-            manager = _Manager(net, **config)
+            manager = _Manager(net, intake, deadline, **config)
             net.start()
         manager.run(_bootstrap, manager, int(max(1.0, deadline.left) * 1000))
     except kafka_errors.KafkaError as error:
@@ -263,7 +333,7 @@ def connect(settings: Settings, timeout: float | None = None, egress: Egress | N
 def fault_of(error: kafka_errors.KafkaError) -> Fault:
     """A library exception as a Fault, under Kafka's own name for it."""
     if isinstance(error, kafka_errors.InvalidReceiveError):
-        return Fault(_TOO_LARGE, f"a broker's answer is larger than {FRAME_BYTES} bytes")
+        return Fault(_TOO_LARGE, ", ".join(map(str, error.args)))
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
         return Fault("UNSUPPORTED_VERSION", "the broker is too old for this request")
     if isinstance(error, (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)):

@@ -10,7 +10,6 @@ import re
 import struct
 from collections.abc import Collection, Iterable
 
-from group_hygiene.kafka.bounds import MEMORY
 from group_hygiene.kafka.client import TOO_MUCH, Client, Deadline
 from group_hygiene.kafka.cluster import partition_counts, topic_ids
 from group_hygiene.kafka.offsets import end_offsets, start_offsets
@@ -18,8 +17,8 @@ from group_hygiene.kafka.partition import Leader, fetch
 from group_hygiene.model import Fault, Partition
 
 # DefaultReplicationPolicy builds the name with replication.policy.separator, by default a dot.
-# With 512 Mi half a million ids, in 64 MiB: each takes so many bytes beside its characters.
-_MOST_BYTES, _OBJECT_BYTES = MEMORY // 8, 100
+# A quarter of a million ids: each takes so many bytes beside its characters.
+_MOST_BYTES, _OBJECT_BYTES = 32 << 20, 100
 _CHECKPOINTS = re.compile(r".[^a-zA-Z0-9]checkpoints[^a-zA-Z0-9]internal\Z")
 
 

@@ -19,6 +19,7 @@ from kafka.record.util import decode_varint
 
 from group_hygiene.kafka.bounds import Room, TooMuch
 from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying
+from group_hygiene.memory import Intake
 from group_hygiene.model import Fault, Partition
 
 T = TypeVar("T")
@@ -34,6 +35,8 @@ _ENOUGH, _ENOUGH_OF_EACH = 8_000_000, 1_000_000
 # org.apache.kafka.common.record.DefaultRecordBatch: the records begin behind its header; codecs by number.
 _RECORDS_AT = 61
 _PLAIN, _GZIP = 0, 1
+# To how many times its bytes a batch is unpacked, at least as far as memory is asked for before that is known.
+_TYPICAL_RATIO = 20
 _MARKER = struct.Struct(">hh")
 # org.apache.kafka.common.protocol.Errors.THROTTLING_QUOTA_EXCEEDED.
 _THROTTLED = 89
@@ -120,7 +123,7 @@ def fetch(leader: Leader, position: int, deadline: Deadline, wait_ms: int = 0) -
     answer = leader.ask(
         lambda: _request(leader.partition, position, _READ_COMMITTED, wait_ms, _FETCH_BYTES), _fetch_error, deadline
     )
-    return _fetched(leader.partition, position, answer, Room(), _ENOUGH)
+    return _fetched(leader.partition, position, answer, _Unpacking(leader.client.intake, deadline, _ENOUGH))
 
 
 def fetch_all(
@@ -134,13 +137,11 @@ def fetch_all(
         partition: Call(leaders[partition], _request(partition, position, _READ_UNCOMMITTED, 0, _EACH_BYTES))
         for partition, position in positions.items()
     }
-    room = Room()
+    unpacking = _Unpacking(client.intake, deadline, _ENOUGH_OF_EACH)
     return client.send_each(
         calls,
         deadline,
-        lambda partition, answer: _fetched(
-            partition, positions[partition], _without_error(answer), room, _ENOUGH_OF_EACH
-        ),
+        lambda partition, answer: _fetched(partition, positions[partition], _without_error(answer), unpacking),
     )
 
 
@@ -189,8 +190,25 @@ def _request(partition: Partition, position: int, isolation: int, wait_ms: int, 
     )
 
 
-def _fetched(partition: Partition, position: int, answer: Response | Fault, room: Room, enough: int) -> Fetched | Fault:
-    return _parsed(partition, position, answer, lambda data, start: _records(data, start, room, enough))
+class _Unpacking:
+    """Unpacks batches of one or more answers within their bounds. enough: bytes after which an answer is left."""
+
+    def __init__(self, intake: Intake, deadline: Deadline, enough: int) -> None:
+        self._room, self._intake, self._deadline = Room(), intake, deadline
+        self.enough = enough
+
+    def body(self, batch: Any) -> bytes:
+        """The records of a batch as bytes. Raises TooMuch where they do not fit."""
+        most = self._room.largest
+        if batch.compression_type != _PLAIN:
+            self._intake.take(min(most, len(batch._buffer) * _TYPICAL_RATIO), self._deadline.left)
+        body = _body(batch, most)
+        self._room.take(len(body), batch.records_count)
+        return body
+
+
+def _fetched(partition: Partition, position: int, answer: Response | Fault, unpacking: _Unpacking) -> Fetched | Fault:
+    return _parsed(partition, position, answer, lambda data, start: _records(data, start, unpacking))
 
 
 def _parsed(partition: Partition, position: int, answer: Response | Fault, parse: Callable[[Any, int], T]) -> T | Fault:
@@ -218,15 +236,14 @@ def _fetch_error(answer: Response) -> int:
     return int(answer.responses[0].partitions[0].error_code)
 
 
-def _records(data: Any, position: int, room: Room, enough: int) -> Fetched:
+def _records(data: Any, position: int, unpacking: _Unpacking) -> Fetched:
     start = position
     records: list[Record] = []
     size = 0
     for batch, committed in _batches(data, oldest=2):
         if committed:
-            body = _body(batch, room.largest)
             try:
-                room.take(len(body), batch.records_count)
+                body = unpacking.body(batch)
             except TooMuch:
                 if position == start:
                     raise
@@ -235,7 +252,7 @@ def _records(data: Any, position: int, room: Room, enough: int) -> Fetched:
             records += [row for row in _unpacked(batch, body) if row.offset >= start]
             size += len(body)
         position = max(position, batch.next_offset)
-        if size >= enough:
+        if size >= unpacking.enough:
             break
     return Fetched(records, position, data.last_stable_offset, data.high_watermark)
 

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from itertools import chain
 
 from group_hygiene import checks, reasons, watching
+from group_hygiene import memory as process_memory
 from group_hygiene.entries import Change, Covered, LogEnd, Removal, Seen, Watch
-from group_hygiene.errors import Unreachable
+from group_hygiene.errors import MemoryExhausted, Unreachable
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
@@ -31,6 +32,7 @@ from group_hygiene.reconcile import evidence as tables
 from group_hygiene.reconcile.context import (
     Context,
     Facts,
+    Memory,
     Observation,
     evidence_of,
     read_bounds,
@@ -45,6 +47,8 @@ from group_hygiene.snapshot import Cluster, Coverage, Listing, Snapshot
 from group_hygiene.tracing import note, traced
 
 _WRITE_S = 2.0
+# What a group takes that a policy judges: its offsets, verdict, marks and history.
+_GROUP_BYTES = 5_000
 # A group is judged that much later than the tables are read at most.
 _SCAN = timedelta(minutes=10)
 # Faults of a broker, as opposed to those of one group.
@@ -74,7 +78,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
 
     One ListGroups per broker, with what no policy asks for filtered out at the broker (all groups when `full`).
     Offsets, topics and bounds are read only for groups whose verdict hangs on them. Raises ConnectError when no broker
-    answers.
+    answers, and MemoryExhausted where there are more groups than there is memory for.
     """
     client, clock, deadline = context.client, context.clock, context.deadline()
     cluster = kafka_cluster.read_cluster(client, deadline)
@@ -88,6 +92,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
     note(policies=len(policies), groups=len(listing.groups))
     selected = {policy.key: policy.match.select(listing.groups) for policy in policies}
+    _require_memory(memory, sum(map(len, selected.values())))
     facts = _Facts(cluster=cluster)
     _ask_retention(context, policies, cluster, full)
     facts.older = _old_enough(policies, memory.retention, clock.now())
@@ -119,6 +124,18 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     limits = context.connection.limits
     conditions = Conditions(limits, total, tuple(refusals), snapshot.complete, limits.max_per_run if limits else None)
     return Observation(snapshot, verdicts, conditions, facts.protections, unfiltered)
+
+
+def _require_memory(memory: Memory, count: int) -> None:
+    """Raises MemoryExhausted where judging so many groups, of all policies together, takes more than is left.
+
+    What earlier scans took is taken already: only groups beyond those need more.
+    """
+    try:
+        process_memory.require(max(0, count - memory.judged) * _GROUP_BYTES, f"{count} groups to be judged")
+    except process_memory.TooMuch as error:
+        raise MemoryExhausted(str(error)) from error
+    memory.judged = max(count, memory.judged)
 
 
 def _filters(policies: Sequence[Policy]) -> tuple[frozenset[GroupState], frozenset[GroupType]]:

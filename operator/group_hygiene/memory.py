@@ -1,0 +1,184 @@
+"""The memory of this process: how much it may have and has, and who may take in much of it now.
+
+Bounds of one connection do not bound all of them together. So what goes beyond a small amount in one run takes turns,
+and is refused where too little memory is left, before it is read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+# Of the container, cgroup v2 and v1; "max" = none.
+_CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_STATM = Path("/proc/self/statm")
+# What is never given to answers: a run needs some memory beside them.
+_RESERVE_SHARE = 20
+# What a run may take in without a turn; answers of a small cluster stay far below that.
+FREE_BYTES = 4 << 20
+# Bytes between two looks at how much memory is left, and how much there must be then.
+_STEP, _STEP_NEEDS = 1 << 20, 16 << 20
+# After so long a turn ends when another owner waits.
+_TURN_SECONDS = 20.0
+_LOOK_SECONDS = 0.5
+# mallopt(3): M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX.
+_MALLOC = {-1: 1 << 20, -3: 256 << 10, -8: 2}
+
+
+class TooMuch(Exception):
+    """More bytes, records or rows than answers from outside may take, or than there is memory for now."""
+
+
+def _limits() -> Iterator[int]:
+    """The machine's, and the container's."""
+    yield _PAGE * os.sysconf("SC_PHYS_PAGES")
+    for path in _CGROUPS:
+        with suppress(OSError, ValueError):
+            yield int(path.read_text())
+
+
+def _own_limit(kind: int) -> int:
+    soft = resource.getrlimit(kind)[0]
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+_RESIDENT, _DATA, _ADDRESSES = min(_limits()), _own_limit(resource.RLIMIT_DATA), _own_limit(resource.RLIMIT_AS)
+# Bytes that this process may take.
+LIMIT = min(_RESIDENT, _DATA, _ADDRESSES)
+
+
+def left() -> int:
+    """How many more bytes may be taken, with a reserve left. Where the system does not say what is taken: LIMIT."""
+    try:
+        size, resident, _, _, _, data, _ = (int(field) * _PAGE for field in _STATM.read_text().split())
+    except (OSError, ValueError):
+        return LIMIT
+    return min(_RESIDENT - resident, _DATA - data, _ADDRESSES - size) - LIMIT // _RESERVE_SHARE
+
+
+def require(size: int, what: str) -> None:
+    """Raises TooMuch where so many bytes, for `what`, are not left."""
+    if size > left():
+        raise TooMuch(f"{what} would take more memory than the operator has left: give it more, or fewer groups")
+
+
+def return_freed() -> None:
+    """Let the C library give freed memory back to the system at once, where it is glibc."""
+    _call_libc(lambda libc: [libc.mallopt(option, value) for option, value in _MALLOC.items()])
+
+
+def _trim() -> None:
+    _call_libc(lambda libc: libc.malloc_trim(0))
+
+
+def _call_libc(call: Callable[[ctypes.CDLL], object]) -> None:
+    # Other C libraries lack these functions.
+    with suppress(OSError, AttributeError):
+        call(ctypes.CDLL(None))
+
+
+class Turn:
+    """is_over: another owner waited for too long, and what follows is to be refused."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.began = 0.0
+        self.is_over = False
+
+
+class Turns:
+    """Lets one run at a time take in much; the owner that was served longest ago is next.
+
+    One, as two that find enough memory left at the same time would take it twice.
+    """
+
+    def __init__(self, seconds: float = _TURN_SECONDS) -> None:
+        self._seconds = seconds
+        self._changed = threading.Condition()
+        self._running: Turn | None = None
+        self._waiting: list[Turn] = []
+        self._served: dict[str, float] = {}
+
+    def take(self, owner: str, seconds: float) -> Turn:
+        """Waits no longer than that. Raises TimeoutError."""
+        turn, end = Turn(owner), time.monotonic() + seconds
+        with self._changed:
+            self._waiting.append(turn)
+            try:
+                while not self._is_next(turn):
+                    rest = end - time.monotonic()
+                    if rest <= 0:
+                        raise TimeoutError
+                    self._changed.wait(min(rest, _LOOK_SECONDS))
+            finally:
+                self._waiting.remove(turn)
+                self._changed.notify_all()
+            turn.began = self._served[owner] = time.monotonic()
+            self._running = turn
+        return turn
+
+    def give_back(self, turn: Turn) -> None:
+        """A turn that has ended, or was ended."""
+        with self._changed:
+            if turn is self._running:
+                self._running = None
+            self._served[turn.owner] = time.monotonic()
+            self._changed.notify_all()
+
+    def _is_next(self, turn: Turn) -> bool:
+        if self._running is not None and time.monotonic() - self._running.began > self._seconds:
+            self._running.is_over = True
+            self._running = None
+        first = min(self._waiting, key=lambda each: self._served.get(each.owner, 0.0))
+        return self._running is None and first is turn
+
+
+class Intake:
+    """What one connection takes in during one run, of all answers together.
+
+    turns: None = the process has no other connections to share its memory with.
+    """
+
+    def __init__(self, owner: str = "", turns: Turns | None = None) -> None:
+        self._owner, self._turns = owner, turns
+        self._lock = threading.Lock()
+        self._turn: Turn | None = None
+        self._bytes, self._next_look = 0, FREE_BYTES
+
+    def take(self, size: int, seconds: float) -> None:
+        """Count bytes that are about to be read; beyond FREE_BYTES wait for a turn, no longer than that.
+
+        Raises TooMuch where no turn came, it is over, or too little memory is left.
+        """
+        with self._lock:
+            self._bytes += size
+            if self._bytes < self._next_look:
+                return
+            self._next_look = self._bytes + _STEP
+            if self._turn is None and self._turns is not None:
+                try:
+                    self._turn = self._turns.take(self._owner, seconds)
+                except TimeoutError:
+                    self._next_look = self._bytes
+                    raise TooMuch("other connections read large answers, and no turn came in time") from None
+            if self._turn is not None and self._turn.is_over:
+                self._next_look = self._bytes
+                raise TooMuch("reading large answers took too long while other connections waited")
+            require(size + _STEP_NEEDS, "a large answer")
+
+    def end(self) -> None:
+        """At the end of a run, when what it took in is needed no more."""
+        with self._lock:
+            self._bytes, self._next_look = 0, FREE_BYTES
+            turn, self._turn = self._turn, None
+        if turn is not None and self._turns is not None:
+            _trim()
+            self._turns.give_back(turn)

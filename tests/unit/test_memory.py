@@ -1,0 +1,123 @@
+"""Who may take in much now: in turns, to a bound of memory, and never for ever."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from group_hygiene.memory import FREE_BYTES, Intake, TooMuch, Turns
+
+# For a machine that is busy; nothing here takes that long.
+_SECONDS = 60
+_LARGE = FREE_BYTES + 1
+
+
+def test_small_answers_wait_for_nobody() -> None:
+    """While other connections have all turns."""
+    turns = Turns()
+    turns.take("team-a", _SECONDS)
+    Intake("team-b", turns).take(FREE_BYTES - 1, 0)
+
+
+def test_large_answers_are_refused_where_no_turn_comes_in_time() -> None:
+    """Also those that are large together only; after the other run's end there is a turn."""
+    turns = Turns()
+    first, second = Intake("team-a", turns), Intake("team-b", turns)
+    first.take(_LARGE, 0)
+    second.take(FREE_BYTES - 1, 0)
+    for _ in range(2):
+        with pytest.raises(TooMuch, match="no turn came"):
+            second.take(1, 0)
+    first.end()
+    second.take(1, _SECONDS)
+
+
+def test_a_turn_that_takes_too_long_ends_for_those_who_wait() -> None:
+    """What its owner reads after that is refused until its run ends; then it may take a turn again."""
+    turns = Turns(seconds=0)
+    slow, other = Intake("team-a", turns), Intake("team-b", turns)
+    slow.take(_LARGE, 0)
+    slow.take(_LARGE, 0)
+    other.take(_LARGE, _SECONDS)
+    with pytest.raises(TooMuch, match="took too long"):
+        slow.take(_LARGE, 0)
+    slow.end()
+    other.end()
+    slow.take(_LARGE, 0)
+
+
+def test_the_owner_that_was_served_longest_ago_is_next() -> None:
+    """Not the one that asks most often: its other connections wait behind those of others."""
+    turns = Turns()
+    order: list[str] = []
+    first = turns.take("team-a", _SECONDS)
+    waiting = threading.Barrier(3)
+
+    def wait(owner: str) -> None:
+        waiting.wait()
+        turn = turns.take(owner, _SECONDS)
+        order.append(owner)
+        turns.give_back(turn)
+
+    with ThreadPoolExecutor() as threads:
+        served = [threads.submit(wait, owner) for owner in ("team-a", "team-b")]
+        waiting.wait()
+        while len(turns._waiting) < 2:
+            pass
+        turns.give_back(first)
+        for each in served:
+            each.result(_SECONDS)
+    assert order == ["team-b", "team-a"]
+
+
+def _limited(code: str) -> str:
+    """What this code prints in a process with 256 MiB of memory."""
+    prelude = """
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (256 << 20, 256 << 20))
+        from group_hygiene import memory
+        from group_hygiene.kafka.bounds import Rows
+        """
+    script = textwrap.dedent(prelude) + textwrap.dedent(code)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=_SECONDS)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("memory.require(240 << 20, 'it')", id="more-than-there-is"),
+        pytest.param("held = bytes(200 << 20); memory.require(50 << 20, 'it')", id="more-than-is-left"),
+        pytest.param("held = bytes(225 << 20); memory.Intake().take(memory.FREE_BYTES, 1)", id="bytes"),
+        pytest.param("held = bytes(200 << 20); Rows().take(200_000)", id="rows"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_it_is_read(code: str) -> None:
+    """TooMuch, and no MemoryError, which would meet whoever needs memory next."""
+    printed = _limited(f"try:\n    {code}\nexcept memory.TooMuch as error:\n    print(error)")
+    assert "more memory than the operator has left" in printed
+
+
+def test_what_fits_is_not_refused() -> None:
+    """Freed memory counts as left."""
+    printed = _limited(
+        """
+        memory.return_freed()
+        for _ in range(20):
+            held = bytes(150 << 20)
+            del held
+        memory.require(150 << 20, "it")
+        intake = memory.Intake("a", memory.Turns())
+        intake.take(64 << 20, 1)
+        intake.end()
+        print("fits")
+        """
+    )
+    assert printed == "fits"
