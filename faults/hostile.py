@@ -23,6 +23,15 @@ from faults.kube import Object
 from faults.operators import OperatorProcess
 from faults.stage import Stage
 from faults.world import World
+from sandbox.kafka.fake_broker import (
+    DESCRIBE_GROUPS,
+    LIST_GROUPS,
+    METADATA,
+    FakeBroker,
+    many_descriptions,
+    many_groups,
+    many_topics,
+)
 
 # What the operator's pod is allowed by default in the chart.
 _MEMORY_MB = 512
@@ -34,6 +43,8 @@ _API = "grouphygiene.io/v1alpha1"
 _MB = 1 << 20
 _LARGE_MB = 700
 _ID_BYTES = 32_000
+# Rows of answers just below 16 MiB.
+_GROUPS, _TOPICS, _DESCRIPTIONS = 950_000, 560_000, 1_240_000
 
 
 def hostile_objects(stage: Stage) -> None:
@@ -46,7 +57,7 @@ def hostile_objects(stage: Stage) -> None:
             )
         )
         leader, names = world.replicas.leader(), world.abandon(4)
-        for attack in (_token_endpoints, _brokers, _checkpoints, _tables, _group_ids, _restores):
+        for attack in (_token_endpoints, _brokers, _clusters, _checkpoints, _tables, _group_ids, _restores):
             attack(world, stack)
             stage.tried += 1
         gaps = _gaps(leader, world.name)
@@ -175,6 +186,18 @@ def _brokers(world: World, stack: ExitStack) -> None:
         _team(world, f"broker-{index}", {"bootstrapServers": [f"127.0.0.1:{port}"]})
 
 
+def _clusters(world: World, stack: ExitStack) -> None:
+    """Clusters whose answers are not too large by their bytes, and would be hundreds of megabytes as objects."""
+    places = range(50)
+    metadata = {METADATA: many_topics(_TOPICS)}
+    descriptions = {LIST_GROUPS: many_groups(1_000), DESCRIBE_GROUPS: many_descriptions(_DESCRIPTIONS)}
+    fakes = [FakeBroker(metadata, first=1 + index % 3) for index in range(3)]
+    fakes += [FakeBroker(descriptions, places=places) for _ in range(3)]
+    fakes += [FakeBroker({LIST_GROUPS: many_groups(_GROUPS)}, brokers=1 + index) for index in range(4)]
+    for index, fake in enumerate(fakes):
+        _team(world, f"cluster-{index}", {"bootstrapServers": [stack.enter_context(fake)]})
+
+
 # Topics
 
 
@@ -185,7 +208,8 @@ def _checkpoints(world: World, _stack: ExitStack) -> None:
     producer.produce(world.groups.topic("evil.checkpoints.internal", 1, 0), bytes(_LARGE_MB * _MB), b"k", partition=0)
     if producer.flush(_SECONDS):
         raise FaultsError("the record could not be written")
-    _team(world, "checkpoints", {"bootstrapServers": _servers(world)})
+    for index in range(4):
+        _team(world, f"checkpoints-{index}", {"bootstrapServers": _servers(world)})
 
 
 # Tables
