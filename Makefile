@@ -22,7 +22,7 @@ demo: $(STAMP) ## the main job on a real Kafka and a real API server, in two min
 	@$(BIN)/python -m sandbox.demo $(if $(KEEP),--keep)
 
 # By itself pytest-xdist starts the files with the fewest tests last: the demo's, the longest, would begin when all else is done.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --ignore=tests/images --deselect $(WITH_SPARK)
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --ignore=tests/images --deselect $(WITH_SPARK)
 
 test: $(STAMP) ## the tests, on real parts, but for those of test-all
 	@$(BIN)/python -m sandbox prepare

@@ -49,6 +49,7 @@ def test_the_cases_hold() -> None:
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
+@pytest.mark.slow
 def test_the_cases_would_not_hold_for_other_rules(tmp_path: Path) -> None:
     """The cases are about these rules: with one threshold moved they fail."""
     other = RULES.read_text().replace("> 0.5 * max by", "> 0.7 * max by")
