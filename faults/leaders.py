@@ -75,7 +75,8 @@ def lists_while_leaders_move(
     commit: makes groups and returns their ids; called right before each move. Each move begins when a list was complete
     again, so that none is measured on a cluster that never comes to rest.
     """
-    found, wanted = Lists(), set[str]()
+    # The offsets topic is made by the first commit.
+    found, wanted = Lists(), set(commit())
     with mover(bootstrap) as move:
         while found.moves < moves:
             wanted.update(commit())
@@ -125,6 +126,8 @@ class _Mover:
         self._admin = admin
         (topic,) = admin.describe_topics([OFFSETS_TOPIC])
         self._replicas = {row["partition_index"]: list(row["replica_nodes"]) for row in topic["partitions"]}
+        if not self._replicas:
+            raise Broken(f"{OFFSETS_TOPIC} has no partitions that could move")
 
     def __call__(self) -> None:
         self._replicas = {index: [*order[1:], order[0]] for index, order in self._replicas.items()}
