@@ -13,6 +13,7 @@ from group_hygiene.kafka.mirror import Checkpoints, checkpoint_topics
 from group_hygiene.model import Fault
 from group_hygiene.reconcile import Need
 from group_hygiene.reconcile.context import read_protections
+from group_hygiene.snapshot import Cluster
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, checkpoint_key, soon
 from tests.kafka.scene import Scene
@@ -134,7 +135,7 @@ def test_more_ids_than_there_is_room_for_are_a_fault(client: Client, make: Maker
     ],
 )
 def test_only_topics_that_the_connection_names_count(
-    client: Client, make: Maker, new_topic: Topic, named: list[str], mirrored: set[str] | None
+    client: Client, cluster: Cluster, make: Maker, new_topic: Topic, named: list[str], mirrored: set[str] | None
 ) -> None:
     """Whoever creates another one of MirrorMaker's name changes nothing. What is named and can't be read keeps all."""
     one, forged, plain = new_topic(), new_topic(), make.topic()
@@ -145,5 +146,5 @@ def test_only_topics_that_the_connection_names_count(
     spec = {"bootstrapServers": ["a:1"], "mirrorMaker": {"checkpointTopics": topics}}
     context = Scene(client, need=Need.READ).context
     context = replace(context, connection=parse_connection({"spec": spec}))
-    found = read_protections(context, {one: 2, forged: 2, plain: 1}, soon()).mirrored
+    found = read_protections(context, cluster, (), {one: 2, forged: 2, plain: 1}, soon()).mirrored
     assert found == (None if mirrored is None else frozenset(mirrored))
