@@ -20,7 +20,7 @@ from group_hygiene.controller import leader
 from group_hygiene.entries import Backup, Intent
 from group_hygiene.kafka import transactions
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.reconcile import deletion, journal, rereading, sending
+from group_hygiene.reconcile import deletion, journal, large_groups, rereading
 
 _FOREVER = 1_000_000.0
 
@@ -42,7 +42,7 @@ def fresh() -> None:
     """What was read is good for ever, and so is an intent."""
     _replace(rereading, "FRESH_S", _FOREVER)
     _replace(deletion, "FRESH_S", _FOREVER)
-    _replace(sending, "FRESH_S", _FOREVER)
+    _replace(large_groups, "FRESH_S", _FOREVER)
     _replace(deletion, "Deadline", lambda _: Deadline(_FOREVER))
 
 

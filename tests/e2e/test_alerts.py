@@ -172,8 +172,7 @@ def test_one_message_a_run_and_none_twice(
         (item,) = people.at("/bot")[1].json["alerts"]
         assert (item["policy"], item["groups"][0], item["new"], item["total"]) == ("b", "told-b-2", 1, 2)
         run_again(other, namespace, "b")
-        second.process.kill()
-        second.process.wait()
+        second.kill(other.server, "group-hygiene")
     with running_operator(account, tmp_path / "log-3", *FLAGS, *ALLOWED) as third:
         for name in ("told-a-1", "told-a-2", "told-b-1", "told-b-2"):
             groups.admin.delete_groups([name])

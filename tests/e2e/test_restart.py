@@ -70,8 +70,7 @@ def test_dates_outlive_the_process(other: World, kafka: KafkaCluster, groups: Gr
         assert first.stop() == 0
     with running_operator(kubeconfig, tmp_path / "log-2", *FLAGS) as second:
         assert dates_of_a_new_run(other, 42) == before
-        second.process.kill()
-        second.process.wait()
+        second.kill(other.server, "default")
     with running_operator(kubeconfig, tmp_path / "log-3", *FLAGS) as third:
         assert dates_of_a_new_run(other, 43) == before
         assert third.stop() == 0

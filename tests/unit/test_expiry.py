@@ -9,6 +9,7 @@ import pytest
 
 from group_hygiene import reasons
 from group_hygiene.checks import judge
+from group_hygiene.kafka.cluster import whole_number
 from group_hygiene.kafka.groups import subscribed_topics
 from group_hygiene.metrics import Metrics
 from group_hygiene.model import (
@@ -454,3 +455,23 @@ def test_offsets_that_never_expire() -> None:
     assert in_use.keep.reason == reasons.EXPIRES_LATER
     assert offsets_retention(None) is None
     assert offsets_retention(10_080) == timedelta(days=7)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("10080", 10080),
+        ("-1", -1),
+        ("0", 0),
+        ("", None),
+        (None, None),
+        ("-", None),
+        ("1.5", None),
+        ("1_000", None),
+        ("\u0663", None),
+        ("9" * 20, None),
+    ],
+)
+def test_settings_as_brokers_write_them(text: str | None, value: int | None) -> None:
+    """-1 is a number: brokers that never drop offsets say so. Anything but a whole number says nothing."""
+    assert whole_number(text) == value

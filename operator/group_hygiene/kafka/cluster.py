@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -201,7 +202,12 @@ def _number(client: Client, call: Call, deadline: Deadline) -> int | None:
     if isinstance(answer, Fault):
         return None
     values = [config.value for result in answer.results if not result.error_code for config in result.configs]
-    return int(values[0]) if values and (values[0] or "").isdecimal() else None
+    return whole_number(values[0]) if values else None
+
+
+def whole_number(text: str | None) -> int | None:
+    """A setting as brokers write it, -1 among them; None for what is no whole number, or longer than a long of Java."""
+    return int(text) if text is not None and re.fullmatch(r"-?[0-9]{1,19}", text) else None
 
 
 def _metadata(client: Client, topics: list[str] | None, deadline: Deadline) -> Metadata | Fault:
