@@ -336,7 +336,7 @@ def test_oddities_stop_nobody(world: World, kafka: KafkaCluster, secure_kafka: K
     secret = {"metadata": {"name": "oauth", "namespace": odd}, "stringData": {"secret": "pa\u00dfw\u00f6rt\u2603"}}
     world.apply({"apiVersion": "v1", "kind": "Secret"} | secret)
     oauth = {
-        "tokenEndpoint": "http://127.0.0.1:1/token",
+        "tokenEndpoint": "http://no-such-host.invalid/token",
         "clientId": "\u2603",
         "clientSecret": {"name": "oauth", "key": "secret"},
     }
@@ -346,7 +346,7 @@ def test_oddities_stop_nobody(world: World, kafka: KafkaCluster, secure_kafka: K
         policy(healthy, "p", match={"groups": ["none-*"]}),
     )
     ready = world.wait_ready("kconn", odd, "main", "AuthenticationFailed")
-    assert "the token endpoint http://127.0.0.1:1/token does not answer" in ready["message"]
+    assert "the token endpoint http://no-such-host.invalid/token does not answer" in ready["message"]
     world.wait_ready("kgp", healthy, "p", "Succeeded")
 
 
