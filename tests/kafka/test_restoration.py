@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,7 @@ from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.ledger import Ledger, LedgerSettings, open_ledger
 from group_hygiene.model import CommittedOffset, Keep, Offsets, Partition
+from group_hygiene.reconcile import restoration
 from group_hygiene.reconcile.restorable import GroupResult, Kind, OutOfRange, RestoreRequest
 from group_hygiene.reconcile.restoration import Restorer, restore
 from sandbox.kafka import KafkaCluster
@@ -226,6 +228,37 @@ def test_nothing_is_committed_too_late(
     assert group not in make.groups()
     assert outcomes(ledger) == []
     assert restored(client, ledger, group).kind is Kind.RESTORED
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        pytest.param(Keep(reasons.POLICY_CHANGED, "GroupRestore r was edited or deleted during the run"), id="edited"),
+        pytest.param(Keep(reasons.API_SERVER_ERROR, "GroupRestore r could not be read again: x"), id="not-readable"),
+        pytest.param(STOPPED, id="stopping"),
+    ],
+)
+@pytest.mark.parametrize("done", [pytest.param(0, id="before-the-first"), pytest.param(2, id="before-the-second")])
+def test_the_guard_is_asked_before_each_commit_request(
+    client: Client,
+    ledger: Ledger,
+    make: Maker,
+    monkeypatch: pytest.MonkeyPatch,
+    stop: Keep,
+    done: int,
+) -> None:
+    """After an edit, a stop or the end of a grant no further offset is committed; what is left may be tried again."""
+    monkeypatch.setattr(restoration, "_COMMIT_CHUNK", 2)
+    topic, group = make.topic(partitions=6, records=5), make.name()
+    offsets = {place: commit for number in range(6) for place, commit in at(topic, 0, number).items()}
+    ledger.write([saved(client, group, offsets)])
+    # It agrees before the restore begins, then before each request for two partitions.
+    answers = itertools.chain([None] * (1 + done // 2), itertools.repeat(stop))
+    result = restored(client, ledger, group, guard=Watchman(at_refusal=lambda: next(answers)))
+    assert len(committed(client, group)) == done
+    assert (result.kind, result.reason, result.restored) == (Kind.WAITING, stop.reason, done)
+    assert restored(client, ledger, group).kind is Kind.RESTORED
+    assert len(committed(client, group)) == 6
 
 
 def test_who_was_replaced_restores_nothing(client: Client, ledger: Ledger, make: Maker) -> None:

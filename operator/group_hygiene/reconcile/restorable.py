@@ -45,6 +45,9 @@ _PASSING = frozenset(
         reasons.TOPICS_UNKNOWN,
         reasons.OFFSETS_UNKNOWN,
         reasons.NOT_LEADER,
+        reasons.STOPPING,
+        reasons.POLICY_CHANGED,
+        reasons.API_SERVER_ERROR,
     }
 )
 

@@ -2,8 +2,8 @@
 
 The order for one group: all that decides is read -> if something may be committed, the guard agrees and the ledger
 says that it begins, which a process that was replaced can't write -> all is read again -> a few partitions at a time:
-their offsets are read once more, it is still fresh and we still lead, OffsetCommit, read again and compared -> the
-outcome is in the ledger. Missing evidence leaves a partition alone.
+their offsets are read once more, the guard agrees once more, it is still fresh and we still lead, OffsetCommit, read
+again and compared -> the outcome is in the ledger. Missing evidence leaves a partition alone.
 """
 
 from __future__ import annotations
@@ -334,13 +334,15 @@ def _commit_some(
         return [_left_alone(partition, why.reason, why.message) for partition in wanted]
     results = [held(p.partition, p.saved, now[p.partition]) for p in wanted if p.partition in now]
     free = [partition for partition in wanted if partition.partition not in now]
+    # A restore takes as many requests as it has chunks, and an object may be edited, or a grant end, between any two.
+    stop = guard.refusal()
     fresh, lead = FRESH_S - (clock.monotonic() - started), guard.seconds_left() - MARGIN_S
-    if lead <= 0:
-        message = "this process does not lead any more, or not for long enough"
-        return results + [_left_alone(partition, reasons.NOT_LEADER, message) for partition in free]
-    if fresh <= 0:
-        message = f"to read what is committed took more than {FRESH_S:.0f} s"
-        return results + [_left_alone(partition, reasons.OFFSETS_UNKNOWN, message) for partition in free]
+    if stop is None and lead <= 0:
+        stop = Keep(reasons.NOT_LEADER, "this process does not lead any more, or not for long enough")
+    if stop is None and fresh <= 0:
+        stop = Keep(reasons.OFFSETS_UNKNOWN, f"reading what is committed took more than {FRESH_S:.0f} s")
+    if stop is not None:
+        return results + [_left_alone(partition, stop.reason, stop.message) for partition in free]
     commits = {partition.partition: partition.commit for partition in free if partition.commit is not None}
     answers = bring_back(client, backup, home, commits, Deadline(min(fresh, lead)))
     after = brought_back(client, backup, home, list(commits), restorer.deadline())
