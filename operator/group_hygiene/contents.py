@@ -51,8 +51,8 @@ class Contents:
     keeps, intents, deletions: by group. offset_deletions: group -> topic -> the last deletion of its offsets.
     told: policy uid and receiver -> what that was told.
     doubtful: groups that were there after a deletion was interrupted: the request may still be under way.
-    unfinished: groups that were there after a deletion was interrupted, until they are deleted: they may have lost a
-    part of what the backup of that deletion has.
+    unfinished: group -> policy uid -> an interrupted deletion of offsets of topics, or with "" as the uid of the whole
+    group, after which they were there; until they are deleted. A part of what its backup has may be gone.
     restored: groups with an open intent that were restored after it was written, so they were deleted before that.
     damaged: group -> why an entry about it can't be read. unreadable: how many records could not be.
     """
@@ -67,7 +67,7 @@ class Contents:
     deletions: dict[str, Deletion] = field(default_factory=dict)
     offset_deletions: dict[str, dict[str, Deletion]] = field(default_factory=dict)
     doubtful: dict[str, Outcome] = field(default_factory=dict)
-    unfinished: dict[str, Outcome] = field(default_factory=dict)
+    unfinished: dict[str, dict[str, Outcome]] = field(default_factory=dict)
     restored: set[str] = field(default_factory=set)
     damaged: dict[str, str] = field(default_factory=dict)
     told: dict[tuple[str, str], Told] = field(default_factory=dict)
@@ -136,8 +136,8 @@ class Contents:
 
     def _put_outcome(self, outcome: Outcome) -> None:
         group = outcome.group
-        if outcome.what is What.KEPT and outcome.reason == reasons.INTERRUPTED and not outcome.topics:
-            self.unfinished[group] = outcome
+        if outcome.what is What.KEPT and outcome.reason == reasons.INTERRUPTED:
+            self.unfinished.setdefault(group, {})[outcome.policy_uid if outcome.topics else ""] = outcome
         if outcome.what is What.KEPT and outcome.reason == reasons.REAPPEARED:
             _remember(self.deletions, group, outcome)
         match outcome.what:
@@ -154,6 +154,7 @@ class Contents:
                 _remember(self.deletions, group, outcome)
             case What.OFFSETS_DELETED:
                 self.doubtful.pop(group, None)
+                self.unfinished.get(group, {}).pop(outcome.policy_uid, None)
                 of_group = self.offset_deletions.setdefault(group, {})
                 for topic in outcome.topics:
                     _remember(of_group, sys.intern(topic), outcome)
@@ -187,9 +188,9 @@ class Contents:
             del self.doubtful[group]
 
     def _end_unfinished(self, group: str, id_: str) -> None:
-        known = self.unfinished.get(group)
-        if known is not None and known.id == id_:
-            del self.unfinished[group]
+        for uid, known in list(self.unfinished.get(group, {}).items()):
+            if known.id == id_:
+                del self.unfinished[group][uid]
 
     def forget_expired(self, now: datetime) -> None:
         """Drop what was remembered for a time that is over. now: a broker's time, which our clock agrees with.
@@ -198,7 +199,9 @@ class Contents:
         keep a group, so who asks for an entry compares its date instead.
         """
         self.doubtful = {group: outcome for group, outcome in self.doubtful.items() if outcome.expires > now}
-        self.unfinished = {group: outcome for group, outcome in self.unfinished.items() if outcome.expires > now}
+        of_unfinished = self.unfinished.items()
+        going_on = {group: {uid: o for uid, o in by_uid.items() if o.expires > now} for group, by_uid in of_unfinished}
+        self.unfinished = {group: by_uid for group, by_uid in going_on.items() if by_uid}
         self.deletions = {group: d for group, d in self.deletions.items() if d.until > now}
         of_groups = self.offset_deletions.items()
         kept = {group: {topic: d for topic, d in topics.items() if d.until > now} for group, topics in of_groups}

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from kafka.protocol.consumer import OffsetDeleteRequest
 
 from group_hygiene import reasons, reconcile
 from group_hygiene.activity import Tables
 from group_hygiene.connection import ActivitySpec
 from group_hygiene.entries import Backup, Intent, KeepRequest, Outcome, What
-from group_hygiene.kafka.client import Client
+from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
 from group_hygiene.kafka.offsets import committed_offsets, delete_offsets
 from group_hygiene.model import Fault, Keep, OutcomeKind, Partition
@@ -444,6 +445,56 @@ def test_what_was_interrupted_in_part_is_settled_in_part(
     (told,) = entries(scene, Outcome)
     assert (told.what, told.topics) == (What.OFFSETS_DELETED, (left,))
     assert set(scene.context.journal.contents.offset_deletions[live]) == {left}
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+class DyingClient:
+    """A client whose process dies right before each OffsetDelete, as long as `dies`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.dies = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def send_each(self, calls: Mapping[Any, Any], deadline: Deadline, reduce: Any = None) -> dict[Any, Any]:
+        if self.dies and any(isinstance(call.request, OffsetDeleteRequest) for call in calls.values()):
+            raise Died
+        return self._client.send_each(calls, deadline, reduce)
+
+
+def test_tries_that_fail_leave_two_backups(
+    client: Client, pipeline: Pipeline, make: Maker, live: str, topics: Topics
+) -> None:
+    """However many tries there are, and whichever topic is left each time; the last backup has all of the others."""
+    other = make.topic(records=5)
+    make.commit(live, at(other, 2))
+    dying = DyingClient(client)
+    scene = Scene(dying)  # type: ignore[arg-type]
+    scene.use(Tables(ActivitySpec(pipeline.uri)))
+    policy = stale(live)
+    for number in range(4):
+        hours = {topics.left if number % 2 else other: 100.0}
+        pipeline.run([living(live, {topics.read: 0.1, topics.left: 0.1, other: 0.1} | hours)])
+        observation, plan = scene.due(policy)
+        with pytest.raises(Died):
+            scene.apply(plan, observation)
+        (intent,) = entries(scene, Intent)
+        scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
+        assert reconcile.settle(scene.context) == {}
+    backups = sorted(entries(scene, Backup), key=lambda each: each.id)
+    assert len(backups) == 2
+    saved = {topic: [row.offset for row in rows] for topic, rows in backups[-1].offsets.items()}
+    assert saved == {topics.left: [4], other: [2]}
+    dying.dies = False
+    observation, plan = scene.due(policy)
+    (outcome,) = scene.apply(plan, observation)
+    assert (outcome.kind, outcome.topics) == (OutcomeKind.DELETED, (topics.left,)), outcome.message
+    assert scene.context.journal.contents.unfinished == {live: {}}
 
 
 def test_tables_that_say_enough_cost_nothing(

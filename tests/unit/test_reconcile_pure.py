@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from group_hygiene import reasons
-from group_hygiene.model import Fault, GroupState, GroupType, Offsets, Outcome, OutcomeKind, Partition
+from group_hygiene.model import Fault, GroupState, GroupType, Keep, Offsets, Outcome, OutcomeKind, Partition
 from group_hygiene.policy import Policy
 from group_hygiene.reconcile import context, scan, sending
 from group_hygiene.snapshot import Cluster, Listing
@@ -136,6 +136,22 @@ def test_deletion_without_fault() -> None:
     outcome = sending.result_of_group("a", None)
     assert isinstance(outcome, Outcome)
     assert outcome.kind is OutcomeKind.DELETED
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        pytest.param(reasons.DENIED, OutcomeKind.FAILED, id="denied"),
+        pytest.param(reasons.OFFSETS_UNKNOWN, OutcomeKind.FAILED, id="unreadable"),
+        pytest.param(reasons.DELETE_FAILED, OutcomeKind.FAILED, id="refused"),
+        pytest.param(reasons.CHANGED, OutcomeKind.KEPT, id="used"),
+        pytest.param(reasons.POLICY_CHANGED, OutcomeKind.KEPT, id="edited"),
+        pytest.param(reasons.INTERRUPTED, OutcomeKind.KEPT, id="interrupted"),
+    ],
+)
+def test_what_counts_as_failed(reason: str, kind: OutcomeKind) -> None:
+    """One list for groups that are deleted by one request and by several, before and after it is sent."""
+    assert sending.not_deleted("a", Keep(reason, "why")) == Outcome("a", kind, reason, "why")
 
 
 _SUBSCRIBED = Fault("GROUP_SUBSCRIBED_TO_TOPIC", "")

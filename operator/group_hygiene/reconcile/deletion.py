@@ -51,6 +51,7 @@ from group_hygiene.reconcile.sending import (
     delete_groups,
     delete_offsets,
     named,
+    not_deleted,
 )
 from group_hygiene.reconcile.uses import Uses
 from group_hygiene.tracing import note, traced
@@ -109,10 +110,10 @@ def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) 
         told = kafka_cluster.offsets_write_bytes(context.client, context.deadline())
         context.memory.write_bytes = WRITE_BYTES if told is None else min(told, WRITE_BYTES)
     earlier: dict[str, Earlier] = {}
-    for name, found in interrupted_before(context, () if plan.policy.by_topic else actions).items():
+    for name, found in interrupted_before(context, plan.policy, actions).items():
         if isinstance(found, Keep):
             actions.remove(name)
-            outcomes.append(_kept(name, found))
+            outcomes.append(not_deleted(name, found))
         else:
             earlier[name] = found
     # Here there is time to read a long log; right before each request only what came since is read.
@@ -123,7 +124,7 @@ def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) 
     while actions:
         stop = guard.refusal() or context.journal.read_on(context.deadline())
         if stop is not None:
-            outcomes += [Outcome(name, OutcomeKind.KEPT, stop.reason, stop.message) for name in actions]
+            outcomes += [not_deleted(name, stop) for name in actions]
             break
         size = context.memory.batch
         batch, actions = actions[:size], actions[size:]
@@ -132,7 +133,7 @@ def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) 
         if is_stuck:
             # Some broker hangs, or the ledger is out of reach: what else is due would wait for as long.
             why = Keep(reasons.INTERRUPTED, "not tried: an earlier deletion of this run came to no end")
-            return outcomes + [_kept(name, why) for name in actions]
+            return outcomes + [not_deleted(name, why) for name in actions]
     return outcomes
 
 
@@ -147,7 +148,7 @@ def _delete_batch(
     deadline = context.deadline()
     moved = leaders_moved(context, observation.snapshot.cluster, deadline)
     if moved is not None:
-        return Batch([_kept(name, moved) for name in batch])
+        return Batch([not_deleted(name, moved) for name in batch])
     # What is read must still hold when it is deleted, however few requests a second the connection allows.
     with context.client.burst():
         return _delete_unpaced(context, plan, observation, batch, guard, known)
@@ -163,16 +164,16 @@ def _delete_unpaced(
 ) -> Batch:
     deadline = context.deadline()
     read = read_again(context, plan, observation.snapshot.cluster, batch, known.uses, deadline)
-    outcomes = [_kept(name, keep) for name, keep in read.kept.items()]
+    outcomes = [not_deleted(name, keep) for name, keep in read.kept.items()]
     _adjust_batch(context, len(batch), read.late)
     ready = {name: each for name, each in read.ready.items() if not _is_used_since(known.earlier.get(name), each)}
     why = Keep(reasons.REAPPEARED, "an interrupted deletion took a part of it, and it is used since")
-    outcomes += [_kept(name, why) for name in read.ready if name not in ready]
+    outcomes += [not_deleted(name, why) for name in read.ready if name not in ready]
     if not ready:
         return Batch(outcomes)
     left = guard.seconds_left() - MARGIN_S
     if left <= 0:
-        return Batch(outcomes + [_kept(name, _not_leader()) for name in ready])
+        return Batch(outcomes + [not_deleted(name, _not_leader()) for name in ready])
     now, cluster_id = context.clock.now(), observation.snapshot.cluster.id
     saved = {
         name: _saved(_backup(plan.policy, cluster_id, each, now), known.earlier.get(name))
@@ -183,7 +184,8 @@ def _delete_unpaced(
 
 
 def _is_used_since(earlier: Earlier | None, ready: Ready) -> bool:
-    return earlier is not None and is_used_since(earlier.backup, ready.offsets)
+    # Offsets of topics go from groups that are in use, too.
+    return earlier is not None and not earlier.backup.partial and is_used_since(earlier.backup, ready.offsets)
 
 
 def _delete_ready(
@@ -200,7 +202,7 @@ def _delete_ready(
     over = [Removal(key) for each in saved.values() for key in each.superseded]
     unwritten = journal.record([*backups, *over, *intents.values()], Deadline(seconds))
     if unwritten is not None:
-        return Batch([_kept(name, unwritten) for name in saved])
+        return Batch([not_deleted(name, unwritten) for name in saved])
     stops = _last_words(context, read, saved, guard)
     send = {name: read.ready[name] for name in saved if name not in stops}
     results: dict[str, Result] = {}
@@ -225,7 +227,7 @@ def _delete_ready(
     is_stuck = False
     changes: list[Change] = []
     for name, intent in intents.items():
-        outcome = _kept(name, stops[name]) if name in stops else results[name]
+        outcome = not_deleted(name, stops[name]) if name in stops else results[name]
         if isinstance(outcome, Unsettled):
             if not gone[name].all:
                 # It may still be carried out: the intent stays open, and is settled by a later run.
@@ -243,7 +245,7 @@ def _delete_ready(
         gone_now = {outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED}
         context.memory.unrecorded |= {intents[name].id: plan.policy.uid for name in gone_now}
         why = Keep(reasons.INTERRUPTED, "deleted, but that could not be written: a later run does")
-        outcomes = [_kept(each.group, why) if each.group in gone_now else each for each in outcomes]
+        outcomes = [not_deleted(each.group, why) if each.group in gone_now else each for each in outcomes]
         is_stuck |= bool(gone_now)
     return Batch(outcomes, is_stuck)
 
@@ -394,8 +396,3 @@ def _stop(guard: Guard) -> Keep | None:
 
 def _not_leader() -> Keep:
     return Keep(reasons.NOT_LEADER, "this process does not lead any more, or not for long enough")
-
-
-def _kept(name: str, keep: Keep) -> Outcome:
-    failed = keep.reason in (reasons.DENIED, reasons.OFFSETS_UNKNOWN)
-    return Outcome(name, OutcomeKind.FAILED if failed else OutcomeKind.KEPT, keep.reason, keep.message)

@@ -24,6 +24,7 @@ from group_hygiene.model import (
     OutcomeKind,
     Partition,
 )
+from group_hygiene.policy import Policy
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.sending import type_of
 
@@ -38,10 +39,14 @@ class Earlier(NamedTuple):
     superseded: tuple[Key, ...]
 
 
-def interrupted_before(context: Context, names: Iterable[str]) -> dict[str, Earlier | Keep]:
-    """Of each group with an interrupted deletion, what that left; a Keep where that can't be read."""
+def interrupted_before(context: Context, policy: Policy, names: Iterable[str]) -> dict[str, Earlier | Keep]:
+    """What an interrupted deletion left of each group that has one; a Keep where that can't be read.
+
+    Of the deletions of offsets of topics, only those of the same policy count.
+    """
     unfinished, now = context.journal.contents.unfinished, context.clock.now()
-    ids = {name: unfinished[name].id for name in names if name in unfinished and unfinished[name].expires > now}
+    found = {name: unfinished.get(name, {}).get(policy.uid if policy.by_topic else "") for name in names}
+    ids = {name: outcome.id for name, outcome in found.items() if outcome is not None and outcome.expires > now}
     backups = _backups(context, ids)
     if isinstance(backups, Keep):
         return dict.fromkeys(ids, backups)

@@ -31,6 +31,7 @@ from group_hygiene.reconcile.sending import (
     NOT_SENT,
     Result,
     Unsettled,
+    not_deleted,
     own_bytes,
     result_of_group,
     result_of_offsets,
@@ -152,11 +153,9 @@ def _changed(
 def _stopped(ready: Ready, left: Offsets, keep: Keep) -> Result:
     """A group that is deleted by several requests stays: as it was, or with a part of its offsets."""
     name, whole = ready.group.id, len(ready.offsets)
-    failed = keep.reason in (reasons.DENIED, reasons.OFFSETS_UNKNOWN, reasons.DELETE_FAILED)
-    kind = OutcomeKind.FAILED if failed else OutcomeKind.KEPT
     if len(left) == whole:
-        return Outcome(name, kind, keep.reason, keep.message)
+        return not_deleted(name, keep)
     message = (
         f"{keep.message}; {whole - len(left)} of its {whole} committed offsets were deleted before: its backup has them"
     )
-    return Unsettled(Outcome(name, kind, keep.reason, message))
+    return Unsettled(not_deleted(name, Keep(keep.reason, message)))

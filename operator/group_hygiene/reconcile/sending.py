@@ -16,6 +16,7 @@ from group_hygiene.model import (
     Group,
     GroupState,
     GroupType,
+    Keep,
     Outcome,
     OutcomeKind,
     Partition,
@@ -31,6 +32,8 @@ _UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
 # when that takes too long (CoordinatorRuntime of Kafka 4), and whatever code a later version adds.
 _REFUSALS = frozenset({"NON_EMPTY_GROUP", "INVALID_GROUP_ID", "GROUP_SUBSCRIBED_TO_TOPIC"})
 _DENIED = "AUTHORIZATION_FAILED"
+# Why a group stays that count as failures of the run.
+_FAILURES = frozenset({reasons.DENIED, reasons.OFFSETS_UNKNOWN, reasons.DELETE_FAILED})
 _NAMES = 5
 NOT_SENT = "not sent: there was no time left"
 # How many records a group has beside its offsets, at most, while nobody is in it.
@@ -54,6 +57,12 @@ class Unsettled(NamedTuple):
 
 
 Result = Outcome | Unsettled
+
+
+def not_deleted(name: str, keep: Keep) -> Outcome:
+    """The outcome of a group that stays: Failed where an operator of the cluster has something to mend, else Kept."""
+    kind = OutcomeKind.FAILED if keep.reason in _FAILURES else OutcomeKind.KEPT
+    return Outcome(name, kind, keep.reason, keep.message)
 
 
 def delete_groups(context: Context, ready: Mapping[str, Ready], deadline: Deadline) -> dict[str, Result]:
@@ -191,8 +200,8 @@ def result_of_offsets(name: str, answers: Mapping[Partition, Fault | None]) -> R
 
 def _refused(name: str, fault: Fault) -> Outcome:
     if fault.code.endswith(_DENIED):
-        return Outcome(name, OutcomeKind.FAILED, reasons.DENIED, fault.message or "needs DELETE on the group")
-    return Outcome(name, OutcomeKind.FAILED, reasons.DELETE_FAILED, str(fault))
+        return not_deleted(name, Keep(reasons.DENIED, fault.message or "needs DELETE on the group"))
+    return not_deleted(name, Keep(reasons.DELETE_FAILED, str(fault)))
 
 
 def named(topics: Iterable[str]) -> str:
