@@ -205,7 +205,7 @@ def test_the_operator_shows_no_secret(world: World, logins: list[Login], tmp_pat
         return reasons.keys() == namespaces.keys() and connected == {login.name for login in logins if login.right}
 
     # A lease that is not lost when this machine is busy.
-    options = ("--log-level", "debug", "--lease-duration", "60")
+    options = ("--log-level", "debug", "--lease-duration", "60", "--allow-receiver", "127.0.0.1")
     with running_operator(operators_account(world.server), log, *options, start=("-c", LOUD)) as operator:
         wait_for(told)
         metrics = operator.http("/metrics")[1]

@@ -5,15 +5,16 @@ A broker that has not elected a new topic's leader yet can't be provoked to say 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import pytest
-from kafka.protocol.metadata import MetadataResponse
 
 from group_hygiene.kafka.client import Call, Client, Deadline
 from group_hygiene.kafka.cluster import topic_ids, topics_exist
 from group_hygiene.kafka.offsets import end_offsets
+from group_hygiene.kafka.topic_answers import Metadata, Topic
 from group_hygiene.model import Fault, Partition
 from tests.kafka.makers import soon
 
@@ -27,20 +28,14 @@ class Broker:
         self._answers: Iterator[Mapping[str, int]] = iter(answers)
         self.asked: list[list[str]] = []
 
-    def send(self, call: Call, _deadline: Deadline) -> Any:
-        self.asked.append([topic.name for topic in call.request.topics])
-        topics = [self._row(name, code) for name, code in next(self._answers).items()]
-        return MetadataResponse(brokers=[], topics=topics)
-
     def send_each(self, calls: Mapping[Any, Call], _deadline: Deadline, *_: object) -> dict[Any, Any]:
-        assert not calls
-        return {}
+        for call in calls.values():
+            self.asked.append([topic.name for topic in call.request.topics])
+        return {key: Metadata((), "", self._topics(next(self._answers))) for key in calls}
 
     @staticmethod
-    def _row(name: str, code: int) -> Any:
-        return MetadataResponse.MetadataResponseTopic(
-            name=name, error_code=code, partitions=[], topic_id="00000000-0000-0000-0000-000000000001"
-        )
+    def _topics(codes: Mapping[str, int]) -> tuple[Topic, ...]:
+        return tuple(Topic(code, name, uuid.UUID(int=1), (), frozenset()) for name, code in codes.items())
 
 
 def asking(broker: Broker) -> Client:
