@@ -51,7 +51,8 @@ class OperatorProcess:
         self.name, self.api, self.log_file = name, api, log
         command = [*launch.command, "--health-port", "0", "--log-level", "info"]
         command += ["--leader-election-namespace", _NAMESPACE]
-        command += ["--allow-local-activity", str(keeper.scratch)]
+        # Endpoints of tokens and of alerts are on this machine.
+        command += ["--allow-local-activity", str(keeper.scratch), "--allow-receiver", "127.0.0.0/8"]
         path = os.pathsep.join(map(str, (ROOT / "operator", ROOT)))
         environment = {"KUBECONFIG": str(kubeconfig), "PYTHONPATH": path, "FAULTS_CLOCK": str(keeper.scratch / "clock")}
         # A keeper, so that it surely ends with the runner.
