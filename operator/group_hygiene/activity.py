@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from group_hygiene import confined, reasons
+from group_hygiene import confined, memory, reasons
 from group_hygiene.connection import ActivitySpec
 from group_hygiene.egress import Egress
 from group_hygiene.model import TABLES_VERSION, Activity, Commits, Fault, GroupType
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # Of a group's name in a message.
 _NAME_LENGTH = 100
 # Readings at the same time share the operator's memory.
-_turns = confined.Turns()
+_turns = memory.Turns(slots=2)
 # Of a reading, whatever its caller would wait: others wait for their turn.
 _SECONDS_MAX = 120.0
 _WORK = "group_hygiene.activity:work"
@@ -142,13 +142,18 @@ class Tables:
         end = time.monotonic() + seconds
         store = Store({}, frozenset()) if self.spec.local else self._store
         try:
-            with _turns.take(self._owner, seconds):
+            with (
+                _turns.held(self._owner, seconds),
+                memory.lent(confined.MEMORY_MIB << 20, "the process that reads the tables"),
+            ):
                 left = min(max(end - time.monotonic(), 0.0), _SECONDS_MAX)
                 return asyncio.run(self._read_confined(store, groups, left, older))
         except TimeoutError:
             return Fault(reasons.EVIDENCE_UNREADABLE, f"the tables did not answer within {seconds:.0f} s")
         except confined.TooMuch as error:
             return _too_much(str(error))
+        except memory.TooMuch as error:
+            return Fault(reasons.EVIDENCE_UNREADABLE, str(error))
         except OSError as error:
             return Fault(reasons.EVIDENCE_UNREADABLE, f"no process could be started to read the tables: {error}")
 

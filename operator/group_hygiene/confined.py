@@ -13,46 +13,17 @@ import random
 import resource
 import signal
 import sys
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
+# Two of them, and the operator where it reads no large answer meanwhile, fit into 512 MiB.
 MEMORY_MIB = 112
-# Three of them and the operator fit into 512 MiB.
-_AT_ONCE = 3
 # Of what one returns.
 _ANSWER_MAX = 128 << 20
 
 
 class TooMuch(Exception):
     """The process ended by itself: out of memory, or by a fault of the library; or it returned too much."""
-
-
-class Turns:
-    """Lets so many run at once. Of one owner all but one of these, as long as others may come."""
-
-    def __init__(self, at_once: int = _AT_ONCE) -> None:
-        self._at_once = at_once
-        self._running: Counter[str] = Counter()
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def take(self, owner: str, seconds: float) -> Iterator[None]:
-        """Waits no longer than that. Raises TimeoutError."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._has_room(owner), seconds):
-                raise TimeoutError
-            self._running[owner] += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._running[owner] -= 1
-                self._changed.notify_all()
-
-    def _has_room(self, owner: str) -> bool:
-        return self._running.total() < self._at_once and self._running[owner] < max(self._at_once - 1, 1)
 
 
 async def run(function: str, request: bytes, environment: Mapping[str, str], seconds: float) -> bytes:

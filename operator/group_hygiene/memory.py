@@ -7,13 +7,14 @@ and is refused where too little memory is left, before it is read.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import resource
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # Of the container, cgroup v2 and v1; "max" = none.
@@ -26,9 +27,10 @@ _RESERVE_SHARE = 20
 FREE_BYTES = 4 << 20
 # Bytes between two looks at how much memory is left, and how much there must be then.
 _STEP, _STEP_NEEDS = 1 << 20, 16 << 20
-# After so long a turn ends when another owner waits.
-_TURN_SECONDS = 20.0
 _LOOK_SECONDS = 0.5
+# What is lent to other processes of the same container now, in bytes.
+_lent: list[int] = []
+_lending = threading.Lock()
 # mallopt(3): M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX.
 _MALLOC = {-1: 1 << 20, -3: 256 << 10, -8: 2}
 
@@ -60,14 +62,30 @@ def left() -> int:
     try:
         size, resident, _, _, _, data, _ = (int(field) * _PAGE for field in _STATM.read_text().split())
     except (OSError, ValueError):
-        return LIMIT
-    return min(_RESIDENT - resident, _DATA - data, _ADDRESSES - size) - LIMIT // _RESERVE_SHARE
+        return LIMIT - sum(_lent)
+    return min(_RESIDENT - resident, _DATA - data, _ADDRESSES - size) - sum(_lent) - LIMIT // _RESERVE_SHARE
 
 
 def require(size: int, what: str) -> None:
     """Raises TooMuch where so many bytes, for `what`, are not left."""
     if size > left():
         raise TooMuch(f"{what} would take more memory than the operator has left: give it more, or fewer groups")
+
+
+@contextmanager
+def lent(size: int, what: str) -> Iterator[None]:
+    """Count as taken what another process of the same container may take meanwhile, in bytes.
+
+    Raises TooMuch where that is not left.
+    """
+    with _lending:
+        require(size, what)
+        _lent.append(size)
+    try:
+        yield
+    finally:
+        with _lending:
+            _lent.remove(size)
 
 
 def return_freed() -> None:
@@ -95,15 +113,16 @@ class Turn:
 
 
 class Turns:
-    """Lets one run at a time take in much; the owner that was served longest ago is next.
+    """Lets `slots` of many run at a time; of those who wait, the owner that was served longest ago is next.
 
-    One, as two that find enough memory left at the same time would take it twice.
+    With several slots, an owner has all but one of them at most: others never wait for one owner alone.
     """
 
-    def __init__(self, seconds: float = _TURN_SECONDS) -> None:
-        self._seconds = seconds
+    def __init__(self, slots: int = 1, seconds: float = math.inf) -> None:
+        """seconds: after so long a turn ends when somebody waits."""
+        self._slots, self._seconds = slots, seconds
         self._changed = threading.Condition()
-        self._running: Turn | None = None
+        self._running: list[Turn] = []
         self._waiting: list[Turn] = []
         self._served: dict[str, float] = {}
 
@@ -122,23 +141,39 @@ class Turns:
                 self._waiting.remove(turn)
                 self._changed.notify_all()
             turn.began = self._served[owner] = time.monotonic()
-            self._running = turn
+            self._running.append(turn)
         return turn
 
     def give_back(self, turn: Turn) -> None:
         """A turn that has ended, or was ended."""
         with self._changed:
-            if turn is self._running:
-                self._running = None
+            if turn in self._running:
+                self._running.remove(turn)
             self._served[turn.owner] = time.monotonic()
             self._changed.notify_all()
 
+    @contextmanager
+    def held(self, owner: str, seconds: float) -> Iterator[None]:
+        """`take`, and `give_back` at the end."""
+        turn = self.take(owner, seconds)
+        try:
+            yield
+        finally:
+            self.give_back(turn)
+
     def _is_next(self, turn: Turn) -> bool:
-        if self._running is not None and time.monotonic() - self._running.began > self._seconds:
-            self._running.is_over = True
-            self._running = None
-        first = min(self._waiting, key=lambda each: self._served.get(each.owner, 0.0))
-        return self._running is None and first is turn
+        if len(self._running) == self._slots:
+            oldest = min(self._running, key=lambda each: each.began)
+            if time.monotonic() - oldest.began <= self._seconds:
+                return False
+            oldest.is_over = True
+            self._running.remove(oldest)
+        able = [each for each in self._waiting if self._may_have_another(each.owner)]
+        return bool(able) and turn is min(able, key=lambda each: self._served.get(each.owner, 0.0))
+
+    def _may_have_another(self, owner: str) -> bool:
+        held = sum(each.owner == owner for each in self._running)
+        return self._slots == 1 or held < self._slots - 1
 
 
 class Intake:

@@ -14,7 +14,6 @@ from deltalake import DeltaTable
 
 from group_hygiene import reasons
 from group_hygiene.activity import Reading, Tables
-from group_hygiene.confined import Turns
 from group_hygiene.connection import ActivitySpec
 from group_hygiene.model import Fault
 from tests.warehouse import Warehouse, idle
@@ -125,7 +124,7 @@ def _a_checkpoint_that_swells(warehouse: Warehouse) -> None:
 def test_hostile_tables_take_no_more_than_their_share(
     warehouse: Warehouse, harm: Callable[[Warehouse], None], read: bool | None
 ) -> None:
-    """Whatever a table holds, its reading ends within memory that three of them and the operator have in 512 MiB.
+    """Whatever a table holds, its reading ends within the memory of a reader, of which two run at a time.
 
     read: whether the table can be read all the same; None = either.
     """
@@ -162,18 +161,6 @@ def test_others_are_served_meanwhile(warehouse: Warehouse, tmp_path: Path) -> No
         end.set()
         for thread in threads:
             thread.join()
-
-
-def test_one_owner_leaves_room_for_others() -> None:
-    """Of three at once it has two; the third is for others."""
-    turns = Turns(3)
-    with turns.take("a", 1), turns.take("a", 1):
-        with pytest.raises(TimeoutError), turns.take("a", 0):
-            pass
-        with turns.take("b", 0), pytest.raises(TimeoutError), turns.take("c", 0):
-            pass
-    with turns.take("a", 0), turns.take("a", 0), turns.take("b", 0):
-        pass
 
 
 @pytest.mark.parametrize(

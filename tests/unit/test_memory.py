@@ -75,6 +75,47 @@ def test_the_owner_that_was_served_longest_ago_is_next() -> None:
     assert order == ["team-b", "team-a"]
 
 
+def test_one_owner_leaves_room_for_others() -> None:
+    """Of three slots it has two; the third is for others."""
+    turns = Turns(slots=3)
+    with turns.held("a", 1), turns.held("a", 1):
+        with pytest.raises(TimeoutError), turns.held("a", 0):
+            pass
+        with turns.held("b", 0), pytest.raises(TimeoutError), turns.held("c", 0):
+            pass
+    with turns.held("a", 0), turns.held("a", 0), turns.held("b", 0):
+        pass
+
+
+@pytest.mark.parametrize("slots", [2, 3])
+def test_two_owners_that_always_ask_do_not_shut_out_a_third(slots: int) -> None:
+    """The next slot is for whoever was served longest ago, though the others asked before and ask for more."""
+    turns = Turns(slots=slots)
+    order: list[str] = []
+    running = [turns.take(owner, _SECONDS) for owner in ("team-a", "team-b", "team-a")[:slots]]
+
+    def wait(owner: str) -> None:
+        turn = turns.take(owner, _SECONDS)
+        order.append(owner)
+        turns.give_back(turn)
+
+    owners = ["team-a", "team-b", "team-a", "team-b", "team-c"]
+    with ThreadPoolExecutor(len(owners)) as threads:
+        served = []
+        for count, owner in enumerate(owners, 1):
+            served.append(threads.submit(wait, owner))
+            while len(turns._waiting) < count:
+                pass
+        turns.give_back(running[0])
+        while not order:
+            pass
+        for turn in running[1:]:
+            turns.give_back(turn)
+        for each in served:
+            each.result(_SECONDS)
+    assert order[0] == "team-c"
+
+
 def _limited(code: str) -> str:
     """What this code prints in a process with 256 MiB of memory."""
     prelude = """
@@ -97,6 +138,12 @@ def _limited(code: str) -> str:
         pytest.param("held = bytes(200 << 20); memory.require(50 << 20, 'it')", id="more-than-is-left"),
         pytest.param("held = bytes(225 << 20); memory.Intake().take(memory.FREE_BYTES, 1)", id="bytes"),
         pytest.param("held = bytes(200 << 20); Rows().take(200_000)", id="rows"),
+        pytest.param(
+            "with memory.lent(112 << 20, 'a'): memory.Intake().take(120 << 20, 1)", id="beside-another-process"
+        ),
+        pytest.param(
+            "with memory.lent(112 << 20, 'a'), memory.lent(130 << 20, 'b'): pass", id="more-than-one-other-process"
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_before_it_is_read(code: str) -> None:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from group_hygiene.controller.workers import Workers
+from group_hygiene.controller.workers import _ALL, _SHARE, Workers
 
 # For a machine that is busy; nothing here takes that long.
 _SECONDS = 60
@@ -54,21 +54,41 @@ def test_whose_turn_comes_later_is_served_too() -> None:
 
 @pytest.mark.parametrize("share", [1, 3])
 def test_a_namespace_has_its_share_and_no_more(share: int) -> None:
-    """At the same time."""
+    """At the same time: all of it, as each waits until the others of the share run, and no more."""
     workers, lock, running, most = Workers(share), threading.Lock(), 0, 0
+    together = threading.Barrier(share)
 
     def work() -> None:
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
-        threading.Event().wait(0.01)
+        together.wait(_SECONDS)
         with lock:
             running -= 1
 
     async def main() -> None:
-        await asyncio.gather(*(workers.run("team-a", work) for _ in range(20)))
+        await asyncio.gather(*(workers.run("team-a", work) for _ in range(6 * share)))
 
     asyncio.run(main())
     workers.stop()
-    assert most <= share
+    assert most == share
+
+
+def test_namespaces_that_hang_leave_threads_as_long_as_their_shares_do() -> None:
+    """31 of them by default: the next one is served, though each has more to run than its share."""
+    hanging, share = threading.Event(), 2
+    workers = Workers(share, threads=32 * share)
+
+    async def main() -> None:
+        names = [f"team-{number}" for number in range(31)]
+        stuck = [asyncio.create_task(workers.run(name, hanging.wait)) for name in names for _ in range(2 * share)]
+        try:
+            assert await asyncio.wait_for(workers.run("last", lambda: "served"), _SECONDS) == "served"
+        finally:
+            hanging.set()
+            await asyncio.gather(*stuck)
+
+    asyncio.run(main())
+    workers.stop()
+    assert (_ALL, _SHARE) == (32 * 64, 64)

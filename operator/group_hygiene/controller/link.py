@@ -21,8 +21,9 @@ from group_hygiene.storage import Allowed
 log = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 10.0
-# For all connections of this process.
-_turns = Turns()
+# For all connections of this process. One slot, as two runs that find enough memory left at the same time would take it
+# twice; whoever has it for 20 s gives way to those who wait.
+_turns = Turns(seconds=20.0)
 
 
 class Link:

@@ -1,4 +1,4 @@
-"""The threads in which connections are served: a share for each namespace, so that none of them waits for another."""
+"""The threads in which connections are served: a share for each namespace, so that those that hang leave some."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# A thread is made when it is needed. A namespace whose endpoints all hang keeps its share busy, and no more than that.
+# A thread is made when it is needed. A namespace whose endpoints all hang keeps its share busy, and no more; 32
+# of them keep all threads busy. More threads would take the memory and the process ids of the pod instead.
 _SHARE, _ALL = 64, 2_048
 
 
 class Workers:
-    """Runs work in threads, at most `share` at the same time for one namespace. For one event loop."""
+    """Runs work in `threads`, at most `share` of them at the same time for one namespace. For one event loop."""
 
-    def __init__(self, share: int = _SHARE) -> None:
+    def __init__(self, share: int = _SHARE, threads: int = _ALL) -> None:
         self._share = share
-        self._executor = ThreadPoolExecutor(_ALL, thread_name_prefix="reconcile")
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="reconcile")
         self._shares: dict[str, asyncio.Semaphore] = {}
 
     async def run(self, namespace: str, work: Callable[[], T]) -> T:
