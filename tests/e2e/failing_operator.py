@@ -1,11 +1,16 @@
-"""The operator with a fault of its own: it can't build the statuses of policies whose names end in `-broken`."""
+"""The operator with faults of its own, in what it does for policies of certain names.
+
+It can't build the statuses of policies whose names end in `-broken`, nor make a plan for those that end in
+`-undecided`.
+"""
 
 from typing import Any
 
-from group_hygiene import status
+from group_hygiene import plan, status
 from group_hygiene.cli import main
+from group_hygiene.controller import loop
 
-build = status.build_status
+build, decide = status.build_status, plan.make_plan
 
 
 def build_status(policy: Any, *arguments: Any) -> Any:
@@ -14,7 +19,14 @@ def build_status(policy: Any, *arguments: Any) -> Any:
     return build(policy, *arguments)
 
 
+def make_plan(policy: Any, *arguments: Any) -> Any:
+    if policy.name.endswith("-undecided"):
+        raise ZeroDivisionError("division by zero")
+    return decide(policy, *arguments)
+
+
 status.build_status = build_status  # type: ignore[assignment]
+loop.make_plan = make_plan  # type: ignore[assignment,attr-defined]
 
 if __name__ == "__main__":
     main()

@@ -168,9 +168,9 @@ def _has_field(world: World, made: Object, name: str) -> bool:
     return name in world.get("kconn", made["metadata"]["namespace"], "main")["spec"]
 
 
-def test_a_fault_of_the_operator_in_one_policys_status(kafka: KafkaCluster, tmp_path: Path) -> None:
-    """A policy whose results can't be shown says so, and the others of its round are shown theirs."""
-    namespace = "fault-in-status"
+def test_a_fault_of_the_operator_in_one_policy(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """A policy that can't be run, or whose results can't be shown, says so; the others of its round go on."""
+    namespace = "fault-in-policy"
     program = Path(__file__).with_name("failing_operator.py")
     # Of its own: the operator that other tests share would write the status.
     with (
@@ -179,8 +179,12 @@ def test_a_fault_of_the_operator_in_one_policys_status(kafka: KafkaCluster, tmp_
     ):
         world.namespace(namespace)
         world.apply(connection(namespace, kafka.bootstrap_servers))
-        world.apply(*(policy(namespace, name, match={"groups": ["none-*"]}) for name in ("a-broken", "b-fine")))
+        world.apply(
+            *(policy(namespace, name, match={"groups": ["none-*"]}) for name in ("a-broken", "a-undecided", "b-fine"))
+        )
         ready = world.wait_ready("kgp", namespace, "a-broken", "InternalError")
         assert "OverflowError" in ready["message"]
+        ready = world.wait_ready("kgp", namespace, "a-undecided", "InternalError")
+        assert "ZeroDivisionError" in ready["message"]
         world.wait_ready("kgp", namespace, "b-fine", "Succeeded")
         assert f"connection {namespace}/main: unexpected" not in operator.log()

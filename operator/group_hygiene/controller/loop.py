@@ -283,10 +283,16 @@ class ConnectionLoop:
                 conditions = replace(observation.conditions, budget=left, due_elsewhere=others, told=told)
                 seen = replace(observation, conditions=conditions)
                 with runs.about(policy=entry.policy.key):
-                    plan, outcomes = self._act(context, connection_obj, entry, seen)
-                    deleted += sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
+                    acted = self._act_alone(context, connection_obj, entry, seen)
                     try:
-                        self._publish(entry, plan, outcomes, snapshot)
+                        if isinstance(acted, Problem):
+                            # What it deleted before the fault is not known: at most all that was due.
+                            deleted += len(due_by[entry.policy.uid])
+                            self._teller.problem(POLICIES, entry.obj, acted)
+                        else:
+                            plan, outcomes = acted
+                            deleted += sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
+                            self._publish(entry, plan, outcomes, snapshot)
                     except ApiError as error:
                         failure = error
         facts = status.ConnectionFacts(
@@ -309,6 +315,22 @@ class ConnectionLoop:
         self._sweep(context, observation)
         if failure is not None:
             raise failure
+
+    def _act_alone(
+        self, context: reconcile.Context, connection_obj: Object, entry: Bound, observation: reconcile.Observation
+    ) -> tuple[Plan, list[Outcome]] | Problem:
+        """`_act`; a Problem after a fault of our own, which is no matter of other policies.
+
+        The next run settles what is open in the ledger. Raises HygieneError; and MemoryError, after which all that is
+        remembered of the connection is dropped.
+        """
+        try:
+            return self._act(context, connection_obj, entry, observation)
+        except (HygieneError, MemoryError):
+            raise
+        except Exception as error:
+            log.exception("policy %s: unexpected; trying again at its next run", entry.policy.key)
+            return _bug(error)
 
     def _act(
         self, context: reconcile.Context, connection_obj: Object, entry: Bound, observation: reconcile.Observation
