@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import resource
 import socket
 import threading
 import time
@@ -12,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import Producer
@@ -37,8 +38,12 @@ from sandbox.kafka.fake_broker import (
 _MEMORY_MB = 512
 _SECONDS = 120.0
 _INTERVAL_SECONDS = 5.0
-# A run that takes its turn among others; twice the interval would be one that was left out.
-_LATE_SECONDS = 2 * _INTERVAL_SECONDS
+# How long is measured while nothing attacks, on the same machine.
+_QUIET_SECONDS = 30.0
+# By so much longer a policy may wait under attack: one turn of another namespace's large answers, which ends by then.
+_TURN_SECONDS = 20.0
+# Between two samples of how much memory the processes hold.
+_SAMPLE_SECONDS = 0.2
 _API = "grouphygiene.io/v1alpha1"
 _MB = 1 << 20
 _LARGE_MB = 700
@@ -57,27 +62,35 @@ def hostile_objects(stage: Stage) -> None:
             )
         )
         leader, names = world.replicas.leader(), world.abandon(4)
+        quiet = max(_gaps(leader, world.name, _QUIET_SECONDS))
+        peak = stack.enter_context(_watched(leader))
         for attack in (_token_endpoints, _brokers, _clusters, _checkpoints, _tables, _group_ids, _restores):
             attack(world, stack)
             stage.tried += 1
-        gaps = _gaps(leader, world.name)
-        memory = _peak_mb(leader)
-        stage.say(f"hostile objects: at most {max(gaps):.1f} s between two runs, {memory} MB at most")
+        late = max(_gaps(leader, world.name, _SECONDS))
+        memory = peak()
+        stage.say(
+            f"hostile objects: at most {late:.1f} s between two runs, {quiet:.1f} s before; at most "
+            f"{_peak_mb(leader)} MB in the operator, up to {memory.started} readers of tables with "
+            f"{memory.readers} MB, {memory.total} MB together"
+        )
         if not leader.alive:
             raise Broken("the operator has ended")
-        if memory > _MEMORY_MB:
-            raise Broken(f"the operator took {memory} MB, more than the {_MEMORY_MB} MB of its pod")
-        if max(gaps) > _LATE_SECONDS + _INTERVAL_SECONDS:
+        if not memory.started:
+            raise FaultsError("no reader of tables was seen")
+        if memory.total > _MEMORY_MB:
             raise Broken(
-                f"a policy of another namespace waited for {max(gaps):.1f} s, its interval is {_INTERVAL_SECONDS} s"
+                f"the operator and its readers took {memory.total} MB, more than the {_MEMORY_MB} MB of its pod"
             )
+        if late > quiet + _TURN_SECONDS:
+            raise Broken(f"a policy of another namespace waited for {late:.1f} s, and for {quiet:.1f} s before")
         world.until_deleted(names)
 
 
-def _gaps(leader: OperatorProcess, namespace: str) -> list[float]:
-    """Seconds between the runs of the namespace's policy while everything attacks."""
+def _gaps(leader: OperatorProcess, namespace: str, seconds: float) -> list[float]:
+    """Seconds between the runs of the namespace's policy, during so many seconds."""
     seen: list[float] = []
-    end = time.monotonic() + _SECONDS
+    end = time.monotonic() + seconds
     while time.monotonic() < end and leader.alive:
         with suppress(OSError):
             runs = _last_runs(leader)
@@ -85,7 +98,7 @@ def _gaps(leader: OperatorProcess, namespace: str) -> list[float]:
                 seen.append(runs[namespace])
         time.sleep(0.5)
     if len(seen) < 3:
-        raise Broken(f"the policy ran {len(seen)} times in {_SECONDS:.0f} s")
+        raise Broken(f"the policy ran {len(seen)} times in {seconds:.0f} s")
     return [after - before for before, after in itertools.pairwise(seen)] + [time.time() - seen[-1]]
 
 
@@ -100,6 +113,57 @@ def _last_runs(leader: OperatorProcess) -> dict[str, float]:
             labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
             found[labels["namespace"]] = float(line.rpartition(" ")[2])
     return found
+
+
+class _Memory(NamedTuple):
+    """The most that the processes of a pod held at a time, in MB: resident pages, shared ones counted for each process.
+
+    total: all together. readers: those that the operator started. started: how many these were at most.
+    """
+
+    total: int = 0
+    readers: int = 0
+    started: int = 0
+
+
+@contextmanager
+def _watched(leader: OperatorProcess) -> Iterator[Callable[[], _Memory]]:
+    """Sample the memory of the operator and the processes that it starts; yields a function for the most so far."""
+    end = threading.Event()
+    most = [_Memory()]
+
+    def watch() -> None:
+        while not end.wait(_SAMPLE_SECONDS):
+            most[0] = _Memory(*map(max, most[0], _memory(leader.pid)))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield lambda: most[0]
+    finally:
+        end.set()
+        thread.join()
+
+
+def _memory(pid: int) -> _Memory:
+    """What the process and all that descend from it hold now."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # After the name, which is in brackets and may hold spaces: the state and the parent (proc(5)).
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    started, level = set[int](), {pid}
+    while level := {child for child, parent in parents.items() if parent in level}:
+        started |= level
+    readers = [size for each in started if (size := _resident_bytes(each))]
+    return _Memory((_resident_bytes(pid) + sum(readers)) // _MB, sum(readers) // _MB, len(readers))
+
+
+def _resident_bytes(pid: int) -> int:
+    """0 = it has ended."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    return 0
 
 
 def _peak_mb(leader: OperatorProcess) -> int:
@@ -216,7 +280,7 @@ def _checkpoints(world: World, _stack: ExitStack) -> None:
 
 
 def _tables(world: World, _stack: ExitStack) -> None:
-    """Tables of a few kilobytes whose equal rows take gigabytes."""
+    """Tables of a few kilobytes whose equal rows take gigabytes, and tables with a log of 300 MB."""
     count = 10_000
     texts, times = pa.array(["x" * 100] * count), pa.array([0] * count, pa.timestamp("us", tz="UTC"))
     numbers = pa.array([1] * count, pa.int64())
@@ -225,8 +289,14 @@ def _tables(world: World, _stack: ExitStack) -> None:
     part = pa.table(columns | {"covered_to": numbers, "activity_version": numbers}).to_batches()[0]
     folder = world.tables / "hostile"
     write_deltalake(folder / "coverage", pa.RecordBatchReader.from_batches(part.schema, (part for _ in range(2_000))))
-    activity = {"uri": str(folder), "maxAge": "1h"}
-    _team(world, "tables", {"bootstrapServers": _servers(world), "activity": activity}, when={"idleFor": "1h"})
+    swollen = world.tables / "swollen"
+    write_deltalake(swollen / "coverage", pa.Table.from_batches([part]))
+    with next((swollen / "coverage" / "_delta_log").glob("*.json")).open("a") as log:
+        log.write('\n{"commitInfo":{"operation":"' + "x" * 300 * _MB + '"}}')
+    for index, uri in enumerate((folder, swollen, swollen, swollen)):
+        activity = {"uri": str(uri), "maxAge": "1h"}
+        connection = {"bootstrapServers": _servers(world), "activity": activity}
+        _team(world, f"tables-{index}", connection, when={"idleFor": "1h"})
 
 
 # Groups and objects
