@@ -13,7 +13,7 @@ from kafka.protocol.admin import ListGroupsResponse
 from kafka.protocol.consumer import OffsetFetchResponse
 
 from group_hygiene.kafka.answers import committed, listed
-from group_hygiene.kafka.bounds import Rows
+from group_hygiene.kafka.bounds import Rows, TooMuch
 from group_hygiene.kafka.client import fault_of_code
 from group_hygiene.model import CommittedOffset, Fault, GroupState, GroupType, Listed, Partition
 
@@ -116,6 +116,16 @@ def expected(group: Any) -> dict[Partition, CommittedOffset] | Fault:
                     entry.committed_offset, entry.committed_leader_epoch, entry.metadata or ""
                 )
     return offsets
+
+
+def test_topics_without_offsets_are_counted() -> None:
+    """Each takes memory; one that several groups name takes it once."""
+    named = [FetchedTopic(name=f"t{index}", partitions=[]) for index in range(10)]
+    groups = [FetchedGroup(group_id=f"g{index}", topics=named, error_code=0) for index in range(2)]
+    body = encoded(OffsetFetchResponse(throttle_time_ms=0, groups=groups), 8)
+    assert committed(body, Rows(12)) == {"g0": {}, "g1": {}}
+    with pytest.raises(TooMuch):
+        committed(body, Rows(11))
 
 
 @given(ROWS.filter(bool), GROUPS.filter(bool), st.data())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,13 +11,13 @@ from kafka.errors import KafkaProtocolError
 from kafka.protocol.admin import DescribeLogDirsResponse
 from kafka.protocol.metadata import MetadataResponse
 
-from group_hygiene.kafka.bounds import Rows, TooMuch
+from group_hygiene.kafka.bounds import BROKERS, Rows, TooMuch
 from group_hygiene.kafka.topic_answers import Broker, LogDirs, Metadata, Topic, TopicPartition, log_dirs, metadata
 
 _ID = uuid.UUID(int=7)
 
 
-def _metadata(version: int) -> bytes:
+def _metadata(version: int, replicas: Sequence[Sequence[int]] = ((1, 2), (1, 2))) -> bytes:
     broker, topic = MetadataResponse.MetadataResponseBroker, MetadataResponse.MetadataResponseTopic
     partition = topic.MetadataResponsePartition
 
@@ -26,7 +27,7 @@ def _metadata(version: int) -> bytes:
             partition_index=index,
             leader_id=leader,
             leader_epoch=5,
-            replica_nodes=[1, 2],
+            replica_nodes=list(replicas[index]),
             isr_nodes=[1],
             offline_replicas=[2],
         )
@@ -53,9 +54,10 @@ def test_metadata_is_read_as_it_was_written(version: int) -> None:
         (Broker(1, "one", 9092), Broker(2, "two", 1)),
         "c",
         (
-            Topic(0, "orders", _ID if version >= 10 else None, partitions, frozenset({1, 2})),
-            Topic(3, "größe", None, (), frozenset()),
+            Topic(0, "orders", _ID if version >= 10 else None, partitions),
+            Topic(3, "größe", None, ()),
         ),
+        frozenset({1, 2}),
     )
 
 
@@ -96,3 +98,22 @@ def test_rows_are_counted_before_they_are_read() -> None:
         metadata(_metadata(12), 12, Rows(3))
     with pytest.raises(TooMuch):
         log_dirs(_log_dirs(4), 4, Rows(3))
+
+
+@pytest.mark.parametrize(
+    "replicas",
+    [
+        pytest.param((range(BROKERS + 1), [1]), id="of-one-partition"),
+        pytest.param((range(600), range(600, 1200)), id="of-all-together"),
+    ],
+)
+def test_replicas_are_on_no_more_brokers_than_there_may_be(replicas: Sequence[Sequence[int]]) -> None:
+    """Four bytes of an answer would become a hundred in memory; a partition has one replica on a broker."""
+    with pytest.raises(TooMuch, match="brokers have replicas"):
+        metadata(_metadata(12, replicas), 12, Rows())
+
+
+def test_replicas_of_many_partitions_on_the_same_brokers_are_one_set() -> None:
+    """Of a cluster as large as may be."""
+    found = metadata(_metadata(12, (range(BROKERS), range(BROKERS))), 12, Rows())
+    assert found.replica_nodes == frozenset(range(BROKERS))

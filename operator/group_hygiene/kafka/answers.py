@@ -94,7 +94,7 @@ class _Topic(dict[int, Partition]):
 def committed(data: bytes, rows: Rows) -> dict[str, Offsets | Fault]:
     """The answer to OffsetFetch v8 for each group: its committed offsets, or the first Fault of one of them.
 
-    rows: counts groups and offsets. Raises TooMuch.
+    rows: counts groups, their offsets, and topics once each. Raises TooMuch.
     """
     with _reading(data):
         return _committed(data, rows)
@@ -108,20 +108,24 @@ def _committed(data: bytes, rows: Rows) -> dict[str, Offsets | Fault]:
     for _ in range(count):
         name, at = _text(data, at)
         left, at = _length(data, at)
-        answer: dict[Partition, CommittedOffset] | Fault = {}
+        offsets: dict[Partition, CommittedOffset] = {}
+        fault: Fault | None = None
         for _ in range(left):
             size, start = _length(data, at)
             at = start + size
             topic = topics.get(data[start:at])
             if topic is None:
+                rows.take(1)
                 topic = topics[data[start:at]] = _Topic(data[start:at].decode())
             found, at = _partitions(data, at, topic, rows)
-            if not isinstance(answer, Fault):
-                answer = found if not answer or isinstance(found, Fault) else answer | found
+            if isinstance(found, Fault):
+                fault = fault or found
+            else:
+                offsets.update(found)
             at = _skip_tags(data, at)
         (error,) = _SHORT.unpack_from(data, at)
         at = _skip_tags(data, at + 2)
-        groups[name] = fault_of_code(error) if error else answer
+        groups[name] = fault_of_code(error) if error else fault or offsets
     _end(data, at)
     return groups
 

@@ -10,6 +10,7 @@ from group_hygiene.memory import TooMuch
 
 __all__ = [
     "ANSWER_BYTES",
+    "BROKERS",
     "DECODED_BYTES",
     "DECODED_WEIGHT",
     "FRAME_BYTES",
@@ -32,7 +33,8 @@ FRAME_BYTES = MEMORY // 32
 ANSWER_BYTES = MEMORY // 8
 # ... and a million groups, or committed offsets, in what they say.
 ROWS = MEMORY // 512
-
+# A connection is made to each of them.
+BROKERS = 1_000
 
 # Records: unpacked bytes of a batch and of a fetch, and how many records there are.
 _BATCH_BYTES, _FETCHED_BYTES, _RECORDS = 16 << 20, 32 << 20, 250_000

@@ -16,7 +16,7 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import OffsetDeleteRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from group_hygiene.kafka.bounds import ROWS, Rows
+from group_hygiene.kafka.bounds import BROKERS, ROWS, Rows
 from group_hygiene.kafka.client import TOO_MUCH, Call, Client, Deadline, fault_of_code, retrying
 from group_hygiene.kafka.messages import ConsumerGroupDescribeRequest, RawDescribeLogDirsRequest, RawMetadataRequest
 from group_hygiene.kafka.topic_answers import LogDirs, Metadata, Topic, log_dirs, metadata
@@ -25,8 +25,6 @@ from group_hygiene.snapshot import Cluster
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _UNKNOWN_TOPIC = 3
-# A connection is made to each of them.
-_BROKERS = 1_000
 # Each of `__consumer_offsets` costs an id that is found by trial (see `loaded`).
 _PARTITIONS = 10_000
 # Of topics and their partitions, in one answer to Metadata, or in those of all brokers to DescribeLogDirs.
@@ -45,8 +43,8 @@ def read_cluster(client: Client, deadline: Deadline) -> Cluster | Fault:
     answer = _metadata(client, [OFFSETS_TOPIC], deadline)
     if isinstance(answer, Fault):
         return answer
-    if len(answer.brokers) > _BROKERS:
-        return Fault(TOO_MUCH, f"{len(answer.brokers)} brokers, and at most {_BROKERS} are asked")
+    if len(answer.brokers) > BROKERS:
+        return Fault(TOO_MUCH, f"{len(answer.brokers)} brokers, and at most {BROKERS} are asked")
     partitions = sum(len(topic.partitions) for topic in answer.topics)
     if partitions > _PARTITIONS:
         return Fault(TOO_MUCH, f"{partitions} partitions of {OFFSETS_TOPIC}, and at most {_PARTITIONS} are read")
@@ -148,8 +146,7 @@ def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple
     if isinstance(answer, Fault):
         return answer
     rows = [topic for topic in answer.topics if not topic.error_code]
-    replicas = frozenset().union(*(topic.replica_nodes for topic in rows))
-    if lost := sorted(replicas - cluster.brokers.keys()):
+    if lost := sorted(answer.replica_nodes - cluster.brokers.keys()):
         return Fault("BROKER_NOT_AVAILABLE", f"broker {lost[0]} is gone, and a topic that it alone has may be hidden")
     suspects = on_disk - {topic.name for topic in rows} - {"__cluster_metadata"}
     # A topic that was deleted between the two answers is not hidden.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kafka.errors import KafkaProtocolError
 
-from group_hygiene.kafka.bounds import Rows
+from group_hygiene.kafka.bounds import BROKERS, Rows, TooMuch
 from group_hygiene.kafka.encoding import Misfit, Reader
 
 _NO_ID = uuid.UUID(int=0)
@@ -34,19 +34,21 @@ class TopicPartition(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """topic_id: None = the broker gave none (before v10). replica_nodes: of all partitions together."""
+    """topic_id: None = the broker gave none (before v10)."""
 
     error_code: int
     name: str
     topic_id: uuid.UUID | None
     partitions: tuple[TopicPartition, ...]
-    replica_nodes: frozenset[int]
 
 
 class Metadata(NamedTuple):
+    """replica_nodes: the brokers that have a replica of any partition of these topics, at most BROKERS."""
+
     brokers: tuple[Broker, ...]
     cluster_id: str
     topics: tuple[Topic, ...]
+    replica_nodes: frozenset[int]
 
 
 class LogDirs(NamedTuple):
@@ -57,19 +59,23 @@ class LogDirs(NamedTuple):
 
 
 def metadata(data: bytes, version: int, rows: Rows) -> Metadata:
-    """The answer to Metadata v5 to v12. rows: counts brokers, topics and partitions. Raises TooMuch."""
+    """The answer to Metadata v5 to v12. rows: counts brokers, topics and partitions.
+
+    Raises TooMuch, also where more than BROKERS brokers have replicas.
+    """
     with _reading(data):
         reader = Reader(data, 4, flexible=version >= 9)
         brokers = tuple(_broker(reader) for _ in _each(reader, rows))
         cluster_id = reader.text_or_null() or ""
         # The controller.
         reader.take(4)
-        topics = tuple(_topic(reader, version, rows) for _ in _each(reader, rows))
+        replicas: set[int] = set()
+        topics = tuple(_topic(reader, version, rows, replicas) for _ in _each(reader, rows))
         if 8 <= version <= 10:
             reader.take(4)
         reader.tagged()
         reader.end()
-        return Metadata(brokers, cluster_id, topics)
+        return Metadata(brokers, cluster_id, topics, frozenset(replicas))
 
 
 def _broker(reader: Reader) -> Broker:
@@ -79,18 +85,23 @@ def _broker(reader: Reader) -> Broker:
     return broker
 
 
-def _topic(reader: Reader, version: int, rows: Rows) -> Topic:
+def _topic(reader: Reader, version: int, rows: Rows, replicas: set[int]) -> Topic:
+    """Adds to `replicas`."""
     error, name = reader.number(2), reader.text_or_null() or ""
     identity = uuid.UUID(bytes=reader.take(16)) if version >= 10 else _NO_ID
     reader.take(1)
     partitions: list[TopicPartition] = []
-    replicas: set[int] = set()
     for _ in _each(reader, rows):
         reader.take(2)
         index, leader = reader.number(4), reader.number(4)
         epoch = reader.number(4) if version >= 7 else -1
         partitions.append(TopicPartition(index, leader, epoch))
-        replicas.update(reader.number(4) for _ in range(reader.count()))
+        # Each is on another broker.
+        count = reader.count()
+        if count <= BROKERS:
+            replicas.update(reader.number(4) for _ in range(count))
+        if max(count, len(replicas)) > BROKERS:
+            raise TooMuch(f"more than {BROKERS} brokers have replicas")
         # In sync, and offline.
         for _ in range(2):
             reader.take(4 * reader.count())
@@ -98,7 +109,7 @@ def _topic(reader: Reader, version: int, rows: Rows) -> Topic:
     if version >= 8:
         reader.take(4)
     reader.tagged()
-    return Topic(error, name, None if identity == _NO_ID else identity, tuple(partitions), frozenset(replicas))
+    return Topic(error, name, None if identity == _NO_ID else identity, tuple(partitions))
 
 
 def log_dirs(data: bytes, version: int, rows: Rows) -> LogDirs:
