@@ -10,6 +10,7 @@ from typing import Final
 # A group is kept: somebody may need it.
 PROTECTED: Final = "Protected"
 OWN_GROUP: Final = "OwnGroup"
+ID_TOO_LONG: Final = "IdTooLong"
 CONNECT: Final = "ConnectGroup"
 STREAMS: Final = "StreamsGroup"
 STREAMS_STATE: Final = "StreamsStateExists"

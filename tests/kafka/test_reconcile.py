@@ -80,6 +80,19 @@ def test_everything_is_tidied_and_nothing_that_is_needed(client: Client, make: M
     assert make.groups() == kept
 
 
+def test_a_group_with_a_very_long_id_is_kept_unread(scene: Scene, make: Maker, topic: str) -> None:
+    """Kafka lets ids have 32,767 bytes, and each may take six as JSON: none reaches the ledger or the tables."""
+    long = make.simple(make.name("long") + "\x01" * 30_000, at(topic))
+    everything = policy(make.abandoned(make.name("old"), topic), f"{make.tag}long*")
+    observation, plan = scene.plan(everything)
+    kept = observation.verdicts[everything.key][long]
+    assert kept.keep is not None
+    assert kept.keep.reason == reasons.ID_TOO_LONG
+    assert kept.evidence.offsets is None
+    assert long not in scene.memory.contents.seen[everything.uid]
+    assert len(plan.actions) == 1
+
+
 def test_a_dry_run_plans_no_action(scene: Scene, make: Maker, topic: str) -> None:
     """What Enforce would delete is due, and that is all."""
     group = make.abandoned(make.name("old"), topic)

@@ -80,6 +80,12 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
         pytest.param(delete(), group("__group_hygiene-x"), evidence(), reasons.OWN_GROUP, id="own-group"),
         pytest.param(alert(), group("__group_hygiene"), evidence(), reasons.OWN_GROUP, id="own-group-alert"),
         pytest.param(delete(), group("_group_hygiene"), evidence(), _MATCH, id="almost-own-group"),
+        # id_too_long
+        pytest.param(delete(), group("x" * 1_001), evidence(), reasons.ID_TOO_LONG, id="id-too-long"),
+        pytest.param(
+            alert(idleFor="1h"), group("\x01" * 32_767), Evidence(Protections()), reasons.ID_TOO_LONG, id="unread"
+        ),
+        pytest.param(delete(), group("x" * 1_000), evidence(), _MATCH, id="id-just-not-too-long"),
         # protected
         pytest.param(delete(), group(), evidence(protected_by="console-*"), reasons.PROTECTED, id="protected"),
         pytest.param(alert(), group(), evidence(protected_by="*"), reasons.PROTECTED, id="protected-from-alerts-too"),
@@ -563,6 +569,8 @@ def test_first_check_decides() -> None:
         found.append(keep.reason if keep else None)
 
     look()
+    subject = replace(subject, id="connect-a" * 200)
+    look()
     subject = replace(subject, id="connect-a")
     look()
     settled: list[dict[str, Any]] = [{"protected_by": None}, {"failover_target": False}]
@@ -599,6 +607,7 @@ def test_first_check_decides() -> None:
     look()
     assert found == [
         reasons.OWN_GROUP,
+        reasons.ID_TOO_LONG,
         reasons.PROTECTED,
         reasons.FAILOVER_TARGET,
         reasons.KEPT_ON_REQUEST,

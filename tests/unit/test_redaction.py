@@ -35,6 +35,7 @@ SHOWN = {
     reasons.GONE: {"topic"},
     reasons.GROUP_ACTIVE: {"state"},
     reasons.HAS_OFFSETS: {"len(evidence.offsets)"},
+    reasons.ID_TOO_LONG: {"ID_MAX", "len(group.id)"},
     reasons.INTERRUPTED: {"_BEGUN", "intent.partitions", "left"},
     reasons.KEPT_ON_REQUEST: {"keeps[name].by", "request.by", "request.why", "timestamp(request.until)"},
     reasons.LAG_BELOW: {"found.unread", "wanted"},

@@ -30,6 +30,7 @@ def judge(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Ve
 
 CHECKS: tuple[Check, ...] = (
     needed.own_group,
+    needed.id_too_long,
     needed.protected,
     needed.failover_target,
     needed.kept_on_request,

@@ -10,12 +10,21 @@ from group_hygiene.model import Evidence, Fault, Group, GroupType, Keep
 from group_hygiene.policy import Action, Policy, Unprotect
 
 OWN_PREFIX = "__group_hygiene"
+# Characters of a group's id. Kafka allows 32,767 bytes.
+ID_MAX = 1_000
 
 
 def own_group(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
     """The operator never touches what it made itself."""
     if group.id.startswith(OWN_PREFIX):
         return Keep(reasons.OWN_GROUP, "belongs to group-hygiene itself")
+    return None
+
+
+def id_too_long(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Keep | None:
+    """Whatever is read or written about a group repeats its id, in JSON with up to six bytes for each character."""
+    if len(group.id) > ID_MAX:
+        return Keep(reasons.ID_TOO_LONG, f"its id has {len(group.id)} characters, and at most {ID_MAX} are handled")
     return None
 
 

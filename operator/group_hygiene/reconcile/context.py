@@ -65,7 +65,7 @@ class Memory:
     due_before: whether the last scan found something that a policy would delete.
     retention: the brokers' offsets.retention.minutes; None = not known. retention_asked: whether they were asked.
     batch: how many groups can be read again and saved at once while that is fresh.
-    judged: how many groups a scan judged at most, of all policies together.
+    judged: bytes that the groups which a scan judged took at most, of all policies together.
     write_bytes: of records that one request may make a coordinator write.
     """
 

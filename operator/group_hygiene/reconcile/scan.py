@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
 
+import msgspec
+
 from group_hygiene import checks, reasons, watching
 from group_hygiene import memory as process_memory
+from group_hygiene.checks.needed import ID_MAX
 from group_hygiene.entries import Change, Covered, LogEnd, Removal, Seen, Watch
 from group_hygiene.errors import MemoryExhausted, Unreachable
 from group_hygiene.kafka import cluster as kafka_cluster
@@ -47,8 +50,9 @@ from group_hygiene.snapshot import Cluster, Coverage, Listing, Snapshot
 from group_hygiene.tracing import note, traced
 
 _WRITE_S = 2.0
-# What a group takes that a policy judges: its offsets, verdict, marks and history.
-_GROUP_BYTES = 5_000
+# What a group takes that a policy judges: its offsets, verdict, marks and history; and how often its id is in memory as
+# JSON: in a request to the tables and on its way, in a ledger's key and value and their batch.
+_GROUP_BYTES, _ID_COPIES = 5_000, 4
 # A group is judged that much later than the tables are read at most.
 _SCAN = timedelta(minutes=10)
 # Faults of a broker, as opposed to those of one group.
@@ -92,7 +96,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
     note(policies=len(policies), groups=len(listing.groups))
     selected = {policy.key: policy.match.select(listing.groups) for policy in policies}
-    _require_memory(memory, sum(map(len, selected.values())))
+    _require_memory(memory, chain(*selected.values()))
     facts = _Facts(cluster=cluster)
     _ask_retention(context, policies, cluster, full)
     facts.older = _old_enough(policies, memory.retention, clock.now())
@@ -126,16 +130,25 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     return Observation(snapshot, verdicts, conditions, facts.protections, unfiltered)
 
 
-def _require_memory(memory: Memory, count: int) -> None:
-    """Raises MemoryExhausted where judging so many groups, of all policies together, takes more than is left.
+def _require_memory(memory: Memory, groups: Iterable[Group]) -> None:
+    """Raises MemoryExhausted where judging these groups, of all policies together, takes more than is left.
 
-    What earlier scans took is taken already: only groups beyond those need more.
+    What earlier scans took is taken already: only what goes beyond that is needed.
     """
+    sizes = [_group_bytes(group.id) for group in groups]
+    needed = sum(sizes)
     try:
-        process_memory.require(max(0, count - memory.judged) * _GROUP_BYTES, f"{count} groups to be judged")
+        process_memory.require(max(0, needed - memory.judged), f"{len(sizes)} groups to be judged")
     except process_memory.TooMuch as error:
         raise MemoryExhausted(str(error)) from error
-    memory.judged = max(count, memory.judged)
+    memory.judged = max(needed, memory.judged)
+
+
+def _group_bytes(name: str) -> int:
+    """What a group of this id takes once it is judged."""
+    if len(name) > ID_MAX:
+        return _GROUP_BYTES
+    return _GROUP_BYTES + _ID_COPIES * len(msgspec.json.encode(name))
 
 
 def _filters(policies: Sequence[Policy]) -> tuple[frozenset[GroupState], frozenset[GroupType]]:
