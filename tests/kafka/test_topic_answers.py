@@ -31,11 +31,11 @@ class Broker:
     def send_each(self, calls: Mapping[Any, Call], _deadline: Deadline, *_: object) -> dict[Any, Any]:
         for call in calls.values():
             self.asked.append([topic.name for topic in call.request.topics])
-        return {key: Metadata((), "", self._topics(next(self._answers))) for key in calls}
+        return {key: Metadata((), "", self._topics(next(self._answers)), frozenset()) for key in calls}
 
     @staticmethod
     def _topics(codes: Mapping[str, int]) -> tuple[Topic, ...]:
-        return tuple(Topic(code, name, uuid.UUID(int=1), (), frozenset()) for name, code in codes.items())
+        return tuple(Topic(code, name, uuid.UUID(int=1), ()) for name, code in codes.items())
 
 
 def asking(broker: Broker) -> Client:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import json
 import struct
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from datetime import datetime, timedelta
 from types import SimpleNamespace as Row
 from typing import Any
 
+from kafka.protocol.admin import DescribeLogDirsResponse
+from kafka.protocol.metadata import MetadataResponse
 from kafka.record import MemoryRecordsBuilder
 
 from group_hygiene import entries
@@ -25,6 +28,7 @@ from group_hygiene.contents import Contents
 from group_hygiene.entries import Change, KeepRequest, Key, Owner, Removal
 from group_hygiene.errors import ApiError, Conflict, LedgerFenced, LedgerProblem, NotFound
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
+from group_hygiene.memory import Intake
 from group_hygiene.model import Claims, CommittedOffset, Fault, Offsets, Partition
 from tests.unit.make import NOW
 
@@ -288,7 +292,7 @@ class MemoryClient:
     """`group_hygiene.kafka.client.Client`."""
 
     def __init__(self, world: World, settings: Any) -> None:
-        self._world, self.settings = world, settings
+        self._world, self.settings, self.intake = world, settings, Intake()
 
     def supports(self, request_class: Any, version: int = 0) -> bool:
         return False
@@ -317,16 +321,34 @@ class MemoryClient:
         pass
 
 
+def topic_id(name: str) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_DNS, name)
+
+
 def _metadata(_: World, request: Any) -> Any:
     asked = list(TOPICS) if request.topics is None else [topic.name for topic in request.topics]
+    row, version = MetadataResponse.MetadataResponseTopic, 12
 
     def topic(name: str) -> Any:
-        known: Object = {"leader_id": 1, "leader_epoch": 3, "replica_nodes": [1]}
-        places = [Row(partition_index=index, **known) for index in range(TOPICS.get(name, 0))]
-        return Row(name=name, error_code=0 if places else 3, partitions=places, topic_id=f"id-of-{name}")
+        known: Object = {"error_code": 0, "leader_id": 1, "leader_epoch": 3, "replica_nodes": [1]}
+        rest: Object = {"isr_nodes": [1], "offline_replicas": []}
+        count = TOPICS.get(name, 0)
+        places = [row.MetadataResponsePartition(partition_index=index, **known, **rest) for index in range(count)]
+        return row(name=name, error_code=0 if places else 3, partitions=places, topic_id=topic_id(name))
 
-    broker = Row(node_id=1, host="kafka", port=9092)
-    return Row(brokers=[broker], cluster_id="c", topics=[topic(each) for each in asked])
+    broker = MetadataResponse.MetadataResponseBroker(node_id=1, host="kafka", port=9092, rack=None)
+    told: Object = {"throttle_time_ms": 0, "controller_id": 1, "cluster_id": "c"}
+    answer = MetadataResponse(brokers=[broker], topics=[topic(each) for each in asked], **told)
+    return Row(body=bytes(answer.encode(version=version)), version=version)
+
+
+def _log_dirs(*_: Any) -> Any:
+    row, version = DescribeLogDirsResponse.DescribeLogDirsResult, 4
+    topics = [row.DescribeLogDirsTopic(name=topic, partitions=[]) for topic in TOPICS]
+    answer = DescribeLogDirsResponse(
+        throttle_time_ms=0, error_code=0, results=[row(error_code=0, log_dir="/a", topics=topics)]
+    )
+    return Row(body=bytes(answer.encode(version=version)), version=version)
 
 
 def _list(world: World, _: Any) -> Any:
@@ -428,7 +450,7 @@ def _delete(world: World, request: Any) -> Any:
 
 
 _ANSWERS: Mapping[str, Callable[[World, Any], Any]] = {
-    "Metadata": _metadata,
+    "RawMetadata": _metadata,
     "ListGroups": _list,
     "DescribeGroups": _describe,
     "FindCoordinator": lambda *_: Row(error_code=0, node_id=1),
@@ -436,9 +458,7 @@ _ANSWERS: Mapping[str, Callable[[World, Any], Any]] = {
     "ListOffsets": _ends,
     "OffsetForLeaderEpoch": _epoch_ends,
     "Fetch": _fetch,
-    "DescribeLogDirs": lambda *_: Row(
-        error_code=0, results=[Row(error_code=0, topics=[Row(name=topic) for topic in TOPICS])]
-    ),
+    "RawDescribeLogDirs": _log_dirs,
     "DescribeConfigs": lambda *_: Row(results=[]),
     "DeleteGroups": _delete,
 }

@@ -24,7 +24,7 @@ from group_hygiene.kafka import client as client_module
 from group_hygiene.metrics import Metrics
 from group_hygiene.model import Partition
 from group_hygiene.reconcile import opening, settling
-from tests.unit.imagined import Crash, MemoryClient, MemoryLedger, Trouble, World
+from tests.unit.imagined import Crash, MemoryClient, MemoryLedger, Trouble, World, topic_id
 from tests.unit.make import NOW
 
 _HOUR = 3600.0
@@ -71,7 +71,7 @@ def _check(world: World, name: str, intent: Mapping[str, Any]) -> None:
     rows = [(topic, row) for topic, rows in backup["offsets"].items() for row in rows]
     saved = {Partition(topic, row[0]): (row[1], row[2], row[3]) for topic, row in rows}
     assert saved == {place: tuple(offset) for place, offset in look.offsets.items()}
-    assert backup["topic_ids"] == {place.topic: f"id-of-{place.topic}" for place in look.offsets}
+    assert backup["topic_ids"] == {place.topic: str(topic_id(place.topic)) for place in look.offsets}
     position, until = world.asked.get(name, (0, world.now()))
     assert position > world.known_to or until.timestamp() - world.now().timestamp() <= _SKEW
     assert abs(world.offset) <= _SKEW or world.stepped > world.sent
