@@ -9,7 +9,7 @@
     │   └── SecretProblem      a Secret, or a key in it, is missing or malformed
     ├── MemoryExhausted        what a connection asks for does not fit into the memory that the process has left
     ├── LedgerProblem          the ledger can't be read or written: nothing is deleted without it
-    ├── LedgerFenced           another process writes this installation's ledger now: this one must end
+    ├── LedgerFenced           another client writes the ledger under our transactional.id: the run must end
     ├── ApiError               the Kubernetes API server refuses or does not answer
     │   ├── NotFound
     │   └── Refused            it answers, and refuses this one request
@@ -72,7 +72,10 @@ class LedgerProblem(HygieneError):
 
 
 class LedgerFenced(HygieneError):
-    """No LedgerProblem on purpose: nobody may go on after it."""
+    """No LedgerProblem on purpose: no run may go on after it.
+
+    Another process of ours that took the Lease fences, and so does any client that Kafka allows our transactional.id.
+    """
 
     reason = "LedgerFenced"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka import Producer
 
 from sandbox.kafka import KafkaCluster
 from tests.e2e.conftest import (
+    PATIENCE,
     ROOT,
     Groups,
     RunningOperator,
@@ -166,6 +169,59 @@ def _has_field(world: World, made: Object, name: str) -> bool:
     """Whether the API server keeps that field of the connection already."""
     world.apply(made | {"spec": made["spec"] | {name: True}})
     return name in world.get("kconn", made["metadata"]["namespace"], "main")["spec"]
+
+
+@contextmanager
+def fenced_again_and_again(kafka: KafkaCluster, transactional_id: str) -> Iterator[None]:
+    """Another client begins transactions under this id, as any client may that Kafka allows Write on it."""
+    over = threading.Event()
+
+    def fence() -> None:
+        while not over.wait(0.5):
+            producer = Producer({"bootstrap.servers": kafka.plaintext_bootstrap, "transactional.id": transactional_id})
+            producer.init_transactions(PATIENCE)
+
+    with ThreadPoolExecutor(1) as pool:
+        fencing = pool.submit(fence)
+        try:
+            yield
+        finally:
+            over.set()
+            fencing.result()
+
+
+def test_a_client_that_fences_the_ledgers_writer(kafka: KafkaCluster, groups: Groups, tmp_path: Path) -> None:
+    """It stops its own connection, which says so and deletes nothing; the process and other connections go on."""
+    fenced, other = "fenced", "not-fenced"
+    topic = groups.topic("fenced")
+    groups.produce(topic)
+    groups.abandoned("fenced-old", topic)
+    groups.produce(topic)
+    # Of its own: should the process end, other tests must not miss theirs.
+    with (
+        new_world() as world,
+        running_operator(operators_account(world.server), tmp_path / "log") as operator,
+    ):
+        for namespace in (fenced, other):
+            world.namespace(namespace)
+            ledger = {"topic": f"{namespace}-ledger"}
+            world.apply(connection(namespace, kafka.bootstrap_servers, ledger=ledger))
+        world.apply(policy(other, "p", match={"groups": ["none-*"]}, mode="Enforce"))
+        world.apply(policy(fenced, "p", match={"groups": ["none-*"]}, mode="Enforce"))
+        for namespace in (fenced, other):
+            world.wait_ready("kgp", namespace, "p", "Succeeded")
+        installation = world.server.kubectl("get", "ns", "kube-system", "-o", "jsonpath={.metadata.uid}").stdout
+        uid = world.get("kconn", fenced, "main")["metadata"]["uid"]
+        with fenced_again_and_again(kafka, f"group-hygiene-{installation}-{uid}"):
+            world.apply(policy(fenced, "p", match={"groups": ["fenced-*"]}, mode="Enforce", delete={"maxPercent": 100}))
+            world.wait_ready("kconn", fenced, "main", "LedgerFenced")
+            world.wait_ready("kgp", fenced, "p", "ConnectionNotReady")
+            assert "fenced-old" in groups.names()
+            world.apply(policy(other, "q", match={"groups": ["none-*"]}, mode="Enforce"))
+            world.wait_ready("kgp", other, "q", "Succeeded")
+            assert operator.process.poll() is None
+        wait_for(lambda: "fenced-old" not in groups.names())
+        assert operator.stop() == 0
 
 
 def test_a_fault_of_the_operator_in_one_policy(kafka: KafkaCluster, tmp_path: Path) -> None:

@@ -151,6 +151,7 @@ class TestLease:
             # As if no time had passed for it: now only the Lease itself tells it.
             clock.skipped = acquired - elapsed()
             assert first.seconds_left() > 0
+            assert (first.is_confirmed(), second.is_confirmed()) == (False, True)
             with pytest.raises(HygieneError, match=f"is held by {second.identity}"):
                 await first.keep()
 

@@ -149,6 +149,9 @@ class World:
     def seconds_left(self) -> float:
         return 20.0 if self.leads else 0.0
 
+    def is_confirmed(self) -> bool:
+        return self.leads
+
     # What happens beside the operator
 
     def happens(self, what: str, *arguments: Any) -> None:

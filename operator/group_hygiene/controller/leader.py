@@ -53,6 +53,13 @@ class Leader:
         """Seconds for which this process surely leads; 0 = it may not act. Arithmetic only; thread-safe."""
         return max(0.0, self._until - self._clock())
 
+    def is_confirmed(self) -> bool:
+        """Whether this process leads, also by the Lease as it is now: one request. Thread-safe. Raises ApiError."""
+        try:
+            return self.seconds_left() > 0 and _holder(self._read()) == self.identity
+        except NotFound:
+            return False
+
     async def acquire(self) -> None:
         """Return once this process leads. Whatever the API server answers, it is asked again."""
         while not await self._round(self._take):

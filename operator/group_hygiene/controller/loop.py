@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from group_hygiene import reasons, reconcile, runs, status, tracing
 from group_hygiene.clock import SystemClock
@@ -48,6 +48,13 @@ _BACKOFF_START_S, _BACKOFF_CAP_S = 5.0, 120.0
 _SWEEP_EVERY_S, _SWEEP_AGAIN_S = 24 * 3600.0, 600.0
 
 
+class Lease(Leadership, Protocol):
+    """By which one process leads."""
+
+    def is_confirmed(self) -> bool:
+        """Whether this one leads by the Lease as it is now, read again. Raises ApiError."""
+
+
 @dataclass(frozen=True)
 class Services:
     """What all loops share. installation: who we are to the ledgers. stopping: set when the process must end.
@@ -59,7 +66,7 @@ class Services:
     recorder: Recorder
     metrics: Metrics
     workers: Workers
-    leadership: Leadership
+    leadership: Lease
     installation: str
     clock: reconcile.Clock = field(default_factory=SystemClock)
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -145,7 +152,6 @@ class ConnectionLoop:
         try:
             return self.run_due()
         except LedgerFenced as error:
-            # Another process took over. This one must not even write a status any more.
             log.error("connection %s/%s: %s", self.namespace, self.name, error)
             raise
         except ApiError as error:
@@ -226,7 +232,10 @@ class ConnectionLoop:
                 self._run(context, connection_obj, due, full, active)
             self._alerts.tell([entry for entry in active if entry not in due], services.clock.now())
         except HygieneError as error:
-            if isinstance(error, ApiError | LedgerFenced):
+            if isinstance(error, ApiError):
+                raise
+            if isinstance(error, LedgerFenced) and not services.leadership.is_confirmed():
+                # Another process took over. This one must not even write a status any more.
                 raise
             self._restores.tell_not_ready(asked, error)
             return self._connection_failed(connection_obj, active, error)
