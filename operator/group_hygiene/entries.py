@@ -7,18 +7,23 @@ read is never guessed: it is counted, and the group that its key names is held.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import inspect
 
 Key = tuple[str, ...]
 # A time without a zone can't be compared with another one.
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
+# About 30,000 years: what can be added and subtracted as a timedelta.
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+# Times of entries are between these: with any duration that a spec may have (45 years) added, they are times still.
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)
 
 _CHUNK_BYTES = 400_000
 
@@ -67,7 +72,7 @@ class Watch(Entry, frozen=True, kw_only=True, gc=False, tag="watch"):
     policy_uid: str
     digest: str
     epoch: int
-    watched: float
+    watched: Seconds
     at: Time
     complete_at: Time
 
@@ -96,7 +101,7 @@ class Seen(Entry, frozen=True, kw_only=True, gc=False, tag="seen"):
     epoch: int
     fingerprint: bytes
     since: Time
-    watched: float
+    watched: Seconds
     log_end: LogEnd | None = None
 
     @property
@@ -321,7 +326,14 @@ class Unreadable(msgspec.ValidationError):
     """A record that is none of ours, or of a version that this program does not know."""
 
 
+_KINDS = (Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome, Told)
 _ANY = msgspec.json.Decoder(Owner | Watch | Seen | Covered | Mark | KeepRequest | Intent | Backup | Outcome | Told)
+# The fields of each kind in which there are times, at any depth.
+_TIMES_IN: dict[type[Entry], tuple[str, ...]] = {
+    info.cls: tuple(field.name for field in info.fields if "DateTimeType" in repr(field))
+    for info in map(inspect.type_info, _KINDS)
+    if isinstance(info, inspect.StructType)
+}
 _KEY = msgspec.json.Decoder(tuple[str, ...])
 # Kinds whose key names a group, and where.
 _GROUP_AT = {"seen": 2, "mark": 2, "keep": 1, "intent": 1, "backup": 1, "outcome": 1}
@@ -351,7 +363,19 @@ def decode(key: Key, value: bytes) -> Entry:
         raise Unreadable(_newer(value) or f"its value can't be read: {error}") from error
     if entry.key != key:
         raise Unreadable("its value belongs under another key")
+    for name in _TIMES_IN[type(entry)]:
+        if not all(_FIRST <= time < _LAST for time in _times(getattr(entry, name))):
+            raise Unreadable(f"its {name} is not between the years {_FIRST.year} and {_LAST.year}")
     return entry
+
+
+def _times(value: object) -> Iterator[datetime]:
+    """Every time in the value of a field."""
+    if isinstance(value, datetime):
+        yield value
+    elif isinstance(value, dict | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _times(each)
 
 
 def _newer(value: bytes) -> str:

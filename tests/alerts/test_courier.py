@@ -282,6 +282,29 @@ def test_a_process_goes_on_where_another_ended(receiver: Receiver) -> None:
     }
 
 
+def test_a_message_that_cannot_be_made_holds_up_no_other(receiver: Receiver) -> None:
+    """A fault of the operator in one receiver's message: the others hear theirs, and sending goes on."""
+    scene = Scene(receiver, "a-broken", "b-fine")
+    scene.outbox.heard([situation("a")])
+    made = scene.outbox.letter
+
+    def letter(box: Box, now: datetime) -> tuple[Letter, Endpoint] | None:
+        if box[1] == "a-broken":
+            raise OverflowError("date value out of range")
+        return made(box, now)
+
+    scene.outbox.letter = letter  # type: ignore[method-assign]
+
+    async def story(courier: Courier) -> None:
+        await until(lambda: receiver.at("/b-fine"))
+        scene.outbox.heard([situation("ab")])
+        courier.wake()
+        await until(lambda: len(receiver.at("/b-fine")) == 2)
+
+    scene.run(story)
+    assert receiver.at("/a-broken") == []
+
+
 def test_another_connections_told_is_not_ours(receiver: Receiver) -> None:
     """Two connections may share a ledger: neither takes back what the other told."""
     scene = Scene(receiver, "r")

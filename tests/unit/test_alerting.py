@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from group_hygiene import reasons, reconcile, status
-from group_hygiene.alerts.outbox import Outbox
+from group_hygiene.alerts.outbox import Box, Outbox
 from group_hygiene.clock import SystemClock
 from group_hygiene.connection import Connection, parse_connection
 from group_hygiene.contents import Contents
@@ -167,6 +169,34 @@ def test_a_policy_that_fails_holds_up_no_other(error: HygieneError, heard: list[
     with pytest.raises(type(error)):
         run()
     assert scene.hears() == heard
+
+
+def test_sending_goes_on_after_a_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """What ended the sending of one connection ends nothing else: it is logged, and begins again."""
+    scene = Scene(alerts(), connection(RECEIVER))
+    post: Any = SimpleNamespace(egress=None, may_send=lambda: False)
+
+    async def story() -> None:
+        broken, boxes = scene.outbox.boxes, iter([OverflowError("date value out of range")])
+
+        def once() -> list[Box]:
+            for error in boxes:
+                raise error
+            return broken()
+
+        scene.outbox.boxes = once  # type: ignore[method-assign]
+        scene.alerts.start(post, asyncio.Event())
+        for _ in range(2):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            scene.alerts.check()
+        assert scene.alerts._task is not None
+        assert not scene.alerts._task.done()
+        scene.alerts.stop()
+
+    asyncio.run(story())
+    assert "connection kafka/main: sending alerts ended" in caplog.text
+    assert "OverflowError" in caplog.text
 
 
 @pytest.mark.parametrize("namespace", ["kafka", "elsewhere"])

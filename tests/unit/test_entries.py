@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import msgspec
@@ -15,16 +15,19 @@ from group_hygiene.entries import (
     Backup,
     Covered,
     Entry,
+    Firing,
     Intent,
     KeepRequest,
     Key,
     LogEnd,
     Mark,
+    Notice,
     Outcome,
     Owner,
     Removal,
     SavedOffset,
     Seen,
+    Told,
     Unreadable,
     Watch,
     What,
@@ -41,7 +44,7 @@ from tests.backups import backup
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
-KINDS: tuple[type[Entry], ...] = (Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome)
+KINDS: tuple[type[Entry], ...] = (Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome, Told)
 
 # Text as Kafka has it: any but lone surrogates, which no UTF-8 holds.
 # Few of them again and again, so that entries meet under one key.
@@ -83,6 +86,10 @@ fields: dict[Any, Any] = {
     "topic_ids": st.dictionaries(texts, texts, max_size=4),
     "internal_topics": st.dictionaries(texts, texts, max_size=4),
     "topics": st.lists(texts, max_size=3).map(tuple),
+    "firing": st.dictionaries(
+        texts, st.builds(Firing, times, st.binary(max_size=32), st.none() | times, whole_numbers), max_size=3
+    ),
+    "owed": st.lists(st.builds(Notice, times, whole_numbers, st.lists(texts, max_size=3)), max_size=3).map(tuple),
 }
 
 
@@ -219,6 +226,51 @@ def test_a_key_that_is_none_of_ours_is_unreadable(key: bytes | None) -> None:
     """Whatever is wrong with it."""
     with pytest.raises(Unreadable):
         decode_key(key)
+
+
+def told(at: datetime = NOW, **changes: Any) -> Told:
+    made = Told(
+        policy_uid="u",
+        receiver="r",
+        digest="d",
+        connection_uid="c",
+        policy="ns/tidy",
+        firing={"GroupsMatched": Firing(NOW, b"")},
+        expires=NOW,
+        owed=(Notice(at, 1, ["g"]),),
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+@pytest.mark.parametrize("year", [1, 1969, 2300, 9999])
+@pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=14)), timezone(-timedelta(hours=14))])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(told(), id="told"),
+        pytest.param(told(firing={"GroupsMatched": Firing(NOW, b"", until=NOW)}), id="firing"),
+        pytest.param(mark(), id="mark"),
+        pytest.param(msgspec.structs.replace(mark(), topics={"t": NOW}), id="mark-of-a-topic"),
+        pytest.param(outcome(), id="outcome"),
+        pytest.param(intent(), id="intent"),
+    ],
+)
+def test_a_time_out_of_range_is_unreadable(entry: Entry, zone: tzinfo, year: int) -> None:
+    """Wherever it stands, so that no sum with it ends beyond what a time can be; else the entry is as it was."""
+    far, value = datetime(year, 6, 1, tzinfo=zone).isoformat().encode(), encode_value(entry)
+    now = b"2026-03-01T12:00:00Z"
+    assert decode(entry.key, value) == entry
+    for at in range(value.count(now)):
+        before, after = now.join(value.split(now)[: at + 1]), now.join(value.split(now)[at + 1 :])
+        with pytest.raises(Unreadable):
+            decode(entry.key, before + far + after)
+
+
+def test_a_duration_out_of_range_is_unreadable() -> None:
+    """What no timedelta holds."""
+    seen = Seen(policy_uid="u", group="g", epoch=1, fingerprint=b"", since=NOW, watched=1e13)
+    with pytest.raises(Unreadable):
+        decode(seen.key, encode_value(seen))
 
 
 def test_unreadable_says_why() -> None:

@@ -111,7 +111,12 @@ class Courier:
                 continue
             if not self._links.may_send():
                 return
-            letter = self._outbox.letter(box, datetime.now(UTC))
+            try:
+                letter = self._outbox.letter(box, datetime.now(UTC))
+            except Exception:
+                log.exception("connection %s: receiver %s: no message could be made", self._where, box[1])
+                self._pauses[box] = _Pause(time.monotonic() + _PAUSE_CAP_S, _PAUSE_CAP_S)
+                continue
             if letter is None:
                 self._pauses.pop(box, None)
             else:

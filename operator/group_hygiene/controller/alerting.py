@@ -6,6 +6,7 @@ What is said and how it gets there is in `alerts`; here are the API server, the 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from group_hygiene.receivers import Receiver
 from group_hygiene.reconcile import Clock, Context, Journal
 from group_hygiene.secret import SecretRef
 from group_hygiene.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
 
 # A policy may run every five seconds, and have receivers of its own: the API server is not asked each time.
 _SECRET_KEPT_S = 30.0
@@ -97,12 +100,16 @@ class Alerting:
         links = Links(post.egress, post.may_send, told.set, count)
         self._courier = Courier("/".join(self._where), self._outbox, links)
         self._event_loop = asyncio.get_running_loop()
-        self._task = asyncio.create_task(self._courier.run(), name=f"alerts of {'/'.join(self._where)}")
+        self._task = self._run(self._courier)
+
+    def _run(self, courier: Courier) -> asyncio.Task[None]:
+        return asyncio.create_task(courier.run(), name=f"alerts of {'/'.join(self._where)}")
 
     def check(self) -> None:
-        """Raise what ended the sending, if anything did."""
-        if self._task is not None and self._task.done():
-            self._task.result()
+        """Go on sending after an error of our own, which is no matter of other connections."""
+        if self._courier is not None and self._task is not None and self._task.done():
+            log.error("connection %s: sending alerts ended", "/".join(self._where), exc_info=self._task.exception())
+            self._task = self._run(self._courier)
 
     async def finish(self) -> None:
         """The connection is gone: say once that what was told is over."""
@@ -206,8 +213,11 @@ class Alerting:
     def round(self, journal: Journal) -> Iterator[None]:
         """Once the policies of a round have run, tell what they found, also when one of them failed.
 
-        Not when another process took over: that one tells it.
+        Not when somebody else writes the ledger: if that is another process of ours, it reports this.
         """
+        # Of a round that was fenced. There is a next one, so it was no other process of ours.
+        left, self._found = self._found, []
+        self._outbox.heard(left)
         try:
             yield
         except LedgerFenced:
