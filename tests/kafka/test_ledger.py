@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +16,9 @@ from group_hygiene.connection import Settings
 from group_hygiene.entries import Backup, Owner, Removal, Watch, encode_key, encode_value, in_parts, whole
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.ledger import open_ledger
+from group_hygiene.kafka.partition import Fetched
+from group_hygiene.kafka.transactions import Pair, Written
+from group_hygiene.model import Fault
 from sandbox.kafka import KafkaCluster
 from tests.kafka.books import (
     EVERYTHING,
@@ -302,6 +306,49 @@ def test_a_sweep_removes_what_is_over(client: Client, make: Maker) -> None:
     assert ledger.sweep(NOW) == 0
     assert set(ledger.contents.deletions) == {"g-1"}
     assert ledger.contents.keeps == fresh(client, topic).keeps
+
+
+@pytest.mark.parametrize("moment", ["while-it-is-read", "right-before-the-removal"])
+def test_a_sweep_keeps_what_is_written_again_meanwhile(
+    client: Client, make: Maker, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """A request that somebody renews while the log is swept stays: its author has read it in the ledger."""
+    topic = make.name("ledger")
+    ledger = claimed(client, topic)
+    renewed, over = keep("g-1"), keep("g-2", NOW)
+    ledger.write([keep("g-1", NOW), over])
+    shell = claimed(client, topic, installation=None, writer=f"{settings(topic).writer}-shell")
+    pending = [renewed]
+
+    def renew() -> None:
+        if pending:
+            shell.write([pending.pop()])
+            assert renewed in everything(shell)
+
+    if moment == "while-it-is-read":
+        fetches = ledger._fetches
+
+        def read(position: int, deadline: Deadline) -> Iterator[Fetched]:
+            yield from fetches(position, deadline)
+            renew()
+
+        monkeypatch.setattr(ledger, "_fetches", read)
+    else:
+        send = ledger._writer._send
+
+        def remove(records: Sequence[Pair], deadline: Deadline) -> Written | Fault:
+            renew()
+            return send(records, deadline)
+
+        monkeypatch.setattr(ledger._writer, "_send", remove)
+    assert ledger.sweep(NOW) == 1
+    assert not pending
+    assert everything(ledger) == {renewed}
+    ledger.read_on(soon())
+    assert set(ledger.contents.keeps.values()) == {renewed} == set(fresh(client, topic).keeps.values())
+    monkeypatch.undo()
+    ledger.write([keep("g-3")])
+    assert set(fresh(client, topic).keeps) == {"g-1", "g-3"}, "after a removal that was given up, it still writes"
 
 
 def test_a_hundred_thousand_entries_are_written_and_read(client: Client, make: Maker) -> None:

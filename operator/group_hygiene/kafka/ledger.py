@@ -7,7 +7,7 @@ not confirm.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
@@ -32,7 +32,7 @@ from group_hygiene.kafka import ledger_topic
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.offsets import start_offsets
 from group_hygiene.kafka.partition import Fetched, Leader, Record, fetch
-from group_hygiene.kafka.transactions import Pair, State, Writer
+from group_hygiene.kafka.transactions import MOVED, Pair, State, Writer, Written
 from group_hygiene.model import Fault, Partition
 
 TOPIC = "__group_hygiene"
@@ -178,23 +178,32 @@ class Ledger:
         """
         deadline = deadline or Deadline(_CALL_SECONDS)
         pairs = [_pair(change) for change in changes]
+        self._get_ready(deadline)
+        time = None
+        for at in range(0, len(pairs), _TRANSACTION_ENTRIES):
+            written = self._write(pairs[at : at + _TRANSACTION_ENTRIES], deadline)
+            if isinstance(written, Fault):
+                self._fail(written)
+            time = _EPOCH + timedelta(milliseconds=written.time) if written.time >= 0 else None
+        return time
+
+    def _get_ready(self, deadline: Deadline) -> None:
         if self._writer.state is State.NEW:
             raise RuntimeError("a ledger must be claimed before it is written")
         if self._writer.state is State.UNKNOWN:
             self.read_on(deadline)
-        time = None
-        for at in range(0, len(pairs), _TRANSACTION_ENTRIES):
-            chunk = pairs[at : at + _TRANSACTION_ENTRIES]
-            written = self._writer.write(chunk, deadline)
-            if isinstance(written, Fault):
-                self._fail(written)
-            for key, value in chunk:
-                self._take(key, value)
-            # Where nobody wrote in between there is no need to read that again.
-            if written.start == self._position:
-                self._position = written.end
-            time = _EPOCH + timedelta(milliseconds=written.time) if written.time >= 0 else None
-        return time
+
+    def _write(self, pairs: Sequence[Pair], deadline: Deadline, at: int | None = None) -> Written | Fault:
+        """One transaction, which is taken into `contents`. at: see `Writer.write`."""
+        written = self._writer.write(pairs, deadline, at)
+        if isinstance(written, Fault):
+            return written
+        for key, value in pairs:
+            self._take(key, value)
+        # Where nobody wrote in between there is no need to read that again.
+        if written.start == self._position:
+            self._position = written.end
+        return written
 
     def entries(self, wanted: Callable[[Key], bool], deadline: Deadline) -> Iterator[Entry]:
         """Every entry whose key is wanted, the latest of each, from the whole log; unreadable ones are left out.
@@ -222,19 +231,37 @@ class Ledger:
     def sweep(self, now: datetime, deadline: Deadline | None = None) -> int:
         """Remove what has expired; returns how many entries.
 
+        An entry that is written again meanwhile stays: removals are committed only where the log ends as it was read.
+
         now: a broker's time of a write, never our own clock's, as a backup that is removed is gone for good. Raises
-        LedgerProblem and LedgerFenced.
+        LedgerProblem, also when others write all the time, and LedgerFenced.
         """
         deadline = deadline or Deadline(_CALL_SECONDS)
+        self._get_ready(deadline)
         over: set[Key] = set()
-        for key, record in self._all(deadline):
-            if record.value is not None and _is_over(key, record.value, now):
-                over.add(key)
-            else:
-                over.discard(key)
-        self.write([Removal(key) for key in over], deadline)
+        removed, position = 0, self._find_over(self._start(deadline), over, now, deadline)
+        while over:
+            pairs = [_pair(Removal(key)) for key in list(over)[:_TRANSACTION_ENTRIES]]
+            written = self._write(pairs, deadline, position)
+            if isinstance(written, Written):
+                removed += len(pairs)
+            elif written.code != MOVED:
+                self._fail(written)
+            # What was written meanwhile, by us or by others, is over no more.
+            position = self._find_over(position, over, now, deadline)
         self.contents.forget_expired(now)
-        return len(over)
+        return removed
+
+    def _find_over(self, position: int, over: set[Key], now: datetime, deadline: Deadline) -> int:
+        """Bring the keys of expired entries up to date, from the offset to the end of the log, which is returned."""
+        for fetched in self._fetches(position, deadline):
+            for key, record in _readable(fetched):
+                if record.value is not None and _is_over(key, record.value, now):
+                    over.add(key)
+                else:
+                    over.discard(key)
+            position = fetched.position
+        return position
 
     def close(self) -> None:
         """There is nothing to end: the client is somebody else's, and no transaction outlives its `write`."""
@@ -247,11 +274,7 @@ class Ledger:
     def _all(self, deadline: Deadline) -> Iterator[tuple[Key, Record]]:
         """Every record of the log whose key can be read, in order."""
         for fetched in self._fetches(self._start(deadline), deadline):
-            for record in fetched.records:
-                try:
-                    yield decode_key(record.key), record
-                except Unreadable:
-                    continue
+            yield from _readable(fetched)
 
     def _start(self, deadline: Deadline) -> int:
         place = self._leader.partition
@@ -343,6 +366,15 @@ class _OutOfRange(LedgerProblem):
 
 def _cannot(settings: LedgerSettings, what: str, fault: Fault) -> str:
     return f"the ledger in the topic {settings.topic} can't be {what}: {fault}"
+
+
+def _readable(fetched: Fetched) -> Iterator[tuple[Key, Record]]:
+    """The records whose keys can be read."""
+    for record in fetched.records:
+        try:
+            yield decode_key(record.key), record
+        except Unreadable:
+            continue
 
 
 def _pair(change: Change) -> Pair:

@@ -31,6 +31,8 @@ _SETTLING_SECONDS = 0.01
 _ABORT_SECONDS = 5.0
 _FENCED = frozenset({"INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED", "INVALID_PRODUCER_ID_MAPPING"})
 _DUPLICATE = 46
+# Of our own: see Writer.write.
+MOVED = "LOG_MOVED"
 
 
 class Written(NamedTuple):
@@ -85,12 +87,22 @@ class Writer:
         self.state = State.READY
         return None
 
-    def write(self, records: Sequence[Pair], deadline: Deadline) -> Written | Fault:
-        """Write all records in one transaction. After a Fault `state` tells whether that is certain not to be seen."""
+    def write(self, records: Sequence[Pair], deadline: Deadline, at: int | None = None) -> Written | Fault:
+        """Write all records in one transaction. After a Fault `state` tells whether that is certain not to be seen.
+
+        at: only if the records begin at this offset of the log, with none of others in between; else the transaction is
+        aborted, and the Fault's code is MOVED.
+        """
         if self.state is not State.READY:
             return Fault("INVALID_TXN_STATE", self.state.value)
         self.state = State.UNKNOWN
         written = self._send(records, deadline)
+        if isinstance(written, Written) and at is not None and written.start != at:
+            fault = self._end(False, deadline)
+            if fault is not None:
+                return self._failed(fault)
+            self.state = State.READY
+            return Fault(MOVED, "others wrote meanwhile")
         if isinstance(written, Fault):
             # What is aborted here need not keep readers waiting until the coordinator does.
             if self._failed(written).code not in _FENCED:
