@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
 from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.kafka.offsets import commit_offsets
 from group_hygiene.model import Claims, CommittedOffset, Keep, OutcomeKind, Partition
-from group_hygiene.reconcile import Context
+from group_hygiene.reconcile import Context, deletion
 from group_hygiene.reconcile.uses import Uses
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
@@ -399,6 +401,32 @@ def test_a_process_that_does_not_lead_deletes_nothing(scene: Scene, make: Maker,
     observation, plan = scene.plan(policy(group))
     outcomes = scene.apply(plan, observation, Guard(left=0.5))
     assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.KEPT, reasons.NOT_LEADER)]
+    assert set(make.groups()) == {group}
+
+
+@pytest.mark.parametrize("frozen", ["longer-than-what-was-read-is-good-for", "longer-than-its-intent"])
+def test_a_process_that_freezes_after_its_last_check_sends_nothing(
+    scene: Scene, make: Maker, topic: str, monkeypatch: pytest.MonkeyPatch, frozen: str
+) -> None:
+    """Somebody else may act by then: there is no least time that a request gets."""
+    group = make.abandoned(make.name("old"), topic)
+    observation, plan = scene.plan(policy(group))
+    guard, check = Guard(), deletion._last_words
+    if frozen == "longer-than-its-intent":
+        guard = Guard(left=deletion.MARGIN_S + 0.3)
+
+    def freeze(*arguments: Any) -> dict[str, Keep]:
+        stops = check(*arguments)
+        assert stops == {}
+        if frozen == "longer-than-its-intent":
+            time.sleep(0.5)
+        else:
+            scene.clock.pass_minutes(600)
+        return stops
+
+    monkeypatch.setattr(deletion, "_last_words", freeze)
+    outcomes = scene.apply(plan, observation, guard)
+    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.FAILED, reasons.OFFSETS_UNKNOWN)]
     assert set(make.groups()) == {group}
 
 

@@ -208,7 +208,7 @@ def _delete_ready(
     results: dict[str, Result] = {}
     if send:
         # Sent now or not at all: connections to the coordinators stand, as they answered a moment ago.
-        left = Deadline(max(0.1, FRESH_S - (clock.monotonic() - read.started)))
+        left = Deadline(min(until.left, FRESH_S - (clock.monotonic() - read.started)))
         if plan.policy.by_topic:
             results = delete_offsets(context, send, left)
         else:
