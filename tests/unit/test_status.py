@@ -455,6 +455,28 @@ def test_the_newest_mark_is_told() -> None:
     assert needs_write(first, {**first, "lastMarkedTime": "2030-01-31T12:00:01Z"}, NOW)
 
 
+@pytest.mark.parametrize(
+    ("date", "expected"),
+    [
+        ("2030-01-31t12:00:00z", NOW),
+        ("2030-01-31T13:00:00+01:00", NOW),
+        ("2030-01-31T12:00:00.000000001Z", NOW),
+        ("2030-01-31T12:00:60Z", None),
+        ("2030-01-31T12:00:00", None),
+        ("0001-01-01T00:00:00+14:00", None),
+        ("", None),
+        (None, None),
+        (7, None),
+    ],
+)
+def test_a_date_that_somebody_else_wrote(date: Any, expected: datetime | None) -> None:
+    """Whatever stands in a status: what can't be read shows no mark, and the next status has a date again."""
+    assert told({"lastMarkedTime": date}) == expected
+    after = _status(_ENFORCE, [match("old")], previous={"lastMarkedTime": date})["lastMarkedTime"]
+    assert after == _status(_ENFORCE, [match("old")], previous={"lastMarkedTime": after})["lastMarkedTime"]
+    assert told({"lastMarkedTime": after}) is not None
+
+
 def test_access_limited() -> None:
     """A pattern that reaches beyond the grant keeps the policy Ready, with a reason and the patterns in words."""
     policy = replace(_ENFORCE, match=replace(_ENFORCE.match, within=Patterns(["team-a-*"])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from group_hygiene import reasons
@@ -79,9 +79,15 @@ def build_status(
 
 
 def told(status: Mapping[str, Any]) -> datetime | None:
-    """The date of the newest mark that a policy's status shows; None = it shows none."""
-    text = status.get("lastMarkedTime")
-    return None if text is None else datetime.fromisoformat(text)
+    """The date of the newest mark that a policy's status shows; None = it shows none that can be read.
+
+    The API server takes every `date-time` of RFC 3339: small letters, and seconds of 60, which Python does not know.
+    """
+    try:
+        date = datetime.fromisoformat(str(status.get("lastMarkedTime")).upper())
+        return date.astimezone(UTC) if date.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def warns_late(plan: Plan, snapshot: Snapshot) -> str | None:
@@ -108,10 +114,8 @@ def warns_late(plan: Plan, snapshot: Snapshot) -> str | None:
 def _marked_time(plan: Plan, previous: Mapping[str, Any]) -> dict[str, str]:
     """What `told` reads at the next run. It stays when marks end, and never moves back."""
     newest = max((mark.newest for mark in plan.marks.values()), default=None)
-    dates = [timestamp(date) for date in (newest, plan.at if plan.marking else None) if date is not None]
-    if previous.get("lastMarkedTime"):
-        dates.append(previous["lastMarkedTime"])
-    return {"lastMarkedTime": max(dates)} if dates else {}
+    dates = [date for date in (newest, plan.at if plan.marking else None, told(previous)) if date is not None]
+    return {"lastMarkedTime": timestamp(max(dates))} if dates else {}
 
 
 def _success(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> tuple[str, str]:
