@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from group_hygiene import reasons
+from group_hygiene.checks.needed import protected
 from group_hygiene.errors import SecretProblem
 from group_hygiene.model import CommittedOffset, Keep, Outcome, OutcomeKind, Partition
 from group_hygiene.reconcile.grouprestore import OWN_RESULTS, build_restore_status, redact_results
@@ -50,7 +51,6 @@ SHOWN = {
     # The partition, and what UNSTABLE_OFFSET_COMMIT means.
     reasons.PENDING_TRANSACTION: {"fault.message"},
     reasons.POLICY_CHANGED: {"KINDS[plural]", "name", "namespace"},
-    reasons.PROTECTED: {"evidence.protected_by"},
     reasons.RECENTLY_ACTIVE: {"words(answer)"},
     reasons.SUBSCRIBED: {"len(idle)", "place.topic"},
     reasons.TOO_RECENT: {
@@ -116,6 +116,16 @@ def test_no_message_of_a_restore_but_of_the_group(reason: str, of_partition: boo
     restore = {"metadata": {"namespace": "team", "name": "r", "generation": 1}}
     text = json.dumps(build_restore_status(restore, [shown], NOW))
     assert ([secret for secret in SECRETS if secret in text] == []) is (reason not in OWN_RESULTS)
+
+
+def test_another_namespace_does_not_see_what_is_protected() -> None:
+    """A pattern of `protect` may name what is another team's."""
+    found = match("payroll-live-1")
+    why = protected(delete(), found.group, replace(found.evidence, protected_by="payroll-live-*"), NOW)
+    assert why is not None
+    made = plan(delete(), [replace(found, keep=why)])
+    shown, _, _ = redact_run(made, [], snapshot(), _CONNECTION)
+    assert shown.verdicts["payroll-live-1"].keep == Keep(reasons.PROTECTED, "the connection protects it")
 
 
 def test_the_connections_own_namespace_sees_all() -> None:

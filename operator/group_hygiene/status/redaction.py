@@ -20,7 +20,7 @@ from group_hygiene.status.conditions import Problem
 # Whose messages speak of the policy and the group alone.
 OWN = frozenset(
     {
-        *(reasons.PROTECTED, reasons.OWN_GROUP, reasons.CONNECT, reasons.STREAMS, reasons.STREAMS_STATE),
+        *(reasons.OWN_GROUP, reasons.CONNECT, reasons.STREAMS, reasons.STREAMS_STATE),
         *(reasons.ID_TOO_LONG, reasons.MIRROR_MAKER, reasons.SHARE, reasons.KEPT_ON_REQUEST),
         *(reasons.DEAD, reasons.NOT_EMPTY, reasons.SIMPLE, reasons.HAS_OFFSETS, reasons.NO_OFFSETS),
         *(reasons.TOPICS_EXIST, reasons.TOO_RECENT, reasons.EXPIRES_FIRST, reasons.EXPIRES_LATER, reasons.CAUGHT_UP),
@@ -34,6 +34,7 @@ OWN = frozenset(
     }
 )
 _TEXTS = {
+    reasons.PROTECTED: "the connection protects it",
     reasons.CLAIMED: "a Kubernetes object names it",
     reasons.REAPPEARED: "it was deleted before, and is there again: kept until its backup expires",
     reasons.SNAPSHOT_INCOMPLETE: "groups may be missing from the answers of the brokers",
