@@ -329,7 +329,7 @@ class Unreadable(msgspec.ValidationError):
 _KINDS = (Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome, Told)
 _ANY = msgspec.json.Decoder(Owner | Watch | Seen | Covered | Mark | KeepRequest | Intent | Backup | Outcome | Told)
 # The fields of each kind in which there are times, at any depth.
-_TIMES_IN: dict[type[Entry], tuple[str, ...]] = {
+_TIMES_IN: dict[type[msgspec.Struct], tuple[str, ...]] = {
     info.cls: tuple(field.name for field in info.fields if "DateTimeType" in repr(field))
     for info in map(inspect.type_info, _KINDS)
     if isinstance(info, inspect.StructType)
