@@ -139,6 +139,7 @@ def _grant(world: World) -> None:
         (AclOperation.IDEMPOTENT_WRITE, ResourceType.BROKER, "kafka-cluster"),
         (AclOperation.ALL, ResourceType.TRANSACTIONAL_ID, "*"),
         (AclOperation.DESCRIBE, ResourceType.TOPIC, "*"),
+        (AclOperation.READ, ResourceType.TOPIC, "*"),
         (AclOperation.ALL, ResourceType.GROUP, "*"),
         (AclOperation.ALL, ResourceType.TOPIC, world.ledger_topic),
     ):
