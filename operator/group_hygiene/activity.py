@@ -195,7 +195,7 @@ class _Line(NamedTuple):
     fault: Fault | None = None
 
 
-def _answer(content: bytes) -> Reading | Fault:
+def _answer(content: bytes | bytearray) -> Reading | Fault:
     *lines, last = msgspec.json.Decoder(_Line).decode_lines(content)
     if last.reading is None:
         return last.fault or Fault(reasons.EVIDENCE_UNREADABLE, "the tables can't be read")

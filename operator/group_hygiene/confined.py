@@ -16,20 +16,26 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
+from group_hygiene import memory
+
 # Two of them, and the operator where it reads no large answer meanwhile, fit into 512 MiB.
 MEMORY_MIB = 112
-# Of what one returns.
-_ANSWER_MAX = 128 << 20
+# Of what one returns: with 512 Mi 64 MiB.
+_ANSWER_MAX = min(memory.LIMIT // 8, 128 << 20)
+# Bytes of an answer between two looks at how much memory is left, and how many times its bytes an answer takes, read.
+_STEP, _OBJECTS = 1 << 20, 3
+# Of a request that are on their way at a time.
+_FEED = 1 << 16
 
 
 class TooMuch(Exception):
     """The process ended by itself: out of memory, or by a fault of the library; or it returned too much."""
 
 
-async def run(function: str, request: bytes, environment: Mapping[str, str], seconds: float) -> bytes:
+async def run(function: str, request: bytes, environment: Mapping[str, str], seconds: float) -> bytearray:
     """What `function` ("module:name") yields for a request, joined, in a process with this environment.
 
-    Raises TimeoutError and TooMuch; the process is gone then.
+    Raises TimeoutError, TooMuch, and memory.TooMuch where what it returns does not fit; the process is gone then.
     """
     module, name = function.split(":")
     code = f"from {module} import {name} as work; from {__name__} import serve; serve(work, {math.ceil(seconds)})"
@@ -50,6 +56,9 @@ async def run(function: str, request: bytes, environment: Mapping[str, str], sec
     finally:
         if process.returncode is None:
             process.kill()
+            # asyncio waits until its pipes are closed, too, and reads no more from one while much of it is unread.
+            while process.stdout is not None and await process.stdout.read(1 << 16):
+                pass
             await process.wait()
     if status != 0:
         raise TooMuch(f"exit status {status}")
@@ -77,17 +86,20 @@ async def _feed(pipe: asyncio.StreamWriter | None, request: bytes) -> None:
         return
     # Where it ended before, its status says why.
     with suppress(BrokenPipeError, ConnectionResetError):
-        pipe.write(request)
-        await pipe.drain()
+        for at in range(0, len(request), _FEED):
+            pipe.write(request[at : at + _FEED])
+            await pipe.drain()
         pipe.close()
         await pipe.wait_closed()
 
 
-async def _answer(pipe: asyncio.StreamReader | None) -> bytes:
-    parts, left = [], _ANSWER_MAX
+async def _answer(pipe: asyncio.StreamReader | None) -> bytearray:
+    answer, next_look = bytearray(), 0
     while data := await pipe.read(1 << 16) if pipe is not None else b"":
-        left -= len(data)
-        if left < 0:
+        answer += data
+        if len(answer) > _ANSWER_MAX:
             raise TooMuch("its answer is too long")
-        parts.append(data)
-    return b"".join(parts)
+        if len(answer) >= next_look:
+            next_look = len(answer) + _STEP
+            memory.require(_OBJECTS * next_look, "an answer of the process that reads the tables")
+    return answer

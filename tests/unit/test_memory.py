@@ -119,10 +119,10 @@ def test_two_owners_that_always_ask_do_not_shut_out_a_third(slots: int) -> None:
 def _limited(code: str) -> str:
     """What this code prints in a process with 256 MiB of memory."""
     prelude = """
-        import resource
+        import asyncio, resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (256 << 20, 256 << 20))
-        from group_hygiene import memory
+        from group_hygiene import confined, memory
         from group_hygiene.kafka.bounds import Rows
         """
     script = textwrap.dedent(prelude) + textwrap.dedent(code)
@@ -139,6 +139,10 @@ def _limited(code: str) -> str:
         pytest.param("held = bytes(225 << 20); memory.Intake().take(memory.FREE_BYTES, 1)", id="bytes"),
         pytest.param("held = bytes(200 << 20); Rows().take(200_000)", id="rows"),
         pytest.param(
+            "held = bytes(200 << 20); asyncio.run(confined.run('itertools:repeat', bytes(1 << 16), {}, 60))",
+            id="what-another-process-returns",
+        ),
+        pytest.param(
             "with memory.lent(112 << 20, 'a'): memory.Intake().take(120 << 20, 1)", id="beside-another-process"
         ),
         pytest.param(
@@ -150,6 +154,20 @@ def test_what_does_not_fit_is_refused_before_it_is_read(code: str) -> None:
     """TooMuch, and no MemoryError, which would meet whoever needs memory next."""
     printed = _limited(f"try:\n    {code}\nexcept memory.TooMuch as error:\n    print(error)")
     assert "more memory than the operator has left" in printed
+
+
+def test_what_another_process_returns_is_bounded_by_the_memory_that_there_is() -> None:
+    """An eighth of it, in memory once."""
+    printed = _limited(
+        """
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            asyncio.run(confined.run("itertools:repeat", bytes(1 << 16), {}, 60))
+        except confined.TooMuch as error:
+            print(error, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10 < 48)
+        """
+    )
+    assert printed == "its answer is too long True"
 
 
 def test_what_fits_is_not_refused() -> None:
