@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
+import traceback
+import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from kubernetes.client import ApiClient
 from kubernetes.config import new_client_from_config
 
+from faults.waiting import wait_for
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.claims import KINDS, ClaimReader, Limits
 from group_hygiene.model import Claims, Fault
@@ -19,6 +26,8 @@ from tests.kube.access import wait_until_allowed
 from tests.kube.claiming import claiming, install_kinds, pod, workload
 
 NAMESPACE = "payments"
+# For a machine that is busy; nothing here takes that long.
+_SECONDS = 60
 # Deeper than Python's own parser goes.
 DEEP = '{"a":' * 3000 + "{}" + "}" * 3000
 
@@ -270,6 +279,8 @@ def test_objects_are_bounded(server: ApiServer, as_operator: str) -> None:
         assert read(page_bytes=600_000) == whole
         for limits, why in (
             ({"page_bytes": 300_000}, "one of consumergroups.internal.kafka.eventing.knative.dev takes more than"),
+            ({"elements": 0}, f"ShadowLink {NAMESPACE}/x, or what it refers to, has a list of over 0"),
+            ({"named_bytes": 0}, "more groups than are remembered"),
             ({"objects": 3}, "there are more than 3 objects"),
             ({"prefixes": 0}, "more than 0 prefixes"),
             ({"seconds": 0.0}, "could not be read in 0 s"),
@@ -277,3 +288,59 @@ def test_objects_are_bounded(server: ApiServer, as_operator: str) -> None:
             found = read(**limits)
             assert isinstance(found, Fault)
             assert why in found.message
+
+
+def test_fields_that_are_not_needed_take_no_memory(server: ApiServer, as_operator: str) -> None:
+    """A kind keeps unknown fields, and each `{}` of them would become an object of 64 bytes."""
+    names = ("small", "smaller")
+    many: dict[str, Any] = {"config": {"x": [{}] * 200_000}}
+    large = [claiming("KafkaConnector", name, many) for name in names]
+    with objects(server, *large), new_client_from_config(as_operator) as client:
+        reader = ClaimReader(client)
+        tracemalloc.start()
+        try:
+            found = reader.read()
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert isinstance(found, Claims)
+    assert found.named.keys() == {f"connect-{name}" for name in names}
+    assert peak < 16_000_000
+
+
+class _Held(ClaimReader):
+    """Waits at the beginning of each reading."""
+
+    def __init__(self, client: ApiClient) -> None:
+        super().__init__(client)
+        self.begun, self.go = threading.Semaphore(0), threading.Semaphore(0)
+
+    def kinds(self) -> dict[tuple[str, str], str]:
+        self.begun.release()
+        assert self.go.acquire(timeout=_SECONDS)
+        return super().kinds()
+
+
+def test_one_reading_is_for_all_who_wait(server: ApiServer, as_operator: str) -> None:
+    """And for nobody who asked after it began: what is deleted is asked for again."""
+    with new_client_from_config(as_operator) as client, ThreadPoolExecutor() as threads:
+        reader = _Held(client)
+        first = threads.submit(reader.read)
+        assert reader.begun.acquire(timeout=_SECONDS)
+        with objects(server, claiming("KafkaSource", "x", {"consumerGroup": "events"})):
+            others = [threads.submit(reader.read) for _ in range(4)]
+            wait_for(lambda: _asking() == 5, "five threads ask")
+            reader.go.release(2)
+            answers = [other.result(_SECONDS) for other in others]
+            assert isinstance(answers[0], Claims)
+            assert answers[0].owner("events") is not None
+            assert all(answer is answers[0] for answer in answers)
+            assert first.result(_SECONDS) is not answers[0]
+        reader.go.release()
+        assert reader.read() == Claims()
+
+
+def _asking() -> int:
+    """Threads that have asked for claims, and have no answer yet."""
+    frames = [frame for top in sys._current_frames().values() for frame, _ in traceback.walk_stack(top)]
+    return sum(frame.f_code is ClaimReader.read.__code__ and "asked" in frame.f_locals for frame in frames)

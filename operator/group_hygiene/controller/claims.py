@@ -1,60 +1,119 @@
 """Which consumer groups custom resources of other products name. Reads only.
 
-The objects belong to other teams: pages are bounded in bytes, and all of them in number and time. What can't be read to
-its end, or names a group in a way that can't be followed, may name any group.
+The objects belong to other teams: pages are bounded in bytes, and all of them in number and time. Only the fields that
+are needed become objects here. What can't be read to its end, or names a group in a way that can't be followed, may
+name any group.
 """
 
 from __future__ import annotations
 
-import json
+import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, TypeVar
 
 import kubernetes.client
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
+from group_hygiene import memory
+from group_hygiene.checks.needed import ID_MAX
 from group_hygiene.controller.requests import TIMEOUT_S, call
 from group_hygiene.errors import ApiError, Forbidden, NotFound
 from group_hygiene.model import Claims, Fault
 
+T = TypeVar("T")
 Kind = tuple[str, str]
-Object = Mapping[str, Any]
+# What is at some place of an object, as its JSON; None = nothing, or null.
+Json = Raw | None
 
 KEDA = "keda.sh"
 _KAFKA_TRIGGERS = frozenset({"kafka", "apache-kafka"})
 
 
 class Limits(NamedTuple):
-    """page_bytes: of one answer of the API server. objects: all that are listed, and all that these refer to.
+    """page_bytes: of one answer of the API server, in whose etcd an object has 1.5 MB by default.
 
-    prefixes: of groups, in all ShadowLinks, as each group is compared with each of them.
+    objects: all that are listed, and all that these refer to. elements: of one list in an object. named_bytes: that
+    the groups which objects name take, with the objects' names. prefixes: of groups, in all ShadowLinks, as each
+    group is compared with each of them.
     """
 
     page: int = 100
-    page_bytes: int = 8_000_000
+    page_bytes: int = 4_000_000
     objects: int = 20_000
+    elements: int = 50_000
+    named_bytes: int = 32_000_000
     prefixes: int = 1_000
     seconds: float = 60.0
 
 
 _LIMITS = Limits()
+# What reading a page takes, in times its bytes.
+_PAGE_COPIES = 4
+# What an entry of a dictionary takes beside its texts.
+_ENTRY_BYTES = 300
+_CONFIG_MAP_KEY = re.compile(r"[-._a-zA-Z0-9]+")
+
+
+class _Metadata(msgspec.Struct):
+    name: str
+    namespace: str = ""
+
+
+class _Item(msgspec.Struct):
+    kind: str
+    metadata: _Metadata
+    spec: Raw = Raw(b"null")
+
+
+class _Rest(msgspec.Struct):
+    following: str = msgspec.field(name="continue", default="")
+
+
+class _Page(msgspec.Struct):
+    metadata: _Rest
+    items: list[_Item]
 
 
 class _Unknown(Exception):
     """An object names a group, and which one can't be said."""
 
 
+class _LongList(Exception):
+    """A list in an object has too many elements."""
+
+
 @dataclass
 class _Found:
+    left: int
     named: dict[str, str] = field(default_factory=dict)
     synced: dict[str, str] = field(default_factory=dict)
     prefixes: dict[str, str] = field(default_factory=dict)
 
+    def add(self, names: dict[str, str], name: str, owner: str) -> None:
+        """To one of these. Groups with longer ids are kept as it is."""
+        if len(name) > ID_MAX:
+            return
+        if name not in names:
+            # Up to four bytes a character.
+            self.left -= _ENTRY_BYTES + 4 * len(name) + len(owner)
+        if self.left < 0:
+            raise _Unknown("objects name more groups than are remembered")
+        names[name] = owner
+
+
+class _Answer(NamedTuple):
+    began: float
+    claims: Claims | Fault | None
+    error: str
+
 
 class ClaimReader:
-    """Reads all claims of a Kubernetes cluster. Thread-safe."""
+    """Reads all claims of a Kubernetes cluster. Thread-safe: one thread reads, for all who wait for it by then."""
 
     def __init__(self, client: kubernetes.client.ApiClient, limits: Limits = _LIMITS) -> None:
         self._custom = kubernetes.client.CustomObjectsApi(client)
@@ -62,14 +121,45 @@ class ClaimReader:
         self._apps = kubernetes.client.AppsV1Api(client)
         self._core = kubernetes.client.CoreV1Api(client)
         self._limits = limits
+        self._reading = threading.Lock()
+        self._last = _Answer(-1.0, None, "")
 
     def read(self) -> Claims | Fault:
-        """All groups that objects name; a Fault = some may be missing, as its message says. Raises ApiError."""
-        found, budget = _Found(), _Budget(self._limits)
+        """All groups that objects name; a Fault = some may be missing, as its message says. Raises ApiError.
+
+        No answer is older than the call: callers share one that began while they waited for an earlier one.
+        """
+        asked = time.monotonic()
+        # The reading that is under way, and one that is for all who wait.
+        if not self._reading.acquire(timeout=2 * max(self._limits.seconds, TIMEOUT_S)):
+            return Fault("CLAIMS_UNKNOWN", "other readings of objects that may name groups take too long")
+        try:
+            if self._last.began < asked:
+                began = time.monotonic()
+                try:
+                    self._last = _Answer(began, self._read(), "")
+                except ApiError as error:
+                    self._last = _Answer(began, None, str(error))
+            answer = self._last
+        finally:
+            self._reading.release()
+        if answer.claims is None:
+            raise ApiError(answer.error)
+        return answer.claims
+
+    def _read(self) -> Claims | Fault:
+        found, budget = _Found(self._limits.named_bytes), _Budget(self._limits)
         try:
             for (group, plural), version in self.kinds().items():
                 for item in self._objects(group, version, plural, budget):
-                    _KINDS[group, plural](_Reading(self, budget, item, found))
+                    reading = _Reading(self, budget, item, found)
+                    try:
+                        _KINDS[group, plural](reading)
+                    except _LongList:
+                        most = self._limits.elements
+                        raise _Unknown(f"{reading.owner}, or what it refers to, has a list of over {most}") from None
+        except memory.TooMuch as problem:
+            return Fault("CLAIMS_UNKNOWN", str(problem))
         except _Unknown as problem:
             return Fault("CLAIMS_UNKNOWN", str(problem))
         if len(found.prefixes) > self._limits.prefixes:
@@ -97,7 +187,7 @@ class ClaimReader:
                 missing -= found
         return served
 
-    def _objects(self, group: str, version: str, plural: str, budget: _Budget) -> Iterator[Object]:
+    def _objects(self, group: str, version: str, plural: str, budget: _Budget) -> Iterator[_Item]:
         list_kind = partial(self._custom.list_cluster_custom_object, group, version, plural)
         where, following, page = f"{plural}.{group}", "", self._limits.page
         while True:
@@ -105,64 +195,91 @@ class ClaimReader:
             ask = partial(list_kind, limit=page, _preload_content=False, _request_timeout=TIMEOUT_S, **more)
             budget.check_time()
             try:
-                body = call(lambda ask=ask: _content(ask(), self._limits.page_bytes))  # type: ignore[misc]
+                body = self._ask(ask)
+                listed = None if body is None else _decoded(body, _Page)
             except Forbidden:
                 raise _Unknown(f"needs list on {where} in all namespaces") from None
             except RecursionError:
                 raise _Unknown(f"one of {where} is nested too deeply") from None
-            if body is None:
+            if listed is None:
                 # A few large objects may share a page with many small ones.
                 if page == 1:
                     raise _Unknown(f"one of {where} takes more than {self._limits.page_bytes} bytes")
                 page = max(1, page // 10)
                 continue
-            for item in body["items"]:
+            for item in listed.items:
                 budget.take()
                 yield item
-            following = body["metadata"].get("continue") or ""
+            following = listed.metadata.following
             if not following:
                 return
 
-    def variable(self, pod: Any, container: str, name: str, namespace: str) -> str:
+    def _ask(self, ask: Callable[[], Any]) -> bytes | None:
+        """The bytes of an answer; None = there are more than may be. Raises ApiError, and memory.TooMuch."""
+        memory.require(_PAGE_COPIES * self._limits.page_bytes, "a page of objects that may name groups")
+        return call(lambda: _content(ask(), self._limits.page_bytes))
+
+    def elements(self, value: Json) -> list[Raw]:
+        """Of a list; of anything else none. Raises _LongList."""
+        if value is None:
+            return []
+        # No list has more elements than commas, and one.
+        if bytes(value).count(b",") >= self._limits.elements:
+            raise _LongList
+        try:
+            return _LIST.decode(value)
+        except msgspec.ValidationError:
+            return []
+
+    def variable(self, pod: Json, container: str, name: str, namespace: str) -> str:
         """What an environment variable of a pod template is. Raises _Unknown where that isn't in reach."""
-        containers = [c for c in _list(_at(pod, "spec", "containers")) if not container or _at(c, "name") == container]
+        every = self.elements(_at(pod, "spec", "containers"))
+        containers = [each for each in every if not container or _text(each, "name") == container]
         if not containers:
             raise _Unknown(f"has no container {container}".rstrip())
         # Of several of one name, Kubernetes takes the last.
-        entries = [entry for entry in _list(_at(containers[0], "env")) if _at(entry, "name") == name]
-        entry = entries[-1] if entries else {}
-        value, key = _at(entry, "value"), _at(entry, "valueFrom", "configMapKeyRef")
+        entries = [each for each in self.elements(_at(containers[0], "env")) if _text(each, "name") == name]
+        entry = entries[-1] if entries else None
+        value, key = _text(entry, "value"), _at(entry, "valueFrom", "configMapKeyRef")
         if key is not None:
-            value = self._config_map(namespace, str(_at(key, "name"))).get(str(_at(key, "key")))
-        if not isinstance(value, str) or not value:
+            value = self._config_map(namespace, _text(key, "name"), _text(key, "key"))
+        if not value:
             raise _Unknown("has no value for it but perhaps one from elsewhere, as from a Secret or envFrom")
         # References to other variables.
         if "$(" in value and key is None:
             raise _Unknown("refers to other variables")
         return value
 
-    def _config_map(self, namespace: str, name: str) -> Mapping[str, str]:
-        ask = partial(self._core.read_namespaced_config_map, name, namespace, _request_timeout=TIMEOUT_S)
+    def _config_map(self, namespace: str, name: str, key: str) -> str:
+        """The text under a key of a ConfigMap, empty where there is none."""
+        if not name:
+            raise _Unknown("refers to a ConfigMap without a name")
+        ask = partial(self._core.read_namespaced_config_map, name, namespace, **_RAW)
         try:
-            return call(ask).data or {}
+            body = self._ask(ask)
         except NotFound:
             raise _Unknown(f"refers to ConfigMap {name}, which does not exist") from None
         except Forbidden:
             raise _Unknown(f"refers to ConfigMap {name}: needs get on configmaps in that namespace") from None
+        if body is None:
+            raise _Unknown(f"refers to ConfigMap {name}, which takes more than {self._limits.page_bytes} bytes")
+        return _text(_decoded(body, Raw), "data", key) if _CONFIG_MAP_KEY.fullmatch(key) else ""
 
-    def template(self, api_version: str, kind: str, namespace: str, name: str) -> Any:
+    def template(self, api_version: str, kind: str, namespace: str, name: str) -> Json:
         """The pod template of a workload. Raises _Unknown."""
         group = api_version.partition("/")[0]
         read = _WORKLOADS.get((group, kind))
-        if read is None:
+        if read is None or not name:
             raise _Unknown(f"{kind} {name} is of a kind that is not read")
         try:
-            body = call(lambda: _content(read(self._apps, name, namespace), self._limits.page_bytes))
+            body = self._ask(lambda: read(self._apps, name, namespace))
         except NotFound:
             raise _Unknown(f"{kind} {name} does not exist") from None
         except Forbidden:
             raise _Unknown(f"needs get on {kind.lower()}s.apps in all namespaces") from None
-        return _at(body, "spec", "template")
+        if body is None:
+            raise _Unknown(f"{kind} {name} takes more than {self._limits.page_bytes} bytes")
+        return _at(_decoded(body, Raw), "spec", "template")
 
 
 class _Budget:
@@ -186,112 +303,142 @@ class _Reading:
 
     reader: ClaimReader
     budget: _Budget
-    item: Object
+    item: _Item
     found: _Found
 
     @property
     def owner(self) -> str:
-        return f"{self.item['kind']} {self.namespace}/{self.item['metadata']['name']}"
+        return f"{self.item.kind} {self.namespace}/{self.item.metadata.name}"
 
     @property
     def namespace(self) -> str:
-        return str(self.item["metadata"]["namespace"])
+        return self.item.metadata.namespace
 
-    def name(self, *groups: Any) -> None:
-        """Some kinds keep unknown fields of any shape: what is no text names no group."""
-        self.found.named.update((group, self.owner) for group in groups if isinstance(group, str) and group)
+    def name(self, *groups: str) -> None:
+        for group in filter(None, groups):
+            self.found.add(self.found.named, group, self.owner)
 
 
 def _scaled_object(reading: _Reading) -> None:
-    target = _at(reading.item, "spec", "scaleTargetRef")
+    target = _at(reading.item.spec, "scaleTargetRef")
 
-    def template() -> Any:
-        api_version, kind = _at(target, "apiVersion") or "apps/v1", _at(target, "kind") or "Deployment"
-        return reading.reader.template(str(api_version), str(kind), reading.namespace, str(_at(target, "name")))
+    def template() -> Json:
+        api_version, kind = _text(target, "apiVersion") or "apps/v1", _text(target, "kind") or "Deployment"
+        return reading.reader.template(api_version, kind, reading.namespace, _text(target, "name"))
 
-    _triggers(reading, template, _at(target, "envSourceContainerName"))
+    _triggers(reading, template, _text(target, "envSourceContainerName"))
 
 
 def _scaled_job(reading: _Reading) -> None:
-    spec = _at(reading.item, "spec")
-    _triggers(reading, lambda: _at(spec, "jobTargetRef", "template"), _at(spec, "envSourceContainerName"))
+    spec = reading.item.spec
+    _triggers(reading, lambda: _at(spec, "jobTargetRef", "template"), _text(spec, "envSourceContainerName"))
 
 
-def _triggers(reading: _Reading, template: Callable[[], Any], container: Any) -> None:
+def _triggers(reading: _Reading, template: Callable[[], Json], container: str) -> None:
     """Groups of KEDA's Kafka triggers.
 
     Of a trigger with two names, older versions of KEDA take the variable's (parseKafkaMetadata), later ones
     `consumerGroup`, without the spaces around it (ScalerConfig.configParamValue): all count.
     """
-    for trigger in _list(_at(reading.item, "spec", "triggers")):
-        if _at(trigger, "type") not in _KAFKA_TRIGGERS:
+    for trigger in reading.reader.elements(_at(reading.item.spec, "triggers")):
+        if _text(trigger, "type") not in _KAFKA_TRIGGERS:
             continue
-        named = [group for key in ("consumerGroup", "group") if (group := _at(trigger, "metadata", key))]
-        variable = _at(trigger, "metadata", "consumerGroupFromEnv")
+        named = [_text(trigger, "metadata", key) for key in ("consumerGroup", "group")]
+        variable = _text(trigger, "metadata", "consumerGroupFromEnv")
         if variable:
             reading.budget.take()
             reading.budget.check_time()
             try:
-                named.append(
-                    reading.reader.variable(template(), str(container or ""), str(variable), reading.namespace)
-                )
+                named.append(reading.reader.variable(template(), container, variable, reading.namespace))
             except _Unknown as problem:
                 raise _Unknown(
                     f"{reading.owner} names its group by environment variable {variable}, and its target {problem}"
                 ) from None
-        reading.name(*named, *(group.strip() for group in named if isinstance(group, str)))
+        reading.name(*named, *map(str.strip, named))
 
 
 def _connector(reading: _Reading) -> None:
-    override = _at(reading.item, "spec", "config", "consumer.override.group.id")
-    reading.name(override or f"connect-{reading.item['metadata']['name']}")
+    override = _text(reading.item.spec, "config", "consumer.override.group.id")
+    reading.name(override or f"connect-{reading.item.metadata.name}")
 
 
 def _knative_source(reading: _Reading) -> None:
-    reading.name(_at(reading.item, "spec", "consumerGroup"))
+    reading.name(_text(reading.item.spec, "consumerGroup"))
 
 
 def _knative_consumer_group(reading: _Reading) -> None:
     """Triggers, channels and sources of Knative end up in one. Go writes the inlined map under its field's name."""
-    configs = _at(reading.item, "spec", "template", "spec", "configs")
-    reading.name(_at(configs, "Configs", "group.id"), _at(configs, "group.id"))
+    configs = _at(reading.item.spec, "template", "spec", "configs")
+    reading.name(_text(configs, "Configs", "group.id"), _text(configs, "group.id"))
 
 
 def _shadow_link(reading: _Reading) -> None:
     """Groups that are synced into the shadow cluster. Exclusions are not applied: Redpanda decides about those."""
-    options = _at(reading.item, "spec", "consumerOffsetSyncOptions")
+    options = _at(reading.item.spec, "consumerOffsetSyncOptions")
     if options is None:
         return
-    filters = [one for one in _list(_at(options, "groupFilters")) if _at(one, "filterType") == "include"]
-    for each in filters or [{}]:
-        name = _at(each, "name") or "*"
-        if _at(each, "patternType") == "prefixed":
-            reading.found.prefixes[str(name)] = reading.owner
+    found, owner = reading.found, reading.owner
+    every = reading.reader.elements(_at(options, "groupFilters"))
+    included: list[Json] = [one for one in every if _text(one, "filterType") == "include"]
+    for each in included or [None]:
+        name = _text(each, "name") or "*"
+        if _text(each, "patternType") == "prefixed":
+            found.add(found.prefixes, name, owner)
         elif name == "*":
-            reading.found.prefixes[""] = reading.owner
+            found.add(found.prefixes, "", owner)
         else:
-            reading.found.synced[str(name)] = reading.owner
+            found.add(found.synced, name, owner)
 
 
-def _at(obj: Any, *path: str) -> Any:
+_LIST, _TEXT = msgspec.json.Decoder(list[Raw]), msgspec.json.Decoder(str)
+
+
+@lru_cache(maxsize=256)
+def _field(key: str) -> msgspec.json.Decoder[Any]:
+    """Decodes an object to one of its fields, and makes nothing of the others."""
+    fields = [("value", Raw | UnsetType, UNSET)]
+    return msgspec.json.Decoder(msgspec.defstruct("Field", fields, rename={"value": key}))
+
+
+def _at(obj: Json, *path: str) -> Json:
     """What is at a path of an object; None where there is nothing, or it has another shape."""
     for key in path:
-        obj = obj.get(key) if isinstance(obj, Mapping) else None
+        if obj is None:
+            return None
+        try:
+            value = _field(key).decode(obj).value
+        except msgspec.ValidationError:
+            return None
+        obj = None if value is UNSET or _is_null(value) else value
     return obj
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _is_null(value: Raw) -> bool:
+    view = memoryview(value)
+    return len(view) == 4 and bytes(view) == b"null"
 
 
-def _content(response: Any, limit: int) -> Any:
-    """The JSON of an answer, of which no more than so many bytes are read; None = it is larger."""
-    with response:
-        data = response.read(limit + 1, decode_content=True)
+def _text(obj: Json, *path: str) -> str:
+    """The text at a path of an object; empty where there is none. Some kinds keep fields of any shape."""
+    value = _at(obj, *path)
     try:
-        return None if len(data) > limit else json.loads(data)
-    except ValueError as error:
-        raise ApiError("an answer of the API server is no JSON") from error
+        return "" if value is None else _TEXT.decode(value)
+    except msgspec.ValidationError:
+        return ""
+
+
+def _decoded(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise ApiError("an answer of the API server can't be read") from error
+
+
+def _content(response: Any, limit: int) -> bytes | None:
+    """An answer, of which no more than so many bytes are read; None = it is larger."""
+    with response:
+        data: bytes = response.read(limit + 1, decode_content=True)
+    return None if len(data) > limit else data
 
 
 _RAW = {"_preload_content": False, "_request_timeout": TIMEOUT_S}
