@@ -53,7 +53,7 @@ class Contents:
     doubtful: groups that were there after a deletion was interrupted: the request may still be under way.
     unfinished: group -> policy uid -> an interrupted deletion of offsets of topics, or with "" as the uid of the whole
     group, after which they were there; until they are deleted. A part of what its backup has may be gone.
-    restored: groups with an open intent that were restored after it was written, so they were deleted before that.
+    restored: groups with an open intent whose own backup was restored, and which lacked what it has: they were deleted.
     damaged: group -> why an entry about it can't be read. unreadable: how many records could not be.
     """
 
@@ -145,7 +145,7 @@ class Contents:
                 self.doubtful[group] = outcome
             case What.KEPT:
                 self._end_doubt(group, outcome.id)
-            case What.RESTORED if group in self.intents:
+            case What.RESTORED if group in self.intents and outcome.backup == self.intents[group].id:
                 # By the order of the log, which no clock can change.
                 self.restored.add(group)
             case What.DELETED:

@@ -247,6 +247,7 @@ class Outcome(Entry, frozen=True, kw_only=True, gc=False, tag="outcome"):
 
     topics: those whose offsets were deleted, or were to be; none = it was about the whole group.
     type, writer: the intent's, where the group may still turn out to be deleted (see `Contents.doubtful`).
+    backup: of a restore, the id of the deletion that it proves: offsets were missing that the group had had then.
     """
 
     group: str
@@ -263,6 +264,7 @@ class Outcome(Entry, frozen=True, kw_only=True, gc=False, tag="outcome"):
     type: str = ""
     writer: str = ""
     topics: tuple[str, ...] = ()
+    backup: str = ""
 
     @property
     def key(self) -> Key:

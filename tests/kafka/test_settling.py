@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
 from typing import Any
 
@@ -11,10 +12,13 @@ from msgspec.structs import replace
 from group_hygiene import reasons, reconcile
 from group_hygiene.entries import Backup, Intent, KeepRequest, Outcome, SavedOffset, What, group_of, in_parts
 from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.cluster import topic_ids
 from group_hygiene.kafka.ledger import Ledger, LedgerSettings, open_ledger
 from group_hygiene.model import Outcome as GroupOutcome
 from group_hygiene.model import OutcomeKind
 from group_hygiene.reconcile.deletion import conclusion
+from group_hygiene.reconcile.restorable import RestoreRequest
+from group_hygiene.reconcile.restoration import Restorer, restore
 from tests.backups import backup as backup_of
 from tests.kafka.books import LosingClient, backup
 from tests.kafka.makers import Maker, at
@@ -84,7 +88,8 @@ def test_what_was_restored_had_been_deleted(scene: Scene, make: Maker, topic: st
     make.delete_group(group)
     make.simple(group, at(topic))
     later = scene.clock.now()
-    somebody(scene).write([outcome(deletion, What.RESTORED, id="a-restore", at=later, reason=reasons.RESTORED)])
+    changes: dict[str, Any] = {"id": "a-restore", "at": later, "reason": reasons.RESTORED, "backup": deletion.id}
+    somebody(scene).write([outcome(deletion, What.RESTORED, **changes)])
     assert scene.context.journal.read_on(Deadline(60)) is None
     known_for(scene, 60)
     assert reconcile.settle(scene.context) == {TIDY.uid: 1}
@@ -92,6 +97,60 @@ def test_what_was_restored_had_been_deleted(scene: Scene, make: Maker, topic: st
     contents = scene.context.journal.contents
     assert group in contents.deletions
     assert (contents.intents, contents.doubtful, contents.restored) == ({}, {}, set())
+
+
+@pytest.mark.parametrize("of", ["an-older-backup", "its-backup", "its-backup-after-an-interrupted-deletion"])
+def test_a_restore_of_what_was_missing_before_proves_no_deletion(scene: Scene, make: Maker, of: str) -> None:
+    """A deletion that never happened is not recorded, though a restore brought back what an earlier one had taken."""
+    topic = make.topic(partitions=2, records=5)
+    group = make.abandoned(make.name("old"), topic, commit=at(topic))
+    intent, now = scene.intent(group, TIDY), scene.clock.now()
+    ids = {topic: str(topic_ids(scene.client, [topic], Deadline(60))[topic])}
+    lost, left = SavedOffset(1, 0, -1, "", None), SavedOffset(0, 2, -1, "", None)
+    older = backup_of(group, {topic: [left, lost]}, id="20260101T000000-x", at=now - timedelta(days=2), topic_ids=ids)
+    own = replace(older, id=intent.id, at=now)
+    if of == "its-backup":
+        older, own = replace(older, partial=True), replace(own, offsets={topic: [left]}, partial=True)
+    elif of == "its-backup-after-an-interrupted-deletion":
+        own = replace(own, continues=older.id)
+    assert scene.context.journal.record([older, own, intent]) is None
+    asked = RestoreRequest(id="a-restore", groups=(group,), at=now - timedelta(days=1))
+    if of != "an-older-backup":
+        asked = dataclasses.replace(asked, at=None)
+    restorer = Restorer(scene.client, somebody(scene), scene.clock, Guard())
+    (result,) = restore(restorer, asked)
+    assert reasons.VERIFIED in {partition.reason for partition in result.partitions}
+    assert scene.context.journal.read_on(Deadline(60)) is None
+    known_for(scene, 60)
+    assert reconcile.settle(scene.context) == {}
+    assert {each.what for each in told(scene, group)} == {What.RESTORED, What.KEPT}
+    assert group not in scene.context.journal.contents.deletions
+
+
+@pytest.mark.parametrize(
+    ("ended", "restored"), [(What.KEPT, {0, 1}), (None, {0, 1}), (What.DELETED, {0})], ids=["kept", "open", "deleted"]
+)
+def test_a_deletion_that_never_happened_hides_no_earlier_backup(
+    scene: Scene, make: Maker, ended: What | None, restored: set[int]
+) -> None:
+    """Of offsets that one took before. What a group had lost already when it was deleted stays away."""
+    topic = make.topic(partitions=2, records=5)
+    group, now = make.name("old"), scene.clock.now()
+    make.simple(group, at(topic))
+    ids = {topic: str(topic_ids(scene.client, [topic], Deadline(60))[topic])}
+    lost, left = SavedOffset(1, 0, -1, "", None), SavedOffset(0, 1, -1, "", None)
+    changes = {"topic_ids": ids, "expires": now + timedelta(days=5)}
+    taken = backup_of(group, {topic: [lost]}, id="id-1", partial=True, at=now - timedelta(hours=2), **changes)
+    intent = replace(scene.intent(group, TIDY), at=now - timedelta(hours=1))
+    whole = backup_of(group, {topic: [left]}, id=intent.id, at=intent.at, **changes)
+    ends = [outcome(intent, ended, reason=reasons.INTERRUPTED)] if ended else [intent]
+    assert scene.context.journal.record([taken, whole, *ends]) is None
+    if ended is What.DELETED:
+        make.delete_group(group)
+    restorer = Restorer(scene.client, somebody(scene), scene.clock, Guard())
+    (result,) = restore(restorer, RestoreRequest(id="a-restore", groups=(group,)))
+    assert {partition.partition.partition for partition in result.partitions} == restored
+    assert result.partitions[-1].reason == reasons.VERIFIED
 
 
 @pytest.mark.parametrize(

@@ -496,10 +496,12 @@ def test_doubt_ends_with_its_own_deletion(log: list[Entry | Removal], doubtful: 
 @pytest.mark.parametrize(
     ("log", "expected"),
     [
-        pytest.param([intent(), outcome(What.RESTORED)], {"g"}, id="after-it"),
-        pytest.param([outcome(What.RESTORED), intent()], set(), id="before-it"),
-        pytest.param([intent(), outcome(What.RESTORED), intent("later")], set(), id="before-another"),
-        pytest.param([intent(), outcome(What.RESTORED), Removal(intent().key)], set(), id="it-ended"),
+        pytest.param([intent(), outcome(What.RESTORED, backup="id")], {"g"}, id="after-it"),
+        pytest.param([outcome(What.RESTORED, backup="id"), intent()], set(), id="before-it"),
+        pytest.param([intent(), outcome(What.RESTORED, backup="id"), intent("later")], set(), id="before-another"),
+        pytest.param([intent(), outcome(What.RESTORED, backup="id"), Removal(intent().key)], set(), id="it-ended"),
+        pytest.param([intent(), outcome(What.RESTORED, backup="older")], set(), id="of-another-backup"),
+        pytest.param([intent(), outcome(What.RESTORED)], set(), id="proves-nothing"),
         pytest.param([intent(), outcome(What.UNMARKED)], set(), id="something-else"),
     ],
 )

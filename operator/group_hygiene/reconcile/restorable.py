@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -114,10 +114,11 @@ def concerns(request: RestoreRequest, backups: Saved) -> bool:
     )
 
 
-def choose(request: RestoreRequest, name: str, backups: Saved) -> Backup | GroupResult:
+def choose(request: RestoreRequest, name: str, backups: Saved, deleted: Set[str] = frozenset()) -> Backup | GroupResult:
     """The newest backup of a group, or why it can't be used: an older one never stands in for it unasked.
 
-    Of a group that stayed and lost offsets of topics at several times, what it lost at each of them.
+    Of a group that stayed and lost offsets of topics at several times, what it lost at each of them. deleted: the ids
+    of backups with which the whole group was deleted; after any other one it may have stayed.
     """
     allowed = _allowed(request, backups)
     if not allowed:
@@ -131,21 +132,21 @@ def choose(request: RestoreRequest, name: str, backups: Saved) -> Backup | Group
         message = f"it was deleted once more at {timestamp(at)}, not by this policy: restore it by its name"
         return GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, message)
     readable = [found for parts in allowed.values() if (found := _whole(parts)) is not None]
-    return _with_earlier_parts(request, backup, readable)
+    return _with_earlier_parts(request, backup, readable, deleted)
 
 
-def _with_earlier_parts(request: RestoreRequest, backup: Backup, others: Sequence[Backup]) -> Backup:
+def _with_earlier_parts(request: RestoreRequest, backup: Backup, others: Sequence[Backup], deleted: Set[str]) -> Backup:
     """Of a group that stayed and lost offsets of topics one after the other, all of them since it was last deleted, as
     far as the request asks for them.
     """
-    if not backup.partial:
+    if backup.id in deleted:
         return backup
     first = (request.deleted_after or _NEVER).replace(microsecond=0)
     complete = backup
     for other in sorted(others, key=lambda each: each.at, reverse=True):
         if other.at > backup.at or other.id == backup.id:
             continue
-        if not other.partial or other.at.replace(microsecond=0) < first:
+        if other.id in deleted or other.at.replace(microsecond=0) < first:
             break
         if request.policy not in (None, other.policy):
             continue

@@ -8,8 +8,10 @@ again and compared -> the outcome is in the ledger. Missing evidence leaves a pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+
+from msgspec import structs
 
 from group_hygiene import reasons
 from group_hygiene.entries import Backup, Change, Key, Outcome, Removal, What, group_of
@@ -82,11 +84,13 @@ class Wanted:
 class Saved:
     """What the ledger has of some requests. backups: group -> id -> parts, None = one that can't be read.
 
-    done: by the request's id and the group, the outcome of what it is done with.
+    done: by the request's id and the group, the outcome of what it is done with. deleted: group -> the ids of its
+    backups with which it was deleted as a whole, as is recorded.
     """
 
     backups: dict[str, dict[str, list[Backup | None]]] = field(default_factory=dict)
     done: dict[tuple[str, str], Outcome] = field(default_factory=dict)
+    deleted: dict[str, set[str]] = field(default_factory=dict)
 
 
 def read_saved(ledger: Ledger, wanted: Sequence[Wanted], deadline: Deadline) -> Saved:
@@ -102,7 +106,7 @@ def read_saved(ledger: Ledger, wanted: Sequence[Wanted], deadline: Deadline) -> 
         group = group_of(key)
         if group is None or key[0] not in ("backup", "outcome"):
             return False
-        if key[0] == "outcome":
+        if key[0] == "outcome" and (len(key) < 4 or key[3] != What.DELETED):
             return len(key) > 3 and key[3] == What.RESTORED and key[2] in by_id and by_id[key[2]].asks_for(group)
         return any(each.granted(group) for each in (*by_name.get(group, ()), *by_policy))
 
@@ -113,6 +117,8 @@ def read_saved(ledger: Ledger, wanted: Sequence[Wanted], deadline: Deadline) -> 
             id_ = key[2] if len(key) > 2 else ""
             parts = saved.backups.setdefault(key[1], {}).setdefault(id_, [])
             parts.append(entry if isinstance(entry, Backup) else None)
+        elif key[3] == What.DELETED:
+            saved.deleted.setdefault(key[1], set()).add(key[2])
         elif isinstance(entry, Outcome) and entry.reason in (reasons.RESTORED, reasons.PARTLY_RESTORED):
             saved.done[key[2], entry.group] = entry
     return saved
@@ -173,7 +179,7 @@ def restore(
             message = "not tried yet: other restores and policies have their turn first"
             results[name] = GroupResult(name, Kind.WAITING, reasons.INTERRUPTED, message)
         else:
-            results[name] = _restore_group(restorer, request, name, saved.backups.get(name, {}), preview)
+            results[name] = _restore_group(restorer, request, name, saved, preview)
             if turn is not None:
                 turn.results[name] = results[name]
     return [results[name] for name in names]
@@ -183,10 +189,11 @@ def _restore_group(
     restorer: Restorer,
     request: RestoreRequest,
     name: str,
-    backups: Mapping[str, Sequence[Backup | None]],
+    saved: Saved,
     preview: bool,
 ) -> GroupResult:
-    backup = choose(request, name, backups)
+    backups = saved.backups.get(name, {})
+    backup = choose(request, name, backups, saved.deleted.get(name, frozenset()))
     if isinstance(backup, GroupResult):
         return backup
     if backup.type not in RESTORABLE:
@@ -217,7 +224,18 @@ def _restore_group(
     else:
         result = warned(summed(name, backup, _commit(restorer, backup, decided), preview), state)
     outcome = _outcome(restorer, request, backup, What.RESTORED, result.reason, result.message)
+    if _proves_deletion(backup, [part for part in backups[backup.id] if part is not None], result):
+        outcome = structs.replace(outcome, backup=backup.id)
     return _noted(restorer, outcome, result, begun)
+
+
+def _proves_deletion(backup: Backup, parts: Sequence[Backup], result: GroupResult) -> bool:
+    """Whether offsets were missing that the group had when this very backup was taken.
+
+    Not those that were missing then already, as earlier deletions had taken them.
+    """
+    had = {place for part in parts for place in saved_offsets(part)}
+    return not backup.continues and any(p.reason == reasons.VERIFIED and p.partition in had for p in result.partitions)
 
 
 def _look(restorer: Restorer, request: RestoreRequest, backup: Backup) -> list[PartitionResult] | GroupResult:
