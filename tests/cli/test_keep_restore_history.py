@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ import yaml
 
 from group_hygiene import reasons
 from group_hygiene.connection import Settings
-from group_hygiene.entries import Change, KeepRequest, Mark, Outcome, SavedOffset, What
+from group_hygiene.entries import Change, Intent, KeepRequest, Mark, Outcome, Removal, SavedOffset, What
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, connect
@@ -20,7 +21,7 @@ from group_hygiene.model import CommittedOffset, Partition
 from sandbox.kafka import KafkaCluster
 from tests.backups import backup
 from tests.cli.conftest import Answer, Run
-from tests.kafka.makers import Maker, at, soon
+from tests.kafka.makers import Maker, at, soon, wait_for
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 LATER = NOW + timedelta(days=30)
@@ -103,6 +104,44 @@ def test_keep_reaches_the_operator(on: Run, ledger: Ledger, make: Maker) -> None
     ledger.write([Mark(policy_uid="u", group=group, policy="p", digest="d", since=NOW, due=LATER)])
     assert ledger.contents.owner is not None
     assert ledger.contents.owner.installation == "theirs"
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        pytest.param(None, "its deletion had begun and is not settled", id="stays-open"),
+        pytest.param({"what": What.DELETED}, "was deleted just now", id="deleted"),
+        pytest.param(
+            {"what": What.KEPT, "reason": reasons.INTERRUPTED}, "some of its offsets were deleted", id="a-part-of-it"
+        ),
+        pytest.param(
+            {"what": What.OFFSETS_DELETED, "topics": ("t",)}, "some of its offsets were deleted", id="offsets"
+        ),
+        pytest.param({"what": What.KEPT, "reason": reasons.KEPT_ON_REQUEST}, "", id="kept"),
+    ],
+)
+def test_keep_says_what_a_deletion_took_meanwhile(
+    on: Run, ledger: Ledger, make: Maker, end: dict[str, Any] | None, says: str
+) -> None:
+    """One that had begun before: whatever became of it, or may yet become of it, nobody is told that all is kept."""
+    group = make.name()
+    fields: dict[str, Any] = {"group": group, "id": "id-1", "at": NOW, "policy": "kafka/litter", "policy_uid": "uid-1"}
+    fields |= {"generation": 1, "expires": LATER}
+    intent = Intent(type="Classic", deadline=NOW, **fields)
+    ledger.write([intent])
+
+    def operate() -> None:
+        """As the operator does, once it sees the request."""
+        wait_for(lambda: group in keeps(ledger))
+        if end is not None:
+            ledger.write([Outcome(message="", **fields | {"reason": str(end["what"])} | end), Removal(intent.key)])
+
+    with ThreadPoolExecutor(1) as pool:
+        operating = pool.submit(operate)
+        answer = on("keep", group, "--for", "1d", "--why", "needed", "--by", "me")
+        operating.result()
+    assert group in keeps(ledger)
+    assert (says in answer.err, answer.code) == (True, 1 if says else 0), answer.err
 
 
 def test_keep_is_not_shortened_by_accident(on: Run, ledger: Ledger, make: Maker) -> None:

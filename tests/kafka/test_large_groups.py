@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from kafka.protocol.admin import DeleteGroupsRequest
 from kafka.protocol.consumer import OffsetDeleteRequest
 
 from group_hygiene import reasons, reconcile
-from group_hygiene.entries import What
+from group_hygiene.entries import KeepRequest, What
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.groups import delete_groups
 from group_hygiene.kafka.offsets import committed_offsets
@@ -188,6 +189,28 @@ def test_a_process_that_dies_between_the_requests_leaves_a_whole_backup(
     assert saved(successor, group) == [PARTITIONS, PARTITIONS]
     assert group not in make.groups()
     assert brought_back(successor, group) is Kind.RESTORED
+    assert committed(client, group) == offsets
+
+
+def test_a_request_to_keep_it_between_the_requests_keeps_the_rest(
+    client: Client, make: Maker, topic: str, offsets: Offsets, limit: Callable[[], None]
+) -> None:
+    """Whoever asks then saves what is left; what went before is in the backup, and comes back."""
+
+    def ask() -> None:
+        now = scene.clock.now()
+        request = KeepRequest(group=group, until=now + timedelta(days=1), why="needed", by="ann", at=now)
+        somebody(scene).write([request])
+
+    scene = Scene(WatchedClient(client, ask, after=True))  # type: ignore[arg-type]
+    group = make.abandoned(make.name("old"), topic, commit=offsets)
+    limit()
+    observation, plan = due(scene, group)
+    (outcome,) = scene.apply(plan, observation)
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.KEPT, reasons.KEPT_ON_REQUEST), outcome.message
+    assert 0 < len(committed(client, group)) < PARTITIONS
+    assert saved(scene, group) == [PARTITIONS]
+    assert brought_back(scene, group) is Kind.RESTORED
     assert committed(client, group) == offsets
 
 

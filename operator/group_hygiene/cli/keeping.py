@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
 from group_hygiene.cli.history import open_books
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Column, Report, Table, printable, working
+from group_hygiene.contents import Contents, Deletion
 from group_hygiene.durations import format_duration, timestamp
-from group_hygiene.entries import Change, KeepRequest, Removal
+from group_hygiene.entries import Change, KeepRequest, Outcome, Removal
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.ledger import Ledger
 
@@ -31,6 +32,14 @@ class Wish(NamedTuple):
     replace: bool = False
 
 
+class _Deletions(NamedTuple):
+    """What the ledger has of the deletions of a group. topics: of offsets of topics. unfinished: see Contents."""
+
+    whole: Deletion | None
+    topics: Mapping[str, Deletion]
+    unfinished: Mapping[str, Outcome]
+
+
 def keep(target: Target, groups: Sequence[str], wish: Wish, topic: str | None) -> Report:
     """Write a request for each group in one transaction, in place of an earlier one, and read it again.
 
@@ -46,7 +55,7 @@ def keep(target: Target, groups: Sequence[str], wish: Wish, topic: str | None) -
             ledger.write(list(requests.values()), session.deadline())
             keys = {request.key for request in requests.values()}
             found = set(ledger.entries(keys.__contains__, session.deadline()))
-            deleted = _deleted_meanwhile(ledger, asked)
+            taken = _taken_meanwhile(ledger, asked)
     missing = [name for name, request in requests.items() if request not in found]
     there = [request for name, request in requests.items() if name not in missing]
     errors = [f"group {printable(name)}: the ledger does not hold the request after it was written" for name in missing]
@@ -55,10 +64,7 @@ def keep(target: Target, groups: Sequence[str], wish: Wish, topic: str | None) -
         "longer; --replace shortens that"
         for name, request in longer.items()
     ]
-    errors += [
-        f"group {printable(name)}: was deleted just now; what it had comes back by: group-hygiene restore"
-        for name in deleted
-    ]
+    errors += [f"group {printable(name)}: {why}" for name, why in taken.items()]
     length = format_duration(wish.period)
     document = {
         "kept": [
@@ -70,18 +76,37 @@ def keep(target: Target, groups: Sequence[str], wish: Wish, topic: str | None) -
     return Report(document, [r.group for r in there], [Table(_KEEP, rows)], (), errors)
 
 
-def _deleted_meanwhile(ledger: Ledger, groups: Sequence[str]) -> list[str]:
-    """Those of the groups that a deletion took that had begun before the request was written; waits for its end.
+def _taken_meanwhile(ledger: Ledger, groups: Sequence[str]) -> dict[str, str]:
+    """Group -> what a deletion took of it, or may have taken, that had begun before the request was written.
 
-    The operator writes an intent and then looks for requests; we wrote the request, and now look for intents.
+    Waits for its end. The operator writes an intent and then looks for requests; we wrote the request, and now look for
+    intents.
     """
-    before = {name: ledger.contents.deletions.get(name) for name in groups}
+    before = {name: _deletions(ledger.contents, name) for name in groups}
     waiting = Deadline(_INTENT_S)
     ledger.read_on(Deadline(_INTENT_S))
     while any(name in ledger.contents.intents for name in groups) and waiting.left > 0:
         time.sleep(_LOOK_S)
         ledger.read_on(Deadline(_INTENT_S))
-    return [name for name in groups if ledger.contents.deletions.get(name) != before[name]]
+    contents, taken = ledger.contents, {}
+    for name in groups:
+        now = _deletions(contents, name)
+        if name in contents.intents:
+            taken[name] = (
+                "its deletion had begun and is not settled: it or a part of its offsets may be gone; see group-hygiene "
+                "history. What is missing comes back by: group-hygiene restore"
+            )
+        elif now.whole != before[name].whole:
+            taken[name] = "was deleted just now; what it had comes back by: group-hygiene restore"
+        elif now != before[name]:
+            taken[name] = "some of its offsets were deleted just now; they come back by: group-hygiene restore"
+    return taken
+
+
+def _deletions(contents: Contents, name: str) -> _Deletions:
+    """As they are now: `contents` goes on."""
+    topics, unfinished = contents.offset_deletions.get(name, {}), contents.unfinished.get(name, {})
+    return _Deletions(contents.deletions.get(name), dict(topics), dict(unfinished))
 
 
 def unkeep(target: Target, groups: Sequence[str], topic: str | None) -> Report:

@@ -214,8 +214,10 @@ def _delete_ready(
         else:
             large = {name: ready for name, ready in send.items() if is_large(context, ready)}
             results = delete_groups(context, {name: send[name] for name in send if name not in large}, left)
-            stop = partial(_stop, guard)
-            results |= {name: delete_large_group(context, ready, until, stop) for name, ready in large.items()}
+            results |= {
+                name: delete_large_group(context, ready, until, partial(_stop, context, guard, name))
+                for name, ready in large.items()
+            }
         unsent = send.keys() - results.keys()
         stops |= dict.fromkeys(unsent, Keep(reasons.OFFSETS_UNKNOWN, NOT_SENT))
         if unsent:
@@ -276,12 +278,15 @@ def _last_words(context: Context, read: Reread, names: Iterable[str], guard: Gua
     problem = journal.skew(clock.now())
     if problem is not None:
         return dict.fromkeys(names, problem)
-    now, keeps = clock.now(), journal.contents.keeps
-    return {
-        name: Keep(reasons.KEPT_ON_REQUEST, f"{keeps[name].by} asked to keep it just now")
-        for name in names
-        if name in keeps and keeps[name].until > now
-    }
+    asked = {name: _asked_to_keep(context, name) for name in names}
+    return {name: keep for name, keep in asked.items() if keep is not None}
+
+
+def _asked_to_keep(context: Context, name: str) -> Keep | None:
+    request = context.journal.contents.keeps.get(name)
+    if request is None or request.until <= context.clock.now():
+        return None
+    return Keep(reasons.KEPT_ON_REQUEST, f"{request.by} asked to keep it just now")
 
 
 def carried_out(intent: Intent, gone: Gone, message: str) -> Outcome:
@@ -389,9 +394,10 @@ def new_id(now: datetime) -> str:
     return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 
-def _stop(guard: Guard) -> Keep | None:
-    """Why nothing more may be sent of a deletion that takes several requests."""
-    return guard.refusal() or (_not_leader() if guard.seconds_left() < MARGIN_S else None)
+def _stop(context: Context, guard: Guard, name: str) -> Keep | None:
+    """Why nothing more may be sent of the deletion of a group that takes several requests."""
+    stop = guard.refusal() or context.journal.read_on(Deadline(FRESH_S)) or _asked_to_keep(context, name)
+    return stop or (_not_leader() if guard.seconds_left() < MARGIN_S else None)
 
 
 def _not_leader() -> Keep:
