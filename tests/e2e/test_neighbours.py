@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 
+from group_hygiene.connection import Settings
+from group_hygiene.entries import Notice, Told
+from group_hygiene.kafka.client import Deadline, connect
+from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
 from sandbox.kafka import KafkaCluster
 from tests.e2e.conftest import (
     PATIENCE,
@@ -222,6 +227,41 @@ def test_a_client_that_fences_the_ledgers_writer(kafka: KafkaCluster, groups: Gr
             assert operator.process.poll() is None
         wait_for(lambda: "fenced-old" not in groups.names())
         assert operator.stop() == 0
+
+
+def test_a_time_in_a_ledger_that_no_sum_may_have(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Somebody writes it into a ledger of their own: it is unreadable, and the operator goes on, also after a start."""
+    namespace, topic = "far-future", "far-future-ledger"
+    far = Notice(datetime.max.replace(tzinfo=UTC), 1, ["g"])
+    with new_world() as world:
+        account = operators_account(world.server)
+        world.namespace(namespace)
+        world.apply(connection(namespace, kafka.bootstrap_servers, ledger={"topic": topic}))
+        with running_operator(account, tmp_path / "log-1") as operator:
+            world.apply(policy(namespace, "p", match={"groups": ["none-*"]}, mode="Enforce"))
+            world.wait_ready("kgp", namespace, "p", "Succeeded")
+            told = Told(
+                policy_uid="u",
+                receiver="r",
+                digest="d",
+                connection_uid=world.get("kconn", namespace, "main")["metadata"]["uid"],
+                policy="ns/p",
+                firing={},
+                expires=datetime.now(UTC) + timedelta(days=1),
+                owed=(far,),
+            )
+            client = connect(Settings((kafka.plaintext_bootstrap,)))
+            settings = LedgerSettings(installation=None, writer="somebody", topic=topic)
+            ledger = open_ledger(client, settings, Deadline(PATIENCE), create=False, claim=True)
+            assert ledger is not None
+            ledger.write([told])
+            client.close()
+            wait_for(lambda: world.get("kconn", namespace, "main")["status"]["ledger"].get("unreadableRecords"))
+            assert operator.stop() == 0
+        with running_operator(account, tmp_path / "log-2") as operator:
+            world.apply(policy(namespace, "q", match={"groups": ["none-*"]}, mode="Enforce"))
+            world.wait_ready("kgp", namespace, "q", "Succeeded")
+            assert operator.stop() == 0
 
 
 def test_a_fault_of_the_operator_in_one_policy(kafka: KafkaCluster, tmp_path: Path) -> None:
