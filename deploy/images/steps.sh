@@ -1,9 +1,13 @@
 #!/bin/sh
-# All that the Dockerfiles beside this do, so that it can be run without an engine for containers: they call nothing else.
+# All that the Dockerfiles beside this run, so that most of it can be tried without an engine for containers:
 #   ROOT=/tmp/image deploy/images/steps.sh operator
 # ROOT: the root of the file system of the image; left out, the one that there is. PYTHON: 3.11 or newer.
 # What is installed is what the locks beside this name, each file with one of the hashes that stand there.
+# Secrets of the build, each of which may be missing: `ca`, the certificates to trust, as PEM; `maven`, a settings.xml.
 set -eu
+if [ -s /run/secrets/ca ]; then
+  export PIP_CERT=/run/secrets/ca SSL_CERT_FILE=/run/secrets/ca
+fi
 here=$(cd "$(dirname "$0")" && pwd)
 source=$(cd "$here/../.." && pwd)
 root=${ROOT:-}
@@ -23,6 +27,9 @@ install() {
   "$home/bin/pip" install -q --no-deps "$work"/dist/*.whl
   "$home/bin/pip" check
   "$home/bin/pip" uninstall -q -y pip setuptools
+  # What no import reaches: a second client of Kubernetes, tests, examples.
+  (cd "$home"/lib/python3*/site-packages && rm -rf kubernetes/aio pyspark/examples pyspark/data)
+  find "$home" -depth -type d \( -name tests -o -name test \) -exec rm -rf {} +
   rm -rf "$work"
   "$home/bin/python" "$here/sbom.py" "$home" > "$home/sbom.cdx.json"
 }
@@ -31,16 +38,25 @@ case ${1:-} in
   operator)
     install operator
     ;;
-  # Spark's image is an Ubuntu 22.04, whose own Python (3.10) is too old; its python3.11 is the release candidate 3.11.0~rc1,
-  # and apt takes whichever is there on that day. No test runs this stage.
+  # Debian's packages with these names.
   packages)
-    apt-get update
-    apt-get install -y --no-install-recommends python3.11 python3.11-venv
-    rm -rf /var/lib/apt/lists/*
+    shift
+    export DEBIAN_FRONTEND=noninteractive
+    # Where certificates are given, a mirror may be behind https.
+    [ ! -s /run/secrets/ca ] || echo 'Acquire::https::CaInfo "/run/secrets/ca";' > /etc/apt/apt.conf.d/90ca
+    apt-get update -q
+    apt-get install -q -y --no-install-recommends "$@"
+    rm -rf /etc/apt/apt.conf.d/90ca /var/lib/apt/lists/* /var/cache/apt/* /usr/share/doc /usr/share/man /var/log/*.log
     ;;
   # What PySpark lacks, and hadoop-aws: for warehouses with s3a:// URIs.
   jars)
     work=$(mktemp -d)
+    if [ -s /run/secrets/ca ]; then
+      # Java's own store of certificates is made from these files.
+      csplit -s -z -b %03d.crt -f /usr/local/share/ca-certificates/given- /run/secrets/ca '/-----BEGIN CERTIFICATE/' '{*}'
+      update-ca-certificates > /dev/null
+    fi
+    [ ! -s /run/secrets/maven ] || export MAVEN_ARGS="-s /run/secrets/maven"
     copy="mvn -B -ntp -q -Dmdep.useRepositoryLayout=true -DoutputDirectory=$work"
     $copy -f "$source/sandbox/spark/pom.xml" dependency:copy-dependencies
     for artifact in ${JARS-org.apache.hadoop:hadoop-aws:3.4.1 software.amazon.awssdk:bundle:2.24.6}; do
@@ -56,7 +72,7 @@ case ${1:-} in
     install pipeline
     ;;
   *)
-    echo "usage: [ROOT=DIR] $0 operator|packages|jars|pipeline" >&2
+    echo "usage: [ROOT=DIR] $0 packages NAME...|operator|jars|pipeline" >&2
     exit 1
     ;;
 esac
