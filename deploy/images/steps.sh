@@ -48,7 +48,7 @@ case ${1:-} in
     apt-get install -q -y --no-install-recommends "$@"
     rm -rf /etc/apt/apt.conf.d/90ca /var/lib/apt/lists/* /var/cache/apt/* /usr/share/doc /usr/share/man /var/log/*.log
     ;;
-  # What PySpark lacks, and hadoop-aws: for warehouses with s3a:// URIs.
+  # What PySpark lacks: for Kafka and Delta, and for tables at s3a:// URIs.
   jars)
     work=$(mktemp -d)
     if [ -s /run/secrets/ca ]; then
@@ -57,10 +57,8 @@ case ${1:-} in
       update-ca-certificates > /dev/null
     fi
     [ ! -s /run/secrets/maven ] || export MAVEN_ARGS="-s /run/secrets/maven"
-    copy="mvn -B -ntp -q -Dmdep.useRepositoryLayout=true -DoutputDirectory=$work"
-    $copy -f "$source/sandbox/spark/pom.xml" dependency:copy-dependencies
-    for artifact in ${JARS-org.apache.hadoop:hadoop-aws:3.4.1 software.amazon.awssdk:bundle:2.24.6}; do
-      $copy dependency:copy -Dartifact="$artifact"
+    for file in "$source/sandbox/spark/pom.xml" "$here/object-stores.xml"; do
+      mvn -B -ntp -q -f "$file" dependency:copy-dependencies -Dmdep.useRepositoryLayout=true -DoutputDirectory="$work"
     done
     mkdir -p "$home/jars"
     # Where each lay: group/artifact/version/file, which the bill of materials needs.
