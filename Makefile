@@ -102,7 +102,7 @@ picture: $(STAMP) ## the pictures in the docs, drawn anew: of the report, and of
 	@PYTHONPATH=operator:. $(BIN)/python -m docsite.terminal docs/kubectl.png
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.picture docs/report.png
 
-rules: ## deploy/prometheus/prometheusrule.yaml anew, of the rules in rules.yaml
+rules: chart ## deploy/prometheus/prometheusrule.yaml anew, of the rules in rules.yaml
 	@cd deploy/prometheus && { sed '/^spec:/q' prometheusrule.yaml; sed -n '/^groups:/,$$p' rules.yaml | sed 's/^./  &/'; } > .new && mv .new prometheusrule.yaml
 
 dist: $(STAMP) ## the wheel and the source distribution into dist/
@@ -113,6 +113,12 @@ dist: $(STAMP) ## the wheel and the source distribution into dist/
 
 outside: $(STAMP) ## the demo's groups and checks on a Kafka and a Kubernetes that are there (make outside OUTSIDE="--help")
 	@$(BIN)/python -m sandbox.outside $(OUTSIDE)
+
+images: ## build both images by podman or docker, about 3 minutes (deploy/images/build.sh tells its options)
+	@deploy/images/build.sh
+
+chart: ## copy the kinds and the rules into the chart
+	@cp crds/*.yaml deploy/helm/group-hygiene/files/crds/ && cp deploy/prometheus/rules.yaml deploy/helm/group-hygiene/files/
 
 images-check: $(STAMP) ## the pipeline's image step by step in an empty folder, and what is run in kind, about 5 minutes
 	@$(BIN)/python -m sandbox prepare

@@ -68,6 +68,13 @@ case ${1:-} in
     ;;
   pipeline)
     install pipeline
+    # Parts of Spark that nothing here calls: machine learning, graphs, Hive, Connect, and state in RocksDB.
+    cd "$home"/lib/python3*/site-packages/pyspark/jars
+    for part in spark-mllib spark-graphx breeze spire algebra cats-kernel spark-connect spark-hive hive-exec hive-metastore hive-service hive-jdbc hive-beeline hive-cli derby datanucleus jdo \
+      rocksdbjni; do
+      rm -f "$part"*.jar
+    done
+    rm -rf ../../pyarrow/include
     ;;
   *)
     echo "usage: [ROOT=DIR] $0 packages NAME...|operator|jars|pipeline" >&2

@@ -16,19 +16,21 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "group-hygiene"
 VALUES = {"default": None} | {file.stem: file for file in sorted((ROOT / "deploy" / "helm" / "values").glob("*.yaml"))}
 RELEASE, NAMESPACE = "group-hygiene", "group-hygiene"
+# What has no default: nobody publishes images yet.
+IMAGE = ["--set", "image.repository=group-hygiene,pipeline.image.repository=group-hygiene-pipeline"]
 Object = dict[str, Any]
 
 
 def chosen(name: str) -> list[str]:
     """The options of helm for an example of values, or for `default`."""
     file = VALUES[name]
-    return [] if file is None else ["--values", str(file)]
+    return IMAGE if file is None else ["--values", str(file)]
 
 
 @cache
 def rendered(*options: str) -> str:
-    """`helm template` of a release."""
-    done = helm("template", RELEASE, CHART, "--namespace", NAMESPACE, *options)
+    """`helm template` of a release, without the kinds."""
+    done = helm("template", RELEASE, CHART, "--namespace", NAMESPACE, *IMAGE, "--set", "crds.enabled=false", *options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -22,6 +22,7 @@ from sandbox.prometheus.crds import operator_crds
 from tests.kube.access import make_namespaces, wait_until_allowed
 from tests.kube.charts import (
     CHART,
+    IMAGE,
     NAMESPACE,
     RELEASE,
     ROOT,
@@ -102,8 +103,12 @@ def _refusal(server: ApiServer, spec: Mapping[str, Any]) -> str | None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        pytest.param(["replicas=two"], "at '/replicas': got string, want integer", id="type"),
-        pytest.param(["replica=2"], "additional properties 'replica' not allowed", id="unknown"),
+        pytest.param(["replicaCount=two"], "at '/replicaCount': got string, want integer", id="type"),
+        pytest.param(["replicas=2"], "additional properties 'replicas' not allowed", id="unknown"),
+        pytest.param([], "image.repository is missing", id="no-image"),
+        pytest.param(
+            ["image.repository=a", "serviceAccount.create=false"], "serviceAccount.name is missing", id="no-account"
+        ),
         pytest.param(["image.name=x"], "at '/image': additional properties 'name' not allowed", id="unknown-inside"),
         pytest.param(["watchNamespaces={kafka*}"], "at '/watchNamespaces/0': 'kafka*' does not match", id="pattern"),
         pytest.param(["operator.leaseDuration=5"], "at '/operator/leaseDuration': minimum: got 5, want 6", id="short"),
@@ -252,9 +257,27 @@ def test_the_chart_has_the_version_of_the_project() -> None:
 
 
 def test_the_chart_brings_the_kinds() -> None:
-    """Those of crds/, as documents of their own: Helm shows the files one after the other."""
-    shown = helm("show", "crds", CHART)
-    assert objects(shown.stdout) == [obj for file in sorted(CRDS.glob("*.yaml")) for obj in objects(file.read_text())]
+    """Those of crds/, each with the release's labels; they stay when it is removed, unless that is not wanted."""
+    for keep in ("true", "false"):
+        made = [
+            obj
+            for obj in objects(rendered("--set", f"crds.enabled=true,crds.keep={keep}"))
+            if obj["kind"] == "CustomResourceDefinition"
+        ]
+        for obj in made:
+            annotations = obj["metadata"].pop("annotations", {})
+            assert annotations.get("helm.sh/resource-policy") == ("keep" if keep == "true" else None)
+            assert obj["metadata"].pop("labels")["app.kubernetes.io/instance"] == RELEASE
+        assert made == [obj for file in sorted(CRDS.glob("*.yaml")) for obj in objects(file.read_text())]
+
+
+def test_the_chart_holds_files_and_no_links() -> None:
+    """Flux leaves links out of what it packs. `make chart` copies what stands elsewhere, too."""
+    assert [path for path in CHART.rglob("*") if path.is_symlink()] == []
+    copies = {CHART / "files" / "crds" / file.name: file for file in CRDS.glob("*.yaml")}
+    copies[CHART / "files" / "rules.yaml"] = ROOT / "deploy" / "prometheus" / "rules.yaml"
+    assert {path for path in (CHART / "files").rglob("*") if path.is_file()} == copies.keys()
+    assert [path.name for path, source in copies.items() if path.read_bytes() != source.read_bytes()] == []
 
 
 def _leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -279,16 +302,20 @@ def test_the_readme_has_each_value_with_its_default() -> None:
 def test_helm_installs_and_upgrades_it(server: ApiServer) -> None:
     """For real: a release is made, changed and removed; the kinds, and so everybody's policies, stay."""
     place = ("--kubeconfig", str(server.kubeconfig), "--namespace", "installed")
-    wide, narrow = "rbac.secretNamespaces={team-a}", "watchNamespaces={team-a},replicas=1"
-    made = helm("install", "hygiene", CHART, *place, "--create-namespace", "--set", wide)
+    wide, narrow = "rbac.secretNamespaces={team-a}", "watchNamespaces={team-a},replicaCount=1"
+    # The kinds are there already, by kubectl: a release takes over only what it is told to.
+    adopt = (*IMAGE, "--take-ownership")
+    refused = helm("install", "hygiene", CHART, *place, *IMAGE, "--create-namespace")
+    assert "cannot be imported into the current release" in refused.stderr
+    made = helm("install", "hygiene", CHART, *place, "--create-namespace", "--set", wide, *adopt)
     assert made.returncode == 0, made.stderr
     assert "The operator serves all namespaces." in made.stdout
     assert "It may read Secrets in: installed, team-a." in made.stdout
-    second = helm("install", "hygiene", CHART, *place[:-1], "team-a")
+    second = helm("install", "hygiene", CHART, *place[:-1], "team-a", *IMAGE, "--set", "crds.enabled=false")
     assert "cannot be imported into the current release" in second.stderr
     # A binding in a namespace that both ways need can't be made to refer to another kind of role.
     for options in (f"{wide},{narrow}", wide, narrow):
-        changed = helm("upgrade", "hygiene", CHART, *place, "--set", options)
+        changed = helm("upgrade", "hygiene", CHART, *place, *IMAGE, "--set", options)
         assert changed.returncode == 0, changed.stderr
     assert "The operator serves team-a." in changed.stdout
     assert "It may read Secrets in: no namespace (rbac.secretNamespaces)." in changed.stdout
@@ -307,7 +334,7 @@ def test_helm_installs_and_upgrades_it(server: ApiServer) -> None:
 
 
 def test_some_namespaces_need_no_right_on_the_cluster(server: ApiServer) -> None:
-    """Who may do all in these namespaces and kube-system, and nothing elsewhere, installs it with --skip-crds."""
+    """Who may do all in these namespaces and kube-system, and nothing elsewhere, installs it without the kinds."""
     server.kubectl("create", "namespace", "narrow")
     namespaces = ("narrow", "kafka", "team-a", "kube-system")
     may = ("--clusterrole=cluster-admin", "--user=installer")
@@ -315,9 +342,9 @@ def test_some_namespaces_need_no_right_on_the_cluster(server: ApiServer) -> None
         server.kubectl("create", "rolebinding", "installer", *may, "-n", namespace)
         wait_until_allowed(server, "--as=installer", "create", "roles", "-n", namespace)
     place = ("--kubeconfig", str(server.kubeconfig), "--namespace", "narrow", "--kube-as-user", "installer")
-    refused = helm("install", "narrow", CHART, *place, *chosen("namespaced"))
-    assert "failed to install CRD" in refused.stderr
-    made = helm("install", "narrow", CHART, *place, *chosen("namespaced"), "--skip-crds")
+    refused = helm("install", "narrow", CHART, *place, *chosen("namespaced"), "--set", "crds.enabled=true")
+    assert 'cannot get resource "customresourcedefinitions"' in refused.stderr
+    made = helm("install", "narrow", CHART, *place, *chosen("namespaced"))
     assert made.returncode == 0, made.stderr
     assert helm("uninstall", "narrow", *place).returncode == 0
     for namespace in namespaces:

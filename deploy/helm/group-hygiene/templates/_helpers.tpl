@@ -26,12 +26,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{ include "group-hygiene.commonLabels" . }}
 {{- end -}}
 
-{{/* Call with a dict of an image's values and the default tag. */}}
+{{/* Call with a dict of an image's values, the default tag, and what its repository is called among the values. */}}
 {{- define "group-hygiene.image" -}}
+{{- $repository := required (printf "%s is missing: the name under which you pushed the image (docs/images.md)" .value) .image.repository -}}
 {{- if .image.digest -}}
-{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- printf "%s@%s" $repository .image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .image.repository (default .tag .image.tag) -}}
+{{- printf "%s:%s" $repository (default .tag .image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "group-hygiene.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "group-hygiene.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.name is missing: the account that there is, as serviceAccount.create is false" .Values.serviceAccount.name -}}
 {{- end -}}
 {{- end -}}
 
@@ -52,7 +61,7 @@ roleRef:
   name: {{ .name }}
 subjects:
   - kind: ServiceAccount
-    name: {{ include "group-hygiene.fullname" .root }}
+    name: {{ include "group-hygiene.serviceAccount" .root }}
     namespace: {{ .root.Release.Namespace }}
 {{- end -}}
 
