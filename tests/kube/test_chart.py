@@ -174,7 +174,7 @@ def test_the_pipeline_may_read_what_it_is_told() -> None:
     connection, secrets = json.loads(account[3])
     assert account[0] == "kafka/group-hygiene-pipeline-main"
     assert (connection["resourceNames"], connection["verbs"]) == (["main"], ["get"])
-    assert (secrets["resourceNames"], secrets["verbs"]) == (["hygiene", "my-cluster-cluster-ca-cert"], ["get"])
+    assert (secrets["resourceNames"], secrets["verbs"]) == (["group-hygiene", "my-cluster-cluster-ca-cert"], ["get"])
     none = objects(rendered(*chosen("pipeline"), "--set-json", "pipeline.connections[0].secrets=[]"))
     (account,) = [entry for entry in rights(none) if entry[0].startswith("kafka/")]
     assert json.loads(account[3]) == [connection]
