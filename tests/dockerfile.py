@@ -1,6 +1,6 @@
 """A Dockerfile, carried out without an engine for containers: its copies and its steps, in an empty folder.
 
-Of the base images there is nothing: Python, Java and Maven are those of this machine.
+Of the base image and of Debian's packages there is nothing: Python, Java and Maven are those of this machine.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "deploy" / "images"
 _STEPS = "/src/deploy/images/steps.sh"
+# `packages` has the names of Debian's packages.
+_STEP = re.compile(rf"(?:--mount=type=secret,id=\w+ )*{re.escape(_STEPS)} (\w+)(?: [a-z0-9-]+)*")
 
 
 def instructions(file: Path) -> list[tuple[str, str]]:
@@ -28,7 +30,7 @@ def instructions(file: Path) -> list[tuple[str, str]]:
 def steps(file: Path) -> list[str]:
     """What RUN runs: stages of steps.sh, and nothing else."""
     lines = [rest for name, rest in instructions(file) if name == "RUN"]
-    found = [re.fullmatch(rf"(?:PYTHON=\S+ )?{re.escape(_STEPS)} (\w+)", line) for line in lines]
+    found = [_STEP.fullmatch(line) for line in lines]
     assert lines
     assert all(found), lines
     return [match[1] for match in found if match]
@@ -38,7 +40,7 @@ def carry_out(file: Path, scratch: Path, environment: Mapping[str, str], leave_o
     """The root of its last stage: `scratch`/root, like that of each stage while it is made. leave_out: of its steps."""
     root, made, name = scratch / "root", dict[str, Path](), ""
     for instruction, rest in instructions(file):
-        words = shlex.split(rest)
+        words = [] if instruction == "ARG" else shlex.split(rest)
         if instruction == "FROM":
             if root.exists():
                 made[name] = root.rename(scratch / name)
@@ -48,9 +50,15 @@ def carry_out(file: Path, scratch: Path, environment: Mapping[str, str], leave_o
             whose = made[words.pop(0).partition("=")[2]] if words[0].startswith("--from") else ROOT
             for word in words[:-1]:
                 _copy(whose / word.lstrip("/"), root / words[-1].lstrip("/"), into=words[-1].endswith("/"))
-        elif instruction == "RUN" and words[-1] not in leave_out:
-            _run(root, words[-1], environment)
+        elif instruction == "RUN" and (step := _step(rest)) not in {"packages", *leave_out}:
+            _run(root, step, environment)
     return root
+
+
+def _step(line: str) -> str:
+    found = _STEP.fullmatch(line)
+    assert found is not None, line
+    return found[1]
 
 
 def _copy(source: Path, target: Path, into: bool) -> None:

@@ -35,26 +35,23 @@ def test_all_steps_are_in_the_script(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_base_images_are_pinned_and_nobody_is_root(file: Path) -> None:
-    """By a full version; the last USER is a number, as runAsNonRoot wants it."""
+def test_one_base_and_nobody_is_root(file: Path) -> None:
+    """One Debian for all, which a build may replace; the last USER is a number, as runAsNonRoot wants it."""
     told = instructions(file)
-    tags = [rest.split()[0] for name, rest in told if name == "FROM"]
-    assert [tag for tag in tags if not re.fullmatch(r"[a-z/]+:\d+\.\d+\.\d+-[a-z0-9.-]+", tag)] == []
+    assert told[0] == ("ARG", "BASE=debian:bookworm-slim")
+    assert {rest.split()[0] for name, rest in told if name == "FROM"} == {"${BASE}"}
     users = [rest for name, rest in told if name == "USER"]
     assert re.fullmatch(r"[1-9]\d*(:\d+)?", users[-1])
 
 
-def test_the_users_are_those_of_the_manifests() -> None:
-    """Who runs in the pod is who the image was made for."""
+def test_manifests_name_no_user() -> None:
+    """No manifest names a user: a platform that gives each namespace its own may do so."""
     deployment = yaml.safe_load((ROOT / "deploy" / "kustomize" / "base" / "deployment.yaml").read_text())
-    context = deployment["spec"]["template"]["spec"]["securityContext"]
-    assert (
-        f"{context['runAsUser']}:{context['runAsGroup']}" == dict(instructions(IMAGES / "operator.Dockerfile"))["USER"]
-    )
     job = yaml.safe_load((ROOT / "deploy" / "pipeline" / "cronjob.yaml").read_text())
-    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    users = [rest for name, rest in instructions(IMAGES / "pipeline.Dockerfile") if name == "USER"]
-    assert str(pod["securityContext"]["runAsUser"]) == users[-1]
+    for workload in (deployment, job["spec"]["jobTemplate"]):
+        context = workload["spec"]["template"]["spec"]["securityContext"]
+        assert context["runAsNonRoot"] is True
+        assert context.keys().isdisjoint({"runAsUser", "runAsGroup", "fsGroup"})
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -65,7 +62,7 @@ def test_what_is_copied_reaches_the_engine(file: Path) -> None:
         if name == "COPY" and not rest.startswith("--from"):
             for source in rest.split()[:-1]:
                 assert (ROOT / source).exists()
-                assert source in let_in
+                assert any(source == entry or source.startswith(f"{entry}/") for entry in let_in)
 
 
 @pytest.mark.parametrize("name", ["build", "operator", "pipeline"])
