@@ -26,6 +26,8 @@ ENV PATH=/opt/group-hygiene/bin:$PATH \
     PYSPARK_PYTHON=/opt/group-hygiene/bin/python \
     PYSPARK_DRIVER_PYTHON=/opt/group-hygiene/bin/python \
     GROUP_HYGIENE_SPARK_JARS=/opt/group-hygiene/jars
+# Spark makes a folder where it is started.
+WORKDIR /tmp
 USER 65532:65532
 ENTRYPOINT ["/opt/group-hygiene/entrypoint.sh"]
 CMD ["group-hygiene", "pipeline", "--help"]

@@ -46,7 +46,7 @@ case ${1:-} in
     [ ! -s /run/secrets/ca ] || echo 'Acquire::https::CaInfo "/run/secrets/ca";' > /etc/apt/apt.conf.d/90ca
     apt-get update -q
     apt-get install -q -y --no-install-recommends "$@"
-    rm -rf /etc/apt/apt.conf.d/90ca /var/lib/apt/lists/* /var/cache/apt/* /usr/share/doc /usr/share/man /var/log/*.log
+    rm -rf /etc/apt/apt.conf.d/90ca /tmp/hsperfdata_* /var/lib/apt/lists/* /var/cache/apt/* /usr/share/doc /usr/share/man /var/log/*.log
     ;;
   # What PySpark lacks: for Kafka and Delta, and for tables at s3a:// URIs.
   jars)
