@@ -119,7 +119,7 @@ def _arguments() -> dict[str, list[str]]:
     (application,) = yaml.safe_load_all((DEPLOY / "sparkapplication.yaml").read_text())
     submitted = (DEPLOY / "spark-submit.sh").read_text().partition('__main__.py" \\\n')[2]
     return {
-        "cronjob.yaml": [*container["command"], *container["args"]][1:],
+        "cronjob.yaml": container["args"][1:],
         "sparkapplication.yaml": application["spec"]["driverArgs"],
         "spark-submit.sh": shlex.split(submitted),
     }
