@@ -46,7 +46,7 @@ def as_pipeline(deployed: ApiServer) -> str:
     ("question", "allowed"),
     [
         pytest.param("get kafkaconnections -n kafka", True, id="connection-get"),
-        pytest.param("get secrets/hygiene -n kafka", True, id="secrets-that-are-named-get"),
+        pytest.param("get secrets/group-hygiene -n kafka", True, id="secrets-that-are-named-get"),
         pytest.param("get secrets -n kafka", False, id="other-secrets-get"),
         pytest.param("create pods -n kafka", True, id="executors-create"),
         pytest.param("deletecollection services -n kafka", True, id="executors-clean-up"),
