@@ -74,8 +74,8 @@ case ${1:-} in
       rocksdbjni; do
       rm -f "$part"*.jar
     done
-    # Flight and Substrait, and what to compile against.
-    (cd ../../pyarrow && rm -rf include libarrow_flight* libarrow_substrait* _flight* _substrait*)
+    # Flight, and what to compile against.
+    (cd ../../pyarrow && rm -rf include libarrow_flight* _flight* libarrow_python_flight*)
     ;;
   *)
     echo "usage: [ROOT=DIR] $0 packages NAME...|operator|jars|pipeline" >&2
