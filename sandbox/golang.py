@@ -12,11 +12,11 @@ from sandbox.prerequisites import GO, find
 from sandbox.process import Command
 
 
-def build(source: Path, package: str, program: Path, what: str, flags: str = "-s -w") -> None:
+def build(source: Path, package: str, program: Path, what: str, flags: str = "-s -w", *, tags: str = "") -> None:
     """Build `package` of the modules in the folder `source` into the file `program`. what: shown meanwhile."""
     # Without cgo no C compiler is needed.
     environment = {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
-    argv = (find(GO), "build", "-mod=readonly", "-trimpath", "-ldflags", flags, "-o", program, package)
+    argv = (find(GO), "build", "-mod=readonly", "-trimpath", "-tags", tags, "-ldflags", flags, "-o", program, package)
     run_long(what, Command(argv, Path("go.log"), environment, source))
 
 
@@ -37,8 +37,17 @@ def version(source: Path, module: str) -> str:
     return found[1]
 
 
+def content_name(name: str, source: Path) -> str:
+    """name-hash: for a program that needs no module but its own."""
+    return f"{name}-{_content_hash(source)}"
+
+
 def cache_name(name: str, source: Path, module: str) -> str:
     """name-version-hash: modules and code are part of it, so that others do not find the old programs."""
+    return f"{name}-{version(source, module)}-{_content_hash(source)}"
+
+
+def _content_hash(source: Path) -> str:
     files = [source / "go.mod", source / "go.sum", *sorted(source.rglob("main.go"))]
-    content = b"".join(file.read_bytes() for file in files)
-    return f"{name}-{version(source, module)}-{hashlib.sha256(content).hexdigest()[:8]}"
+    content = b"".join(file.read_bytes() for file in files if file.exists())
+    return hashlib.sha256(content).hexdigest()[:8]

@@ -1,9 +1,13 @@
 //go:build tools
 
-// Package tools pins the control-plane programs that the sandbox builds.
+// Package tools pins the programs of a control plane and of a node that the sandbox builds.
 package tools
 
 import (
 	_ "go.etcd.io/etcd/server/v3"
 	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+	_ "k8s.io/kubernetes/cmd/kube-controller-manager"
+	_ "k8s.io/kubernetes/cmd/kube-proxy"
+	_ "k8s.io/kubernetes/cmd/kube-scheduler"
+	_ "k8s.io/kubernetes/cmd/kubelet"
 )
