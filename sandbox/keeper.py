@@ -4,12 +4,17 @@ It holds a pipe from its caller. When that pipe ends (the caller said so, crashe
 server and removes the scratch directory, which it made itself so that there is no moment in which nobody would remove
 it. When the keeper itself is SIGKILLed, Linux kills the servers (PR_SET_PDEATHSIG).
 
+With `--isolated` it is the first process of new process, mount and network namespaces. When it ends, Linux kills all
+processes in them (also those that a server started and left), and unmounts what they mounted. The process that was
+called stays outside and removes the scratch directory after that.
+
 Runs as a script in Python's isolated mode, so it imports nothing of this project. One JSON object a line: commands on
 stdin, one reply for each on stdout. `sandbox.process` is the other end.
 """
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import select
@@ -23,6 +28,8 @@ from collections.abc import Callable
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
+CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x20000000, 0x40000000
+MS_REC, MS_PRIVATE = 0x4000, 0x40000
 PARENT_CHECK_SECONDS = 0.5
 REMOVE_SECONDS = 10.0
 
@@ -50,8 +57,10 @@ def _die_with_parent() -> Callable[[], None] | None:
 class Keeper:
     """The servers of one caller, by name."""
 
-    def __init__(self, scratch: str) -> None:
+    def __init__(self, scratch: str, isolated: bool) -> None:
         self._scratch = scratch
+        self._isolated = isolated
+        self._remove: list[str] = []
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
         self._arm = _die_with_parent()
 
@@ -68,6 +77,10 @@ class Keeper:
                 return {}
             case "poll":
                 return {"code": self._servers[command["name"]].poll()}
+            case "remove":
+                # Directories in which the kernel keeps the files: of control groups.
+                self._remove += command["directories"]
+                return {}
             case other:
                 return {"error": f"unknown command {other}"}
 
@@ -76,11 +89,31 @@ class Keeper:
 
         SIGKILL and nothing gentler: their data goes with the directory, so there is nothing to save.
         """
-        self._stop(list(self._servers.values()), 0)
-        deadline = time.monotonic() + REMOVE_SECONDS
-        while os.path.exists(self._scratch) and time.monotonic() < deadline:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            time.sleep(0.02)
+        if not self._isolated:
+            self._stop(list(self._servers.values()), 0)
+            _remove_scratch(self._scratch)
+            return
+        # Everybody else in this process namespace. What is mounted here must not be walked into: the scratch directory
+        # is removed outside.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.waitpid(-1, 0)
+        for directory in self._remove:
+            for path, _, _ in os.walk(directory, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
+
+    def reap(self) -> None:
+        """Take note of children that ended: the first process of a namespace inherits those of others, too."""
+        servers = {server.pid: server for server in self._servers.values()}
+        with contextlib.suppress(ChildProcessError):
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if ended.si_pid in servers:
+                    servers[ended.si_pid].poll()
+                else:
+                    os.waitpid(ended.si_pid, 0)
 
     def _start(self, command: dict[str, Any]) -> int:
         name = command["name"]
@@ -124,11 +157,12 @@ class Keeper:
             server.wait()
 
 
-def _commands(caller: int) -> Any:
+def _commands(caller: int, idle: Callable[[], None]) -> Any:
     """Yield the caller's commands; raises CallerGone when there will be no more."""
     buffer = b""
     while True:
         ready, _, _ = select.select([0], [], [], PARENT_CHECK_SECONDS)
+        idle()
         if not ready:
             # A fork of the caller may hold the pipe open: the parent's id tells the truth then.
             if os.getppid() != caller:
@@ -150,6 +184,61 @@ def _reply(answer: dict[str, Any]) -> None:
         raise CallerGone from None
 
 
+def _make_locked_scratch() -> str:
+    """A directory that is locked while the keeper lives, inside or outside: who gets the lock may remove it."""
+    while True:
+        scratch = tempfile.mkdtemp(prefix="kafka-group-hygiene-node-")
+        lock = os.open(scratch, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Somebody may have removed it before it was locked.
+        if os.path.exists(scratch):
+            return scratch
+        os.close(lock)
+
+
+def _remove_scratch(scratch: str) -> None:
+    deadline = time.monotonic() + REMOVE_SECONDS
+    while os.path.exists(scratch) and time.monotonic() < deadline:
+        shutil.rmtree(scratch, ignore_errors=True)
+        time.sleep(0.02)
+
+
+def _isolate(scratch: str, caller: int) -> int:
+    """Go on as the first process of new namespaces, and return its id outside of them.
+
+    The process that was called does not return: it waits for that one, removes the scratch directory and exits.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def check(result: int) -> None:
+        if result != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    check(libc.unshare(CLONE_NEWPID))
+    inside = os.fork()
+    if inside == 0:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        # Here /proc is still that of outside.
+        outside = int(os.readlink("/proc/self"))
+        check(libc.unshare(CLONE_NEWNS | CLONE_NEWNET))
+        check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
+        check(libc.mount(b"proc", b"/proc", b"proc", 0, None))
+        return outside
+    # The pipes are those of the process inside: whoever holds one end must not keep the other alive.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(nothing, descriptor)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    while os.waitpid(inside, os.WNOHANG) == (0, 0):
+        if os.getppid() != caller:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(inside, signal.SIGTERM)
+        time.sleep(0.05)
+    _remove_scratch(scratch)
+    os._exit(0)
+
+
 def _gone(_number: int, _frame: object) -> None:
     raise CallerGone
 
@@ -160,10 +249,16 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _gone)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    keeper = Keeper(tempfile.mkdtemp(prefix="kafka-group-hygiene-"))
+    isolated = "--isolated" in sys.argv
+    scratch = _make_locked_scratch() if isolated else tempfile.mkdtemp(prefix="kafka-group-hygiene-")
+    pid = os.getpid()
+    if isolated:
+        pid = _isolate(scratch, caller)
+        caller = os.getppid()
+    keeper = Keeper(scratch, isolated)
     try:
-        _reply({"scratch": keeper._scratch})
-        for command in _commands(caller):
+        _reply({"scratch": scratch, "pid": pid})
+        for command in _commands(caller, keeper.reap if isolated else lambda: None):
             try:
                 answer = keeper.handle(command)
             except (OSError, RuntimeError, KeyError, ValueError) as error:

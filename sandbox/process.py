@@ -86,18 +86,24 @@ class Server:
 
 
 class Keeper:
-    """One scratch directory and the servers in it. Use it as a context manager, or call `close`."""
+    """One scratch directory and the servers in it. Use it as a context manager, or call `close`.
 
-    def __init__(self) -> None:
+    enter: a command that starts another one elsewhere, such as in a network namespace.
+    isolated: in process, mount and network namespaces of its own, which end with it (Linux, as root). Then `pid` is the
+    process that other programs can name to reach these namespaces, and the ids of servers are valid in there only.
+    """
+
+    def __init__(self, enter: Sequence[str] = (), *, isolated: bool = False) -> None:
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_KEEPER)],
+            [*enter, sys.executable, "-I", "-S", str(_KEEPER), *(["--isolated"] if isolated else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # A session of its own: Ctrl-C in the terminal must reach the caller only, who then stops things in order.
             start_new_session=True,
         )
-        self.scratch = Path(self._read()["scratch"])
+        first = self._read()
+        self.scratch, self.pid = Path(first["scratch"]), int(first["pid"])
 
     def __enter__(self) -> Self:
         return self

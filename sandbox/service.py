@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from sandbox.errors import PortTaken, SandboxError
+from sandbox.place import HERE, Place
 from sandbox.ports import Ports
 from sandbox.process import Keeper
 
@@ -17,7 +18,8 @@ class Service(ABC):
     # What an error calls it.
     _what: ClassVar[str]
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place = HERE) -> None:
+        self._place = place
         self._ports = Ports()
         self._keeper: Keeper | None = None
 
@@ -36,7 +38,7 @@ class Service(ABC):
         """Start all processes and wait until they are ready to be used."""
         self.prepare()
         for attempt in range(START_ATTEMPTS):
-            self._keeper = Keeper()
+            self._keeper = self._new_keeper()
             try:
                 self._start()
                 return
@@ -58,6 +60,9 @@ class Service(ABC):
     @abstractmethod
     def _start(self) -> None:
         """Take ports, start everything and wait; raises PortTaken when somebody else was quicker."""
+
+    def _new_keeper(self) -> Keeper:
+        return Keeper(self._place.enter)
 
     @property
     def _running(self) -> Keeper:

@@ -68,12 +68,12 @@ class KafkaCluster(Service):
     @property
     def bootstrap_servers(self) -> str:
         """host:port,... of the client listener: the secured one."""
-        return ",".join(f"127.0.0.1:{node.client_port}" for node in self._layout.brokers)
+        return ",".join(f"{self._place.address}:{node.client_port}" for node in self._layout.brokers)
 
     @property
     def plaintext_bootstrap(self) -> str:
         """host:port,... of the internal plaintext listener, whose users may do everything."""
-        return ",".join(f"127.0.0.1:{node.internal_port}" for node in self._layout.brokers)
+        return ",".join(f"{self._place.address}:{node.internal_port}" for node in self._layout.brokers)
 
     def door(self, index: int) -> dict[int, Door]:
         """The ports of one of `security.doors` by broker; what stands before it listens on the advertised ones."""
@@ -139,7 +139,7 @@ class KafkaCluster(Service):
         ids = {node.id for node in waiting}
 
         def ready() -> bool:
-            while waiting and ids <= set(known_brokers(waiting[0].internal_port) or ()):
+            while waiting and ids <= set(self._known(waiting[0]) or ()):
                 waiting.pop(0)
             return not waiting
 
@@ -150,7 +150,7 @@ class KafkaCluster(Service):
         running = [node for node in self._layout.brokers if node.id in self._servers and node.id not in self._paused]
 
         def forgotten() -> bool:
-            told = [known_brokers(node.internal_port) for node in running]
+            told = [self._known(node) for node in running]
             return all(brokers is not None and broker not in brokers for brokers in told)
 
         wait_until(forgotten, list(self._servers.values()), timeout)
@@ -226,7 +226,7 @@ class KafkaCluster(Service):
         self._layout = self._make_layout()
         tls = {}
         if self.security.tls:
-            self._authority = Authority(self._scratch / "tls")
+            self._authority = Authority(self._scratch / "tls", self._place)
             tls = self._authority.broker_properties(self.security.client_auth == "required")
         for node in self._layout.nodes:
             node.directory.mkdir()
@@ -283,7 +283,10 @@ class KafkaCluster(Service):
         if not uses_kraft(version):
             return Layout(version, new_cluster_id(), brokers, zookeeper_port=next(ports))
         controller = None if alone else Node(CONTROLLER_ID, scratch / "controller", controller_port=next(ports))
-        return Layout(version, new_cluster_id(), brokers, controller)
+        return Layout(version, new_cluster_id(), brokers, controller, address=self._place.address)
+
+    def _known(self, node: Node) -> dict[int, int] | None:
+        return known_brokers(node.internal_port, address=self._place.address)
 
     def _node(self, broker: int) -> Node:
         return next(node for node in self._layout.brokers if node.id == broker)

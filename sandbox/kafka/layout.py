@@ -44,6 +44,7 @@ class Layout:
     brokers: tuple[Node, ...]
     controller: Node | None = None
     zookeeper_port: int = 0
+    address: str = "127.0.0.1"
 
     @property
     def kraft(self) -> bool:
@@ -58,7 +59,7 @@ class Layout:
     def properties(self, node: Node, security: Security) -> dict[str, str]:
         """The server.properties of one process, without TLS."""
         ours = self._kraft(node) if self.kraft else self._zookeeper(node)
-        ours |= listener_properties(node, security.protocol) | {"log.dirs": str(node.directory / "data")}
+        ours |= listener_properties(node, security.protocol, self.address) | {"log.dirs": str(node.directory / "data")}
         if node.client_port:
             ours |= self._topics() | security.sasl_properties(["client", *door_names(node)])
         return ours | security.authorizer_properties(self.kraft)
@@ -70,7 +71,7 @@ class Layout:
             "process.roles": ",".join(roles),
             "node.id": str(node.id),
             "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": f"{quorum.id}@127.0.0.1:{quorum.controller_port}",
+            "controller.quorum.voters": f"{quorum.id}@{self.address}:{quorum.controller_port}",
             # A killed broker may come back only when its old session is over; the default is 9 s.
             "broker.session.timeout.ms": "6000",
             "broker.heartbeat.interval.ms": "1000",
@@ -115,13 +116,13 @@ def uses_kraft(version: tuple[int, ...]) -> bool:
     return version >= (3, 3)
 
 
-def listener_properties(node: Node, protocol: str) -> dict[str, str]:
-    """The listeners of one process; `protocol` is the client listener's security.protocol."""
+def listener_properties(node: Node, protocol: str, address: str) -> dict[str, str]:
+    """The listeners of one process on this address; `protocol` is the client listener's security.protocol."""
     ports = {"CLIENT": node.client_port, "INTERNAL": node.internal_port, "CONTROLLER": node.controller_port}
     doors = dict(zip((name.upper() for name in door_names(node)), node.doors, strict=True))
     ports |= {name: door.port for name, door in doors.items()}
-    listeners = {name: f"{name}://127.0.0.1:{port}" for name, port in ports.items() if port}
-    told = listeners | {name: f"{name}://127.0.0.1:{door.advertised}" for name, door in doors.items()}
+    listeners = {name: f"{name}://{address}:{port}" for name, port in ports.items() if port}
+    told = listeners | {name: f"{name}://{address}:{door.advertised}" for name, door in doors.items()}
     advertised = [address for name, address in told.items() if name != "CONTROLLER"]
     protocols = {
         "CLIENT": protocol,

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
+from sandbox.place import HERE, Place
 from sandbox.prerequisites import KEYTOOL, OPENSSL, Program, find
 
 DAYS = "30"
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 _EXTENSIONS = """\
-subjectAltName=DNS:localhost,IP:127.0.0.1
+subjectAltName={names}
 basicConstraints=critical,CA:FALSE
 keyUsage=critical,digitalSignature
 extendedKeyUsage=serverAuth,clientAuth
@@ -32,7 +33,9 @@ class Certificate:
 class Authority:
     """A certificate authority in a directory. A second one makes certificates that the first's users must refuse."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, place: Place = HERE) -> None:
+        names = dict.fromkeys(["DNS:localhost", "IP:127.0.0.1", f"IP:{place.address}"])
+        self._names = ",".join([*names, *(f"DNS:{name}" for name in place.names)])
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self.ca = directory / "ca.pem"
@@ -47,10 +50,10 @@ class Authority:
         self.store_password = write_private(directory / "store.password", secrets.token_urlsafe(16))
 
     def issue(self, name: str) -> Certificate:
-        """A certificate with that common name, for localhost and 127.0.0.1, for servers and clients."""
+        """A certificate with that common name, for localhost, 127.0.0.1 and its place, for servers and clients."""
         made = Certificate(self._directory / f"{name}.pem", self._directory / f"{name}.key")
         request = self._directory / f"{name}.csr"
-        extensions = write_private(self._directory / f"{name}.extensions", _EXTENSIONS)
+        extensions = write_private(self._directory / f"{name}.extensions", _EXTENSIONS.format(names=self._names))
         _run(OPENSSL, "req", *_KEY, "-subj", f"/CN={name}", "-keyout", made.key, "-out", request)
         _run(
             OPENSSL,

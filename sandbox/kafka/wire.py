@@ -10,13 +10,15 @@ _METADATA = 3
 _VERSION = 1
 
 
-def known_brokers(port: int, timeout: float = 2.0, client_id: str = "sandbox") -> dict[int, int] | None:
+def known_brokers(
+    port: int, timeout: float = 2.0, client_id: str = "sandbox", address: str = "127.0.0.1"
+) -> dict[int, int] | None:
     """Port by broker id, as the broker on this plaintext port sees its cluster.
 
     None when it doesn't answer (yet), or knows no controller.
     """
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
+        with socket.create_connection((address, port), timeout=timeout) as connection:
             connection.settimeout(timeout)
             # The empty list of topics: none, only the brokers.
             name = client_id.encode()

@@ -6,6 +6,7 @@ hand. etcd listens on loopback without a password: whoever is on this machine ca
 
 import base64
 import json
+import os
 import secrets
 import ssl
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
 from sandbox.kubernetes.binaries import control_plane
+from sandbox.place import HERE, Place, direct
 from sandbox.prerequisites import KUBECTL, OPENSSL, find
 from sandbox.process import Command, check_running, wait_until
 from sandbox.service import Service
@@ -39,8 +41,8 @@ class ApiServer(Service):
 
     _what = "API server"
 
-    def __init__(self, *, audit_log: bool = False) -> None:
-        super().__init__()
+    def __init__(self, *, audit_log: bool = False, place: Place = HERE) -> None:
+        super().__init__(place)
         self._audit = audit_log
 
     def prepare(self) -> None:
@@ -66,13 +68,18 @@ class ApiServer(Service):
 
     @property
     def url(self) -> str:
-        """https://127.0.0.1:port."""
-        return f"https://127.0.0.1:{self._port}"
+        """https://address:port, the address being that of its place."""
+        return f"https://{self._place.address}:{self._port}"
 
     @property
     def certificate(self) -> Path:
         """PEM file of its own certificate, which is what clients must trust."""
         return self._scratch / "certificates" / "apiserver.crt"
+
+    @property
+    def service_account_key(self) -> Path:
+        """PEM file of the key that signs tokens of service accounts."""
+        return self._scratch / "service-accounts.key"
 
     @property
     def kubeconfig(self) -> Path:
@@ -85,7 +92,7 @@ class ApiServer(Service):
         What it may do is up to the roles that are bound to it.
         """
         asked = self.kubectl("create", "token", name, "--namespace", namespace, f"--duration={TOKEN_HOURS}h")
-        return self._write_kubeconfig(f"{namespace}.{name}", asked.stdout.strip(), namespace)
+        return self.write_kubeconfig(f"{namespace}.{name}", asked.stdout.strip(), namespace)
 
     def kubectl(
         self, *arguments: str, input: str | None = None, check: bool = True
@@ -93,6 +100,7 @@ class ApiServer(Service):
         """Run kubectl as the administrator; raises SandboxError with its error text when `check` and it fails."""
         done = subprocess.run(
             [find(KUBECTL), f"--kubeconfig={self.kubeconfig}", *arguments],
+            env={**os.environ, **direct(self._place.address)},
             input=input or "",
             capture_output=True,
             text=True,
@@ -127,14 +135,26 @@ class ApiServer(Service):
         self._port, self._etcd_port, self._peer_port = self._ports.take(3)
         (scratch / "certificates").mkdir()
         self._token = secrets.token_urlsafe(32)
-        write_private(scratch / "tokens.csv", f'{self._token},admin,admin,"system:masters"\n')
+        write_private(scratch / "tokens.csv", self._users())
         write_private(scratch / "audit-policy.yaml", _AUDIT_POLICY)
-        key = scratch / "service-accounts.key"
         made = subprocess.run([find(OPENSSL), "genrsa", "2048"], capture_output=True, text=True, check=True)
-        write_private(key, made.stdout)
+        write_private(self.service_account_key, made.stdout)
         self._etcd = self._running.start("etcd", self._etcd_command(scratch))
         self.start_apiserver()
-        self._write_kubeconfig("admin", self._token, "default")
+        self.write_kubeconfig("admin", self._token)
+
+    def _users(self) -> str:
+        """The file of tokens: a line for each user."""
+        return f'{self._token},admin,admin,"system:masters"\n'
+
+    def _cluster_arguments(self) -> list[str]:
+        """What depends on whether there are controllers and nodes."""
+        return [
+            "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            # Nobody here makes the default service account that it would demand of pods.
+            "--disable-admission-plugins=ServiceAccount",
+        ]
 
     def _etcd_command(self, scratch: Path) -> Command:
         client, peer = (f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port))
@@ -155,12 +175,11 @@ class ApiServer(Service):
         )
 
     def _apiserver_command(self) -> Command:
-        scratch = self._scratch
-        key = scratch / "service-accounts.key"
+        scratch, key = self._scratch, self.service_account_key
         argv: list[str | Path] = [
             self._programs / "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
-            "--bind-address=127.0.0.1",
+            f"--bind-address={self._place.address}",
             f"--secure-port={self._port}",
             # It makes its own certificate there, and keeps it over a restart.
             f"--cert-dir={scratch / 'certificates'}",
@@ -168,10 +187,7 @@ class ApiServer(Service):
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
             f"--token-auth-file={scratch / 'tokens.csv'}",
-            "--authorization-mode=RBAC",
-            "--service-cluster-ip-range=10.0.0.0/24",
-            # Nobody here makes the default service account that it would demand of pods.
-            "--disable-admission-plugins=ServiceAccount",
+            *self._cluster_arguments(),
         ]
         if self._audit:
             argv += [
@@ -198,7 +214,8 @@ class ApiServer(Service):
         except (OSError, ssl.SSLError, urllib.error.URLError):
             return False
 
-    def _write_kubeconfig(self, name: str, token: str, namespace: str) -> Path:
+    def write_kubeconfig(self, name: str, token: str, namespace: str = "default") -> Path:
+        """A kubeconfig file of whoever has this token."""
         authority = base64.b64encode(self.certificate.read_bytes()).decode()
         context = {"cluster": "sandbox", "user": name, "namespace": namespace}
         # JSON is YAML, so no YAML library is needed.
