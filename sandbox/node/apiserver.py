@@ -1,0 +1,50 @@
+"""The API server of a cluster that has a node: accounts for its parts, and access to the kubelet."""
+
+import secrets
+from pathlib import Path
+
+from sandbox.kafka.tls import Authority
+from sandbox.kubernetes import ApiServer
+from sandbox.node.network import SERVICES, Network
+from sandbox.place import Place
+
+NODE = "node1"
+
+
+class ClusterApiServer(ApiServer):
+    """kube-apiserver and etcd on the node's address, as a node and controllers want them."""
+
+    _what = "API server of a node"
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(place=Place(network.address, network.enter))
+        self._node_token = secrets.token_urlsafe(32)
+
+    @property
+    def authority(self) -> Path:
+        """PEM file of the authority that signs the certificate with which this API server comes to the kubelet."""
+        return self._pki.ca
+
+    def node_kubeconfig(self) -> Path:
+        """A kubeconfig file of the kubelet: it may do what the node authorizer lets it."""
+        return self.write_kubeconfig("node", self._node_token)
+
+    def _start(self) -> None:
+        self._pki = Authority(self._scratch / "kubelet-clients", self._place)
+        self._client = self._pki.issue("kube-apiserver")
+        super()._start()
+
+    def _users(self) -> str:
+        return super()._users() + f'{self._node_token},system:node:{NODE},{NODE},"system:nodes"\n'
+
+    def _cluster_arguments(self) -> list[str]:
+        return [
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            f"--service-cluster-ip-range={SERVICES}",
+            f"--advertise-address={self._place.address}",
+            "--allow-privileged",
+            "--kubelet-preferred-address-types=InternalIP",
+            f"--kubelet-client-certificate={self._client.certificate}",
+            f"--kubelet-client-key={self._client.key}",
+        ]
