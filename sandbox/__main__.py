@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +22,9 @@ from sandbox.kafka.jars import VERSIONS
 from sandbox.kubernetes import ApiServer
 from sandbox.kubernetes.binaries import control_plane
 from sandbox.manifests import CRDS
+from sandbox.node import Node
+from sandbox.node.kafka import NAMESPACE, PORT, SERVICE, USER, NodeKafka
+from sandbox.place import direct
 from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
 from sandbox.prometheus.crds import operator_crds
 from sandbox.spark.jars import jars as spark_jars
@@ -33,6 +36,7 @@ examples:
   python -m sandbox up                          Kafka 4.4.0 with one broker, and Kubernetes
   python -m sandbox up --brokers 3              ... with three brokers and a controller
   python -m sandbox up --kafka-version 2.8.2    ... with an old Kafka, on ZooKeeper
+  python -m sandbox up --node                   ... with a Kubernetes that runs pods (Linux, as root)
   python -m sandbox prepare                     download and build everything now
 
 While it is up, in another terminal:
@@ -55,10 +59,12 @@ def main() -> int:
             if options.browser:
                 browser.prepare()
             _prepare()
+            if options.node:
+                Node().prepare()
         elif options.command == "litter":
             _litter(options.bootstrap_servers)
         else:
-            _up(options.kafka_version, options.brokers)
+            _up(options)
     except SandboxError as error:
         print(error, file=sys.stderr)
         return 1
@@ -81,6 +87,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     up.add_argument("--kafka-version", choices=VERSIONS, default=VERSIONS[0], help="default: %(default)s")
     up.add_argument("--brokers", type=int, choices=range(1, 6), default=1, metavar="N", help="1 to 5, default: 1")
+    up.add_argument(
+        "--node",
+        action="store_true",
+        help="a Kubernetes with one node, whose pods reach the Kafka with TLS and SCRAM; needs Linux, root, and "
+        "Debian's packages podman, runc, containernetworking-plugins, nftables and conntrack",
+    )
+    up.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="with --node: an image to copy there from podman's store; may be repeated",
+    )
     litter = commands.add_parser(
         "litter",
         help="make the groups of the tutorial",
@@ -96,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         "and Alertmanager, and what checks rules, dashboards, charts and workflows, into the cache, with the packages "
         "of an image.",
     )
+    prepare.add_argument("--node", action="store_true", help="also the programs of a Kubernetes node")
     prepare.add_argument("--browser", action="store_true", help="also a Chromium, for the tests of the report")
     return parser
 
@@ -124,29 +144,51 @@ def _litter(bootstrap_servers: str) -> None:
     print(f"{make_leftovers(bootstrap_servers)} groups made")
 
 
-def _up(version: str, brokers: int) -> None:
-    kafka = KafkaCluster(version, brokers)
-    kubernetes = ApiServer()
+def _up(options: argparse.Namespace) -> None:
+    version, brokers = options.kafka_version, options.brokers
     with _only_one():
-        kafka.prepare()
-        control_plane()
-        try:
-            print("starting (about 6 seconds) ...", file=sys.stderr, flush=True)
-            with ThreadPoolExecutor() as pool:
-                for started in [pool.submit(kafka.start), pool.submit(kubernetes.start)]:
-                    started.result()
-            _install_crds(kubernetes)
-            with _environment(kafka, kubernetes) as file:
-                _explain(kafka, kubernetes, file)
-                _wait(kafka, kubernetes)
-        except KeyboardInterrupt:
-            print("stopping ...", file=sys.stderr)
-        finally:
-            kafka.stop()
-            kubernetes.stop()
+        if options.node:
+            node = Node()
+            _run_both(NodeKafka(node, version, brokers), node, lambda kafka: _start_node(kafka, node, options.image))
+        else:
+            kubernetes = ApiServer()
+            _run_both(KafkaCluster(version, brokers), kubernetes, lambda kafka: _start(kafka, kubernetes))
 
 
-def _wait(kafka: KafkaCluster, kubernetes: ApiServer) -> None:
+def _run_both(kafka: KafkaCluster, kubernetes: ApiServer | Node, start: Callable[[KafkaCluster], None]) -> None:
+    # What a node lacks is said before anything is downloaded.
+    kubernetes.prepare()
+    kafka.prepare()
+    try:
+        start(kafka)
+        with _environment(kafka, kubernetes) as file:
+            _explain(kafka, kubernetes, file)
+            _wait(kafka, kubernetes)
+    except KeyboardInterrupt:
+        print("stopping ...", file=sys.stderr)
+    finally:
+        kafka.stop()
+        kubernetes.stop()
+
+
+def _start(kafka: KafkaCluster, kubernetes: ApiServer) -> None:
+    print("starting (about 6 seconds) ...", file=sys.stderr, flush=True)
+    with ThreadPoolExecutor() as pool:
+        for started in [pool.submit(kafka.start), pool.submit(kubernetes.start)]:
+            started.result()
+    _install_crds(kubernetes)
+
+
+def _start_node(kafka: KafkaCluster, node: Node, images: Sequence[str]) -> None:
+    print("starting (about 30 seconds) ...", file=sys.stderr, flush=True)
+    node.start()
+    kafka.start()
+    _install_crds(node.api)
+    for image in images:
+        node.load_image(image)
+
+
+def _wait(kafka: KafkaCluster, kubernetes: ApiServer | Node) -> None:
     """Until a signal, or until a server ends by itself."""
     never = threading.Event()
     while not never.wait(1.0):
@@ -160,10 +202,12 @@ def _install_crds(kubernetes: ApiServer) -> None:
 
 
 @contextlib.contextmanager
-def _environment(kafka: KafkaCluster, kubernetes: ApiServer) -> Iterator[Path]:
+def _environment(kafka: KafkaCluster, kubernetes: ApiServer | Node) -> Iterator[Path]:
     """.sandbox/env, to be sourced, while the servers run."""
     file = _ROOT / ".sandbox" / "env"
-    variables = {"KUBECONFIG": str(kubernetes.kubeconfig), "BOOTSTRAP_SERVERS": kafka.bootstrap_servers}
+    variables = {"KUBECONFIG": str(kubernetes.kubeconfig), "BOOTSTRAP_SERVERS": kafka.plaintext_bootstrap}
+    if isinstance(kubernetes, Node):
+        variables |= direct(kubernetes.address)
     write_private(file, "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()))
     try:
         yield file
@@ -183,11 +227,14 @@ def _only_one() -> Iterator[None]:
         yield
 
 
-def _explain(kafka: KafkaCluster, kubernetes: ApiServer, file: Path) -> None:
+def _explain(kafka: KafkaCluster, kubernetes: ApiServer | Node, file: Path) -> None:
     brokers = f"{len(kafka.broker_ids)} broker" + ("s" if len(kafka.broker_ids) > 1 else "")
+    node = isinstance(kubernetes, Node)
+    url = kubernetes.api.url if isinstance(kubernetes, Node) else kubernetes.url
+    inside = f"; from pods {SERVICE}.{NAMESPACE}:{PORT} with TLS, user {USER}" if node else ""
     print(
-        f"Kafka {kafka.version} ({brokers}) at {kafka.bootstrap_servers}\n"
-        f"Kubernetes at {kubernetes.url}\n\n"
+        f"Kafka {kafka.version} ({brokers}) at {kafka.plaintext_bootstrap}{inside}\n"
+        f"Kubernetes at {url}\n\n"
         f"In another terminal:\n  source {file.relative_to(_ROOT)}\n  kubectl get namespaces\n\n"
         "Ctrl-C stops both and removes their data.",
         flush=True,
