@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp-$(shell cat requirements.lock pyproject.toml | cksum | cut -d' ' -f1)
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' operator/group_hygiene/__init__.py)
 # A test of the operator that needs a run of Spark: with those of the pipeline.
 WITH_SPARK := tests/e2e/test_evidence.py::test_the_idle_goes_and_who_commits_the_same_again_stays
 LOCKING := --universal --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-index-url
@@ -22,7 +23,7 @@ demo: $(STAMP) ## the main job on a real Kafka and a real API server, in two min
 	@$(BIN)/python -m sandbox.demo $(if $(KEEP),--keep)
 
 # By itself pytest-xdist starts the files with the fewest tests last: the demo's, the longest, would begin when all else is done.
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --ignore=tests/images --deselect $(WITH_SPARK)
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --ignore=tests/images --ignore=tests/node --deselect $(WITH_SPARK)
 
 test: $(STAMP) ## the tests, on real parts, but for those of test-all
 	@$(BIN)/python -m sandbox prepare
@@ -78,6 +79,9 @@ imports: $(STAMP) ## check that imports go one way
 sandbox: $(STAMP) ## one real Kafka and one real API server in the foreground; source .sandbox/env in another shell
 	@$(BIN)/python -m sandbox up
 
+sandbox-node: $(STAMP) ## the same with a Kubernetes node that runs pods, and the operator's image on it: Linux, as root, after `make images`
+	@$(BIN)/python -m sandbox up --node --image localhost/group-hygiene:$(VERSION)
+
 bench-scan: $(STAMP) ## time scans of 100,000 groups beside Java, franz-go and others, about 15 minutes (make bench-scan GROUPS=2000)
 	@$(BIN)/python -m bench.scan --groups $(or $(GROUPS),100000)
 
@@ -123,6 +127,10 @@ chart: ## copy the kinds and the rules into the chart
 images-check: $(STAMP) ## the pipeline's image step by step in an empty folder, and what is run in kind, about 5 minutes
 	@$(BIN)/python -m sandbox prepare
 	@$(BIN)/python -m pytest tests/images $(PYTEST_ARGS)
+
+test-node: $(STAMP) ## the images and the chart on a real Kubernetes node of this machine: Linux, as root, after `make images`
+	@$(BIN)/python -m sandbox prepare --node
+	@$(BIN)/python -m pytest tests/node $(PYTEST_ARGS)
 
 release-fixtures: $(STAMP) ## tests/releases/<version>: the ledger and the tables that this version writes, anew
 	@$(BIN)/python -m sandbox prepare
