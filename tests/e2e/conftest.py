@@ -306,7 +306,7 @@ def groups(kafka: KafkaCluster) -> Iterator[Groups]:
 @pytest.fixture(scope="session")
 def secure_kafka() -> Iterator[KafkaCluster]:
     """A broker with TLS, SCRAM-SHA-512 and an authorizer that denies by default."""
-    users = {"hygiene": PASSWORD}
+    users = {"group-hygiene": PASSWORD}
     with KafkaCluster(security=Security(tls=True, sasl="SCRAM-SHA-512", users=users, authorizer=True)) as cluster:
         yield cluster
 

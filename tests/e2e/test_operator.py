@@ -487,18 +487,18 @@ class TestSecrets:
         ready = world.wait_ready("kconn", namespace, "main", "SecretNotFound")
         assert "Secret secrets/my-cluster-cluster-ca-cert does not exist" in ready["message"]
         self.secret(world, namespace, "my-cluster-cluster-ca-cert", **{"ca.crt": "no certificate"})
-        self.secret(world, namespace, "hygiene", wrong_key=PASSWORD)
+        self.secret(world, namespace, "group-hygiene", wrong_key=PASSWORD)
         self._poke(world, namespace)
         world.wait_ready("kconn", namespace, "main", "SecretKeyMissing")
-        self.secret(world, namespace, "hygiene", password="wrong-" + PASSWORD)
+        self.secret(world, namespace, "group-hygiene", password="wrong-" + PASSWORD)
         self._poke(world, namespace)
         world.wait_ready("kconn", namespace, "main", "SecretInvalid")
         self.secret(world, namespace, "my-cluster-cluster-ca-cert", **{"ca.crt": secure_kafka.ca_file.read_text()})
         self._poke(world, namespace)
         ready = world.wait_ready("kconn", namespace, "main", "AuthenticationFailed")
-        assert "'hygiene'" in ready["message"]
+        assert "'group-hygiene'" in ready["message"]
         self._allow(secure_kafka)
-        self.secret(world, namespace, "hygiene", password=PASSWORD)
+        self.secret(world, namespace, "group-hygiene", password=PASSWORD)
         self._poke(world, namespace)
         world.wait_ready("kconn", namespace, "main", "Connected")
         world.wait_ready("kgp", namespace, "console-litter", "Succeeded")
@@ -516,7 +516,7 @@ class TestSecrets:
         """A denied group is that group's failure, by name; a list that Kafka filters silently is told as incomplete."""
         namespace = world.namespace("denied")
         self.secret(world, namespace, "my-cluster-cluster-ca-cert", **{"ca.crt": secure_kafka.ca_file.read_text()})
-        self.secret(world, namespace, "hygiene", password=PASSWORD)
+        self.secret(world, namespace, "group-hygiene", password=PASSWORD)
         self._allow(secure_kafka)
         made = Groups(secure_kafka)
         topic = made.topic("denied")
@@ -567,7 +567,7 @@ class TestSecrets:
 def _acl(
     kind: ResourceType, name: str, operation: ACLOperation, permission: ACLPermissionType = ACLPermissionType.ALLOW
 ) -> ACL:
-    return ACL("User:hygiene", "*", operation, permission, ResourcePattern(kind, name))
+    return ACL("User:group-hygiene", "*", operation, permission, ResourcePattern(kind, name))
 
 
 def test_few_status_writes_while_nothing_changes(world: World, operator: RunningOperator, quiet: Quiet) -> None:
