@@ -49,7 +49,7 @@ _MB = 1 << 20
 _LARGE_MB = 700
 _ID_BYTES = 32_000
 # Rows of answers just below 16 MiB.
-_GROUPS, _TOPICS, _DESCRIPTIONS = 950_000, 560_000, 1_240_000
+_GROUPS, _TOPICS, _DESCRIPTIONS = 520_000, 560_000, 1_240_000
 
 
 def hostile_objects(stage: Stage) -> None:

@@ -31,6 +31,8 @@ _LOOK_SECONDS = 0.5
 # What is lent to other processes of the same container now, in bytes.
 _lent: list[int] = []
 _lending = threading.Lock()
+# How long who needs much waits until others end, and what is left for those who need little.
+_ROOM_SECONDS, _SMALL_SHARE = 10.0, 8
 # mallopt(3): M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX.
 _MALLOC = {-1: 1 << 20, -3: 256 << 10, -8: 2}
 
@@ -57,13 +59,52 @@ _RESIDENT, _DATA, _ADDRESSES = min(_limits()), _own_limit(resource.RLIMIT_DATA),
 LIMIT = min(_RESIDENT, _DATA, _ADDRESSES)
 
 
-def left() -> int:
-    """How many more bytes may be taken, with a reserve left. Where the system does not say what is taken: LIMIT."""
+def _taken() -> tuple[int, int, int]:
+    """Bytes that this process has: resident, data, addresses. All 0 where the system does not say."""
     try:
         size, resident, _, _, _, data, _ = (int(field) * _PAGE for field in _STATM.read_text().split())
     except (OSError, ValueError):
-        return LIMIT - sum(_lent)
-    return min(_RESIDENT - resident, _DATA - data, _ADDRESSES - size) - sum(_lent) - LIMIT // _RESERVE_SHARE
+        return 0, 0, 0
+    return resident, data, size
+
+
+class _Reserved:
+    """Bytes that runs said they will take until they end, and may have taken in part."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.total = 0
+        # What was taken by others than these runs, at least.
+        self._beside = 0
+
+    def add(self, size: int, leaving: int, what: str) -> None:
+        """Raises TooMuch where that is not left, with so many more."""
+        with self._lock:
+            require(size + leaving, what)
+            self._beside = max(self._beside if self.total else 0, _taken()[0] - self.total)
+            self.total += size
+
+    def remove(self, size: int) -> None:
+        with self._lock:
+            self.total -= size
+
+    def untaken(self, resident: int) -> int:
+        """How much of it is still to come, where so many bytes are resident."""
+        return max(0, self._beside + self.total - resident) if self.total else 0
+
+    def has_more(self, own: int) -> bool:
+        """Whether others than who has reserved so many have some, which they will give back."""
+        return self.total > own
+
+
+_reserved = _Reserved()
+
+
+def left() -> int:
+    """How many more bytes may be taken: what is reserved counts as taken, and some are kept back."""
+    resident, data, size = _taken()
+    free = min(_RESIDENT - resident, _DATA - data, _ADDRESSES - size)
+    return free - _reserved.untaken(resident) - sum(_lent) - LIMIT // _RESERVE_SHARE
 
 
 def require(size: int, what: str) -> None:
@@ -176,8 +217,12 @@ class Turns:
         return self._slots == 1 or held < self._slots - 1
 
 
+# Who waits for room waits alone, and for as long as others may need to end.
+_room = Turns()
+
+
 class Intake:
-    """What one connection takes in during one run, of all answers together.
+    """What one connection takes in during one run, of all answers together, and what it makes of them.
 
     turns: None = the process has no other connections to share its memory with.
     """
@@ -187,6 +232,30 @@ class Intake:
         self._lock = threading.Lock()
         self._turn: Turn | None = None
         self._bytes, self._next_look = 0, FREE_BYTES
+        self._reserved = 0
+
+    def reserve(self, size: int, what: str, seconds: float) -> None:
+        """Bytes that the run will take beside the answers, until it ends, for `what`.
+
+        Beyond FREE_BYTES others that reserved some are waited for, no longer than that and 10 s, and some room is left
+        for those who need little. Raises TooMuch where no room came.
+        """
+        if self._reserved + size <= FREE_BYTES:
+            _reserved.add(size, 0, what)
+        else:
+            self._reserve_much(size, what, seconds)
+        self._reserved += size
+
+    def _reserve_much(self, size: int, what: str, seconds: float) -> None:
+        leaving = LIMIT // _SMALL_SHARE
+        try:
+            with _room.held(self._owner, seconds):
+                end = time.monotonic() + min(seconds, _ROOM_SECONDS)
+                while size + leaving > left() and _reserved.has_more(self._reserved) and time.monotonic() < end:
+                    time.sleep(_LOOK_SECONDS)
+                _reserved.add(size, leaving, what)
+        except TimeoutError:
+            raise TooMuch(f"other connections take much memory, and no room came in time for {what}") from None
 
     def take(self, size: int, seconds: float) -> None:
         """Count bytes that are about to be read; beyond FREE_BYTES wait for a turn, no longer than that.
@@ -214,6 +283,9 @@ class Intake:
         with self._lock:
             self._bytes, self._next_look = 0, FREE_BYTES
             turn, self._turn = self._turn, None
-        if turn is not None and self._turns is not None:
+            reserved, self._reserved = self._reserved, 0
+        if turn is not None or reserved > FREE_BYTES:
             _trim()
+        _reserved.remove(reserved)
+        if turn is not None and self._turns is not None:
             self._turns.give_back(turn)

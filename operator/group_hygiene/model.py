@@ -306,7 +306,8 @@ class Claims:
 class Protections:
     """What else says that a group is needed, for the whole cluster.
 
-    streams: ids that own topics named `<id>-*-changelog` or `<id>-*-repartition`; None = topics could not be read.
+    streams: ids, of the groups to judge, that own topics named `<id>-*-changelog` or `<id>-*-repartition`; None =
+        topics could not be read.
     mirrored: ids that MirrorMaker 2 checkpoints name; None = this is a mirror target whose checkpoints were not read.
     claimed: what Kubernetes objects of other products name; a Fault = such objects may be
         there, but could not be read.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -99,14 +99,14 @@ class Match:
         """How many of the groups the policy's namespace may know of."""
         return len(groups) if self.within is None else sum(map(self.within.matches, groups))
 
-    def select(self, groups: Mapping[str, Group]) -> list[Group]:
+    def select(self, groups: Mapping[str, Group]) -> Iterator[Group]:
         """Those of the groups that the policy selects. By their names first: most don't match.
 
         What is granted comes before the policy's own patterns: a tenant's patterns meet no other tenant's names.
         """
         within = self.within
-        names = [name for name in groups if (within is None or within.matches(name)) and self.groups.matches(name)]
-        return [group for group in map(groups.__getitem__, names) if self.selects(group)]
+        names = (name for name in groups if (within is None or within.matches(name)) and self.groups.matches(name))
+        return (group for group in map(groups.__getitem__, names) if self.selects(group))
 
     def selects(self, group: Group) -> bool:
         """Whether the policy has anything to say about this group. Exclude wins."""

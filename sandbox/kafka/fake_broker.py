@@ -145,8 +145,8 @@ def rows_of(head: bytes, row: bytes, count: int, tail: bytes) -> Answer:
 
 
 def many_groups(count: int) -> Answer:
-    """Lists so many groups, each with an id of its own."""
-    rows = b"".join(b"\x08%07d\x01\x06Empty\x01\0" % number for number in range(count))
+    """Lists so many groups, each with an id of its own: Empty ones, as consumers leave them."""
+    rows = b"".join(b"\x08%07d\x09consumer\x06Empty\x08classic\0" % number for number in range(count))
 
     def answer(connection: socket.socket, identity: bytes) -> None:
         send(connection, identity + bytes(6) + varint(count + 1) + rows + b"\0")

@@ -196,7 +196,7 @@ def test_a_small_batch_of_much_is_unpacked_to_a_bound(
         pytest.param(
             FakeBroker({LIST_GROUPS: announced(16_000_000, 15_000_000)}, brokers=50), "ANSWERS_TOO_LARGE", id="many"
         ),
-        pytest.param(FakeBroker({LIST_GROUPS: many_groups(600_000)}, brokers=20), "ANSWERS_TOO_LARGE", id="rows"),
+        pytest.param(FakeBroker({LIST_GROUPS: many_groups(500_000)}, brokers=20), "ANSWERS_TOO_LARGE", id="rows"),
         pytest.param(FakeBroker({LIST_GROUPS: announced(2_000_000, 0)}), "REQUEST_TIMED_OUT", id="never"),
         pytest.param(FakeBroker(brokers=1_001), "at most 1000", id="brokers"),
         pytest.param(FakeBroker(places=range(50_000)), "at most 10000 are read", id="partitions"),

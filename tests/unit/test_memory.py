@@ -116,6 +116,53 @@ def test_two_owners_that_always_ask_do_not_shut_out_a_third(slots: int) -> None:
     assert order[0] == "team-c"
 
 
+def test_what_is_reserved_is_taken_until_the_run_ends() -> None:
+    """Also before it is taken: what others ask for meanwhile is held against both."""
+    assert _limited(_RESERVING + "print(first, second, small, after)") == "True False True True"
+
+
+def test_who_needs_much_waits_until_others_end() -> None:
+    """No longer than it has time."""
+    code = """
+        import threading
+
+        first, second = memory.Intake("a", memory.Turns()), memory.Intake("b", memory.Turns())
+        first.reserve(120 << 20, "it", 1)
+        threading.Timer(1, first.end).start()
+        second.reserve(120 << 20, "it", 60)
+        print("reserved")
+        """
+    assert _limited(code) == "reserved"
+
+
+def test_what_was_taken_counts_once() -> None:
+    """A run that took what it reserved leaves as much to others as one that has not yet."""
+    code = """
+        run = memory.Intake()
+        run.reserve(100 << 20, "it", 1)
+        before = memory.left()
+        held = b"x" * (80 << 20)
+        print(abs(memory.left() - before) < 8 << 20)
+        """
+    assert _limited(code) == "True"
+
+
+_RESERVING = """
+def reserves(run, size):
+    try:
+        run.reserve(size, "it", 0.1)
+    except memory.TooMuch:
+        return False
+    return True
+
+runs = [memory.Intake(owner, memory.Turns()) for owner in "abc"]
+first, second = reserves(runs[0], 120 << 20), reserves(runs[1], 120 << 20)
+small = reserves(runs[2], memory.FREE_BYTES)
+runs[0].end()
+after = reserves(runs[1], 120 << 20)
+"""
+
+
 def _limited(code: str) -> str:
     """What this code prints in a process with 256 MiB of memory."""
     prelude = """

@@ -1,5 +1,6 @@
-"""What reconcile computes without asking anybody: filters, prefixes, and why a scan is incomplete."""
+"""What reconcile computes without asking anybody: filters, applications, and why a scan is incomplete."""
 
+import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -44,16 +45,29 @@ def test_filters(policies: list[Policy], states: frozenset[GroupState], types: f
 
 
 @pytest.mark.parametrize(
-    ("name", "prefixes"),
+    ("topic", "ids"),
     [
-        pytest.param("app-store", ["app"], id="one"),
-        pytest.param("my-app-KSTREAM-1", ["my", "my-app", "my-app-KSTREAM"], id="dashes-in-the-id"),
-        pytest.param("app", [], id="none"),
+        pytest.param("app-store-changelog", {"app"}, id="one"),
+        pytest.param("my-app-KSTREAM-1-repartition", {"my", "my-app", "my-app-KSTREAM"}, id="dashes-in-the-id"),
+        pytest.param("app-changelog", set(), id="none"),
+        pytest.param("app-store-topic", set(), id="another-topic"),
     ],
 )
-def test_dash_prefixes(name: str, prefixes: list[str]) -> None:
+def test_applications(topic: str, ids: set[str]) -> None:
     """Every id that a Streams topic may belong to is taken: too many protects too much, too few deletes."""
-    assert context._dash_prefixes(name) == prefixes
+    others = ["ap", "app-s", "app-store", "my-app-KSTREAM-1", "m", "zoo", ""]
+    topics = [topic, "apa-store-changelog", "b-changelog"]
+    assert context._applications(topics, [*others, "app", "my", "my-app", "my-app-KSTREAM"]) == ids
+
+
+def test_applications_of_a_long_name_take_little() -> None:
+    """A name of 45 KB in a broker's answer has as many dashes; its beginnings would be a gigabyte."""
+    tracemalloc.start()
+    try:
+        assert context._applications(["-" * 45_000 + "x-changelog"], ["-", "x"]) == {"-"}
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -65,7 +66,6 @@ class Memory:
     due_before: whether the last scan found something that a policy would delete.
     retention: the brokers' offsets.retention.minutes; None = not known. retention_asked: whether they were asked.
     batch: how many groups can be read again and saved at once while that is fresh.
-    judged: bytes that the groups which a scan judged took at most, of all policies together.
     write_bytes: of records that one request may make a coordinator write.
     """
 
@@ -84,7 +84,6 @@ class Memory:
     retention: timedelta | None = None
     retention_asked: bool = False
     batch: int = BATCH
-    judged: int = 0
     write_bytes: int = kafka_offsets.WRITE_BYTES
 
     def meet(self, cluster_id: str) -> None:
@@ -198,12 +197,7 @@ def read_protections(
         old = brokers.without_streams(context.client, cluster, deadline)
     if isinstance(topics, Fault):
         return Protections(streams=None, mirrored=None, claimed=_claims(context), without_streams=old)
-    streams = frozenset(
-        prefix
-        for topic in topics
-        if topic.endswith(("-changelog", "-repartition"))
-        for prefix in _dash_prefixes(topic.rpartition("-")[0])
-    )
+    streams = _applications(topics, (group.id for group in groups))
     checkpoints = checkpoint_topics(topics, context.connection.checkpoint_topics)
     mirrored = context.memory.checkpoints.read(context.client, checkpoints, deadline)
     return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, _claims(context), old)
@@ -217,10 +211,16 @@ def _claims(context: Context) -> Claims | Fault:
     return Claims(found.named)
 
 
-def _dash_prefixes(name: str) -> list[str]:
-    """`a-b-c` -> `a`, `a-b`: every application id that a topic `<id>-<something>-changelog` may belong to."""
-    parts = name.split("-")
-    return ["-".join(parts[:count]) for count in range(1, len(parts))]
+def _applications(topics: Iterable[str], ids: Iterable[str]) -> frozenset[str]:
+    """Those of the ids that a topic `<id>-<something>-changelog` or `-repartition` may belong to."""
+    owned = sorted(topic.rpartition("-")[0] for topic in topics if topic.endswith(("-changelog", "-repartition")))
+
+    def owns(name: str) -> bool:
+        # Where it would stand in the order: those that begin with it come next.
+        at = bisect_left(owned, f"{name}-")
+        return at < len(owned) and owned[at].startswith(f"{name}-")
+
+    return frozenset(filter(owns, ids))
 
 
 def read_bounds(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
@@ -35,7 +35,6 @@ from group_hygiene.reconcile import evidence as tables
 from group_hygiene.reconcile.context import (
     Context,
     Facts,
-    Memory,
     Observation,
     evidence_of,
     read_bounds,
@@ -50,9 +49,9 @@ from group_hygiene.snapshot import Cluster, Coverage, Listing, Snapshot
 from group_hygiene.tracing import note, traced
 
 _WRITE_S = 2.0
-# What a group takes that a policy judges: its offsets, verdict, marks and history; and how often its id is in memory as
-# JSON: in a request to the tables and on its way, in a ledger's key and value and their batch.
-_GROUP_BYTES, _ID_COPIES = 5_000, 4
+# What a group takes that a policy judges: its offsets and verdict, and its marks and history, which stay; and how often
+# its id is in memory as JSON: in a request to the tables and on its way, in a ledger's key and value and their batch.
+_JUDGED_BYTES, _REMEMBERED_BYTES, _ID_COPIES = 2_500, 2_500, 4
 # A group is judged that much later than the tables are read at most.
 _SCAN = timedelta(minutes=10)
 # Faults of a broker, as opposed to those of one group.
@@ -95,8 +94,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     # A broker that does not answer must not take the time that the groups of the others need.
     listing = kafka_groups.list_groups(client, cluster, Deadline(deadline.left / 2), states, types)
     note(policies=len(policies), groups=len(listing.groups))
-    selected = {policy.key: policy.match.select(listing.groups) for policy in policies}
-    _require_memory(memory, chain(*selected.values()))
+    selected = _select(context, policies, listing.groups, deadline)
     facts = _Facts(cluster=cluster)
     _ask_retention(context, policies, cluster, full)
     facts.older = _old_enough(policies, memory.retention, clock.now())
@@ -130,25 +128,30 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     return Observation(snapshot, verdicts, conditions, facts.protections, unfiltered)
 
 
-def _require_memory(memory: Memory, groups: Iterable[Group]) -> None:
-    """Raises MemoryExhausted where judging these groups, of all policies together, takes more than is left.
+def _select(
+    context: Context, policies: Sequence[Policy], groups: Mapping[str, Group], deadline: Deadline
+) -> dict[str, list[Group]]:
+    """The groups that each policy selects, once there is memory to judge them. Raises MemoryExhausted."""
+    contents, made = context.journal.contents, dict[str, Group]()
+    selected: dict[str, list[Group]] = {}
+    for policy in policies:
+        # By their names first: a group that several policies select is made once.
+        names = [group.id for group in policy.match.select(groups)]
+        remembered = [of.get(policy.uid, {}) for of in (contents.seen, contents.marks)]
+        needed = sum(_group_bytes(name, any(name in of for of in remembered)) for name in names)
+        try:
+            context.client.intake.reserve(needed, f"{len(names)} groups to be judged", deadline.left / 2)
+        except process_memory.TooMuch as error:
+            raise MemoryExhausted(str(error)) from error
+        made.update((name, groups[name]) for name in names if name not in made)
+        selected[policy.key] = [made[name] for name in names]
+    return selected
 
-    What earlier scans took is taken already: only what goes beyond that is needed.
-    """
-    sizes = [_group_bytes(group.id) for group in groups]
-    needed = sum(sizes)
-    try:
-        process_memory.require(max(0, needed - memory.judged), f"{len(sizes)} groups to be judged")
-    except process_memory.TooMuch as error:
-        raise MemoryExhausted(str(error)) from error
-    memory.judged = max(needed, memory.judged)
 
-
-def _group_bytes(name: str) -> int:
-    """What a group of this id takes once it is judged."""
-    if len(name) > ID_MAX:
-        return _GROUP_BYTES
-    return _GROUP_BYTES + _ID_COPIES * len(msgspec.json.encode(name))
+def _group_bytes(name: str, is_remembered: bool) -> int:
+    """What a group of this id takes once it is judged, beside what is remembered of it already."""
+    size = _JUDGED_BYTES if is_remembered else _JUDGED_BYTES + _REMEMBERED_BYTES
+    return size if len(name) > ID_MAX else size + _ID_COPIES * len(msgspec.json.encode(name))
 
 
 def _filters(policies: Sequence[Policy]) -> tuple[frozenset[GroupState], frozenset[GroupType]]:
