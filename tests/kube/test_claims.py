@@ -115,11 +115,27 @@ def include(**fields: str) -> dict[str, Any]:
         ),
         # The API group prefers v1, and this kind is not served there.
         pytest.param(claiming("KafkaConnector", "sink", {"config": {}}), "connect-sink", id="KafkaConnector"),
+        pytest.param(
+            claiming("KafkaConnector", "sink", {"config": {"consumer.override.group.id": "orders"}}),
+            "orders",
+            id="KafkaConnector-override",
+        ),
+        # YAML takes it for a number, and Strimzi hands its text on (OrderedProperties).
+        pytest.param(
+            claiming("KafkaConnector", "sink", {"config": {"consumer.override.group.id": 12345}}),
+            "12345",
+            id="KafkaConnector-number",
+        ),
         pytest.param(claiming("KafkaSource", "x", {"consumerGroup": "events"}), "events", id="KafkaSource"),
         pytest.param(
             claiming("ConsumerGroup", "x", {"template": {"spec": {"configs": {"Configs": {"group.id": "trigger"}}}}}),
             "trigger",
             id="ConsumerGroup",
+        ),
+        pytest.param(
+            claiming("ConsumerGroup", "x", {"template": {"spec": {"configs": {"Configs": {"group.id": 12345}}}}}),
+            "12345",
+            id="ConsumerGroup-number",
         ),
         pytest.param(claiming("ShadowLink", "x", include(name="orders")), "orders", id="ShadowLink"),
         pytest.param(
@@ -207,6 +223,7 @@ SECRET = {"secretKeyRef": {"name": "settings", "key": "group"}}
         pytest.param(container(valueFrom={"fieldRef": {"fieldPath": "metadata.name"}}), {}, "elsewhere", id="field"),
         pytest.param(container(), {}, "elsewhere", id="not-there"),
         pytest.param(container(value="$(PREFIX)-orders"), {}, "other variables", id="made-of-others"),
+        pytest.param(container(value="a$$b"), {}, "other variables", id="escaped"),
         pytest.param(container(value="a"), {"envSourceContainerName": "b"}, "no container b", id="no-such-container"),
         pytest.param(container(value="a"), {"name": "absent"}, "absent does not exist", id="no-such-target"),
         pytest.param(
@@ -228,6 +245,44 @@ def test_a_variable_that_cannot_be_followed_may_mean_any_group(
     assert why in said
 
 
+def connector(group: Any) -> dict[str, Any]:
+    return claiming("KafkaConnector", "sink", {"config": {"consumer.override.group.id": group}})
+
+
+def knative(group: Any) -> dict[str, Any]:
+    return claiming("ConsumerGroup", "odd", {"template": {"spec": {"configs": {"Configs": {"group.id": group}}}}})
+
+
+BY_VARIABLE = (
+    f"KafkaConnector {NAMESPACE}/sink names its group by a variable in consumer.override.group.id, which only Kafka "
+    "Connect can read"
+)
+NO_TEXT = f"KafkaConnector {NAMESPACE}/sink names its group in consumer.override.group.id, which is no text"
+
+
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        pytest.param(connector("${env:GROUP}"), BY_VARIABLE, id="variable"),
+        pytest.param(connector("sink-${secrets:payments/sink:group}"), BY_VARIABLE, id="variable-inside"),
+        pytest.param(connector(1.5), NO_TEXT, id="fraction"),
+        pytest.param(connector(True), NO_TEXT, id="boolean"),
+        pytest.param(connector(["a"]), NO_TEXT, id="list"),
+        pytest.param(
+            knative({"a": 1}),
+            f"ConsumerGroup {NAMESPACE}/odd names its group in group.id, which is no text",
+            id="Knative-object",
+        ),
+    ],
+)
+def test_a_name_that_only_its_controller_can_read_may_mean_any_group(
+    server: ApiServer, as_operator: str, item: dict[str, Any], why: str
+) -> None:
+    """Kafka Connect's config providers put the name in, or the field holds no text."""
+    with objects(server, item):
+        assert problem(as_operator) == why
+
+
 def test_a_kind_that_may_not_be_listed(server: ApiServer) -> None:
     """It is named, with the right that is missing."""
     server.kubectl("create", "serviceaccount", "nobody", "-n", NAMESPACE)
@@ -247,7 +302,7 @@ def test_a_kind_that_may_not_be_listed(server: ApiServer) -> None:
     [
         pytest.param("text", id="text"),
         pytest.param({"template": []}, id="list"),
-        pytest.param({"template": {"spec": {"configs": {"Configs": {"group.id": {"a": 1}}}}}}, id="object-for-a-group"),
+        pytest.param({"template": {"spec": {"configs": {"Configs": ["group.id"]}}}}, id="list-for-a-map"),
     ],
 )
 def test_objects_of_any_shape(server: ApiServer, as_operator: str, spec: Any) -> None:

@@ -32,6 +32,7 @@ Json = Raw | None
 
 KEDA = "keda.sh"
 _KAFKA_TRIGGERS = frozenset({"kafka", "apache-kafka"})
+_OVERRIDE = "consumer.override.group.id"
 
 
 class Limits(NamedTuple):
@@ -245,8 +246,8 @@ class ClaimReader:
             value = self._config_map(namespace, _text(key, "name"), _text(key, "key"))
         if not value:
             raise _Unknown("has no value for it but perhaps one from elsewhere, as from a Secret or envFrom")
-        # References to other variables.
-        if "$(" in value and key is None:
+        # References to other variables; and `$$`, which stands for `$`.
+        if ("$(" in value or "$$" in value) and key is None:
             raise _Unknown("refers to other variables")
         return value
 
@@ -318,6 +319,17 @@ class _Reading:
         for group in filter(None, groups):
             self.found.add(self.found.named, group, self.owner)
 
+    def group(self, obj: Json, *path: str) -> str:
+        """The group that is named at a path of an object, empty where there is none; a number is its text.
+
+        Raises _Unknown for anything else: what its own controller takes it for can't be said.
+        """
+        value = _at(obj, *path)
+        try:
+            return "" if value is None else str(_TEXT_OR_NUMBER.decode(value))
+        except msgspec.ValidationError:
+            raise _Unknown(f"{self.owner} names its group in {path[-1]}, which is no text") from None
+
 
 def _scaled_object(reading: _Reading) -> None:
     target = _at(reading.item.spec, "scaleTargetRef")
@@ -343,7 +355,7 @@ def _triggers(reading: _Reading, template: Callable[[], Json], container: str) -
     for trigger in reading.reader.elements(_at(reading.item.spec, "triggers")):
         if _text(trigger, "type") not in _KAFKA_TRIGGERS:
             continue
-        named = [_text(trigger, "metadata", key) for key in ("consumerGroup", "group")]
+        named = [reading.group(trigger, "metadata", key) for key in ("consumerGroup", "group")]
         variable = _text(trigger, "metadata", "consumerGroupFromEnv")
         if variable:
             reading.budget.take()
@@ -358,18 +370,23 @@ def _triggers(reading: _Reading, template: Callable[[], Json], container: str) -
 
 
 def _connector(reading: _Reading) -> None:
-    override = _text(reading.item.spec, "config", "consumer.override.group.id")
+    """The group of a sink connector. Kafka Connect asks its config providers for `${...}` (ConfigTransformer)."""
+    override = reading.group(reading.item.spec, "config", _OVERRIDE)
+    if "${" in override:
+        raise _Unknown(
+            f"{reading.owner} names its group by a variable in {_OVERRIDE}, which only Kafka Connect can read"
+        )
     reading.name(override or f"connect-{reading.item.metadata.name}")
 
 
 def _knative_source(reading: _Reading) -> None:
-    reading.name(_text(reading.item.spec, "consumerGroup"))
+    reading.name(reading.group(reading.item.spec, "consumerGroup"))
 
 
 def _knative_consumer_group(reading: _Reading) -> None:
     """Triggers, channels and sources of Knative end up in one. Go writes the inlined map under its field's name."""
     configs = _at(reading.item.spec, "template", "spec", "configs")
-    reading.name(_text(configs, "Configs", "group.id"), _text(configs, "group.id"))
+    reading.name(reading.group(configs, "Configs", "group.id"), reading.group(configs, "group.id"))
 
 
 def _shadow_link(reading: _Reading) -> None:
@@ -391,6 +408,7 @@ def _shadow_link(reading: _Reading) -> None:
 
 
 _LIST, _TEXT = msgspec.json.Decoder(list[Raw]), msgspec.json.Decoder(str)
+_TEXT_OR_NUMBER = msgspec.json.Decoder(str | int)
 
 
 @lru_cache(maxsize=256)
