@@ -79,11 +79,11 @@ NEVER = timedelta(days=36_500)
 def offsets_retention(minutes: int | None) -> timedelta | None:
     """How long brokers keep offsets, by their offsets.retention.minutes: negative = for ever, None = not known.
 
-    Apache Kafka takes 1 or more; compatible brokers also take -1.
+    Apache Kafka takes 1 or more; compatible brokers also take -1. Longer than NEVER is for ever, too.
     """
     if minutes is None:
         return None
-    return NEVER if minutes < 0 else timedelta(minutes=minutes)
+    return NEVER if minutes < 0 or minutes >= NEVER / timedelta(minutes=1) else timedelta(minutes=minutes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -455,6 +455,9 @@ def test_offsets_that_never_expire() -> None:
     assert in_use.keep.reason == reasons.EXPIRES_LATER
     assert offsets_retention(None) is None
     assert offsets_retention(10_080) == timedelta(days=7)
+    # Longer than a date can be, and than a timedelta: brokers may answer anything.
+    for minutes in (99_999_999_999, 2**63 - 1):
+        assert offsets_retention(minutes) == never
 
 
 @pytest.mark.parametrize(
