@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, cast
+
 import pytest
 
-from group_hygiene.kafka.client import Client
+from group_hygiene.kafka.client import Call, Client
 from group_hygiene.kafka.offsets import committed_offsets, end_offsets
 from group_hygiene.model import CommittedOffset, Fault, Partition
 from sandbox.kafka import KafkaCluster
@@ -57,6 +60,31 @@ def test_many_groups_are_read_in_a_few_requests(client: Client, make: Maker, kaf
     answers = committed_offsets(client, dict.fromkeys([*commits, *absent], 1), soon())
     assert answers == commits | absent
     assert kafka.count_requests("OFFSET_FETCH", client_id="group-hygiene", since=mark) == {1: 2}
+
+
+class _Noting:
+    """A client that notes what it sends."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.requests: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def send_each(self, calls: Mapping[Any, Call], *arguments: Any) -> Any:
+        self.requests += [call.request for call in calls.values()]
+        return self._client.send_each(calls, *arguments)
+
+
+def test_named_partitions_take_memory_once(client: Client) -> None:
+    """And not in each request: those for pending commits name every partition of the cluster."""
+    places = [Partition(f"topic-{number}", 0) for number in range(26_000)]
+    noting = _Noting(client)
+    answers = committed_offsets(cast("Client", noting), {"a": 1, "b": 1}, soon(), places, require_stable=True)
+    assert answers == {"a": {}, "b": {}}
+    first, second = (request.groups[0].topics for request in noting.requests)
+    assert first is second
 
 
 def test_a_wrong_coordinator_is_looked_up(client: Client, make: Maker) -> None:

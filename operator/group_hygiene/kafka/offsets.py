@@ -63,18 +63,18 @@ def committed_offsets(
     UNSTABLE_OFFSET_COMMIT, but only for partitions that are named or have a committed offset already.
     """
     batched = client.supports(OffsetFetchRequest, 8)
-    topics = None if partitions is None else _by_topic(partitions)
+    group_class, single = OffsetFetchRequest.OffsetFetchRequestGroup, OffsetFetchRequest.OffsetFetchRequestTopic
+    topic_class = group_class.OffsetFetchRequestTopics if batched else single
+    named = None
+    if partitions is not None:
+        # Once for all requests: a cluster's topics take megabytes in each.
+        named = [topic_class(name=name, partition_indexes=some) for name, some in _by_topic(partitions).items()]
     extra: dict[str, Any] = {"require_stable": True} if require_stable else {}
 
     def request(ids: list[str]) -> Any:
         if not batched:
-            single = OffsetFetchRequest.OffsetFetchRequestTopic
-            named = None if topics is None else [single(name=t, partition_indexes=p) for t, p in topics.items()]
             low = 7 if require_stable else 2
             return OffsetFetchRequest(group_id=ids[0], topics=named, min_version=low, max_version=7, **extra)
-        group_class = OffsetFetchRequest.OffsetFetchRequestGroup
-        topic_class = group_class.OffsetFetchRequestTopics
-        named = None if topics is None else [topic_class(name=t, partition_indexes=p) for t, p in topics.items()]
         members = [group_class(group_id=group, topics=named) for group in ids]
         return RawOffsetFetchRequest(groups=members, **extra)
 
