@@ -26,6 +26,8 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)
 
 _CHUNK_BYTES = 400_000
+# GroupType.SHARE, as Kafka names it.
+_SHARE = "Share"
 
 
 class What(StrEnum):
@@ -437,8 +439,12 @@ def whole(parts: Sequence[Backup]) -> Backup | None:
 def with_earlier(backup: Backup, earlier: Backup) -> Backup:
     """The backup, with what an earlier one of the same group has and the group has no more.
 
-    Offsets of a topic that was created again since belong to another topic, and are left out.
+    Offsets of a topic that was created again since belong to another topic, and are left out. So are start offsets of a
+    share group of the same id, and in one the offsets that others committed. A group that is Empty may go from one of
+    the other types to another and keeps its offsets (KIP-848, KIP-1071).
     """
+    if (backup.type == _SHARE) != (earlier.type == _SHARE):
+        return backup
     offsets, ids = dict(backup.offsets), dict(backup.topic_ids)
     for topic, rows in earlier.offsets.items():
         if topic in offsets and ids.get(topic) != earlier.topic_ids.get(topic):
@@ -449,6 +455,18 @@ def with_earlier(backup: Backup, earlier: Backup) -> Backup:
             offsets[topic] = sorted([*offsets.get(topic, ()), *missing])
             ids |= {topic: earlier.topic_ids[topic]} if topic in earlier.topic_ids else {}
     return msgspec.structs.replace(backup, offsets=offsets, topic_ids=ids)
+
+
+def with_newer_offsets(backup: Backup, newer: Backup) -> Backup:
+    """The backup, with the offsets that a newer one of the same group has of the same partitions of the same topics."""
+    if (backup.type == _SHARE) != (newer.type == _SHARE):
+        return backup
+    offsets = dict(backup.offsets)
+    for topic in offsets.keys() & newer.offsets.keys():
+        if backup.topic_ids.get(topic) == newer.topic_ids.get(topic):
+            later = {row.partition: row for row in newer.offsets[topic]}
+            offsets[topic] = [later.get(row.partition, row) for row in offsets[topic]]
+    return msgspec.structs.replace(backup, offsets=offsets)
 
 
 def expires(entry: Any) -> datetime | None:

@@ -4,9 +4,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from group_hygiene import reasons
-from group_hygiene.entries import Backup, SavedOffset
+from group_hygiene.entries import Backup, SavedOffset, What
 from group_hygiene.errors import SpecError
 from group_hygiene.model import Bounds, CommittedOffset, Fault, Partition
 from group_hygiene.reconcile.grouprestore import RESULTS_MAX, build_restore_status, parse_restore
@@ -128,6 +129,74 @@ def test_newest_backup_or_none(
     """An older backup never stands in for a newer one that is damaged, but for whoever asks for it."""
     found = choose(RestoreRequest(id="r", **options), "billing", backups)
     assert (found.at if isinstance(found, Backup) else found.reason) == expected
+
+
+LATER = "20260301T130000-cccccccc"
+LITTER = RestoreRequest(id="r", policy="kafka/litter", deleted_after=NOW - DAY)
+
+
+def rows_of(topics: dict[str, int], **changes: Any) -> Backup:
+    """A backup of these offsets, of partition 0 of each topic."""
+    offsets = {topic: [SavedOffset(0, offset, -1, "", None)] for topic, offset in topics.items()}
+    return backup_of("billing", offsets, **changes)
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        pytest.param({LATER: {What.KEPT}}, {"orders": 9, "payments": 3}, id="never-happened"),
+        pytest.param({LATER: {What.DELETED}}, reasons.NO_BACKUP, id="happened"),
+        pytest.param({LATER: {What.OFFSETS_DELETED}}, reasons.NO_BACKUP, id="happened-to-a-part"),
+        # A late request, after it was taken for one that never happened.
+        pytest.param({LATER: {What.KEPT, What.DELETED}}, reasons.NO_BACKUP, id="happened-late"),
+        pytest.param({}, reasons.NO_BACKUP, id="nobody-knows"),
+        pytest.param({NEW: {What.KEPT}}, reasons.NO_BACKUP, id="another-one-never-happened"),
+    ],
+)
+def test_what_another_policy_did_not_delete_hides_no_backup(
+    ends: dict[str, set[What]], expected: dict[str, int] | str
+) -> None:
+    """Of what the policy deleted; but what the group had again by then is newer, should a part of that be gone."""
+    own = rows_of({"orders": 5, "payments": 3}, id=NEW, partial=True)
+    other = rows_of({"orders": 9, "users": 7}, id=LATER, at=NOW + timedelta(hours=1), policy="kafka/other")
+    found = choose(LITTER, "billing", {NEW: [own], LATER: [other]}, ends)
+    if isinstance(found, Backup):
+        assert found.id == NEW
+        assert {topic: rows[0].offset for topic, rows in found.offsets.items()} == expected
+    else:
+        assert found.reason == expected
+
+
+@pytest.mark.parametrize("changes", [{"topic_ids": {"orders": "recreated"}}, {"type": "Share"}], ids=["topic", "type"])
+def test_a_backup_of_another_policy_may_be_of_something_else(changes: dict[str, Any]) -> None:
+    """A topic that was recreated before, or a share group of that id: its offsets say nothing of the others."""
+    own = rows_of({"orders": 5}, id=NEW)
+    other = rows_of({"orders": 9}, id=LATER, at=NOW + timedelta(hours=1), policy="kafka/other")
+    other = replace(other, **changes)
+    found = choose(LITTER, "billing", {NEW: [own], LATER: [other]}, {LATER: {What.KEPT}})
+    assert found == own
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "merged"),
+    [
+        pytest.param("Classic", "Classic", True, id="same"),
+        # A group may change its protocol while it is Empty, and keeps its offsets (KIP-848, KIP-1071).
+        pytest.param("Classic", "Consumer", True, id="changed-its-protocol"),
+        pytest.param("Consumer", "Classic", True, id="changed-it-back"),
+        pytest.param("Classic", "Streams", True, id="changed-to-Streams"),
+        pytest.param("Share", "Share", True, id="share"),
+        pytest.param("Share", "Consumer", False, id="after-a-share-group"),
+        pytest.param("Consumer", "Share", False, id="before-a-share-group"),
+    ],
+)
+def test_start_offsets_are_no_committed_offsets(earlier: str, later: str, merged: bool) -> None:
+    """A share group of the same id was another group, whose offsets say nothing of this one's."""
+    before = rows_of({"orders": 5}, id=OLD, at=NOW - DAY, type=earlier, partial=True)
+    last = rows_of({"payments": 3}, id=NEW, type=later, partial=True)
+    found = choose(RestoreRequest(id="r", groups=("billing",)), "billing", {OLD: [before], NEW: [last]})
+    assert isinstance(found, Backup)
+    assert set(found.offsets) == ({"orders", "payments"} if merged else {"payments"})
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import reduce
+from types import MappingProxyType
 
 from group_hygiene import reasons
 from group_hygiene.durations import timestamp
-from group_hygiene.entries import Backup, SavedOffset, whole, with_earlier
+from group_hygiene.entries import Backup, SavedOffset, What, whole, with_earlier, with_newer_offsets
 from group_hygiene.model import NO_SUCH_TOPIC, Bounds, CommittedOffset, Fault, Offsets, Partition
 
 # What OffsetCommit of generation -1, or AlterShareGroupOffsets, gets from a group that has members, by its protocol.
@@ -24,6 +26,9 @@ _NEVER, _UNKNOWN = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo
 
 # id of a backup -> its parts, None = one that can't be read.
 Saved = Mapping[str, Sequence[Backup | None]]
+# id of a backup -> how the deletion ended for which it was taken, as is recorded; several where a late request did it.
+Ends = Mapping[str, Collection[What]]
+_NO_ENDS: Ends = MappingProxyType({})
 
 
 class Kind(StrEnum):
@@ -114,31 +119,39 @@ def concerns(request: RestoreRequest, backups: Saved) -> bool:
     )
 
 
-def choose(request: RestoreRequest, name: str, backups: Saved, deleted: Set[str] = frozenset()) -> Backup | GroupResult:
+def choose(request: RestoreRequest, name: str, backups: Saved, ends: Ends = _NO_ENDS) -> Backup | GroupResult:
     """The newest backup of a group, or why it can't be used: an older one never stands in for it unasked.
 
-    Of a group that stayed and lost offsets of topics at several times, what it lost at each of them. deleted: the ids
-    of backups with which the whole group was deleted; after any other one it may have stayed.
+    Of a group that stayed and lost offsets of topics at several times, what it lost at each of them. One that another
+    policy took than the request asks for is passed over where the group stayed, as is recorded; but its offsets are
+    newer, should some of them be gone.
     """
     allowed = _allowed(request, backups)
-    if not allowed:
-        return GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, "the ledger has no backup of it that fits")
-    chosen = max(allowed, key=lambda id_: (_taken(id_, allowed[id_]), _whole(allowed[id_]) is None, id_))
-    backup, at = _whole(allowed[chosen]), _taken(chosen, allowed[chosen])
-    if backup is None:
-        message = "of its newest backup a part is missing or can't be read; an older one is taken only where `at` asks"
-        return GroupResult(name, Kind.REFUSED, reasons.BACKUP_INCOMPLETE, message, None if at == _UNKNOWN else at)
-    if request.policy is not None and backup.policy != request.policy:
-        message = f"it was deleted once more at {timestamp(at)}, not by this policy: restore it by its name"
-        return GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, message)
-    readable = [found for parts in allowed.values() if (found := _whole(parts)) is not None]
-    return _with_earlier_parts(request, backup, readable, deleted)
+    passed: list[Backup] = []
+    by_age = sorted(allowed, key=lambda id_: (_taken(id_, allowed[id_]), _whole(allowed[id_]) is None, id_))
+    for id_ in reversed(by_age):
+        backup, at = _whole(allowed[id_]), _taken(id_, allowed[id_])
+        if backup is None:
+            message = (
+                "of its newest backup a part is missing or can't be read; an older one is taken only where `at` asks"
+            )
+            return GroupResult(name, Kind.REFUSED, reasons.BACKUP_INCOMPLETE, message, None if at == _UNKNOWN else at)
+        if request.policy in (None, backup.policy):
+            readable = [found for parts in allowed.values() if (found := _whole(parts)) is not None]
+            complete = _with_earlier_parts(request, backup, readable, ends)
+            return reduce(with_newer_offsets, reversed(passed), complete)
+        if set(ends.get(id_, ())) != {What.KEPT}:
+            message = f"it was deleted once more at {timestamp(at)}, not by this policy: restore it by its name"
+            return GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, message)
+        passed.append(backup)
+    return GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, "the ledger has no backup of it that fits")
 
 
-def _with_earlier_parts(request: RestoreRequest, backup: Backup, others: Sequence[Backup], deleted: Set[str]) -> Backup:
+def _with_earlier_parts(request: RestoreRequest, backup: Backup, others: Sequence[Backup], ends: Ends) -> Backup:
     """Of a group that stayed and lost offsets of topics one after the other, all of them since it was last deleted, as
     far as the request asks for them.
     """
+    deleted = {id_ for id_, found in ends.items() if What.DELETED in found}
     if backup.id in deleted:
         return backup
     first = (request.deleted_after or _NEVER).replace(microsecond=0)

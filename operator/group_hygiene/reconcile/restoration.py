@@ -49,6 +49,9 @@ _ABSENT = frozenset({"GROUP_ID_NOT_FOUND", "UNSUPPORTED_VERSION"})
 # Partitions between one look and its commit: so few that nothing has time to change.
 _COMMIT_CHUNK = 1_000
 _BEGUN = "begun; some of its offsets may be committed, as whoever restored it came to no end"
+# Outcomes of deletions that leave a backup.
+_ENDS = frozenset({What.DELETED, What.OFFSETS_DELETED, What.KEPT})
+_THERE = frozenset({reasons.ALREADY_THERE, reasons.ALREADY_COMMITTED})
 
 
 @dataclass(frozen=True)
@@ -84,13 +87,12 @@ class Wanted:
 class Saved:
     """What the ledger has of some requests. backups: group -> id -> parts, None = one that can't be read.
 
-    done: by the request's id and the group, the outcome of what it is done with. deleted: group -> the ids of its
-    backups with which it was deleted as a whole, as is recorded.
+    done: by the request's id and the group, the outcome of what it is done with. ends: group -> as `choose` takes them.
     """
 
     backups: dict[str, dict[str, list[Backup | None]]] = field(default_factory=dict)
     done: dict[tuple[str, str], Outcome] = field(default_factory=dict)
-    deleted: dict[str, set[str]] = field(default_factory=dict)
+    ends: dict[str, dict[str, set[What]]] = field(default_factory=dict)
 
 
 def read_saved(ledger: Ledger, wanted: Sequence[Wanted], deadline: Deadline) -> Saved:
@@ -106,7 +108,7 @@ def read_saved(ledger: Ledger, wanted: Sequence[Wanted], deadline: Deadline) -> 
         group = group_of(key)
         if group is None or key[0] not in ("backup", "outcome"):
             return False
-        if key[0] == "outcome" and (len(key) < 4 or key[3] != What.DELETED):
+        if key[0] == "outcome" and (len(key) < 4 or key[3] not in _ENDS):
             return len(key) > 3 and key[3] == What.RESTORED and key[2] in by_id and by_id[key[2]].asks_for(group)
         return any(each.granted(group) for each in (*by_name.get(group, ()), *by_policy))
 
@@ -117,8 +119,8 @@ def read_saved(ledger: Ledger, wanted: Sequence[Wanted], deadline: Deadline) -> 
             id_ = key[2] if len(key) > 2 else ""
             parts = saved.backups.setdefault(key[1], {}).setdefault(id_, [])
             parts.append(entry if isinstance(entry, Backup) else None)
-        elif key[3] == What.DELETED:
-            saved.deleted.setdefault(key[1], set()).add(key[2])
+        elif key[3] in _ENDS:
+            saved.ends.setdefault(key[1], {}).setdefault(key[2], set()).add(What(key[3]))
         elif isinstance(entry, Outcome) and entry.reason in (reasons.RESTORED, reasons.PARTLY_RESTORED):
             saved.done[key[2], entry.group] = entry
     return saved
@@ -193,7 +195,7 @@ def _restore_group(
     preview: bool,
 ) -> GroupResult:
     backups = saved.backups.get(name, {})
-    backup = choose(request, name, backups, saved.deleted.get(name, frozenset()))
+    backup = choose(request, name, backups, saved.ends.get(name, {}))
     if isinstance(backup, GroupResult):
         return backup
     if backup.type not in RESTORABLE:
