@@ -127,6 +127,32 @@ def test_a_restore_of_what_was_missing_before_proves_no_deletion(scene: Scene, m
     assert group not in scene.context.journal.contents.deletions
 
 
+@pytest.mark.parametrize("left", ["nothing", "an-offset", "another-offset"])
+def test_a_restore_after_two_interrupted_deletions(scene: Scene, make: Maker, left: str) -> None:
+    """The second is proven by a group that was not there at all, but not by what the first may have taken."""
+    topic = make.topic(partitions=2, records=5)
+    other = make.topic(records=5)
+    group = make.abandoned(make.name("old"), topic, commit=at(topic))
+    intent, now = scene.intent(group, TIDY), scene.clock.now()
+    ids = {topic: str(topic_ids(scene.client, [topic], Deadline(60))[topic])}
+    rows = {topic: [SavedOffset(0, 2, -1, "", None), SavedOffset(1, 0, -1, "", None)]}
+    older = backup_of(group, rows, id="20260101T000000-x", at=now - timedelta(hours=2), topic_ids=ids)
+    own = replace(older, id=intent.id, at=now, continues=older.id)
+    assert scene.context.journal.record([older, own, intent]) is None
+    make.delete_group(group)
+    if left != "nothing":
+        make.simple(group, at(topic if left == "an-offset" else other, 2))
+    restorer = Restorer(scene.client, somebody(scene), scene.clock, Guard())
+    (result,) = restore(restorer, RestoreRequest(id="a-restore", groups=(group,)))
+    assert reasons.VERIFIED in {partition.reason for partition in result.partitions}
+    assert scene.context.journal.read_on(Deadline(60)) is None
+    known_for(scene, 60)
+    is_proven = left == "nothing"
+    assert reconcile.settle(scene.context) == ({TIDY.uid: 1} if is_proven else {})
+    assert [each.what for each in told(scene, group)][:1] == ([What.DELETED] if is_proven else [What.RESTORED])
+    assert (group in scene.context.journal.contents.deletions) is is_proven
+
+
 @pytest.mark.parametrize(
     ("ended", "restored"), [(What.KEPT, {0, 1}), (None, {0, 1}), (What.DELETED, {0})], ids=["kept", "open", "deleted"]
 )
@@ -151,6 +177,29 @@ def test_a_deletion_that_never_happened_hides_no_earlier_backup(
     (result,) = restore(restorer, RestoreRequest(id="a-restore", groups=(group,)))
     assert {partition.partition.partition for partition in result.partitions} == restored
     assert result.partitions[-1].reason == reasons.VERIFIED
+
+
+def test_a_deletion_that_never_happened_hides_no_backup_of_another_policy(scene: Scene, make: Maker) -> None:
+    """What the ledger has of its outcome tells; before, nobody knows."""
+    topic = make.topic(partitions=2, records=5)
+    group, now = make.name("old"), scene.clock.now()
+    make.simple(group, at(topic))
+    ids = {topic: str(topic_ids(scene.client, [topic], Deadline(60))[topic])}
+    rows = {topic: [SavedOffset(1, 0, -1, "", None)]}
+    own = backup_of(group, rows, id="id-1", partial=True, at=now - timedelta(hours=2), topic_ids=ids)
+    intent = scene.intent(group, TIDY)
+    other = backup_of(group, {topic: [SavedOffset(0, 1, -1, "", None)]}, id=intent.id, at=now, policy=TIDY.key)
+    expires = now + timedelta(days=5)
+    assert (
+        scene.context.journal.record([replace(own, expires=expires), replace(other, expires=expires), intent]) is None
+    )
+    restorer = Restorer(scene.client, somebody(scene), scene.clock, Guard())
+    asked = RestoreRequest(id="a-restore", policy=own.policy, deleted_after=now - timedelta(hours=3))
+    (refused,) = restore(restorer, asked)
+    assert refused.reason == reasons.NO_BACKUP
+    restorer.ledger.write([outcome(intent, What.KEPT, reason=reasons.INTERRUPTED)])
+    (result,) = restore(restorer, asked)
+    assert [(place.partition.partition, place.reason) for place in result.partitions] == [(1, reasons.VERIFIED)]
 
 
 @pytest.mark.parametrize(

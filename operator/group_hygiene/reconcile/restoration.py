@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -48,10 +49,10 @@ from group_hygiene.reconcile.saving import COMMITTING, RESTORABLE, bring_back, b
 _ABSENT = frozenset({"GROUP_ID_NOT_FOUND", "UNSUPPORTED_VERSION"})
 # Partitions between one look and its commit: so few that nothing has time to change.
 _COMMIT_CHUNK = 1_000
-_BEGUN = "begun; some of its offsets may be committed, as whoever restored it came to no end"
 # Outcomes of deletions that leave a backup.
 _ENDS = frozenset({What.DELETED, What.OFFSETS_DELETED, What.KEPT})
 _THERE = frozenset({reasons.ALREADY_THERE, reasons.ALREADY_COMMITTED})
+_BEGUN = "begun; some of its offsets may be committed, as whoever restored it came to no end"
 
 
 @dataclass(frozen=True)
@@ -209,50 +210,62 @@ def _restore_group(
     state = _state(restorer, backup)
     if isinstance(state, GroupResult):
         return state
-    decided = _look(restorer, request, backup)
-    if isinstance(decided, GroupResult):
-        return replace(decided, saved_at=backup.at)
+    found = _look(restorer, request, backup)
+    if isinstance(found, GroupResult):
+        return replace(found, saved_at=backup.at)
     if preview:
-        return warned(summed(name, backup, decided, preview), state)
+        return warned(summed(name, backup, found.decided, preview), state)
     begun = None
-    if any(partition.commit is not None for partition in decided):
+    if any(partition.commit is not None for partition in found.decided):
         begun = _outcome(restorer, request, backup, What.FAILED, reasons.INTERRUPTED, _BEGUN)
         stop = _begin(restorer, begun)
         if stop is not None:
             return GroupResult(name, Kind.WAITING, stop.reason, stop.message, backup.at)
-        decided = _look(restorer, request, backup)
-    if isinstance(decided, GroupResult):
-        result = replace(decided, saved_at=backup.at)
+        found = _look(restorer, request, backup)
+    if isinstance(found, GroupResult):
+        result, was_there = replace(found, saved_at=backup.at), True
     else:
-        result = warned(summed(name, backup, _commit(restorer, backup, decided), preview), state)
+        result = warned(summed(name, backup, _commit(restorer, backup, found.decided), preview), state)
+        was_there = found.is_there
     outcome = _outcome(restorer, request, backup, What.RESTORED, result.reason, result.message)
-    if _proves_deletion(backup, [part for part in backups[backup.id] if part is not None], result):
+    parts = [part for part in backups[backup.id] if part is not None]
+    if _proves_deletion(backup, parts, result, was_there):
         outcome = structs.replace(outcome, backup=backup.id)
     return _noted(restorer, outcome, result, begun)
 
 
-def _proves_deletion(backup: Backup, parts: Sequence[Backup], result: GroupResult) -> bool:
+def _proves_deletion(backup: Backup, parts: Sequence[Backup], result: GroupResult, was_there: bool) -> bool:
     """Whether offsets were missing that the group had when this very backup was taken.
 
-    Not those that were missing then already, as earlier deletions had taken them.
+    Not those that were missing then already, as earlier deletions had taken them: a backup that continues an
+    interrupted one does not tell which these are, and only a group that was gone as a whole shows that it was deleted.
     """
     had = {place for part in parts for place in saved_offsets(part)}
-    return not backup.continues and any(p.reason == reasons.VERIFIED and p.partition in had for p in result.partitions)
+    if backup.continues and (was_there or any(p.reason in _THERE for p in result.partitions)):
+        return False
+    return any(p.reason == reasons.VERIFIED and p.partition in had for p in result.partitions)
 
 
-def _look(restorer: Restorer, request: RestoreRequest, backup: Backup) -> list[PartitionResult] | GroupResult:
+class _Found(NamedTuple):
+    """What may be committed. is_there: whether Kafka knows the group."""
+
+    decided: list[PartitionResult]
+    is_there: bool
+
+
+def _look(restorer: Restorer, request: RestoreRequest, backup: Backup) -> _Found | GroupResult:
     """What may be committed of a backup now; a GroupResult where that is nothing at all."""
     client, deadline, saved = restorer.client, restorer.deadline(), saved_offsets(backup)
     ids = kafka_cluster.topic_ids(client, backup.offsets, deadline)
     there = [place for place in saved if not isinstance(ids[place.topic], Fault)]
     bounds = read_bounds(client, [there], deadline)
-    refused = _in_use(client, backup, deadline)
-    if refused is not None:
-        return refused
+    is_there = _is_there(client, backup, deadline)
+    if isinstance(is_there, GroupResult):
+        return is_there
     now = read_back(client, backup.type, {backup.group: None}, list(saved), deadline)
     if isinstance(now, Fault):
         return unreadable(backup.group, now)
-    return decide(backup, now, ids, bounds, request)
+    return _Found(decide(backup, now, ids, bounds, request), is_there)
 
 
 def _stops_loading(restorer: Restorer, backup: Backup) -> GroupResult | None:
@@ -288,9 +301,12 @@ def _state(restorer: Restorer, backup: Backup) -> list[str] | GroupResult:
     return lost
 
 
-def _in_use(client: Client, backup: Backup, deadline: Deadline) -> GroupResult | None:
-    """Why nothing may be committed now: each protocol tells of its own groups only, so all are asked."""
-    name = backup.group
+def _is_there(client: Client, backup: Backup, deadline: Deadline) -> bool | GroupResult:
+    """Whether Kafka knows the group; a GroupResult where nothing may be committed now.
+
+    Each protocol tells of its own groups only, so all are asked.
+    """
+    name, is_there = backup.group, False
     fitting = {GroupType.SHARE} if backup.type == GroupType.SHARE else COMMITTING
     for kind in (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.SHARE, GroupType.STREAMS):
         group = Group(name, kind, "", GroupState.UNKNOWN, -1)
@@ -309,7 +325,8 @@ def _in_use(client: Client, backup: Backup, deadline: Deadline) -> GroupResult |
             return GroupResult(
                 name, Kind.WAITING, reasons.GROUP_ACTIVE, f"its state is {state}: stop its members first"
             )
-    return None
+        is_there = True
+    return is_there
 
 
 def _commit(restorer: Restorer, backup: Backup, decided: Sequence[PartitionResult]) -> list[PartitionResult]:
