@@ -5,8 +5,10 @@
 #   BASE=NAME          another image of Debian 12; left out, debian:bookworm-slim
 #   CA=FILE            certificates to trust while building, as PEM: those of a company's proxy
 #   MAVEN_SETTINGS=FILE    a settings.xml, for a mirror of Maven's repository
+#   PIP_CONFIG=FILE    a pip.conf, for another index of Python packages
 #   OPTIONS="--network host"    more options of the engine's `build`
-# HTTPS_PROXY and the like are handed over by themselves, and PIP_INDEX_URL where it is set.
+# HTTPS_PROXY and the like are handed over by themselves. What may hold a token is a secret of the build: it is in no layer,
+# and in no list of processes.
 # Where the base can be had from no registry, it is made of Debian's packages by debootstrap, as root.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -40,7 +42,7 @@ case $(basename "$engine") in
 esac
 if [ -n "${CA:-}" ]; then options+=(--secret "id=ca,src=$CA"); fi
 if [ -n "${MAVEN_SETTINGS:-}" ]; then options+=(--secret "id=maven,src=$MAVEN_SETTINGS"); fi
-if [ -n "${PIP_INDEX_URL:-}" ]; then options+=(--build-arg "PIP_INDEX_URL=$PIP_INDEX_URL"); fi
+if [ -n "${PIP_CONFIG:-}" ]; then options+=(--secret "id=pip,src=$PIP_CONFIG"); fi
 declare -A names=([operator]=group-hygiene [pipeline]=group-hygiene-pipeline)
 [ $# -gt 0 ] || set -- operator pipeline
 for image in "$@"; do

@@ -9,7 +9,7 @@ RUN --mount=type=secret,id=ca /src/deploy/images/steps.sh packages python3 pytho
 COPY pyproject.toml README.md LICENSE /src/
 COPY operator /src/operator
 COPY crds /src/crds
-RUN --mount=type=secret,id=ca /src/deploy/images/steps.sh operator
+RUN --mount=type=secret,id=ca --mount=type=secret,id=pip /src/deploy/images/steps.sh operator
 
 # The same Python: the virtual environment is a link to it.
 FROM ${BASE}

@@ -13,7 +13,7 @@ RUN --mount=type=secret,id=ca --mount=type=secret,id=maven /src/deploy/images/st
 COPY pyproject.toml README.md LICENSE /src/
 COPY operator /src/operator
 COPY crds /src/crds
-RUN --mount=type=secret,id=ca /src/deploy/images/steps.sh pipeline
+RUN --mount=type=secret,id=ca --mount=type=secret,id=pip /src/deploy/images/steps.sh pipeline
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="kafka-group-hygiene-pipeline" org.opencontainers.image.licenses="Apache-2.0"

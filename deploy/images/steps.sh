@@ -3,10 +3,15 @@
 #   ROOT=/tmp/image deploy/images/steps.sh operator
 # ROOT: the root of the file system of the image; left out, the one that there is. PYTHON: 3.11 or newer.
 # What is installed is what the locks beside this name, each file with one of the hashes that stand there.
-# Secrets of the build, each of which may be missing: `ca`, the certificates to trust, as PEM; `maven`, a settings.xml.
+# Secrets of the build, each of which may be missing: `ca`, the certificates to trust, as PEM; `maven`, a settings.xml; `pip`, a
+# pip.conf. SECRETS: their folder; left out, the one of the engines.
 set -eu
-if [ -s /run/secrets/ca ]; then
-  export PIP_CERT=/run/secrets/ca SSL_CERT_FILE=/run/secrets/ca
+secrets=${SECRETS:-/run/secrets}
+if [ -s "$secrets/ca" ]; then
+  export PIP_CERT="$secrets/ca" SSL_CERT_FILE="$secrets/ca"
+fi
+if [ -s "$secrets/pip" ]; then
+  export PIP_CONFIG_FILE="$secrets/pip"
 fi
 here=$(cd "$(dirname "$0")" && pwd)
 source=$(cd "$here/../.." && pwd)
@@ -43,7 +48,7 @@ case ${1:-} in
     shift
     export DEBIAN_FRONTEND=noninteractive
     # Where certificates are given, a mirror may be behind https.
-    [ ! -s /run/secrets/ca ] || echo 'Acquire::https::CaInfo "/run/secrets/ca";' > /etc/apt/apt.conf.d/90ca
+    [ ! -s "$secrets/ca" ] || echo "Acquire::https::CaInfo \"$secrets/ca\";" > /etc/apt/apt.conf.d/90ca
     apt-get update -q
     apt-get install -q -y --no-install-recommends "$@"
     rm -rf /etc/apt/apt.conf.d/90ca /tmp/hsperfdata_* /var/lib/apt/lists/* /var/cache/apt/* /usr/share/doc /usr/share/man /var/log/*.log
@@ -51,14 +56,17 @@ case ${1:-} in
   # What PySpark lacks: for Kafka and Delta, and for tables at s3a:// URIs.
   jars)
     work=$(mktemp -d)
-    if [ -s /run/secrets/ca ]; then
+    if [ -s "$secrets/ca" ]; then
       # Java's own store of certificates is made from these files.
-      csplit -s -z -b %03d.crt -f /usr/local/share/ca-certificates/given- /run/secrets/ca '/-----BEGIN CERTIFICATE/' '{*}'
+      csplit -s -z -b %03d.crt -f /usr/local/share/ca-certificates/given- "$secrets/ca" '/-----BEGIN CERTIFICATE/' '{*}'
       update-ca-certificates > /dev/null
     fi
-    [ ! -s /run/secrets/maven ] || export MAVEN_ARGS="-s /run/secrets/maven"
+    # As an argument: MAVEN_ARGS is read by Maven 3.9 and later, and Debian 12 has 3.8.
+    settings=''
+    [ ! -s "$secrets/maven" ] || settings="-s $secrets/maven"
     for file in "$source/sandbox/spark/pom.xml" "$here/object-stores.xml"; do
-      mvn -B -ntp -q -f "$file" dependency:copy-dependencies -Dmdep.useRepositoryLayout=true -DoutputDirectory="$work"
+      # shellcheck disable=SC2086  # none, or two words
+      mvn -B -ntp -q $settings -f "$file" dependency:copy-dependencies -Dmdep.useRepositoryLayout=true -DoutputDirectory="$work"
     done
     mkdir -p "$home/jars"
     # Where each lay: group/artifact/version/file, which the bill of materials needs.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -26,7 +27,10 @@ def test_the_image_reads_the_offsets_log(tmp_path: Path) -> None:
     # Where this machine's Maven keeps what it has downloaded; in an image it downloads anew.
     offline["MAVEN_OPTS"] = f"-Dmaven.repo.local={Path.home() / '.m2' / 'repository'}"
     settings = Path.home() / ".m2" / "settings.xml"
-    offline |= {"MAVEN_ARGS": f"-s {settings}"} if settings.exists() else {}
+    if settings.exists():
+        (tmp_path / "secrets").mkdir()
+        shutil.copy(settings, tmp_path / "secrets" / "maven")
+        offline["SECRETS"] = str(tmp_path / "secrets")
     root = carry_out(IMAGES / "pipeline.Dockerfile", tmp_path, offline, leave_out={"packages"})
     home = root / "opt" / "group-hygiene"
     named = {component["purl"] for component in json.loads((home / "sbom.cdx.json").read_text())["components"]}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -42,6 +46,70 @@ def test_one_base_and_nobody_is_root(file: Path) -> None:
     assert {rest.split()[0] for name, rest in told if name == "FROM"} == {"${BASE}"}
     users = [rest for name, rest in told if name == "USER"]
     assert re.fullmatch(r"[1-9]\d*(:\d+)?", users[-1])
+
+
+def test_what_a_build_is_given_arrives() -> None:
+    """Each secret of build.sh is mounted where a step reads it, and each build argument has its ARG."""
+    script, read = (IMAGES / "build.sh").read_text(), (IMAGES / "steps.sh").read_text()
+    files = [param.values[0] for param in FILES]
+    told = [each for file in files if isinstance(file, Path) for each in instructions(file)]
+    given = set(re.findall(r'--secret "id=(\w+)', script))
+    assert given == {secret for _, rest in told for secret in re.findall(r"--mount=type=secret,id=(\w+)", rest)}
+    assert given == set(re.findall(r"\$secrets/(\w+)", read))
+    arguments = {rest.partition("=")[0] for name, rest in told if name == "ARG"}
+    assert set(re.findall(r'--build-arg "(\w+)=', script)) <= arguments
+
+
+class _Index(BaseHTTPRequestHandler):
+    """Has nothing, and notes what it is asked for."""
+
+    server: _Server
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        self.send_error(404)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Index)
+        self.asked: list[str] = []
+
+
+@pytest.mark.parametrize(
+    ("step", "secret", "text"),
+    [
+        pytest.param("operator", "pip", "[global]\nindex-url = {url}\n", id="pip"),
+        pytest.param(
+            *("jars", "maven"),
+            "<settings><mirrors><mirror><id>ours</id><mirrorOf>*</mirrorOf><url>{url}</url></mirror></mirrors></settings>",
+            id="maven",
+        ),
+    ],
+)
+def test_a_secret_leads_to_another_index(tmp_path: Path, step: str, secret: str, text: str) -> None:
+    """And is no variable of the build, nor an argument of the engine: it may hold a token."""
+    with _Server() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            (tmp_path / secret).write_text(text.format(url=f"http://127.0.0.1:{server.server_port}/ours"))
+            path = f"{Path(sys.executable).resolve().parent}:/usr/local/bin:/usr/bin:/bin"
+            clean = {"PATH": path, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PIP_RETRIES": "0"}
+            clean |= {"ROOT": str(tmp_path / "root"), "SECRETS": str(tmp_path)}
+            clean |= {"MAVEN_OPTS": f"-Duser.home={tmp_path}", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+            clean |= {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
+            argv: list[str | Path] = [IMAGES / "steps.sh", step]
+            done = subprocess.run(argv, env=clean, cwd=tmp_path, capture_output=True, timeout=300, check=False)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert done.returncode != 0
+    assert server.asked
+    assert all(path.startswith("/ours/") for path in server.asked)
 
 
 def test_manifests_name_no_user() -> None:
