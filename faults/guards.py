@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from faults import races
 from faults.auditor import Audit
-from faults.errors import Broken
+from faults.errors import Broken, FaultsError
 from faults.kafka_proxy import When
 from faults.operators import LEASE_SECONDS
 from faults.requests import Exchange
@@ -131,6 +131,9 @@ def too_many_are_due(stage: Stage) -> None:
     spec = {"delete": {"gracePeriod": "1s", "maxPerRun": 100, "maxPercent": 1}}
     with stage.world(policy=spec) as world:
         names = world.abandon(60)
+        there = len(world.groups.listed())
+        if len(names) * 100 <= there:
+            raise FaultsError(f"of {there} groups these are no more than 1%: others left theirs")
         world.truth.stays(names, "more than 1% of all groups were due")
         world.until_marked(names)
         stage.tried += 1

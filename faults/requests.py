@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka.protocol.admin import DeleteGroupsRequest, DeleteGroupsResponse
+from kafka.protocol.admin import DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest
 from kafka.protocol.consumer import OffsetDeleteRequest, OffsetDeleteResponse, OffsetFetchRequest
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecords
@@ -106,7 +106,10 @@ def requires_stable(exchange: Exchange) -> bool:
 
 
 def asks_whether_loaded(exchange: Exchange) -> bool:
-    """Of an OffsetFetch: whether it only asks what its broker has loaded, before a list of groups."""
+    """Of an OffsetFetch or DescribeGroups: whether it only asks what its broker has loaded, before a list of groups."""
+    if exchange.api == DESCRIBE_GROUPS:
+        described = DescribeGroupsRequest.decode(exchange.body, version=exchange.version, header=True)
+        return any(group.startswith(PREFIX) for group in described.groups)
     request = OffsetFetchRequest.decode(exchange.body, version=exchange.version, header=True)
     return any(group.group_id.startswith(PREFIX) for group in getattr(request, "groups", None) or ())
 
@@ -125,7 +128,7 @@ class Steps:
     def name(self, exchange: Exchange) -> str:
         """The step, empty = none of these."""
         match exchange.api:
-            case api if api == DESCRIBE_GROUPS:
+            case api if api == DESCRIBE_GROUPS and not asks_whether_loaded(exchange):
                 self._phase = "intent"
                 return "reread-state"
             case api if api == OFFSET_FETCH:

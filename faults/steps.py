@@ -74,7 +74,7 @@ class Tally:
 
 def points(what: str, count: int) -> Iterator[Point]:
     """So many faults, all steps and moments in turn."""
-    every = [Point(what, step, when) for step in STEPS for when in When]
+    every = [Point(what, step, when) for when in When for step in STEPS]
     return itertools.islice(itertools.cycle(every), count)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -184,7 +184,7 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
 def read_protections(
     context: Context,
     cluster: Cluster,
-    groups: Iterable[Group],
+    groups: Collection[Group],
     topics: Mapping[str, int] | Fault,
     deadline: Deadline,
 ) -> Protections:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import chain
 
 import msgspec
 
@@ -101,7 +100,8 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     _begin_looks(context, policies, facts)
     if any(selected.values()):
         topics = kafka_cluster.read_topics(client, deadline)
-        facts.protections = read_protections(context, cluster, chain(*selected.values()), topics, deadline)
+        groups = {group.id: group for chosen in selected.values() for group in chosen}
+        facts.protections = read_protections(context, cluster, groups.values(), topics, deadline)
     verdicts = _judge_all(context, policies, selected, facts, deadline)
     if facts.coverage is None and (any(policy.when.asks_evidence for policy in policies) or (full and context.tables)):
         # Nothing hung on the tables this time; whether they are in order is told all the same.
