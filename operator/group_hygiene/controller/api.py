@@ -33,7 +33,8 @@ Object = dict[str, Any]
 def load_config(retries: bool = True) -> kubernetes.client.ApiClient:
     """A client by the pod's ServiceAccount, else by $KUBECONFIG. Raises HygieneError where there is neither.
 
-    retries: False = a request that fails is not sent again behind the caller's back, so its timeout is what it says.
+    retries: False = a request that fails is not sent again behind the caller's back, so its timeout is what it says;
+    else it is sent once more, as a server that restarts has closed connections that look open.
     """
     try:
         kubernetes.config.load_config()
@@ -41,8 +42,8 @@ def load_config(retries: bool = True) -> kubernetes.client.ApiClient:
         message = f"no Kubernetes API server to talk to (set KUBECONFIG, or run in a pod): {error}"
         raise HygieneError(message, "ApiServerError") from error
     configuration = kubernetes.client.Configuration.get_default_copy()
-    if not retries:
-        configuration.retries = False
+    # A run must not wait for long on a server that is gone: a process that lost the lead ends when its runs have.
+    configuration.retries = 1 if retries else False
     return kubernetes.client.ApiClient(configuration)
 
 
