@@ -97,7 +97,10 @@ class _Deletion:
 
 @dataclass
 class Auditor:
-    """Of one connection. policy_uid, grace, max_per_run: of the policy under test; grace in seconds."""
+    """Of one connection. policy_uid, grace, max_per_run: of the policy under test; grace in seconds.
+
+    late: how long after its date a mark may be written, in seconds.
+    """
 
     groups: Groups
     proxy: KafkaProxy
@@ -106,6 +109,7 @@ class Auditor:
     policy_uid: str
     grace: float
     max_per_run: int
+    late: float = LEASE_SECONDS
     _known_ids: dict[str, str] = field(default_factory=dict)
 
     def audit(self) -> Audit:
@@ -191,7 +195,7 @@ class Auditor:
         if mark is None:
             return [f"{name}: deleted by {deletion.sender} without a mark"]
         since = _time(mark.value["since"])
-        if mark.at - since > LEASE_SECONDS:
+        if mark.at - since > self.late:
             # Nobody who still led wrote it so late: it warned of less time than it says.
             return [f"{name}: deleted by {deletion.sender} by a mark that was written {mark.at - since:.1f} s late"]
         if mark.at < since - _TICK_S or at - since < self.grace or at < _time(mark.value["due"]):

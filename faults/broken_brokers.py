@@ -15,12 +15,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from faults.enforcement import LOOK_SECONDS
 from faults.errors import Broken
 from faults.kafka_proxy import Then, When
 from faults.requests import Exchange
 from faults.stage import Stage
 from faults.waiting import wait_for
-from faults.world import LOOK_SECONDS, World
+from faults.world import World
 from sandbox.kafka import Security
 
 _PASSWORD = "correct-horse-battery"

@@ -11,11 +11,12 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
+from faults.enforcement import LOOK_SECONDS
 from faults.errors import Broken
 from faults.ledger_log import LedgerLog
 from faults.stage import Stage
 from faults.waiting import wait_for
-from faults.world import LOOK_SECONDS, World
+from faults.world import World
 
 _COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 

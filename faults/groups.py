@@ -189,14 +189,13 @@ class _Brokers:
 
     def groups(self) -> set[str]:
         """What each broker lists that another one knows of."""
-        known = next(
-            (found for each in self._bootstrap if (found := known_brokers(int(each.rpartition(":")[2])))), None
-        )
+        places = [(address, int(port)) for address, _, port in (each.rpartition(":") for each in self._bootstrap)]
+        known = next((found for address, port in places if (found := known_brokers(port, address=address))), None)
         if not known:
             raise _NotYet("no broker answers")
         listed: set[str] = set()
         for port in known.values():
-            answer = self.send(f"127.0.0.1:{port}", ListGroupsRequest(version=4), ListGroupsResponse)
+            answer = self.send(f"{places[0][0]}:{port}", ListGroupsRequest(version=4), ListGroupsResponse)
             _check(answer.error_code)
             listed |= {group.group_id for group in answer.groups}
         return listed

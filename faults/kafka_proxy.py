@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -17,8 +18,9 @@ from enum import Enum
 from confluent_kafka import KafkaException
 
 from faults.errors import FaultsError, NotReached
-from faults.owners import Owners
+from faults.owners import Senders
 from faults.requests import Exchange, Steps, parse
+from faults.tls_connection import TlsConnection
 from sandbox.errors import SandboxError
 from sandbox.kafka.layout import Door
 
@@ -64,18 +66,37 @@ class _Dropped(Exception):
     pass
 
 
+def _on_loopback(port: int) -> socket.socket:
+    return socket.create_server(("127.0.0.1", port), backlog=128)
+
+
+@dataclass(frozen=True)
+class Front:
+    """Where clients reach a proxy. address: IPv4, that of the brokers too. listen: makes the socket of a port there.
+
+    tls: what clients speak; to the brokers goes what is in it. None = no TLS.
+    """
+
+    address: str = "127.0.0.1"
+    listen: Callable[[int], socket.socket] = _on_loopback
+    tls: ssl.SSLContext | None = None
+
+
+_Connection = socket.socket | TlsConnection
+
+
 class KafkaProxy:
     """One for all brokers of a cluster. `log`: every request so far, in the order in which brokers got them."""
 
-    def __init__(self, door: Mapping[int, Door], owners: Owners) -> None:
+    def __init__(self, door: Mapping[int, Door], senders: Senders, front: Front | None = None) -> None:
         self.log: list[Exchange] = []
-        self._owners = owners
+        self._senders, self._front = senders, front or Front()
         self._lock = threading.Lock()
         self._rules: list[Rule] = []
         self._steps: dict[str, Steps] = {}
         self._cut: set[str] = set()
         self._changed = threading.Condition(self._lock)
-        self._sockets: set[socket.socket] = set()
+        self._sockets: set[_Connection] = set()
         self._closed = False
         self._doors = dict(door)
         self._listeners = [self._listen(broker, ports) for broker, ports in self._doors.items()]
@@ -83,7 +104,7 @@ class KafkaProxy:
     @property
     def bootstrap_servers(self) -> str:
         """host:port,... for clients that shall be stopped."""
-        return ",".join(f"127.0.0.1:{ports.advertised}" for ports in self._doors.values())
+        return ",".join(f"{self._front.address}:{ports.advertised}" for ports in self._doors.values())
 
     def rule(self, rule: Rule) -> Rule:
         with self._lock:
@@ -120,7 +141,7 @@ class KafkaProxy:
             _end(each)
 
     def _listen(self, broker: int, ports: Door) -> socket.socket:
-        listener = socket.create_server(("127.0.0.1", ports.advertised), backlog=128)
+        listener = self._front.listen(ports.advertised)
         threading.Thread(target=self._accept, args=(listener, broker, ports.port), daemon=True).start()
         return listener
 
@@ -130,19 +151,25 @@ class KafkaProxy:
                 client, peer = listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(client, peer[1], broker, port), daemon=True).start()
+            threading.Thread(target=self._serve, args=(client, peer, broker, port), daemon=True).start()
 
-    def _serve(self, client: socket.socket, peer: int, broker: int, port: int) -> None:
-        sender = self._owners.of(peer, self._doors[broker].advertised)
+    def _serve(self, accepted: socket.socket, peer: tuple[str, int], broker: int, port: int) -> None:
+        sender = self._senders.of(peer, self._doors[broker].advertised)
         try:
             self._pass(sender)
-            server = socket.create_connection(("127.0.0.1", port), timeout=5)
+            server = socket.create_connection((self._front.address, port), timeout=5)
             server.settimeout(None)
         except (OSError, _Dropped):
-            _end(client)
+            _end(accepted)
             return
-        for each in (client, server):
+        for each in (accepted, server):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            client = accepted if self._front.tls is None else TlsConnection(accepted, self._front.tls)
+        except OSError:
+            for each in (accepted, server):
+                _end(each)
+            return
         with self._lock:
             self._sockets |= {client, server}
         waiting: dict[int, Exchange] = {}
@@ -154,8 +181,8 @@ class KafkaProxy:
         except (OSError, _Dropped):
             pass
         finally:
-            for each in (client, server):
-                _end(each)
+            _end(client)
+            _end(server)
             back.join()
             with self._lock:
                 self._sockets -= {client, server}
@@ -173,7 +200,7 @@ class KafkaProxy:
             self.log.append(exchange)
         server.sendall(struct.pack(">i", len(exchange.body)) + exchange.body)
 
-    def _answers(self, server: socket.socket, client: socket.socket, waiting: dict[int, Exchange]) -> None:
+    def _answers(self, server: socket.socket, client: _Connection, waiting: dict[int, Exchange]) -> None:
         try:
             while (frame := _read(server)) is not None:
                 exchange = waiting.pop(struct.unpack_from(">i", frame)[0])
@@ -187,8 +214,8 @@ class KafkaProxy:
         except (OSError, _Dropped):
             pass
         finally:
-            for each in (client, server):
-                _end(each)
+            _end(client)
+            _end(server)
 
     def _pass(self, sender: str) -> None:
         with self._changed:
@@ -218,13 +245,13 @@ class KafkaProxy:
         return then
 
 
-def _read(connection: socket.socket) -> bytes | None:
+def _read(connection: _Connection) -> bytes | None:
     """One frame without its size; None = the connection ended."""
     size = _exactly(connection, 4)
     return None if size is None else _exactly(connection, struct.unpack(">i", size)[0])
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes | None:
+def _exactly(connection: _Connection, size: int) -> bytes | None:
     data = bytearray()
     while len(data) < size:
         chunk = connection.recv(size - len(data))
@@ -234,7 +261,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes | None:
     return bytes(data)
 
 
-def _end(connection: socket.socket) -> None:
+def _end(connection: _Connection) -> None:
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()

@@ -6,9 +6,17 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Protocol
 
 _LOOPBACK = "0100007F"
 _TRIES, _PAUSE_SECONDS = 10, 0.01
+
+
+class Senders(Protocol):
+    """Knows by its address and port who is at the other end of a connection."""
+
+    def of(self, peer: tuple[str, int], listener: int) -> str:
+        """A name; empty = a client that nobody asked about. listener: the port to which it connected."""
 
 
 class Owners:
@@ -22,11 +30,11 @@ class Owners:
         with self._lock:
             self._names[pid] = name
 
-    def of(self, port: int, listener: int) -> str:
-        """The name of the process whose end of a connection has the local port `port`, and the other end `listener`."""
+    def of(self, peer: tuple[str, int], listener: int) -> str:
+        """The name of the process whose end of a connection is `peer`, and the other end the port `listener`."""
         # The kernel's table is read in pieces: while it changes, an entry may be missed.
         for _ in range(_TRIES):
-            socket = _inode(port, listener)
+            socket = _inode(peer[1], listener)
             with self._lock:
                 names = dict(self._names)
             found = next((name for pid, name in names.items() if socket and _has(pid, socket)), "")

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from faults.auditor import Audit
+from faults.enforcement import Enforcement
 from faults.errors import FaultsError
 from faults.world import Setup, World
 from sandbox.kafka import KafkaCluster, Security
@@ -79,7 +80,7 @@ class Stage:
             yield cluster
 
 
-def needed(world: World, stack: ExitStack) -> None:
+def needed(world: Enforcement, stack: ExitStack) -> None:
     """Groups beside those that are deleted, which must outlive everything: one in use, one protected, one simple."""
     live = f"{world.name}-live"
     member = world.groups.member(live, world.topic)

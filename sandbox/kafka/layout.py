@@ -59,7 +59,7 @@ class Layout:
     def properties(self, node: Node, security: Security) -> dict[str, str]:
         """The server.properties of one process, without TLS."""
         ours = self._kraft(node) if self.kraft else self._zookeeper(node)
-        ours |= listener_properties(node, security.protocol, self.address) | {"log.dirs": str(node.directory / "data")}
+        ours |= listener_properties(node, security, self.address) | {"log.dirs": str(node.directory / "data")}
         if node.client_port:
             ours |= self._topics() | security.sasl_properties(["client", *door_names(node)])
         return ours | security.authorizer_properties(self.kraft)
@@ -116,8 +116,8 @@ def uses_kraft(version: tuple[int, ...]) -> bool:
     return version >= (3, 3)
 
 
-def listener_properties(node: Node, protocol: str, address: str) -> dict[str, str]:
-    """The listeners of one process on this address; `protocol` is the client listener's security.protocol."""
+def listener_properties(node: Node, security: Security, address: str) -> dict[str, str]:
+    """The listeners of one process on this address."""
     ports = {"CLIENT": node.client_port, "INTERNAL": node.internal_port, "CONTROLLER": node.controller_port}
     doors = dict(zip((name.upper() for name in door_names(node)), node.doors, strict=True))
     ports |= {name: door.port for name, door in doors.items()}
@@ -125,10 +125,10 @@ def listener_properties(node: Node, protocol: str, address: str) -> dict[str, st
     told = listeners | {name: f"{name}://{address}:{door.advertised}" for name, door in doors.items()}
     advertised = [address for name, address in told.items() if name != "CONTROLLER"]
     protocols = {
-        "CLIENT": protocol,
+        "CLIENT": security.protocol,
         "INTERNAL": "PLAINTEXT",
         "CONTROLLER": "PLAINTEXT",
-        **dict.fromkeys(doors, protocol),
+        **dict.fromkeys(doors, security.door_protocol),
     }
     settings = {
         "listeners": ",".join(listeners.values()),

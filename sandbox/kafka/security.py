@@ -28,6 +28,7 @@ class Security:
     `users` is name -> password. The superuser `admin` is always there, with a random password unless one is given.
     With `client_auth="required"` the principal is the common name of the client's certificate (unless SASL names it).
     `doors`: how many further such listeners each broker has, whose advertised ports are somebody else's (a proxy's).
+    What stands there speaks TLS with clients itself: the broker behind it does not.
     With OAUTHBEARER the broker takes unsecured tokens (`sandbox.kafka.oauth`): anyone can make one for any name.
     """
 
@@ -58,6 +59,11 @@ class Security:
                 return "SASL_PLAINTEXT"
             case _:
                 return "SASL_SSL"
+
+    @property
+    def door_protocol(self) -> str:
+        """The security.protocol of the listeners behind doors."""
+        return "PLAINTEXT" if self.sasl is None else "SASL_PLAINTEXT"
 
     @property
     def scram(self) -> bool:

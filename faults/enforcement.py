@@ -1,0 +1,205 @@
+"""One policy that enforces on groups of one cluster: its objects, its runs, and the audit of what they did.
+
+The API server, the brokers and the operator's processes are somebody else's: those of `faults.world`, or of a node.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from faults.auditor import Audit, Auditor, Truth
+from faults.errors import Broken, NotReached
+from faults.groups import Groups, Offsets
+from faults.kafka_proxy import KafkaProxy, Rule, Then, When
+from faults.kube import Kube, Object
+from faults.ledger_log import LedgerLog
+from faults.operators import LEASE_SECONDS
+from faults.requests import Exchange
+from faults.waiting import wait_for
+from sandbox.kafka import KafkaCluster
+from sandbox.kubernetes import ApiServer
+
+GRACE_SECONDS = 1.0
+# Two runs of a policy are at least this far apart where it shall see a group unchanged, or a mark ripen.
+LOOK_SECONDS = 1.15
+_API = "grouphygiene.io/v1alpha1"
+
+
+@dataclass(frozen=True)
+class Specs:
+    """connection, policy: added to the specs of these two. grace: the policy's gracePeriod in seconds.
+
+    late: how long after its date a mark may be written, in seconds: as long as who wrote it may have led.
+    """
+
+    connection: Mapping[str, Any] = field(default_factory=dict)
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    grace: float = GRACE_SECONDS
+    late: float = LEASE_SECONDS
+
+
+class Enforcement:
+    """The connection `main` and the policy `p` in a namespace of their own, and the groups that begin with its name."""
+
+    def __init__(self, name: str, kafka: KafkaCluster, specs: Specs) -> None:
+        self.name, self.kafka, self._specs = name, kafka, specs
+        self.truth = Truth()
+        self._numbers = itertools.count(1)
+
+    def prepare(self, server: ApiServer, proxy: KafkaProxy) -> None:
+        """Make a topic. The API server has the CRDs and the namespace; operators use the proxy."""
+        self.kube, self.proxy = Kube(server), proxy
+        self.groups = Groups(self.kafka.plaintext_bootstrap)
+        self.topic = self.groups.topic(f"{self.name}-topic")
+
+    def apply(self) -> None:
+        """Apply the connection and the policy."""
+        self.kube.apply(self.connection_object())
+        made = self.kube.apply(self.policy_object())
+        self.ledger = LedgerLog(self.kafka.plaintext_bootstrap, self.ledger_topic)
+        self.auditor = Auditor(
+            groups=self.groups,
+            proxy=self.proxy,
+            ledger=self.ledger,
+            truth=self.truth,
+            policy_uid=made["metadata"]["uid"],
+            grace=self._specs.grace,
+            max_per_run=made["spec"]["delete"]["maxPerRun"],
+            late=self._specs.late,
+        )
+
+    @property
+    def ledger_topic(self) -> str:
+        return f"hygiene-{self.name}"
+
+    def connection_object(self) -> Object:
+        spec: Object = {
+            "bootstrapServers": self.proxy.bootstrap_servers.split(","),
+            "scan": {"timeout": "10s"},
+            "protect": [f"{self.name}-protected-*"],
+            "ledger": {"topic": self.ledger_topic},
+        }
+        metadata = {"name": "main", "namespace": self.name}
+        spec |= self._specs.connection
+        return {"apiVersion": _API, "kind": "KafkaConnection", "metadata": metadata, "spec": spec}
+
+    def policy_object(self) -> Object:
+        spec: Object = {
+            "connectionRef": {"name": "main"},
+            "interval": "60s",
+            "mode": "Enforce",
+            "match": {"groups": [f"{self.name}-*"]},
+            "when": {"unchangedFor": "1s"},
+            "action": "Delete",
+            "delete": {"gracePeriod": f"{self._specs.grace:.0f}s", "maxPerRun": 100, "maxPercent": 100},
+        }
+        spec |= self._specs.policy
+        metadata = {"name": "p", "namespace": self.name}
+        return {"apiVersion": _API, "kind": "GroupPolicy", "metadata": metadata, "spec": spec}
+
+    # Groups
+
+    def abandon(self, count: int, kind: str = "old") -> list[str]:
+        """New groups that a policy may delete, each with offsets of its own."""
+        names = [f"{self.name}-{kind}-{next(self._numbers)}" for _ in range(count)]
+        made: dict[str, Offsets] = {
+            name: {(self.topic, 0): index % 5, (self.topic, 1): (index * 3) % 7} for index, name in enumerate(names)
+        }
+        self.groups.abandon(made)
+        self.truth.made(made)
+        return names
+
+    def commit(self, name: str, offset: int) -> None:
+        """Somebody uses a group again, without joining it."""
+        offsets = {(self.topic, 0): offset}
+        self.groups.commit(name, offsets)
+        self.truth.made({name: self.groups.offsets(name)})
+
+    # Runs
+
+    def status(self) -> Object:
+        return dict(self.kube.get("GroupPolicy", self.name, "p").get("status") or {})
+
+    def run(self, unless: Callable[[], bool] = lambda: False, seconds: float = 60.0) -> None:
+        """Let the policy run now, by an edit that changes nothing that decides, until it says so or `unless` holds."""
+        generation = self.ask_run()
+        wait_for(
+            lambda: unless() or (self.status().get("observedGeneration") or 0) >= generation,
+            "the policy runs",
+            seconds,
+        )
+
+    def ask_run(self) -> int:
+        """The same without waiting; the generation that it will have observed."""
+        edited = self.kube.patch("GroupPolicy", self.name, "p", {"interval": f"{60 + next(self._numbers) % 60}s"})
+        return int(edited["metadata"]["generation"])
+
+    def until_deleted(
+        self, names: list[str], unless: Callable[[], bool] = lambda: False, seconds: float = 90.0
+    ) -> None:
+        """Let it run again and again until groups are gone and that is recorded, or `unless` holds."""
+        end = time.monotonic() + seconds
+        while not unless() and not self.settled(names):
+            if time.monotonic() > end:
+                raise NotReached(f"these groups are not gone, or not recorded: {', '.join(names[:5])}: {self.told()}")
+            self.run(unless, seconds)
+            time.sleep(LOOK_SECONDS)
+
+    def told(self) -> str:
+        """What the policy's status says, in short, for a failure."""
+        status = self.status()
+        conditions = {c["type"]: f"{c['status']} {c['reason']}: {c['message']}" for c in status.get("conditions", [])}
+        return f"{conditions}, {status.get('reasons')}"[:600]
+
+    def settled(self, gone: list[str]) -> bool:
+        """Whether these groups are gone, that is in the ledger, and nothing is left open there."""
+        if set(gone) & self.groups.listed():
+            return False
+        return self.auditor.recorded(gone) and not self.auditor.open_intents()
+
+    def at(self, step: str, when: When, do: Callable[[Exchange], Then | None]) -> Rule:
+        """Do something once, at a step of a run of whoever leads (see `requests.Steps`)."""
+        return self.proxy.rule(Rule(lambda exchange: exchange.step == step, when, do))
+
+    def marked(self, names: list[str]) -> bool:
+        """Whether the ledger has a mark of each."""
+        self.ledger.read()
+        marks = {key[2] for key in self.ledger.latest() if key[0] == "mark"}
+        return set(names) <= marks
+
+    def mark(self, name: str) -> tuple[str, str]:
+        """Since when a group is marked, and when it is due, as the ledger has it."""
+        self.ledger.read()
+        found = self.ledger.latest()["mark", self.auditor.policy_uid, name].value
+        return found["since"], found["due"]
+
+    def until_marked(self, names: list[str], seconds: float = 60.0) -> None:
+        """Let it run until all of these are marked; the run that would delete them is the next one."""
+        end = time.monotonic() + seconds
+        while not self.marked(names):
+            if time.monotonic() > end:
+                raise NotReached(f"these groups are not marked: {', '.join(names[:5])}: {self.told()}")
+            self.run()
+            time.sleep(LOOK_SECONDS)
+
+    def runs_and_keeps(self, names: list[str], runs: int = 3) -> None:
+        """Let it run a few times; every one of these groups must be there after each run."""
+        for _ in range(runs):
+            self.run()
+            gone = set(names) - self.groups.listed()
+            if gone:
+                raise Broken(f"deleted: {', '.join(sorted(gone)[:5])}")
+            time.sleep(LOOK_SECONDS)
+
+    def reasons(self) -> set[str]:
+        """Every reason that the policy's status gives now, for groups and as a whole."""
+        status = self.status()
+        told = {condition["reason"] for condition in status.get("conditions", [])}
+        return told | set(status.get("reasons") or {}) | {row.get("reason") or "" for row in status.get("sample") or []}
+
+    def audit(self) -> Audit:
+        return self.auditor.audit()
