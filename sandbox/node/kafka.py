@@ -40,8 +40,10 @@ class NodeKafka(KafkaCluster):
         *,
         users: tuple[str, ...] = (USER,),
         config: Mapping[str, str] | None = None,
+        doors: int = 0,
     ) -> None:
-        security = Security(tls=True, sasl="SCRAM-SHA-512", users={user: secrets.token_urlsafe(16) for user in users})
+        passwords = {user: secrets.token_urlsafe(16) for user in users}
+        security = Security(tls=True, sasl="SCRAM-SHA-512", users=passwords, doors=doors)
         super().__init__(version, brokers, security=security, config=config)
         if not uses_kraft(tuple(int(part) for part in version.split("."))):
             raise SandboxError(f"Kafka {version} with ZooKeeper runs on loopback only, where no pod reaches it")
@@ -58,19 +60,27 @@ class NodeKafka(KafkaCluster):
 
     def publish(self) -> None:
         """Make the namespace, the Secrets and the Service, or bring them up to date; a start does so."""
-        objects = [
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
-            _secret(f"{CLUSTER}-cluster-ca-cert", {"ca.crt": self.ca_file.read_text()}),
-            *(_secret(user, {"password": password}) for user, password in self.security.users.items()),
-            *_service(self.bootstrap_servers),
-        ]
+        self.publish_secrets(NAMESPACE)
+        self._apply(_service(self.bootstrap_servers))
+
+    def publish_secrets(self, namespace: str) -> None:
+        """Make another namespace with the same Secrets."""
+        self._apply(
+            [
+                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}},
+                _secret(f"{CLUSTER}-cluster-ca-cert", namespace, {"ca.crt": self.ca_file.read_text()}),
+                *(_secret(user, namespace, {"password": each}) for user, each in self.security.users.items()),
+            ]
+        )
+
+    def _apply(self, objects: list[dict[str, Any]]) -> None:
         listed = {"apiVersion": "v1", "kind": "List", "items": objects}
         self._node_of.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=json.dumps(listed))
 
 
-def _secret(name: str, data: Mapping[str, str]) -> dict[str, Any]:
+def _secret(name: str, namespace: str, data: Mapping[str, str]) -> dict[str, Any]:
     encoded = {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}
-    metadata = {"name": name, "namespace": NAMESPACE, "labels": {"strimzi.io/cluster": CLUSTER}}
+    metadata = {"name": name, "namespace": namespace, "labels": {"strimzi.io/cluster": CLUSTER}}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": encoded}
 
 

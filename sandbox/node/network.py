@@ -4,8 +4,11 @@ Pods and services have addresses that only the namespace knows. This machine rea
 node reaches nothing beyond this machine.
 """
 
+import ctypes
 import os
+import socket
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sandbox.errors import SandboxError
@@ -14,6 +17,8 @@ from sandbox.node.requirements import PATH, program
 PODS = "10.244.0.0/24"
 CLUSTER = "10.244.0.0/16"
 SERVICES = "10.96.0.0/16"
+# setns(2): a network namespace.
+_NETWORK_NAMESPACE = 0x40000000
 # As many nodes at once.
 _PAIRS = 64
 _TAKEN = "File exists"
@@ -30,6 +35,18 @@ class Network:
     def enter(self) -> tuple[str, ...]:
         """The command that starts a program in the namespace."""
         return (program("nsenter"), f"--net=/proc/{self.pid}/ns/net")
+
+    def listen(self, port: int) -> socket.socket:
+        """A socket that listens there and belongs to this process; it sees pods by their own addresses."""
+        # A thread enters the namespace by itself, and a socket stays in the one where it was made.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(self._listen, port).result()
+
+    def _listen(self, port: int) -> socket.socket:
+        with open(f"/proc/{self.pid}/ns/net", "rb") as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _NETWORK_NAMESPACE) != 0:
+                raise OSError(ctypes.get_errno(), f"entering the network namespace of process {self.pid}")
+        return socket.create_server((self.address, port), backlog=128)
 
 
 def connect(pid: int) -> Network:

@@ -10,6 +10,8 @@ import fcntl
 import os
 import platform
 import shutil
+import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -87,6 +89,10 @@ class Node(Service):
         """Where servers run that pods shall reach on the node's address; names: DNS names of theirs."""
         return Place(self._network.address, self._network.enter, names)
 
+    def listen(self, port: int) -> socket.socket:
+        """A socket of this process that listens on the node's address, and sees pods by their own addresses."""
+        return self._network.listen(port)
+
     def kubectl(
         self, *arguments: str, input: str | None = None, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
@@ -116,6 +122,15 @@ class Node(Service):
         """The names of the images that the node has."""
         done = subprocess.run(self._ctr("images", "ls", "-q"), capture_output=True, text=True, timeout=60, check=True)
         return done.stdout.split()
+
+    def signal_container(self, namespace: str, pod: str, number: signal.Signals) -> None:
+        """Send a signal to the first process of a pod's only container, as an administrator does on the node."""
+        wanted = "-o=jsonpath={.status.containerStatuses[*].containerID}"
+        container = self.kubectl("get", "pod", pod, "-n", namespace, wanted).stdout.removeprefix("containerd://")
+        sent = self._ctr("tasks", "kill", f"--signal={number.name}", container)
+        done = subprocess.run(sent, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode != 0:
+            raise SandboxError(f"{number.name} to {pod}: {done.stderr.strip()}")
 
     def restart_containerd(self) -> None:
         """Stop and start containerd; containers run on meanwhile, as their shims hold them."""

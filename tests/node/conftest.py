@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from group_hygiene import __version__
 from sandbox.node import Node
 from sandbox.node.kafka import NodeKafka
 from sandbox.place import direct
+from tests.node import release
+from tests.node.release import IMAGE, REPOSITORY
 
-REPOSITORY = "localhost/group-hygiene"
-IMAGE = f"{REPOSITORY}:{__version__}"
+__all__ = ["IMAGE", "REPOSITORY", "run_pod", "wait_for"]
 
 
 @pytest.fixture(scope="session")
@@ -34,9 +34,17 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture(scope="session")
 def kafka(node: Node) -> Iterator[NodeKafka]:
-    """One broker with TLS and SCRAM, and its Secrets and Service in the namespace kafka."""
-    with NodeKafka(node) as kafka:
+    """One broker with TLS and SCRAM and room for a proxy, and its Secrets and Service in the namespace kafka."""
+    with NodeKafka(node, doors=1) as kafka:
         yield kafka
+
+
+@pytest.fixture
+def no_release(node: Node) -> Iterator[None]:
+    """Before and after the test, nothing of the operator is on the node but its image."""
+    release.remove_everything(node)
+    yield
+    release.remove_everything(node)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, explain: Callable[[], str]) -> float:
