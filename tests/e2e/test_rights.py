@@ -43,6 +43,8 @@ NOT_IN_THE_STORY = {
     *(("get deployments", ""), ("get statefulsets", "")),
     # Labels are asked for only where policies of another namespace that it serves use a connection.
     ("get namespaces", "kafka"),
+    # A ClusterRole for the one Namespace kube-system; the log names a Namespace as if it were in itself.
+    ("get namespaces", ""),
 }
 
 
@@ -125,11 +127,15 @@ def test_some_namespaces_need_no_more_than_roles_in_them(
     assert asked(world.server, "forbid") == set()
     used = asked(world.server, "allow")
     assert {(str(right), right.where) for right in granted(world.server)} - used <= NOT_IN_THE_STORY
+    assert ("get namespaces", "kube-system") in used
     ours = {(right, where) for right, where in used if "kafkaconn" in right or "group" in right}
     assert {where for _, where in ours} == {"kafka"}
     assert operator.process.poll() is None
     wide = {right.role.rpartition("/")[2] for right in granted(world.server) if not right.where}
-    assert wide == {"group-hygiene-claims"}
+    assert wide == {"group-hygiene-claims", "group-hygiene-installation"}
+    one_object = "-o=jsonpath={.rules[*].resourceNames}"
+    named = world.server.kubectl("get", "clusterrole", "group-hygiene-installation", one_object).stdout
+    assert named == '["kube-system"]'
     # Nor does the doctor miss anything there.
     of = "--service-account", "group-hygiene/group-hygiene"
     code, checks, text = doctor(world.server.kubeconfig, "kafka", *of)

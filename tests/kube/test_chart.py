@@ -322,8 +322,8 @@ def test_helm_installs_and_upgrades_it(server: ApiServer) -> None:
     names = server.kubectl("get", kinds, "-A", "-o", "name", *ours)
     assert set(names.stdout.split()) == {
         "clusterrolebinding.rbac.authorization.k8s.io/hygiene-group-hygiene-claims",
+        "clusterrolebinding.rbac.authorization.k8s.io/hygiene-group-hygiene-installation",
         "deployment.apps/hygiene-group-hygiene",
-        "role.rbac.authorization.k8s.io/hygiene-group-hygiene-installation",
         "role.rbac.authorization.k8s.io/hygiene-group-hygiene-leader-election",
         "role.rbac.authorization.k8s.io/hygiene-group-hygiene-operator",
     }
@@ -332,10 +332,25 @@ def test_helm_installs_and_upgrades_it(server: ApiServer) -> None:
     server.kubectl("get", "kconn,kgp,kgr", "-A")
 
 
+def test_a_namespace_that_is_missing_is_named_before_anything_is_made(server: ApiServer) -> None:
+    """Each that values name, at an upgrade too; a name that stands in two of them is one message for each."""
+    place = ("--kubeconfig", str(server.kubeconfig), "--namespace", "early", "--create-namespace", "--take-ownership")
+    values = (
+        "watchNamespaces={kafka,no-1,early},rbac.secretNamespaces={no-1,no-2},pipeline.enabled=true,"
+        "pipeline.connections[0].namespace=no-3,pipeline.connections[0].name=a,pipeline.connections[0].warehouse=s3a://w,"
+        "pipeline.connections[0].secrets={x}"
+    )
+    refused = helm("upgrade", "--install", "early", CHART, *place, *IMAGE, "--set", values)
+    missing = "no-1 (of watchNamespaces), no-1 (of rbac.secretNamespaces), no-2 (of rbac.secretNamespaces), "
+    assert f"create them first: {missing}no-3 (of pipeline.connections)" in refused.stderr
+    assert server.kubectl("get", "namespace", "early", check=False).returncode != 0
+    assert "early" not in helm("list", "--all", *place[:4]).stdout
+
+
 def test_some_namespaces_need_no_right_on_the_cluster(server: ApiServer) -> None:
-    """Who may do all in these namespaces and kube-system, and nothing elsewhere, installs it without the kinds."""
+    """Who may do all in these namespaces, and nothing elsewhere, installs it without the kinds and ClusterRoles."""
     server.kubectl("create", "namespace", "narrow")
-    namespaces = ("narrow", "kafka", "team-a", "kube-system")
+    namespaces = ("narrow", "kafka", "team-a")
     may = ("--clusterrole=cluster-admin", "--user=installer")
     for namespace in namespaces:
         server.kubectl("create", "rolebinding", "installer", *may, "-n", namespace)

@@ -105,3 +105,30 @@ app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}-pipeline
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{ include "group-hygiene.commonLabels" . }}
 {{- end -}}
+
+{{/*
+Fails, before anything is made, where a namespace is missing that values name. Only where a cluster answers: `helm template`
+asks none. The release's own namespace is left out, as --create-namespace makes it later; and who may read that one may have no
+right to read kube-system.
+*/}}
+{{- define "group-hygiene.requireNamespaces" -}}
+{{- if or (lookup "v1" "Namespace" "" .Release.Namespace) (lookup "v1" "Namespace" "" "kube-system") -}}
+{{- $named := list (dict "value" "watchNamespaces" "names" .Values.watchNamespaces) (dict "value" "rbac.secretNamespaces" "names" .Values.rbac.secretNamespaces) -}}
+{{- if .Values.pipeline.enabled -}}
+{{- range .Values.pipeline.connections -}}
+{{- $named = append $named (dict "value" "pipeline.connections" "names" (list .namespace)) -}}
+{{- end -}}
+{{- end -}}
+{{- $missing := list -}}
+{{- range $each := $named -}}
+{{- range $each.names -}}
+{{- if not (or (eq . $.Release.Namespace) (lookup "v1" "Namespace" "" .)) -}}
+{{- $missing = append $missing (printf "%s (of %s)" . $each.value) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $missing -}}
+{{- fail (printf "these namespaces do not exist, create them first: %s" (join ", " ($missing | uniq))) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
