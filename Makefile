@@ -128,9 +128,13 @@ images-check: $(STAMP) ## the pipeline's image step by step in an empty folder, 
 	@$(BIN)/python -m sandbox prepare
 	@$(BIN)/python -m pytest tests/images $(PYTEST_ARGS)
 
+# Only one of the command line: what KUBECONFIG is in the environment is for other uses.
+GIVEN := $(if $(filter command line,$(origin KUBECONFIG)),$(abspath $(KUBECONFIG)))
+
 test-node: $(STAMP) ## the images and the chart on a real Kubernetes node of this machine: Linux, as root, after `make images`
-	@$(BIN)/python -m sandbox prepare --node
-	@$(BIN)/python -m pytest tests/node $(PYTEST_ARGS)
+	@[ -z "$(GIVEN)" ] || [ -n "$(and $(ADDRESS),$(REPOSITORY))" ] || { echo "name REPOSITORY, where the cluster has the image from, and ADDRESS, under which its pods reach this machine"; exit 1; }
+	@$(BIN)/python -m sandbox prepare $(if $(GIVEN),,--node)
+	@NODE_KUBECONFIG=$(GIVEN) NODE_ADDRESS=$(ADDRESS) NODE_REPOSITORY=$(REPOSITORY) $(BIN)/python -m pytest tests/node $(PYTEST_ARGS)
 
 release-fixtures: $(STAMP) ## tests/releases/<version>: the ledger and the tables that this version writes, anew
 	@$(BIN)/python -m sandbox prepare

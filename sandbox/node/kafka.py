@@ -16,7 +16,7 @@ from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS
 from sandbox.kafka.layout import uses_kraft
 from sandbox.kafka.security import Security
-from sandbox.node.node import Node
+from sandbox.node.given import Cluster
 
 NAMESPACE = "kafka"
 CLUSTER = "my-cluster"
@@ -34,7 +34,7 @@ class NodeKafka(KafkaCluster):
 
     def __init__(
         self,
-        node: Node,
+        node: Cluster,
         version: str = VERSIONS[0],
         brokers: int = 1,
         *,

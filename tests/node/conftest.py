@@ -1,6 +1,8 @@
 """One node for all tests of this folder, with the operator's image and a Kafka that pods reach.
 
-A folder of its own: it needs Linux, root, and the image that `make images` builds.
+A folder of its own: it needs Linux, root, and the image that `make images` builds. With NODE_KUBECONFIG, NODE_ADDRESS
+and NODE_REPOSITORY (`make test-node KUBECONFIG=...` sets them) the tests run in a cluster that is there, but for those
+that use the fixture `node`: they break it, or look into it.
 """
 
 from __future__ import annotations
@@ -9,15 +11,21 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandbox.node import Node
-from sandbox.node.kafka import NodeKafka
+from sandbox.node.given import Cluster, GivenCluster
+from sandbox.node.kafka import NAMESPACE, NodeKafka
 from sandbox.place import direct
 from tests.node import release
 from tests.node.release import IMAGE, REPOSITORY
+
+# A file: the cluster is given.
+_GIVEN = os.environ.get("NODE_KUBECONFIG") or None
+_LEFT_OUT = pytest.StashKey[list[str]]()
 
 __all__ = ["IMAGE", "REPOSITORY", "run_pod", "wait_for"]
 
@@ -33,18 +41,46 @@ def node() -> Iterator[Node]:
 
 
 @pytest.fixture(scope="session")
-def kafka(node: Node) -> Iterator[NodeKafka]:
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The node, or the cluster that is given, where nobody else is."""
+    if _GIVEN is None:
+        yield request.getfixturevalue("node")
+        return
+    given = GivenCluster(Path(_GIVEN), os.environ["NODE_ADDRESS"])
+    given.require_none(NAMESPACE, release.NAME)
+    yield given
+    given.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
+
+
+@pytest.fixture(scope="session")
+def kafka(cluster: Cluster) -> Iterator[NodeKafka]:
     """One broker with TLS and SCRAM and room for a proxy, and its Secrets and Service in the namespace kafka."""
-    with NodeKafka(node, doors=1) as kafka:
+    with NodeKafka(cluster, doors=1) as kafka:
         yield kafka
 
 
 @pytest.fixture
-def no_release(node: Node) -> Iterator[None]:
-    """Before and after the test, nothing of the operator is on the node but its image."""
-    release.remove_everything(node)
+def no_release(cluster: Cluster) -> Iterator[None]:
+    """Before and after the test, nothing of the operator is in the cluster but its image."""
+    release.remove_everything(cluster)
     yield
-    release.remove_everything(node)
+    release.remove_everything(cluster)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a cluster that is given, leave out what needs a node of one's own; the summary names each."""
+    if _GIVEN is None:
+        return
+    left_out = [item for item in items if "node" in getattr(item, "fixturenames", ())]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+    config.stash[_LEFT_OUT] = [item.nodeid for item in left_out]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Which tests were left out, and why."""
+    for test in config.stash.get(_LEFT_OUT, []):
+        terminalreporter.write_line(f"LEFT OUT {test}: it stops parts of its node, or looks into it")
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, explain: Callable[[], str]) -> float:
@@ -56,21 +92,21 @@ def wait_for(condition: Callable[[], bool], seconds: float, explain: Callable[[]
     return time.monotonic() - started
 
 
-def run_pod(node: Node, name: str, namespace: str, spec: dict[str, Any]) -> str:
+def run_pod(cluster: Cluster, name: str, namespace: str, spec: dict[str, Any]) -> str:
     """Run a pod to its end, and return what it printed; fails unless it exits with 0."""
     metadata = {"name": name, "namespace": namespace}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"restartPolicy": "Never", **spec}}
-    node.kubectl("apply", "-f", "-", input=json.dumps(pod))
+    cluster.kubectl("apply", "-f", "-", input=json.dumps(pod))
 
     def phase() -> str:
-        return node.kubectl("get", "pod", name, "-n", namespace, "-o=jsonpath={.status.phase}").stdout
+        return cluster.kubectl("get", "pod", name, "-n", namespace, "-o=jsonpath={.status.phase}").stdout
 
     def explain() -> str:
-        described = node.kubectl("describe", "pod", name, "-n", namespace, check=False).stdout
-        return described + node.kubectl("logs", name, "-n", namespace, check=False).stdout
+        described = cluster.kubectl("describe", "pod", name, "-n", namespace, check=False).stdout
+        return described + cluster.kubectl("logs", name, "-n", namespace, check=False).stdout
 
     wait_for(lambda: phase() in ("Succeeded", "Failed"), 120, explain)
-    output = node.kubectl("logs", name, "-n", namespace).stdout
+    output = cluster.kubectl("logs", name, "-n", namespace).stdout
     assert phase() == "Succeeded", explain()
-    node.kubectl("delete", "pod", name, "-n", namespace, "--wait=false")
+    cluster.kubectl("delete", "pod", name, "-n", namespace, "--wait=false")
     return output

@@ -1,8 +1,9 @@
-"""The operator on a node by its chart: install it, upgrade it, remove it, and ask who leads."""
+"""The operator in a cluster by its chart: install it, upgrade it, remove it, and ask who leads."""
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,80 +11,84 @@ from group_hygiene import __version__
 from sandbox.errors import SandboxError
 from sandbox.helm import helm
 from sandbox.manifests import CRDS
-from sandbox.node import Node
+from sandbox.node.given import Cluster
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "group-hygiene"
-REPOSITORY = "localhost/group-hygiene"
+# Of a cluster that is given, where it has the image from.
+REPOSITORY = os.environ.get("NODE_REPOSITORY") or "localhost/group-hygiene"
 IMAGE = f"{REPOSITORY}:{__version__}"
 # The release, its namespace, its Deployment and its Lease have one name.
 NAME = "group-hygiene"
 _SECONDS = 180
 
 
-def install(node: Node, *values: str, chart: Path = CHART) -> None:
+def install(cluster: Cluster, *values: str, chart: Path = CHART) -> None:
     """Install or upgrade the release with these values (`name=value`), and wait until its pods are ready."""
-    apply(node, *values, chart=chart)
-    wait_ready(node)
+    apply(cluster, *values, chart=chart)
+    wait_ready(cluster)
 
 
-def apply(node: Node, *values: str, chart: Path = CHART) -> None:
+def apply(cluster: Cluster, *values: str, chart: Path = CHART) -> None:
     """The same without waiting for the pods."""
     options = [f"--set={value}" for value in (f"image.repository={REPOSITORY}", *values)]
-    run(node, "upgrade", "--install", NAME, chart, "--create-namespace", "--take-ownership", *options)
+    run(cluster, "upgrade", "--install", NAME, chart, "--create-namespace", "--take-ownership", *options)
 
 
-def uninstall(node: Node) -> None:
+def uninstall(cluster: Cluster) -> None:
     """Remove the release as users do, and wait until its pods are gone; it need not be there."""
-    run(node, "uninstall", NAME, "--wait", "--ignore-not-found")
-    node.kubectl("wait", "pod", "--for=delete", "-n", NAME, "--all", f"--timeout={_SECONDS}s")
+    run(cluster, "uninstall", NAME, "--wait", "--ignore-not-found")
+    cluster.kubectl("wait", "pod", "--for=delete", "-n", NAME, "--all", f"--timeout={_SECONDS}s")
 
 
-def remove_everything(node: Node) -> None:
+def remove_everything(cluster: Cluster) -> None:
     """The release, its namespace, the CRDs, and with them all policies and connections."""
-    uninstall(node)
-    node.kubectl("delete", "namespace", NAME, "--ignore-not-found")
-    node.kubectl("delete", "-f", str(CRDS), "--ignore-not-found")
+    uninstall(cluster)
+    cluster.kubectl("delete", "namespace", NAME, "--ignore-not-found")
+    cluster.kubectl("delete", "-f", str(CRDS), "--ignore-not-found")
+    # Nothing that Kubernetes makes for them, or that it removes later, is left for whoever compares.
+    served = ("apiservice/v1alpha1.grouphygiene.io", "--for=delete", f"--timeout={_SECONDS}s")
+    cluster.kubectl("wait", *served)
 
 
-def run(node: Node, *arguments: str | Path) -> None:
+def run(cluster: Cluster, *arguments: str | Path) -> None:
     """One command of helm in the namespace of the release; raises SandboxError with its error text."""
-    done = helm(*arguments, f"--namespace={NAME}", f"--kubeconfig={node.kubeconfig}")
+    done = helm(*arguments, f"--namespace={NAME}", f"--kubeconfig={cluster.kubeconfig}")
     if done.returncode != 0:
         raise SandboxError(f"helm {arguments[0]}: {done.stderr.strip()}")
 
 
-def wait_ready(node: Node) -> None:
+def wait_ready(cluster: Cluster) -> None:
     """Wait until all pods are those of the last upgrade, and ready."""
-    node.kubectl("rollout", "status", f"deployment/{NAME}", "-n", NAME, f"--timeout={_SECONDS}s")
+    cluster.kubectl("rollout", "status", f"deployment/{NAME}", "-n", NAME, f"--timeout={_SECONDS}s")
 
 
-def pods(node: Node) -> list[dict[str, Any]]:
+def pods(cluster: Cluster) -> list[dict[str, Any]]:
     """The pods of the operator that are not being deleted."""
-    found = json.loads(node.kubectl("get", "pods", "-n", NAME, "-o=json").stdout)["items"]
+    found = json.loads(cluster.kubectl("get", "pods", "-n", NAME, "-o=json").stdout)["items"]
     return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
 
-def restarts(node: Node) -> dict[str, int]:
+def restarts(cluster: Cluster) -> dict[str, int]:
     """How often each pod's container was started again."""
     return {
         pod["metadata"]["name"]: status["restartCount"]
-        for pod in pods(node)
+        for pod in pods(cluster)
         for status in pod["status"].get("containerStatuses", [])
     }
 
 
-def leader(node: Node) -> str:
+def leader(cluster: Cluster) -> str:
     """The pod that holds the Lease; empty = none."""
     wanted = "-o=jsonpath={.spec.holderIdentity}"
-    return node.kubectl("get", "lease", NAME, "-n", NAME, wanted, check=False).stdout.rpartition("_")[0]
+    return cluster.kubectl("get", "lease", NAME, "-n", NAME, wanted, check=False).stdout.rpartition("_")[0]
 
 
-def explain(node: Node) -> str:
+def explain(cluster: Cluster) -> str:
     """What a failure should show: the objects, and what the operator says."""
     shown = [
         ("get", "kconn,kgp,pods,leases,events", "-A"),
         ("describe", "pods", "-n", NAME),
         ("logs", "-n", NAME, "-l", f"app.kubernetes.io/name={NAME}", "--prefix", "--tail=40"),
     ]
-    return "\n".join(node.kubectl(*command, check=False).stdout for command in shown)
+    return "\n".join(cluster.kubectl(*command, check=False).stdout for command in shown)

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sandbox.node import Node
 from sandbox.node.node import clear_dead
 from tests.node.conftest import IMAGE, wait_for
@@ -20,6 +22,8 @@ _NAMESPACES = ("pid", "mnt", "net")
 
 _CALLER = f"""
 import json, time
+import pytest
+
 from sandbox.node import Node
 from sandbox.node.node import clear_dead
 from sandbox.node.kafka import NodeKafka
@@ -111,6 +115,7 @@ def test_after_sigkill_of_the_caller_nothing_is_left(node: Node) -> None:
     assert node.is_ready()
 
 
+@pytest.mark.usefixtures("node")
 def test_the_next_start_removes_what_a_killed_keeper_left() -> None:
     """Its processes end with it, also one that left its session; nobody was there to remove files and groups."""
     caller, seen = _start_caller(_KEEPER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from sandbox.node import Node
+from sandbox.node.given import Cluster
 from sandbox.node.kafka import CLUSTER, NAMESPACE, PORT, SERVICE, USER, NodeKafka
 from tests.node.conftest import IMAGE, run_pod
 
@@ -31,7 +31,9 @@ print(json.dumps({
 """
 
 
-def test_a_pod_reaches_the_api_server_and_a_broker_by_the_names_of_their_services(node: Node, kafka: NodeKafka) -> None:
+def test_a_pod_reaches_the_api_server_and_a_broker_by_the_names_of_their_services(
+    cluster: Cluster, kafka: NodeKafka
+) -> None:
     """With the account that each pod has, and with the Secrets that Strimzi makes of a cluster and of a user."""
     password = {"secretKeyRef": {"name": USER, "key": "password"}}
     container = {
@@ -47,8 +49,8 @@ def test_a_pod_reaches_the_api_server_and_a_broker_by_the_names_of_their_service
         "volumeMounts": [{"name": "ca", "mountPath": "/ca"}],
     }
     volume = {"name": "ca", "secret": {"secretName": f"{CLUSTER}-cluster-ca-cert"}}
-    output = run_pod(node, "client", NAMESPACE, {"containers": [container], "volumes": [volume]})
-    address = node.kubectl("get", "service", SERVICE, "-n", NAMESPACE, "-o=jsonpath={.spec.clusterIP}").stdout
-    version = json.loads(node.kubectl("get", "--raw", "/version").stdout)["gitVersion"]
+    output = run_pod(cluster, "client", NAMESPACE, {"containers": [container], "volumes": [volume]})
+    address = cluster.kubectl("get", "service", SERVICE, "-n", NAMESPACE, "-o=jsonpath={.spec.clusterIP}").stdout
+    version = json.loads(cluster.kubectl("get", "--raw", "/version").stdout)["gitVersion"]
     seen = json.loads(output.splitlines()[-1])
     assert seen == {"address": address, "version": version, "brokers": kafka.broker_ids}

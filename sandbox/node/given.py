@@ -1,0 +1,61 @@
+"""A cluster that is there already, for tests that otherwise start a node: it is used through its kubeconfig alone."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Protocol
+
+from sandbox.errors import SandboxError
+from sandbox.place import Place
+from sandbox.prerequisites import KUBECTL, find
+
+
+class Cluster(Protocol):
+    """What tests need of a cluster, whether they started it or not."""
+
+    @property
+    def kubeconfig(self) -> Path:
+        """A kubeconfig file of an administrator."""
+
+    def place(self, *names: str) -> Place:
+        """Where servers run that pods shall reach; names: DNS names of theirs."""
+
+    def kubectl(
+        self, *arguments: str, input: str | None = None, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """Run kubectl as the administrator; raises SandboxError with its error text when `check` and it fails."""
+
+
+class GivenCluster:
+    """The cluster of a kubeconfig's current context. address: IPv4 of this machine, as that cluster's pods reach it.
+
+    Its images come from a registry, or were loaded before.
+    """
+
+    def __init__(self, kubeconfig: Path, address: str) -> None:
+        self.kubeconfig, self._address = kubeconfig, address
+
+    def place(self, *names: str) -> Place:
+        """On this machine: brokers run here, and pods come to them."""
+        return Place(self._address, names=names)
+
+    def kubectl(
+        self, *arguments: str, input: str | None = None, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """As of a `Node`."""
+        command = [str(find(KUBECTL)), f"--kubeconfig={self.kubeconfig}", *arguments]
+        environment = {**os.environ, "KUBECONFIG": os.devnull}
+        done = subprocess.run(
+            command, env=environment, input=input or "", capture_output=True, text=True, timeout=600, check=False
+        )
+        if check and done.returncode != 0:
+            raise SandboxError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done
+
+    def require_none(self, *namespaces: str) -> None:
+        """Raise SandboxError where one of these namespaces or our CRDs exist: tests would remove them."""
+        there = self.kubectl("get", "crd,namespaces", "-o=name").stdout.split()
+        ours = [name for name in there if name.endswith(".grouphygiene.io")]
+        ours += [f"namespace/{name}" for name in namespaces if f"namespace/{name}" in there]
+        if ours:
+            raise SandboxError(f"this cluster is in use, and tests would remove what is there: {', '.join(ours)}")
