@@ -1,0 +1,16 @@
+"""What is in a cluster: every object of every kind that can be listed, to compare before and after."""
+
+from __future__ import annotations
+
+from sandbox.node.given import Cluster
+
+# They come and go by themselves.
+_PASSING = {"events", "events.events.k8s.io"}
+_LINE = '{range .items[*]}{.kind}{"/"}{.metadata.namespace}{"/"}{.metadata.name}{"\\n"}{end}'
+
+
+def objects(cluster: Cluster) -> set[str]:
+    """kind/namespace/name of each; the namespace is empty where there is none."""
+    kinds = set(cluster.kubectl("api-resources", "--verbs=list", "-o=name").stdout.split()) - _PASSING
+    listed = cluster.kubectl("get", ",".join(sorted(kinds)), "-A", f"-o=jsonpath={_LINE}", "--ignore-not-found")
+    return set(listed.stdout.split())
