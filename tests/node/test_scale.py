@@ -1,0 +1,82 @@
+"""50,000 groups, with the memory that the chart gives the operator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from bench.load import CONFIG
+from bench.purge import PREFIX, load
+from sandbox.node.given import Cluster
+from sandbox.node.kafka import NAMESPACE, NodeKafka
+from tests.node import release
+from tests.node.conftest import wait_for
+
+GROUPS = 50_000
+_RUNS = 3
+_MAX_PER_RUN = 500
+_SECONDS = 600.0
+
+
+@pytest.fixture
+def many(cluster: Cluster, kafka: NodeKafka) -> Iterator[NodeKafka]:
+    """A broker with so many abandoned groups of 10 committed partitions each, in the place of the other one."""
+    with NodeKafka(cluster, config=CONFIG) as made:
+        load(made.plaintext_bootstrap, GROUPS)
+        yield made
+    kafka.publish()
+
+
+@pytest.mark.usefixtures("many", "no_release")
+def test_the_default_memory_limit_holds(cluster: Cluster, record_property: Callable[[str, object], None]) -> None:
+    """All groups are marked, and several runs delete: no container is ended and started again."""
+    release.install(cluster, f"rbac.secretNamespaces={{{NAMESPACE}}}")
+    limits = [pod["spec"]["containers"][0]["resources"]["limits"] for pod in release.pods(cluster)]
+    assert limits == [{"memory": "512Mi"}] * 2
+    objects = [
+        _object("KafkaConnection", "main", {**_quickstart_connection(cluster), "scan": {"timeout": "2m"}}),
+        _object("GroupPolicy", "purge", _POLICY),
+    ]
+    cluster.kubectl("apply", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    took = wait_for(lambda: _deleted(cluster) >= _RUNS * _MAX_PER_RUN, _SECONDS, lambda: release.explain(cluster))
+    record_property("seconds until deleted", took)
+    record_property("peak memory of each pod, bytes", _peaks(cluster))
+    assert set(release.restarts(cluster).values()) == {0}
+
+
+_POLICY = {
+    "connectionRef": {"name": "main"},
+    "interval": "10s",
+    "mode": "Enforce",
+    "match": {"groups": [f"{PREFIX}*"]},
+    "when": {"unchangedFor": "1s"},
+    "action": "Delete",
+    "delete": {"gracePeriod": "1s", "maxPerRun": _MAX_PER_RUN, "maxPercent": 100},
+}
+
+
+def _object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": NAMESPACE}
+    return {"apiVersion": "grouphygiene.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _quickstart_connection(cluster: Cluster) -> dict[str, Any]:
+    quickstart = release.ROOT / "examples" / "quickstart.yaml"
+    made = cluster.kubectl("create", "--dry-run=client", "-o=json", "-f", str(quickstart)).stdout
+    return dict(json.JSONDecoder().raw_decode(made)[0]["spec"])
+
+
+def _deleted(cluster: Cluster) -> int:
+    told = cluster.kubectl("get", "kgp", "purge", "-n", NAMESPACE, "-o=jsonpath={.status.totals.deleted}").stdout
+    return int(told or 0)
+
+
+def _peaks(cluster: Cluster) -> list[int]:
+    """As the kernel counts them, page cache included."""
+    files = "/sys/fs/cgroup/memory.peak /sys/fs/cgroup/memory/memory.max_usage_in_bytes"
+    shell = f"for file in {files}; do [ ! -e $file ] || cat $file; done"
+    names = [pod["metadata"]["name"] for pod in release.pods(cluster)]
+    return [int(cluster.kubectl("exec", name, "-n", release.NAME, "--", "sh", "-c", shell).stdout) for name in names]
