@@ -42,7 +42,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """The node, or the cluster that is given, where nobody else is."""
+    """The node, or the cluster that is given, which has no other users."""
     if _GIVEN is None:
         yield request.getfixturevalue("node")
         return

@@ -108,8 +108,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/*
 Fails, before anything is made, where a namespace is missing that values name. Only where a cluster answers: `helm template`
-asks none. The release's own namespace is left out, as --create-namespace makes it later; and who may read that one may have no
-right to read kube-system.
+asks none. The release's own namespace is left out, as --create-namespace makes it later. Where it exists, nothing else is asked
+first: an installer with rights in these namespaces alone may not read kube-system.
 */}}
 {{- define "group-hygiene.requireNamespaces" -}}
 {{- if or (lookup "v1" "Namespace" "" .Release.Namespace) (lookup "v1" "Namespace" "" "kube-system") -}}
