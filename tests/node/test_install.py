@@ -61,6 +61,11 @@ def _wait_ready(cluster: Cluster, seconds: float = 120) -> float:
     return took
 
 
+def _assert_confined(cluster: Cluster, before: set[str]) -> None:
+    """What was made is in no namespace, in the operator's own, or in that of the connection."""
+    assert {name.split("/")[1] for name in objects(cluster) - before} == {"", release.NAME, "kafka"}
+
+
 def _assert_left(cluster: Cluster, before: set[str], left: set[str]) -> None:
     """Wait until exactly these are there that were not, and all others are."""
 
@@ -114,7 +119,7 @@ def test_the_chart_in_a_restricted_namespace(cluster: Cluster, values: list[str]
     cluster.kubectl("apply", "-f", QUICKSTART)
     _wait_ready(cluster)
     assert cluster.kubectl("exec", "-n", release.NAME, f"deploy/{release.NAME}", "--", "id", "-u").stdout == f"{user}\n"
-    assert {name.split("/")[1] for name in objects(cluster) - before} == {"", release.NAME, "kafka"}
+    _assert_confined(cluster, before)
     release.uninstall(cluster)
     _assert_left(cluster, before, _CRDS | _USERS_OBJECTS | _NAMESPACE)
 
@@ -133,6 +138,7 @@ def test_the_overlays_of_kustomize(cluster: Cluster, tmp_path: Path, overlay: st
         cluster.kubectl("apply", "-f", "-", input=binding.replace("# ", ""))
     cluster.kubectl("apply", "-f", QUICKSTART)
     _wait_ready(cluster)
+    _assert_confined(cluster, before)
     cluster.kubectl("delete", "-k", str(tmp_path))
     cluster.kubectl("delete", "rolebinding", "group-hygiene-secrets", "-n", "kafka", "--ignore-not-found")
     _assert_left(cluster, before, _CRDS | _USERS_OBJECTS)
