@@ -27,7 +27,9 @@ from sandbox.node.kafka import NAMESPACE, PORT, SERVICE, USER, NodeKafka
 from sandbox.place import direct
 from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
 from sandbox.prometheus.crds import operator_crds
+from sandbox.s3 import server as s3
 from sandbox.spark.jars import jars as spark_jars
+from sandbox.spark.jars import jars_of_the_image
 from sandbox.wheels import wheels
 
 _ROOT = Path(__file__).parents[1]
@@ -134,6 +136,8 @@ def _prepare() -> None:
     flux.program()
     flux_crds()
     spark_jars()
+    jars_of_the_image()
+    s3.program()
     wheels("operator")
 
 

@@ -8,19 +8,27 @@ from sandbox.prerequisites import MAVEN, find
 from sandbox.process import Command
 
 _POM = Path(__file__).with_name("pom.xml")
+# What the pipeline's image has beside them.
+_OBJECT_STORES = Path(__file__).parents[2] / "deploy" / "images" / "object-stores.xml"
 
 
 def jars() -> Path:
-    """The directory that holds them; downloads them when they are not cached."""
+    """The directory that holds Spark's Kafka source and Delta; downloads them when they are not cached."""
+    return _jars("spark", _POM)
 
+
+def jars_of_the_image() -> Path:
+    """The directory that holds these and what the pipeline's image adds for tables at s3a:// URIs."""
+    return _jars("spark-object-stores", _POM, _OBJECT_STORES)
+
+
+def _jars(name: str, *poms: Path) -> Path:
     def download(into: Path) -> None:
-        run_long(
-            "downloading Spark's Kafka source and Delta with Maven (about 10 seconds, once)",
-            Command(
-                [*(find(MAVEN), "-B", "-ntp", "-f", _POM, f"-DoutputDirectory={into}", "dependency:copy-dependencies")],
-                log=Path("maven.log"),
-            ),
-        )
+        for pom in poms:
+            argv = (find(MAVEN), "-B", "-ntp", "-f", pom, f"-DoutputDirectory={into}", "dependency:copy-dependencies")
+            what = f"downloading jars for Spark with Maven, of {pom.name} (about 10 seconds, once)"
+            run_long(what, Command(argv, log=Path("maven.log")))
 
-    # The pom is part of the name: a changed one must not find the old jars.
-    return cached(f"spark-{hashlib.sha256(_POM.read_bytes()).hexdigest()[:8]}", download)
+    # The poms are part of the name: a changed one must not find the old jars.
+    digest = hashlib.sha256(b"".join(pom.read_bytes() for pom in poms)).hexdigest()[:8]
+    return cached(f"{name}-{digest}", download)

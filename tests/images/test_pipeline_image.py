@@ -1,7 +1,6 @@
 """The pipeline as it is shipped: the steps of its image in an empty folder, and a run from there. `make images-check`.
 
-Spark's own image and its Python are left out: PySpark brings the same Spark, and Java is this machine's. So are the
-jars for object stores, of half a gigabyte.
+Debian's packages are left out: Python and Java are this machine's.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tests.kafka.makers import Maker, at
 
 def test_the_image_reads_the_offsets_log(tmp_path: Path) -> None:
     """With the jars and packages of the image alone; its bill of materials names both."""
-    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels("pipeline")), "JARS": ""}
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels("pipeline"))}
     # Where this machine's Maven keeps what it has downloaded; in an image it downloads anew.
     offline["MAVEN_OPTS"] = f"-Dmaven.repo.local={Path.home() / '.m2' / 'repository'}"
     settings = Path.home() / ".m2" / "settings.xml"

@@ -139,7 +139,7 @@ def _start(options: Options, conf: SparkConf, place: str) -> tuple[SparkContext,
 
 
 def _settings(options: Options, submitted: bool) -> dict[str, str]:
-    settings = dict(_SETTINGS)
+    settings = _SETTINGS | _object_store(os.environ)
     if not submitted:
         master = options.master or "local[*]"
         settings["spark.master"] = master
@@ -165,6 +165,20 @@ def _settings(options: Options, submitted: bool) -> dict[str, str]:
     else:
         settings |= {"spark.ui.enabled": "true", "spark.ui.port": str(options.ui_port)}
     return settings | dict(options.settings)
+
+
+def _object_store(variables: Mapping[str, str]) -> dict[str, str]:
+    """Where S3 is, for Hadoop's S3A, from the variables by which delta-rs knows it.
+
+    S3A finds AWS_ACCESS_KEY_ID and the like among the variables by itself, and does not look for these.
+    """
+    settings: dict[str, str] = {}
+    if endpoint := variables.get("AWS_ENDPOINT_URL"):
+        virtual_hosted = variables.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in ("true", "1")
+        settings |= {"endpoint": endpoint, "path.style.access": str(not virtual_hosted).lower()}
+    if region := variables.get("AWS_REGION"):
+        settings["endpoint.region"] = region
+    return {f"spark.hadoop.fs.s3a.{name}": value for name, value in settings.items()}
 
 
 def _java_options() -> str:
