@@ -1,0 +1,182 @@
+"""The pipeline in pods of a node, with its tables in an S3 store, and the operator's pod that deletes by them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from group_hygiene import __version__
+from sandbox.helm import helm
+from sandbox.node import Node
+from sandbox.node.kafka import NAMESPACE, NodeKafka
+from sandbox.s3 import Bucket, S3Store
+from tests.e2e.conftest import Groups
+from tests.e2e.test_evidence import commits_again_and_again
+from tests.node.conftest import REPOSITORY, wait_for
+
+ROOT = Path(__file__).parents[2]
+PIPELINE = ROOT / "deploy" / "pipeline"
+EXAMPLES = ROOT / "examples"
+IMAGE = f"{REPOSITORY}-pipeline:{__version__}"
+BUCKET = "kafka-hygiene"
+FOLDER = f"{BUCKET}/group-hygiene/main"
+# Of a run of Spark on a machine that does other things too.
+SECONDS = 600
+_RESTRICTED = "pod-security.kubernetes.io/enforce"
+
+
+@pytest.fixture(scope="module")
+def store(node: Node) -> Iterator[S3Store]:
+    """A store that pods reach."""
+    with S3Store([BUCKET], node.place()) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def bucket(node: Node, kafka: NodeKafka, store: S3Store) -> Bucket:
+    """The bucket, with the Secret that the manifests name, and the pipeline's image on the node."""
+    node.load_image(IMAGE)
+    made = store.bucket(BUCKET)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hygiene-bucket", "namespace": NAMESPACE}}
+    _apply(node, secret | {"stringData": made.variables})
+    return made
+
+
+@pytest.fixture(scope="module")
+def restricted(node: Node, kafka: NodeKafka) -> Iterator[None]:
+    """The namespace lets in only pods that meet the strictest of Kubernetes' standards for them."""
+    node.kubectl("label", "namespace", NAMESPACE, f"{_RESTRICTED}=restricted")
+    yield
+    node.kubectl("label", "namespace", NAMESPACE, f"{_RESTRICTED}-")
+
+
+@pytest.fixture(scope="module")
+def operator(node: Node) -> Iterator[None]:
+    """The operator as the README installs it."""
+    kubeconfig = f"--kubeconfig={node.kubeconfig}"
+    options = ("--set", f"image.repository={REPOSITORY}", "--set", f"rbac.secretNamespaces={{{NAMESPACE}}}")
+    place = ("group-hygiene", "-n", "group-hygiene", kubeconfig)
+    chart = ROOT / "deploy" / "helm" / "group-hygiene"
+    done = helm("upgrade", "--install", *place, chart, "--create-namespace", *options)
+    assert done.returncode == 0, done.stderr
+    yield
+    done = helm("uninstall", *place)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def connection(node: Node, operator: None, kafka: NodeKafka, bucket: Bucket) -> Iterator[None]:
+    """The KafkaConnection of the quickstart, which names the pipeline's tables as the example of activity does."""
+    made, _ = _documents(EXAMPLES / "quickstart.yaml")
+    (example,) = _documents(EXAMPLES / "connection-activity.yaml")
+    made["spec"]["activity"] = example["spec"]["activity"] | {"uri": f"s3://{FOLDER}"}
+    _apply(node, made)
+    yield
+    node.kubectl("delete", "kconn", "main", "-n", NAMESPACE)
+
+
+@pytest.fixture
+def groups(kafka: NodeKafka) -> Iterator[Groups]:
+    made = Groups(kafka)
+    yield made
+    made.close()
+
+
+def _documents(file: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(file.read_text()))
+
+
+def _apply(node: Node, *objects: dict[str, Any]) -> None:
+    node.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(objects))
+
+
+def _get(node: Node, kind: str, name: str) -> dict[str, Any]:
+    return dict(json.loads(node.kubectl("get", kind, name, "-n", NAMESPACE, "-o=json").stdout))
+
+
+def _explain(node: Node) -> str:
+    """What a reader of a failure wants to see of the cluster."""
+    shown = [
+        ("get", "kconn,kgp,cronjobs,jobs,pods,events", "-n", NAMESPACE),
+        ("get", "kgp", "-n", NAMESPACE, "-o=yaml"),
+        ("logs", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=group-hygiene-pipeline", "--tail=50"),
+        ("logs", "-n", "group-hygiene", "deploy/group-hygiene", "--tail=50"),
+    ]
+    return "\n".join(node.kubectl(*command, check=False).stdout for command in shown)
+
+
+def _manifests(folder: Path, changes: dict[str, str]) -> Path:
+    """deploy/pipeline as a user makes it theirs: with the name of an image and of a bucket."""
+    replaced = {"image: group-hygiene-pipeline:": f"image: {REPOSITORY}-pipeline:", "REPLACE-WITH-YOUR-BUCKET": BUCKET}
+    for file in PIPELINE.glob("*.yaml"):
+        text = file.read_text()
+        for old, new in (replaced | changes).items():
+            text = text.replace(old, new)
+        (folder / file.name).write_text(text)
+    return folder
+
+
+@pytest.mark.usefixtures("connection", "restricted")
+def test_the_idle_group_goes_and_the_one_that_commits_stays(
+    node: Node, groups: Groups, store: S3Store, tmp_path: Path
+) -> None:
+    """By tables that the CronJob's pods write, one run after the other, into a bucket.
+
+    The pods have a root file system that is read-only, and no volume but /tmp and the token of their account.
+    """
+    topic = groups.topic("idle")
+    groups.abandoned("idle-old", topic)
+    groups.produce(topic)
+    (policy,) = _documents(EXAMPLES / "policy-idle.yaml")
+    policy["spec"] |= {
+        "connectionRef": {"name": "main"},
+        "interval": "5s",
+        "mode": "Enforce",
+        "match": {"groups": ["idle-*"]},
+        "when": {"idleFor": "20s"},
+        "delete": {"gracePeriod": "1s", "maxPercent": 100},
+    }
+
+    def runs() -> int:
+        """How many of the CronJob's runs succeeded."""
+        jobs = json.loads(node.kubectl("get", "jobs", "-n", NAMESPACE, "-o=json").stdout)["items"]
+        return sum(job.get("status", {}).get("succeeded", 0) for job in jobs)
+
+    def entry(group: str) -> dict[str, Any]:
+        sample = _get(node, "kgp", "idle").get("status", {}).get("sample") or []
+        return next((row for row in sample if row["group"] == group), {})
+
+    def kept(group: str) -> bool:
+        """Judged by the tables, and found in use."""
+        told = entry(group)
+        return "idleSince" in told and told.get("reason") in ("TooRecent", "RecentlyActive")
+
+    with commits_again_and_again(groups, "idle-same", "idle-moving", topic):
+        _apply(node, policy)
+        # Each minute and not every ten; the history of all runs, to count them.
+        every_minute = {
+            '"*/10 * * * *"': '"* * * * *"',
+            "successfulJobsHistoryLimit: 1": "successfulJobsHistoryLimit: 9",
+        }
+        node.kubectl("apply", "-k", str(_manifests(tmp_path, every_minute)))
+        try:
+            wait_for(lambda: "idle-old" not in groups.names(), SECONDS, lambda: _explain(node))
+            wait_for(lambda: runs() >= 2, SECONDS, lambda: _explain(node))
+            for group in ("idle-same", "idle-moving"):
+                wait_for(lambda group=group: kept(group), SECONDS, lambda: _explain(node))  # type: ignore[misc]
+            assert {"idle-same", "idle-moving"} <= groups.names()
+            pods = node.kubectl("get", "pods", "-n", NAMESPACE, "-l=batch.kubernetes.io/job-name", "-o=json").stdout
+        finally:
+            node.kubectl("delete", "-k", str(tmp_path))
+            node.kubectl("delete", "kgp", "idle", "-n", NAMESPACE)
+    for pod in json.loads(pods)["items"]:
+        (container,) = pod["spec"]["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        places = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+        assert places == {"/tmp"}
+    assert (store.folder(BUCKET) / "group-hygiene" / "main" / "activity" / "_delta_log").is_dir()
