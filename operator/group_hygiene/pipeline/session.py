@@ -44,6 +44,7 @@ _COMPILER = (
 _SHUFFLED = 8
 # No dictionaries for these, as where the workers write.
 _UNLIKE = (*UNLIKE, "offsets.list.element.offset")
+_WEB_IDENTITY = "software.amazon.awssdk.auth.credentials.WebIdentityTokenFileCredentialsProvider"
 _SETTINGS = {
     "spark.app.name": "group-hygiene",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -139,7 +140,7 @@ def _start(options: Options, conf: SparkConf, place: str) -> tuple[SparkContext,
 
 
 def _settings(options: Options, submitted: bool) -> dict[str, str]:
-    settings = _SETTINGS | _object_store(os.environ)
+    settings = _SETTINGS | s3a_settings(os.environ)
     if not submitted:
         master = options.master or "local[*]"
         settings["spark.master"] = master
@@ -167,10 +168,11 @@ def _settings(options: Options, submitted: bool) -> dict[str, str]:
     return settings | dict(options.settings)
 
 
-def _object_store(variables: Mapping[str, str]) -> dict[str, str]:
-    """Where S3 is, for Hadoop's S3A, from the variables by which delta-rs knows it.
+def s3a_settings(variables: Mapping[str, str]) -> dict[str, str]:
+    """Settings for Hadoop's S3A, from the variables by which delta-rs finds S3 and a role in it; none of them a secret.
 
-    S3A finds AWS_ACCESS_KEY_ID and the like among the variables by itself, and does not look for these.
+    S3A takes keys from AWS_ACCESS_KEY_ID and the like by itself. It looks for no place there and, in a pod of EKS, not
+    for the role of its ServiceAccount (AWS_WEB_IDENTITY_TOKEN_FILE): it would use the node's identity.
     """
     settings: dict[str, str] = {}
     if endpoint := variables.get("AWS_ENDPOINT_URL"):
@@ -178,6 +180,8 @@ def _object_store(variables: Mapping[str, str]) -> dict[str, str]:
         settings |= {"endpoint": endpoint, "path.style.access": str(not virtual_hosted).lower()}
     if region := variables.get("AWS_REGION"):
         settings["endpoint.region"] = region
+    if "AWS_WEB_IDENTITY_TOKEN_FILE" in variables and "AWS_ACCESS_KEY_ID" not in variables:
+        settings["aws.credentials.provider"] = _WEB_IDENTITY
     return {f"spark.hadoop.fs.s3a.{name}": value for name, value in settings.items()}
 
 
