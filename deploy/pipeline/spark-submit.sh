@@ -1,23 +1,39 @@
 #!/usr/bin/env bash
 # The same job on Spark on Kubernetes, in cluster mode: the driver is a pod, and so are as many executors as the log
-# needs. Run it with Spark 4.0's own spark-submit. No secret is among the arguments: the driver reads the
-# KafkaConnection and its Secrets by its ServiceAccount, and hands what executors need to them, encrypted.
-# Driver and executors write to the object store. Without an IAM role of their ServiceAccounts, add for both, and for each
-# variable: --conf spark.kubernetes.executor.secretKeyRef.AWS_SECRET_ACCESS_KEY=hygiene-bucket:AWS_SECRET_ACCESS_KEY
-#   deploy/pipeline/spark-submit.sh https://API-SERVER:6443 s3a://BUCKET/group-hygiene/main
+# needs. Run it with Spark 4.0's own spark-submit and a kubeconfig; rbac.yaml and spark-rbac.yaml must be applied.
+#   deploy/pipeline/spark-submit.sh https://API-SERVER:6443 s3a://BUCKET/group-hygiene/main [OPTION...]
+#   IMAGE=REGISTRY/group-hygiene-pipeline:0.1.0    the image, under the name under which you pushed it
+#   SECRET=hygiene-bucket    a Secret in the namespace, whose KEYS driver and executors get as variables: they both write
+#                            to the object store. Left out, an IAM role of their ServiceAccounts leads there.
+#   NAMESPACE=kafka CONNECTION=main    the KafkaConnection
+#   MAX_EXECUTORS=10         executors, of two cores each
+# OPTION: further ones of spark-submit, which win: --conf spark.executor.memory=2g
+# No secret is among the arguments: the driver reads the KafkaConnection and its Secrets by its ServiceAccount, and hands
+# what executors need to them, encrypted.
 set -euo pipefail
 api_server=${1:?the address of the API server, https://HOST:PORT}
 warehouse=${2:?the URI of the warehouse}
+shift 2
 image=${IMAGE:-group-hygiene-pipeline:0.1.0}
 namespace=${NAMESPACE:-kafka}
 connection=${CONNECTION:-main}
+executors=${MAX_EXECUTORS:-10}
 home=/opt/group-hygiene
+template=$(cd "$(dirname "$0")" && pwd)/pod-template.yaml
+options=()
+if [ -n "${SECRET:-}" ]; then
+  for key in ${KEYS:-AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_REGION}; do
+    for who in driver executor; do options+=(--conf "spark.kubernetes.$who.secretKeyRef.$key=$SECRET:$key"); done
+  done
+fi
 exec spark-submit \
   --master "k8s://$api_server" \
   --deploy-mode cluster \
   --name group-hygiene-pipeline \
   --conf spark.kubernetes.namespace="$namespace" \
   --conf spark.kubernetes.container.image="$image" \
+  --conf spark.kubernetes.driver.podTemplateFile="$template" \
+  --conf spark.kubernetes.executor.podTemplateFile="$template" \
   --conf spark.kubernetes.authenticate.driver.serviceAccountName=group-hygiene-pipeline \
   --conf spark.kubernetes.authenticate.executor.serviceAccountName=group-hygiene-pipeline-executor \
   --conf spark.authenticate=true \
@@ -32,6 +48,7 @@ exec spark-submit \
   --conf spark.dynamicAllocation.enabled=true \
   --conf spark.dynamicAllocation.shuffleTracking.enabled=true \
   --conf spark.dynamicAllocation.minExecutors=0 \
-  --conf spark.dynamicAllocation.maxExecutors="${MAX_EXECUTORS:-10}" \
+  --conf spark.dynamicAllocation.maxExecutors="$executors" \
+  "${options[@]}" "$@" \
   "local://$home/lib/python3.11/site-packages/group_hygiene/cli/__main__.py" \
   pipeline run --connection "$connection" --namespace "$namespace" --warehouse "$warehouse"

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 import yaml
+from pyarrow.fs import S3FileSystem
 
 from group_hygiene import __version__
 from sandbox.helm import helm
 from sandbox.node import Node
 from sandbox.node.kafka import NAMESPACE, NodeKafka
-from sandbox.s3 import Bucket, S3Store
+from sandbox.s3 import REGION, Bucket, S3Store
+from sandbox.spark.jars import jars
+from tests import stored
 from tests.e2e.conftest import Groups
 from tests.e2e.test_evidence import commits_again_and_again
+from tests.event_log import SETTINGS, tasks_by_executor
 from tests.node.conftest import REPOSITORY, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +36,14 @@ FOLDER = f"{BUCKET}/group-hygiene/main"
 # Of a run of Spark on a machine that does other things too.
 SECONDS = 600
 _RESTRICTED = "pod-security.kubernetes.io/enforce"
+# Options for a node of two cores; two executors from the start, where so little would need one.
+_SMALL = {
+    "spark.kubernetes.driver.request.cores": "100m",
+    "spark.kubernetes.executor.request.cores": "100m",
+    "spark.driver.memory": "1g",
+    "spark.executor.memory": "1g",
+    "spark.dynamicAllocation.minExecutors": "2",
+}
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +137,48 @@ def _manifests(folder: Path, changes: dict[str, str]) -> Path:
     return folder
 
 
+def _folder(bucket: Bucket, name: str) -> str:
+    """A folder in a bucket, as S3A wants to find one; answers with its URI."""
+    files = S3FileSystem(
+        access_key=bucket.access_key,
+        secret_key=bucket.secret_key,
+        endpoint_override=bucket.endpoint,
+        region=REGION,
+    )
+    files.create_dir(f"{bucket.name}/{name}")
+    return f"s3a://{bucket.name}/{name}"
+
+
+def _submit(node: Node, warehouse: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """deploy/pipeline/spark-submit.sh, by the spark-submit that PySpark holds."""
+    environment = {
+        "PATH": os.pathsep.join([str(Path(pyspark.__file__).parent / "bin"), os.environ["PATH"]]),
+        "KUBECONFIG": str(node.kubeconfig),
+        "IMAGE": IMAGE,
+        "SECRET": "hygiene-bucket",
+        "KEYS": "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_REGION AWS_ENDPOINT_URL AWS_ALLOW_HTTP",
+        "MAX_EXECUTORS": "2",
+    }
+    options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    return subprocess.run(
+        [PIPELINE / "spark-submit.sh", node.api.url, warehouse, *options],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def _run_here(kafka: NodeKafka, warehouse: Path) -> None:
+    """`group-hygiene pipeline run` on this machine, with tables in a folder."""
+    command = [sys.executable, "-m", "group_hygiene.cli", "pipeline", "run", "--memory", "1g", "--jars", str(jars())]
+    command += ["--bootstrap-server", kafka.plaintext_bootstrap, "--warehouse", str(warehouse)]
+    command += ["--log-file", str(warehouse.with_suffix(".log"))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.usefixtures("connection", "restricted")
 def test_the_idle_group_goes_and_the_one_that_commits_stays(
     node: Node, groups: Groups, store: S3Store, tmp_path: Path
@@ -180,3 +238,30 @@ def test_the_idle_group_goes_and_the_one_that_commits_stays(
         places = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
         assert places == {"/tmp"}
     assert (store.folder(BUCKET) / "group-hygiene" / "main" / "activity" / "_delta_log").is_dir()
+
+
+@pytest.mark.usefixtures("connection", "restricted")
+def test_a_driver_and_two_executors_make_the_same_tables_as_one_machine(
+    node: Node, kafka: NodeKafka, groups: Groups, store: S3Store, bucket: Bucket, tmp_path: Path
+) -> None:
+    """Row by row, by spark-submit.sh as it is; each of the executors' pods does tasks."""
+    topic = groups.topic("submitted")
+    groups.abandoned("submitted-old", topic)
+    for number in range(50):
+        groups.simple(f"submitted-{number}", topic, 1)
+    warehouse = f"{BUCKET}/submitted"
+    for file in ("rbac.yaml", "spark-rbac.yaml"):
+        node.kubectl("apply", "-f", str(PIPELINE / file))
+    try:
+        done = _submit(
+            node, f"s3a://{warehouse}", SETTINGS | {"spark.eventLog.dir": _folder(bucket, "events")} | _SMALL
+        )
+        assert done.returncode == 0, f"{done.stdout[-3000:]}{done.stderr[-3000:]}{_explain(node)}"
+    finally:
+        for file in ("spark-rbac.yaml", "rbac.yaml"):
+            node.kubectl("delete", "-f", str(PIPELINE / file))
+    _run_here(kafka, tmp_path / "local")
+    assert stored.rows(f"s3://{warehouse}", bucket.variables) == stored.rows(str(tmp_path / "local"))
+    tasks = tasks_by_executor(store.folder(BUCKET) / "events")
+    assert len(tasks) == 2, tasks
+    assert all(tasks.values()), tasks
