@@ -3,8 +3,10 @@
 # needs. Run it with Spark 4.0's own spark-submit and a kubeconfig; rbac.yaml and spark-rbac.yaml must be applied.
 #   deploy/pipeline/spark-submit.sh https://API-SERVER:6443 s3a://BUCKET/group-hygiene/main [OPTION...]
 #   IMAGE=REGISTRY/group-hygiene-pipeline:0.1.0    the image, under the name under which you pushed it
-#   SECRET=hygiene-bucket    a Secret in the namespace, whose KEYS driver and executors get as variables: they both write
-#                            to the object store. Left out, an IAM role of their ServiceAccounts leads there.
+#   SECRET=hygiene-bucket    a Secret in the namespace with what leads to the object store, to which driver and executors
+#                            write. Left out, they have the IAM roles of their ServiceAccounts.
+#   KEYS="AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_REGION"    those of its keys that they get as variables. For a store
+#                            of your own add AWS_ENDPOINT_URL, and AWS_ALLOW_HTTP where it has no TLS.
 #   NAMESPACE=kafka CONNECTION=main    the KafkaConnection
 #   MAX_EXECUTORS=10         executors, of two cores each
 # OPTION: further ones of spark-submit, which win: --conf spark.executor.memory=2g
@@ -23,7 +25,7 @@ template=$(cd "$(dirname "$0")" && pwd)/pod-template.yaml
 options=()
 if [ -n "${SECRET:-}" ]; then
   for key in ${KEYS:-AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_REGION}; do
-    for who in driver executor; do options+=(--conf "spark.kubernetes.$who.secretKeyRef.$key=$SECRET:$key"); done
+    for role in driver executor; do options+=(--conf "spark.kubernetes.$role.secretKeyRef.$key=$SECRET:$key"); done
   done
 fi
 exec spark-submit \
@@ -49,6 +51,6 @@ exec spark-submit \
   --conf spark.dynamicAllocation.shuffleTracking.enabled=true \
   --conf spark.dynamicAllocation.minExecutors=0 \
   --conf spark.dynamicAllocation.maxExecutors="$executors" \
-  "${options[@]}" "$@" \
+  ${options[@]+"${options[@]}"} "$@" \
   "local://$home/lib/python3.11/site-packages/group_hygiene/cli/__main__.py" \
   pipeline run --connection "$connection" --namespace "$namespace" --warehouse "$warehouse"

@@ -116,7 +116,7 @@ def _get(node: Node, kind: str, name: str) -> dict[str, Any]:
 
 
 def _explain(node: Node) -> str:
-    """What a reader of a failure wants to see of the cluster."""
+    """The state of the cluster, for the message of a failure."""
     shown = [
         ("get", "kconn,kgp,cronjobs,jobs,pods,events", "-n", NAMESPACE),
         ("get", "kgp", "-n", NAMESPACE, "-o=yaml"),
@@ -138,7 +138,7 @@ def _manifests(folder: Path, changes: dict[str, str]) -> Path:
 
 
 def _folder(bucket: Bucket, name: str) -> str:
-    """A folder in a bucket, as S3A wants to find one; answers with its URI."""
+    """Make a folder in a bucket, in the way that S3A recognizes; returns its URI."""
     files = S3FileSystem(
         access_key=bucket.access_key,
         secret_key=bucket.secret_key,
@@ -211,8 +211,8 @@ def test_the_idle_group_goes_and_the_one_that_commits_stays(
 
     def kept(group: str) -> bool:
         """Judged by the tables, and found in use."""
-        told = entry(group)
-        return "idleSince" in told and told.get("reason") in ("TooRecent", "RecentlyActive")
+        row = entry(group)
+        return "idleSince" in row and row.get("reason") in ("TooRecent", "RecentlyActive")
 
     with commits_again_and_again(groups, "idle-same", "idle-moving", topic):
         _apply(node, policy)

@@ -51,7 +51,7 @@ def test_tables_in_a_bucket_are_those_of_a_folder(
 ) -> None:
     """Row by row, after a first run, and after a second one, which goes on; neither key is in Spark's log.
 
-    The variables by which delta-rs knows the store are all that Spark is told of it.
+    Spark has no other settings of the store than the variables that delta-rs reads.
     """
     uri, log = f"s3a://{bucket.name}/main", tmp_path / "spark.log"
     topic = make.topic(records=3)

@@ -1,4 +1,4 @@
-"""What Spark is told of an object store."""
+"""The settings of Spark for an object store."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ _ROLE = {"AWS_ROLE_ARN": "arn:aws:iam::111122223333:role/x", "AWS_WEB_IDENTITY_T
         pytest.param({**_ROLE, **_KEYS}, {}, id="keys-before-a-role"),
     ],
 )
-def test_s3a_is_told_what_delta_rs_finds(variables: dict[str, str], settings: dict[str, str]) -> None:
+def test_s3a_goes_where_delta_rs_goes(variables: dict[str, str], settings: dict[str, str]) -> None:
     """Where the store is, and the role of a pod's account; never a key, which would be an argument of a process."""
     assert s3a_settings(variables) == {f"spark.hadoop.fs.s3a.{name}": value for name, value in settings.items()}
