@@ -32,7 +32,7 @@ _LOOK_SECONDS = 0.5
 _lent: list[int] = []
 _lending = threading.Lock()
 # How long who needs much waits until others end, and what is left for those who need little.
-_ROOM_SECONDS, _SMALL_SHARE = 10.0, 8
+_ROOM_SECONDS, _SMALL_SHARE = 10.0, 16
 # mallopt(3): M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX.
 _MALLOC = {-1: 1 << 20, -3: 256 << 10, -8: 2}
 

@@ -50,7 +50,7 @@ from group_hygiene.tracing import note, traced
 _WRITE_S = 2.0
 # What a group takes that a policy judges: its offsets and verdict, and its marks and history, which stay; and how often
 # its id is in memory as JSON: in a request to the tables and on its way, in a ledger's key and value and their batch.
-_JUDGED_BYTES, _REMEMBERED_BYTES, _ID_COPIES = 2_500, 2_500, 4
+_JUDGED_BYTES, _REMEMBERED_BYTES, _ID_COPIES = 1_000, 4_000, 4
 # A group is judged that much later than the tables are read at most.
 _SCAN = timedelta(minutes=10)
 # Faults of a broker, as opposed to those of one group.
