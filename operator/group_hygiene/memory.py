@@ -33,6 +33,8 @@ _lent: list[int] = []
 _lending = threading.Lock()
 # How long who needs much waits until others end, and what is left for those who need little.
 _ROOM_SECONDS, _SMALL_SHARE = 10.0, 16
+# Of what a run reserves, so much stays when it has ended: what is remembered of groups.
+_REMEMBERED_SHARE = 5
 # mallopt(3): M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX.
 _MALLOC = {-1: 1 << 20, -3: 256 << 10, -8: 2}
 
@@ -59,38 +61,46 @@ _RESIDENT, _DATA, _ADDRESSES = min(_limits()), _own_limit(resource.RLIMIT_DATA),
 LIMIT = min(_RESIDENT, _DATA, _ADDRESSES)
 
 
-def _taken() -> tuple[int, int, int]:
-    """Bytes that this process has: resident, data, addresses. All 0 where the system does not say."""
+def _used() -> int:
+    """Bytes of LIMIT that are taken; 0 where the system does not say."""
     try:
         size, resident, _, _, _, data, _ = (int(field) * _PAGE for field in _STATM.read_text().split())
     except (OSError, ValueError):
-        return 0, 0, 0
-    return resident, data, size
+        return 0
+    return LIMIT - min(_RESIDENT - resident, _DATA - data, _ADDRESSES - size)
 
 
 class _Reserved:
-    """Bytes that runs said they will take until they end, and may have taken in part."""
+    """Bytes that runs said they will take until they end, and what stays of them.
+
+    What a run freed is often still the process's, and taken again by the next one: so what is reserved is added to what
+    the process had before any run, and not to what it has now.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._base: int | None = None
         self.total = 0
-        # What was taken by others than these runs, at least.
-        self._beside = 0
 
-    def add(self, size: int, leaving: int, what: str) -> None:
+    @property
+    def expected(self) -> int:
+        """What the process will have taken once all took what they reserved; 0 = nothing is reserved."""
+        return (self._base or 0) + self.total if self.total else 0
+
+    def add(self, size: int, instead_of: int, leaving: int, what: str) -> None:
         """Raises TooMuch where that is not left, with so many more."""
         with self._lock:
-            require(size + leaving, what)
-            self._beside = max(self._beside if self.total else 0, _taken()[0] - self.total)
-            self.total += size
+            used = _used()
+            if self._base is None:
+                self._base = used
+            together = max(used, self._base + self.total - instead_of + size)
+            if together + sum(_lent) + leaving + _kept_back() > LIMIT:
+                raise _too_much(what)
+            self.total += size - instead_of
 
     def remove(self, size: int) -> None:
         with self._lock:
             self.total -= size
-
-    def untaken(self, resident: int) -> int:
-        """How much of it is still to come, where so many bytes are resident."""
-        return max(0, self._beside + self.total - resident) if self.total else 0
 
     def has_more(self, own: int) -> bool:
         """Whether others than who has reserved so many have some, which they will give back."""
@@ -100,17 +110,23 @@ class _Reserved:
 _reserved = _Reserved()
 
 
+def _kept_back() -> int:
+    return LIMIT // _RESERVE_SHARE
+
+
 def left() -> int:
     """How many more bytes may be taken: what is reserved counts as taken, and some are kept back."""
-    resident, data, size = _taken()
-    free = min(_RESIDENT - resident, _DATA - data, _ADDRESSES - size)
-    return free - _reserved.untaken(resident) - sum(_lent) - LIMIT // _RESERVE_SHARE
+    return LIMIT - max(_used(), _reserved.expected) - sum(_lent) - _kept_back()
+
+
+def _too_much(what: str) -> TooMuch:
+    return TooMuch(f"{what} would take more memory than the operator has left: give it more, or fewer groups")
 
 
 def require(size: int, what: str) -> None:
     """Raises TooMuch where so many bytes, for `what`, are not left."""
     if size > left():
-        raise TooMuch(f"{what} would take more memory than the operator has left: give it more, or fewer groups")
+        raise _too_much(what)
 
 
 @contextmanager
@@ -232,7 +248,8 @@ class Intake:
         self._lock = threading.Lock()
         self._turn: Turn | None = None
         self._bytes, self._next_look = 0, FREE_BYTES
-        self._reserved = 0
+        # What this run said it will take, and what stays of earlier ones.
+        self._reserved = self._remembered = 0
 
     def reserve(self, size: int, what: str, seconds: float) -> None:
         """Bytes that the run will take beside the answers, until it ends, for `what`.
@@ -240,22 +257,32 @@ class Intake:
         Beyond FREE_BYTES others that reserved some are waited for, no longer than that and 10 s, and some room is left
         for those who need little. Raises TooMuch where no room came.
         """
-        if self._reserved + size <= FREE_BYTES:
-            _reserved.add(size, 0, what)
-        else:
-            self._reserve_much(size, what, seconds)
-        self._reserved += size
-
-    def _reserve_much(self, size: int, what: str, seconds: float) -> None:
         leaving = LIMIT // _SMALL_SHARE
+        if self._reserved + size <= FREE_BYTES:
+            self._add(size, 0, what)
+            return
         try:
             with _room.held(self._owner, seconds):
                 end = time.monotonic() + min(seconds, _ROOM_SECONDS)
-                while size + leaving > left() and _reserved.has_more(self._reserved) and time.monotonic() < end:
+                while True:
+                    try:
+                        self._add(size, leaving, what)
+                        return
+                    except TooMuch:
+                        if time.monotonic() >= end or not _reserved.has_more(self._reserved + self._remembered):
+                            raise
                     time.sleep(_LOOK_SECONDS)
-                _reserved.add(size, leaving, what)
         except TimeoutError:
             raise TooMuch(f"other connections take much memory, and no room came in time for {what}") from None
+
+    def _add(self, size: int, leaving: int, what: str) -> None:
+        """What stayed of the last run is part of what this one takes."""
+        _reserved.add(size, self._remembered, leaving, what)
+        self._reserved += size
+        self._remembered = 0
+
+    def __del__(self) -> None:
+        _reserved.remove(self._reserved + self._remembered)
 
     def take(self, size: int, seconds: float) -> None:
         """Count bytes that are about to be read; beyond FREE_BYTES wait for a turn, no longer than that.
@@ -286,6 +313,8 @@ class Intake:
             reserved, self._reserved = self._reserved, 0
         if turn is not None or reserved > FREE_BYTES:
             _trim()
-        _reserved.remove(reserved)
+        if reserved:
+            self._remembered = reserved // _REMEMBERED_SHARE
+            _reserved.remove(reserved - self._remembered)
         if turn is not None and self._turns is not None:
             self._turns.give_back(turn)

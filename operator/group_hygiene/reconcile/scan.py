@@ -48,9 +48,9 @@ from group_hygiene.snapshot import Cluster, Coverage, Listing, Snapshot
 from group_hygiene.tracing import note, traced
 
 _WRITE_S = 2.0
-# What a group takes that a policy judges: its offsets and verdict, and its marks and history, which stay; and how often
-# its id is in memory as JSON: in a request to the tables and on its way, in a ledger's key and value and their batch.
-_JUDGED_BYTES, _REMEMBERED_BYTES, _ID_COPIES = 1_000, 4_000, 4
+# What a group takes that a policy judges: its offsets, verdict, marks and history; and how often its id is in memory as
+# JSON: in a request to the tables and on its way, in a ledger's key and value and their batch.
+_GROUP_BYTES, _ID_COPIES = 5_000, 4
 # A group is judged that much later than the tables are read at most.
 _SCAN = timedelta(minutes=10)
 # Faults of a broker, as opposed to those of one group.
@@ -132,13 +132,12 @@ def _select(
     context: Context, policies: Sequence[Policy], groups: Mapping[str, Group], deadline: Deadline
 ) -> dict[str, list[Group]]:
     """The groups that each policy selects, once there is memory to judge them. Raises MemoryExhausted."""
-    contents, made = context.journal.contents, dict[str, Group]()
+    made: dict[str, Group] = {}
     selected: dict[str, list[Group]] = {}
     for policy in policies:
         # By their names first: a group that several policies select is made once.
         names = [group.id for group in policy.match.select(groups)]
-        remembered = [of.get(policy.uid, {}) for of in (contents.seen, contents.marks)]
-        needed = sum(_group_bytes(name, any(name in of for of in remembered)) for name in names)
+        needed = sum(map(_group_bytes, names))
         try:
             context.client.intake.reserve(needed, f"{len(names)} groups to be judged", deadline.left / 2)
         except process_memory.TooMuch as error:
@@ -148,10 +147,11 @@ def _select(
     return selected
 
 
-def _group_bytes(name: str, is_remembered: bool) -> int:
-    """What a group of this id takes once it is judged, beside what is remembered of it already."""
-    size = _JUDGED_BYTES if is_remembered else _JUDGED_BYTES + _REMEMBERED_BYTES
-    return size if len(name) > ID_MAX else size + _ID_COPIES * len(msgspec.json.encode(name))
+def _group_bytes(name: str) -> int:
+    """What a group of this id takes once it is judged."""
+    if len(name) > ID_MAX:
+        return _GROUP_BYTES
+    return _GROUP_BYTES + _ID_COPIES * len(msgspec.json.encode(name))
 
 
 def _filters(policies: Sequence[Policy]) -> tuple[frozenset[GroupState], frozenset[GroupType]]:
