@@ -28,9 +28,9 @@ from bench.command import run, say
 from bench.errors import BenchError, WrongCount
 from bench.lives import LEAST_DAYS, RULE
 from bench.past import LEAST_GROUPS, Past, Regret, write_past
-from group_hygiene.durations import timestamp
 from group_hygiene.errors import HygieneError
 from group_hygiene.pipeline.session import Options, spark_session
+from group_hygiene.spec.durations import timestamp
 from sandbox.spark.jars import jars
 
 # The most that each figure may be.

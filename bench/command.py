@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 
 from bench.errors import BenchError
+from group_hygiene.process.start import start
 from sandbox.errors import SandboxError
 
 
@@ -17,6 +18,7 @@ def run(work: Callable[[], None], *also: type[Exception]) -> int:
     """Do the work; answers with the exit code. also: what else ends it with a sentence rather than a traceback."""
     expected: tuple[type[Exception], ...] = (BenchError, SandboxError, *also)
     signal.signal(signal.SIGTERM, _interrupt)
+    start()
     try:
         work()
     except expected as error:

@@ -19,10 +19,10 @@ from confluent_kafka.cimpl import NewTopic
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetCommitResponse
 
 from bench.errors import BenchError
-from group_hygiene.connection import Settings
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.kafka.cluster import read_cluster
-from group_hygiene.model import Fault
+from group_hygiene.model.groups import Fault
+from group_hygiene.spec.connection import Settings
 
 # Of the brokers that are filled.
 CONFIG = {
@@ -108,12 +108,12 @@ def load(bootstrap: str, groups: int) -> tuple[Loaded, Members]:
 
 def commit_more(bootstrap: str, groups: int, every: int) -> int:
     """One of so many of the groups that `load` made commits one of its partitions once more: how many did."""
-    again = some_of(groups, every)
+    again = truncated_list(groups, every)
     asyncio.run(_commit_all(_by_coordinator(bootstrap, again), len(again), partitions=1))
     return len(again)
 
 
-def some_of(groups: int, every: int) -> list[str]:
+def truncated_list(groups: int, every: int) -> list[str]:
     """One of so many of the groups that `load` made."""
     return [_name(number) for number in range(0, groups - _LIVE, every)]
 

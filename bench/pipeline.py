@@ -28,22 +28,22 @@ from pyspark.sql import SparkSession
 from bench import report
 from bench.command import run, say
 from bench.errors import BenchError, WrongCount
-from bench.load import CONFIG, PARTITIONS, commit_more, load, some_of
+from bench.load import CONFIG, PARTITIONS, commit_more, load, truncated_list
 from bench.programs import KAFKA_VERSION, raw_read
-from bench.resident import Peak
-from group_hygiene.activity import Reading, Tables
-from group_hygiene.connection import ActivitySpec, Settings
 from group_hygiene.errors import HygieneError
+from group_hygiene.evidence.reader import Reading, Tables
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
-from group_hygiene.model import Fault
-from group_hygiene.pipeline.activity import update
-from group_hygiene.pipeline.ingest import ingest
+from group_hygiene.model.groups import Fault
+from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline.ingest.batches import ingest
+from group_hygiene.pipeline.ingest.source import read_range
 from group_hygiene.pipeline.session import Options, spark_session
-from group_hygiene.pipeline.source import read_range
 from group_hygiene.pipeline.tables import ACTIVITY
+from group_hygiene.spec.connection import ActivitySpec, Settings
 from sandbox.kafka import Jvm, KafkaCluster
+from sandbox.proc import Peak
 from sandbox.spark.jars import jars
 
 _T = TypeVar("_T")
@@ -194,7 +194,7 @@ def _pipeline(spark: SparkSession, client: Client, warehouse: str, expected: _Ex
 
 
 def _ask(warehouse: str, groups: int, times: Times) -> None:
-    wanted = some_of(groups, max(1, groups // _CANDIDATES))[:_CANDIDATES]
+    wanted = truncated_list(groups, max(1, groups // _CANDIDATES))[:_CANDIDATES]
     tables = Tables(ActivitySpec(warehouse))
     for _ in range(_QUERIES):
         seconds, answer = _timed(lambda: tables.read(wanted, _SECONDS))

@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from bench.load import LITTER
 from sandbox.cache import cached, run_long
 from sandbox.kafka.jars import jars
 from sandbox.prerequisites import GO, JAVA, MAVEN, Program, find
+from sandbox.proc import memory_mb
 from sandbox.process import Command
 
 KAFKA_VERSION = "4.3.0"
@@ -275,9 +275,7 @@ def take_turns(chosen: Sequence[Job], servers: str, runs: int) -> list[Measured]
 
 def _peak_mb(pid: int) -> float:
     """The peak resident memory of a process that still runs; where there is no /proc, what it has now."""
-    status = Path(f"/proc/{pid}/status")
-    if status.exists():
-        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
-        return int(found[1]) / 1024 if found else 0.0
+    if peak := memory_mb(pid, "VmHWM"):
+        return peak
     answer = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return int(answer.stdout or 0) / 1024

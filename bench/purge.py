@@ -30,10 +30,10 @@ from bench.purge_ledger import problems
 from bench.purge_stage import LEDGER, PurgeStage, Watched
 from faults.errors import FaultsError
 from faults.groups import Groups, Offsets
-from faults.ledger_log import LedgerLog, Record
-from faults.waiting import wait_for
 from sandbox.kafka import Jvm, KafkaCluster
+from sandbox.ledger_log import LedgerLog, Record
 from sandbox.process import Command, Keeper, Server
+from sandbox.waiting import wait_for
 
 PARTITIONS = 10
 PREFIX = "unused-"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from faults.groups import Offsets
-from faults.ledger_log import Record
+from sandbox.ledger_log import Record
 
 _LEFT = ("mark", "seen", "intent")
 _GROUP_AT = {"mark": 2, "seen": 2}

@@ -12,10 +12,11 @@ from typing import Any, Self
 from bench.errors import BenchError
 from faults.kube import Kube, Object
 from faults.operators import ROOT
-from faults.waiting import wait_for
 from sandbox.kubernetes import ApiServer
-from sandbox.manifests import install
+from sandbox.manifests import install, operators_account
+from sandbox.proc import memory_mb
 from sandbox.process import Command, Keeper
+from sandbox.waiting import wait_for
 
 NAMESPACE = "purge"
 LEDGER = "__group_hygiene"
@@ -85,11 +86,7 @@ class PurgeStage:
 
         nice: of the process. What it computes, it would compute on another machine than the broker's.
         """
-        kubeconfig = self._server.kubeconfig_for_service_account(_ACCOUNT, _ACCOUNT)
-        question = ("get", "kconn,kgp,kgr", "-A", f"--kubeconfig={kubeconfig}")
-        wait_for(
-            lambda: self._server.kubectl(*question, check=False).returncode == 0, "the operator may read its kinds"
-        )
+        kubeconfig = operators_account(self._server)
         command = ["nice", "-n", str(nice), sys.executable, "-m", "group_hygiene.cli", "operator"]
         command += ["--health-port", "0", "--leader-election-namespace", _ACCOUNT]
         path = os.pathsep.join(map(str, (ROOT / "operator", ROOT)))
@@ -120,7 +117,7 @@ class PurgeStage:
             deleted = (policy.get("totals") or {}).get("deleted", 0)
             if deleted > (watched.runs[-1].deleted if watched.runs else 0):
                 last = time.time()
-                watched.runs.append(DeletingRun(last, deleted, self._memory("VmRSS")))
+                watched.runs.append(DeletingRun(last, deleted, memory_mb(self._operator.pid, "VmRSS")))
                 told(watched)
             if time.time() - last > patience or self._operator.exit_code() is not None:
                 conditions = [f"{c['type']} {c['status']} {c['message']}" for c in policy.get("conditions") or []]
@@ -128,7 +125,7 @@ class PurgeStage:
                     f"{deleted} of {groups} groups are deleted, none of them in the last {patience:.0f} s: "
                     f"{'; '.join(conditions)}; {policy.get('reasons')}; {self._operator.log_tail(8)}"
                 )
-        watched.peak_rss_mb, watched.cpu_s = self._memory("VmHWM"), self._cpu()
+        watched.peak_rss_mb, watched.cpu_s = memory_mb(self._operator.pid, "VmHWM"), self._cpu()
         return watched
 
     def _status(self, kind: str, name: str, versions: dict[str, str], watched: Watched) -> Object:
@@ -139,12 +136,6 @@ class PurgeStage:
             versions[kind] = version
             watched.statuses.append(len(json.dumps(status, separators=(",", ":"), ensure_ascii=False).encode()))
         return dict(status)
-
-    def _memory(self, what: str) -> float:
-        """A line of /proc/PID/status in MB, as the kernel counts them: Linux only."""
-        text = Path(f"/proc/{self._operator.pid}/status").read_text()
-        (line,) = (line for line in text.splitlines() if line.startswith(f"{what}:"))
-        return int(line.split()[1]) / 1024
 
     def _cpu(self) -> float:
         fields = Path(f"/proc/{self._operator.pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""The site of the documentation: pages that are generated, files of the repository within it, and its links.
+"""The documentation site: generated pages, pages for files of the repository, and checks of links.
 
-`python -m docsite` writes the generated pages of docs/; `hooks` is what mkdocs calls; `links` looks after a built site.
+`python -m docsite` writes the generated pages of docs/; mkdocs calls `hooks`; `links` checks a built site.
 """

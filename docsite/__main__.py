@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from docsite import command_page, kind_pages
+from docsite import command_page, kind_pages, reason_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 
 
 def pages() -> dict[str, str]:
-    """Path below docs/ -> what must stand there."""
-    return {**kind_pages.pages(), "cli-reference.md": command_page.page()}
+    """Path below docs/ -> the page's text."""
+    return {**kind_pages.pages(), "cli-reference.md": command_page.page(), "reasons.md": reason_page.page()}
 
 
 def stale() -> list[str]:
-    """Paths below docs/ of the pages that say something else, or are not there."""
+    """Paths below docs/ of pages that are outdated or missing."""
     return [path for path, text in pages().items() if not (DOCS / path).exists() or (DOCS / path).read_text() != text]
 
 

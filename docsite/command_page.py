@@ -1,4 +1,7 @@
-"""docs/cli-reference.md: every command and option of the program, as click has them. No I/O."""
+"""docs/cli-reference.md: every command and option of the program, from click, with prose of docsite/commands/.
+
+No I/O except reading these.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
@@ -13,15 +17,16 @@ from docsite.markdown import plain, table
 from group_hygiene.cli import main
 
 _PROGRAM = "group-hygiene"
-# What that many commands take is told once.
+_PROSE = Path(__file__).parent / "commands"
+# Options that so many commands share are listed once.
 _SHARED_BY = 5
 _HEAD = """\
 # Commands and options
 
-<!-- Made by `make docs` of the program itself: edit the commands in operator/group_hygiene/cli. -->
+<!-- Made by `make docs` of the program itself and of docsite/commands/: edit these. -->
 
-What `--help` of each command says. [The command line](cli.md) tells what they are for, what their answers look like and
-which exit codes they have.
+Each command with its `--help`, its options, and its answer. [The command line](cli.md) explains how commands connect,
+and output and exit codes of all commands.
 
 """
 
@@ -39,6 +44,7 @@ def page() -> str:
         names = [f"`{option.opts[-1]}`" for option in _options(command) if _key(option) in shared]
         if names:
             text += f"Also: {', '.join(names)}; [see below](#options-of-many-commands).\n\n"
+        text += _prose(name)
     text += "## Options of many commands\n\n"
     options = {_key(option): option for _, command in commands for option in _options(command)}
     return text + _table([option for key, option in options.items() if key in shared]).rstrip("\n") + "\n"
@@ -61,9 +67,9 @@ def _key(option: click.Option) -> tuple[str, str]:
 
 
 def _about(name: str, command: click.Command) -> str:
-    """How it is called, and its help without the list of options."""
+    """Its usage, and its help without the list of options."""
     pieces = command.collect_usage_pieces(click.Context(command, info_name=name))
-    text = f"```\n{name} {' '.join(pieces)}\n```\n\n[What its answers are](cli.md#{name.split()[1]}).\n\n"
+    text = f"```\n{name} {' '.join(pieces)}\n```\n\n"
     for part in inspect.cleandoc(command.help or "").split("\n\n"):
         lines = part.splitlines()
         if lines[0] != "\b":
@@ -75,9 +81,15 @@ def _about(name: str, command: click.Command) -> str:
     return text
 
 
+def _prose(name: str) -> str:
+    """The handwritten text about its output: for `group-hygiene alert test` in alert-test.md; may be empty."""
+    file = _PROSE / f"{'-'.join(name.split()[1:])}.md"
+    return f"{file.read_text().rstrip()}\n\n" if file.exists() else ""
+
+
 def _table(options: list[click.Option]) -> str:
     rows = [[_spelled(option), _meaning(option)] for option in options]
-    return table(["Option", "What it is"], rows) + "\n" if rows else ""
+    return table(["Option", "Description"], rows) + "\n" if rows else ""
 
 
 def _spelled(option: click.Option) -> str:

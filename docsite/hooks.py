@@ -1,7 +1,7 @@
-"""What mkdocs calls: a file of the repository that a page links to becomes a page of the site, as it stands.
+"""Hooks for mkdocs: a file of the repository that a page links to becomes a page of the site.
 
-In docs/ such a link is relative, like `../examples/quickstart.yaml`, so that it works where the repository is shown as
-files. The site has only what it holds itself: so it shows the file, and of a folder all that is in it.
+In docs/ such a link is relative, like `../examples/quickstart.yaml`, so that it works in a checkout and on a Git host.
+The site has no files outside of docs/: so a page shows the file, or links to all files of a folder.
 """
 
 import re
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 _FOLDER = "repository"
 _LINK = re.compile(r"(?<=\]\()(\.\./[^)#\s]+)(?=[)#])")
 _LANGUAGES = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".sh": "bash", ".py": "python"}
-# More than that nobody reads in a browser.
+# Characters of a file on a page.
 _LONGEST = 300_000
 
 
@@ -34,7 +34,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead such links to those pages."""
+    """Replace such links by links to those pages."""
     here = page.file.src_uri
 
     def within(match: re.Match[str]) -> str:
@@ -45,8 +45,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _outside(page: str, link: str) -> str | None:
-    """The file or folder of the repository that a page of docs/ links to; None within docs/, and if it does not exist:
-    then mkdocs says so."""
+    """The file or folder of the repository that a page of docs/ links to; None within docs/, and if it does not exist,
+    which mkdocs reports."""
     target = normpath(join("docs", page, "..", link))
     known = not target.startswith(("docs/", "..")) and (ROOT / target).exists()
     return target if known else None
@@ -69,6 +69,6 @@ def _page(target: str) -> str:
 
 
 def _within(target: str) -> list[str]:
-    """The files in a folder, of its folders too; none for a file."""
+    """The files in a folder, recursively; none for a file."""
     files = (file for file in (ROOT / target).rglob("*") if file.is_file() and "__pycache__" not in file.parts)
     return sorted(str(file.relative_to(ROOT)) for file in files)

@@ -1,12 +1,12 @@
-"""docs/kinds/: a page a kind, made of its CRD in crds/ and of the prose in docsite/kinds/. No I/O but reading these.
+"""docs/kinds/: one page per kind, from its CRD in crds/ and the prose in docsite/kinds/. No I/O except reading these.
 
 A line `@word ...` of the prose is replaced:
 
     @example FILE KIND   the documents of that kind in examples/FILE
-    @columns             what `kubectl get` shows
+    @columns             the columns of `kubectl get`
     @fields NAME         the fields of spec or status
-    @rules               the rules that the API server holds a spec to
-    @reasons CONDITION   the reasons that docs/reasons.md has for that condition
+    @rules               the validation rules of the API server
+    @reasons CONDITION   the reasons of that condition, from docsite/reasons.yaml
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 import yaml
 
 from docsite.markdown import plain, table
+from docsite.reason_page import reasons
 from docsite.schema import Field, Kind, fields, parse_kind, rules
 
 ROOT = Path(__file__).parents[1]
 _PROSE = Path(__file__).parent / "kinds"
 _NOTICE = "<!-- Made by `make docs` of crds/{crd} and docsite/kinds/{prose}: edit these. -->\n\n"
-_ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \|", re.MULTILINE)
 
 
 def pages() -> dict[str, str]:
@@ -36,15 +36,14 @@ def pages() -> dict[str, str]:
         text = re.sub(r"^@(\w+)(?: (.+))?$", partial(_made, kind), prose.read_text(), flags=re.M)
         title, rest = text.split("\n\n", 1)
         notice = _NOTICE.format(crd=crd.name, prose=prose.name)
-        # Below the title: mkdocs takes it from what comes first.
+        # Below the title: mkdocs takes the title from the first line.
         found[f"kinds/{kind.name.lower()}.md"] = f"{title}\n\n{notice}{rest}"
     return found
 
 
 def reasons_of(condition: str) -> list[str]:
-    """Those that docs/reasons.md says to show in that condition."""
-    rows = _ROW.findall((ROOT / "docs" / "reasons.md").read_text())
-    return [reason for reason, places in rows if condition in places.split(", ")]
+    """The reasons that a condition can have."""
+    return [reason.name for reason in reasons() if condition in reason.where]
 
 
 def _made(kind: Kind, match: re.Match[str]) -> str:
@@ -59,7 +58,7 @@ def _made(kind: Kind, match: re.Match[str]) -> str:
 
 
 def _example(kind: Kind, words: str) -> str:
-    """The text as it stands, comments too."""
+    """The unchanged text, with comments."""
     file, name = words.split()
     documents = (ROOT / "examples" / file).read_text().split("\n---\n")
     chosen = [text.strip("\n") for text in documents if yaml.safe_load(text)["kind"] == name]
@@ -72,7 +71,7 @@ def _columns(kind: Kind, _: str) -> str:
     for column in kind.columns:
         name = column["name"] + (" (with `-o wide`)" if column.get("priority") else "")
         rows.append([name, f"`{column['jsonPath'].lstrip('.')}`", plain(column.get("description", ""))])
-    return table(["Column", "Of", "What it is"], rows)
+    return table(["Column", "Field", "Description"], rows)
 
 
 def _fields(kind: Kind, name: str) -> str:
@@ -89,7 +88,7 @@ def _fields(kind: Kind, name: str) -> str:
 
 
 def _table(shown: list[Field]) -> str:
-    return table(["Field", "Type", "What it is"], [[f"`{f.path}`", _type(f), _about(f)] for f in shown])
+    return table(["Field", "Type", "Description"], [[f"`{f.path}`", _type(f), _about(f)] for f in shown])
 
 
 def _type(field: Field) -> str:
@@ -103,7 +102,7 @@ def _about(field: Field) -> str:
 
 
 def _rules(kind: Kind, _: str) -> str:
-    """Each message once, with the fields that it is about: many fields share a rule."""
+    """Each message once, with its fields: many fields share a rule."""
     found: dict[tuple[str, str], list[str]] = {}
     for rule in rules(kind.schema["properties"]["spec"], "spec"):
         found.setdefault((rule.message, rule.expression), []).append(rule.path + rule.at)

@@ -1,4 +1,4 @@
-"""Whether links lead somewhere: of a built site, and of Markdown in the repository. Asks no network."""
+"""Finds broken links in a built site, and in Markdown of the repository. Makes no requests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} (.+?)\s*$", re.MULTILINE)
 _FENCE = re.compile(r"^(`{3,})[^\n]*\n.*?^\1`*$", re.MULTILINE | re.DOTALL)
 _HOST = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)+(:[0-9]+)?")
-# What a page loads by itself, when it is opened.
+# Elements that load a URL when a page is opened.
 _LOADS = {"img": "src", "script": "src", "iframe": "src", "source": "src", "link": "href"}
 
 
 @dataclass
 class Document(HTMLParser):
-    """What a page names: its anchors, where its links lead, and what it loads."""
+    """A page's anchors, the targets of its links, and the URLs that it loads."""
 
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Document(HTMLParser):
 
 
 def broken_in_site(site: Path) -> list[str]:
-    """One line for each link or loaded file of a site that leads nowhere, and for what it loads from elsewhere."""
+    """One line for each broken link or missing loaded file of a site, and for each URL that it loads from elsewhere."""
     pages = {page.resolve(): _parse(page) for page in sorted(site.rglob("*.html"))}
     found = []
     for path, page in pages.items():
@@ -57,7 +57,7 @@ def broken_in_site(site: Path) -> list[str]:
 
 
 def broken_in_markdown(file: Path) -> list[str]:
-    """One line for each link of a Markdown file to a file of the repository, or an anchor in one, that is not there."""
+    """One line for each broken link of a Markdown file to a file of the repository, or to an anchor in one."""
     found = []
     for link in _links(file):
         if _is_external(link):
@@ -73,7 +73,7 @@ def broken_in_markdown(file: Path) -> list[str]:
 
 
 def anchors(markdown: str) -> set[str]:
-    """Those that GitHub makes of headings: lower case, spaces as dashes, other signs left out, the second one `-1`."""
+    """GitHub's anchors of headings: lower case, dashes for spaces, without other signs, `-1` for the second one."""
     counts: dict[str, int] = {}
     found = set()
     for heading in _HEADING.findall(_FENCE.sub("", markdown)):
@@ -86,7 +86,7 @@ def anchors(markdown: str) -> set[str]:
 
 def _links(file: Path) -> Iterator[str]:
     text = _FENCE.sub("", file.read_text("utf-8"))
-    # What is in code only looks like a link.
+    # Text in code is no link.
     yield from _LINK.findall(re.sub(r"`[^`\n]*`", "``", text))
 
 

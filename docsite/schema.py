@@ -1,4 +1,4 @@
-"""A CRD as data for a page: its columns, the fields of spec and status, and the rules that hold for them. No I/O."""
+"""A CRD as data for a page: its columns, the fields of spec and status, and their validation rules. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule in CEL. path: of the field that has it; at: of the field below it to which the message belongs."""
+    """A CEL rule. path: of the field that has it. at: of the nested field to which the message belongs."""
 
     path: str
     at: str
@@ -21,7 +21,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field by its path, such as `match.groups[]`; limits and default in words, None = none."""
+    """One field with its path, such as `match.groups[]`; limits and default as texts, None = none."""
 
     path: str
     type: str
@@ -33,7 +33,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One CRD: names, what `kubectl get` shows, and the schema of its version."""
+    """One CRD: names, the columns of `kubectl get`, and the schema of its version."""
 
     name: str
     short: str
@@ -44,7 +44,7 @@ class Kind:
 
 
 def parse_kind(crd: Mapping[str, Any]) -> Kind:
-    """Of a CustomResourceDefinition with one version."""
+    """Parse a CustomResourceDefinition with one version."""
     spec = crd["spec"]
     (version,) = spec["versions"]
     return Kind(
@@ -58,7 +58,7 @@ def parse_kind(crd: Mapping[str, Any]) -> Kind:
 
 
 def fields(schema: Schema, path: str = "", required: bool = False) -> Iterator[Field]:
-    """A field and all below it, in the order of the CRD; entries of a list that are plain stand with the list."""
+    """A field and all below it, in the order of the CRD; lists of scalars have no separate field for their entries."""
     items = schema.get("items")
     yield Field(
         path,
@@ -75,7 +75,7 @@ def fields(schema: Schema, path: str = "", required: bool = False) -> Iterator[F
 
 
 def rules(schema: Schema, path: str) -> Iterator[Rule]:
-    """All rules in CEL of a field and of those below it."""
+    """All CEL rules of a field and of the fields below it."""
     for rule in schema.get("x-kubernetes-validations", ()):
         yield Rule(path, rule.get("fieldPath", ""), rule["message"].strip(), " ".join(rule["rule"].split()))
     if "items" in schema:

@@ -1,8 +1,8 @@
-"""A page whose blocks of code are one long session in a shell, and the shell to run them.
+"""A page whose blocks of code are one session in a shell, and the shell to run them.
 
-A block `sh` is run as it is and prints nothing. A block `console` has commands after `$ `, each with what it prints.
+A block `sh` is run as a whole and prints nothing. A block `console` has commands after `$ `, each with its output.
 
-What changes from one run to the next (times, ages, ids, ports) is shown as it once was, and counts as equal.
+Values that change from run to run (times, ages, ids, ports) count as equal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHANGING = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is run at once, and the lines that it prints. line: where it stands in the page."""
+    """A command, and the lines that it prints. line: its line in the page."""
 
     line: int
     command: str
@@ -36,7 +36,7 @@ class Step:
 
 
 class Shell:
-    """One bash for all steps, so that variables and what runs in the background stay. `close` ends it."""
+    """One bash for all steps, so that variables and background jobs persist. `close` ends it."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -58,7 +58,7 @@ class Shell:
         self._reader.start()
 
     def run(self, command: str, seconds: float) -> tuple[str, ...]:
-        """What the command prints to stdout and stderr. Raises TimeoutError."""
+        """Run a command; returns its stdout and stderr. Raises TimeoutError."""
         self._stdin.write(f"{command}\necho; echo '{_END}'\n")
         self._stdin.flush()
         lines: list[str] = []
@@ -68,12 +68,12 @@ class Shell:
             except Empty:
                 raise TimeoutError(f"{command}\n{''.join(lines)}") from None
             if line == f"{_END}\n":
-                # The empty line before it is ours.
+                # The empty line before the marker is ours.
                 return tuple("".join(lines).removesuffix("\n").splitlines())
             lines.append(line)
 
     def close(self) -> None:
-        """End the shell; what it runs in the background gets its hang-up."""
+        """End the shell and its background jobs."""
         self._stdin.write("kill $(jobs -p) 2> /dev/null; wait\n")
         self._stdin.close()
         self._process.wait(60)
@@ -102,7 +102,7 @@ def steps(page: str) -> Iterator[Step]:
 
 
 def comparable(lines: tuple[str, ...]) -> list[str]:
-    """The lines without what changes: by its name instead, and columns only one space apart."""
+    """The lines with names in place of changing values, and single spaces between columns."""
     text = "\n".join(lines)
     for name, pattern in _CHANGING.items():
         text = re.sub(pattern, name, text, flags=re.MULTILINE)

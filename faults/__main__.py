@@ -1,4 +1,4 @@
-"""`python -m faults`: all scenarios, and what came of them. Exit code 0 = all passed."""
+"""`python -m faults`: runs all scenarios, and reports the results. Exit code 0 = all passed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from faults.guards import GUARDS, Guard
 from faults.scenarios import SCENARIOS, Scenario
 from faults.stage import DOORS, Brokers, Stage
 from faults.steps import loop, points
+from group_hygiene.process.start import start
 from sandbox.errors import SandboxError
 from sandbox.kafka import KafkaCluster, Security
 
 KILLS, FREEZES = 225, 45
 _SMOKE_KILLS, _SMOKE_FREEZES = 15, 5
-# They use up the processors, and the leases of other worlds are short.
+# They use all processors, which could expire the short leases of other worlds.
 _HEAVY = {hostile.hostile_objects, leaders.leaders_move}
 _PRINTING = threading.Lock()
 _STARTED = time.monotonic()
@@ -34,7 +35,7 @@ _STARTED = time.monotonic()
 
 @dataclass
 class Result:
-    """What came of one line of the report."""
+    """The result for one line of the report."""
 
     name: str
     tried: int = 0
@@ -47,6 +48,7 @@ class Result:
 
 
 def main() -> int:
+    start()
     options = _options()
     everything = not options.only and not options.without
     names = _smoke() if options.smoke else _names()
@@ -68,9 +70,9 @@ def _names() -> list[str]:
 
 
 def _smoke() -> list[str]:
-    """The kills and freezes, and of each module with scenarios the one that is listed last: the shortest.
+    """Kills, freezes, and the shortest scenario of each module, which is listed last.
 
-    Without those that use up the machine's memory or take minutes by themselves.
+    Without scenarios that need much memory or take minutes.
     """
     last = {scenario.run.__module__: scenario.name for scenario in SCENARIOS if scenario.run not in _HEAVY}
     return ["kill", "freeze", *last.values()]
@@ -108,7 +110,7 @@ def _loop(kafka: KafkaCluster, what: str, count: int, jobs: int) -> Result:
 
 
 def _scenarios(shared: Brokers, scenarios: Sequence[Scenario], jobs: int) -> list[Result]:
-    """Those that are heavy one at a time, when the others are done."""
+    """Run the scenarios; heavy ones come last, one at a time."""
     light = [scenario for scenario in scenarios if scenario.run not in _HEAVY]
     with ThreadPoolExecutor(jobs) as pool:
         results = list(pool.map(lambda scenario: _one(shared, scenario), light))
@@ -126,7 +128,7 @@ def _one(shared: Brokers, scenario: Scenario, without: str = "") -> Result:
     except (FaultsError, SandboxError) as error:
         result.failures.append(str(error))
     except Exception:
-        # A mistake in a scenario must not end the others.
+        # An error in a scenario must not end the others.
         result.failures.append(traceback.format_exc())
     result.tried, result.audit = stage.tried, stage.audit
     if not without:
@@ -142,7 +144,7 @@ def _guards(shared: Brokers, guards: Iterable[Guard], jobs: int) -> list[Result]
 
 
 def _guard(shared: Brokers, guard: Guard) -> Result:
-    """The guard's scenario without the guard: it must go wrong, and the auditor must see it."""
+    """Run the guard's scenario without the guard: the auditor must find errors."""
     found = _one(shared, Scenario(guard.scenario), guard.name)
     count = guard.count(found.audit)
     result = Result(f"without {guard.name}: {guard.figure} {count}", found.tried)

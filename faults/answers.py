@@ -1,4 +1,4 @@
-"""Scenarios: brokers that do what they were asked to, and answer that they did not, or may not have."""
+"""Scenarios: brokers that process a request, and then answer with an error."""
 
 from __future__ import annotations
 

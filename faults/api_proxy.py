@@ -1,6 +1,6 @@
-"""A proxy before the API server, one for each operator process: it can cut that process off, and stop it at a request.
+"""A proxy before the API server, one for each operator process: it can disconnect the process, or act at a request.
 
-The process speaks HTTP to it, without TLS, so that requests can be told apart; the proxy speaks TLS to the API server.
+The process uses HTTP without TLS, so that the proxy can read requests; the proxy uses TLS to the API server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _START_SECONDS = 10.0
 
 @dataclass
 class ApiRule:
-    """Stop the world once, at a request. matches: asked with method and path. do: called in a thread of its own."""
+    """An action at one request. matches: called with method and path. do: called once, in a separate thread."""
 
     matches: Callable[[str, str], bool]
     when: When
@@ -55,15 +55,15 @@ class ApiProxy:
         return rule
 
     def clear(self) -> None:
-        """No rule stands any more."""
+        """Remove all rules."""
         self._loop.call_soon_threadsafe(self._rules.clear)
 
     def cut(self) -> None:
-        """Nothing passes from now on, in either direction, and nobody is told."""
+        """Stop all traffic in both directions, without closing connections."""
         self._loop.call_soon_threadsafe(self._flowing.clear)
 
     def mend(self) -> None:
-        """What was sent meanwhile passes on, as TCP sends it again."""
+        """Let traffic pass again, including what was sent meanwhile, as TCP retransmits it."""
         self._loop.call_soon_threadsafe(self._flowing.set)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""What really happened: groups wrongly deleted, backups missing, deletions unrecorded. The figures come from here only.
+"""Audits a scenario: groups wrongly deleted, backups missing, deletions unrecorded. All figures come from here.
 
-It knows what a scenario made and touched, what brokers were asked and answered, and what is committed in the ledger. It
-shares no code with the operator and believes none of its statuses. Times are those of one machine: when a request went
-on to the broker, and when the broker appended a record.
+Its inputs are the groups that a scenario made and used, the requests and responses of brokers, and the ledger's
+committed records. It shares no code with the operator, and ignores statuses. Times are of one machine: when a request
+was forwarded to the broker, and when the broker appended a record.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from typing import Any
 
 from faults.groups import LEADER_EPOCH, Groups, Offsets, metadata
 from faults.kafka_proxy import KafkaProxy
-from faults.ledger_log import LedgerLog, Record
 from faults.operators import LEASE_SECONDS
 from faults.requests import DELETE_GROUPS, LIST_GROUPS, PRODUCE, deleted_groups, written
+from sandbox.ledger_log import LedgerLog, Record
 
-# A broker's clock is ours, and tells whole milliseconds: what it appended just after something may seem to be before.
+# A broker has our clock, in whole milliseconds: a record may seem to be from before an event that it follows.
 _TICK_S = 0.001
 
 
 @dataclass
 class _Life:
-    """What a scenario knows of one group: its offsets since when, and since when it must stay, and why."""
+    """The facts of one group: its offsets and their times, and since when and why it must not be deleted."""
 
     offsets: list[tuple[float, dict[tuple[str, int], int]]]
     stays: tuple[float, str] | None = None
 
 
 class Truth:
-    """What scenarios did with groups. Thread-safe."""
+    """The facts of all groups of a scenario. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lives: dict[str, _Life] = {}
 
     def made(self, groups: Mapping[str, Offsets]) -> None:
-        """To be called after they were made, or committed to."""
+        """Call this after groups were made, or offsets committed."""
         now = time.time()
         with self._lock:
             for name, offsets in groups.items():
@@ -48,14 +48,14 @@ class Truth:
                 life.offsets.append((now, dict(offsets)))
 
     def stays(self, groups: Iterable[str], why: str) -> None:
-        """From now on nobody may delete them: they are in use, kept or protected."""
+        """From now on these groups must not be deleted: they are in use, requested to stay, or protected."""
         now = time.time()
         with self._lock:
             for name in groups:
                 self._lives.setdefault(name, _Life([])).stays = (now, why)
 
     def free(self, groups: Iterable[str]) -> None:
-        """What kept them is over: they may be deleted again."""
+        """These groups may be deleted again."""
         with self._lock:
             for name in groups:
                 self._lives[name].stays = None
@@ -67,7 +67,7 @@ class Truth:
 
 @dataclass
 class Audit:
-    """One figure is the length of one list; each line says what is wrong."""
+    """Errors by category; a figure of the report is the length of a list."""
 
     deletions: int = 0
     wrong: list[str] = field(default_factory=list)
@@ -113,7 +113,7 @@ class Auditor:
     _known_ids: dict[str, str] = field(default_factory=dict)
 
     def audit(self) -> Audit:
-        """Compare. Only when everything has settled: no run is under way and no intent is open."""
+        """Compare, once no run is active and no intent is open."""
         self.ledger.read()
         listed = self.groups.listed()
         lives = self.truth.lives()
@@ -139,7 +139,7 @@ class Auditor:
         return result
 
     def runs(self) -> dict[str, list[float]]:
-        """Sender -> when each of its runs that deleted something began."""
+        """Sender -> start of each of its runs with deletions."""
         found = self._runs(self._deletions(self.groups.listed(), self.truth.lives()))
         return {sender: sorted(runs) for sender, runs in found.items()}
 
@@ -149,13 +149,13 @@ class Auditor:
         return [key[1] for key in self.ledger.latest() if key[0] == "intent"]
 
     def recorded(self, groups: Iterable[str]) -> bool:
-        """Whether the ledger tells of the deletion of each."""
+        """Whether the ledger records the deletion of each group."""
         self.ledger.read()
         told = {r.key[1] for r in self.ledger.records if r.value is not None and r.key[0] == "outcome" and _deleted(r)}
         return set(groups) <= told
 
     def _runs(self, deletions: Iterable[_Deletion]) -> dict[str, dict[float, list[str]]]:
-        """Sender -> begin of a run -> what it deleted. A run begins with a list of all groups."""
+        """Sender -> start of a run -> its deleted groups. A run begins with a list of all groups."""
         looks: dict[str, list[float]] = {}
         for exchange in self.proxy.seen(LIST_GROUPS):
             looks.setdefault(exchange.sender, []).append(exchange.sent)
@@ -166,7 +166,7 @@ class Auditor:
         return runs
 
     def _deletions(self, listed: set[str], lives: Mapping[str, _Life]) -> list[_Deletion]:
-        """What brokers did, in order; where one gave no answer, what is gone was deleted."""
+        """The deletions by brokers, in order. A request without a response deleted the groups that are gone."""
         found: list[_Deletion] = []
         certain: set[str] = set()
         maybe: list[_Deletion] = []
@@ -180,7 +180,7 @@ class Auditor:
                     certain.add(group)
                 elif code is None and group not in listed:
                     maybe.append(deletion)
-        # Of several requests without an answer one did it: the last.
+        # Of several requests without a response, the last one counts.
         last = {deletion.group: deletion for deletion in maybe if deletion.group not in certain}
         found += [each for each in last.values() if each.group in lives]
         return sorted(found, key=lambda deletion: deletion.at)
@@ -188,7 +188,7 @@ class Auditor:
     def _wrong(self, deletion: _Deletion, life: _Life | None) -> list[str]:
         name, at = deletion.group, deletion.at
         if life is None:
-            return [f"{name}: nobody made it, and {deletion.sender} deleted it"]
+            return [f"{name}: {deletion.sender} deleted it, but the scenario never made it"]
         if life.stays is not None and life.stays[0] <= at:
             return [f"{name}: deleted by {deletion.sender}, though {life.stays[1]}"]
         mark = self.ledger.before(("mark", self.policy_uid, name), at)
@@ -196,7 +196,7 @@ class Auditor:
             return [f"{name}: deleted by {deletion.sender} without a mark"]
         since = _time(mark.value["since"])
         if mark.at - since > self.late:
-            # Nobody who still led wrote it so late: it warned of less time than it says.
+            # No leader can have written it so late: it announced less time than its dates say.
             return [f"{name}: deleted by {deletion.sender} by a mark that was written {mark.at - since:.1f} s late"]
         if mark.at < since - _TICK_S or at - since < self.grace or at < _time(mark.value["due"]):
             return [
@@ -208,14 +208,14 @@ class Auditor:
         return []
 
     def _intent(self, deletion: _Deletion) -> str:
-        """The id of the intent that stood when the request was sent; empty = there was none."""
+        """The id of the intent that was open when the request was sent; empty = none."""
         key = ("intent", deletion.group)
         found = self.ledger.before(key, deletion.sent)
         if found is not None:
             return str(found.value["id"])
         if not self.ledger.compacted(key):
             return ""
-        # Only its end is left of it in the log: what was written is what passed.
+        # Compaction may have removed the intent: the proxy's log of written records has it.
         ids = [
             str(value["id"])
             for exchange in self.proxy.seen(PRODUCE)
@@ -226,7 +226,7 @@ class Auditor:
         return ids[-1] if ids else ""
 
     def _no_backup(self, deletion: _Deletion, id_: str, life: _Life) -> list[str]:
-        """The backup of this very deletion must hold all that the group had, and nothing else."""
+        """The backup of this deletion must contain all offsets of the group, and no others."""
         had = [offsets for when, offsets in life.offsets if when <= deletion.at]
         if not had:
             return []
@@ -249,7 +249,7 @@ class Auditor:
         return {topic: self._known_ids[topic] for topic in topics}
 
     def _unrecorded(self, deletion: _Deletion, id_: str, ids: dict[str, str]) -> list[str]:
-        """An intent before it, and an outcome after it that no other deletion has. ids: of those before, to groups."""
+        """There must be an intent before it, and its own outcome after it. ids: of earlier intents -> groups."""
         name = deletion.group
         if not id_:
             return [f"{name}: deleted by {deletion.sender} without an intent"]
@@ -270,8 +270,7 @@ _Row = tuple[int, int, str]
 
 
 def _saved(parts: list[dict[str, Any]]) -> tuple[dict[tuple[str, int], _Row], dict[str, str]] | None:
-    """What a backup holds: offset, leader epoch and metadata of each partition, and the ids of topics. None = a part
-    is missing."""
+    """A backup's offset, leader epoch and metadata of each partition, and topic ids. None = a part is missing."""
     if not parts or {part["part"] for part in parts} != set(range(int(parts[0]["parts"]))):
         return None
     saved: dict[tuple[str, int], _Row] = {}
@@ -283,4 +282,4 @@ def _saved(parts: list[dict[str, Any]]) -> tuple[dict[tuple[str, int], _Row], di
 
 
 def _time(text: str) -> float:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(text).timestamp()

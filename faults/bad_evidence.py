@@ -1,4 +1,4 @@
-"""Scenarios: the pipeline's tables go wrong amid a run, or a group is used after the place where they end."""
+"""Scenarios: the pipeline's tables go bad during a run, or a group is used after their last record."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from faults.kafka_proxy import Rule, When
 from faults.offsets_log import ends
 from faults.requests import OFFSET_FETCH, Exchange, asks_whether_loaded
 from faults.stage import Stage
-from faults.waiting import wait_for
 from faults.world import World
 from group_hygiene.kafka.loaded import partition_of
+from sandbox.waiting import wait_for
 from tests.warehouse import Warehouse, idle, now
 
 _POLICY = {"when": {"idleFor": "1h"}}
@@ -24,7 +24,7 @@ _POLICY = {"when": {"idleFor": "1h"}}
 
 @dataclass
 class Tables:
-    """What the operator reads of one world's cluster; made by hand, as a pipeline would."""
+    """The pipeline's tables of one world's cluster, written by the scenario."""
 
     world: World
     good: Warehouse
@@ -36,17 +36,17 @@ class Tables:
 
     @property
     def _before(self) -> Path:
-        """Where nobody reads."""
+        """A folder that the operator does not read."""
         return self.folder.with_name(f"{self.folder.name}-before")
 
     def begin(self) -> None:
-        """Good tables, with an older copy of them aside."""
+        """Write good tables, and keep an older copy of them."""
         self.fresh()
         shutil.copytree(self.folder, self._before)
         self.fresh()
 
     def fresh(self) -> None:
-        """Nobody has used these groups for days, and the whole log is covered as it is now."""
+        """The groups were unused for days, and the whole current log is covered."""
         self.good.write([idle(name) for name in self.groups], ends=ends(self.world.groups.bootstrap))
 
     def stale(self) -> None:
@@ -64,7 +64,7 @@ class Tables:
         self._before.rename(self.folder)
 
     def half(self) -> None:
-        """Of the log, only the partitions are covered that have nothing of these groups."""
+        """Only partitions without records of these groups are covered."""
         theirs = {partition_of(name, self.good.partitions) for name in self.groups}
         others = [index for index in range(self.good.partitions) if index not in theirs]
         self.good.cover(only=others, ends=ends(self.world.groups.bootstrap))
@@ -80,20 +80,20 @@ _DAMAGES: tuple[tuple[Callable[[Tables], None], str], ...] = (
 
 
 def evidence_lost_amid_a_run(stage: Stage) -> None:
-    """Tables go stale, vanish, go back or are another cluster's, after the scan of a run that deletes: all stay."""
+    """Tables go stale, vanish, go back or are of another cluster, after the scan of a deleting run: no group goes."""
     for damage, reason in _DAMAGES:
         with _world(stage) as (world, tables):
-            world.truth.stays(tables.groups, f"the tables were bad ({reason}) before the second look")
+            world.truth.stays(tables.groups, f"the tables were bad ({reason}) before they were read again")
             rule = _after_the_scan(world, lambda _, tables=tables, damage=damage: damage(tables))  # type: ignore[misc]
             world.run()
             rule.wait("the tables go wrong")
             stage.tried += 1
             world.runs_and_keeps(tables.groups, 2)
-            wait_for(lambda world=world, reason=reason: reason in world.reasons(), f"{reason} is told", 180)  # type: ignore[misc]
+            wait_for(lambda world=world, reason=reason: reason in world.reasons(), f"{reason} is reported", 180)  # type: ignore[misc]
 
 
 def evidence_mended(stage: Stage) -> None:
-    """Tables that were stale for some runs are brought up to date: the groups go, and not before."""
+    """Tables that were stale for some runs are updated: the groups are deleted, but not before."""
     with _world(stage) as (world, tables):
         world.truth.stays(tables.groups, "the tables were stale")
         rule = _after_the_scan(world, lambda _: tables.stale())
@@ -107,14 +107,14 @@ def evidence_mended(stage: Stage) -> None:
 
 
 def used_after_the_tables_end(stage: Stage) -> None:
-    """A group commits the offset that it has already, ever closer to its deletion: it stays, and the others go."""
+    """A group commits its current offset again, ever closer to its deletion: it stays, and the others are deleted."""
     for step, when in ((None, When.BEFORE), ("reread-state", When.BEFORE), ("reread-offsets", When.BETWEEN)):
         with _world(stage) as (world, tables):
             name = tables.groups[0]
 
             def use(_: Exchange, world: World = world, name: str = name) -> None:
                 world.commit(name, world.groups.offsets(name)[world.topic, 0])
-                world.truth.stays([name], "it committed, though nothing that a broker answers of it changed")
+                world.truth.stays([name], "it committed, though its state and offsets are unchanged")
 
             rule = world.at(step, when, use) if step else _after_the_scan(world, use)
             world.run()
@@ -123,12 +123,12 @@ def used_after_the_tables_end(stage: Stage) -> None:
             world.until_deleted(tables.groups[1:])
             world.runs_and_keeps([name], 2)
             if "RecentlyActive" not in world.reasons():
-                raise Broken(f"and nobody is told: {world.told()}")
+                raise Broken(f"the status does not show it: {world.summary()}")
 
 
 @contextmanager
 def _world(stage: Stage) -> Iterator[tuple[World, Tables]]:
-    """Four groups that are marked on good evidence: the next run deletes them."""
+    """Four groups that were marked by good evidence: the next run deletes them."""
     with stage.world(policy=_POLICY) as world:
         listed = world.groups.admin.list_topics(timeout=30)
         log = world.groups.admin.list_topics("__consumer_offsets", timeout=30).topics["__consumer_offsets"]
@@ -143,7 +143,7 @@ def _world(stage: Stage) -> Iterator[tuple[World, Tables]]:
 
 
 def _after_the_scan(world: World, do: Callable[[Exchange], None]) -> Rule:
-    """Once, when a scan that has read the tables asks for offsets: before the tables are read again."""
+    """Act once, when a scan that has read the tables fetches offsets: before the tables are read again."""
 
     def scans(exchange: Exchange) -> bool:
         reads = exchange.api == OFFSET_FETCH and not exchange.step and not asks_whether_loaded(exchange)

@@ -1,4 +1,4 @@
-"""Scenarios: brokers that die, hang, or hide something."""
+"""Scenarios: brokers that die, hang, or hide a topic."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from faults.errors import Broken
 from faults.kafka_proxy import Then, When
 from faults.requests import Exchange
 from faults.stage import Stage
-from faults.waiting import wait_for
 from faults.world import World
 from sandbox.kafka import Security
+from sandbox.waiting import wait_for
 
 _PASSWORD = "correct-horse-battery"
 _USER = "hygiene"
 
 
 def broker_dies_at_delete(stage: Stage) -> None:
-    """A broker is killed before it has a DeleteGroups, and right after it did one: nothing is lost, all is recorded.
+    """A broker is killed before it gets a DeleteGroups, and right after it processed one: all deletions are recorded.
 
-    Topics that the operator may not see may be on that broker alone, so the groups that are left wait for it.
+    Hidden topics may exist on that broker alone, so the remaining groups wait for it.
     """
     with stage.cluster(3) as kafka, stage.world(kafka=kafka) as world:
         for when in (When.BEFORE, When.BETWEEN):
@@ -50,7 +50,7 @@ def broker_dies_at_delete(stage: Stage) -> None:
 
 
 def broker_hangs_at_delete(stage: Stage) -> None:
-    """A broker hangs with a DeleteGroups at its door, for longer than the sender waits, and then does it."""
+    """A broker freezes before it reads a DeleteGroups, for longer than the sender waits, and then processes it."""
     with stage.cluster(3) as kafka, stage.world(kafka=kafka) as world:
         names, paused = world.abandon(6), list[int]()
 
@@ -67,13 +67,13 @@ def broker_hangs_at_delete(stage: Stage) -> None:
 
 
 def one_broker_of_three_is_dead(stage: Stage) -> None:
-    """A broker is dead before the scan, and its groups with it: nobody is deleted or unmarked by what can't be seen."""
+    """A broker is dead before the scan, and its groups are invisible: no group is deleted or unmarked."""
     with stage.cluster(3, offsets_topic_replication_factor="1") as kafka, stage.world(kafka=kafka) as world:
         names = world.abandon(12)
         world.until_marked(names)
         world.truth.stays(names, "a broker was dead")
         leader = world.groups.admin.list_topics(world.ledger_topic).topics[world.ledger_topic].partitions[0].leader
-        # Not the ledger's: that it is away would stop everything by itself.
+        # Not the ledger's leader: without it, nothing could be deleted anyway.
         dead = next(broker for broker in kafka.broker_ids if broker != leader)
         kafka.kill_broker(dead)
         stage.tried += 1
@@ -89,7 +89,7 @@ def one_broker_of_three_is_dead(stage: Stage) -> None:
 
 
 def topic_hidden(stage: Stage) -> None:
-    """DESCRIBE on one topic is taken away, and its offsets with it: no group goes with half a backup."""
+    """DESCRIBE on one topic is revoked, which hides its offsets: no group is deleted with half a backup."""
     with _secure(stage) as world:
         world.until_marked(names := world.abandon(3))
         other = world.groups.topic(f"{world.name}-hidden")
@@ -101,14 +101,14 @@ def topic_hidden(stage: Stage) -> None:
         stage.tried += 1
         world.runs_and_keeps([*names, *both], 4)
         if "TopicsHidden" not in world.reasons():
-            raise Broken(f"and nobody is told: {world.told()}")
+            raise Broken(f"the status does not show it: {world.summary()}")
         _lift(world, AclPermissionType.DENY)
         world.truth.free([*names, *both])
         world.until_deleted([*names, *both], seconds=60)
 
 
 def ledger_denied(stage: Stage) -> None:
-    """WRITE, and then READ, on the ledger's topic is taken away: nothing is deleted until it is granted again."""
+    """WRITE, and then READ, on the ledger's topic is revoked: nothing is deleted until it is granted again."""
     for operation in (AclOperation.WRITE, AclOperation.READ):
         with _secure(stage) as world:
             names = world.abandon(4)
@@ -124,8 +124,8 @@ def ledger_denied(stage: Stage) -> None:
 
 @contextmanager
 def _secure(stage: Stage) -> Iterator[World]:
-    """A world whose brokers ask for passwords and deny what is not granted; its operator may do what docs ask for."""
-    sasl = {"mechanism": "PLAIN", "username": _USER, "password": {"name": "kafka", "key": "password"}}
+    """A world whose brokers require passwords and ACLs; its operator has the permissions of the docs."""
+    sasl = {"mechanism": "PLAIN", "username": _USER, "passwordSecretRef": {"name": "kafka", "key": "password"}}
     security = Security(sasl="PLAIN", users={_USER: _PASSWORD}, authorizer=True, doors=1)
     with (
         stage.cluster(1, security) as kafka,
@@ -135,7 +135,7 @@ def _secure(stage: Stage) -> Iterator[World]:
 
 
 def _grant(world: World) -> None:
-    """What docs/kafka-permissions.md asks for, and the Secret with its RoleBinding."""
+    """Grant the ACLs of docs/kafka-permissions.md, and make the Secret with its RoleBinding."""
     world.secret("kafka", {"password": _PASSWORD})
     for operation, kind, name in (
         (AclOperation.DESCRIBE, ResourceType.BROKER, "kafka-cluster"),

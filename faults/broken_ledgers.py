@@ -1,4 +1,4 @@
-"""Scenarios: a ledger that is gone, made anew, compacted, or holds what nobody can read."""
+"""Scenarios: a ledger that is deleted, recreated, compacted, or contains unreadable records."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from confluent_kafka.cimpl import NewTopic
 
 from faults.enforcement import LOOK_SECONDS
 from faults.errors import Broken
-from faults.ledger_log import LedgerLog
 from faults.stage import Stage
-from faults.waiting import wait_for
 from faults.world import World
+from sandbox.ledger_log import LedgerLog
+from sandbox.waiting import wait_for
 
 _COMPACTED = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 
 
 def ledger_deleted(stage: Stage) -> None:
-    """The ledger's topic is deleted: nothing is deleted on what nobody remembers, and the connection says so."""
+    """The ledger's topic is deleted: no group is deleted without it, and the connection reports it."""
     with _ledger_lost(stage, "the ledger was gone") as world:
         _delete_topic(world)
         stage.tried += 1
 
 
 def ledger_made_anew(stage: Stage) -> None:
-    """The ledger's topic is deleted and made again, empty, between two runs: nothing is deleted until confirmed."""
+    """The ledger's topic is recreated, empty, between two runs: no group is deleted until a user confirms."""
     with _ledger_lost(stage, "the ledger was another one") as world:
         _delete_topic(world)
         _make_topic(world)
@@ -37,20 +37,20 @@ def ledger_made_anew(stage: Stage) -> None:
 
 
 def ledger_emptied(stage: Stage) -> None:
-    """The ledger's records are deleted, the topic stays: nothing is deleted."""
+    """The ledger's records are deleted, but not its topic: no group is deleted."""
     with _ledger_lost(stage, "the ledger was emptied") as world:
-        # Brokers refuse that of a topic that is only compacted.
+        # Brokers refuse to delete records of a topic that is only compacted.
         _configure(world, {"cleanup.policy": "delete"})
         for emptied in world.groups.admin.delete_records([TopicPartition(world.ledger_topic, 0, -1)]).values():
             emptied.result()
         _configure(world, {"cleanup.policy": "compact"})
         stage.tried += 1
-        # A process that has read it may know its marks still; the next one can't.
+        # A process that has read the ledger may still have its marks in memory; a new one can't.
         world.succeed(world.replicas.leader())
 
 
 def ledger_compacted(stage: Stage) -> None:
-    """The ledger is compacted under marks and backups: a successor finds all that still counts."""
+    """The ledger is compacted while it has marks and backups: a successor finds all valid entries."""
     with stage.world() as world:
         first = world.abandon(4)
         world.until_deleted(first)
@@ -61,7 +61,7 @@ def ledger_compacted(stage: Stage) -> None:
         stage.tried += 1
 
         def compacted() -> bool:
-            # The active segment is never compacted: what comes after rolls it.
+            # The active segment is never compacted: later records roll it.
             world.run()
             return len(LedgerLog(world.groups.bootstrap, world.ledger_topic).read()) < before
 
@@ -72,12 +72,12 @@ def ledger_compacted(stage: Stage) -> None:
 
 
 def ledger_unreadable(stage: Stage) -> None:
-    """Garbage in the place of one mark holds its group; garbage under no key at all holds nobody else."""
+    """Garbage in place of a mark blocks the deletion of its group; garbage without a key blocks no other group."""
     with stage.world() as world:
         names = world.abandon(4)
         world.until_marked(names)
         damaged, others = names[0], names[1:]
-        world.truth.stays([damaged], "what the ledger says of it can't be read")
+        world.truth.stays([damaged], "its entry in the ledger can't be read")
         key = json.dumps(["mark", world.auditor.policy_uid, damaged], separators=(",", ":"))
         _write(world, key.encode(), b"\xff not JSON")
         _write(world, b"\x00\x01", b"{}")
@@ -85,11 +85,11 @@ def ledger_unreadable(stage: Stage) -> None:
         world.until_deleted(others)
         world.runs_and_keeps([damaged])
         if "LedgerRecordUnreadable" not in world.reasons():
-            raise Broken(f"and nobody is told: {world.told()}")
+            raise Broken(f"the status does not show it: {world.summary()}")
 
 
 def ledger_of_a_later_version(stage: Stage) -> None:
-    """A mark in a form that this version does not know is not acted on."""
+    """A mark of a later version of the ledger's format does not lead to a deletion."""
     with stage.world() as world:
         names = world.abandon(3)
         world.until_marked(names)
@@ -105,7 +105,7 @@ def ledger_of_a_later_version(stage: Stage) -> None:
 
 
 def transaction_left_open(stage: Stage) -> None:
-    """Somebody leaves a transaction open in the ledger's topic: nothing is deleted until it ends."""
+    """A client leaves a transaction open in the ledger's topic: nothing is deleted until it ends."""
     with stage.world() as world:
         names = world.abandon(3)
         world.until_marked(names)
@@ -128,14 +128,14 @@ def transaction_left_open(stage: Stage) -> None:
 
 @contextmanager
 def _ledger_lost(stage: Stage, why: str) -> Iterator[World]:
-    """A world with marked groups, which must stay after what is done to its ledger; the connection must say so."""
+    """A world with marked groups, which must stay after the ledger is damaged; the connection must report it."""
     with stage.world() as world:
         names = world.abandon(4)
         world.until_marked(names)
         world.truth.stays(names, why)
         yield world
         world.runs_and_keeps(names, 4)
-        _told(world, "LedgerReset")
+        _shows(world, "LedgerReset")
 
 
 def _delete_topic(world: World) -> None:
@@ -167,7 +167,7 @@ def _write(world: World, key: bytes, value: bytes) -> None:
     producer.flush(30)
 
 
-def _told(world: World, reason: str) -> None:
+def _shows(world: World, reason: str) -> None:
     conditions = world.kube.get("KafkaConnection", world.name, "main").get("status", {}).get("conditions", [])
     if reason not in world.reasons() | {condition["reason"] for condition in conditions}:
-        raise Broken(f"and nobody is told of {reason}: {world.told()}")
+        raise Broken(f"the status does not show {reason}: {world.summary()}")

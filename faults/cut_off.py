@@ -1,4 +1,4 @@
-"""Scenarios: a replica that is cut off, from the API server or from Kafka, and requests that arrive late."""
+"""Scenarios: a replica that loses the API server or Kafka, and requests that arrive late."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from faults.errors import Broken
 from faults.kafka_proxy import Then, When
 from faults.requests import DELETE_GROUPS, Exchange, deleted_groups
 from faults.stage import Stage
-from faults.waiting import wait_for
 from faults.world import World
+from sandbox.waiting import wait_for
 
 _END_SECONDS = 30.0
 # Longer than a lease and an intent of these replicas together.
 _LONG_SECONDS = 12.0
 # More than two minutes, and a Lease that outlives them.
 _MINUTES_SECONDS, _LONG_LEASE = 130.0, 300
-# Longer than these replicas wait for an answer, and shorter than an intent is left alone; and longer than that.
+# Longer than these replicas wait for a response, and shorter than an intent's deadline; and longer than that.
 _LATE_SECONDS, _VERY_LATE_SECONDS = 6.0, 18.0
 
 
 def leader_without_api_server(stage: Stage) -> None:
-    """The leader is cut off from the API server amid a deletion: another takes over, and never do both delete."""
+    """The leader loses the API server during a deletion: another takes over, and never do both delete."""
     for step, when in (("reread-state", When.BETWEEN), ("intent-end", When.BETWEEN), ("delete", When.BETWEEN)):
         with stage.world(2) as world:
             leader, names = world.replicas.leader(), world.abandon(6)
@@ -31,14 +31,14 @@ def leader_without_api_server(stage: Stage) -> None:
             stage.tried += 1
             world.replicas.another_leader(leader)
             if leader.wait(_END_SECONDS) == 0:
-                raise Broken("it lost the lead and ended as if all was well")
+                raise Broken("it lost the lead, and exited without an error")
             world.until_deleted(names)
             leader.api.mend()
             _each_once(world)
 
 
 def idle_leader_without_api_server(stage: Stage) -> None:
-    """The leader is cut off from the API server between runs: it ends in time, and the other goes on with its marks."""
+    """The leader loses the API server between runs: it ends in time, and its successor continues with its marks."""
     with stage.world(2) as world:
         leader, names = world.replicas.leader(), world.abandon(6)
         world.until_marked(names)
@@ -49,11 +49,11 @@ def idle_leader_without_api_server(stage: Stage) -> None:
         world.until_deleted(names)
         _each_once(world)
         if any(exchange.sender != successor.name for exchange in world.proxy.seen(DELETE_GROUPS)):
-            raise Broken("somebody else than the successor deleted")
+            raise Broken("another process than the successor deleted")
 
 
 def leader_without_kafka(stage: Stage) -> None:
-    """The leader is cut off from Kafka amid a deletion and keeps the lead: later it goes on, and all is recorded."""
+    """The leader loses Kafka during a deletion, and keeps the lead: later it continues, and all is recorded."""
     for step, when in (("intent-produce", When.BETWEEN), ("delete", When.BETWEEN), ("outcome-end", When.BEFORE)):
         with stage.world(2) as world:
             leader, names = world.replicas.leader(), world.abandon(6)
@@ -70,7 +70,7 @@ def leader_without_kafka(stage: Stage) -> None:
 
 
 def leader_without_kafka_dies(stage: Stage) -> None:
-    """The leader is cut off from Kafka with its DeleteGroups on the way, and killed: the request arrives afterwards."""
+    """The leader loses Kafka after it sent DeleteGroups, and is killed: the request arrives afterwards."""
     with stage.world(2) as world:
         leader, names = world.replicas.leader(), world.abandon(6)
         arrives = threading.Event()
@@ -83,19 +83,19 @@ def leader_without_kafka_dies(stage: Stage) -> None:
         world.until_deleted(names, rule.fired.is_set)
         stage.tried += 1
         world.replicas.another_leader(leader)
-        # The successor waits out the intent's deadline; a request that comes before that is told by the group's end.
+        # The successor waits for the intent's deadline, so it sees the effect of a request that arrives before.
         time.sleep(3)
         arrives.set()
         world.until_deleted(names)
 
 
 def late_delete(stage: Stage) -> None:
-    """A DeleteGroups arrives when its sender has given it up, and soon asks what came of it: that is told right."""
+    """A DeleteGroups arrives after its sender's timeout, and before it reads the result: the record is right."""
     _late(stage, _LATE_SECONDS)
 
 
 def very_late_delete(stage: Stage) -> None:
-    """A DeleteGroups arrives when everybody has given it up: what it deletes is backed up, and recorded when seen."""
+    """A DeleteGroups arrives after the intent's deadline: its groups have backups, and are recorded once seen."""
     _late(stage, _VERY_LATE_SECONDS)
 
 
@@ -110,7 +110,7 @@ def _late(stage: Stage, seconds: float) -> None:
 
 
 def lost_answer(stage: Stage) -> None:
-    """The answer to DeleteGroups is lost, or its connection ends: what became of the groups is found out."""
+    """The response to DeleteGroups is lost, or its connection ends: the operator finds the outcome."""
     for then in (Then.SWALLOW, Then.DROP):
         with stage.world() as world:
             names = world.abandon(6)
@@ -120,10 +120,10 @@ def lost_answer(stage: Stage) -> None:
 
 
 def api_server_down(stage: Stage) -> None:
-    """The API server is away for minutes and forgets its watches; a policy deleted meanwhile deletes nothing more.
+    """The API server is down for minutes and loses its watches; a policy deleted meanwhile deletes nothing more.
 
-    One leader survives that with its Lease, which is long; of two others the one that led ends, and the other one leads
-    when the API server is back.
+    One leader survives with its long Lease; of two other replicas, the leader ends, and the other one leads once the
+    API server is back.
     """
     with stage.world(lease=_LONG_LEASE) as one, stage.world(2) as two:
         worlds, leaders = (one, two), [world.replicas.leader() for world in (one, two)]
@@ -136,8 +136,8 @@ def api_server_down(stage: Stage) -> None:
         time.sleep(_MINUTES_SECONDS / 2)
         for world in worlds:
             world.kube.delete("GroupPolicy", world.name, "p")
-            world.truth.stays(names[world.name], "their policy was deleted while nobody could be told")
-            # A new watch cache begins at the present: who asks for the past gets 410 Gone, and must list again.
+            world.truth.stays(names[world.name], "their policy was deleted while the API server was down")
+            # A new watch cache begins at the present: a watch from an earlier version gets 410 Gone and must list.
             world.server.restart()
         time.sleep(_MINUTES_SECONDS / 2)
         for world in worlds:
@@ -153,7 +153,7 @@ def api_server_down(stage: Stage) -> None:
 
 
 def _goes_on(world: World, groups: list[str]) -> None:
-    """Whoever leads runs a policy that was made just now."""
+    """The leader runs a new policy."""
     policy = world.policy_object()
     policy["metadata"]["name"] = "q"
     policy["spec"]["match"] = {"groups": groups}
@@ -166,7 +166,7 @@ def _goes_on(world: World, groups: list[str]) -> None:
 
 
 def _each_once(world: World) -> None:
-    """No group may be deleted by two: what the second one found was somebody else's group by then."""
+    """No group may be deleted by two processes: the second one would delete a group that was made again."""
     done: dict[str, str] = {}
     for exchange in world.proxy.seen(DELETE_GROUPS):
         for group, code in deleted_groups(exchange).items():

@@ -1,6 +1,6 @@
-"""One policy that enforces on groups of one cluster: its objects, its runs, and the audit of what they did.
+"""One policy in mode Enforce for groups of one cluster: its objects, its runs, and their audit.
 
-The API server, the brokers and the operator's processes are somebody else's: those of `faults.world`, or of a node.
+The API server, the brokers and the operator's processes belong to `faults.world`, or to a node.
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from faults.auditor import Audit, Auditor, Truth
-from faults.errors import Broken, NotReached
+from faults.errors import Broken
 from faults.groups import Groups, Offsets
 from faults.kafka_proxy import KafkaProxy, Rule, Then, When
 from faults.kube import Kube, Object
-from faults.ledger_log import LedgerLog
 from faults.operators import LEASE_SECONDS
 from faults.requests import Exchange
-from faults.waiting import wait_for
+from sandbox.errors import NotReached
 from sandbox.kafka import KafkaCluster
 from sandbox.kubernetes import ApiServer
+from sandbox.ledger_log import LedgerLog
+from sandbox.waiting import wait_for
 
 GRACE_SECONDS = 1.0
-# Two runs of a policy are at least this far apart where it shall see a group unchanged, or a mark ripen.
+# Time between two runs of a policy, so that it sees a group unchanged, or a grace period elapse.
 LOOK_SECONDS = 1.15
 _API = "grouphygiene.io/v1alpha1"
 
 
 @dataclass(frozen=True)
 class Specs:
-    """connection, policy: added to the specs of these two. grace: the policy's gracePeriod in seconds.
+    """connection, policy: added to their specs. grace: the policy's gracePeriod in seconds.
 
-    late: how long after its date a mark may be written, in seconds: as long as who wrote it may have led.
+    late: seconds after its date in which a mark may be written: as long as its writer may have led.
     """
 
     connection: Mapping[str, Any] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class Specs:
 
 
 class Enforcement:
-    """The connection `main` and the policy `p` in a namespace of their own, and the groups that begin with its name."""
+    """The connection `main` and the policy `p` in a separate namespace, and groups whose names begin with its name."""
 
     def __init__(self, name: str, kafka: KafkaCluster, specs: Specs) -> None:
         self.name, self.kafka, self._specs = name, kafka, specs
@@ -104,7 +105,7 @@ class Enforcement:
     # Groups
 
     def abandon(self, count: int, kind: str = "old") -> list[str]:
-        """New groups that a policy may delete, each with offsets of its own."""
+        """Make groups that a policy may delete, each with different offsets."""
         names = [f"{self.name}-{kind}-{next(self._numbers)}" for _ in range(count)]
         made: dict[str, Offsets] = {
             name: {(self.topic, 0): index % 5, (self.topic, 1): (index * 3) % 7} for index, name in enumerate(names)
@@ -114,7 +115,7 @@ class Enforcement:
         return names
 
     def commit(self, name: str, offset: int) -> None:
-        """Somebody uses a group again, without joining it."""
+        """Use a group again, without joining it."""
         offsets = {(self.topic, 0): offset}
         self.groups.commit(name, offsets)
         self.truth.made({name: self.groups.offsets(name)})
@@ -125,7 +126,7 @@ class Enforcement:
         return dict(self.kube.get("GroupPolicy", self.name, "p").get("status") or {})
 
     def run(self, unless: Callable[[], bool] = lambda: False, seconds: float = 60.0) -> None:
-        """Let the policy run now, by an edit that changes nothing that decides, until it says so or `unless` holds."""
+        """Make the policy run now, by an edit without effect, and wait until its status shows it or `unless` holds."""
         generation = self.ask_run()
         wait_for(
             lambda: unless() or (self.status().get("observedGeneration") or 0) >= generation,
@@ -134,60 +135,62 @@ class Enforcement:
         )
 
     def ask_run(self) -> int:
-        """The same without waiting; the generation that it will have observed."""
+        """The same without waiting; returns the generation that the status will have."""
         edited = self.kube.patch("GroupPolicy", self.name, "p", {"interval": f"{60 + next(self._numbers) % 60}s"})
         return int(edited["metadata"]["generation"])
 
     def until_deleted(
         self, names: list[str], unless: Callable[[], bool] = lambda: False, seconds: float = 90.0
     ) -> None:
-        """Let it run again and again until groups are gone and that is recorded, or `unless` holds."""
+        """Let it run repeatedly until the groups are gone and that is recorded, or `unless` holds."""
         end = time.monotonic() + seconds
         while not unless() and not self.settled(names):
             if time.monotonic() > end:
-                raise NotReached(f"these groups are not gone, or not recorded: {', '.join(names[:5])}: {self.told()}")
+                raise NotReached(
+                    f"these groups are not gone, or not recorded: {', '.join(names[:5])}: {self.summary()}"
+                )
             self.run(unless, seconds)
             time.sleep(LOOK_SECONDS)
 
-    def told(self) -> str:
-        """What the policy's status says, in short, for a failure."""
+    def summary(self) -> str:
+        """A summary of the policy's status, for an error message."""
         status = self.status()
         conditions = {c["type"]: f"{c['status']} {c['reason']}: {c['message']}" for c in status.get("conditions", [])}
-        return f"{conditions}, {status.get('reasons')}"[:600]
+        return f"{conditions}, {status.get('groupsByReason')}"[:600]
 
     def settled(self, gone: list[str]) -> bool:
-        """Whether these groups are gone, that is in the ledger, and nothing is left open there."""
+        """Whether these groups are gone, the ledger records it, and it has no open intent."""
         if set(gone) & self.groups.listed():
             return False
         return self.auditor.recorded(gone) and not self.auditor.open_intents()
 
     def at(self, step: str, when: When, do: Callable[[Exchange], Then | None]) -> Rule:
-        """Do something once, at a step of a run of whoever leads (see `requests.Steps`)."""
+        """Act once, at a step of the leader's run (see `requests.Steps`)."""
         return self.proxy.rule(Rule(lambda exchange: exchange.step == step, when, do))
 
     def marked(self, names: list[str]) -> bool:
-        """Whether the ledger has a mark of each."""
+        """Whether the ledger has a mark of each group."""
         self.ledger.read()
         marks = {key[2] for key in self.ledger.latest() if key[0] == "mark"}
         return set(names) <= marks
 
     def mark(self, name: str) -> tuple[str, str]:
-        """Since when a group is marked, and when it is due, as the ledger has it."""
+        """A mark's `since` and `due` in the ledger."""
         self.ledger.read()
         found = self.ledger.latest()["mark", self.auditor.policy_uid, name].value
         return found["since"], found["due"]
 
     def until_marked(self, names: list[str], seconds: float = 60.0) -> None:
-        """Let it run until all of these are marked; the run that would delete them is the next one."""
+        """Let it run until all of these groups are marked; the next run would delete them."""
         end = time.monotonic() + seconds
         while not self.marked(names):
             if time.monotonic() > end:
-                raise NotReached(f"these groups are not marked: {', '.join(names[:5])}: {self.told()}")
+                raise NotReached(f"these groups are not marked: {', '.join(names[:5])}: {self.summary()}")
             self.run()
             time.sleep(LOOK_SECONDS)
 
     def runs_and_keeps(self, names: list[str], runs: int = 3) -> None:
-        """Let it run a few times; every one of these groups must be there after each run."""
+        """Let it run a few times; all of these groups must exist after each run."""
         for _ in range(runs):
             self.run()
             gone = set(names) - self.groups.listed()
@@ -196,10 +199,11 @@ class Enforcement:
             time.sleep(LOOK_SECONDS)
 
     def reasons(self) -> set[str]:
-        """Every reason that the policy's status gives now, for groups and as a whole."""
+        """All reasons in the policy's status, of groups and conditions."""
         status = self.status()
         told = {condition["reason"] for condition in status.get("conditions", [])}
-        return told | set(status.get("reasons") or {}) | {row.get("reason") or "" for row in status.get("sample") or []}
+        told |= {counted["reason"] for counted in status.get("groupsByReason") or []}
+        return told | {row.get("reason") or "" for row in status.get("sample") or []}
 
     def audit(self) -> Audit:
         return self.auditor.audit()

@@ -1,13 +1,9 @@
-"""How a scenario fails."""
+"""The errors of scenarios."""
 
 
 class FaultsError(Exception):
     """Base of all errors of this package."""
 
 
-class NotReached(FaultsError):
-    """Something that a scenario waited for did not happen."""
-
-
 class Broken(FaultsError):
-    """The operator did what it must not do."""
+    """The operator did something that it must not do."""

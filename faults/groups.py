@@ -1,6 +1,6 @@
-"""Groups as clients leave them behind, made quickly by raw requests over the direct listener; and clients that live.
+"""Makes abandoned groups quickly, by raw requests over the direct listener; and live clients.
 
-An abandoned group is one whose only member joined, committed and left: JoinGroup, SyncGroup, OffsetCommit, LeaveGroup.
+An abandoned group had one member that joined, committed and left: JoinGroup, SyncGroup, OffsetCommit, LeaveGroup.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 from faults.errors import FaultsError
-from faults.waiting import wait_for
 from sandbox.kafka.wire import known_brokers
+from sandbox.waiting import wait_for
 
 # (topic, partition) -> committed offset.
 Offsets = Mapping[tuple[str, int], int]
-# What every commit says of the epoch; not -1, which stands for none.
+# The leader epoch of every commit; not -1, which means none.
 LEADER_EPOCH = 0
-# COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
-_NOT_YET = frozenset({14, 15, 16})
+# COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR; UNKNOWN_MEMBER_ID, as a new coordinator does
+# not know members that were joining.
+_NOT_YET = frozenset({14, 15, 16, 25})
 _THREADS = 8
 _SECONDS = 60.0
 
 
 def metadata(group: str, topic: str, partition: int, offset: int) -> str:
-    """What every commit says beside its offset: another text for each, so that a backup can't mix them up."""
+    """The metadata of a commit: unique, so that the audit finds a backup that mixes commits up."""
     return f"{group} \N{RIGHTWARDS ARROW} {topic}-{partition}@{offset}"
 
 
@@ -57,7 +58,7 @@ class Groups:
         self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def topic(self, name: str, partitions: int = 2, records: int = 10) -> str:
-        """A topic with so many records in each partition, so that whoever committed less has something to read."""
+        """A topic with so many records in each partition; a group with lower offsets has unread records."""
         for made in self.admin.create_topics([NewTopic(name, partitions, -1)]).values():
             made.result()
         self.produce(name, partitions, records)
@@ -72,7 +73,7 @@ class Groups:
             raise FaultsError(f"records for {topic} could not be written")
 
     def abandon(self, groups: Mapping[str, Offsets]) -> None:
-        """Make groups, each with what it committed."""
+        """Make groups, each with these committed offsets."""
         left = iter(groups.items())
         lock = threading.Lock()
 
@@ -90,12 +91,12 @@ class Groups:
                 done.result()
 
     def commit(self, group: str, offsets: Offsets) -> None:
-        """As a consumer does that assigns and commits: the group stays Empty."""
+        """Commit as a consumer that uses `assign`: the group stays Empty."""
         with _Brokers(self.bootstrap) as brokers:
             _commit(brokers, group, offsets, (-1, ""))
 
     def listed(self) -> set[str]:
-        """Every group that the brokers list which live now; of one that is dead, its successors tell."""
+        """All groups that the live brokers list; the groups of a dead one are listed by the new coordinators."""
         end = time.monotonic() + _SECONDS
         while True:
             try:
@@ -107,7 +108,7 @@ class Groups:
                 time.sleep(0.2)
 
     def offsets(self, group: str) -> dict[tuple[str, int], int]:
-        """What a group has committed now."""
+        """The committed offsets of a group."""
         answer = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result()
         return {(place.topic, place.partition): place.offset for place in answer.topic_partitions}
 
@@ -138,7 +139,7 @@ class Groups:
 
 
 class Member:
-    """A consumer that is in its group until `leave`."""
+    """A consumer that is a member of its group until `leave`."""
 
     def __init__(self, bootstrap: str, group: str, topic: str) -> None:
         self._consumer = Consumer(
@@ -188,7 +189,7 @@ class _Brokers:
         return self._coordinators[group]
 
     def groups(self) -> set[str]:
-        """What each broker lists that another one knows of."""
+        """The groups that all brokers in the metadata list."""
         places = [(address, int(port)) for address, _, port in (each.rpartition(":") for each in self._bootstrap)]
         known = next((found for address, port in places if (found := known_brokers(port, address=address))), None)
         if not known:
@@ -259,7 +260,7 @@ def _abandon(brokers: _Brokers, group: str, offsets: Offsets) -> None:
 
 
 def _join(brokers: _Brokers, group: str) -> tuple[int, str]:
-    """Generation and member id. Version 3: later ones ask twice, for a member id first (KIP-394)."""
+    """Generation and member id. Version 3: later ones need two requests, the first for a member id (KIP-394)."""
     protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")
     request = JoinGroupRequest(
         group_id=group,

@@ -1,6 +1,6 @@
-"""Scenarios that one guard decides, and which figure tells when that guard is taken out.
+"""Scenarios in which one guard prevents errors, and the figure of the audit that rises without that guard.
 
-The Lease is asked right before a deletion, and taken out alone it costs no group: see `faults.reckless.lease`.
+The Lease is checked right before a deletion, and removing it alone costs no group: see `faults.reckless.lease`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from faults.stage import Stage
 from faults.steps import Point, one_round
 
 _END_SECONDS = 30.0
-# Longer than what was read is good for, and shorter than an intent is.
+# Longer than evidence is fresh, and shorter than an intent is valid.
 _SLOW_SECONDS = 4.0
 
 
 @dataclass(frozen=True)
 class Guard:
-    """name: of `faults.reckless`, joined by + where one alone is made good by another.
+    """name: of `faults.reckless`, joined by + if another guard makes up for one alone.
 
-    figure: what must not be 0 without it. scenario: in which it is 0 with it.
+    figure: must not be 0 without it. scenario: the figure is 0 in it with the guard.
     """
 
     name: str
@@ -38,21 +38,21 @@ class Guard:
 
 
 def frozen_before_delete(stage: Stage) -> None:
-    """The leader is frozen right before DeleteGroups; its successor deletes, the groups are made again, it wakes up."""
+    """The leader is frozen right before DeleteGroups; its successor deletes, the groups are made again, it resumes."""
     with stage.world(2) as world:
         stage.tried += 1
         one_round(world, Point("freeze", "intent-end", When.BETWEEN))
 
 
 def changed_while_the_ledger_is_slow(stage: Stage) -> None:
-    """The ledger takes long to confirm a backup, and the group commits meanwhile: it stays."""
+    """The ledger is slow to acknowledge a backup, and the group commits meanwhile: it stays."""
     with stage.world(lease=30) as world:
         names = world.abandon(4)
         world.until_marked(names)
 
         def use(_: Exchange) -> None:
             world.commit(names[0], 9)
-            world.truth.stays(names[:1], "it committed after the second look, and long before the request")
+            world.truth.stays(names[:1], "it committed after it was read again, and long before the request")
             time.sleep(_SLOW_SECONDS)
 
         rule = world.at("intent-end", When.BETWEEN, use)
@@ -66,7 +66,7 @@ def changed_while_the_ledger_is_slow(stage: Stage) -> None:
 
 
 def marked_late(stage: Stage) -> None:
-    """The leader is frozen as it writes marks, and wakes up when its successor has set later dates: those hold."""
+    """The leader is frozen while it writes marks, and resumes when its successor has set later dates: those hold."""
     with stage.world(2, grace=20.0) as world:
         leader, names = world.replicas.leader(), world.abandon(3)
         released = threading.Event()
@@ -91,7 +91,7 @@ def marked_late(stage: Stage) -> None:
 
 
 def killed_at_delete(stage: Stage) -> None:
-    """The leader is killed before it knows what its DeleteGroups did: its successor finds out, and records it."""
+    """The leader is killed before the response to DeleteGroups: its successor finds the outcome, and records it."""
     with stage.world() as world:
         leader, names = world.replicas.leader(), world.abandon(3)
         world.kill_at_delete(leader, names)
@@ -102,7 +102,7 @@ def killed_at_delete(stage: Stage) -> None:
 
 
 def more_are_due_than_a_run_may_delete(stage: Stage) -> None:
-    """More groups are due than maxPerRun: each run deletes so many and no more, until all are gone."""
+    """More groups are due than maxPerRun: each run deletes at most so many, until all are gone."""
     with stage.world(policy={"delete": {"gracePeriod": "1s", "maxPerRun": 2, "maxPercent": 100}}) as world:
         names = world.abandon(5)
         stage.tried += 1
@@ -110,7 +110,7 @@ def more_are_due_than_a_run_may_delete(stage: Stage) -> None:
 
 
 def plainly(stage: Stage) -> None:
-    """Nothing is broken: abandoned groups go, each is backed up, and all is recorded."""
+    """Without a fault: abandoned groups are deleted, each has a backup, and all is recorded."""
     with stage.world() as world:
         stage.tried += 1
         world.until_deleted(world.abandon(4))
@@ -139,7 +139,7 @@ def too_many_are_due(stage: Stage) -> None:
         stage.tried += 1
         world.runs_and_keeps(names)
         if "LimitExceeded" not in world.reasons():
-            raise Broken(f"and nobody is told: {world.told()}")
+            raise Broken(f"the status does not show it: {world.summary()}")
 
 
 GUARDS = (

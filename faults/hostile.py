@@ -1,10 +1,9 @@
-"""Scenario: other teams' objects lead the operator to endpoints, brokers, topics, tables and groups that attack it."""
+"""Scenario: other teams' objects point to endpoints, brokers, topics, tables and groups that attack the operator."""
 
 from __future__ import annotations
 
 import itertools
 import re
-import resource
 import socket
 import threading
 import time
@@ -12,8 +11,7 @@ import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Producer
@@ -33,8 +31,9 @@ from sandbox.kafka.fake_broker import (
     many_groups,
     many_topics,
 )
+from sandbox.proc import Peak, memory_mb
 
-# What the operator's pod is allowed by default in the chart.
+# The memory limit of the operator's pod in the chart.
 _MEMORY_MB = 512
 _SECONDS = 120.0
 _INTERVAL_SECONDS = 5.0
@@ -42,8 +41,6 @@ _INTERVAL_SECONDS = 5.0
 _QUIET_SECONDS = 30.0
 # By so much longer a policy may wait under attack: one turn of another namespace's large answers, which ends by then.
 _TURN_SECONDS = 20.0
-# Between two samples of how much memory the processes hold.
-_SAMPLE_SECONDS = 0.2
 _API = "grouphygiene.io/v1alpha1"
 _MB = 1 << 20
 _LARGE_MB = 700
@@ -63,24 +60,23 @@ def hostile_objects(stage: Stage) -> None:
         )
         leader, names = world.replicas.leader(), world.abandon(4)
         quiet = max(_gaps(leader, world.name, _QUIET_SECONDS))
-        peak = stack.enter_context(_watched(leader))
+        peak = stack.enter_context(Peak(leader.pid))
         for attack in (_token_endpoints, _brokers, _clusters, _checkpoints, _tables, _group_ids, _restores):
             attack(world, stack)
             stage.tried += 1
         late = max(_gaps(leader, world.name, _SECONDS))
-        memory = peak()
         stage.say(
             f"hostile objects: at most {late:.1f} s between two runs, {quiet:.1f} s before; at most "
-            f"{_peak_mb(leader)} MB in the operator, up to {memory.started} readers of tables with "
-            f"{memory.readers} MB, {memory.total} MB together"
+            f"{memory_mb(leader.pid, 'VmHWM'):.0f} MB in the operator, up to {peak.started} readers of tables with "
+            f"{peak.started_mb:.0f} MB, {peak.mb:.0f} MB together"
         )
         if not leader.alive:
             raise Broken("the operator has ended")
-        if not memory.started:
+        if not peak.started:
             raise FaultsError("no reader of tables was seen")
-        if memory.total > _MEMORY_MB:
+        if peak.mb > _MEMORY_MB:
             raise Broken(
-                f"the operator and its readers took {memory.total} MB, more than the {_MEMORY_MB} MB of its pod"
+                f"the operator and its readers took {peak.mb:.0f} MB, more than the {_MEMORY_MB} MB of its pod"
             )
         if late > quiet + _TURN_SECONDS:
             raise Broken(f"a policy of another namespace waited for {late:.1f} s, and for {quiet:.1f} s before")
@@ -113,63 +109,6 @@ def _last_runs(leader: OperatorProcess) -> dict[str, float]:
             labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
             found[labels["namespace"]] = float(line.rpartition(" ")[2])
     return found
-
-
-class _Memory(NamedTuple):
-    """The most that the processes of a pod held at a time, in MB: resident pages, shared ones counted for each process.
-
-    total: all together. readers: those that the operator started. started: how many these were at most.
-    """
-
-    total: int = 0
-    readers: int = 0
-    started: int = 0
-
-
-@contextmanager
-def _watched(leader: OperatorProcess) -> Iterator[Callable[[], _Memory]]:
-    """Sample the memory of the operator and the processes that it starts; yields a function for the most so far."""
-    end = threading.Event()
-    most = [_Memory()]
-
-    def watch() -> None:
-        while not end.wait(_SAMPLE_SECONDS):
-            most[0] = _Memory(*map(max, most[0], _memory(leader.pid)))
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield lambda: most[0]
-    finally:
-        end.set()
-        thread.join()
-
-
-def _memory(pid: int) -> _Memory:
-    """What the process and all that descend from it hold now."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # After the name, which is in brackets and may hold spaces: the state and the parent (proc(5)).
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    started, level = set[int](), {pid}
-    while level := {child for child, parent in parents.items() if parent in level}:
-        started |= level
-    readers = [size for each in started if (size := _resident_bytes(each))]
-    return _Memory((_resident_bytes(pid) + sum(readers)) // _MB, sum(readers) // _MB, len(readers))
-
-
-def _resident_bytes(pid: int) -> int:
-    """0 = it has ended."""
-    with suppress(OSError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
-    return 0
-
-
-def _peak_mb(leader: OperatorProcess) -> int:
-    """The most memory that the process ever held, in MB."""
-    status = Path(f"/proc/{leader.pid}/status").read_text()
-    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) // 1024
 
 
 def _team(world: World, name: str, connection: Object, **policy: Any) -> str:
@@ -215,7 +154,7 @@ def _token_endpoints(world: World, stack: ExitStack) -> None:
     for index, answer in enumerate((trickle, trickle, inflate, endless)):
         port = stack.enter_context(_listening(answer))
         secret = {"name": "token", "key": "secret"}
-        oauth = {"tokenEndpoint": f"http://127.0.0.1:{port}/token", "clientId": "a", "clientSecret": secret}
+        oauth = {"tokenEndpoint": f"http://127.0.0.1:{port}/token", "clientID": "a", "clientSecretRef": secret}
         sasl = {"mechanism": "OAUTHBEARER", "oauth": oauth}
         namespace = _team(world, f"token-{index}", {"bootstrapServers": _servers(world), "sasl": sasl})
         world.secret("token", {"secret": "s3cret"}, namespace)

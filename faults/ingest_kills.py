@@ -1,8 +1,8 @@
 """`python -m faults.ingest_kills`: SIGKILL to the pipeline at random points, while groups commit.
 
-Two kills in three meet the ingest, the third one a run of all jobs. After each kill, and after a last run that is left
-alone, what the tables say is finished must equal the log: each commit once, to the last column, and every group with
-its last commit, and as many as it made. Last line: `N passed, 0 failed`.
+Two of three kills hit the ingest, the third one a run of all jobs. After each kill, and after a last undisturbed run,
+the complete part of the tables must equal the log: each commit once, in all columns, and every group with its last
+commit and number of commits. Last line: `N passed, 0 failed`.
 """
 
 from __future__ import annotations
@@ -26,46 +26,47 @@ import click
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from faults.errors import FaultsError, NotReached
+from faults.errors import FaultsError
 from faults.ingest_tables import (
     TABLES,
+    covered_by,
     differences,
     last_number,
     make_maintenance_due,
     newest,
     newest_batch,
-    told,
     unfinished,
 )
 from faults.offsets_log import ends
-from faults.waiting import wait_for
-from sandbox.errors import SandboxError
+from sandbox.errors import NotReached, SandboxError
 from sandbox.kafka import KafkaCluster
+from sandbox.proc import family, state
 from sandbox.process import Command, Keeper, Server
 from sandbox.spark.jars import jars
+from sandbox.waiting import wait_for
 
 KILLS = 20
 _GROUPS = 40
 _TOPIC = "orders"
 _SECONDS = 180.0
 _END_SECONDS = 600.0
-# Nothing but what the groups do changes the log.
+# Only the groups' commits change the log.
 _BROKER = {
     "offsets.topic.num.partitions": "4",
     "offsets.retention.check.interval.ms": "86400000",
     "log.cleaner.enable": "false",
 }
-# What runs for half a minute is not worth the time that Java would take to make it faster.
+# For runs of half a minute, optimizing compilation does not pay.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 _ROOT = Path(__file__).parents[1]
 _PROGRESS = re.compile(r"([0-9.]+)s  ((?:ingest|activity|maintain): .*)")
-# How the lines begin that a process says of its steps.
+# Beginnings of a process's progress lines.
 _READING, _INGESTED = "ingest: reading ", "ingest: [0-9,]+ commits"
 _UPDATED, _MAINTAINED = "activity: ", "maintain: done"
 
 
 class Step(StrEnum):
-    """Where a kill met the pipeline, by what it had said and by the files that it left."""
+    """The step in which the pipeline was killed, by its output and its files."""
 
     STARTING = "while it started"
     READING = "before a batch was in any table"
@@ -77,9 +78,9 @@ class Step(StrEnum):
 
 
 class Committers:
-    """Groups that commit all the time, one in eight in a transaction, of which every second one is aborted.
+    """Groups that commit continuously, one in eight in a transaction, every second of which is aborted.
 
-    Beside them a group that is joined and left again and again.
+    In addition a group that a member joins and leaves repeatedly.
     """
 
     def __init__(self, bootstrap: str) -> None:
@@ -87,7 +88,7 @@ class Committers:
         self._ending = threading.Event()
         self._failure: Exception | None = None
         self._threads = [threading.Thread(target=self._run, args=(work,)) for work in (self._commit, self._visit)]
-        # Its requests end with it: it must live until they are answered.
+        # Deleting it cancels its requests: it must live until they are answered.
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(_TOPIC, 4, 1)])[_TOPIC].result()
 
@@ -141,7 +142,7 @@ class Committers:
 
 
 class Pipeline:
-    """Jobs as users run them: a process that starts another for Java, in which Spark starts one for Python."""
+    """The jobs as users run them: a process that starts Java, from which Spark starts Python workers."""
 
     def __init__(self, keeper: Keeper, command: str, bootstrap: str, warehouse: Path) -> None:
         self.command = command
@@ -159,12 +160,12 @@ class Pipeline:
         return self._keeper.start("pipeline", Command([*self._argv, *options], self._log, environment))
 
     def said(self) -> list[tuple[float, str]]:
-        """What it told of its steps, with the seconds since its start."""
+        """Its progress lines, with the seconds since its start."""
         text = self._log.read_text() if self._log.exists() else ""
         return [(float(second), what) for second, what in _PROGRESS.findall(text)]
 
     def wait_until_said(self, server: Server, line: str, times: int) -> None:
-        """Until it has said a line that begins so for so many times."""
+        """Wait until it has printed so many lines with this beginning."""
 
         def said() -> bool:
             if server.exit_code() is not None:
@@ -174,7 +175,7 @@ class Pipeline:
         wait_for(said, f"the pipeline to say {line!r}", _END_SECONDS)
 
     def complete(self) -> None:
-        """A run that nobody disturbs."""
+        """An undisturbed run."""
         server = self.start("--once")
         wait_for(lambda: server.exit_code() is not None, "the end of the pipeline", _END_SECONDS)
         if server.exit_code() != 0:
@@ -182,7 +183,7 @@ class Pipeline:
 
 
 class Pace(NamedTuple):
-    """How long an undisturbed run takes, in seconds: until it reads; until all is ingested; and for `activity`."""
+    """Seconds of an undisturbed run: until it reads, until all is ingested, and for `activity`."""
 
     starting: float
     ingesting: float
@@ -197,17 +198,17 @@ class Pace(NamedTuple):
 
 
 class Kills:
-    """One kill after the other of a pipeline that goes on and on."""
+    """Successive kills of a pipeline."""
 
     def __init__(self, ingest: Pipeline, run: Pipeline, warehouse: Path, pace: Pace) -> None:
         self._ingest, self._run, self._warehouse, self._pace = ingest, run, warehouse, pace
 
     def one(self, of_a_run: bool) -> tuple[str, Step | None]:
-        """Answers with what was killed, and when; no step = it had done its work, and waited for more."""
+        """Returns what was killed, and in which step; None = it had finished, and waited."""
         pipeline = self._run if of_a_run else self._ingest
         due = of_a_run and make_maintenance_due(self._warehouse)
         server = pipeline.start("--continuous", "--every", "1s")
-        # One in five of the ingest while it starts.
+        # One in five kills of the ingest hits its start.
         if not of_a_run and random.random() < 0.2:
             after = random.uniform(0, self._pace.starting)
         else:
@@ -220,19 +221,19 @@ class Kills:
         return f"{killed} of {pipeline.command}", step(self._warehouse, said, of_a_run, due)
 
     def _moments(self, of_a_run: bool, due: bool) -> list[tuple[str, int, float]]:
-        """After which line, for the how many-th time, within how many seconds. Each as likely as the others."""
+        """Choices of (line, its occurrence, seconds after it within which to kill), with equal probability."""
         reading = (_READING, 1, self._pace.ingesting)
         if not of_a_run:
-            # The first time that it reads is slower than the others, and has the most steps.
+            # The first read is the slowest, and has the most steps.
             return [reading, reading, (_READING, 2, self._pace.ingesting)]
         updating = (_INGESTED, 1, self._pace.updating)
         return [reading, updating, updating, *[(_UPDATED, 1, self._pace.updating)] * due]
 
 
 def step(warehouse: Path, said: list[str], of_a_run: bool, due: bool) -> Step | None:
-    """What the files, and what the process had said, tell of a kill; None = there was nothing to do.
+    """The step of a kill, by files and output; None = there was nothing to do.
 
-    due: the first round of that run had the tables to maintain.
+    due: maintenance was due in the first round of that run.
     """
     if not said:
         return Step.STARTING
@@ -255,7 +256,7 @@ def step(warehouse: Path, said: list[str], of_a_run: bool, due: bool) -> Step | 
 
 
 def kill(server: Server, what: str) -> str:
-    """SIGKILL to all of its processes, or to one of them, and the others end by themselves. Answers with which."""
+    """SIGKILL all of its processes, or one of them, after which the others end. Returns which."""
     java = list(_java(server.pid))
     if what == "java" and not java:
         what = "python"
@@ -265,7 +266,9 @@ def kill(server: Server, what: str) -> str:
         with contextlib.suppress(ProcessLookupError):
             os.kill(server.pid if what == "python" else java[0], signal.SIGKILL)
     wait_for(lambda: server.exit_code() is not None, "the end of what was killed", _SECONDS)
-    wait_for(lambda: not any(map(_runs, java)), "the end of Java after that of Python", _SECONDS)
+    wait_for(
+        lambda: all(state(pid) in ("", "Z", "X") for pid in java), "the end of Java after that of Python", _SECONDS
+    )
     return what
 
 
@@ -278,7 +281,7 @@ def main() -> int:
         bootstrap, warehouse = kafka.bootstrap_servers, keeper.scratch / "warehouse"
         ingest, run = (Pipeline(keeper, command, bootstrap, warehouse) for command in ("ingest", "run"))
         with Committers(bootstrap) as committers:
-            # The first kill meets an ingest that never wrote anything: the measured runs have tables of their own.
+            # The measured runs use other tables, so that the first kill hits an ingest before its first write.
             pace = Pace.of(Pipeline(keeper, "run", bootstrap, keeper.scratch / "undisturbed"))
             kills = Kills(ingest, run, warehouse, pace)
             while (count := met.total() - met[None]) < options.kills:
@@ -290,17 +293,17 @@ def main() -> int:
                 what, where = kills.one(of_a_run)
                 met[where] += 1
                 name = f"kill {count + 1:2} of {what}, {where}" if where else f"        of {what}, when all was done"
-                failed += _tell(name, differences(bootstrap, warehouse))
+                failed += _report(name, differences(bootstrap, warehouse))
             committers.end()
         _make_due(run, warehouse)
         run.complete()
         problems, log = differences(bootstrap, warehouse), ends(bootstrap)
         for table in ("ingested", "coverage"):
-            if told(warehouse / table, "batch")[0] != log:
+            if covered_by(warehouse / table, "batch")[0] != log:
                 problems.append(f"by {table}, the log was not read to its end")
         if _MAINTAINED not in [what for _, what in run.said()]:
             problems.append("nothing was maintained")
-        failed += _tell(f"the last run, up to offset {sum(log.values()):,}", problems)
+        failed += _report(f"the last run, up to offset {sum(log.values()):,}", problems)
     click.echo(f"{options.kills} kills: {', '.join(f'{met[where]} {where}' for where in Step)}")
     click.echo(f"not counted, as all was done: {met[None]}")
     click.echo(f"{met.total() + 1 - failed} passed, {failed} failed")
@@ -308,7 +311,7 @@ def main() -> int:
 
 
 def _make_due(run: Pipeline, warehouse: Path) -> None:
-    """The next run maintains the tables. A whole one comes first where none was: it makes the table that tells when."""
+    """Make maintenance due in the next run, after a complete run if there was none: it creates the table."""
     if not make_maintenance_due(warehouse):
         run.complete()
         make_maintenance_due(warehouse)
@@ -321,36 +324,23 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _tell(what: str, problems: list[str]) -> int:
+def _report(what: str, problems: list[str]) -> int:
     click.echo(f"{what}: {', '.join(problems) or 'equals the log'}")
     return int(bool(problems))
 
 
-def _runs(pid: int) -> bool:
-    """Not ended, nor ended and not yet fetched by its parent."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def _java(pid: int) -> Iterator[int]:
-    """The Java processes that descend from one."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return
-    for child in map(int, children):
+    """The Java processes among the descendants of a process."""
+    for child in family(pid)[1:]:
         with contextlib.suppress(OSError):
             if Path(f"/proc/{child}/exe").readlink().name == "java":
                 yield child
-        yield from _java(child)
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (FaultsError, NotReached, SandboxError) as error:
+    except (FaultsError, SandboxError) as error:
         click.echo(f"{error}\n0 passed, 1 failed")
         sys.exit(1)
     except KeyboardInterrupt:

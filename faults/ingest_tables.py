@@ -1,4 +1,4 @@
-"""The pipeline's tables as files, without Spark: whether they equal the log, and how far a killed run had come."""
+"""Reads the pipeline's tables without Spark: whether they equal the log, and how far a killed run had come."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deltalake.exceptions import TableNotFoundError
 from faults.offsets_log import Row, Rows, expected, read
 
 _PLACE = ("log_partition", "log_offset", "record_ms")
-# Of each table, the columns in which faults.offsets_log tells what it must hold.
+# The columns of each table that are compared with faults.offsets_log.
 TABLES = {
     "commits": (
         *(*_PLACE, "group", "topic", "partition"),
@@ -27,24 +27,24 @@ _GROUP = ("group", "last_commit_ms", "commits_30d")
 
 
 def differences(bootstrap: str, warehouse: Path) -> list[str]:
-    """What is wrong in the tables, as far as they say that they are finished; nothing = they equal the log."""
-    covered, batch = told(warehouse / "ingested", "batch")
+    """Differences between the log and the tables, as far as these are complete; empty = they are equal."""
+    covered, batch = covered_by(warehouse / "ingested", "batch")
     if not covered:
         return []
     log, found = expected(read(bootstrap)), []
     for (name, columns), rows in zip(TABLES.items(), (log.commits, log.states), strict=True):
         held = _query(warehouse / name, f"SELECT {_selected(columns)} FROM t WHERE batch <= {batch}")  # noqa: S608
         found += _compared(name, held, {row for row in rows if row[1] < covered.get(row[0], 0)})
-    covered, version = told(warehouse / "coverage", "activity_version")
+    covered, version = covered_by(warehouse / "coverage", "activity_version")
     if covered:
-        # What is trusted is not the newest version, but the one that is named there.
+        # Not the newest version, but the one that coverage names.
         sql = f"SELECT {_selected(_GROUP)} FROM t"  # noqa: S608
         found += _compared("groups", _query(warehouse / "activity", sql, version), groups(log, covered))
     return found
 
 
 def groups(log: Rows, covered: dict[int, int]) -> set[Row]:
-    """Every group of the log, up to these offsets, in the columns of _GROUP."""
+    """All groups of the log up to these offsets, in the columns of _GROUP."""
     commits, states = ([row for row in rows if row[1] < covered.get(row[0], 0)] for rows in (log.commits, log.states))
     times: dict[str, list[int]] = {row[4]: [] for row in states}
     for row in commits:
@@ -62,7 +62,7 @@ def _compared(name: str, held: list[Row], wanted: set[Row]) -> list[str]:
 
 
 def make_maintenance_due(warehouse: Path) -> bool:
-    """The next run has `maintain` to do, as a day later; False = no run came so far yet."""
+    """Make `maintain` due in the next run, as a day later; False = no run has maintained the tables yet."""
     try:
         diary = DeltaTable(str(warehouse / "quarantine"))
     except TableNotFoundError:
@@ -76,7 +76,7 @@ def newest(folder: Path) -> Path | None:
 
 
 def last_number(folder: Path) -> int:
-    """The highest number that is the name of a file there."""
+    """The highest number among the names of files there."""
     names = [file.name for file in folder.iterdir()] if folder.exists() else []
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
@@ -91,7 +91,7 @@ def newest_batch(table: Path, stream: str) -> int:
 
 
 def unfinished(table: Path, since: float) -> bool:
-    """Files came into the table since then, and no version of it names one of them."""
+    """Whether files were written since then that no version of the table includes."""
     try:
         named = {Path(name).name for name in DeltaTable(str(table)).file_uris()}
     except TableNotFoundError:
@@ -100,7 +100,7 @@ def unfinished(table: Path, since: float) -> bool:
 
 
 def _query(table: Path, sql: str, version: int | None = None) -> list[Row]:
-    """None where the table isn't there: it is made with its first rows."""
+    """None if the table does not exist yet."""
     try:
         opened = DeltaTable(str(table), version=version)
     except TableNotFoundError:
@@ -111,12 +111,12 @@ def _query(table: Path, sql: str, version: int | None = None) -> list[Row]:
 
 
 def _selected(columns: Iterable[str]) -> str:
-    # A timestamp is a number of microseconds.
+    # Timestamps are in microseconds.
     times = {"record_ms": "record_time", "last_commit_ms": "last_commit"}
     return ", ".join(f"CAST({times[name]} AS BIGINT) / 1000" if name in times else f'"{name}"' for name in columns)
 
 
-def told(table: Path, number: str) -> tuple[dict[int, int], int]:
-    """By log partition, up to where the tables are finished, as this one says; and a number that it says with each."""
+def covered_by(table: Path, number: str) -> tuple[dict[int, int], int]:
+    """Log partition -> end of the complete part, by this table; and its column `number`, equal in all rows."""
     rows = _query(table, f"SELECT log_partition, covered_to, {number} FROM t")  # noqa: S608
     return {partition: offset for partition, offset, _ in rows}, max((row[2] for row in rows), default=0)

@@ -1,6 +1,6 @@
-"""A proxy before the brokers that knows requests from each other, and can stop the world at any of them.
+"""A proxy before the brokers that recognizes requests, and can inject a fault at any of them.
 
-Whatever it does not stop passes unchanged, byte by byte. Clients reach it by the advertised ports of a cluster's door.
+All other bytes pass unchanged. Clients reach it through the advertised ports of a cluster's door.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from enum import Enum
 
 from confluent_kafka import KafkaException
 
-from faults.errors import FaultsError, NotReached
+from faults.errors import FaultsError
 from faults.owners import Senders
 from faults.requests import Exchange, Steps, parse
 from faults.tls_connection import TlsConnection
-from sandbox.errors import SandboxError
+from sandbox.errors import NotReached, SandboxError
 from sandbox.kafka.layout import Door
 
 
@@ -34,7 +34,7 @@ class When(Enum):
 
 
 class Then(Enum):
-    """What becomes of the request or answer that was stopped."""
+    """How to treat the request or response."""
 
     PASS = "it goes on"
     DROP = "the connection ends"
@@ -43,9 +43,9 @@ class Then(Enum):
 
 @dataclass
 class Rule:
-    """Stop the world once, at a request that matches. do: called in the proxy's thread; may take its time.
+    """An action at one matching request. do: called once in the proxy's thread; may take long.
 
-    fired, done: when `do` begins and ends. failure: what it raised.
+    fired, done: set when `do` begins and ends. failure: its exception.
     """
 
     matches: Callable[[Exchange], bool]
@@ -57,9 +57,9 @@ class Rule:
     failure: str = ""
 
     def wait(self, what: str, seconds: float = 60.0) -> None:
-        """Until it was done. Raises NotReached when it was not in time, or failed."""
+        """Wait until it is done. Raises NotReached if it was not done in time, or failed."""
         if not self.done.wait(seconds) or self.failure:
-            raise NotReached(f"{what}: {self.failure or 'it never came to that'}")
+            raise NotReached(f"{what}: {self.failure or 'it never happened'}")
 
 
 class _Dropped(Exception):
@@ -72,9 +72,9 @@ def _on_loopback(port: int) -> socket.socket:
 
 @dataclass(frozen=True)
 class Front:
-    """Where clients reach a proxy. address: IPv4, that of the brokers too. listen: makes the socket of a port there.
+    """The address of a proxy. address: IPv4, also of the brokers. listen: makes the listening socket of a port there.
 
-    tls: what clients speak; to the brokers goes what is in it. None = no TLS.
+    tls: of the clients' connections, which the proxy terminates; None = no TLS.
     """
 
     address: str = "127.0.0.1"
@@ -86,7 +86,7 @@ _Connection = socket.socket | TlsConnection
 
 
 class KafkaProxy:
-    """One for all brokers of a cluster. `log`: every request so far, in the order in which brokers got them."""
+    """One proxy for all brokers of a cluster. `log`: all requests so far, in the order in which brokers got them."""
 
     def __init__(self, door: Mapping[int, Door], senders: Senders, front: Front | None = None) -> None:
         self.log: list[Exchange] = []
@@ -103,7 +103,7 @@ class KafkaProxy:
 
     @property
     def bootstrap_servers(self) -> str:
-        """host:port,... for clients that shall be stopped."""
+        """host:port,... for clients of the proxy."""
         return ",".join(f"{self._front.address}:{ports.advertised}" for ports in self._doors.values())
 
     def rule(self, rule: Rule) -> Rule:
@@ -112,23 +112,23 @@ class KafkaProxy:
         return rule
 
     def clear(self) -> None:
-        """No rule stands any more."""
+        """Remove all rules."""
         with self._lock:
             self._rules.clear()
 
     def cut(self, sender: str) -> None:
-        """From now on nothing of a process passes, in either direction: as on a network that is down."""
+        """Stop all traffic of a process in both directions, as in a network failure."""
         with self._lock:
             self._cut.add(sender)
 
     def mend(self, sender: str) -> None:
-        """It passes again, what was sent meanwhile too, as TCP sends it again."""
+        """Let its traffic pass again, including what was sent meanwhile, as TCP retransmits it."""
         with self._changed:
             self._cut.discard(sender)
             self._changed.notify_all()
 
     def seen(self, api: int) -> list[Exchange]:
-        """The requests of one kind so far that brokers got."""
+        """The requests of one API key that brokers got so far."""
         with self._lock:
             return [exchange for exchange in self.log if exchange.api == api]
 

@@ -1,4 +1,4 @@
-"""The API server as its administrator sees it, without any proxy: a few calls of JSON over HTTPS."""
+"""An administrator's client of the API server, without a proxy: a few calls of JSON over HTTPS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OURS = "/apis/grouphygiene.io/v1alpha1"
 
 
 class Kube:
-    """One administrator. Every call opens a connection of its own, so that threads don't meet."""
+    """Thread-safe: each call opens a new connection."""
 
     def __init__(self, server: ApiServer) -> None:
         user = json.loads(server.kubeconfig.read_text())["users"][0]["user"]
@@ -26,7 +26,7 @@ class Kube:
         self._trust = ssl.create_default_context(cafile=str(server.certificate))
 
     def call(self, method: str, path: str, body: Object | None = None, kind: str = "application/json") -> Object:
-        """Raises FaultsError with what the API server said."""
+        """Raises FaultsError with the API server's response."""
         connection = http.client.HTTPSConnection(self._host, self._port, timeout=30, context=self._trust)
         try:
             headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
@@ -40,7 +40,7 @@ class Kube:
         return dict(json.loads(text))
 
     def apply(self, obj: Object) -> Object:
-        """Server-side apply of one of our kinds."""
+        """Server-side apply of one of our custom resources."""
         path = f"{_path(obj)}?fieldManager=faults&force=true"
         return self.call("PATCH", path, obj, "application/apply-patch+yaml")
 

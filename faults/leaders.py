@@ -1,4 +1,4 @@
-"""Leaders of `__consumer_offsets` that move from broker to broker while groups are listed, again and again."""
+"""Moves the leaders of `__consumer_offsets` from broker to broker while groups are listed repeatedly."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kafka.protocol.admin import ElectionType
 from faults.errors import Broken
 from faults.groups import Groups
 from faults.stage import Stage
-from group_hygiene.connection import Settings
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
-from group_hygiene.kafka.groups import left_out, list_groups
-from group_hygiene.model import Fault
-from group_hygiene.snapshot import Cluster
+from group_hygiene.kafka.groups import list_groups, list_problems
+from group_hygiene.model.groups import Fault
+from group_hygiene.model.snapshot import Cluster
+from group_hygiene.spec.connection import Settings
 
 MOVES = 200
 _GROUPS_PER_MOVE = 20
@@ -28,7 +28,7 @@ _SECONDS = 60.0
 
 @dataclass
 class Lists:
-    """What a number of lists of all groups came to. lacking: complete ones that a group was missing from."""
+    """The results of a number of lists of all groups. lacking: complete lists that lacked a group."""
 
     moves: int = 0
     complete: int = 0
@@ -43,8 +43,8 @@ class Lists:
 def leaders_move(stage: Stage) -> None:
     """All leaders of the offsets topic move, 200 times, while groups are listed: no complete list lacks a group.
 
-    Some groups have committed right before each move: the next leader has their records before it knows that these are
-    committed.
+    Some groups commit right before each move: the next leader has their records before its high watermark includes
+    them.
     """
     with stage.cluster(3) as kafka:
         groups = Groups(kafka.plaintext_bootstrap)
@@ -72,10 +72,10 @@ def lists_while_leaders_move(
 ) -> Lists:
     """List all groups as a scan does, without a pause, while all leaders of the offsets topic move `moves` times.
 
-    commit: makes groups and returns their ids; called right before each move. Each move begins when a list was complete
-    again, so that none is measured on a cluster that never comes to rest.
+    commit: makes groups and returns their ids; called right before each move. Each move begins after a complete list,
+    so that the cluster is stable again.
     """
-    # The offsets topic is made by the first commit.
+    # The first commit creates the offsets topic.
     found, wanted = Lists(), set(commit())
     with mover(bootstrap) as move:
         while found.moves < moves:
@@ -89,7 +89,7 @@ def lists_while_leaders_move(
                 at_rest = listed is not None and not moving.is_alive()
                 if listed is None:
                     found.incomplete += 1
-                    # A leader that missed what was committed while it loaded says so until the next commit.
+                    # A leader that missed a commit while it loaded counts as incomplete until the next commit.
                     wanted.update([] if moving.is_alive() else commit())
                 else:
                     found.complete += 1
@@ -106,12 +106,12 @@ def _complete_list(client: Client) -> set[str] | None:
         return None
     listing = list_groups(client, before, deadline)
     after: Cluster | Fault = read_cluster(client, deadline)
-    return None if left_out(before, listing, after, "moved") else set(listing.groups)
+    return None if list_problems(before, listing, after, "moved") else set(listing.groups)
 
 
 @contextmanager
 def mover(bootstrap: str) -> Iterator[Callable[[], None]]:
-    """What lets each partition of the offsets topic be led by the next of its replicas."""
+    """A function that makes the next replica of each partition of the offsets topic its leader."""
     admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
     try:
         yield _Mover(admin)
@@ -120,7 +120,7 @@ def mover(bootstrap: str) -> Iterator[Callable[[], None]]:
 
 
 class _Mover:
-    """Each call lets the next replica of each partition lead: it becomes the first of them, and is elected."""
+    """Each call makes the next replica of each partition its leader: by a reassignment, and a preferred election."""
 
     def __init__(self, admin: KafkaAdminClient) -> None:
         self._admin = admin

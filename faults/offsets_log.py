@@ -1,4 +1,4 @@
-"""What the offsets log holds, as Kafka's own C client reads it: what the tables are held against. Knows no Spark."""
+"""Reads the offsets log with librdkafka, for comparison with the pipeline's tables. Does not use Spark."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from faults.errors import NotReached
 from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, decode
+from sandbox.errors import NotReached
 
 TOPIC = "__consumer_offsets"
-# The one client id from which brokers take records for a topic of their own.
+# The only client id from which brokers accept records for an internal topic.
 _INTERNAL = "__admin_client"
 
 Row = tuple[Any, ...]
@@ -28,7 +28,7 @@ class Raw(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What the bronze tables must hold, in the columns of the bronze tables."""
+    """The expected rows of the bronze tables, in their columns."""
 
     commits: list[Row]
     states: list[Row]
@@ -44,14 +44,14 @@ def ends(bootstrap: str) -> dict[int, int]:
 
 
 def read(bootstrap: str) -> list[Raw]:
-    """Every record that is in the log now, by partition and offset."""
+    """All current records of the log, by partition and offset."""
     committed = {place[:2] for place in _read(bootstrap, "read_committed")}
     everything = _read(bootstrap, "read_uncommitted")
     return sorted((Raw._make((*row, row[:2] not in committed)) for row in everything), key=lambda raw: raw[:2])
 
 
 def expected(log: list[Raw]) -> Rows:
-    """The rows that this log makes."""
+    """The rows that the tables must have for this log."""
     rows = Rows([], [], [])
     for raw in log:
         place = raw[:3]
@@ -72,7 +72,7 @@ def expected(log: list[Raw]) -> Rows:
 
 
 def write(bootstrap: str, partition: int, key: bytes, value: bytes | None) -> None:
-    """One record as no coordinator would write it."""
+    """Write a record that no coordinator would write."""
     refused: list[Any] = []
     producer = Producer({"bootstrap.servers": bootstrap, "client.id": _INTERNAL, "log_level": 0})
     producer.produce(
@@ -83,7 +83,7 @@ def write(bootstrap: str, partition: int, key: bytes, value: bytes | None) -> No
 
 
 def _read(bootstrap: str, isolation: str) -> list[Row]:
-    """partition, offset, time, key, value of all that a consumer sees at that isolation level."""
+    """partition, offset, time, key, value of all records at that isolation level."""
     consumer = _consumer(bootstrap, isolation)
     left = _partitions(consumer)
     consumer.assign([TopicPartition(TOPIC, partition, OFFSET_BEGINNING) for partition in left])
@@ -102,7 +102,7 @@ def _read(bootstrap: str, isolation: str) -> list[Row]:
 
 
 def _consumer(bootstrap: str, isolation: str) -> Any:
-    # The client wants the name of a group; without subscribing and without committing, no group comes from it.
+    # The client requires a group.id; without `subscribe` and commits, it makes no group.
     return Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,4 +1,4 @@
-"""The operator as a process that is killed, frozen and continued."""
+"""Operator processes that can be killed, frozen and resumed."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import json
 import os
 import signal
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from faults.api_proxy import ApiProxy
-from faults.errors import NotReached
 from faults.owners import Owners
-from faults.waiting import wait_for
 from sandbox.kubernetes import ApiServer
 from sandbox.process import Command, Keeper
+from sandbox.waiting import wait_for
 
 ROOT = Path(__file__).parents[1]
-# The shortest that the operator takes: in most scenarios a leader shall not last.
+# The shortest that the operator accepts, so that a successor soon leads.
 LEASE_SECONDS = 6
 _NAMESPACE = "group-hygiene"
 
@@ -81,11 +79,7 @@ class OperatorProcess:
     def freeze(self) -> None:
         """SIGSTOP, and wait until it stands."""
         self._process.send(signal.SIGSTOP)
-        end = time.monotonic() + 5
-        while Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TtZ":
-            if time.monotonic() > end:
-                raise NotReached(f"{self.name} did not stop")
-            time.sleep(0.001)
+        self._process.wait_stopped()
 
     def thaw(self) -> None:
         """SIGCONT."""

@@ -1,4 +1,4 @@
-"""Which process is at the other end of a connection on this machine. Linux only: it reads /proc."""
+"""Finds the process at the other end of a connection on this machine, by /proc (Linux only)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _TRIES, _PAUSE_SECONDS = 10, 0.01
 
 
 class Senders(Protocol):
-    """Knows by its address and port who is at the other end of a connection."""
+    """Finds the name of the client of a connection by its address and port."""
 
     def of(self, peer: tuple[str, int], listener: int) -> str:
-        """A name; empty = a client that nobody asked about. listener: the port to which it connected."""
+        """A name; empty = another client. listener: the port to which it connected."""
 
 
 class Owners:
-    """Processes that are known by name; everybody else is the empty name."""
+    """Processes with names; all others have the empty name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,8 +31,8 @@ class Owners:
             self._names[pid] = name
 
     def of(self, peer: tuple[str, int], listener: int) -> str:
-        """The name of the process whose end of a connection is `peer`, and the other end the port `listener`."""
-        # The kernel's table is read in pieces: while it changes, an entry may be missed.
+        """The name of the process whose end of a connection to the port `listener` is `peer`."""
+        # The kernel's table is read in chunks: while it changes, an entry may be missed.
         for _ in range(_TRIES):
             socket = _inode(peer[1], listener)
             with self._lock:
@@ -45,7 +45,7 @@ class Owners:
 
 
 def _inode(port: int, listener: int) -> str:
-    # The remote end too: former connections from the same port are in the table for a minute.
+    # Both ends: earlier connections from the same port stay in the table for a minute.
     wanted = [f"{_LOOPBACK}:{port:04X}", f"{_LOOPBACK}:{listener:04X}"]
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()

@@ -1,4 +1,4 @@
-"""Scenarios: something changes between a look and the deletion, and much at once."""
+"""Scenarios: changes between a read and the deletion, and many deletions at once."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from faults.errors import Broken
 from faults.kafka_proxy import When
 from faults.requests import Exchange
 from faults.stage import Stage
-from faults.waiting import wait_for
 from faults.world import World
+from sandbox.waiting import wait_for
 
 _MANY = 10_000
 _STATUS_BYTES = 20_000
-# Hours: longer than a backup is kept.
+# Hours: longer than the retention of backups.
 _MONTH = 31 * 24
 
 
 def kept_during_a_run(stage: Stage) -> None:
-    """Somebody asks on the command line to keep a group, amid the run that deletes it: from that answer on it stays."""
+    """A user runs `group-hygiene keep` during the run that deletes the group: once the command returns, it stays."""
     for step, when in (("note-end", When.AFTER), ("reread-state", When.BEFORE), ("reread-offsets", When.BETWEEN)):
         with stage.world() as world:
             names = world.abandon(4)
@@ -26,7 +26,7 @@ def kept_during_a_run(stage: Stage) -> None:
 
             def ask(_: Exchange, world: World = world, name: str = names[0]) -> None:
                 world.command("keep", name, "--for", "1d", "--why", "needed")
-                world.truth.stays([name], "somebody asked to keep it, and was told that this is written")
+                world.truth.stays([name], "a request to keep it was confirmed")
 
             rule = world.at(step, when, ask)
             world.run()
@@ -37,16 +37,16 @@ def kept_during_a_run(stage: Stage) -> None:
 
 
 def changed_after_the_scan(stage: Stage) -> None:
-    """A group commits after the scan of the run that would delete it, and before its second look: it stays."""
+    """A group commits after the scan of the run that would delete it, and before it is read again: it stays."""
     with stage.world() as world:
         names = world.abandon(4)
         world.until_marked(names)
 
         def use(_: Exchange) -> None:
             world.commit(names[0], 9)
-            world.truth.stays([names[0]], "it committed before the second look")
+            world.truth.stays([names[0]], "it committed before it was read again")
 
-        # The scan ends with a note of what it saw.
+        # The scan ends with writing its observations into the ledger.
         rule = world.at("note-end", When.BETWEEN, use)
         world.run()
         rule.wait("it commits")
@@ -57,18 +57,18 @@ def changed_after_the_scan(stage: Stage) -> None:
 
 
 def joined_at_the_last_moment(stage: Stage) -> None:
-    """Somebody joins a group while its DeleteGroups is on the way: the broker refuses, and the others go."""
+    """A consumer joins a group while its DeleteGroups is in flight: the broker refuses, and the others are deleted."""
     with stage.world() as world:
         names = world.abandon(4)
         members = []
 
         def join(_: Exchange) -> None:
             members.append(world.groups.member(names[0], world.topic))
-            world.truth.stays([names[0]], "somebody joined it")
+            world.truth.stays([names[0]], "a consumer joined it")
 
         rule = world.at("delete", When.BEFORE, join)
         world.until_deleted(names, rule.done.is_set)
-        rule.wait("somebody joins")
+        rule.wait("a consumer joins")
         stage.tried += 1
         world.until_deleted(names[1:])
         world.runs_and_keeps(names[:1], 2)
@@ -77,7 +77,7 @@ def joined_at_the_last_moment(stage: Stage) -> None:
 
 
 def comes_back(stage: Stage) -> None:
-    """A group is there again right after its deletion, as a broker can bring it back: it stays, whoever looks."""
+    """A group reappears right after its deletion, as a broker may restore it: it stays, for any process."""
     for step, when in (("delete", When.BETWEEN), ("outcome-produce", When.BEFORE), ("outcome-end", When.AFTER)):
         with stage.world() as world:
             names = world.abandon(3)
@@ -97,7 +97,7 @@ def comes_back(stage: Stage) -> None:
 
 
 def pending_transaction(stage: Stage) -> None:
-    """A transaction with commits for a marked group is open: it stays until that ends."""
+    """A transaction with commits for a marked group is open: the group stays until it ends."""
     with stage.world() as world:
         names = world.abandon(3)
         world.until_marked(names)
@@ -112,7 +112,7 @@ def pending_transaction(stage: Stage) -> None:
 
 
 def many_at_once(stage: Stage) -> None:
-    """10,000 groups match at once, and the leader is killed amid them: all go, so many a run, a run an interval."""
+    """10,000 groups match at once, and the leader is killed meanwhile: all go, within maxPerRun and interval."""
     pace, interval = 2_500, 20
     limits = {"gracePeriod": "1s", "maxPerRun": pace, "maxPercent": 100}
     spec = {"delete": limits, "interval": f"{interval}s", "suspend": True}
@@ -135,26 +135,26 @@ def many_at_once(stage: Stage) -> None:
         if size > _STATUS_BYTES:
             raise Broken(f"the status has {size} bytes")
         for sender, runs in world.auditor.runs().items():
-            # A run begins at a multiple of the interval, but the first of a process: half a second is for its timer.
+            # Runs begin at multiples of the interval, except a process's first; half a second is for the timer.
             if len({int(begun + 0.5) // interval for begun in runs}) < len(runs):
                 raise Broken(f"runs of {sender} follow each other too soon: {runs}")
 
 
 def clock_steps(stage: Stage) -> None:
-    """The clock jumps by hours and by a month, and back: no group, backup or request to keep one goes by it.
+    """The clock jumps by hours and by a month, and back: no group, backup or request to keep a group is lost.
 
-    The process is real; its clock is the one that its own code takes from outside, and reads a file.
+    The process is real; its injected clock reads a file.
     """
     without, stage.without = stage.without, "clock"
     with stage.world() as world:
         stage.without = without
-        # The audit looks for the backups of these.
+        # The audit checks the backups of these.
         gone = world.abandon(2)
         world.until_deleted(gone)
         world.kube.patch("GroupPolicy", world.name, "p", {"delete": {"gracePeriod": "1h"}})
         kept, *names = world.abandon(5)
         world.command("keep", kept, "--for", "1d", "--why", "needed")
-        world.truth.stays([kept], "somebody asked to keep it for a day")
+        world.truth.stays([kept], "a user requested to keep it for a day")
         world.truth.stays(names, "its grace period of an hour is not over")
         world.until_marked(names)
         dates = {name: world.mark(name) for name in names}
@@ -164,10 +164,10 @@ def clock_steps(stage: Stage) -> None:
             world.runs_and_keeps([kept, *names], 3)
             if hours == 0 and {name: world.mark(name) for name in names} != dates:
                 raise Broken("a mark's date moved")
-            # With the clock behind no mark is due, so nobody asks.
+            # With the clock behind, no mark is due, so the skew is not checked.
             if hours > 0 and "ClockSkew" not in world.reasons():
-                raise Broken(f"and nobody is told: {world.told()}")
-        # A process that begins with such a clock tidies the ledger at its first run.
+                raise Broken(f"the status does not show it: {world.summary()}")
+        # A process that starts with such a clock prunes the ledger at its first run.
         world.step_clock(_MONTH * 3600)
         world.succeed(world.replicas.leader())
         stage.tried += 1
@@ -175,7 +175,7 @@ def clock_steps(stage: Stage) -> None:
         world.step_clock(0)
         for name in gone:
             world.command("restore", name, "--preview")
-        # All that held the others is over; what somebody asked to keep is held by that alone.
+        # All other protections are over; only the request to keep the group is left.
         world.kube.patch("GroupPolicy", world.name, "p", {"delete": {"gracePeriod": "1s"}})
         world.truth.free(names)
         world.until_deleted(names)

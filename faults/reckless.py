@@ -1,7 +1,7 @@
 """The operator without some of its guards: `python -m faults.reckless GUARD[+GUARD...] operator ...`.
 
-All the rest is the real thing, so what it destroys is what the guard is for. `clock` takes out nothing: it lets a
-scenario set the process's clock.
+Everything else is unchanged, so the damage shows what the guard prevents. `clock` removes no guard: it lets a scenario
+set the process's clock.
 """
 
 from __future__ import annotations
@@ -13,23 +13,26 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from group_hygiene import plan, reconcile
+from group_hygiene import reconcile
 from group_hygiene.cli import main
-from group_hygiene.clock import SystemClock
-from group_hygiene.controller import guarding, leader
-from group_hygiene.entries import Backup, Intent
-from group_hygiene.kafka import transactions
+from group_hygiene.controller import guard as guarding
+from group_hygiene.controller import leader
+from group_hygiene.decide import plan
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.reconcile import deletion, journal, large_groups, rereading
+from group_hygiene.ledger import journal, writer
+from group_hygiene.model.backups import Backup
+from group_hygiene.model.entries import Intent
+from group_hygiene.process.clock import SystemClock
+from group_hygiene.reconcile import deletion, large_groups, recheck, vetoes
 
 _FOREVER = 1_000_000.0
 
 
 def lease() -> None:
-    """Who led once goes on as if it led, and never ends for having lost the Lease.
+    """A former leader continues as if it led, and never ends because of a lost Lease.
 
-    Taken out alone it costs no group: what such a process has read is too old by the time that another one leads
-    (`fresh`), and what it would begin then, the ledger refuses (`fence`).
+    Removed alone, it costs no group: the evidence of such a process is too old when another one leads (`fresh`), and
+    the ledger refuses its later writes (`fence`).
     """
 
     def seconds_left(self: Any) -> float:
@@ -39,50 +42,50 @@ def lease() -> None:
 
 
 def fresh() -> None:
-    """What was read is good for ever, and so is an intent."""
-    _replace(rereading, "FRESH_S", _FOREVER)
+    """Evidence and intents never expire."""
+    _replace(recheck, "FRESH_S", _FOREVER)
     _replace(deletion, "FRESH_S", _FOREVER)
     _replace(large_groups, "FRESH_S", _FOREVER)
     _replace(deletion, "Deadline", lambda _: Deadline(_FOREVER))
 
 
 def unedited() -> None:
-    """What a run began with holds until its end, whatever was edited meanwhile.
+    """A run ignores edits of its policy until its end.
 
-    Taken out for `lease+fresh`: the runner makes policies run by edits, and any of them ends the run of who wakes up.
+    Removed for `lease+fresh`: the runner triggers runs by edits, and each would end the run of a process that resumes.
     """
     _replace(guarding.Guard, "refusal", lambda _: None)
 
 
 def fence() -> None:
-    """Who takes over fences nobody: each process writes the ledger under a transactional.id of its own."""
-    begin = transactions.Writer.__init__
+    """A new leader does not fence its predecessor: each process writes the ledger with its own transactional.id."""
+    begin = writer.Writer.__init__
 
     def of_its_own(self: Any, place: Any, transactional_id: str, timeout: float) -> None:
         begin(self, place, f"{transactional_id}-{os.getpid()}", timeout)
 
-    _replace(transactions.Writer, "__init__", of_its_own)
+    _replace(writer.Writer, "__init__", of_its_own)
 
 
 def re_read() -> None:
-    """What the scan saw is taken for what is."""
+    """The scan's evidence is not read again."""
 
-    def believe(context: Any, decided: plan.Plan, _cluster: Any, batch: Sequence[str], *_: Any) -> rereading.Reread:
+    def believe(context: Any, decided: plan.Plan, _cluster: Any, batch: Sequence[str], *_: Any) -> recheck.Rechecked:
         ready = {}
         for name in batch:
             verdict = decided.verdicts[name]
             offsets = reconcile.context.readable(verdict.evidence.offsets)
             group = verdict.group
-            ready[name] = rereading.Ready(
+            ready[name] = vetoes.Ready(
                 group=group, coordinator=group.coordinator, offsets=offsets, lag={}, topic_ids={}, why=""
             )
-        return rereading.Reread(ready, {}, context.clock.monotonic(), late=False)
+        return recheck.Rechecked(ready, {}, context.clock.monotonic(), late=False)
 
-    _replace(deletion, "read_again", believe)
+    _replace(deletion, "recheck", believe)
 
 
 def backup() -> None:
-    """Nothing is saved."""
+    """No backup is written."""
     record = journal.Journal.record
 
     def without(self: Any, changes: Sequence[Any], *rest: Any) -> Any:
@@ -92,7 +95,7 @@ def backup() -> None:
 
 
 def intent() -> None:
-    """Nothing says beforehand what is about to be deleted."""
+    """No intent is written before a deletion."""
     record = journal.Journal.record
 
     def without(self: Any, changes: Sequence[Any], *rest: Any) -> Any:
@@ -102,19 +105,21 @@ def intent() -> None:
 
 
 def mark_date() -> None:
-    """A mark is enough, whatever its date."""
-    _replace(plan, "is_ripe", lambda policy, mark, now: mark is not None)
-    _replace(rereading, "_no_longer_marked", lambda context, policy, name: None)
+    """A mark's date is ignored."""
+    _replace(plan, "grace_elapsed", lambda policy, mark, now: mark is not None)
+    _replace(recheck, "VETOES", tuple(veto for veto in vetoes.VETOES if veto is not vetoes.mark_ended))
 
 
 def max_percent() -> None:
-    """No share of the cluster is too much."""
+    """maxPercent is ignored."""
     _replace(plan, "_too_many", lambda *_: None)
 
 
 def max_per_run() -> None:
-    """A run deletes all that is due."""
-    _replace(plan, "pace", lambda *_: sys.maxsize)
+    """maxPerRun is ignored."""
+    at_turn = plan.Plan.at_turn
+    _replace(plan, "max_deletions", lambda *_: sys.maxsize)
+    _replace(plan.Plan, "at_turn", lambda self, now, _: at_turn(self, now, None))
 
 
 def clock() -> None:
@@ -129,7 +134,7 @@ def clock() -> None:
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:
-    """Put something in the place of what is there: a guard that has moved must not seem to be taken out."""
+    """Replace an existing attribute; fails if the guard has moved, instead of removing nothing."""
     getattr(owner, name)
     setattr(owner, name, value)
 

@@ -1,4 +1,4 @@
-"""What the bytes between a client and a broker say, as far as faults need to know it. Pure: no sockets."""
+"""Parses the requests and responses between clients and brokers, as far as faults need it. Pure: no sockets."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OFFSET_DELETE = 47
 
 @dataclass
 class Exchange:
-    """One request and what became of it.
+    """One request and its response.
 
-    sender: the operator process that sent it, empty = somebody else. step: the step of a run that it is, see `Steps`.
-    sent, forwarded: when the proxy had it from the client and when it went on to the broker, wall time in seconds;
-    0.0 = not yet. answer: the broker's, also when the client never got it. instead: what the client gets in its place.
+    sender: the operator process that sent it, empty = another client. step: its step of a run, see `Steps`. sent,
+    forwarded: when the proxy received and forwarded it, wall time in seconds; 0.0 = not yet. answer: the broker's
+    response, even if the client never got it. instead: the response that the client gets in its place.
     """
 
     sender: str
@@ -43,13 +43,13 @@ class Exchange:
 
 
 def parse(frame: bytes, sender: str, broker: int) -> Exchange:
-    """A request without its size."""
+    """Parse a request without its size."""
     api, version, correlation = struct.unpack_from(">hhi", frame)
     return Exchange(sender, broker, api, version, correlation, frame)
 
 
 def deleted_groups(exchange: Exchange) -> dict[str, int | None]:
-    """Of a DeleteGroups: group -> error code; None = the broker gave no answer."""
+    """Of a DeleteGroups: group -> error code; None = no response."""
     request = DeleteGroupsRequest.decode(exchange.body, version=exchange.version, header=True)
     results: dict[str, int | None] = dict.fromkeys(request.groups_names)
     if exchange.answer:
@@ -59,7 +59,7 @@ def deleted_groups(exchange: Exchange) -> dict[str, int | None]:
 
 
 def answer_with(exchange: Exchange, codes: Mapping[str, int]) -> None:
-    """Of a DeleteGroups that the broker answered: the client gets these error codes, by group."""
+    """Replace the error codes of a response to DeleteGroups, by group."""
     answer = DeleteGroupsResponse.decode(exchange.answer, version=exchange.version, header=True)
     for row in answer.results:
         row.error_code = codes.get(row.group_id, row.error_code)
@@ -67,12 +67,12 @@ def answer_with(exchange: Exchange, codes: Mapping[str, int]) -> None:
 
 
 def offsets_of(exchange: Exchange) -> str:
-    """Of an OffsetDelete: its group."""
+    """The group of an OffsetDelete."""
     return str(OffsetDeleteRequest.decode(exchange.body, version=exchange.version, header=True).group_id)
 
 
 def answer_offsets_with(exchange: Exchange, code: int, whole: bool) -> None:
-    """Of an OffsetDelete that the broker answered: the client gets this error code, as a `whole` or by partition."""
+    """Replace the error code of a response to OffsetDelete, of the `whole` response or of each partition."""
     answer = OffsetDeleteResponse.decode(exchange.answer, version=exchange.version, header=True)
     if whole:
         answer.error_code, answer.topics = code, []
@@ -83,7 +83,7 @@ def answer_offsets_with(exchange: Exchange, code: int, whole: bool) -> None:
 
 
 def written(exchange: Exchange) -> list[tuple[list[str], Any]]:
-    """Of a Produce: the JSON keys and values of its records, None for a tombstone; what is no JSON is left out."""
+    """Of a Produce: the JSON keys and values of its records, None for a tombstone; JSON records only."""
     request = ProduceRequest.decode(exchange.body, version=exchange.version, header=True)
     found: list[tuple[list[str], Any]] = []
     for topic in request.topic_data:
@@ -106,7 +106,7 @@ def requires_stable(exchange: Exchange) -> bool:
 
 
 def asks_whether_loaded(exchange: Exchange) -> bool:
-    """Of an OffsetFetch or DescribeGroups: whether it only asks what its broker has loaded, before a list of groups."""
+    """Whether an OffsetFetch or DescribeGroups only checks which partitions its broker has loaded, before a list."""
     if exchange.api == DESCRIBE_GROUPS:
         described = DescribeGroupsRequest.decode(exchange.body, version=exchange.version, header=True)
         return any(group.startswith(PREFIX) for group in described.groups)
@@ -115,9 +115,9 @@ def asks_whether_loaded(exchange: Exchange) -> bool:
 
 
 class Steps:
-    """Names the steps of a run by what one process sends, in order.
+    """Names the steps of a run by the requests of one process, in order.
 
-    note: what looks found. mark: marks and their end. reread-state, reread-offsets: the second look before a deletion.
+    note: observations of scans. mark: marks and their end. reread-state, reread-offsets: reads right before a deletion.
     intent: backup and intent. delete. outcome. Each write has `-add`, `-produce` and `-end`.
     """
 

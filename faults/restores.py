@@ -1,4 +1,4 @@
-"""Scenarios: somebody goes on with a group while it is being restored. What was committed since must stay."""
+"""Scenarios: a consumer uses a group while it is being restored. Its commits must stay."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from faults.kube import Object
 from faults.operators import ROOT, OperatorProcess
 from faults.requests import OFFSET_FETCH, Exchange, requires_stable
 from faults.stage import Stage
-from faults.waiting import wait_for
 from faults.world import World
+from sandbox.waiting import wait_for
 
-# A restore looks at what is committed to see whether to begin, when the ledger says so, and right before its commit.
-_LOOKS = 3
+# A restore reads the committed offsets before it writes its start, after that, and right before its commit.
+_READS = 3
 _END_SECONDS = 30.0
-# Longer than any look is good for.
+# Longer than any read is good for.
 _STANDSTILL_SECONDS = 4.0
 
 
 def frozen_in_a_restore(stage: Stage) -> None:
-    """The leader is frozen after a look of a restore; its successor restores, somebody goes on, it wakes up."""
-    # Long enough that what was asked before is not asked again after it woke up.
+    """The leader is frozen after a read of a restore; its successor restores, a consumer commits, it resumes."""
+    # Long enough that earlier requests are not repeated after it resumed.
     with stage.world(2, connection={"scan": {"timeout": "10m"}}) as world:
-        for look in range(_LOOKS):
+        for read in range(_READS):
             leader, (name,) = world.replicas.leader(), world.abandon(1)
             world.until_deleted([name])
 
             def freeze(_: Exchange, leader: OperatorProcess = leader) -> None:
                 leader.freeze()
 
-            rule = world.proxy.rule(_at_look(leader.name, look, freeze))
-            restore = f"r-{look}"
+            rule = world.proxy.rule(_at_read(leader.name, read, freeze))
+            restore = f"r-{read}"
             world.kube.apply(_restore(world, restore, name))
-            rule.wait("a restore looks at what is committed")
+            rule.wait("a restore reads the committed offsets")
             stage.tried += 1
             world.replicas.another_leader(leader)
             wait_for(partial(_is_over, world, restore), "the successor restores", 60)
@@ -53,9 +53,9 @@ def frozen_in_a_restore(stage: Stage) -> None:
 
 
 def stopped_at_a_terminal(stage: Stage) -> None:
-    """`group-hygiene restore` stands still after a look, as by Ctrl-Z, and somebody goes on: it commits nothing."""
+    """`group-hygiene restore` is stopped after a read, as by Ctrl-Z, and a consumer commits: it commits nothing."""
     with stage.world() as world:
-        for look in range(_LOOKS):
+        for read in range(_READS):
             (name,) = world.abandon(1)
             world.until_deleted([name])
             running: list[subprocess.Popen[bytes]] = []
@@ -66,27 +66,27 @@ def stopped_at_a_terminal(stage: Stage) -> None:
                 time.sleep(_STANDSTILL_SECONDS)
                 running[0].send_signal(signal.SIGCONT)
 
-            rule = world.proxy.rule(_at_look("", look, stop))
+            rule = world.proxy.rule(_at_read("", read, stop))
             running.append(_command(world, name))
             try:
                 code = running[0].wait(60)
             finally:
                 running[0].kill()
                 running[0].wait()
-            rule.wait("a restore looks at what is committed", 1)
+            rule.wait("a restore reads the committed offsets", 1)
             stage.tried += 1
             if code == 0:
                 raise Broken("it says that the group is restored")
             _stays(world, name, _newer(world))
 
 
-def _at_look(sender: str, look: int, do: Callable[[Exchange], None]) -> Rule:
-    """Do something once, when a restore of this sender has looked, and does not know yet what it saw."""
+def _at_read(sender: str, read: int, do: Callable[[Exchange], None]) -> Rule:
+    """Act once, when a restore of this sender has sent its read, before it gets the response."""
 
     def matches(exchange: Exchange) -> bool:
         return exchange.sender == sender and exchange.api == OFFSET_FETCH and requires_stable(exchange)
 
-    return Rule(matches, When.BETWEEN, do, skip=look)
+    return Rule(matches, When.BETWEEN, do, skip=read)
 
 
 def _restore(world: World, name: str, group: str) -> Object:
@@ -103,7 +103,7 @@ def _is_over(world: World, name: str) -> bool:
 
 
 def _command(world: World, group: str) -> subprocess.Popen[bytes]:
-    """The command line, on the way on which it can be stopped."""
+    """The command line, through the proxy, where it can be stopped."""
     command = [sys.executable, "-m", "group_hygiene.cli", "restore", group, "--ledger-topic", world.ledger_topic]
     command += ["--bootstrap-server", world.proxy.bootstrap_servers]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
@@ -115,11 +115,11 @@ def _newer(world: World) -> Offsets:
 
 
 def _goes_on(world: World, name: str) -> Offsets:
-    """Somebody commits for the group what no backup has."""
+    """Commit offsets for the group that no backup has."""
     newer = _newer(world)
     world.groups.commit(name, newer)
     world.truth.made({name: newer})
-    world.truth.stays([name], "somebody went on with it")
+    world.truth.stays([name], "a consumer committed again")
     return newer
 
 

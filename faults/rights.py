@@ -1,31 +1,31 @@
-"""What each right of the operator is for: stories that come to no good end without it.
+"""The purpose of each permission ("right") of the operator: stories that fail without it.
 
 A right is written `verb resource`, as in `patch grouppolicies/status`.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from faults.errors import NotReached
 from faults.groups import Groups
 from faults.kube import Kube, Object
-from faults.waiting import wait_for
+from sandbox.errors import NotReached
 from sandbox.kubernetes import ApiServer
+from sandbox.manifests import use_crds
+from sandbox.waiting import wait_for
 
 NAMESPACE = ACCOUNT = "group-hygiene"
 USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
-# Nobody listens there.
+# No server listens there.
 _NOWHERE = "127.0.0.1:1"
 _API = "grouphygiene.io/v1alpha1"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/group-hygiene"
-# The kinds of others that name groups, as little of them as the operator reads.
+# Other projects' custom resources that name groups, with only the fields that the operator reads.
 _CLAIMING = {
     ("keda.sh", "v1alpha1", "scaledobjects"): "ScaledObject",
     ("keda.sh", "v1alpha1", "scaledjobs"): "ScaledJob",
@@ -53,9 +53,9 @@ class Right:
 
 @dataclass(frozen=True)
 class Stage:
-    """An API server with an operator, and brokers. bootstrap: theirs, for the operator. name: begins what is made here.
+    """An API server with an operator, and brokers. bootstrap: of the brokers, for the operator. name: a prefix.
 
-    alive: whether the operator lives: what waits for one that ended has failed. patience: seconds.
+    alive: whether the operator runs; if it has ended, waiting fails. patience: seconds.
     """
 
     server: ApiServer
@@ -66,7 +66,7 @@ class Stage:
     patience: float
 
     def wait(self, what: Callable[[], Any], name: str) -> Any:
-        """Raises NotReached, at once where the operator has ended."""
+        """Raises NotReached, at once if the operator has ended."""
 
         def asked() -> Any:
             answer = what()
@@ -81,13 +81,9 @@ class Stage:
         return Kube(self.server)
 
     def namespace(self, name: str) -> str:
-        """A namespace in which the operator may read Secrets, as docs tell users to allow it."""
+        """A namespace in which the operator may read Secrets, by the RoleBinding of the docs."""
         full = f"{self.name}-{name}"
-        self.kube.namespace(full)
-        account = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}
-        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "group-hygiene-secrets"}
-        binding = {"metadata": {"name": "group-hygiene-secrets"}, "roleRef": role, "subjects": [account]}
-        self.kube.call("POST", f"{_RBAC}/namespaces/{full}/rolebindings", binding)
+        make_namespace(self.kube, full)
         return full
 
     def apply(self, kind: str, namespace: str, name: str, spec: Object) -> None:
@@ -95,7 +91,7 @@ class Stage:
         self.kube.apply({"apiVersion": _API, "kind": kind, "metadata": metadata, "spec": spec})
 
     def is_ready(self, kind: str, namespace: str, name: str, reason: str, never: str = "") -> None:
-        """Wait until its condition Ready has that reason. Raises NotReached, at once when it has the one of `never`."""
+        """Wait until its condition Ready has that reason. Raises NotReached, at once if the reason is `never`."""
 
         def told() -> bool:
             status = self.kube.get(kind, namespace, name).get("status") or {}
@@ -108,7 +104,7 @@ class Stage:
 
 
 def leads(stage: Stage) -> None:
-    """It takes the Lease, makes it where there is none, and renews it."""
+    """It creates or takes the Lease, and renews it."""
 
     def renewed() -> str | None:
         items = stage.kube.call("GET", _LEASE.rpartition("/")[0])["items"]
@@ -117,14 +113,14 @@ def leads(stage: Stage) -> None:
                 return str(item["spec"]["renewTime"])
         return None
 
-    first = stage.wait(renewed, "somebody leads")
+    first = stage.wait(renewed, "the operator leads")
     stage.wait(lambda: renewed() not in (None, first), "the Lease is renewed")
 
 
 def sees(stage: Stage) -> None:
-    """It sees objects of each kind that are there, and those that come, and says in their status what is wrong."""
+    """It lists and watches the objects of each kind, and reports problems in their status."""
     namespace = stage.namespace("sees")
-    # The second ones come when the first lists are read, and are no business of a loop that runs already.
+    # The second ones are made after the first lists, so only the watch shows them.
     for name in ("first", "second"):
         missing = {"connectionRef": {"name": f"{name}-missing"}}
         stage.apply("KafkaConnection", namespace, name, {"bootstrapServers": [_NOWHERE], "scan": {"timeout": "5s"}})
@@ -137,7 +133,7 @@ def sees(stage: Stage) -> None:
 
 
 def counts_events(stage: Stage) -> None:
-    """What happens again is counted in the Event of the first time."""
+    """A repeated event is counted in the first Event."""
     namespace = stage.namespace("events")
     stage.apply("KafkaConnection", namespace, "broken", {"bootstrapServers": [_NOWHERE], "scan": {"timeout": "5s"}})
 
@@ -145,7 +141,7 @@ def counts_events(stage: Stage) -> None:
         events = stage.kube.call("GET", f"/api/v1/namespaces/{namespace}/events")["items"]
         return [event["count"] for event in events if event["reason"] == "ConnectionNotFound"]
 
-    # A turn of Ready is an event; there and back again, the first one comes once more.
+    # A change of Ready is an event; changing it back and forth repeats the first one.
     for connection, reason, count in (
         ("missing", "ConnectionNotFound", 1),
         ("broken", "ConnectionNotReady", 1),
@@ -158,18 +154,22 @@ def counts_events(stage: Stage) -> None:
 
 
 def reads_secrets(stage: Stage) -> None:
-    """A connection with a password gets as far as its brokers."""
+    """A connection with a password reaches its brokers."""
     namespace = stage.namespace("secrets")
     secret = {"metadata": {"name": "hygiene"}, "stringData": {"password": "x"}}
     stage.kube.call("POST", f"/api/v1/namespaces/{namespace}/secrets", secret)
-    sasl = {"mechanism": "SCRAM-SHA-512", "username": "hygiene", "password": {"name": "hygiene", "key": "password"}}
+    sasl = {
+        "mechanism": "SCRAM-SHA-512",
+        "username": "hygiene",
+        "passwordSecretRef": {"name": "hygiene", "key": "password"},
+    }
     spec = {"bootstrapServers": [_NOWHERE], "sasl": sasl, "scan": {"timeout": "5s"}}
     stage.apply("KafkaConnection", namespace, "main", spec)
     stage.is_ready("KafkaConnection", namespace, "main", "BrokersUnreachable", never="SecretForbidden")
 
 
 def deletes_and_restores(stage: Stage) -> None:
-    """An abandoned group goes, those that objects of others name stay, and it comes back when somebody wants it."""
+    """An abandoned group is deleted, groups that other objects name stay, and a restore brings it back."""
     namespace, topic = stage.namespace("deletes"), stage.groups.topic(f"{stage.name}-deletes")
     install_claiming_kinds(stage.server)
     gone, named = f"{stage.name}-gone", claim_groups(stage, namespace)
@@ -197,13 +197,13 @@ def deletes_and_restores(stage: Stage) -> None:
 
     stage.wait(is_gone, f"{gone} is deleted")
     if missing := named - stage.groups.listed():
-        raise NotReached(f"{missing} is named by others, and was deleted")
+        raise NotReached(f"{missing} is named by other objects, but was deleted")
     stage.apply("GroupRestore", namespace, "back", {**reference, "groups": [gone]})
     stage.is_ready("GroupRestore", namespace, "back", "Restored", never="PolicyChanged")
 
 
 def claim_groups(stage: Stage, namespace: str) -> set[str]:
-    """Make an object of each kind that names a group, and those whose workload's environment names it; the groups."""
+    """Make an object of each kind that names a group, also by its workload's environment; returns the groups."""
 
     def group(name: str) -> str:
         return f"{stage.name}-{name}"
@@ -247,7 +247,7 @@ NEEDED_BY: Mapping[str, Story] = {
     "create leases": leads,
     "get leases": leads,
     "update leases": leads,
-    # At its start: which cluster is this?
+    # At its start, for the cluster's id.
     "get namespaces": leads,
     "get kafkaconnections": sees,
     "list kafkaconnections": sees,
@@ -263,7 +263,7 @@ NEEDED_BY: Mapping[str, Story] = {
     "get events": counts_events,
     "patch events": counts_events,
     "get secrets": reads_secrets,
-    # Before each deletion, and each restore: is it still wanted?
+    # Before each deletion and restore, to check that the object still wants it.
     "get grouppolicies": deletes_and_restores,
     "get grouprestores": deletes_and_restores,
     "list scaledobjects": deletes_and_restores,
@@ -272,14 +272,23 @@ NEEDED_BY: Mapping[str, Story] = {
     "list kafkasources": deletes_and_restores,
     "list consumergroups": deletes_and_restores,
     "list shadowlinks": deletes_and_restores,
-    # Of a workload whose environment holds the group's id.
+    # A workload whose environment contains the group's id.
     "get deployments": deletes_and_restores,
     "get statefulsets": deletes_and_restores,
 }
 
 
+def make_namespace(kube: Kube, name: str) -> None:
+    """Create a namespace, and bind the role for its Secrets there: the operator's manifests bind it nowhere."""
+    kube.namespace(name)
+    account = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "group-hygiene-secrets"}
+    binding = {"metadata": {"name": "group-hygiene-secrets"}, "roleRef": role, "subjects": [account]}
+    kube.call("POST", f"{_RBAC}/namespaces/{name}/rolebindings", binding)
+
+
 def granted(server: ApiServer) -> list[Right]:
-    """All that the operator's account may, by what is bound to it."""
+    """All rights of the operator's account, by its bindings."""
     kube, rights = Kube(server), list[Right]()
     for kind in ("clusterrolebindings", "rolebindings"):
         for binding in kube.call("GET", f"{_RBAC}/{kind}")["items"]:
@@ -299,9 +308,9 @@ def _of_role(kube: Kube, binding: Object) -> Iterator[Right]:
 
 
 def asked(server: ApiServer, decision: str, since: int = 0) -> set[tuple[str, str]]:
-    """What the operator asked for and got that answer (`allow`, `forbid`), by the API server's log: (right, namespace).
+    """The operator's requests with that decision (`allow`, `forbid`) in the API server's audit log: (right, namespace).
 
-    since: how many events of the log to leave out. What `kubectl` asked under the operator's account is left out.
+    since: number of events of the log to skip. Requests of `kubectl` with the operator's account are skipped, too.
     """
     return {
         (_right(event["objectRef"], event["verb"]), event["objectRef"].get("namespace", ""))
@@ -319,25 +328,21 @@ def _right(reference: dict[str, str], verb: str) -> str:
 
 
 def install_claiming_kinds(server: ApiServer) -> None:
-    """The kinds of others that name groups, of any shape, once."""
+    """Install CRDs of other projects that name groups, without schemas, once."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    crds: list[Object] = []
     for (group, version, plural), kind in _CLAIMING.items():
         served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
         names = {"plural": plural, "singular": kind.lower(), "kind": kind}
-        crd = {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": f"{plural}.{group}"},
-            "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [served]},
-        }
-        server.kubectl("apply", "-f", "-", input=json.dumps(crd))
-        server.wait_established(f"crd/{plural}.{group}")
-        # Clients are told of a new kind a moment after it is established.
-        wait_for(partial(_is_served, server, f"{plural}.{group}"), f"{plural} are served")
-
-
-def _is_served(server: ApiServer, kind: str) -> bool:
-    return server.kubectl("get", kind, "-A", check=False).returncode == 0
+        crds.append(
+            {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {"name": f"{plural}.{group}"},
+                "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [served]},
+            }
+        )
+    use_crds(server, *crds)
 
 
 def _claim(stage: Stage, plural: str, namespace: str, spec: Object, name: str = "claims") -> None:
@@ -348,7 +353,7 @@ def _claim(stage: Stage, plural: str, namespace: str, spec: Object, name: str = 
 
 
 def timed(story: Story, stage: Stage) -> float:
-    """Seconds that a story took to its good end. Raises NotReached or FaultsError."""
+    """Run a story; returns its seconds. Raises NotReached or FaultsError."""
     started = time.monotonic()
     story(stage)
     return time.monotonic() - started

@@ -1,4 +1,4 @@
-"""All scenarios, in the order in which they are told of."""
+"""All scenarios, in the order of the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from faults.stage import Stage
 
 @dataclass(frozen=True)
 class Scenario:
-    """One function of these modules; its docstring is what must hold."""
+    """One function of these modules; its docstring says what must hold."""
 
     run: Callable[[Stage], None]
 
@@ -36,7 +36,7 @@ class Scenario:
         return (self.run.__doc__ or "").partition("\n")[0]
 
 
-# The longest first, so that nobody waits for one that was begun last.
+# The longest first, so that the run does not end with a long one.
 SCENARIOS = tuple(
     map(
         Scenario,

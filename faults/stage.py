@@ -1,4 +1,4 @@
-"""What a scenario gets: brokers, worlds, and a place for what came of it."""
+"""The environment of a scenario: brokers, worlds, and its results."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from faults.auditor import Audit
 from faults.enforcement import Enforcement
 from faults.errors import FaultsError
 from faults.world import Setup, World
+from sandbox.errors import NotReached
 from sandbox.kafka import KafkaCluster, Security
 
 # How many worlds may use the shared brokers at the same time.
@@ -19,7 +20,7 @@ DOORS = 8
 
 
 class Brokers:
-    """The cluster of one broker that most scenarios share, each behind a door of its own."""
+    """The cluster of one broker that most scenarios share, each with its own door (advertised ports)."""
 
     def __init__(self, kafka: KafkaCluster) -> None:
         self.kafka = kafka
@@ -38,7 +39,7 @@ class Brokers:
 
 @dataclass
 class Stage:
-    """One run of one scenario. tried: faults so far. without: the guard that is taken out of the operator."""
+    """One run of one scenario. tried: faults so far. without: the guard that is removed from the operator."""
 
     name: str
     shared: Brokers
@@ -50,9 +51,9 @@ class Stage:
 
     @contextmanager
     def world(self, replicas: int = 1, kafka: KafkaCluster | None = None, **specs: Any) -> Iterator[World]:
-        """A world with groups that must outlive everything, and replicas of which one leads; audited at its end.
+        """A world with groups that must never be deleted, and replicas, one of them leading; audited at its end.
 
-        kafka: a cluster of the scenario's own, with one door; default: the shared one. specs: `connection`, `policy`.
+        kafka: the scenario's own cluster, with one door; default: the shared one. specs: `connection`, `policy`.
         """
         with ExitStack() as stack:
             door = 0 if kafka is not None else stack.enter_context(self.shared.door())
@@ -65,7 +66,7 @@ class Stage:
                 world.start(replicas)
                 world.replicas.leader()
                 yield world
-            except FaultsError as error:
+            except (FaultsError, NotReached) as error:
                 dead = [process for process in world.replicas.all if not process.alive]
                 logs = "".join(f"\n  {each.name} ended: {each.log()[-600:]}" for each in dead)
                 raise type(error)(f"{error}{logs}") from error
@@ -74,14 +75,14 @@ class Stage:
 
     @contextmanager
     def cluster(self, brokers: int, security: Security | None = None, **config: str) -> Iterator[KafkaCluster]:
-        """Brokers of this scenario's own, which it may hurt."""
+        """The scenario's own brokers, which it may damage."""
         settings = {key.replace("_", "."): value for key, value in config.items()}
         with KafkaCluster(brokers=brokers, security=security or Security(doors=1), config=settings) as cluster:
             yield cluster
 
 
 def needed(world: Enforcement, stack: ExitStack) -> None:
-    """Groups beside those that are deleted, which must outlive everything: one in use, one protected, one simple."""
+    """Groups that must never be deleted: one in use, one protected, one simple."""
     live = f"{world.name}-live"
     member = world.groups.member(live, world.topic)
     stack.callback(member.leave)
@@ -90,4 +91,4 @@ def needed(world: Enforcement, stack: ExitStack) -> None:
     world.truth.stays(protected, "it is protected")
     simple = f"{world.name}-simple"
     world.commit(simple, 1)
-    world.truth.stays([simple], "nobody ever joined it")
+    world.truth.stays([simple], "it never had a member")

@@ -1,4 +1,4 @@
-"""The loop over the steps of a deletion: at each of them the leader is killed, or frozen, and another takes over."""
+"""The loop over the steps of a deletion: at each, the leader is killed or frozen, and another takes over."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from faults.operators import OperatorProcess
 from faults.requests import DELETE_GROUPS, Exchange
 from faults.stage import needed
 from faults.world import Setup, World
+from sandbox.errors import NotReached
 from sandbox.kafka import KafkaCluster
 
 STATUS = "status"
-# In the order in which a run takes them. The first three write what a look saw.
+# In the order of a run. The first three write a scan's observations.
 STEPS = (
     *("note-add", "note-produce", "note-end"),
     *("mark-produce", "mark-end"),
@@ -38,7 +39,7 @@ _END_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Point:
-    """One fault: what happens to the leader (kill or freeze), at which step, when."""
+    """One fault: kill or freeze the leader, at a step, before or after the request."""
 
     what: str
     step: str
@@ -50,7 +51,7 @@ class Point:
 
 @dataclass
 class Tally:
-    """What came of a row of rounds. Thread-safe."""
+    """The results of rounds. Thread-safe."""
 
     tried: int = 0
     failures: list[str] = field(default_factory=list)
@@ -73,13 +74,13 @@ class Tally:
 
 
 def points(what: str, count: int) -> Iterator[Point]:
-    """So many faults, all steps and moments in turn."""
+    """So many faults, over all steps and moments in turn."""
     every = [Point(what, step, when) for when in When for step in STEPS]
     return itertools.islice(itertools.cycle(every), count)
 
 
 def loop(kafka: KafkaCluster, lanes: int, wanted: list[Point], say: Callable[[str], None], without: str = "") -> Tally:
-    """All rounds, in so many worlds at the same time, which share the brokers."""
+    """All rounds, in so many concurrent worlds, which share the brokers."""
     queue: SimpleQueue[Point] = SimpleQueue()
     for point in wanted:
         queue.put(point)
@@ -93,13 +94,13 @@ def loop(kafka: KafkaCluster, lanes: int, wanted: list[Point], say: Callable[[st
             ):
                 _lane(world, stack, queue, tally, say)
         except Exception:
-            # Whatever it is, it must be told: a thread that dies says nothing.
+            # Any error must be reported: a thread that ends by one is silent.
             tally.failed(f"lane {index}: {traceback.format_exc()}")
 
     threads = [threading.Thread(target=lane, args=(index,)) for index in range(lanes)]
     for thread in threads:
         thread.start()
-        # So that their starts don't all ask for the processors at the same time.
+        # Spreads the CPU load of their starts.
         time.sleep(1)
     for thread in threads:
         thread.join()
@@ -117,7 +118,7 @@ def _lane(world: World, stack: ExitStack, queue: SimpleQueue[Point], tally: Tall
         started, failure = time.monotonic(), None
         try:
             one_round(world, point)
-        except FaultsError as error:
+        except (FaultsError, NotReached) as error:
             failure = str(error)
             _fresh(world)
         tally.one(point, failure)
@@ -135,7 +136,7 @@ def one_round(world: World, point: Point) -> None:
     finally:
         _disarm(world, leader)
     if not fired.is_set():
-        raise FaultsError("all was over, and this step never came")
+        raise FaultsError("the run was over, and this step never came")
     frozen = point.what == "freeze"
     if not frozen:
         leader.wait(_END_SECONDS)
@@ -144,7 +145,7 @@ def one_round(world: World, point: Point) -> None:
         world.replicas.another_leader(leader)
         world.until_deleted(names)
         if frozen and not (point.step == "delete" and point.when is When.BEFORE):
-            # Made again by somebody who needs them: whoever wakes up with a former plan must not touch them.
+            # The groups are in use again: a process that resumes with an old plan must not delete them.
             world.groups.abandon({name: {(world.topic, 0): 5} for name in names})
             world.truth.made({name: {(world.topic, 0): 5} for name in names})
             world.truth.stays(names, "it was made again after its deletion")
@@ -153,11 +154,11 @@ def one_round(world: World, point: Point) -> None:
         if frozen:
             leader.thaw()
     if frozen and leader.wait(_END_SECONDS) == 0:
-        raise Broken("it came back, lost the lead, and ended as if all was well")
+        raise Broken("it resumed, lost the lead, and exited without an error")
 
 
 def _arm(world: World, leader: OperatorProcess, point: Point, released: threading.Event) -> threading.Event:
-    """Let it happen at that point of the leader's next run; the event is set when it did."""
+    """Inject the fault at that point of the leader's next run; the event is set once it happened."""
     fired = threading.Event()
     begun = len(world.proxy.seen(DELETE_GROUPS))
 
@@ -168,7 +169,7 @@ def _arm(world: World, leader: OperatorProcess, point: Point, released: threadin
             leader.freeze()
         fired.set()
         if point.what == "freeze" and point.when is When.BEFORE:
-            # It arrives late: when another leads, and has done all that was to be done.
+            # The request arrives late: after another leads and has finished.
             released.wait(120)
             return Then.PASS
         return Then.DROP if point.when is When.BEFORE else Then.PASS
@@ -194,7 +195,7 @@ def _disarm(world: World, leader: OperatorProcess) -> None:
 
 
 def _fresh(world: World) -> None:
-    """After a round that failed: new replicas, so that the next round begins as any."""
+    """Start new replicas after a failed round."""
     for process in world.replicas.all:
         process.end()
     world.start(2)

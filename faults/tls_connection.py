@@ -1,6 +1,6 @@
 """The server's end of a TLS connection that one thread reads while another one writes.
 
-OpenSSL allows one call on a connection at a time, and Python 3.11 does not see to that.
+OpenSSL allows one call on a connection at a time, and Python 3.11 does not ensure that.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from functools import partial
 from typing import TypeVar
 
 _HANDSHAKE_SECONDS = 30.0
-# How often somebody who waits looks whether the connection was closed.
+# Interval at which a waiting thread checks whether the connection was closed.
 _LOOK_MS = 1000
 T = TypeVar("T")
 
 
 class TlsConnection:
-    """Of a socket it has the methods that are here. The handshake is done when it is made: raises OSError."""
+    """A subset of the methods of a socket. The constructor does the handshake, and raises OSError."""
 
     def __init__(self, connection: socket.socket, context: ssl.SSLContext) -> None:
         connection.settimeout(_HANDSHAKE_SECONDS)
@@ -29,17 +29,17 @@ class TlsConnection:
         self._lock = threading.Lock()
 
     def recv(self, size: int) -> bytes:
-        """At least one byte; none = the connection ended."""
+        """At least one byte; empty = the connection ended."""
         return self._do(lambda: self._socket.recv(size))
 
     def sendall(self, data: bytes) -> None:
-        """All of it."""
+        """Send all bytes."""
         rest = memoryview(data)
         while rest:
             rest = rest[self._do(partial(self._socket.send, rest)) :]
 
     def shutdown(self, how: int) -> None:
-        """As of a socket: whoever reads or writes gets an end or an error."""
+        """As of a socket: pending reads and writes end, or fail."""
         with self._lock:
             self._socket.shutdown(how)
 

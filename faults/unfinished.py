@@ -1,4 +1,4 @@
-"""Scenarios: a deletion that came to no end, and what somebody does before it is settled."""
+"""Scenarios: an unfinished deletion, and changes by users before it is recovered."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from faults.errors import Broken
 from faults.kafka_proxy import When
 from faults.requests import Exchange
 from faults.stage import Stage
-from faults.waiting import wait_for
 from faults.world import World
+from sandbox.waiting import wait_for
 
-# Longer than an intent is left alone by whoever finds it.
+# Longer than another process waits before it recovers an intent.
 _SETTLING_SECONDS = 15.0
 
 
 def policy_suspended_after_a_crash(stage: Stage) -> None:
-    """The leader dies amid a deletion, and its policy is suspended: what was deleted is recorded all the same."""
+    """The leader dies during a deletion, and its policy is suspended: the deletions are recorded nevertheless."""
     with _crashed(stage) as (world, names):
         world.kube.patch("GroupPolicy", world.name, "p", {"suspend": True})
         world.start(1)
@@ -26,7 +26,7 @@ def policy_suspended_after_a_crash(stage: Stage) -> None:
 
 
 def policy_deleted_after_a_crash(stage: Stage) -> None:
-    """The leader dies amid a deletion, and its policy is deleted: what was deleted is recorded all the same."""
+    """The leader dies during a deletion, and its policy is deleted: the deletions are recorded nevertheless."""
     with _crashed(stage) as (world, names):
         world.kube.delete("GroupPolicy", world.name, "p")
         world.start(1)
@@ -34,7 +34,7 @@ def policy_deleted_after_a_crash(stage: Stage) -> None:
 
 
 def restored_after_a_crash(stage: Stage) -> None:
-    """The leader dies amid a deletion, and a group is restored before anybody leads: it was deleted, and stays now."""
+    """The leader dies during a deletion, and a group is restored before another leads: its deletion is recorded."""
     with _crashed(stage) as (world, names):
         restored = names[0]
         world.command("restore", restored)
@@ -51,13 +51,13 @@ def restored_after_a_crash(stage: Stage) -> None:
 
 
 def outcome_unwritten(stage: Stage) -> None:
-    """The leader loses Kafka before it can write what it deleted: that is told later, and counted once."""
+    """The leader loses Kafka before it can write its outcomes: they are reported later, and counted once."""
     with stage.world() as world:
         leader, names = world.replicas.leader(), world.abandon(4)
         rule = world.at("outcome-add", When.BEFORE, lambda exchange: world.proxy.cut(exchange.sender))
         world.until_deleted(names, rule.fired.is_set)
         stage.tried += 1
-        # It logs what became of each group when the run is over.
+        # It logs the outcome of each group at the end of the run.
         wait_for(lambda: repr(names[0]) in leader.log(), "it gave up writing", 120, 1.0)
         world.proxy.mend(leader.name)
         world.until_deleted(names)
@@ -66,7 +66,7 @@ def outcome_unwritten(stage: Stage) -> None:
 
 
 def two_connections_to_one_cluster(stage: Stage) -> None:
-    """Another connection to the same cluster and ledger runs while a deletion is under way: it does not meddle."""
+    """Another connection with the same cluster and ledger runs during a deletion: it does not interfere."""
     with stage.world() as world:
         connection, policy = world.connection_object(), world.policy_object()
         connection["metadata"]["name"] = policy["spec"]["connectionRef"]["name"] = "second"
@@ -90,13 +90,13 @@ def two_connections_to_one_cluster(stage: Stage) -> None:
         for name in names:
             told = [record.value for record in world.ledger.of("outcome", name) if record.value["what"] != "Unmarked"]
             if [outcome["message"] for outcome in told] != ["deleted"]:
-                raise Broken(f"{name}: somebody else told of its deletion: {told}")
+                raise Broken(f"{name}: another connection recorded its deletion: {told}")
         _counted(world, len(names))
 
 
 @contextmanager
 def _crashed(stage: Stage) -> Iterator[tuple[World, list[str]]]:
-    """Groups that were deleted by a process that was killed before it knew."""
+    """Groups that were deleted by a process that was killed before it got the response."""
     with stage.world() as world:
         leader, names = world.replicas.leader(), world.abandon(3)
         world.kill_at_delete(leader, names)

@@ -1,4 +1,4 @@
-"""Where scenarios take place: an API server with our kinds, brokers behind a proxy, replicas, and one connection."""
+"""The world of a scenario: an API server with our CRDs, brokers behind a proxy, replicas, and one connection."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ from sandbox.process import Keeper
 
 @dataclass(frozen=True)
 class Setup:
-    """How a world is made. name: prefix of its groups, and its namespace. door: which of the cluster's it uses.
+    """Options of a world. name: prefix of its groups, and its namespace. door: index of the cluster's door.
 
-    without: what is changed in the operator's code (see `faults.reckless`). connection, policy: added to their specs.
-    grace: the policy's gracePeriod in seconds. lease: of the replicas, in seconds. memory: of each
-    of them, in bytes; None = not limited.
-    prepare: called when there are brokers and kinds, before the connection.
+    without: the guards to remove (see `faults.reckless`). connection, policy: added to their specs. grace: the policy's
+    gracePeriod in seconds. lease: of the replicas, in seconds. memory: limit of each replica in bytes; None = none.
+    prepare: called once brokers and CRDs exist, before the connection is made.
     """
 
     name: str
@@ -46,7 +45,7 @@ class Setup:
 
 
 class World(Enforcement):
-    """One API server, one connection to a cluster that others may use too, one policy `p`, and replicas.
+    """One API server, one connection to a cluster that may be shared, one policy `p`, and replicas.
 
     Use it as a context manager.
     """
@@ -79,7 +78,7 @@ class World(Enforcement):
 
     @property
     def tables(self) -> Path:
-        """A folder in which operators may read tables of a pipeline."""
+        """A folder from which operators may read a pipeline's tables."""
         return self._keeper.scratch / "tables"
 
     def _prepare(self) -> None:
@@ -94,7 +93,7 @@ class World(Enforcement):
         self.apply()
 
     def kill_at_delete(self, leader: OperatorProcess, names: list[str]) -> None:
-        """Let it run until it is killed as it deletes these groups: the broker did it, and the answer never comes."""
+        """Let it run until it is killed while it deletes these groups: after the broker did, before the response."""
 
         def kill(_: Exchange) -> Then:
             leader.kill()
@@ -105,7 +104,7 @@ class World(Enforcement):
         rule.wait("the leader is killed")
 
     def succeed(self, leader: OperatorProcess) -> OperatorProcess:
-        """Kill who leads, and wait until a new process does."""
+        """Kill the leader, and wait until a new process leads."""
         leader.kill()
         self.start(1)
         return self.replicas.another_leader(leader)
@@ -115,7 +114,7 @@ class World(Enforcement):
         self.replicas.clock.write_text(str(seconds))
 
     def command(self, *arguments: str) -> None:
-        """The command line, over the direct listener, as somebody at a terminal uses it. Raises FaultsError."""
+        """Run the command line over the direct listener, as a user does. Raises FaultsError."""
         command = [sys.executable, "-m", "group_hygiene.cli", *arguments, "--bootstrap-server", self.groups.bootstrap]
         command += ["--ledger-topic", self.ledger_topic]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}

@@ -1,4 +1,4 @@
-"""Real parts on one machine for the demo, the tests and the benchmarks: Kafka brokers and a Kubernetes API server.
+"""Real servers on one machine for the demo, the tests and the benchmarks: Kafka brokers and a Kubernetes API server.
 
-Not shipped with the product, and it imports nothing of it. Standard library only.
+Not part of the product, and does not import it. Standard library only.
 """

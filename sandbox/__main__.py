@@ -1,4 +1,4 @@
-"""`python -m sandbox`: Kafka and a Kubernetes API server in the foreground, for a demo or to try things by hand."""
+"""`python -m sandbox`: runs Kafka and a Kubernetes API server in the foreground, for demos and manual tests."""
 
 import argparse
 import contextlib
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from sandbox import actionlint, browser, flux, grafana, helm, lua, prometheus
 from sandbox.alertmanager import server as alertmanager
+from sandbox.crds import ARGOCD, FLUX, PROMETHEUS, strimzi
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
-from sandbox.flux.crds import crds as flux_crds
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS
 from sandbox.kubernetes import ApiServer
@@ -26,7 +26,6 @@ from sandbox.node import Node
 from sandbox.node.kafka import NAMESPACE, PORT, SERVICE, USER, NodeKafka
 from sandbox.place import direct
 from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
-from sandbox.prometheus.crds import operator_crds
 from sandbox.s3 import server as s3
 from sandbox.spark.jars import jars as spark_jars
 from sandbox.spark.jars import jars_of_the_image
@@ -44,15 +43,15 @@ examples:
 While it is up, in another terminal:
   source .sandbox/env
   kubectl get namespaces
-  python -m sandbox litter                      groups to try policies on
+  python -m sandbox litter                      create unused groups, to try policies on
 """
 
 
 def main() -> int:
-    """Run the command line; answers with the exit code."""
+    """Run the command line; returns the exit code."""
     options = _parser().parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
-    # A shell starts what it puts into the background with SIGINT ignored; whoever sends one all the same means it.
+    # A shell starts background processes with SIGINT ignored; a SIGINT that is sent explicitly must work.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         for program in (JAVA, OPENSSL, KUBECTL):
@@ -83,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         "up",
         help="start one Kafka and one API server, until Ctrl-C",
         description="Start one Kafka cluster and one Kubernetes API server, until Ctrl-C or SIGTERM. "
-        "Their addresses are in .sandbox/env meanwhile; their data is thrown away.",
+        "Their addresses are in .sandbox/env while they run; their data is deleted at the end.",
         epilog=_EXAMPLES,
         formatter_class=raw,
     )
@@ -92,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--node",
         action="store_true",
-        help="a Kubernetes with one node, whose pods reach the Kafka with TLS and SCRAM; needs Linux, root, and "
+        help="run a Kubernetes with one node, whose pods use the Kafka with TLS and SCRAM; needs Linux, root, and "
         "Debian's packages podman, runc, containernetworking-plugins, nftables and conntrack",
     )
     up.add_argument(
@@ -100,25 +99,24 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME",
-        help="with --node: an image to copy there from podman's store; may be repeated",
+        help="with --node: copy this image from podman's store to the node; repeatable",
     )
     litter = commands.add_parser(
         "litter",
-        help="make the groups of the tutorial",
-        description="Make ten consumer groups on the Kafka that is up: five that nobody uses, and five that only look "
-        "like it.",
+        help="create the groups of the tutorial",
+        description="Create ten consumer groups on the running Kafka: five are unused, and five only seem unused.",
     )
     address = os.environ.get("BOOTSTRAP_SERVERS")
     litter.add_argument("--bootstrap-servers", default=address, required=address is None, help="default: %(default)s")
     prepare = commands.add_parser(
         "prepare",
         help="only download and build everything",
-        description=f"Download Kafka {', '.join(VERSIONS)} and what Spark needs, and build the Kubernetes API server "
-        "and Alertmanager, and what checks rules, dashboards, charts and workflows, into the cache, with the packages "
-        "of an image.",
+        description=f"Download Kafka {', '.join(VERSIONS)} and the jars of Spark, and build the Kubernetes API "
+        "server, Alertmanager and the checkers of rules, dashboards, charts and workflows, into the cache; also the "
+        "packages of an image.",
     )
-    prepare.add_argument("--node", action="store_true", help="also the programs of a Kubernetes node")
-    prepare.add_argument("--browser", action="store_true", help="also a Chromium, for the tests of the report")
+    prepare.add_argument("--node", action="store_true", help="also prepare the programs of a Kubernetes node")
+    prepare.add_argument("--browser", action="store_true", help="also prepare a Chromium, for the tests of the report")
     return parser
 
 
@@ -128,13 +126,14 @@ def _prepare() -> None:
     control_plane()
     alertmanager.program()
     prometheus.programs()
-    operator_crds()
     grafana.checker()
     helm.program()
     lua.program()
     actionlint.program()
     flux.program()
-    flux_crds()
+    for module in (PROMETHEUS, ARGOCD, *FLUX):
+        module.crds()
+    strimzi()
     spark_jars()
     jars_of_the_image()
     s3.program()
@@ -142,7 +141,7 @@ def _prepare() -> None:
 
 
 def _litter(bootstrap_servers: str) -> None:
-    # Only here: what starts servers needs no client.
+    # Imported only here: starting servers needs no client.
     from sandbox.leftovers import make_leftovers
 
     print(f"{make_leftovers(bootstrap_servers)} groups made")
@@ -160,7 +159,7 @@ def _up(options: argparse.Namespace) -> None:
 
 
 def _run_both(kafka: KafkaCluster, kubernetes: ApiServer | Node, start: Callable[[KafkaCluster], None]) -> None:
-    # What a node lacks is said before anything is downloaded.
+    # Reports missing prerequisites of a node before any download.
     kubernetes.prepare()
     kafka.prepare()
     try:
@@ -193,7 +192,7 @@ def _start_node(kafka: KafkaCluster, node: Node, images: Sequence[str]) -> None:
 
 
 def _wait(kafka: KafkaCluster, kubernetes: ApiServer | Node) -> None:
-    """Until a signal, or until a server ends by itself."""
+    """Wait for a signal, or until a server ends by itself."""
     never = threading.Event()
     while not never.wait(1.0):
         kafka.check()
@@ -207,7 +206,7 @@ def _install_crds(kubernetes: ApiServer) -> None:
 
 @contextlib.contextmanager
 def _environment(kafka: KafkaCluster, kubernetes: ApiServer | Node) -> Iterator[Path]:
-    """.sandbox/env, to be sourced, while the servers run."""
+    """The file .sandbox/env, for `source`, while the servers run."""
     file = _ROOT / ".sandbox" / "env"
     variables = {"KUBECONFIG": str(kubernetes.kubeconfig), "BOOTSTRAP_SERVERS": kafka.plaintext_bootstrap}
     if isinstance(kubernetes, Node):

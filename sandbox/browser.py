@@ -1,4 +1,4 @@
-"""The Chromium of this machine, which opens the report in tests; where it may be, it is installed."""
+"""The Chromium of this machine, for tests of the report; as root on Debian, it is installed if missing."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from sandbox.errors import MissingPrerequisite
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _HINT = "no Chromium is installed, in which tests open the report: apt install chromium (macOS: brew install chromium)"
-# What it would do besides showing a page; and as root it runs without its own sandbox or not at all.
+# Turns off background activity; and as root it only runs without its own sandbox.
 _QUIET = (
     "--disable-gpu",
     "--disable-background-networking",
@@ -21,7 +21,7 @@ _QUIET = (
 
 
 def find() -> Path:
-    """Its path. Raises MissingPrerequisite with one line that says how to install it."""
+    """Its path. Raises MissingPrerequisite with instructions to install it."""
     program = next(filter(None, map(shutil.which, _NAMES)), None)
     if program is None:
         raise MissingPrerequisite(_HINT)
@@ -29,12 +29,12 @@ def find() -> Path:
 
 
 def arguments() -> list[str]:
-    """For a start without a screen, that asks the network nothing."""
+    """Arguments for a headless start without requests to the network."""
     return [*_QUIET, *(["--no-sandbox"] if os.geteuid() == 0 else [])]
 
 
 def prepare() -> None:
-    """Have one: where there is none, root on a Debian gets the distribution's; others are told how."""
+    """Install one if it is missing: root on Debian gets the distribution's; other users get instructions."""
     try:
         find()
     except MissingPrerequisite:

@@ -1,4 +1,4 @@
-"""The cache of what was downloaded and built: one directory an entry, complete or not there at all."""
+"""The cache of downloads and builds: one directory per entry, which is complete or does not exist."""
 
 import contextlib
 import fcntl
@@ -17,7 +17,7 @@ HEARTBEAT_SECONDS = 15.0
 
 
 def cache_dir() -> Path:
-    """$XDG_CACHE_HOME/kafka-group-hygiene, by default in ~/.cache; made when needed."""
+    """$XDG_CACHE_HOME/kafka-group-hygiene, by default in ~/.cache; created if needed."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     directory = Path(base, "kafka-group-hygiene")
     directory.mkdir(parents=True, exist_ok=True)
@@ -25,9 +25,9 @@ def cache_dir() -> Path:
 
 
 def cached(name: str, build: Callable[[Path], None]) -> Path:
-    """The directory of that name; if it isn't there, `build` fills an empty one, which is then moved into place.
+    """The directory of that name; if it does not exist, `build` fills an empty one, which is then moved into place.
 
-    Runs at the same time build once: the others wait.
+    Of concurrent runs one builds, and the others wait.
     """
     target = cache_dir() / name
     if target.is_dir():
@@ -35,7 +35,7 @@ def cached(name: str, build: Callable[[Path], None]) -> Path:
     with _locked(name):
         if target.is_dir():
             return target
-        # What a killed run left. Nobody else works on it: we have the lock.
+        # Left by a killed run: no other run can be using it, as we hold the lock.
         for stale in cache_dir().glob(f".{name}.*.part"):
             shutil.rmtree(stale, ignore_errors=True)
         part = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=".part", dir=cache_dir()))
@@ -49,7 +49,7 @@ def cached(name: str, build: Callable[[Path], None]) -> Path:
 
 
 def run_long(what: str, command: Command) -> None:
-    """Run a download or build to its end and show on stderr that it is alive.
+    """Run a download or build to its end, with progress on stderr.
 
     `command.log` is relative to a scratch directory. The program ends with its caller, like a server.
     """

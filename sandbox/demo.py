@@ -1,6 +1,6 @@
-"""`python -m sandbox.demo`: the whole job in a minute, on a real Kafka and a real Kubernetes API server.
+"""`python -m sandbox.demo`: the main job in two minutes, on a real Kafka and a real Kubernetes API server.
 
-It makes litter and things that look like litter, lets the operator loose on both, and checks what is left.
+It creates unused groups and groups that only seem unused, starts the operator, and checks which groups remain.
 """
 
 import argparse
@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,17 +30,18 @@ from sandbox.demo_checks import (
 )
 from sandbox.demo_clients import View
 from sandbox.demo_command import CommandLine
-from sandbox.demo_idle import IDLE_KINDS, check_idle, lines, told
-from sandbox.demo_kubernetes import IDLE, NAMESPACE, OPERATOR, POLICY, STALE, Kubernetes, wait_for
+from sandbox.demo_idle import IDLE_KINDS, check_idle, is_done, lines
+from sandbox.demo_kubernetes import IDLE, NAMESPACE, OPERATOR, POLICY, STALE, Kubernetes
 from sandbox.demo_past import check_past, commands, shown
 from sandbox.demo_pipeline import Pipeline
 from sandbox.demo_screen import Check, Screen, in_columns, shorten
-from sandbox.errors import SandboxError
+from sandbox.errors import NotReached, SandboxError
 from sandbox.kafka import KafkaCluster
 from sandbox.kubernetes import ApiServer
 from sandbox.kubernetes.binaries import control_plane
 from sandbox.litter import KINDS, Kind, Shop, make_all
 from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
+from sandbox.waiting import wait_for
 
 _SWARM, _CLICKS = "console-consumer-", "click-"
 _DRY_RUN_SECONDS, _MARK_SECONDS, _ENFORCE_SECONDS, _RUN_SECONDS = 120.0, 60.0, 90.0, 60.0
@@ -49,18 +50,18 @@ _KEPT, _RESTORED = "old-billing", "batch-report-2023"
 
 
 def main() -> int:
-    """Run the demo. Answers with 0 only if every check passed."""
+    """Run the demo. Returns 0 only if every check passed."""
     parser = argparse.ArgumentParser("python -m sandbox.demo", description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="leave everything up at the end, until Ctrl-C")
+    parser.add_argument("--keep", action="store_true", help="leave everything running at the end, until Ctrl-C")
     parser.add_argument(
         "--operator-command",
         default=OPERATOR,
         metavar="COMMAND",
-        help="what to run as the operator, instead of the one of this checkout",
+        help="command to run as the operator, instead of this checkout's operator",
     )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
-    # A shell starts what it puts into the background with SIGINT ignored; whoever sends one all the same means it.
+    # A shell starts background processes with SIGINT ignored; a SIGINT that is sent explicitly must work.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         for program in (JAVA, OPENSSL, KUBECTL):
@@ -74,7 +75,7 @@ def main() -> int:
 
 
 class _Demo:
-    """One run. Whatever happens, `run` stops all that it started."""
+    """One run. `run` always stops everything that it started."""
 
     def __init__(self, operator_command: str, keep: bool) -> None:
         self._command, self._keep = operator_command, keep
@@ -94,7 +95,7 @@ class _Demo:
                 stack.callback(stop)
             stack.callback(self._progress, "stopping everything")
             shop, kinds = self._set_up(stack)
-            return self._tell(shop, kinds)
+            return self._check_all(shop, kinds)
 
     def _set_up(self, stack: ExitStack) -> tuple[Shop, list[Kind]]:
         self._kafka.prepare()
@@ -103,18 +104,18 @@ class _Demo:
         self._channel.start()
         self._progress(f"starting Kafka {self._kafka.version} and a Kubernetes API server")
         pool = ThreadPoolExecutor(2)
-        # Not waited for: when the servers are stopped, whoever talks to them fails by itself.
+        # Without waiting: clients fail once the servers are stopped.
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-        made, running = pool.submit(self._make_litter), pool.submit(self._start_operator)
+        made, running = pool.submit(self._make_groups), pool.submit(self._start_operator)
         _wait_for_all(made, running)
         return made.result()
 
-    def _make_litter(self) -> tuple[Shop, list[Kind]]:
+    def _make_groups(self) -> tuple[Shop, list[Kind]]:
         self._kafka.start()
-        self._progress("making litter, and groups that only look like litter")
+        self._progress("making unused groups, and groups that only seem unused")
         self._shop = shop = Shop(self._kafka.bootstrap_servers)
         shop.open()
-        # First: their time has to pass, and Spark takes its own to start, all of which the rest need not wait for.
+        # First, as these groups must be idle for some time, and Spark takes long to start.
         by_log = make_all(shop, (*IDLE_KINDS, demo_stale.moved_on))
         self._pipeline.start(shop.bootstrap)
         return shop, [*make_all(shop, KINDS), *by_log]
@@ -124,7 +125,7 @@ class _Demo:
         self._kubernetes.install()
         self._kubernetes.run_operator(self._command, self._pipeline.tables)
 
-    def _tell(self, shop: Shop, kinds: list[Kind]) -> bool:
+    def _check_all(self, shop: Shop, kinds: list[Kind]) -> bool:
         view = View(shop.bootstrap)
         story = Story(kinds, view.groups())
         self._show_before(story)
@@ -135,19 +136,19 @@ class _Demo:
         command_line = CommandLine(shop.bootstrap)
         self._enforce(story, command_line)
         self._by_log(story, view)
-        # First, as the next check lets the clients go on, and the operator may have something new to say then.
+        # First, as the next check resumes the clients, which may change the operator's status.
         checks = [*check_operator(story, self._kubernetes), *check_idle(story, self._kubernetes.objects())]
         checks += demo_stale.check_stale(story, view)
         rows = check_groups(story, shop)
-        self._screen.heading("5  After: what became of each group, and whether those who need theirs still work")
+        self._screen.heading("5  After: the outcome of each group, and whether the remaining clients still work")
         self._screen.table(TITLES, rows)
         restored = self._restore(story, view, shop, command_line)
-        told = self._told(story)
+        alerts = self._check_alerts(story)
         self._screen.heading("8  What the operator says, against what Kafka says")
         self._screen.checks(checks)
         looked = self._look_back(story, view)
         self._progress(f"all of it took {time.monotonic() - self._started:.0f} s")
-        return self._end([*(row.check for row in rows), *restored, *told, *checks, *looked])
+        return self._end([*(row.check for row in rows), *restored, *alerts, *checks, *looked])
 
     def _show_before(self, story: Story) -> None:
         screen, states = self._screen, {group: seen.state for group, seen in story.before.items()}
@@ -176,15 +177,15 @@ class _Demo:
         )
         story.dry = frozenset(view.states())
         screen.heading("2  Dry run: what would be deleted, and why the rest stays")
-        screen.command(*kubernetes.look("kconn"))
-        screen.command(*kubernetes.look("kgp"))
+        screen.command(*kubernetes.get("kconn"))
+        screen.command(*kubernetes.get("kgp"))
         screen.command(*kubernetes.describe())
         entries = reasons_in(kubernetes.objects(), *UNCHANGED)
         story.unchanged = {group: entry.get("reason", "") for group, entry in entries.items()}
         matching = sorted(group for group, entry in entries.items() if entry["verdict"] == "Match")
         kept: dict[tuple[str, str], list[str]] = {}
         for group, entry in sorted(entries.items()):
-            if entry["verdict"] == "Keep":
+            if entry["verdict"] == "Skip":
                 kept.setdefault((entry["reason"], entry["message"]), []).append(group)
         screen.lines(
             f"would delete: {shorten(matching, _SWARM)}",
@@ -194,38 +195,36 @@ class _Demo:
     def _enforce(self, story: Story, command_line: CommandLine) -> None:
         screen, kubernetes = self._screen, self._kubernetes
         looks_abandoned = [group for kind in story.kinds if kind.looks_abandoned for group in kind.groups]
-        screen.heading("3  Enforce: one word in an object, as a commit would change it; and somebody speaks up")
+        screen.heading("3  Enforce: one word in an object, as a commit would change it; and a request to keep a group")
         screen.command(kubernetes.enforce())
         self._progress("waiting for the marks")
         self._wait(lambda: _count(kubernetes, POLICY, "marked") >= len(looks_abandoned), _MARK_SECONDS)
-        screen.command(*kubernetes.look("kgp"))
+        screen.command(*kubernetes.get("kgp"))
         screen.command(*kubernetes.describe())
         screen.command(command_line.address())
         screen.command(*command_line.run("keep", _KEPT, "--for", "30d", "--why", "invoices until the year ends"))
         self._progress("waiting until the grace period of 8 s is over, for the run that deletes and the one after it")
         self._wait(lambda: self._settled(story), _ENFORCE_SECONDS)
-        screen.command(*kubernetes.look("kconn"))
-        screen.command(*kubernetes.look("kgp"))
+        screen.command(*kubernetes.get("kconn"))
+        screen.command(*kubernetes.get("kgp"))
         screen.command(*kubernetes.describe())
 
     def _by_log(self, story: Story, view: View) -> None:
         screen, kubernetes = self._screen, self._kubernetes
-        self._progress("waiting until the offsets log tells that nobody used click-archive for 20 s, and for its run")
+        self._progress("waiting until the offsets log shows click-archive unused for 20 s, and for the run after that")
         objects = kubernetes.objects()
 
         def settled() -> bool:
             nonlocal objects
             objects = kubernetes.objects()
-            stale = demo_stale.told(objects)
-            return _overdone(story, objects) or (told(story, objects) and stale and _recounted(story, objects))
+            stale = demo_stale.is_done(objects)
+            return _overdone(story, objects) or (is_done(story, objects) and stale and _recounted(story, objects))
 
         self._wait(settled, _IDLE_SECONDS)
         story.after, story.ledger = view.groups(), view.ledger()
         entries = reasons_in(objects, *UNCHANGED, IDLE)
         story.reasons = {group: entry["reason"] for group, entry in entries.items() if "reason" in entry}
-        screen.heading(
-            "4  By Kafka's own log of commits, which Spark reads all the while: groups that nobody ever joined"
-        )
+        screen.heading("4  By Kafka's own log of commits, which Spark reads all the time: groups without members")
         screen.command(self._pipeline.command())
         screen.command(*kubernetes.describe(IDLE))
         screen.lines(*lines(story, objects))
@@ -233,7 +232,7 @@ class _Demo:
 
     def _restore(self, story: Story, view: View, shop: Shop, command_line: CommandLine) -> list[Check]:
         screen, kubernetes = self._screen, self._kubernetes
-        screen.heading("6  Restore: somebody needs one of them after all")
+        screen.heading("6  Restore: one of them is needed after all")
         screen.command(*command_line.run("restore", _RESTORED))
         checks = check_restored(story, _RESTORED, view, shop)
         command, history = command_line.run("history", _RESTORED)
@@ -245,10 +244,10 @@ class _Demo:
         screen.checks(checks)
         return checks
 
-    def _told(self, story: Story) -> list[Check]:
+    def _check_alerts(self, story: Story) -> list[Check]:
         screen, channel = self._screen, self._channel
-        self._wait(lambda: channel.told_of(story), _RUN_SECONDS)
-        screen.heading("7  What people were told, by the webhook of connection.yaml: news once, one message a run")
+        self._wait(lambda: channel.has_all_deletions(story), _RUN_SECONDS)
+        screen.heading("7  Alerts, as the webhook of connection.yaml got them: each once, one message per run")
         screen.lines(*channel.lines())
         checks = channel.check(story)
         screen.checks(checks)
@@ -261,7 +260,7 @@ class _Demo:
         self._wait(lambda: self._pipeline.read_since(now), _READ_SECONDS)
         self._progress("looking back, and writing a report")
         backtest, report = self._pipeline.look_back(*commands())
-        screen.heading("9  Looking back: what a hasty policy would have done in the last minute, and whom that hurts")
+        screen.heading("9  Backtest: the deletions of a hasty policy in the last minute, and its regrets")
         screen.command(backtest.command, shown(backtest))
         screen.command(report.command)
         checks = check_past(story, _RESTORED, backtest, report)
@@ -269,7 +268,7 @@ class _Demo:
         return checks
 
     def _settled(self, story: Story) -> bool:
-        """Whether the run after the deletion is over: nothing is due any more, and the groups were counted anew."""
+        """Whether the run after the deletion is over: no group is due, and the groups were counted again."""
         objects = self._kubernetes.objects()
         statuses = {name: obj.get("status") or {} for name, obj in objects.items()}
         deleted = statuses[POLICY].get("totals", {}).get("deleted", 0)
@@ -303,16 +302,17 @@ class _Demo:
         print(f"   Kafka listens at {self._kafka.bootstrap_servers}")
 
     def _wait(self, true: Callable[[], bool], seconds: float) -> None:
-        """Wait until it is true. When it never is, the checks will say what is wrong."""
+        """Wait until it is true. If it never is, the checks will fail."""
 
         def asked() -> bool:
             self._check()
             return true()
 
-        wait_for(asked, seconds)
+        with suppress(NotReached):
+            wait_for(asked, seconds=seconds)
 
     def _check(self) -> None:
-        """Raise when a part has ended by itself."""
+        """Raise an error if a server or the operator has ended by itself."""
         self._kafka.check()
         self._api.check()
         self._kubernetes.check()
@@ -335,26 +335,21 @@ def _deleted(objects: Mapping[str, Mapping[str, Any]]) -> int:
 
 
 def _recounted(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether the connection counts as many groups fewer as the policies say that they deleted."""
+    """Whether the connection's count of groups has dropped by the policies' count of deletions."""
     total = (objects["main"].get("status") or {}).get("groups", {}).get("total", 0)
     return bool(total + _deleted(objects) == len(story.before))
 
 
 def _overdone(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether more is gone than anybody would call litter: nothing is left to wait for, and the checks will tell."""
+    """Whether more than the unused groups are gone: waiting is useless then, and the checks will fail."""
     litter = [group for kind in story.kinds if kind.abandoned or kind.looks_abandoned for group in kind.groups]
     return _deleted(objects) > len(litter)
 
 
 def _wait_for_all(*futures: Future[Any]) -> None:
-    """Raise the first error of any of them as soon as it happens."""
-    left = list(futures)
-    while left:
-        for future in left:
-            if future.done():
-                future.result()
-        left = [future for future in left if not future.done()]
-        time.sleep(0.1)
+    """Wait for all; raises the first error at once."""
+    for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+        future.result()
 
 
 def _interrupt(_number: int, _frame: object) -> None:
@@ -364,5 +359,5 @@ def _interrupt(_number: int, _frame: object) -> None:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # Not sys.exit, which would wait for threads that still wait for an answer of a server that was stopped.
+    # Not sys.exit, which would wait for threads with requests to stopped servers.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""Where the alerts of the demo arrive: a webhook, as a chat or a pager would have one, and what it was told."""
+"""The receiver of the demo's alerts: a webhook, like that of a chat or a pager, and its messages."""
 
 import json
 import threading
@@ -16,7 +16,7 @@ _NAMES = 3
 
 
 class Channel:
-    """A webhook on this machine, from `start` to `stop`; it keeps each message that it got."""
+    """A webhook on this machine, from `start` to `stop`; it stores all messages."""
 
     def __init__(self) -> None:
         self._server: ThreadingHTTPServer | None = None
@@ -39,7 +39,7 @@ class Channel:
                 self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Not on the screen of the demo."""
+                """Log nothing: stderr is the demo's screen."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, name="channel", daemon=True).start()
@@ -50,12 +50,12 @@ class Channel:
             server.shutdown()
             server.server_close()
 
-    def told_of(self, story: Story) -> bool:
-        """Whether it has heard of every deletion of a group."""
+    def has_all_deletions(self, story: Story) -> bool:
+        """Whether its messages include every deletion of a group."""
         return _deleted(self.messages) >= len(story.gone)
 
     def lines(self) -> list[str]:
-        """A line for each alert, with the number of the message that it came in."""
+        """A line for each alert, with the number of its message."""
         rows = []
         for number, message in enumerate(self.messages, 1):
             for alert in message["alerts"]:
@@ -64,13 +64,13 @@ class Channel:
         return in_columns(rows)
 
     def check(self, story: Story) -> list[Check]:
-        """Against what Kafka says, and that nobody was told anything twice."""
+        """Compare the messages with Kafka's groups; no alert may arrive twice."""
         alerts = [alert for message in self.messages for alert in message["alerts"]]
         kinds = [alert["kind"] for alert in alerts if alert["policy"] == POLICY and alert["status"] != "resolved"]
         warned = [kind for kind in kinds if kind in ("GroupsMarked", "GroupsDeleted")][:2]
         idle = [alert for alert in alerts if alert["status"] == "firing" and not alert["new"]]
         return [
-            same("the webhook was told which groups will be deleted, and then that they were", warned, _ORDER),
+            same("the webhook got the marks of groups, and then their deletions", warned, _ORDER),
             same(
                 f"its messages GroupsDeleted add up to {len(story.gone)} groups",
                 _deleted(self.messages),

@@ -1,6 +1,6 @@
-"""What the demo claims, and whether it held: one row per kind of group, one line per claim about the operator.
+"""The checks of the demo: one row per kind of group, one line per claim about the operator.
 
-Kafka's own answers and the clients' own progress are the truth here; the operator's status is what gets compared.
+They compare the operator's status with Kafka's own responses and the clients' own progress.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,19 +15,19 @@ from sandbox.litter import Kind, Shop, come_back
 
 TITLES = ("group", "what it is", "before", "after", "why")
 
-# The policies that judge by unchangedFor; the deleting one last, as it has the last word.
+# The policies with unchangedFor; the deleting one last, as its entries take precedence.
 UNCHANGED = ("console-litter", "report-unused", POLICY)
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 @dataclass
 class Story:
-    """What was seen on the way.
+    """The observations of a run of the demo.
 
-    before: as Kafka showed the groups before the operator had a policy; dry: their names at the end of the dry run.
-    unchanged: group -> why the policies with unchangedFor keep it, in the dry run.
-    baseline: committed offsets, and done: what each client had done, just before mode Enforce. after: at the end.
-    reasons: group -> why the operator keeps it, from status.sample. ledger: as it was at the end.
+    before: the groups in Kafka before the operator had a policy; dry: their names at the end of the dry run.
+    unchanged: group -> why the policies with unchangedFor skip it, in the dry run.
+    baseline: committed offsets, and done: each client's progress, just before mode Enforce. after: at the end.
+    reasons: group -> why the operator skips it, from status.sample. ledger: at the end.
     """
 
     kinds: Sequence[Kind]
@@ -46,14 +46,14 @@ class Story:
 
 
 def reasons_in(objects: Mapping[str, Mapping[str, Any]], *policies: str) -> dict[str, Mapping[str, Any]]:
-    """Group -> its entry in status.sample; where several policies have one, that of the last of them."""
+    """Group -> its entry in status.sample; if several policies have one, that of the last policy."""
     samples = [(objects[name].get("status") or {}).get("sample") or [] for name in policies]
     return {entry["group"]: entry for sample in samples for entry in sample}
 
 
 def check_groups(story: Story, shop: Shop) -> list[Row]:
-    """One row per kind: litter is gone; what is needed is there, untouched, and its client works."""
-    # At last, something happens in the topic where nothing happened.
+    """One row per kind: unused groups are gone; needed ones exist, unchanged, and their clients work."""
+    # A first record in the silent topic.
     shop.produce(["fire-alarms"], 1)
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(lambda kind: _row(story, kind, shop), story.kinds))
@@ -85,7 +85,7 @@ def _row(story: Story, kind: Kind, shop: Shop) -> Row:
 
 
 def _offset_problems(story: Story, kind: Kind) -> list[str]:
-    """A live client may move its offsets forward; nothing else may happen to any that it needs."""
+    """A live client may move its offsets forward; all other needed offsets must be unchanged."""
     group = kind.groups[0]
     if group not in story.after:
         return ["it is not there any more"]
@@ -96,7 +96,7 @@ def _offset_problems(story: Story, kind: Kind) -> list[str]:
 
 
 def _works(story: Story, kind: Kind, shop: Shop) -> tuple[bool, str]:
-    """Whether its client did something since Enforce, or comes back to where it stopped; and that in words."""
+    """Whether its client made progress since Enforce, or continues where it stopped; with a description."""
     group = kind.groups[0]
     if kind.client is not None:
         if kind.client.wait_for(story.done[kind.client.name] + 1):
@@ -108,7 +108,7 @@ def _works(story: Story, kind: Kind, shop: Shop) -> tuple[bool, str]:
 
 
 def check_operator(story: Story, kubernetes: Kubernetes) -> list[Check]:
-    """What the operator says about itself, against what really happened."""
+    """Compare the operator's status, events, log and metrics with what really happened."""
     objects = kubernetes.objects()
     gone, policies = story.gone, [objects[name].get("status") or {} for name in (POLICY, IDLE)]
     return [
@@ -158,7 +158,7 @@ def _backups(story: Story) -> Check:
 
 
 def check_restored(story: Story, group: str, view: View, shop: Shop) -> list[Check]:
-    """Whether a deleted group has just what it had, says Kafka, and its consumer goes on with it."""
+    """Whether a deleted group has its former offsets again in Kafka, and its consumer continues from them."""
     before, now = story.before[group].offsets, view.offsets([group])[group]
     offsets = ", ".join(f"{topic}-{number} at {at}" for (topic, number), at in sorted(before.items()))
     ((topic, _), committed), *_ = before.items()
@@ -174,16 +174,16 @@ def check_kept(group: str, kubernetes: Kubernetes) -> Check:
 
 
 def check_history(group: str, lines: Sequence[str]) -> Check:
-    untold = [what for what in ("Marked", "Deleted", "Restored") if not any(f" {what} " in line for line in lines)]
-    detail = f"no line tells {', '.join(untold)}" if untold else ""
-    return Check(f"the history of {group} tells of its mark, its deletion and its return", detail)
+    missing = [what for what in ("Marked", "Deleted", "Restored") if not any(f" {what} " in line for line in lines)]
+    detail = f"no line has {', '.join(missing)}" if missing else ""
+    return Check(f"the history of {group} has its mark, its deletion and its return", detail)
 
 
 def _event(kubernetes: Kubernetes, gone: int) -> Check:
-    """In one Event or several: the operator deletes what is due as it becomes due."""
+    """There may be several Events, as groups become due in several runs."""
     events = [event for event in kubernetes.events("GroupsDeleted") if " stale offsets " not in event["message"]]
     said = sum(int(event["message"].split()[1]) * int(event.get("count") or 1) for event in events)
-    return same(f"the Events GroupsDeleted tell of {gone} groups", said, gone)
+    return same(f"the Events GroupsDeleted report {gone} groups", said, gone)
 
 
 def _conditions(objects: Mapping[str, Mapping[str, Any]]) -> Check:
@@ -201,7 +201,7 @@ def _objects_untouched(objects: Mapping[str, Mapping[str, Any]]) -> Check:
         metadata = obj["metadata"]
         if metadata.get("finalizers") or set(metadata.get("annotations") or {}) - {_LAST_APPLIED}:
             bad.append(name)
-    claim = "the operator put no finalizer and no annotation on anybody's object"
+    claim = "the operator put no finalizer and no annotation on any object"
     return Check(claim, f"it did on {', '.join(bad)}" if bad else "")
 
 

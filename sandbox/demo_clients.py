@@ -1,19 +1,18 @@
-"""The plumbing of the demo's Kafka clients: clients that stay, in threads, and an independent look at the cluster.
+"""The demo's Kafka clients: long-running ones, in threads, and an independent view of the cluster.
 
-What each group is and why it looks the way it does is in `sandbox.litter`.
+`sandbox.litter` has the groups, and why each exists.
 """
 
-import json
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sandbox.errors import SandboxError
+from sandbox.ledger_log import LedgerLog
 
 TIMEOUT = 90.0
 # librdkafka writes to stderr by itself, for example when the cluster is stopped at the end.
@@ -25,10 +24,10 @@ Work = Generator[int, None, None]
 
 
 class Client:
-    """A client that stays until `stop`, in a thread of its own, since a consumer belongs to the thread that made it.
+    """A client that runs until `stop`, in its own thread, since a consumer belongs to the thread that made it.
 
-    `work` yields, again and again, how many things it has just done (records read, commits made); its `finally` closes
-    what it opened.
+    `work` yields repeatedly how many things it has just done (records read, commits made); its `finally` closes its
+    resources.
     """
 
     def __init__(self, name: str, work: Callable[[], Work]) -> None:
@@ -54,7 +53,7 @@ class Client:
             return self.done >= done and self.error is None
 
     def stop(self) -> None:
-        """Tell it to stop; `join` waits for it."""
+        """Ask it to stop; `join` waits for it."""
         self._stopping.set()
 
     def join(self, timeout: float) -> None:
@@ -89,9 +88,9 @@ class Seen:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What the operator wrote down. backups: group -> partition -> offset, of the whole ones; deleted: groups.
+    """The operator's ledger. backups: group -> partition -> offset, of complete ones; deleted: groups.
 
-    why: group -> why it was due, in words.
+    why: group -> why it was due.
     """
 
     backups: Mapping[str, Mapping[Position, int]] = field(default_factory=dict)
@@ -100,11 +99,11 @@ class Ledger:
 
 
 class View:
-    """What Kafka itself says about its groups, asked with another library than the operator's."""
+    """Kafka's own view of its groups, read with another library than the operator's."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._settings = {"bootstrap.servers": bootstrap, **QUIET}
-        self._admin: Any = AdminClient(self._settings)
+        self._bootstrap = bootstrap
+        self._admin: Any = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
 
     def states(self) -> dict[str, str]:
         """Group -> state, of all groups."""
@@ -113,7 +112,7 @@ class View:
 
     def offsets(self, groups: Iterable[str]) -> dict[str, dict[Position, int]]:
         """Group -> partition -> committed offset."""
-        # The library takes one group a call, so all calls are made before the first answer is waited for.
+        # The library takes one group per call, so all calls are made before waiting for the first response.
         asked = {
             group: self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
             for group in groups
@@ -124,7 +123,7 @@ class View:
         }
 
     def groups(self) -> dict[str, Seen]:
-        """Every group with all that the demo shows of it."""
+        """Every group with all facts that the demo shows."""
         states = self.states()
         offsets = self.offsets(states)
         ends = self._ends({position for committed in offsets.values() for position in committed})
@@ -137,7 +136,10 @@ class View:
         """The ledger, read as any program could: a compacted topic whose keys and values are JSON."""
         found: dict[tuple[str, str], list[Any]] = {}
         deleted: set[str] = set()
-        for (kind, *key), value in self._records(LEDGER):
+        for record in LedgerLog(self._bootstrap, LEDGER).read():
+            (kind, *key), value = record.key, record.value
+            if value is None:
+                continue
             if kind == "outcome" and value["what"] == "Deleted":
                 deleted.add(key[0])
             elif kind == "backup":
@@ -155,30 +157,6 @@ class View:
         }
         why = {group: parts[0]["evidence"] for (group, _), parts in found.items()}
         return Ledger(backups, frozenset(deleted), why)
-
-    def _records(self, topic: str) -> Iterable[tuple[list[str], Any]]:
-        """Key and value of each record of the topic's one partition that was committed and is no tombstone."""
-        settings = {
-            "group.id": "reads-only",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-        consumer: Any = Consumer(self._settings | settings)
-        try:
-            consumer.assign([TopicPartition(topic, 0, 0)])
-            deadline = time.monotonic() + TIMEOUT
-            while time.monotonic() < deadline:
-                message = consumer.poll(0.2)
-                if message is None:
-                    continue
-                if message.error() is not None:
-                    # The end; or there is no such topic, and nothing in it.
-                    return
-                if message.value() is not None:
-                    yield json.loads(message.key()), json.loads(message.value())
-        finally:
-            consumer.close()
 
     def _ends(self, positions: Iterable[Position]) -> dict[Position, int]:
         wanted = {TopicPartition(*position): OffsetSpec.latest() for position in positions}

@@ -1,4 +1,4 @@
-"""The command line as the demo uses it: the installed program in a process of its own, as from a shell."""
+"""The command line as the demo uses it: the installed program in a separate process, as from a shell."""
 
 import os
 import shlex
@@ -15,12 +15,12 @@ ADDRESS = "GROUP_HYGIENE_BOOTSTRAP_SERVER"
 
 
 def program() -> Path:
-    """The installed one, beside the Python that runs this."""
+    """The installed program, beside the current Python."""
     return Path(sys.executable).with_name(PROGRAM)
 
 
 class Answer(NamedTuple):
-    """What a command said; out and errors by lines."""
+    """The output of a command; out and errors by lines."""
 
     command: str
     code: int
@@ -35,11 +35,11 @@ class CommandLine:
         self._bootstrap = bootstrap
 
     def address(self) -> str:
-        """What one types once, so that the commands need not say it."""
+        """The `export` command that the other commands rely on."""
         return f"export {ADDRESS}={self._bootstrap}"
 
     def run(self, *arguments: str) -> tuple[str, list[str]]:
-        """The command and its lines; those of stderr last, which are empty when all went well."""
+        """The command and its output; lines of stderr come last, and are empty on success."""
         done = subprocess.run(
             [program(), *arguments],
             env={**os.environ, ADDRESS: self._bootstrap},

@@ -1,6 +1,6 @@
-"""What `idleFor` decides in the demo: groups that nobody ever joined, by Kafka's own log of commits.
+"""The demo of `idleFor`: groups that never had members, judged by Kafka's own log of commits.
 
-`unchangedFor` can judge none of them: a consumer that only commits is Empty in Kafka's eyes while it is in use.
+`unchangedFor` can judge none of them: for Kafka, the group of a consumer that only commits is Empty while it is in use.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,8 +13,8 @@ from sandbox.litter import Kind, Shop, assign_and_commit
 
 
 def abandoned(shop: Shop) -> Kind:
-    """A job that assigned its partitions and committed, and was switched off. Only the time of its last commit tells,
-    and only the offsets log has that."""
+    """A job that assigned its partitions and committed, and was switched off. Only the time of its last commit shows
+    that, and only the offsets log has it."""
     work = assign_and_commit(shop, "click-archive", advance=False)
     next(work)
     work.close()
@@ -22,13 +22,13 @@ def abandoned(shop: Shop) -> Kind:
 
 
 def moving(shop: Shop) -> Kind:
-    """Such a job that runs: it commits where it is."""
+    """Such a job that runs: it commits its progress."""
     client = shop.employ("click-stats", lambda: assign_and_commit(shop, "click-stats", advance=True))
     return Kind(("click-stats",), "commits, and moves on", "TooRecent", client, by_log=True)
 
 
 def stuck(shop: Shop) -> Kind:
-    """Such a job that fails and tries again, and commits one offset forever: to all but the log just like the first."""
+    """Such a job that fails and retries, and commits the same offset forever: only the log shows that it is in use."""
     client = shop.employ("click-retry", lambda: assign_and_commit(shop, "click-retry", advance=False))
     return Kind(("click-retry",), "commits one offset forever", "TooRecent", client, by_log=True)
 
@@ -36,8 +36,8 @@ def stuck(shop: Shop) -> Kind:
 IDLE_KINDS: tuple[Callable[[Shop], Kind], ...] = (abandoned, moving, stuck)
 
 
-def told(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether the policy has deleted what is idle, and its status says of the others why they stay."""
+def is_done(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the policy has deleted the idle group, and its status has the reasons of the others."""
     deleted = (objects[IDLE].get("status") or {}).get("totals", {}).get("deleted", 0)
     entries = reasons_in(objects, IDLE)
     needed = [kind for kind in story.kinds if kind.by_log and not kind.abandoned]
@@ -45,7 +45,7 @@ def told(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def lines(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What became of each of the groups, and why: of the deleted as the ledger has it, of the others as the status."""
+    """The outcome of each group and why: for deleted ones from the ledger, for others from the status."""
     deleted = [group for group in _groups(story) if group in story.ledger.deleted]
     rows = [(group, "deleted", story.ledger.why.get(group, "")) for group in deleted]
     for group, entry in sorted(reasons_in(objects, IDLE).items()):
@@ -55,7 +55,7 @@ def lines(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def check_idle(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> list[Check]:
-    """What `idleFor` adds to `unchangedFor`, and that reading the log left no trace."""
+    """Check what `idleFor` adds to `unchangedFor`, and that reading the log made no group."""
     return [_not_by_unchanged(story), _whole(objects), _no_trace(story)]
 
 

@@ -1,37 +1,34 @@
-"""The Kubernetes side of the demo: install the kinds and the operator, apply the examples, run the operator, look."""
+"""The Kubernetes side of the demo: install CRDs and operator, apply the examples, run the operator, read objects."""
 
 import json
 import os
 import re
 import shlex
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
 from sandbox.demo_screen import in_columns
-from sandbox.errors import SandboxError
 from sandbox.kubernetes import ApiServer
-from sandbox.manifests import install
-from sandbox.process import Command, Keeper, Server, check_running
+from sandbox.manifests import install, operators_account
+from sandbox.process import Command, Keeper, Server, check_running, wait_until
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples" / "demo"
 NAMESPACE = "kafka"
 POLICY, IDLE, STALE = "everything-unused", "idle-clicks", "stale-offsets"
-# Those that the demo switches to Enforce.
+# The policies that the demo switches to Enforce.
 ENFORCED = (POLICY, IDLE, STALE)
 OPERATOR = f"{shlex.quote(sys.executable)} -m group_hygiene.cli"
 
 _ADDRESS, _TABLES = "my-cluster-kafka-bootstrap.kafka:9092", "s3://kafka-hygiene/my-cluster"
 _CHANNEL = "https://chat.example.com/hygiene"
-# A lease that is not lost when this machine is busy.
+# A lease long enough for a busy machine.
 _OPTIONS = ("operator", "--health-port", "0", "--lease-duration", "180", "--allow-receiver", "127.0.0.1/32")
-_ACCOUNT = "group-hygiene"
 _STOP_SECONDS = 20.0
-_KEPT = r'^group_hygiene_groups_kept{{[^}}]*policy="{policy}",reason="{reason}"}} (\S+)'
+_KEPT = r'^group_hygiene_groups_skipped{{[^}}]*policy="{policy}",reason="{reason}"}} (\S+)'
 
 
 class Kubernetes:
@@ -43,7 +40,7 @@ class Kubernetes:
         self._operator: Server | None = None
 
     def install(self) -> None:
-        """What a user does: install the kinds and the operator, and have a namespace for Kafka's objects."""
+        """Install the CRDs and the operator, and make a namespace for Kafka's objects, as a user does."""
         install(self._api)
         self._api.kubectl("create", "namespace", NAMESPACE)
 
@@ -52,17 +49,13 @@ class Kubernetes:
 
         tables: the folder of this machine in which it may read.
         """
-        kubeconfig = self._api.kubeconfig_for_service_account(_ACCOUNT, _ACCOUNT)
-        # The API server learns of new roles, and begins to serve new kinds, a moment after they are stored.
-        question = ("get", "kconn,kgp,kgr", "-A", f"--kubeconfig={kubeconfig}")
-        wait_for(lambda: self._api.kubectl(*question, check=False).returncode == 0, 120)
+        kubeconfig = operators_account(self._api)
         self._keeper = Keeper()
         environment = {"KUBECONFIG": str(kubeconfig), "NO_PROXY": f"127.0.0.1,{os.environ.get('NO_PROXY', '')}"}
         argv = [*shlex.split(command), *_OPTIONS, "--allow-local-activity", str(tables)]
         program = Command(argv, self._keeper.scratch / "operator.log", environment)
         self._operator = self._keeper.start("operator", program)
-        if not wait_for(lambda: "watching" in self.operator_log(), 120):
-            raise SandboxError(f"the operator did not start; its log:\n{self._operator.log_tail()}")
+        wait_until(lambda: "watching" in self.operator_log(), [self._operator], 120)
 
     def stop(self) -> None:
         """Stop the operator, as Kubernetes would."""
@@ -75,30 +68,30 @@ class Kubernetes:
                 keeper.close()
 
     def check(self) -> None:
-        """Raise StartFailed with the end of its log when the operator has ended by itself."""
+        """Raise StartFailed with the end of its log if the operator has ended by itself."""
         if self._operator is not None:
             check_running([self._operator])
 
     def apply_examples(self, bootstrap: str, tables: Path, channel: str) -> None:
-        """Apply examples/demo/ with the addresses of the demo's own parts, else as it stands. channel: a webhook."""
+        """Apply examples/demo/, with only the addresses replaced. channel: URL of a webhook."""
         texts = [file.read_text() for file in sorted(EXAMPLES.glob("*.yaml"))]
         text = "\n---\n".join(texts).replace(_ADDRESS, bootstrap).replace(_TABLES, str(tables))
         text = text.replace(_CHANNEL, channel)
         self._api.kubectl("apply", "-f", "-", input=text)
 
     def enforce(self) -> str:
-        """Switch the policies that delete from DryRun to Enforce. Answers with the command."""
+        """Switch the deleting policies from DryRun to Enforce. Returns the command."""
         patch = '{"spec": {"mode": "Enforce"}}'
         arguments = ("patch", "kgp", *ENFORCED, "-n", NAMESPACE, "--type=merge", "-p", patch)
         self._api.kubectl(*arguments)
         return shlex.join(["kubectl", *arguments])
 
-    def look(self, kinds: str) -> tuple[str, list[str]]:
-        """`kubectl get`: the command and its lines."""
+    def get(self, kinds: str) -> tuple[str, list[str]]:
+        """`kubectl get`: the command and its output."""
         return f"kubectl get {kinds} -n {NAMESPACE}", self._lines("get", kinds)
 
     def describe(self, policy: str = POLICY) -> tuple[str, list[str]]:
-        """What `kubectl describe` says of a policy in its conditions and events, one line each."""
+        """The conditions and events of a policy from `kubectl describe`, one line each."""
         conditions = self.status(policy).get("conditions") or []
         rows = [(c["type"], f"{c['status']}, {c['reason']}", c["message"]) for c in conditions if c["message"]]
         described = self._lines("describe", "kgp", policy)
@@ -130,16 +123,16 @@ class Kubernetes:
         return self._operator.log.read_text(errors="replace")
 
     def metrics_url(self) -> str | None:
-        """Where the operator's metrics are, as its log says."""
+        """The URL of the operator's metrics, from its log."""
         port = re.search(r"on port (\d+)", self.operator_log())
         return f"http://127.0.0.1:{port[1]}/metrics" if port else None
 
     def kept(self, reason: str) -> int:
-        """How many groups the policy keeps for that reason, by the metrics: a status may tell it minutes later."""
+        """How many groups the policy skips for that reason, by the metrics: a status may have it minutes later."""
         url = self.metrics_url()
         if url is None:
             return 0
-        # Not by way of a proxy that the environment names.
+        # Ignores proxies of the environment.
         with build_opener(ProxyHandler({})).open(url, timeout=60) as answer:
             text = answer.read().decode()
         found = re.search(_KEPT.format(policy=POLICY, reason=reason), text, re.MULTILINE)
@@ -147,13 +140,3 @@ class Kubernetes:
 
     def _lines(self, *arguments: str) -> list[str]:
         return self._api.kubectl(*arguments, "-n", NAMESPACE).stdout.splitlines()
-
-
-def wait_for(true: Callable[[], bool], seconds: float) -> bool:
-    """Ask every 200 ms; False when the time is over."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.2)
-    return True

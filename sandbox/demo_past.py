@@ -1,4 +1,4 @@
-"""The end of the demo: a policy tried on its past, and a report on what is left; from the tables alone."""
+"""The end of the demo: a policy tried on its past, and a report on the remaining groups; from the tables alone."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from sandbox.demo_command import Answer
 from sandbox.demo_screen import Check
 
 _HASTY = "examples/backtest/hasty.yaml"
-# Where it stays after the demo.
+# It stays there after the demo.
 REPORT = Path(".sandbox/report.html")
 _TOO_MUCH_REGRET = 3
 _HEAD = "REGRETTED GROUP"
@@ -16,7 +16,7 @@ _MEGABYTE = 1_000_000
 
 
 def commands() -> tuple[Sequence[str], Sequence[str]]:
-    """What to run: the hasty policy on trial, a look each second; and the report."""
+    """The commands: a backtest of the hasty policy, with an interval of a second; and the report."""
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.unlink(missing_ok=True)
     backtest = ("backtest", "-f", _HASTY, "--step", "1s", "--max-regret", "0")
@@ -24,13 +24,13 @@ def commands() -> tuple[Sequence[str], Sequence[str]]:
 
 
 def shown(answer: Answer) -> list[str]:
-    """What matters of the backtest: what it would have done, and whom that would have hurt."""
+    """The essential lines of the backtest: deletions and regrets."""
     heading = [line for line in answer.out if line.startswith("GroupPolicy") or "would have deleted" in line]
     return [*heading, *_regrets(answer), f"(exit code {answer.code})"]
 
 
 def check_past(story: Story, restored: str, backtest: Answer, report: Answer) -> list[Check]:
-    """It names who was used again, and no litter; the report is whole, and tells of all groups that there are."""
+    """The backtest names the group that was used again, and no unused one; the report has all groups."""
     return [_regretted(story, restored, backtest), _reported(story, report)]
 
 
@@ -41,7 +41,7 @@ def _regretted(story: Story, restored: str, answer: Answer) -> Check:
     if answer.code != _TOO_MUCH_REGRET:
         return Check(claim, f"exit code {answer.code}: {' '.join(answer.errors[-3:])}")
     if restored not in found:
-        return Check(claim, f"it names only {', '.join(sorted(found)) or 'nobody'}")
+        return Check(claim, f"it names only {', '.join(sorted(found)) or 'none'}")
     wrong = sorted(found & litter)
     return Check(claim, f"it names {', '.join(wrong)}" if wrong else "")
 

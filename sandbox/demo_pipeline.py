@@ -1,6 +1,6 @@
-"""The Spark pipeline in the demo: `group-hygiene pipeline run --continuous`, a process of its own, as from a shell.
+"""The Spark pipeline in the demo: `group-hygiene pipeline run --continuous`, in a separate process, as from a shell.
 
-Its tables, its log and all that Spark puts aside are in one scratch directory, and end with it.
+Its tables, its log and Spark's temporary files are in one scratch directory, which is removed at the end.
 """
 
 import os
@@ -17,10 +17,10 @@ from sandbox.errors import SandboxError
 from sandbox.process import Command, Keeper, Server, check_running
 from sandbox.spark.jars import jars
 
-# So short that the tables are hardly older than a run of Spark, also on a busy machine.
+# Short, so that the tables are hardly older than a run of Spark, also on a busy machine.
 _EVERY = "2s"
 _STOP_SECONDS, _LOOK_SECONDS = 10.0, 300.0
-# For a program that runs a minute: it costs more to compile it well than that ever saves.
+# For a program that runs a minute, optimizing compilation does not pay.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 
@@ -32,21 +32,21 @@ class Pipeline:
         self._server: Server | None = None
 
     def prepare(self) -> None:
-        """Download what Spark lacks, if that was not done yet, and have a place for the tables."""
+        """Download missing jars, and make a directory for the tables."""
         self._jars = jars()
         self._keeper = Keeper()
 
     @property
     def tables(self) -> Path:
-        """The folder where the tables will be."""
+        """The folder of the tables."""
         return self._scratch / "tables"
 
     def command(self) -> str:
-        """What one would type, with the address of Kafka in the environment."""
+        """The shell command, with the address of Kafka in the environment."""
         return shlex.join([PROGRAM, *self._arguments()])
 
     def start(self, bootstrap: str) -> None:
-        """Start it, and don't wait: Spark takes its time."""
+        """Start it without waiting: Spark takes long."""
         if self._keeper is None:
             raise SandboxError("the pipeline was stopped already")
         argv = [str(program()), *self._arguments()]
@@ -55,13 +55,13 @@ class Pipeline:
         )
 
     def read_since(self, moment: datetime) -> bool:
-        """Whether the tables tell of all that was in the log at a moment."""
+        """Whether the tables include all records that the log had at a moment."""
         coverage = str(self.tables / "coverage")
         answer = QueryBuilder().register("t", DeltaTable(coverage)).execute("SELECT min(read_at) AS at FROM t")
         return bool(answer.read_all().column("at").to_pylist()[0] > moment)
 
     def look_back(self, *commands: Sequence[str]) -> list[Answer]:
-        """End it, and run these on its tables, side by side."""
+        """End it, and run these commands on its tables concurrently."""
         if self._keeper is not None and self._server is not None:
             self._keeper.stop([self._server], _STOP_SECONDS)
             self._server = None
@@ -88,7 +88,7 @@ class Pipeline:
         ]
 
     def stop(self) -> None:
-        """Kill it, which it is made for, and remove the tables."""
+        """Kill it, which is safe at any time, and remove the tables."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.close()
@@ -112,7 +112,7 @@ class Pipeline:
         return {
             ADDRESS: bootstrap,
             "GROUP_HYGIENE_SPARK_JARS": str(self._jars),
-            # Temporary files of Python, Spark and Java: who is killed leaves them.
+            # For temporary files of Python, Spark and Java, which killed processes leave.
             "TMPDIR": scratch,
             "SPARK_LOCAL_DIRS": scratch,
             "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={scratch} {_JAVA_OPTIONS}",

@@ -1,4 +1,4 @@
-"""What the demo prints: headings, commands with their output, one table, marks. Knows no Kafka and no Kubernetes."""
+"""The demo's output: headings, commands with their output, one table, marks. Independent of Kafka and Kubernetes."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ _BOLD, _DIM, _RED, _GREEN = "1", "2", "31", "32"
 
 @dataclass(frozen=True)
 class Check:
-    """One claim and whether it held. `detail` says what was found instead."""
+    """One claim; it holds if `detail`, which describes the difference, is empty."""
 
     claim: str
     detail: str = ""
@@ -26,7 +26,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table, which is a check as well."""
+    """One line of the table, which is a check, too."""
 
     check: Check
     cells: Sequence[str]
@@ -54,17 +54,17 @@ class Screen:
         print(wrapper.fill(text))
 
     def lines(self, *lines: str) -> None:
-        """Lines, each cut where it is too long."""
+        """Lines, each truncated if it is too long."""
         for line in lines:
             print(self._cut(f"   {line}".rstrip()))
 
     def command(self, command: str, output: Iterable[str] = ()) -> None:
-        """A command as one would type it, and what it says; long lines are cut."""
+        """A shell command and its output; long lines are truncated."""
         print(self._colour(_DIM, f"   $ {command}"), flush=True)
         self.lines(*output)
 
     def table(self, titles: Sequence[str], rows: Sequence[Row]) -> None:
-        """Rows with a mark each; a failed one with what was found under it."""
+        """Rows, each with a mark; below a failed one are the details."""
         head, *lines = in_columns([titles, *(row.cells for row in rows)])
         print(self._colour(_DIM, f"{_UNDER}{head}"))
         for row, line in zip(rows, lines, strict=True):

@@ -1,4 +1,4 @@
-"""What DeleteOffsets does in the demo: a group that lives loses the offsets of a topic that it reads no more."""
+"""The demo of DeleteOffsets: a group in use loses the offsets of a topic that it no longer reads."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,8 +16,8 @@ _COMMITTED = 3
 
 
 def moved_on(shop: Shop) -> Kind:
-    """A running service that read prices too, until its last release. What it committed there looks like lag that grows
-    for ever, and wakes somebody every night; and nobody can delete the group."""
+    """A running service that read prices, too, until its last release. Its offsets there look like growing lag, which
+    triggers alerts every night; and the group can't be deleted."""
 
     def work() -> Work:
         consumer = shop.confluent(GROUP)
@@ -32,13 +32,13 @@ def moved_on(shop: Shop) -> Kind:
     return Kind((GROUP,), "reads stock, left prices", "NotEmpty", shop.employ(GROUP, work), stale=LEFT)
 
 
-def told(objects: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether the policy has deleted what is stale, and says so."""
+def is_done(objects: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the policy has deleted the stale offsets, and its status shows it."""
     return bool((objects[STALE].get("status") or {}).get("totals", {}).get("deleted", 0))
 
 
 def check_stale(story: Story, view: View) -> list[Check]:
-    """What is left, as Kafka says, and what was saved."""
+    """Check the remaining offsets in Kafka, and the backup."""
     before, now = story.baseline[GROUP], view.offsets([GROUP])[GROUP]
     return [
         same(

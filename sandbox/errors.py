@@ -1,10 +1,11 @@
-"""What can go wrong in the sandbox.
+"""The errors of the sandbox.
 
 SandboxError
-├── MissingPrerequisite   a program that must be installed first; its text is one line that says how
-├── BuildFailed           a download or build ended with an error
-└── StartFailed           a server ended or did not answer in time; its text shows the end of the log
-    └── PortTaken         ... because somebody else took its port; worth another try with other ports
+├── MissingPrerequisite   a program must be installed first; the text is one line that says how
+├── BuildFailed           a download or build failed
+├── NotReached            an awaited condition did not become true in time
+└── StartFailed           a server ended or did not answer in time; the text has the end of the log
+    └── PortTaken         ... because another program took its port; a retry with other ports may help
 """
 
 
@@ -18,6 +19,10 @@ class MissingPrerequisite(SandboxError):
 
 class BuildFailed(SandboxError):
     """A download or build ended with an error."""
+
+
+class NotReached(SandboxError):
+    """An awaited condition did not become true in time."""
 
 
 class StartFailed(SandboxError):

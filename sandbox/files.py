@@ -1,4 +1,4 @@
-"""Files that hold secrets."""
+"""Files with secrets."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Programs built from Go modules: a folder with a go.mod, a go.sum and a tools.go pins them and all they need."""
+"""Programs built from Go modules: a folder with a go.mod, a go.sum and a tools.go pins them and their dependencies."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ def build(source: Path, package: str, program: Path, what: str, flags: str = "-s
 
 
 def ask(program: Path, question: Any) -> Any:
-    """What a program of ours answers, JSON in and out. Raises ValueError with what it has against the question."""
+    """Run a program of ours with JSON as input and output. Raises ValueError with its error text."""
     asked = json.dumps(question)
     done = subprocess.run([program], input=asked, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
@@ -38,12 +38,12 @@ def version(source: Path, module: str) -> str:
 
 
 def content_name(name: str, source: Path) -> str:
-    """name-hash: for a program that needs no module but its own."""
+    """name-hash: for a program without dependencies."""
     return f"{name}-{_content_hash(source)}"
 
 
 def cache_name(name: str, source: Path, module: str) -> str:
-    """name-version-hash: modules and code are part of it, so that others do not find the old programs."""
+    """name-version-hash: changes with modules and code, so that no outdated program is used."""
     return f"{name}-{version(source, module)}-{_content_hash(source)}"
 
 

@@ -1,8 +1,9 @@
 """The keeper: a small process that runs servers for one caller, so that none of them outlives that caller.
 
-It holds a pipe from its caller. When that pipe ends (the caller said so, crashed, or was SIGKILLed), it kills every
-server and removes the scratch directory, which it made itself so that there is no moment in which nobody would remove
-it. When the keeper itself is SIGKILLed, Linux kills the servers (PR_SET_PDEATHSIG).
+It holds a pipe from its caller. When that pipe ends (the caller closed it, crashed, or was SIGKILLed), it kills every
+server and removes the scratch directory, which it made itself, so that its removal is always ensured. When the keeper
+itself is SIGKILLed, Linux kills the servers (PR_SET_PDEATHSIG). Then the scratch directory, which may hold passwords,
+stays without its lock; the next start of any keeper removes it (`sandbox.process.clear_dead`).
 
 With `--isolated` it is the first process of new process, mount and network namespaces. When it ends, Linux kills all
 processes in them (also those that a server started and left), and unmounts what they mounted. The process that was
@@ -35,14 +36,14 @@ REMOVE_SECONDS = 10.0
 
 
 class CallerGone(Exception):
-    """The pipe ended, the parent changed, or somebody sent SIGTERM: time to clean up."""
+    """The pipe ended, the parent changed, or a SIGTERM came: time to clean up."""
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """What a child does between fork and exec to be killed when the keeper dies; None where the system has no such."""
+    """A function that a child calls between fork and exec, to be killed when the keeper dies; None if not supported."""
     if sys.platform != "linux":
         return None
-    # Loaded here and not in the child: after fork only async-signal-safe things are sound.
+    # Loaded here and not in the child: after fork, only async-signal-safe calls are allowed.
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     keeper = os.getpid()
 
@@ -65,7 +66,7 @@ class Keeper:
         self._arm = _die_with_parent()
 
     def handle(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Do one command and say what came of it."""
+        """Execute one command; returns its result."""
         match command["do"]:
             case "start":
                 return {"pid": self._start(command)}
@@ -87,16 +88,16 @@ class Keeper:
     def end(self) -> None:
         """Kill all servers and remove the scratch directory.
 
-        SIGKILL and nothing gentler: their data goes with the directory, so there is nothing to save.
+        SIGKILL is enough: their data is removed with the directory.
         """
         if not self._isolated:
             self._stop(list(self._servers.values()), 0)
             _remove_scratch(self._scratch)
             return
-        # Everybody else in this process namespace. What is mounted here must not be walked into: the scratch directory
-        # is removed outside.
+        # All other processes in this namespace. Mounts must not be removed recursively: the process outside removes the
+        # scratch directory.
         if os.getpid() != 1:
-            raise RuntimeError("not the first process of a namespace: nobody is killed")
+            raise RuntimeError("not the first process of a namespace: no process is killed")
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -108,7 +109,7 @@ class Keeper:
                     os.rmdir(path)
 
     def reap(self) -> None:
-        """Take note of children that ended: the first process of a namespace inherits those of others, too."""
+        """Reap children that ended: the first process of a namespace inherits those of others, too."""
         servers = {server.pid: server for server in self._servers.values()}
         with contextlib.suppress(ChildProcessError):
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
@@ -121,7 +122,7 @@ class Keeper:
         name = command["name"]
         if name in self._servers and self._servers[name].poll() is None:
             raise RuntimeError(f"{name} runs already")
-        # Group and other users get nothing: logs may show what a server was configured with.
+        # Only for the owner: logs may contain a server's configuration.
         log = os.open(command["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             self._servers[name] = subprocess.Popen(
@@ -166,7 +167,7 @@ def _commands(caller: int, idle: Callable[[], None]) -> Any:
         ready, _, _ = select.select([0], [], [], PARENT_CHECK_SECONDS)
         idle()
         if not ready:
-            # A fork of the caller may hold the pipe open: the parent's id tells the truth then.
+            # A fork of the caller may hold the pipe open: the parent's id changes even then.
             if os.getppid() != caller:
                 raise CallerGone
             continue
@@ -186,13 +187,13 @@ def _reply(answer: dict[str, Any]) -> None:
         raise CallerGone from None
 
 
-def _make_locked_scratch() -> str:
-    """A directory that is locked while the keeper lives, inside or outside: who gets the lock may remove it."""
+def _make_locked_scratch(kind: str) -> str:
+    """A directory that is locked while the keeper lives, inside or outside. The holder of the lock may remove it."""
     while True:
-        scratch = tempfile.mkdtemp(prefix="kafka-group-hygiene-node-")
+        scratch = tempfile.mkdtemp(prefix=f"kafka-group-hygiene-{kind}-")
         lock = os.open(scratch, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Somebody may have removed it before it was locked.
+        # Another process may have removed it before it was locked.
         if os.path.exists(scratch):
             return scratch
         os.close(lock)
@@ -206,7 +207,7 @@ def _remove_scratch(scratch: str) -> None:
 
 
 def _isolate(scratch: str, caller: int) -> int:
-    """Go on as the first process of new namespaces, and return its id outside of them.
+    """Continue as the first process of new namespaces, and return its id outside of them.
 
     The process that was called does not return: it waits for that one, removes the scratch directory and exits.
     """
@@ -226,7 +227,7 @@ def _isolate(scratch: str, caller: int) -> int:
         check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
         check(libc.mount(b"proc", b"/proc", b"proc", 0, None))
         return outside
-    # The pipes are those of the process inside: whoever holds one end must not keep the other alive.
+    # The pipes belong to the process inside: a process outside that holds one end would keep the other open.
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(nothing, descriptor)
@@ -252,7 +253,7 @@ def main() -> None:
         signal.signal(number, _gone)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     isolated = "--isolated" in sys.argv
-    scratch = _make_locked_scratch() if isolated else tempfile.mkdtemp(prefix="kafka-group-hygiene-")
+    scratch = _make_locked_scratch("node" if isolated else "servers")
     pid = os.getpid()
     if isolated:
         pid = _isolate(scratch, caller)

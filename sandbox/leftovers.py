@@ -1,4 +1,4 @@
-"""The groups of the tutorial: five that nobody uses, and five that only look like it. None has a client that runs."""
+"""The groups of the tutorial: five unused ones, and five that only seem unused. None has a running client."""
 
 from sandbox.litter import (
     Kind,
@@ -17,7 +17,7 @@ _CONSOLES = ("console-consumer-11873", "console-consumer-40216", "console-consum
 
 
 def make_leftovers(bootstrap: str) -> int:
-    """Make them on a cluster that is empty; answers with how many. Raises SandboxError."""
+    """Make them on an empty cluster; returns their number. Raises SandboxError."""
     shop = Shop(bootstrap)
     shop.fill()
     made = make_all(shop, (_consoles, old_report, old_service, _simple, *_NEEDED))
@@ -31,7 +31,7 @@ def _consoles(shop: Shop) -> Kind:
 
 
 def _simple(shop: Shop) -> Kind:
-    """Its client committed without joining, and may be back at any moment: nobody can tell."""
+    """Its client committed without joining, and may come back at any time."""
     work = assign_and_commit(shop, "fraud-check", advance=False)
     next(work)
     work.close()

@@ -1,6 +1,6 @@
-"""The consumer groups of the demo, made by real clients: one function per kind, which says why such a group exists.
+"""The consumer groups of the demo, made by real clients: one function per kind of group, with the reason it exists.
 
-Half of them are litter. The other half look like litter (Kafka calls them Empty too) and are needed.
+Half of them are unused ("litter"). The other half seem unused (they are Empty, too), but are needed.
 """
 
 import random
@@ -19,6 +19,7 @@ from kafka.structs import TopicPartition as PyTopicPartition
 
 from sandbox.demo_clients import QUIET, TIMEOUT, Client, View, Work
 from sandbox.errors import SandboxError
+from sandbox.waiting import wait_for
 
 SWARM = 20
 # Topic -> partitions.
@@ -41,11 +42,11 @@ _PAUSE = 0.3
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of group. `reason` is what the operator must say when it keeps the group; None = nobody needs it.
+    """One kind of group. reason: the operator's reason to skip it; None = the group is unused.
 
-    client: who uses it now. comes_back: nobody does, and its consumer will go on from the committed offsets one day.
-    by_log: only the offsets log tells whether somebody uses it, so `idleFor` judges it. stale: a topic that it has
-    offsets of and reads no more.
+    client: its running client. comes_back: it has none, but its consumer will continue from the committed offsets some
+    day. by_log: only the offsets log shows whether it is used, so `idleFor` judges it. stale: a topic for which it has
+    offsets, but that it no longer reads.
     """
 
     groups: tuple[str, ...]
@@ -62,7 +63,7 @@ class Kind:
 
     @property
     def looks_abandoned(self) -> bool:
-        """`unchangedFor` sees nothing that tells that somebody needs it."""
+        """Whether `unchangedFor` has no evidence of its use."""
         return not self.by_log and self.reason in (None, "KeptOnRequest")
 
     @property
@@ -72,7 +73,7 @@ class Kind:
 
 @dataclass
 class Shop:
-    """The Kafka cluster of a small shop: its topics, a producer that never rests, and the clients of its groups."""
+    """The Kafka cluster of a small shop: its topics, a continuous producer, and the clients of its groups."""
 
     bootstrap: str
     clients: list[Client] = field(default_factory=list)
@@ -87,7 +88,7 @@ class Shop:
         self.employ("producer", self._produce_on)
 
     def fill(self) -> None:
-        """Make the topics, and put some records into each that has any."""
+        """Make the topics, and produce some records into all but the silent ones."""
         topics = [NewTopic(name, partitions, 1) for name, partitions in _TOPICS.items()]
         for made in self._admin.create_topics(topics).values():
             made.result(TIMEOUT)
@@ -101,7 +102,7 @@ class Shop:
             client.join(max(0.0, deadline - time.monotonic()))
 
     def employ(self, name: str, work: Callable[[], Work]) -> Client:
-        """Start a client that stays."""
+        """Start a long-running client."""
         client = Client(name, work)
         self.clients.append(client)
         return client.start()
@@ -118,7 +119,7 @@ class Shop:
             raise SandboxError("records could not be produced")
 
     def confluent(self, group: str, **settings: Any) -> Any:
-        """A librdkafka consumer that commits only when told."""
+        """A librdkafka consumer without automatic commits."""
         common = {
             "group.id": group,
             "auto.offset.reset": "earliest",
@@ -154,14 +155,14 @@ class Shop:
 
 
 def make_all(shop: Shop, kinds: Sequence[Callable[[Shop], Kind]]) -> list[Kind]:
-    """Make every kind, several at once, and answer with them in that order."""
+    """Make every kind, several at once; returns them in that order."""
     with ThreadPoolExecutor(8) as pool:
         return [made.result() for made in [pool.submit(kind, shop) for kind in kinds]]
 
 
-def console_swarm(shop: Shop) -> Kind:
-    """kafka-console-consumer joins a group with a random number for each call. Whoever looked at a topic once left one
-    behind, and it stays with its offsets until Kafka expires them a week later."""
+def console_consumers(shop: Shop) -> Kind:
+    """kafka-console-consumer joins a group with a random number at each call. Each call leaves a group with offsets,
+    until Kafka expires them a week later."""
     groups = tuple(f"console-consumer-{number}" for number in random.sample(range(10_000, 100_000), SWARM))
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda group: shop.use_and_leave(group, ["orders"]), groups))
@@ -175,8 +176,8 @@ def old_report(shop: Shop) -> Kind:
 
 
 def old_service(shop: Shop) -> Kind:
-    """A service that was switched off, and that will be switched on once more at the end of the year. No program can
-    know that: it looks like all the others, until somebody reads that it is to be deleted, and says no."""
+    """A service that was switched off, and that will be started again at the end of the year. No program can know that:
+    it looks unused, until a user reads that it will be deleted, and requests to keep it."""
     shop.use_and_leave("old-billing", ["orders", "payments"])
     return Kind(("old-billing",), "a service, switched off", "KeptOnRequest", comes_back=True)
 
@@ -199,16 +200,12 @@ def topic_deleted(shop: Shop) -> Kind:
     shop.use_and_leave(group, ["promo", "promo-codes"])
     shop.delete_topic("promo-codes")
     view = View(shop.bootstrap)
-    deadline = time.monotonic() + TIMEOUT
-    while len(view.offsets([group])[group]) > 1:
-        if time.monotonic() > deadline:
-            raise SandboxError("Kafka kept the offsets of a deleted topic")
-        time.sleep(0.1)
+    wait_for(lambda: len(view.offsets([group])[group]) == 1, "Kafka drops the offsets of a deleted topic", TIMEOUT)
     return Kind((group,), "one of its 2 topics is gone")
 
 
 def joined(shop: Shop) -> Kind:
-    """The usual group: its consumers are members, so it is Stable, and anybody can see that it is in use."""
+    """The usual group: its consumers are members, so it is Stable, and visibly in use."""
 
     def work() -> Work:
         consumer = shop.confluent("checkout")
@@ -219,7 +216,7 @@ def joined(shop: Shop) -> Kind:
 
 
 def joined_848(shop: Shop) -> Kind:
-    """A running group of the newer protocol (KIP-848): DescribeGroups calls it Dead, only ListGroups knows better."""
+    """A running group of the newer protocol (KIP-848): DescribeGroups returns Dead, only ListGroups its real state."""
 
     def work() -> Work:
         consumer = shop.confluent("search-index-v2", group_protocol="consumer")
@@ -231,22 +228,22 @@ def joined_848(shop: Shop) -> Kind:
 
 
 def assigned(shop: Shop) -> Kind:
-    """A consumer that picks its partitions itself and only commits, as Flink does: nobody ever joins, so the group is
-    Empty all its life. What it committed for a quiet partition is as dear to it as what it commits now."""
+    """A consumer that assigns its partitions itself and only commits, as Flink does: it never joins, so the group is
+    always Empty. It needs its offset of a quiet partition as much as its recent ones."""
     client = shop.employ("fraud-check", lambda: assign_and_commit(shop, "fraud-check", advance=True))
     return Kind(("fraud-check",), "commits, never joins: Flink", "SimpleGroup", client)
 
 
 def assigned_and_stuck(shop: Shop) -> Kind:
-    """Such a consumer that commits the same offset again and again, as after each try of a job that fails: the offsets
-    never change, records wait, and it is in use."""
+    """Such a consumer that commits the same offset repeatedly, as after each try of a failing job: the offsets never
+    change, there are unread records, and it is in use."""
     client = shop.employ("nightly-export", lambda: assign_and_commit(shop, "nightly-export", advance=False))
     return Kind(("nightly-export",), "commits the same each time", "SimpleGroup", client)
 
 
 def assigned_and_silent(shop: Shop) -> Kind:
-    """Such a consumer of a topic where nothing happens: it committed once, and will again when there is a record.
-    (librdkafka does not even repeat a commit that changes nothing.)"""
+    """Such a consumer of a topic without new records: it committed once, and will again for the next record.
+    (librdkafka skips commits of unchanged offsets.)"""
 
     def work() -> Work:
         consumer = shop.confluent("fire-watch")
@@ -260,41 +257,41 @@ def assigned_and_silent(shop: Shop) -> Kind:
 
 
 def once_subscribed(shop: Shop) -> Kind:
-    """A group that consumers joined once, and whose id an assign-and-commit consumer uses now. It keeps the protocol
-    type of its past, so it doesn't look like the three above: only its moving offsets tell."""
+    """A group that consumers joined once, and whose id an assign-and-commit consumer uses now. It still has its former
+    protocol type, unlike the three above: only its moving offsets show that it is in use."""
     shop.use_and_leave("price-sync", ["prices"])
     client = shop.employ("price-sync", lambda: assign_and_commit(shop, "price-sync", advance=True, topic="prices"))
     return Kind(("price-sync",), "joined once, only commits", "TooRecent", client)
 
 
 def caught_up(shop: Shop) -> Kind:
-    """A group that has read everything. Nobody can tell a consumer that is gone from one that has nothing to do."""
+    """A group that has read everything. Its consumer may be gone, or have nothing to do: both look the same."""
     shop.use_and_leave("invoice-archive", ["invoices"], read=_RECORDS)
     return Kind(("invoice-archive",), "has read all there is", "CaughtUp", comes_back=True)
 
 
 def sink_connector(shop: Shop) -> Kind:
-    """The group of a sink connector that is stopped or paused for maintenance. Without its offsets it would start all
-    over, and write every record once more."""
+    """The group of a sink connector that is stopped or paused for maintenance. Without its offsets it would start from
+    the beginning, and write every record again."""
     shop.use_and_leave("connect-orders-sink", ["orders"])
     return Kind(("connect-orders-sink",), "a stopped sink connector", "ConnectGroup", comes_back=True)
 
 
 def streams_application(shop: Shop) -> Kind:
     """The group of a Kafka Streams application that is scaled down. Its changelog topic (stock-view-store-changelog)
-    holds the state that goes with these offsets: one without the other is data loss."""
+    has the state that belongs to these offsets: losing one of both is data loss."""
     shop.use_and_leave("stock-view", ["stock"])
     return Kind(("stock-view",), "a stopped Streams app", "StreamsGroup", comes_back=True)
 
 
 def protected(shop: Shop) -> Kind:
-    """A group that looks abandoned in every way, and that the owner of the cluster protects by name."""
+    """A group that seems completely abandoned, and that the connection protects by name."""
     shop.use_and_leave("payments-audit", ["payments"])
     return Kind(("payments-audit",), "needed once a year", "Protected", comes_back=True)
 
 
 KINDS: tuple[Callable[[Shop], Kind], ...] = (
-    console_swarm,
+    console_consumers,
     old_report,
     old_service,
     old_protocol_848,
@@ -313,7 +310,7 @@ KINDS: tuple[Callable[[Shop], Kind], ...] = (
 
 
 def come_back(shop: Shop, group: str, topic: str, committed: int) -> str | None:
-    """Start the consumer of a stopped group again: None if it goes on where it stopped, else what went wrong."""
+    """Start the consumer of a stopped group again: None if it continues where it stopped, else the problem."""
     consumer = shop.confluent(group, auto_offset_reset="error")
     joined = threading.Event()
     consumer.subscribe([topic], on_assign=lambda *_: joined.set())
@@ -322,7 +319,7 @@ def come_back(shop: Shop, group: str, topic: str, committed: int) -> str | None:
         message = None
         while not joined.is_set() and time.monotonic() < deadline:
             message = consumer.poll(0.1)
-        # Not before it has joined: a group that was caught up must not look abandoned for a moment.
+        # Only after it has joined, so that a group without lag never has unread records while it is Empty.
         shop.produce([topic], 1)
         message = _good(message) if message is not None else _next(consumer)
         consumer.commit(message, asynchronous=False)
@@ -353,7 +350,7 @@ def assign_and_commit(shop: Shop, group: str, advance: bool, topic: str = "click
 
 
 def read_and_commit(consumer: Any) -> Work:
-    """Commit record by record, as long as somebody asks."""
+    """Commit record by record, while the caller iterates."""
     try:
         while True:
             message = consumer.poll(0.2)

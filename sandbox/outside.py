@@ -1,11 +1,12 @@
-"""`python -m sandbox.outside`: the demo's groups and checks on a Kafka and a Kubernetes that are there, as in kind.
+"""`python -m sandbox.outside`: runs the demo's checks on an existing Kafka and Kubernetes, for example in kind.
 
 The operator must run there and read KafkaConnections of the namespace kafka. The Kafka must have no groups yet.
 """
 
 import argparse
-import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -13,21 +14,21 @@ import yaml
 from sandbox.demo_checks import TITLES, UNCHANGED, Story, check_groups, reasons_in, same
 from sandbox.demo_clients import View
 from sandbox.demo_command import CommandLine
-from sandbox.demo_kubernetes import EXAMPLES, NAMESPACE, POLICY, wait_for
+from sandbox.demo_kubernetes import EXAMPLES, NAMESPACE, POLICY
 from sandbox.demo_screen import Check, Screen
-from sandbox.errors import SandboxError
+from sandbox.errors import NotReached, SandboxError
+from sandbox.kubectl import kubectl
 from sandbox.litter import KINDS, Shop, make_all
-from sandbox.prerequisites import KUBECTL, find
+from sandbox.waiting import wait_for
 
 _KEPT, _LITTER = "old-billing", "console-litter"
-_SECONDS = 180.0
 
 
 def main() -> int:
-    """Answers with 0 only if every check passed."""
+    """Returns 0 only if every check passed."""
     parser = argparse.ArgumentParser("python -m sandbox.outside", description=__doc__)
-    parser.add_argument("--bootstrap-server", required=True, help="the Kafka, as this machine reaches it")
-    parser.add_argument("--inside", required=True, help="the same, as the operator reaches it")
+    parser.add_argument("--bootstrap-server", required=True, help="address of the Kafka for this machine")
+    parser.add_argument("--inside", required=True, help="address of the same Kafka for the operator")
     options = parser.parse_args()
     shop = Shop(options.bootstrap_server)
     try:
@@ -44,18 +45,18 @@ def _run(shop: Shop, inside: str) -> bool:
     kinds = make_all(shop, KINDS)
     view, screen = View(shop.bootstrap), Screen()
     story = Story(kinds, view.groups())
-    _kubectl("apply", "-f", "-", input=yaml.safe_dump_all(_objects(inside)))
+    kubectl("apply", "-f", "-", input=yaml.safe_dump_all(_objects(inside)))
     expected = sum(len(kind.groups) for kind in kinds if kind.looks_abandoned)
-    wait_for(lambda: _status(POLICY).get("groups", {}).get("matched", 0) >= expected, _SECONDS)
+    _wait(lambda: _status(POLICY).get("groups", {}).get("matched", 0) >= expected)
     story.dry = frozenset(view.states())
     story.baseline = view.offsets(story.before)
     story.done = {client.name: client.done for client in shop.clients}
-    _kubectl("patch", "kgp", POLICY, "-n", NAMESPACE, "--type=merge", "-p", '{"spec": {"mode": "Enforce"}}')
-    wait_for(lambda: _status(POLICY).get("groups", {}).get("marked", 0) >= expected, _SECONDS)
+    kubectl("patch", "kgp", POLICY, "-n", NAMESPACE, "--type=merge", "-p", '{"spec": {"mode": "Enforce"}}')
+    _wait(lambda: _status(POLICY).get("groups", {}).get("marked", 0) >= expected)
     CommandLine(shop.bootstrap).run("keep", _KEPT, "--for", "30d", "--why", "invoices until the year ends")
-    wait_for(lambda: _status(POLICY).get("totals", {}).get("deleted", 0) >= expected - 1, _SECONDS)
-    # The run after it: who is left, and why.
-    wait_for(lambda: not any(_status(name).get("groups", {}).get("matched", 1) for name in (POLICY, _LITTER)), _SECONDS)
+    _wait(lambda: _status(POLICY).get("totals", {}).get("deleted", 0) >= expected - 1)
+    # The run after the deletion, for the remaining groups and reasons.
+    _wait(lambda: not any(_status(name).get("groups", {}).get("matched", 1) for name in (POLICY, _LITTER)))
     story.after, story.ledger = view.groups(), view.ledger()
     statuses = {name: {"status": _status(name)} for name in UNCHANGED}
     story.reasons = {group: entry.get("reason", "") for group, entry in reasons_in(statuses, *UNCHANGED).items()}
@@ -64,6 +65,12 @@ def _run(shop: Shop, inside: str) -> bool:
     checks = _checks(story, statuses[POLICY]["status"])
     screen.checks(checks)
     return screen.result([*(row.check for row in rows), *checks])
+
+
+def _wait(true: Callable[[], bool]) -> None:
+    """If it never becomes true, the checks will fail."""
+    with suppress(NotReached):
+        wait_for(true)
 
 
 def _checks(story: Story, status: dict[str, Any]) -> list[Check]:
@@ -88,17 +95,8 @@ def _objects(inside: str) -> list[dict[str, Any]]:
 
 
 def _status(policy: str) -> dict[str, Any]:
-    found = yaml.safe_load(_kubectl("get", "kgp", policy, "-n", NAMESPACE, "-o", "json"))
+    found = yaml.safe_load(kubectl("get", "kgp", policy, "-n", NAMESPACE, "-o", "json").stdout)
     return dict(found.get("status") or {})
-
-
-def _kubectl(*arguments: str, input: str = "") -> str:
-    """In the cluster of the current context."""
-    argv = [str(find(KUBECTL)), *arguments]
-    done = subprocess.run(argv, input=input, capture_output=True, text=True, timeout=120, check=False)
-    if done.returncode:
-        raise SandboxError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where servers listen: on loopback, or in a network of their own."""
+"""The addresses on which servers listen: loopback, or a separate network."""
 
 import os
 from dataclasses import dataclass
@@ -20,6 +20,6 @@ HERE = Place()
 
 
 def direct(*addresses: str) -> dict[str, str]:
-    """What the environment of a client needs so that no proxy is asked for these addresses."""
+    """Environment variables by which clients use no proxy for these addresses."""
     known = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
     return dict.fromkeys(("NO_PROXY", "no_proxy"), ",".join([*filter(None, [known]), *addresses]))

@@ -1,4 +1,4 @@
-"""Free TCP ports of 127.0.0.1 that stay ours while the server that uses them is down."""
+"""Free TCP ports of 127.0.0.1 that stay reserved while their server is down."""
 
 import contextlib
 import socket
@@ -8,9 +8,9 @@ import sys
 class Ports:
     """A set of distinct ports.
 
-    On Linux a bound socket that never listens is kept for each: other programs don't get the port, while a server that
-    sets SO_REUSEADDR (Java and Go do) can still listen on it, again and again. So a broker that was killed comes back
-    on its own port. Elsewhere two sockets cannot share a port like that, and the ports are only picked.
+    On Linux, a bound socket that never listens reserves each port: other programs don't get it, while a server that
+    sets SO_REUSEADDR (Java and Go do) can listen on it repeatedly. So a killed broker can use its port again. On other
+    systems, two sockets cannot share a port like that, so the ports are only chosen.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Programs that must be on this machine already, and how to get them."""
+"""Programs that must be installed on this machine, and how to install them."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from sandbox.errors import MissingPrerequisite
 
 @dataclass(frozen=True)
 class Program:
-    """A program, what the sandbox needs it for, and its package names."""
+    """A program, its purpose in the sandbox, and its package names."""
 
     name: str
     purpose: str

@@ -1,19 +1,21 @@
-"""Start and stop child processes through a keeper, so that they surely end with their caller.
+"""Starts and stops child processes through a keeper, which ensures that they end with their caller.
 
 A `Keeper` is one scratch directory plus the servers that use it. See `sandbox.keeper` for what happens when the caller
 crashes.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -29,7 +31,7 @@ _PORT_TAKEN = ("address already in use", "addressinuse", "failed to bind")
 
 @dataclass(frozen=True)
 class Command:
-    """One program to run: arguments, the file that gets its output, what is added to the environment."""
+    """One program to run: arguments, the file for its output, additions to the environment."""
 
     argv: Sequence[str | Path]
     log: Path
@@ -56,9 +58,9 @@ class Server:
         self._keeper.ask({"do": "signal", "name": self.name, "signal": int(number)})
 
     def wait_stopped(self) -> None:
-        """After SIGSTOP: wait until each of its threads stands still, as one that does not yet may still answer.
+        """After SIGSTOP: wait until each of its threads is stopped, as a running one may still answer.
 
-        Where there is no /proc, nobody can say.
+        Without /proc it returns at once.
         """
         deadline = time.monotonic() + _STANDSTILL_S
         while time.monotonic() < deadline:
@@ -94,12 +96,13 @@ class Keeper:
     """
 
     def __init__(self, enter: Sequence[str] = (), *, isolated: bool = False) -> None:
+        clear_dead("servers")
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
             [*enter, sys.executable, "-I", "-S", str(_KEEPER), *(["--isolated"] if isolated else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # A session of its own: Ctrl-C in the terminal must reach the caller only, who then stops things in order.
+            # A new session: Ctrl-C in the terminal must reach the caller only, which then stops the servers in order.
             start_new_session=True,
         )
         first = self._read()
@@ -145,7 +148,7 @@ class Keeper:
         return answer
 
     def close(self) -> None:
-        """Kill all programs and remove the scratch directory; harmless when called again."""
+        """Kill all programs and remove the scratch directory; idempotent."""
         with self._lock:
             if self._process.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -164,10 +167,35 @@ class Keeper:
         return answer
 
 
-def wait_until(ready: Callable[[], bool], servers: Sequence[Server], timeout: float) -> None:
-    """Ask `ready` every 100 ms until it says yes.
+def clear_dead(kind: str, before: Callable[[Path], None] = lambda _: None) -> None:
+    """Remove scratch directories of this user whose keepers were killed. kind: `servers` or `node`.
 
-    Raises StartFailed with the end of the log when a server ended or the time is over; PortTaken when the log says so.
+    before: what to do with each before it is removed.
+    """
+    for directory in Path(tempfile.gettempdir()).glob(f"kafka-group-hygiene-{kind}-*"):
+        # OSError: it is gone, its keeper lives (BlockingIOError), or it is no directory.
+        with contextlib.suppress(OSError), _locked(directory) as status:
+            if status.st_uid == os.geteuid():
+                before(directory)
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[os.stat_result]:
+    """Raises BlockingIOError while its keeper lives."""
+    # Without O_DIRECTORY, a FIFO of this name would block.
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield os.fstat(lock)
+    finally:
+        os.close(lock)
+
+
+def wait_until(ready: Callable[[], bool], servers: Sequence[Server], timeout: float) -> None:
+    """Call `ready` every 100 ms until it returns True.
+
+    Raises StartFailed with the end of the log if a server ended or the time is over; PortTaken if the log shows that.
     """
     deadline = time.monotonic() + timeout
     while not ready():

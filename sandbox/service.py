@@ -1,4 +1,4 @@
-"""What each server of the sandbox is: programs of one keeper on ports of its own, started again when one was taken."""
+"""The base class of the sandbox's servers: programs of one keeper on reserved ports; retries if a port was taken."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -15,7 +15,7 @@ START_ATTEMPTS = 3
 class Service(ABC):
     """Programs that start and stop together. Use it as a context manager, or call `start` and `stop`."""
 
-    # What an error calls it.
+    # Its name in errors.
     _what: ClassVar[str]
 
     def __init__(self, place: Place = HERE) -> None:
@@ -32,7 +32,7 @@ class Service(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Download, build and record what `start` needs, if that was not done yet. `start` does it too."""
+        """Download, build and record the needs of `start`, unless they are cached. `start` does it, too."""
 
     def start(self) -> None:
         """Start all processes and wait until they are ready to be used."""
@@ -59,7 +59,7 @@ class Service(ABC):
 
     @abstractmethod
     def _start(self) -> None:
-        """Take ports, start everything and wait; raises PortTaken when somebody else was quicker."""
+        """Take ports, start everything and wait; raises PortTaken if another program took a port before."""
 
     def _new_keeper(self) -> Keeper:
         return Keeper(self._place.enter)

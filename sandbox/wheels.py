@@ -1,4 +1,4 @@
-"""The Python packages of the images, kept in the cache: what installs them there needs no index of packages."""
+"""The Python packages of the images, in the cache: their installation needs no package index."""
 
 import hashlib
 import sys
@@ -20,6 +20,6 @@ def wheels(image: str) -> Path:
         what = f"downloading the packages of deploy/images/{image}.lock (about a minute, once)"
         run_long(what, Command(argv, Path("pip.log")))
 
-    # Wheels are of one Python; the locks are part of the name: others must not find the old packages.
+    # Wheels depend on the Python version, and the name includes a hash of the locks, so that none is outdated.
     digest = hashlib.sha256(sys.version.encode() + b"".join(lock.read_bytes() for lock in locks)).hexdigest()[:8]
     return cached(f"wheels-{image}-{digest}", download)

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import group_hygiene
-from group_hygiene import reasons
+from group_hygiene.model import reasons
 
 PACKAGE = Path(group_hygiene.__file__).parent
 _NAMES = {name: value for name, value in vars(reasons).items() if name.isupper() and isinstance(value, str)}

@@ -12,7 +12,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from group_hygiene.kafka.loaded import partition_of
-from group_hygiene.model import NO_LEADER_EPOCH, TABLES_VERSION
+from group_hygiene.model.evidence import TABLES_VERSION
+from group_hygiene.model.groups import NO_LEADER_EPOCH
 
 _TIME = pa.timestamp("us", tz="UTC")
 _ACTIVITY = pa.schema(

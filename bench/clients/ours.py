@@ -6,13 +6,14 @@ from itertools import islice
 from typing import TypeVar
 
 from bench.clients.stdio import Counts, serve
-from group_hygiene.connection import Settings
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
-from group_hygiene.model import Fault, GroupState, GroupType, Offsets
-from group_hygiene.patterns import Patterns
+from group_hygiene.model.groups import Fault, GroupState, GroupType, Offsets
+from group_hygiene.process.start import start
+from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.patterns import Patterns
 
 R = TypeVar("R")
 
@@ -77,6 +78,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.chunk:
         kafka_offsets._FETCH_CHUNK = options.chunk
+    start()
     client = connect(Settings(tuple(options.bootstrap.split(","))))
     patterns = Patterns([options.pattern])
     serve(lambda: steady(client, patterns) if options.job == "steady" else full(client, options.batch))

@@ -10,9 +10,6 @@ local function is(kind, value)
   return conditions[kind] ~= nil and conditions[kind].status == value
 end
 
--- What may pass by itself. Where it stays, an alert tells (GroupHygieneDeletionBlocked).
-local passing = {SnapshotIncomplete = true, TotalUnknown = true, LedgerUnavailable = true}
-
 local function health(state, kind)
   local found = conditions[kind]
   if found == nil then
@@ -32,13 +29,7 @@ end
 if is("Ready", "False") then
   return health("Progressing", "Ready")
 end
-if obj.kind == "GroupPolicy" then
-  if obj.spec.suspend then
-    return health("Suspended", "Ready")
-  end
-  -- Else somebody must decide. A dry run would not have deleted anything, so nothing is wrong with it.
-  if is("DeletionBlocked", "True") and obj.spec.mode == "Enforce" then
-    return health(passing[conditions.DeletionBlocked.reason] and "Progressing" or "Degraded", "DeletionBlocked")
-  end
+if obj.kind == "GroupPolicy" and obj.spec.suspend then
+  return health("Suspended", "Ready")
 end
 return health("Healthy", "Ready")

@@ -6,7 +6,10 @@ set -euo pipefail
 # Java and Hadoop end where the user has no name, which clusters may give to a pod: this library adds one, to this process.
 if ! getent passwd "$(id -u)" > /dev/null; then
   export NSS_WRAPPER_PASSWD=${TMPDIR:-/tmp}/passwd NSS_WRAPPER_GROUP=/etc/group LD_PRELOAD=libnss_wrapper.so
-  { cat /etc/passwd; echo "hygiene:x:$(id -u):$(id -g)::/tmp:/bin/false"; } > "$NSS_WRAPPER_PASSWD"
+  { cat /etc/passwd; echo "hygiene:x:$(id -u):$(id -g)::/tmp:/bin/false"; } > "$NSS_WRAPPER_PASSWD" || {
+    echo "the user $(id -u) has no name, and ${NSS_WRAPPER_PASSWD%/*} is not writable: mount a volume there, such as an emptyDir" >&2
+    exit 1
+  }
 fi
 
 case ${1:-} in

@@ -1,9 +1,11 @@
 # The image of the operator, and of the command line. `make images` builds it by podman or docker; by hand, from the root of
-# the repository: docker build -f deploy/images/operator.Dockerfile -t group-hygiene:0.1.0 .
+# the repository: docker build -f deploy/images/operator.Dockerfile -t group-hygiene:0.2.0 .
 # BASE: any Debian 12 (bookworm). docs/images.md tells what builds behind a company's proxy need.
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
+# A new value, such as the date, makes the engine install Debian's packages again instead of using its cache.
+ARG UPDATES=
 COPY deploy/images /src/deploy/images
 RUN --mount=type=secret,id=ca /src/deploy/images/steps.sh packages python3 python3-venv
 COPY pyproject.toml README.md LICENSE /src/
@@ -13,6 +15,7 @@ RUN --mount=type=secret,id=ca --mount=type=secret,id=pip /src/deploy/images/step
 
 # The same Python: the virtual environment is a link to it.
 FROM ${BASE}
+ARG UPDATES=
 LABEL org.opencontainers.image.title="kafka-group-hygiene" org.opencontainers.image.licenses="Apache-2.0"
 COPY deploy/images/steps.sh /src/deploy/images/steps.sh
 RUN --mount=type=secret,id=ca /src/deploy/images/steps.sh packages python3 ca-certificates

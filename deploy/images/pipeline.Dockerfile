@@ -1,11 +1,13 @@
 # The image of the pipeline: PySpark (which holds Spark), the jars that it lacks, and this project. `make images` builds it by
 # podman or docker; by hand, from the root of the repository:
-#   docker build -f deploy/images/pipeline.Dockerfile -t group-hygiene-pipeline:0.1.0 .
+#   docker build -f deploy/images/pipeline.Dockerfile -t group-hygiene-pipeline:0.2.0 .
 # One image for the CronJob, for spark-submit in cluster mode, and for executors.
 # BASE: any Debian 12 (bookworm). docs/images.md tells what builds behind a company's proxy need.
 ARG BASE=debian:bookworm-slim
 
 FROM ${BASE} AS build
+# A new value, such as the date, makes the engine install Debian's packages again instead of using its cache.
+ARG UPDATES=
 COPY deploy/images /src/deploy/images
 RUN --mount=type=secret,id=ca /src/deploy/images/steps.sh packages python3 python3-venv maven ca-certificates-java
 COPY sandbox/spark/pom.xml /src/sandbox/spark/pom.xml
@@ -16,6 +18,7 @@ COPY crds /src/crds
 RUN --mount=type=secret,id=ca --mount=type=secret,id=pip /src/deploy/images/steps.sh pipeline
 
 FROM ${BASE}
+ARG UPDATES=
 LABEL org.opencontainers.image.title="kafka-group-hygiene-pipeline" org.opencontainers.image.licenses="Apache-2.0"
 COPY deploy/images/steps.sh /src/deploy/images/steps.sh
 RUN --mount=type=secret,id=ca /src/deploy/images/steps.sh packages python3 openjdk-17-jre-headless libnss-wrapper tini ca-certificates

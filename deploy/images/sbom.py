@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import sys
+import zipfile
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path, PurePosixPath
@@ -17,12 +18,16 @@ from typing import Any
 from urllib.parse import quote
 
 _OURS = "kafka-group-hygiene"
+_METADATA = re.compile(r"META-INF/maven/([^/]+)/([^/]+)/pom\.properties")
 
 
 def main() -> None:
     """Writes to stdout."""
     folder = Path(sys.argv[1])
-    components = sorted([*_packages(), *_jars(folder / "jars")], key=lambda component: str(component["purl"]))
+    every = {
+        component["purl"]: component for component in (*_jars_of_spark(folder), *_jars(folder / "jars"), *_packages())
+    }
+    components = [every[purl] for purl in sorted(every)]
     ours = next(component for component in components if component["name"] == _OURS)
     bill = {
         "bomFormat": "CycloneDX",
@@ -44,13 +49,36 @@ def _packages() -> Iterator[dict[str, Any]]:
 
 
 def _jars(folder: Path) -> Iterator[dict[str, Any]]:
-    """As coordinates.txt tells where each lay in Maven's repository."""
-    told = folder / "coordinates.txt"
-    for line in told.read_text().splitlines() if told.exists() else ():
+    """coordinates.txt has the path of each in Maven's repository."""
+    coordinates = folder / "coordinates.txt"
+    for line in coordinates.read_text().splitlines() if coordinates.exists() else ():
         *places, name, version, file = PurePosixPath(line).parts
         group, digest = ".".join(places), hashlib.sha256((folder / file).read_bytes()).hexdigest()
         component = _component(name, version, f"pkg:maven/{group}/{name}@{quote(version)}")
         yield component | {"group": group, "hashes": [{"alg": "SHA-256", "content": digest}]}
+
+
+def _jars_of_spark(folder: Path) -> Iterator[dict[str, Any]]:
+    """The jars inside the package PySpark, by Maven's metadata in each; one without has a name and a version only."""
+    for file in sorted(folder.glob("lib/python3*/site-packages/pyspark/jars/*.jar")):
+        group, name, version = _coordinates(file)
+        package = f"maven/{group}/{name}" if group else f"generic/{name}"
+        component = _component(name, version, f"pkg:{package}@{quote(version)}")
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        yield component | ({"group": group} if group else {}) | {"hashes": [{"alg": "SHA-256", "content": digest}]}
+
+
+def _coordinates(file: Path) -> tuple[str, str, str]:
+    """Group (empty: unknown), name and version. A jar may hold the metadata of others that were packed into it."""
+    with zipfile.ZipFile(file) as jar:
+        found = [_METADATA.fullmatch(name) for name in jar.namelist()]
+    held = {match[2]: match[1] for match in found if match}
+    names = [name for name in held if re.match(rf"{re.escape(name)}-\d", file.stem)]
+    if names:
+        name = max(names, key=len)
+        return held[name], name, file.stem.removeprefix(f"{name}-")
+    name, _, version = re.sub(r"-(?=\d)", " ", file.stem, count=1).partition(" ")
+    return "", name, version
 
 
 def _component(name: str, version: str, purl: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 # All that the Dockerfiles beside this run, so that most of it can be tried without an engine for containers:
 #   ROOT=/tmp/image deploy/images/steps.sh operator
 # ROOT: the root of the file system of the image; left out, the one that there is. PYTHON: 3.11 or newer.
-# What is installed is what the locks beside this name, each file with one of the hashes that stand there.
+# It installs what the locks beside this name, each file with one of the hashes there.
 # Secrets of the build, each of which may be missing: `ca`, the certificates to trust, as PEM; `maven`, a settings.xml; `pip`, a
 # pip.conf. SECRETS: their folder; left out, the one of the engines.
 set -eu
@@ -36,22 +36,30 @@ install() {
   (cd "$home"/lib/python3*/site-packages && rm -rf kubernetes/aio pyspark/examples pyspark/data)
   find "$home" -depth -type d \( -name tests -o -name test \) -exec rm -rf {} +
   rm -rf "$work"
-  "$home/bin/python" "$here/sbom.py" "$home" > "$home/sbom.cdx.json"
 }
+
+# Of what is in the image in the end.
+bill_of_materials() { "$home/bin/python" "$here/sbom.py" "$home" > "$home/sbom.cdx.json"; }
 
 case ${1:-} in
   operator)
     install operator
+    bill_of_materials
     ;;
-  # Debian's packages with these names.
+  # Debian's packages with these names, and the updates of those that the base has.
   packages)
     shift
     export DEBIAN_FRONTEND=noninteractive
     # Where certificates are given, a mirror may be behind https.
     [ ! -s "$secrets/ca" ] || echo "Acquire::https::CaInfo \"$secrets/ca\";" > /etc/apt/apt.conf.d/90ca
+    # Java's packages link manuals there, and slim images lack the folder.
+    mkdir -p /usr/share/man/man1
     apt-get update -q
+    apt-get upgrade -q -y --no-install-recommends
     apt-get install -q -y --no-install-recommends "$@"
-    rm -rf /etc/apt/apt.conf.d/90ca /tmp/hsperfdata_* /var/lib/apt/lists/* /var/cache/apt/* /usr/share/doc /usr/share/man /var/log/*.log
+    rm -rf /etc/apt/apt.conf.d/90ca /tmp/hsperfdata_* /var/lib/apt/lists/* /var/cache/apt/* /usr/share/man /var/log/*.log
+    # Licences stay: they must be passed on with an image. Some are links.
+    find /usr/share/doc -type f ! -name copyright -delete
     ;;
   # What PySpark lacks: for Kafka and Delta, and for tables at s3a:// URIs.
   jars)
@@ -66,12 +74,15 @@ case ${1:-} in
     [ ! -s "$secrets/maven" ] || settings="-s $secrets/maven"
     for file in "$source/sandbox/spark/pom.xml" "$here/object-stores.xml"; do
       # shellcheck disable=SC2086  # none, or two words
-      mvn -B -ntp -q $settings -f "$file" dependency:copy-dependencies -Dmdep.useRepositoryLayout=true -DoutputDirectory="$work"
+      # -C: Maven 3 only warns of a wrong checksum.
+      mvn -B -C -ntp -q $settings -f "$file" dependency:copy-dependencies -Dmdep.useRepositoryLayout=true -DoutputDirectory="$work"
     done
     mkdir -p "$home/jars"
     # Where each lay: group/artifact/version/file, which the bill of materials needs.
     (cd "$work" && find . -name '*.jar' | LC_ALL=C sort) > "$home/jars/coordinates.txt"
     find "$work" -name '*.jar' -exec mv {} "$home/jars/" \;
+    # Exactly these jars: checksums of Maven come from the same server.
+    (cd "$home/jars" && LC_ALL=C sha256sum -- *.jar) | diff "$here/jars.lock" - >&2
     rm -rf "$work"
     ;;
   pipeline)
@@ -82,8 +93,10 @@ case ${1:-} in
       rocksdbjni; do
       rm -f "$part"*.jar
     done
+    rm -rf connect-repl
     # Flight, and what to compile against.
     (cd ../../pyarrow && rm -rf include libarrow_flight* _flight* libarrow_python_flight*)
+    bill_of_materials
     ;;
   *)
     echo "usage: [ROOT=DIR] $0 packages NAME...|operator|jars|pipeline" >&2

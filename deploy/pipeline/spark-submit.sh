@@ -1,27 +1,34 @@
 #!/usr/bin/env bash
-# The same job on Spark on Kubernetes, in cluster mode: the driver is a pod, and so are as many executors as the log
-# needs. Run it with Spark 4.0's own spark-submit and a kubeconfig; rbac.yaml and spark-rbac.yaml must be applied.
+# The same job on Spark on Kubernetes, in cluster mode: the driver and as many executors as the log needs run in pods. Run it
+# with spark-submit of Spark 4.0 and a kubeconfig, after you applied rbac.yaml and spark-rbac.yaml.
+# Spark 4.0's driver pods stay when they have ended: kubectl delete pods -n group-hygiene-spark -l spark-role=driver
+# --field-selector=status.phase=Succeeded
 #   deploy/pipeline/spark-submit.sh https://API-SERVER:6443 s3a://BUCKET/group-hygiene/main [OPTION...]
-#   IMAGE=REGISTRY/group-hygiene-pipeline:0.1.0    the image, under the name under which you pushed it
-#   SECRET=hygiene-bucket    a Secret in the namespace with what leads to the object store, to which driver and executors
-#                            write. Left out, they have the IAM roles of their ServiceAccounts.
-#   KEYS="AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_REGION"    those of its keys that they get as variables. For a store
-#                            of your own add AWS_ENDPOINT_URL, and AWS_ALLOW_HTTP where it has no TLS.
+#   IMAGE=REGISTRY/group-hygiene-pipeline:0.2.0    your registry and image name
+#   SPARK_NAMESPACE=group-hygiene-spark    the namespace of spark-rbac.yaml, in which driver and executors run
+#   SECRET=hygiene-bucket    a Secret in that namespace with credentials of the object store, to which driver and executors
+#                            write. Left out, they use the IAM roles of their ServiceAccounts.
+#   KEYS="AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_REGION"    keys of the Secret to pass as variables. For a store of
+#                            your own add AWS_ENDPOINT_URL, and AWS_ALLOW_HTTP if it has no TLS.
 #   NAMESPACE=kafka CONNECTION=main    the KafkaConnection
-#   MAX_EXECUTORS=10         executors, of two cores each
-# OPTION: further ones of spark-submit, which win: --conf spark.executor.memory=2g
-# No secret is among the arguments: the driver reads the KafkaConnection and its Secrets by its ServiceAccount, and hands
-# what executors need to them, encrypted.
+#   MAX_EXECUTORS=10         maximum number of executors, of two cores each
+# OPTION: more options of spark-submit, which take precedence: --conf spark.executor.memory=2g
+# The arguments contain no secret: the driver reads the KafkaConnection and its Secrets with its ServiceAccount, and sends
+# executors the settings that they need, encrypted. Spark passes the key of that encryption to executors as a variable of their
+# pods: users who may read pods in SPARK_NAMESPACE can read it.
 set -euo pipefail
+# Each key is a word, and no pattern of file names.
+set -f
 api_server=${1:?the address of the API server, https://HOST:PORT}
 warehouse=${2:?the URI of the warehouse}
 shift 2
-image=${IMAGE:-group-hygiene-pipeline:0.1.0}
+image=${IMAGE:?your registry and image name, REGISTRY/group-hygiene-pipeline:0.2.0}
 namespace=${NAMESPACE:-kafka}
+spark_namespace=${SPARK_NAMESPACE:-group-hygiene-spark}
 connection=${CONNECTION:-main}
 executors=${MAX_EXECUTORS:-10}
 home=/opt/group-hygiene
-template=$(cd "$(dirname "$0")" && pwd)/pod-template.yaml
+template=$(dirname "$(readlink -f "$0")")/pod-template.yaml
 options=()
 if [ -n "${SECRET:-}" ]; then
   for key in ${KEYS:-AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_REGION}; do
@@ -32,12 +39,13 @@ exec spark-submit \
   --master "k8s://$api_server" \
   --deploy-mode cluster \
   --name group-hygiene-pipeline \
-  --conf spark.kubernetes.namespace="$namespace" \
+  --conf spark.kubernetes.namespace="$spark_namespace" \
   --conf spark.kubernetes.container.image="$image" \
   --conf spark.kubernetes.driver.podTemplateFile="$template" \
   --conf spark.kubernetes.executor.podTemplateFile="$template" \
-  --conf spark.kubernetes.authenticate.driver.serviceAccountName=group-hygiene-pipeline \
+  --conf spark.kubernetes.authenticate.driver.serviceAccountName=group-hygiene-pipeline-driver \
   --conf spark.kubernetes.authenticate.executor.serviceAccountName=group-hygiene-pipeline-executor \
+  --conf spark.kubernetes.driver.ownPersistentVolumeClaim=false \
   --conf spark.authenticate=true \
   --conf spark.network.crypto.enabled=true \
   --conf spark.pyspark.python="$home/bin/python" \

@@ -1,3 +1,3 @@
-"""Keeps the consumer groups of Kafka clusters tidy: finds those that nobody uses, proves it, and only then acts."""
+"""Finds abandoned consumer groups of Kafka clusters, and deletes them once there is proof that they are unused."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

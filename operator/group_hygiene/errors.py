@@ -1,31 +1,33 @@
 """The errors of this product. Every library's error is wrapped into one of these where it enters.
 
     HygieneError
-    ├── SpecError              a policy or connection says something that only an edit can mend
-    ├── ConnectError           the Kafka cluster can't be used now; tried again with back-off
+    ├── SpecError              a policy or connection is invalid until it is edited
+    ├── ConnectError           the Kafka cluster can't be used now; retried with back-off
     │   ├── Unreachable        no bootstrap server answers
     │   ├── TLSFailed          the TLS handshake fails
     │   ├── AuthenticationFailed  the broker refuses the credentials
     │   └── SecretProblem      a Secret, or a key in it, is missing or malformed
-    ├── MemoryExhausted        what a connection asks for does not fit into the memory that the process has left
+    ├── MemoryExhausted        a connection needs more memory than the process has left
     ├── LedgerProblem          the ledger can't be read or written: nothing is deleted without it
-    ├── LedgerFenced           another client writes the ledger under our transactional.id: the run must end
+    ├── LedgerFenced           another client writes the ledger with our transactional.id: the run must end
     ├── ApiError               the Kubernetes API server refuses or does not answer
     │   ├── NotFound
-    │   └── Refused            it answers, and refuses this one request
+    │   └── Refused            it answers, and rejects this one request
     │       ├── Conflict       the object changed since it was read
     │       └── Forbidden      RBAC denies it
-    ├── PipelineError          the Spark pipeline can't go on: Spark, the log that it reads, or its tables
-    └── UsageError             the command line asks for something that makes no sense
+    ├── PipelineError          the Spark pipeline can't continue: Spark, the log that it reads, or its tables
+    │   └── Halted             a retry would fail in the same way: a user must choose how to continue
+    └── UsageError             the command line is invalid
 
-Errors that concern one group, one partition or one broker are data, not exceptions: see `model.Fault`.
+Errors that concern one group, one partition or one broker are data, not exceptions: see `model.groups.Fault`
+and `model.refusal.Refusal`.
 """
 
 from __future__ import annotations
 
 
 class HygieneError(Exception):
-    """Base of all: `reason` is a documented constant of `reasons`, the text says what is wrong and what to do."""
+    """Base of all: `reason` is a documented constant of `reasons`; the text says what is wrong and what to do."""
 
     reason = "InternalError"
 
@@ -72,9 +74,9 @@ class LedgerProblem(HygieneError):
 
 
 class LedgerFenced(HygieneError):
-    """No LedgerProblem on purpose: no run may go on after it.
+    """Not a LedgerProblem on purpose: the run must end.
 
-    Another process of ours that took the Lease fences, and so does any client that Kafka allows our transactional.id.
+    The process that took the Lease fences its predecessor, as can any client that Kafka allows our transactional.id.
     """
 
     reason = "LedgerFenced"
@@ -109,4 +111,4 @@ class UsageError(HygieneError):
 
 
 class Halted(PipelineError):
-    """What every further try would meet as well: a person must look at it and say how to go on."""
+    """A retry would fail in the same way: a user must choose how to continue."""

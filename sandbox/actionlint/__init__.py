@@ -1,4 +1,4 @@
-"""actionlint, which reads workflows of GitHub Actions as GitHub does, built from the go.mod in this folder."""
+"""actionlint, which checks workflows of GitHub Actions, built from the go.mod in this folder."""
 
 import subprocess
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def program() -> Path:
 
 
 def lint(files: Sequence[Path]) -> subprocess.CompletedProcess[str]:
-    """What it has against these workflows, on stdout; code 0 = nothing. No other linter is asked."""
+    """Check these workflows; errors are on stdout, code 0 = none. Calls no other linters."""
     argv: list[str | Path] = [program(), "-no-color", "-shellcheck=", "-pyflakes=", *files]
     return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
 

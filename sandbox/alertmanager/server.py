@@ -1,4 +1,4 @@
-"""Alertmanager on this machine: start and stop, with a configuration of the caller's."""
+"""Alertmanager on this machine: start and stop, with the caller's configuration."""
 
 import json
 import urllib.error
@@ -27,7 +27,7 @@ def program() -> Path:
 def _build(into: Path) -> None:
     version = golang.version(_SOURCE, _MODULE)
     what = f"building Alertmanager {version} from Go modules (about a minute, once)"
-    # This version's module has the user interface that it is built with; those of later ones lack it.
+    # The module of this version includes the built user interface; later ones lack it.
     golang.build(_SOURCE, f"{_MODULE}/cmd/alertmanager", into / "alertmanager", what)
 
 
@@ -37,7 +37,7 @@ class Alertmanager(Service):
     _what = "Alertmanager"
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """config: as its configuration file has it."""
+        """config: the content of its configuration file."""
         super().__init__()
         self._config = config
 
@@ -50,7 +50,7 @@ class Alertmanager(Service):
         return f"http://127.0.0.1:{self._port}"
 
     def alerts(self) -> list[dict[str, Any]]:
-        """The alerts that it takes for firing now, as its API v2 tells them."""
+        """The firing alerts, from its API v2."""
         return list(json.loads(self._get("/api/v2/alerts")))
 
     def _start(self) -> None:
@@ -79,7 +79,7 @@ class Alertmanager(Service):
     def _get(self, path: str) -> str:
         if self._keeper is None:
             raise SandboxError("this Alertmanager is not running")
-        # Nothing between us and loopback: a proxy in the environment must not be asked.
+        # Ignores proxies of the environment.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(self.url + path, timeout=10) as answer:
             return str(answer.read().decode())

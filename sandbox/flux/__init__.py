@@ -1,4 +1,4 @@
-"""What Flux makes of objects by healthCheckExprs: its own evaluator, built from the Go files in this folder."""
+"""The status that Flux derives from an object's conditions: its own kstatus, built from the Go files in this folder."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from sandbox import golang
 from sandbox.cache import cached
 
 _SOURCE = Path(__file__).parent
-_MODULE = "github.com/fluxcd/pkg/runtime"
+_MODULE = "github.com/fluxcd/cli-utils"
 
 
 def program() -> Path:
@@ -16,9 +16,9 @@ def program() -> Path:
     return cached(golang.cache_name("flux-health", _SOURCE, _MODULE), _build) / "flux-health"
 
 
-def assess(expressions: Mapping[str, str], objects: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Current, InProgress or Failed, for each object. Raises ValueError with what Flux has against the expressions."""
-    return [str(status) for status in golang.ask(program(), {"expressions": expressions, "objects": objects})]
+def assess(objects: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Current, InProgress or Failed, for each object."""
+    return [str(status) for status in golang.ask(program(), {"objects": objects})]
 
 
 def _build(into: Path) -> None:

@@ -1,16 +1,14 @@
-// What Flux makes of objects by the healthCheckExprs of a Kustomization: its own evaluator, of the version that the
-// kustomize-controller has whose CRD is beside it.
-// stdin: {"expressions": {"current": "...", ...}, "objects": [{...}]}; stdout: ["Current", ...], one for each object.
+// What Flux makes of objects without healthCheckExprs: kstatus, of the version that the kustomize-controller has whose CRD
+// is beside it.
+// stdin: {"objects": [{...}]}; stdout: ["Current", ...], one for each object.
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 
-	"github.com/fluxcd/pkg/apis/kustomize"
-	"github.com/fluxcd/pkg/runtime/cel"
+	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	kubernetes "k8s.io/apimachinery/pkg/util/json"
 )
@@ -28,14 +26,9 @@ func main() {
 
 func assess() ([]string, error) {
 	var asked struct {
-		Expressions kustomize.HealthCheckExpressions `json:"expressions"`
-		Objects     []json.RawMessage                `json:"objects"`
+		Objects []json.RawMessage `json:"objects"`
 	}
 	if err := json.NewDecoder(os.Stdin).Decode(&asked); err != nil {
-		return nil, err
-	}
-	evaluator, err := cel.NewStatusEvaluator(&asked.Expressions)
-	if err != nil {
 		return nil, err
 	}
 	statuses := []string{}
@@ -45,7 +38,7 @@ func assess() ([]string, error) {
 		if err := kubernetes.Unmarshal(raw, &content); err != nil {
 			return nil, err
 		}
-		result, err := evaluator.Evaluate(context.Background(), &unstructured.Unstructured{Object: content})
+		result, err := status.Compute(&unstructured.Unstructured{Object: content})
 		if err != nil {
 			return nil, err
 		}

@@ -16,7 +16,7 @@ def checker() -> Path:
 
 
 def check(dashboard: str) -> subprocess.CompletedProcess[str]:
-    """Read the JSON of a dashboard strictly; its stdout is what was understood, or its stderr what is wrong."""
+    """Parse the JSON of a dashboard strictly; stdout has the parsed dashboard, or stderr the error."""
     return subprocess.run([checker()], input=dashboard, capture_output=True, text=True, timeout=60, check=False)
 
 

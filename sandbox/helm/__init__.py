@@ -1,4 +1,4 @@
-"""Helm, built from the go.mod in this folder; it renders and checks the chart, and reaches no cluster by itself."""
+"""Helm, built from the go.mod in this folder; it renders and checks the chart, without a cluster."""
 
 import os
 import subprocess
@@ -19,9 +19,9 @@ def program() -> Path:
 
 
 def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """`helm <arguments>`, with its exit code and what it said; nothing is raised for what it finds wrong."""
+    """Run `helm <arguments>`; returns exit code and output, and does not raise for errors that it finds."""
     with tempfile.TemporaryDirectory() as home:
-        # What its user has configured, plugins and repositories among it, changes nothing here.
+        # Ignores the user's configuration, plugins and repositories.
         own = {f"HELM_{part}_HOME": home for part in ("CACHE", "CONFIG", "DATA")}
         environment = {**os.environ, **own, "KUBECONFIG": os.devnull}
         return subprocess.run(
@@ -34,7 +34,7 @@ def _build(into: Path) -> None:
     major, minor, _ = golang.version(_KUBERNETES, "k8s.io/kubernetes").split(".")
     stamps = {
         "internal/version.version": f"v{version}",
-        # For which Kubernetes it renders when it asks none.
+        # The version of Kubernetes for which it renders without a cluster.
         "pkg/chartutil.k8sVersionMajor": major,
         "pkg/chartutil.k8sVersionMinor": minor,
     }

@@ -1,4 +1,4 @@
-"""A real Kafka cluster on this machine: start, stop, hurt."""
+"""A real Kafka cluster on this machine: start, stop, kill, pause."""
 
 import signal
 import subprocess
@@ -26,7 +26,7 @@ Mark = dict[int, int]
 
 
 class KafkaCluster(Service):
-    """A Kafka cluster of 1 broker, or of more with a controller process of its own.
+    """A Kafka cluster of 1 broker, or of several with a separate controller process.
 
     With several brokers any of them can be killed without losing the controller. `config` is added to (and wins over)
     the server.properties of brokers and controller. It is ready when every broker knows all others.
@@ -72,11 +72,11 @@ class KafkaCluster(Service):
 
     @property
     def plaintext_bootstrap(self) -> str:
-        """host:port,... of the internal plaintext listener, whose users may do everything."""
+        """host:port,... of the internal plaintext listener, whose clients have all permissions."""
         return ",".join(f"{self._place.address}:{node.internal_port}" for node in self._layout.brokers)
 
     def door(self, index: int) -> dict[int, Door]:
-        """The ports of one of `security.doors` by broker; what stands before it listens on the advertised ones."""
+        """Broker -> ports of one of `security.doors`; a proxy before it listens on the advertised ones."""
         return {node.id: node.doors[index] for node in self._layout.brokers}
 
     @property
@@ -101,19 +101,19 @@ class KafkaCluster(Service):
         return self.authority.issue(name)
 
     def kill_broker(self, broker: int) -> None:
-        """SIGKILL: no goodbye to anybody."""
+        """SIGKILL, without a controlled shutdown."""
         self._end_broker(broker, 0)
 
     def stop_broker(self, broker: int) -> None:
-        """Stop it as an administrator would: it hands over its partitions first."""
+        """Stop it with a controlled shutdown: it hands over its partitions first."""
         self._end_broker(broker, STOP_SECONDS)
 
     def start_broker(self, broker: int) -> None:
         """Start a broker that was killed or stopped, with its old ports and data, and wait until all know it.
 
-        Kafka lets it back in only when the session of its former life is over: 6 seconds after that ended. It answers
-        before its group coordinators have loaded: for a moment ListGroups gets COORDINATOR_LOAD_IN_PROGRESS, or, before
-        the broker knows what it leads (seen with 2.5.1), an empty list without an error.
+        Kafka admits it only when its former session has expired, after 6 seconds. It answers before its group
+        coordinators have loaded: for a moment ListGroups returns COORDINATOR_LOAD_IN_PROGRESS, or, before the broker
+        knows its leaderships (seen with 2.5.1), an empty list without an error.
         """
         port = self._layout.zookeeper_port
         if port:
@@ -123,7 +123,7 @@ class KafkaCluster(Service):
         self.wait_ready()
 
     def pause_broker(self, broker: int) -> None:
-        """SIGSTOP: connections stay open and nobody answers."""
+        """SIGSTOP: connections stay open without responses."""
         self._servers[broker].send(signal.SIGSTOP)
         self._servers[broker].wait_stopped()
         self._paused.add(broker)
@@ -146,7 +146,7 @@ class KafkaCluster(Service):
         wait_until(ready, list(self._servers.values()), timeout)
 
     def wait_forgotten(self, broker: int, timeout: float = START_SECONDS) -> None:
-        """Wait until none of the brokers that run (and are not paused) tells clients of one that was killed."""
+        """Wait until no running (and not paused) broker has a killed one in its metadata."""
         running = [node for node in self._layout.brokers if node.id in self._servers and node.id not in self._paused]
 
         def forgotten() -> bool:
@@ -156,9 +156,9 @@ class KafkaCluster(Service):
         wait_until(forgotten, list(self._servers.values()), timeout)
 
     def wait_deleted(self, topic: str, timeout: float = START_SECONDS) -> None:
-        """Wait until all of a deleted topic is gone, after clients see it no more.
+        """Wait until a deleted topic is completely removed, which is after clients no longer see it.
 
-        A controller with ZooKeeper removes a topic's settings last: a topic of that name made any sooner loses its own.
+        A controller with ZooKeeper removes a topic's settings last: if the topic is recreated before, it loses its own.
         """
         port = self._layout.zookeeper_port
         if not port:
@@ -173,7 +173,7 @@ class KafkaCluster(Service):
         wait_until(done, list(self._servers.values()), timeout)
 
     def check(self) -> None:
-        """Raise StartFailed with the end of its log when a process has ended by itself."""
+        """Raise StartFailed with the end of its log if a process has ended by itself."""
         check_running(list(self._servers.values()))
 
     def log(self, broker: int) -> Path:
@@ -181,9 +181,9 @@ class KafkaCluster(Service):
         return self._log(self._node(broker))
 
     def mark(self) -> Mark:
-        """The point in the request logs of all brokers to count from; needs request_log=True.
+        """The current position in the request logs of all brokers, for counting; needs request_log=True.
 
-        A broker that is stopped or paused adds nothing, so its log is taken as it is.
+        A broker that is stopped or paused adds nothing, so its position is the end of its log.
         """
         if not self._request_log:
             raise SandboxError("this cluster was started without request_log=True")
@@ -244,7 +244,7 @@ class KafkaCluster(Service):
 
     def _start_kraft(self) -> None:
         controller = self._layout.controller or self._layout.brokers[0]
-        # Brokers first: they load their classes while the controller's directory is formatted.
+        # Brokers first: they load classes while the controller's directory is formatted.
         for node in self._layout.nodes:
             if node is not controller:
                 format_broker(self._layout, node)

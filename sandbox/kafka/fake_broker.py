@@ -1,4 +1,4 @@
-"""A broker that is none: it answers one kind of request as a test wants it, and the others as a small cluster does."""
+"""A fake broker: a test defines its responses to some requests; it answers others like a small cluster."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 
 Answer = Callable[[socket.socket, bytes], None]
 
@@ -26,11 +27,11 @@ _SERVED = {
 
 
 class FakeBroker:
-    """Speaks Kafka to every client that connects; the requests with the API keys in `answers` are answered by these.
+    """Serves Kafka's protocol; `answers` handles the requests with its API keys.
 
-    brokers: how many its metadata names, all of them itself. context: speaks TLS by that, with the first client, and
-    lets all others wait for the handshake. places: the partitions of `__consumer_offsets`, as its metadata names them.
-    first: after how many requests for metadata that in `answers` is given: clients ask for it when they connect.
+    brokers: number of brokers in its metadata, all of them itself. context: for TLS with the first client; all others
+    wait for the handshake. places: the partitions of `__consumer_offsets` in its metadata. first: number of metadata
+    requests before the one in `answers` is used, as clients send some when they connect.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ def varint(number: int) -> bytes:
 
 
 def announced(size: int, sent: int) -> Answer:
-    """Announces an answer of so many bytes, and sends so many of them."""
+    """Announces a response of `size` bytes, and sends `sent` of them."""
 
     def answer(connection: socket.socket, _: bytes) -> None:
         connection.sendall(struct.pack(">i", size))
@@ -145,13 +146,18 @@ def rows_of(head: bytes, row: bytes, count: int, tail: bytes) -> Answer:
 
 
 def many_groups(count: int) -> Answer:
-    """Lists so many groups, each with an id of its own: Empty ones, as consumers leave them."""
-    rows = b"".join(b"\x08%07d\x09consumer\x06Empty\x08classic\0" % number for number in range(count))
+    """Lists so many Empty groups with different ids."""
 
     def answer(connection: socket.socket, identity: bytes) -> None:
-        send(connection, identity + bytes(6) + varint(count + 1) + rows + b"\0")
+        send(connection, identity + bytes(6) + varint(count + 1) + _groups(count) + b"\0")
 
     return answer
+
+
+@cache
+def _groups(count: int) -> bytes:
+    """Made when they are first sent: tests name such answers where they are imported."""
+    return b"".join(b"\x08%07d\x09consumer\x06Empty\x08classic\0" % number for number in range(count))
 
 
 def many_descriptions(count: int) -> Answer:

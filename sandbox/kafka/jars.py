@@ -1,4 +1,4 @@
-"""The jars of each Kafka version, from Maven, kept in the cache."""
+"""The jars of each Kafka version, from Maven, in the cache."""
 
 import hashlib
 from pathlib import Path
@@ -15,14 +15,14 @@ _POM = Path(__file__).with_name("pom.xml")
 
 
 def jars(version: str) -> Path:
-    """The directory that holds all jars of a version; downloads them when they are not cached."""
+    """The directory with all jars of a version; downloads them if they are not cached."""
 
     def download(into: Path) -> None:
         run_long(
             f"downloading Kafka {version} with Maven (about 20 seconds, once)",
             Command(
                 [
-                    *(find(MAVEN), "-B", "-ntp", "-f", _POM, f"-Dkafka.version={version}"),
+                    *(find(MAVEN), "-B", "-C", "-ntp", "-f", _POM, f"-Dkafka.version={version}"),
                     f"-Dtools.version={_TOOLS.get(version, version)}",
                     *(f"-DoutputDirectory={into}", "dependency:copy-dependencies"),
                 ],
@@ -30,7 +30,7 @@ def jars(version: str) -> Path:
             ),
         )
 
-    # The pom is part of the name: a changed one must not find the old jars.
+    # The name includes a hash of the pom, so that a changed one does not use the old jars.
     return cached(f"kafka-{version}-{hashlib.sha256(_POM.read_bytes()).hexdigest()[:8]}", download)
 
 

@@ -55,7 +55,7 @@ class JavaProgram:
 
 
 def java_command(program: JavaProgram, arguments_file: Path) -> list[str | Path]:
-    """Write the arguments file and answer with the command line that uses it.
+    """Write the arguments file, and return the command line that uses it.
 
     `log_levels` is logger -> level; the empty name is all others.
     """
@@ -79,9 +79,9 @@ def java_command(program: JavaProgram, arguments_file: Path) -> list[str | Path]
 
 
 def record_classes(jars: Path, record: Callable[[Path], None]) -> None:
-    """Make sure of an archive of loaded classes (JEP 350) for this Java and these jars: it halves the CPU of a start.
+    """Make an archive of loaded classes (JEP 350) for this Java and these jars: it halves the CPU time of a start.
 
-    `record` runs a program once with `Jvm.record_to`. A Java without this feature leaves nothing, and nothing is lost.
+    `record` runs a program once with `Jvm.record_to`. A Java without this feature makes no archive, which is harmless.
     """
     cached(_archive_directory(find(JAVA), jars).name, record)
 

@@ -12,7 +12,7 @@ CONTROLLER_ID = 100
 
 @dataclass(frozen=True)
 class Door:
-    """A further client listener of one broker, behind something else: clients are told `advertised`, not `port`."""
+    """A further client listener of one broker, behind a proxy: its advertised port is `advertised`, not `port`."""
 
     port: int
     advertised: int
@@ -37,7 +37,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Layout:
-    """What every process of the cluster must know of the others."""
+    """The facts about the cluster that every process needs."""
 
     version: tuple[int, ...]
     cluster_id: str
@@ -48,7 +48,7 @@ class Layout:
 
     @property
     def kraft(self) -> bool:
-        """False where ZooKeeper is needed: KRaft is complete from 3.3 on."""
+        """False if ZooKeeper is needed: KRaft is complete from 3.3 on."""
         return uses_kraft(self.version)
 
     @property
@@ -83,7 +83,7 @@ class Layout:
             "zookeeper.connect": f"127.0.0.1:{self.zookeeper_port}",
             # As in KRaft: a killed broker may come back only when its old session is over.
             "zookeeper.session.timeout.ms": "6000",
-            # By default as long as the session's: too short for a first answer on a machine that does other things too.
+            # The default is the session's: too short for a first response on a busy machine.
             "zookeeper.connection.timeout.ms": "60000",
         }
 
@@ -98,7 +98,7 @@ class Layout:
             "transaction.state.log.num.partitions": "5",
             "transaction.state.log.replication.factor": replicas,
             "transaction.state.log.min.isr": in_sync,
-            # 128 MB by default, taken at start from a small heap.
+            # The default of 128 MB is allocated at start, from a small heap.
             "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
         }
         if self.version >= (4, 1):
@@ -112,7 +112,7 @@ class Layout:
 
 
 def uses_kraft(version: tuple[int, ...]) -> bool:
-    """False where ZooKeeper is needed: KRaft is complete from 3.3 on."""
+    """False if ZooKeeper is needed: KRaft is complete from 3.3 on."""
     return version >= (3, 3)
 
 

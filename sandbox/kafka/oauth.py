@@ -1,7 +1,7 @@
 """OAUTHBEARER as the sandbox's brokers check it: unsecured tokens (RFC 7515 appendix A.5), and an endpoint for them.
 
-A broker without further settings uses Kafka's own OAuthBearerUnsecuredValidatorCallbackHandler: it believes any token
-with a subject that is not expired. So this tests how a client gets and sends tokens, never whether a broker is safe.
+A broker without further settings uses Kafka's own OAuthBearerUnsecuredValidatorCallbackHandler: it accepts any token
+with a subject that is not expired. So this tests how a client gets and sends tokens, not the security of a broker.
 """
 
 import base64

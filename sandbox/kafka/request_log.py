@@ -1,4 +1,4 @@
-"""Which requests a broker handled, from its own request log: one line for each, written when it was answered."""
+"""Reads the requests that a broker handled from its own request log: one line for each, written after the response."""
 
 import json
 import re
@@ -19,17 +19,17 @@ _JSON = "Completed request:"
 
 
 class Request(NamedTuple):
-    """One handled request: the name of its API (as in Kafka's ApiKeys, such as LIST_GROUPS) and who asked."""
+    """One handled request: the name of its API (as in Kafka's ApiKeys, such as LIST_GROUPS) and the client id."""
 
     api: str
     client_id: str
 
 
 def settled_size(log: Path, port: int) -> int:
-    """The size of a broker's log once it shows all that was answered before this call.
+    """The size of a broker's log once it has all requests that were answered before this call.
 
-    A line is written just after the answer was sent, so a client may be ahead of it. How long that takes depends on
-    how busy the machine is: hence a request of our own, on a plaintext port of the broker, which must show up first.
+    A line is written just after the response, so a client may be ahead of it. How long depends on the load of the
+    machine: so this sends its own request to a plaintext port of the broker, and waits for its line.
     """
     start = log.stat().st_size
     us = f"settle-{uuid.uuid4()}"

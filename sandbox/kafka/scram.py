@@ -1,4 +1,4 @@
-"""SCRAM credentials as Kafka keeps them (RFC 5802), so that a password itself never leaves this process."""
+"""SCRAM credentials as Kafka stores them (RFC 5802), so that a password itself never leaves this process."""
 
 import base64
 import hashlib
@@ -13,7 +13,7 @@ _ALGORITHMS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 @dataclass(frozen=True)
 class Credential:
-    """A salted password. With it one could log in: it stays in files of mode 0600."""
+    """A salted password. It allows to log in, so it stays in files of mode 0600."""
 
     algorithm: str
     salt: bytes

@@ -1,7 +1,7 @@
-"""How clients of a sandbox cluster are let in: TLS, SASL and the authorizer, as broker settings.
+"""Authentication and authorization of a sandbox cluster's clients: TLS, SASL and the authorizer, as broker settings.
 
-Only the client listener is secured. The internal listener (broker to broker, litter makers) stays plaintext; with an
-authorizer its principal, User:ANONYMOUS, is a superuser.
+Only the client listener is secured. The internal listener (between brokers, and for making groups) stays plaintext;
+with an authorizer its principal, User:ANONYMOUS, is a superuser.
 """
 
 import secrets
@@ -9,27 +9,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from group_hygiene.spec.jaas import format_jaas
+
 ADMIN = "admin"
 SUPER_USERS = f"User:{ADMIN};User:ANONYMOUS"
 
 Sasl = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
-_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
-}
 
 
 @dataclass(frozen=True)
 class Security:
-    """What the client listener asks for.
+    """The requirements of the client listener.
 
-    `users` is name -> password. The superuser `admin` is always there, with a random password unless one is given.
-    With `client_auth="required"` the principal is the common name of the client's certificate (unless SASL names it).
-    `doors`: how many further such listeners each broker has, whose advertised ports are somebody else's (a proxy's).
-    What stands there speaks TLS with clients itself: the broker behind it does not.
-    With OAUTHBEARER the broker takes unsecured tokens (`sandbox.kafka.oauth`): anyone can make one for any name.
+    `users` is name -> password. The superuser `admin` always exists, with a random password unless one is given.
+    With `client_auth="required"` the principal is the common name of the client's certificate (unless SASL sets it).
+    `doors`: number of further such listeners of each broker, whose advertised ports belong to a proxy. The proxy
+    terminates TLS: the broker behind it uses none.
+    With OAUTHBEARER the broker accepts unsecured tokens (`sandbox.kafka.oauth`), which every client can make.
     """
 
     tls: bool = False
@@ -67,24 +63,24 @@ class Security:
 
     @property
     def scram(self) -> bool:
-        """True when the users' credentials are kept by Kafka itself."""
+        """Whether Kafka itself stores the users' credentials."""
         return self.sasl is not None and self.sasl.startswith("SCRAM")
 
     def sasl_properties(self, listeners: Sequence[str] = ("client",)) -> dict[str, str]:
         """Broker settings for SASL on the client listener, and on others that clients may use."""
         if self.sasl is None:
             return {}
-        options = ""
+        options: dict[str, str] = {}
         if self.sasl == "PLAIN":
-            options = "".join(f' user_{name}="{_jaas(password)}"' for name, password in self.users.items())
+            options = {f"user_{name}": password for name, password in self.users.items()}
         elif self.sasl == "OAUTHBEARER":
-            # What the broker itself would log in with; it never does, as brokers talk over the internal listener.
-            options = f' unsecuredLoginStringClaim_sub="{ADMIN}"'
+            # The broker's own login, which is never used, as brokers use the internal listener.
+            options = {"unsecuredLoginStringClaim_sub": ADMIN}
         settings: dict[str, str] = {}
         for name in listeners:
             settings[f"listener.name.{name}.sasl.enabled.mechanisms"] = self.sasl
             mechanism = f"listener.name.{name}.{self.sasl.lower()}"
-            settings[f"{mechanism}.sasl.jaas.config"] = f"{_MODULES[self.sasl]} required{options};"
+            settings[f"{mechanism}.sasl.jaas.config"] = format_jaas(self.sasl, options)
         return settings
 
     def authorizer_properties(self, kraft: bool) -> dict[str, str]:
@@ -97,7 +93,3 @@ class Security:
             "super.users": SUPER_USERS,
             "allow.everyone.if.no.acl.found": "false",
         }
-
-
-def _jaas(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"')

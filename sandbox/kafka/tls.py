@@ -1,4 +1,4 @@
-"""A certificate authority of our own, made with openssl: broker and client certificates as PEM, PKCS12 for brokers."""
+"""A private certificate authority, made with openssl: broker and client certificates as PEM, PKCS12 for brokers."""
 
 import secrets
 import subprocess
@@ -31,7 +31,7 @@ class Certificate:
 
 
 class Authority:
-    """A certificate authority in a directory. A second one makes certificates that the first's users must refuse."""
+    """A certificate authority in a directory. Clients of one must refuse certificates of another."""
 
     def __init__(self, directory: Path, place: Place = HERE) -> None:
         names = dict.fromkeys(["DNS:localhost", "IP:127.0.0.1", f"IP:{place.address}"])
@@ -81,7 +81,7 @@ class Authority:
         }
         if client_auth:
             trusted = self._directory / "trusted.p12"
-            # Java takes a certificate as trusted only from a store that keytool made.
+            # Java trusts a certificate only from a store that keytool made.
             _run(
                 KEYTOOL,
                 *("-importcert", "-noprompt", "-alias", "ca", "-file", self.ca, "-storetype", "PKCS12"),

@@ -1,4 +1,4 @@
-"""One question to one broker, in bytes: which brokers do you know? It needs no Kafka client.
+"""One Metadata request to one broker, in bytes, without a Kafka client.
 
 Metadata version 1 (KIP-4), which every version from 0.10 to 4.x answers.
 """
@@ -13,14 +13,14 @@ _VERSION = 1
 def known_brokers(
     port: int, timeout: float = 2.0, client_id: str = "sandbox", address: str = "127.0.0.1"
 ) -> dict[int, int] | None:
-    """Port by broker id, as the broker on this plaintext port sees its cluster.
+    """Broker id -> port, in the metadata of the broker on this plaintext port.
 
-    None when it doesn't answer (yet), or knows no controller.
+    None if it does not answer yet, or knows no controller.
     """
     try:
         with socket.create_connection((address, port), timeout=timeout) as connection:
             connection.settimeout(timeout)
-            # The empty list of topics: none, only the brokers.
+            # An empty list of topics: only the brokers are returned.
             name = client_id.encode()
             body = struct.pack(f">hhih{len(name)}si", _METADATA, _VERSION, 0, len(name), name, 0)
             connection.sendall(struct.pack(">i", len(body)) + body)

@@ -1,4 +1,4 @@
-"""ZooKeeper for brokers that need it, from their own jars, and the SCRAM users that it must know before they start."""
+"""ZooKeeper for brokers that need it, from their own jars, and the SCRAM users that it must have before they start."""
 
 import json
 import socket
@@ -17,7 +17,7 @@ def zookeeper_program(jars: Path, directory: Path, port: int) -> JavaProgram:
             "dataDir": str(directory / "data"),
             "clientPort": str(port),
             "clientPortAddress": "127.0.0.1",
-            # Sessions may be as short as two ticks: brokers that were killed must be forgotten soon.
+            # Sessions may be as short as two ticks: those of killed brokers must expire soon.
             "tickTime": "500",
             "maxClientCnxns": "0",
             "admin.enableServer": "false",
@@ -29,7 +29,7 @@ def zookeeper_program(jars: Path, directory: Path, port: int) -> JavaProgram:
 
 
 def serves(port: int) -> bool:
-    """True when it answers questions: it listens a moment before that, and drops the connections of those who ask."""
+    """Whether it answers: it listens a moment before that, and drops connections until then."""
     return "SessionTracker" in _dump(port)
 
 
@@ -40,7 +40,7 @@ def broker_registered(port: int, broker: int) -> bool:
 
 
 def _dump(port: int) -> str:
-    """ZooKeeper's answer to its four-letter word for sessions and ephemeral nodes; empty when there is none."""
+    """ZooKeeper's response to `dump` (sessions and ephemeral nodes); empty without a response."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
             connection.sendall(b"dump")
@@ -50,7 +50,7 @@ def _dump(port: int) -> str:
 
 
 def scram_commands(security: Security) -> str:
-    """What to tell ZooKeeper's shell so that SCRAM users exist (kafka-configs needs a JVM for each of them)."""
+    """Commands for ZooKeeper's shell that make SCRAM users (kafka-configs needs a JVM for each of them)."""
     lines = ["create /config ''", "create /config/users ''"]
     for name, password in security.users.items():
         config = {"version": 1, "config": {security.sasl: Credential.of(str(security.sasl), password).for_zookeeper()}}

@@ -1,25 +1,28 @@
 """kube-apiserver with etcd and RBAC on this machine: start, stop, restart, and access for tests.
 
 There is no controller manager: deleted namespaces stay Terminating, CronJobs don't run, service accounts are made by
-hand. etcd listens on loopback without a password: whoever is on this machine can read it.
+hand. etcd listens on loopback without a password: all users of this machine can read it.
 """
 
 import base64
 import json
-import os
 import secrets
+import signal
 import ssl
 import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
+from sandbox.kubectl import kubectl
 from sandbox.kubernetes.binaries import control_plane
 from sandbox.place import HERE, Place, direct
-from sandbox.prerequisites import KUBECTL, OPENSSL, find
+from sandbox.prerequisites import OPENSSL, find
 from sandbox.process import Command, check_running, wait_until
 from sandbox.service import Service
 
@@ -57,6 +60,16 @@ class ApiServer(Service):
         self._apiserver = self._running.start("kube-apiserver", self._apiserver_command())
         wait_until(self._ready, [self._apiserver, self._etcd], START_SECONDS)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """SIGSTOP, and SIGCONT at the end: kube-apiserver's connections stay open without responses."""
+        self._apiserver.send(signal.SIGSTOP)
+        try:
+            self._apiserver.wait_stopped()
+            yield
+        finally:
+            self._apiserver.send(signal.SIGCONT)
+
     def restart(self) -> None:
         """Stop and start kube-apiserver: same port, certificate, keys and objects; watches and connections break."""
         self.stop_apiserver()
@@ -73,7 +86,7 @@ class ApiServer(Service):
 
     @property
     def certificate(self) -> Path:
-        """PEM file of its own certificate, which is what clients must trust."""
+        """PEM file of its own certificate, which clients must trust."""
         return self._scratch / "certificates" / "apiserver.crt"
 
     @property
@@ -89,7 +102,7 @@ class ApiServer(Service):
     def kubeconfig_for_service_account(self, namespace: str, name: str) -> Path:
         """A kubeconfig file with a token of a service account, which must exist; valid for a day.
 
-        What it may do is up to the roles that are bound to it.
+        Its permissions depend on the roles that are bound to it.
         """
         asked = self.kubectl("create", "token", name, "--namespace", namespace, f"--duration={TOKEN_HOURS}h")
         return self.write_kubeconfig(f"{namespace}.{name}", asked.stdout.strip(), namespace)
@@ -98,23 +111,13 @@ class ApiServer(Service):
         self, *arguments: str, input: str | None = None, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl as the administrator; raises SandboxError with its error text when `check` and it fails."""
-        done = subprocess.run(
-            [find(KUBECTL), f"--kubeconfig={self.kubeconfig}", *arguments],
-            env={**os.environ, **direct(self._place.address)},
-            input=input or "",
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        if check and done.returncode != 0:
-            raise SandboxError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
-        return done
+        environment = direct(self._place.address)
+        return kubectl(*arguments, kubeconfig=self.kubeconfig, environment=environment, input=input, check=check)
 
     def wait_established(self, *what: str) -> None:
-        """Wait until these CustomResourceDefinitions are served: what `kubectl wait` would be told.
+        """Wait until these CustomResourceDefinitions are served. what: arguments of `kubectl wait`.
 
-        By itself that fails at once where one has no condition yet.
+        It is retried, as it fails for one without conditions.
         """
         wait = ["wait", "--for=condition=Established", *what, "--timeout=60s"]
         wait_until(
@@ -148,11 +151,11 @@ class ApiServer(Service):
         return f'{self._token},admin,admin,"system:masters"\n'
 
     def _cluster_arguments(self) -> list[str]:
-        """What depends on whether there are controllers and nodes."""
+        """The arguments that depend on whether there are controllers and nodes."""
         return [
             "--authorization-mode=RBAC",
             "--service-cluster-ip-range=10.0.0.0/24",
-            # Nobody here makes the default service account that it would demand of pods.
+            # There is no controller that makes the default service account, which it would require of pods.
             "--disable-admission-plugins=ServiceAccount",
         ]
 
@@ -167,7 +170,7 @@ class ApiServer(Service):
                 f"--listen-peer-urls={peer}",
                 f"--initial-advertise-peer-urls={peer}",
                 f"--initial-cluster=default={peer}",
-                # The data is thrown away: safety on power loss would only cost time.
+                # The data is temporary: durability would only cost time.
                 "--unsafe-no-fsync",
                 "--log-level=warn",
             ],
@@ -181,7 +184,7 @@ class ApiServer(Service):
             f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
             f"--bind-address={self._place.address}",
             f"--secure-port={self._port}",
-            # It makes its own certificate there, and keeps it over a restart.
+            # It makes its own certificate there, and uses it again after a restart.
             f"--cert-dir={scratch / 'certificates'}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={key}",
@@ -203,11 +206,11 @@ class ApiServer(Service):
             return False
         try:
             trust = ssl.create_default_context(cafile=str(self.certificate))
-            # Nothing between us and loopback: a proxy in the environment must not be asked.
+            # Ignores proxies of the environment.
             handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust))
             opener = urllib.request.build_opener(*handlers)
             opener.addheaders = [("Authorization", f"Bearer {self._token}")]
-            # It says ready a moment before it has made the namespace that most users need first.
+            # It reports ready a moment before it has made the namespace `default`.
             for path in ("/readyz", "/api/v1/namespaces/default"):
                 opener.open(self.url + path, timeout=10).close()
             return True
@@ -215,7 +218,7 @@ class ApiServer(Service):
             return False
 
     def write_kubeconfig(self, name: str, token: str, namespace: str = "default") -> Path:
-        """A kubeconfig file of whoever has this token."""
+        """A kubeconfig file with this token."""
         authority = base64.b64encode(self.certificate.read_bytes()).decode()
         context = {"cluster": "sandbox", "user": name, "namespace": namespace}
         # JSON is YAML, so no YAML library is needed.

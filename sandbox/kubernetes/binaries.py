@@ -1,4 +1,4 @@
-"""Where kube-apiserver and etcd come from: KUBEBUILDER_ASSETS, else our cache, else a build from Go modules.
+"""Finds kube-apiserver and etcd: in KUBEBUILDER_ASSETS, else in the cache, else by a build from Go modules.
 
 The programs of a node come from the cache or a build.
 """
@@ -17,7 +17,7 @@ NODE_PROGRAMS = ("kubelet", "kube-controller-manager", "kube-scheduler", "kube-p
 
 
 def control_plane() -> Path:
-    """The directory with both programs; builds them when there is no other way."""
+    """The directory with both programs; builds them if necessary."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets:
         for name in _NAMES:

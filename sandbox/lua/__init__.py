@@ -12,7 +12,7 @@ _MODULE = "github.com/yuin/gopher-lua"
 
 
 class Health(NamedTuple):
-    """What a script returns of an object."""
+    """A script's result for an object."""
 
     status: str
     message: str
@@ -24,7 +24,7 @@ def program() -> Path:
 
 
 def assess(script: str, objects: Sequence[Mapping[str, Any]]) -> list[Health]:
-    """The health of each object. Raises ValueError with what Lua has against the script."""
+    """The health of each object. Raises ValueError with Lua's error for the script."""
     return [Health(**answer) for answer in golang.ask(program(), {"script": script, "objects": objects})]
 
 

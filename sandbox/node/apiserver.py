@@ -1,4 +1,4 @@
-"""The API server of a cluster that has a node: accounts for its parts, and access to the kubelet."""
+"""The API server of a cluster with a node: accounts for its components, and access to the kubelet."""
 
 import secrets
 from pathlib import Path
@@ -12,7 +12,7 @@ NODE = "node1"
 
 
 class ClusterApiServer(ApiServer):
-    """kube-apiserver and etcd on the node's address, as a node and controllers want them."""
+    """kube-apiserver and etcd on the node's address, configured for a node and controllers."""
 
     _what = "API server of a node"
 
@@ -22,11 +22,11 @@ class ClusterApiServer(ApiServer):
 
     @property
     def authority(self) -> Path:
-        """PEM file of the authority that signs the certificate with which this API server comes to the kubelet."""
+        """PEM file of the authority of this API server's client certificate for the kubelet."""
         return self._pki.ca
 
     def node_kubeconfig(self) -> Path:
-        """A kubeconfig file of the kubelet: it may do what the node authorizer lets it."""
+        """A kubeconfig file of the kubelet, with the permissions of the node authorizer."""
         return self.write_kubeconfig("node", self._node_token)
 
     def _start(self) -> None:

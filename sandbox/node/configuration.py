@@ -18,6 +18,8 @@ _MACHINE = {
     "vm/overcommit_memory": 1,
     "vm/panic_on_oom": 0,
 }
+# Directories of /var/lib that a node has for itself.
+_OWN = ("cni", "kubelet")
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,13 @@ class Files:
         return self.scratch / "networks"
 
     @property
+    def plugins(self) -> Path:
+        """The directory of volume plugins, of which there are none."""
+        return self.scratch / "volume-plugins"
+
+    @property
     def mounts(self) -> Path:
-        """The directory that stands in for one of this machine in the node's mount namespace."""
+        """The directory with files and directories that replace those of this machine in the node's mount namespace."""
         return self.scratch / "mounts"
 
 
@@ -125,7 +132,7 @@ def kubelet(files: Files, address: str, authority: Path, group: str) -> str:
         # No pod inherits how this machine finds names.
         "resolvConf": "",
         "syncFrequency": "10s",
-        "volumePluginDir": str(files.scratch / "volume-plugins"),
+        "volumePluginDir": str(files.plugins),
     }
     return json.dumps(configuration, indent=1)
 
@@ -146,19 +153,35 @@ def corefile(address: str, kubeconfig: Path) -> str:
 
 
 def setup(files: Files) -> str:
-    """A shell script that makes the node's mounts, in its mount namespace.
+    """A shell script that makes the node's mounts, in its mount namespace. It changes nothing outside of it.
 
-    Directories of the scratch directory take the place of those that programs use whatever they are told. The kubelet
-    sees settings of the kernel as it wants them, and changes files in place of those of the whole machine.
+    Some paths of the programs have no option: the kubelet removes all sockets in /var/lib/kubelet/device-plugins, and
+    CNI keeps its results in /var/lib/cni. So the node has its own /var/lib with its own directories of these names, and
+    the machine's other entries. Mount points in the machine's /var/lib would stay there, or go under another node.
+
+    The kubelet sees settings of the kernel as it wants them, and changes files in place of those of the whole machine.
     """
     return f"""\
 set -eu
-mkdir -p /var/lib/cni {files.mounts}
+mkdir -p {files.mounts}/lib {files.mounts}/log
 mount -t tmpfs -o mode=755 run /run
-for place in /var/lib/cni /var/log; do
-    mkdir -p "{files.mounts}$place"
-    mount --bind "{files.mounts}$place" "$place"
+mount --bind {files.mounts}/log /var/log
+mount -t tmpfs -o mode=755 lib {files.mounts}/lib
+for entry in /var/lib/* /var/lib/.[!.]*; do
+    name=${{entry##*/}}
+    case $name in {"|".join(_OWN)}) continue ;; esac
+    if [ -L "$entry" ]; then
+        cp -P "$entry" {files.mounts}/lib/
+    elif [ -d "$entry" ]; then
+        mkdir "{files.mounts}/lib/$name"
+        mount --rbind "$entry" "{files.mounts}/lib/$name"
+    elif [ -e "$entry" ]; then
+        : > "{files.mounts}/lib/$name"
+        mount --bind "$entry" "{files.mounts}/lib/$name"
+    fi
 done
+for name in {" ".join(_OWN)}; do mkdir "{files.mounts}/lib/$name"; done
+mount --move {files.mounts}/lib /var/lib
 {"".join(_pretend(files, name, value) for name, value in _MACHINE.items())}"""
 
 

@@ -1,4 +1,4 @@
-"""A cluster that is there already, for tests that otherwise start a node: it is used through its kubeconfig alone."""
+"""An existing cluster, for tests that otherwise start a node: it is used only through its kubeconfig."""
 
 import os
 import subprocess
@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Protocol
 
 from sandbox.errors import SandboxError
+from sandbox.kubectl import kubectl
 from sandbox.place import Place
-from sandbox.prerequisites import KUBECTL, find
 
 
 class Cluster(Protocol):
-    """What tests need of a cluster, whether they started it or not."""
+    """A cluster for tests, existing or started by them."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -36,26 +36,20 @@ class GivenCluster:
         self.kubeconfig, self._address = kubeconfig, address
 
     def place(self, *names: str) -> Place:
-        """On this machine: brokers run here, and pods come to them."""
+        """On this machine: brokers run here, and pods connect to them."""
         return Place(self._address, names=names)
 
     def kubectl(
         self, *arguments: str, input: str | None = None, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         """As of a `Node`."""
-        command = [str(find(KUBECTL)), f"--kubeconfig={self.kubeconfig}", *arguments]
-        environment = {**os.environ, "KUBECONFIG": os.devnull}
-        done = subprocess.run(
-            command, env=environment, input=input or "", capture_output=True, text=True, timeout=600, check=False
-        )
-        if check and done.returncode != 0:
-            raise SandboxError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
-        return done
+        environment = {"KUBECONFIG": os.devnull}
+        return kubectl(*arguments, kubeconfig=self.kubeconfig, environment=environment, input=input, check=check)
 
     def require_none(self, *namespaces: str) -> None:
-        """Raise SandboxError where one of these namespaces or our CRDs exist: tests would remove them."""
+        """Raise SandboxError if one of these namespaces or our CRDs exist, as tests would remove them."""
         there = self.kubectl("get", "crd,namespaces", "-o=name").stdout.split()
         ours = [name for name in there if name.endswith(".grouphygiene.io")]
         ours += [f"namespace/{name}" for name in namespaces if f"namespace/{name}" in there]
         if ours:
-            raise SandboxError(f"this cluster is in use, and tests would remove what is there: {', '.join(ours)}")
+            raise SandboxError(f"this cluster is in use, and tests would remove these: {', '.join(ours)}")

@@ -5,19 +5,16 @@ them: after a SIGKILL of the caller the kernel kills and unmounts what is in the
 `sandbox.node.kafka` share the network only; keepers of their own end them.
 """
 
-import contextlib
-import fcntl
 import os
 import platform
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from sandbox import process
 from sandbox.errors import SandboxError
 from sandbox.files import write_private
 from sandbox.kubernetes.binaries import control_plane, node_programs
@@ -37,7 +34,7 @@ _IMAGES = "k8s.io"
 
 
 class Node(Service):
-    """A Kubernetes cluster of one node, ready when that node is, and when pods can be made in the namespace default."""
+    """A Kubernetes cluster of one node, ready when the node is ready and pods can be made in the namespace default."""
 
     _what = "node"
 
@@ -56,7 +53,7 @@ class Node(Service):
         self._coredns, self._pause = programs.coredns(), programs.pause()
 
     def stop(self) -> None:
-        # Pods first: what they say on their way out still has an API server.
+        # Pods first: during shutdown they may still need the API server.
         super().stop()
         self._servers.clear()
         if self._api is not None:
@@ -111,7 +108,7 @@ class Node(Service):
                 timeout=LOAD_SECONDS,
                 check=False,
             )
-            # Or podman would wait for a reader that is gone.
+            # Otherwise podman would wait for a reader that has ended.
             if save.stdout is not None:
                 save.stdout.close()
             error = save.stderr.read().decode() if save.stderr is not None else ""
@@ -133,16 +130,16 @@ class Node(Service):
             raise SandboxError(f"{number.name} to {pod}: {done.stderr.strip()}")
 
     def restart_containerd(self) -> None:
-        """Stop and start containerd; containers run on meanwhile, as their shims hold them."""
+        """Stop and start containerd; containers continue to run, as their shims hold them."""
         self._servers["containerd"].stop(STOP_SECONDS)
         self._start_containerd()
 
     def stop_kubelet(self) -> None:
-        """Stop the kubelet; containers run on."""
+        """Stop the kubelet; containers continue to run."""
         self._servers["kubelet"].stop(STOP_SECONDS)
 
     def start_kubelet(self) -> None:
-        """Start the kubelet again, and wait until it says that the node is ready."""
+        """Start the kubelet again, and wait until it reports the node as ready."""
         before = self._heartbeat()
         self._start_kubelet()
         self._wait(lambda: self._heartbeat() != before and self.is_ready())
@@ -152,7 +149,7 @@ class Node(Service):
         self.api.restart()
 
     def is_ready(self) -> bool:
-        """Whether the API server holds the node for ready."""
+        """Whether the node is Ready for the API server."""
         wanted = '-o=jsonpath={.status.conditions[?(@.type=="Ready")].status}'
         return self.kubectl("get", "node", NODE, wanted, check=False).stdout == "True"
 
@@ -223,7 +220,9 @@ class Node(Service):
                 f"--root-ca-file={api.certificate}",
                 "--leader-elect=false",
                 "--bind-address=127.0.0.1",
-                # A node that is silent loses its pods in half a minute, and not in five.
+                # It would make the default one, in /usr/libexec of this machine.
+                f"--flex-volume-plugin-dir={self._files.plugins}",
+                # A silent node becomes NotReady after 40 s.
                 "--node-monitor-grace-period=40s",
             ],
         )
@@ -284,19 +283,5 @@ class Node(Service):
 
 
 def clear_dead() -> None:
-    """Remove what nodes left whose keepers were killed. The kernel ended their processes and mounts already."""
-    for directory in Path(tempfile.gettempdir()).glob("kafka-group-hygiene-node-*"):
-        with contextlib.suppress(FileNotFoundError, BlockingIOError), _locked(directory):
-            cgroups.remove(directory.name)
-            shutil.rmtree(directory, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Raises BlockingIOError while its keeper lives."""
-    lock = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(lock)
+    """Remove files of nodes whose keepers were killed. The kernel has already ended their processes and mounts."""
+    process.clear_dead("node", lambda directory: cgroups.remove(directory.name))

@@ -32,7 +32,7 @@ def _build_containerd(into: Path) -> None:
     flags = f"-s -w -X {_CONTAINERD_MODULE}/version.Version=v{version}"
     for name in CONTAINERD_PROGRAMS:
         what = f"building {name} {version} from Go modules (about 1 minute, once)"
-        # Snapshotters that nobody here uses, some of which need C libraries.
+        # Unused snapshotters, some of which need C libraries.
         tags = "no_btrfs no_devmapper no_zfs"
         golang.build(_CONTAINERD, f"{_CONTAINERD_MODULE}/cmd/{name}", into / name, what, flags, tags=tags)
 

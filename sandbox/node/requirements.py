@@ -1,4 +1,4 @@
-"""What a node needs of this machine, checked before anything starts."""
+"""The prerequisites of a node on this machine, checked before anything starts."""
 
 import os
 import shutil
@@ -21,7 +21,9 @@ _PROGRAMS = {
 PLUGINS = Path("/usr/lib/cni")
 _PLUGINS = ("bridge", "host-local", "loopback", "portmap")
 _PLUGINS_PACKAGE = "containernetworking-plugins"
-# Where administrators' programs are, which PATH may lack.
+# All of Debian's packages that a node needs.
+PACKAGES = {*_PROGRAMS.values(), _PLUGINS_PACKAGE}
+# With the directories of administrators' programs, which PATH may lack.
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 

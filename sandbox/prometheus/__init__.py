@@ -1,4 +1,4 @@
-"""What Prometheus says of rules, metrics and queries: promtool and its parser, built from the go.mod in this folder."""
+"""Prometheus' checks of rules, metrics and queries: promtool and its parser, built from the go.mod in this folder."""
 
 import json
 import os
@@ -17,7 +17,7 @@ _PROMTOOL, _QUERIES = "promtool", "queries"
 
 @dataclass(frozen=True)
 class Query:
-    """A parsed query: (metric, labels) of each selector, and the labels that group or join. error: why it is none."""
+    """A parsed query: (metric, labels) of each selector, and the labels that group or join. error: of the parser."""
 
     error: str
     selectors: tuple[tuple[str, frozenset[str]], ...]
@@ -30,12 +30,12 @@ def programs() -> Path:
 
 
 def promtool(*arguments: str | Path, input: str = "") -> subprocess.CompletedProcess[str]:
-    """`promtool <arguments>`, with its exit code and what it said; nothing is raised for what it finds wrong."""
+    """Run `promtool <arguments>`; returns exit code and output, and does not raise for errors that it finds."""
     return _run([programs() / _PROMTOOL, *arguments], input)
 
 
 def parse(queries: Sequence[str]) -> list[Query]:
-    """Each query as Prometheus' own parser understands it."""
+    """Parse each query by Prometheus' own parser."""
     done = _run([programs() / _QUERIES], json.dumps(list(queries)))
     return [
         Query(
@@ -53,7 +53,7 @@ def _run(argv: Sequence[str | Path], input: str) -> subprocess.CompletedProcess[
 
 
 def _build(into: Path) -> None:
-    # Among Go modules 3.x is 0.3xx.
+    # As a Go module, 3.x has version 0.3xx.
     what = f"building promtool {golang.version(_SOURCE, _MODULE)} from Go modules (about 4 minutes, once)"
     golang.build(_SOURCE, f"{_MODULE}/cmd/promtool", into / _PROMTOOL, what)
     golang.build(_SOURCE, "./queries", into / _QUERIES, "building a reader of queries (seconds, once)")

@@ -1,7 +1,7 @@
-"""An S3 store on this machine: versitygw, which keeps each object as a file and each bucket as a folder.
+"""An S3 store on this machine: versitygw, which stores each object as a file and each bucket as a folder.
 
-Of the servers that are Go modules it is the one that is maintained, checks signatures, and obeys the conditions by
-which delta-rs commits: `If-None-Match: *` and `If-Match` of PutObject and CompleteMultipartUpload. In November 2026
+Among the servers that are Go modules, only this one is maintained, checks signatures, and supports the conditions that
+delta-rs uses for commits: `If-None-Match: *` and `If-Match` of PutObject and CompleteMultipartUpload. In November 2026
 `rclone serve s3` ignored both for writes, gofakes3 checked no signature, MinIO's repository was archived, and
 SeaweedFS had no versions that Go's module proxy knows.
 
@@ -25,7 +25,7 @@ START_SECONDS = 120.0
 REGION = "us-east-1"
 _SOURCE = Path(__file__).parent
 _MODULE = "github.com/versity/versitygw"
-# A bucket of this name could not be reached.
+# The path of its health check; a bucket can't have this name.
 _HEALTH = "health"
 
 
@@ -36,7 +36,7 @@ def program() -> Path:
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket and the keys of a user who may do everything in it, as clients of S3 want to know them."""
+    """A bucket, and the keys of a user with all permissions in it."""
 
     name: str
     endpoint: str
@@ -45,7 +45,7 @@ class Bucket:
 
     @property
     def variables(self) -> dict[str, str]:
-        """By the names that AWS gave them, as delta-rs and the Secret of a KafkaConnection have them."""
+        """Environment variables with AWS' names, for delta-rs and the Secret of a KafkaConnection."""
         return {
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
@@ -74,11 +74,11 @@ class S3Store(Service):
         return f"http://{self._place.address}:{self._port}"
 
     def bucket(self, name: str) -> Bucket:
-        """A bucket that the store was made with."""
+        """One of the store's buckets."""
         return Bucket(name, self.endpoint, self._access_key, self._secret_key)
 
     def folder(self, bucket: str) -> Path:
-        """Where the bucket's objects are files, each at the path that its key names."""
+        """The folder with the bucket's objects as files, each at the path of its key."""
         return self._scratch / "buckets" / bucket
 
     def _start(self) -> None:
@@ -100,7 +100,7 @@ class S3Store(Service):
         wait_until(self._ready, [server], START_SECONDS)
 
     def _ready(self) -> bool:
-        # No proxy of the environment is asked.
+        # Ignores proxies of the environment.
         connection = http.client.HTTPConnection(self._place.address, self._port, timeout=10)
         try:
             connection.request("GET", f"/{_HEALTH}")

@@ -1,1 +1,1 @@
-"""What Spark needs beyond PySpark: its Kafka source and Delta, from Maven's jars."""
+"""Spark's parts beyond PySpark: its Kafka source and Delta, from Maven's jars."""

@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on this machine: a master and some workers, of the Spark that PySpark holds."""
+"""A Spark standalone cluster on this machine: a master and some workers, of the Spark in PySpark."""
 
 import importlib.util
 import json
@@ -17,7 +17,7 @@ _HOST = "127.0.0.1"
 
 
 class SparkCluster(Service):
-    """Workers of one core and 1 GiB each. variables: what their executors find in their environment."""
+    """Workers of one core and 1 GiB each. variables: environment of their executors."""
 
     _what = "Spark cluster"
 
@@ -39,7 +39,7 @@ class SparkCluster(Service):
 
     @property
     def client(self) -> dict[str, str]:
-        """What the environment of a driver on this machine needs so that the workers reach it."""
+        """Environment variables of a driver on this machine, by which workers reach it."""
         return {"SPARK_LOCAL_IP": _HOST, "SPARK_LOCAL_HOSTNAME": _HOST}
 
     def _start(self) -> None:

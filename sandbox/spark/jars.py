@@ -1,4 +1,4 @@
-"""The jars that PySpark lacks, from Maven, kept in the cache."""
+"""The jars that PySpark lacks, from Maven, in the cache."""
 
 import hashlib
 from pathlib import Path
@@ -8,7 +8,7 @@ from sandbox.prerequisites import MAVEN, find
 from sandbox.process import Command
 
 _POM = Path(__file__).with_name("pom.xml")
-# What the pipeline's image has beside them.
+# Additional jars of the pipeline's image.
 _OBJECT_STORES = Path(__file__).parents[2] / "deploy" / "images" / "object-stores.xml"
 
 
@@ -18,17 +18,26 @@ def jars() -> Path:
 
 
 def jars_of_the_image() -> Path:
-    """The directory that holds these and what the pipeline's image adds for tables at s3a:// URIs."""
+    """The directory with these and the jars that the pipeline's image adds for tables at s3a:// URIs."""
     return _jars("spark-object-stores", _POM, _OBJECT_STORES)
 
 
 def _jars(name: str, *poms: Path) -> Path:
     def download(into: Path) -> None:
         for pom in poms:
-            argv = (find(MAVEN), "-B", "-ntp", "-f", pom, f"-DoutputDirectory={into}", "dependency:copy-dependencies")
+            argv = (
+                find(MAVEN),
+                "-B",
+                "-C",
+                "-ntp",
+                "-f",
+                pom,
+                f"-DoutputDirectory={into}",
+                "dependency:copy-dependencies",
+            )
             what = f"downloading jars for Spark with Maven, of {pom.name} (about 10 seconds, once)"
             run_long(what, Command(argv, log=Path("maven.log")))
 
-    # The poms are part of the name: a changed one must not find the old jars.
+    # The name includes a hash of the poms, so that a changed one does not use the old jars.
     digest = hashlib.sha256(b"".join(pom.read_bytes() for pom in poms)).hexdigest()[:8]
     return cached(f"{name}-{digest}", download)

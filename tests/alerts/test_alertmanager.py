@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from group_hygiene.alerts.delivery import post
 from group_hygiene.alerts.endpoints import Endpoint
 from group_hygiene.alerts.messages import body
-from group_hygiene.alerts.sending import post
+from group_hygiene.alerts.queue import Queue
 from group_hygiene.alerts.situation import Finding, News, Situation, digest_of
-from group_hygiene.alerts.state import Route, step
-from group_hygiene.egress import parse_egress
-from group_hygiene.entries import Told
-from group_hygiene.receivers import Kind
-from group_hygiene.secret import Hidden
+from group_hygiene.network.egress import parse_egress
+from group_hygiene.spec.receivers import Kind
+from group_hygiene.spec.secret import Hidden
 from sandbox.alertmanager import Alertmanager
+from sandbox.waiting import wait_for
 from tests.receiving import Receiver
+from tests.unit.make import alert
+
+pytestmark = pytest.mark.slow
 
 EGRESS = parse_egress(["127.0.0.0/8"])
-ROUTE = Route("uid-1", "am", Kind.ALERTMANAGER, "here", "uid-c", "kafka/main")
 PATIENCE = 120.0
 
 
@@ -48,40 +51,25 @@ def alertmanager(people: Receiver) -> Iterator[Alertmanager]:
 
 
 class Sender:
-    """Sends what `step` says, and remembers what was told."""
+    """A queue with one receiver, which gets what it is to be sent."""
 
     def __init__(self, alertmanager: Alertmanager) -> None:
-        self.to = Endpoint("am", Kind.ALERTMANAGER, Hidden(alertmanager.url + "/api/v2/alerts"))
-        self.told: Told | None = None
+        self.queue = Queue("kafka/main")
+        to = Endpoint("am", Kind.ALERTMANAGER, Hidden(alertmanager.url + "/api/v2/alerts"))
+        self.queue.bind([replace(alert(), interval=timedelta(minutes=10))], {"am": to})
 
     def tell(self, *groups: str, then: timedelta = timedelta()) -> int:
         """How many alerts were posted; `then`: as if so much time had passed."""
         now = datetime.now(UTC)
         finding = Finding(News.GROUPS_MATCHED, {digest_of(group): group for group in groups})
-        situation = Situation(
-            uid="uid-1",
-            namespace="kafka",
-            name="litter",
-            connection="kafka/main",
-            action="Alert",
-            mode="DryRun",
-            interval=timedelta(minutes=10),
-            at=now,
-            findings=(finding,),
-        )
-        done = step(self.told, situation, ROUTE, now + then)
-        self.told = done.told
-        if done.items:
-            assert asyncio.run(post(self.to, body(self.to.kind, done.items, now + then), now, EGRESS)) is None
-        return len(done.items)
-
-
-def wait_for(what: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (answer := what()):
-        assert time.monotonic() < deadline, f"still {answer!r}"
-        time.sleep(0.1)
-    return answer
+        self.queue.publish([Situation("uid-1", now, (finding,))])
+        message = self.queue.message("am", now + then)
+        if message is None:
+            return 0
+        failure, _ = asyncio.run(post(message.to, body(message.to.kind, message.items, message.at), now, EGRESS))
+        assert failure is None
+        self.queue.sent("am", message, None)
+        return len(message.items)
 
 
 def told(people: Receiver) -> list[list[str]]:

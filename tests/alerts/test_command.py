@@ -15,8 +15,11 @@ import yaml
 
 from sandbox.alertmanager import Alertmanager
 from sandbox.kubernetes import ApiServer
+from sandbox.manifests import install_crds
 from tests.leaks import leaks
 from tests.receiving import Receiver
+
+pytestmark = pytest.mark.slow  # a process for each test
 
 ROOT = Path(__file__).parents[2]
 TOKEN, PATH = "token-never-to-be-seen-88", "path-never-to-be-seen-99"
@@ -25,8 +28,7 @@ TOKEN, PATH = "token-never-to-be-seen-88", "path-never-to-be-seen-99"
 @pytest.fixture(scope="module")
 def server() -> Iterator[ApiServer]:
     with ApiServer() as running:
-        running.kubectl("apply", "-f", str(ROOT / "crds"))
-        running.wait_established("-f", str(ROOT / "crds"))
+        install_crds(running)
         yield running
 
 
@@ -44,24 +46,38 @@ def applied(server: ApiServer, people: Receiver) -> Iterator[Alertmanager]:
         ref = {"name": "alerts", "key": "url"}
         token = {"name": "alerts", "key": "token"}
         receivers = [
-            {"name": "am", "alertmanager": {"address": alertmanager.url}},
-            {"name": "chat", "slack": {"url": ref}},
-            {"name": "bot", "webhook": {"address": people.url("/bot"), "token": token}},
+            {"name": "am", "type": "Alertmanager", "alertmanager": {"address": alertmanager.url}},
+            {"name": "chat", "type": "Slack", "slack": {"urlSecretRef": ref}},
+            {"name": "bot", "type": "Webhook", "webhook": {"address": people.url("/bot"), "tokenSecretRef": token}},
         ]
-        own = [{"name": "bot"}, {"name": "fails", "webhook": {"address": people.url("/fails"), "token": token}}]
-        impossible = {"name": "impossible", "webhook": {"address": "http://a:99999/"}}
-        unreadable = {"name": "unreadable", "slack": {"url": {"name": "alerts", "key": "not-a-url"}}}
+        fails = {
+            "name": "fails",
+            "type": "Webhook",
+            "webhook": {"address": people.url("/fails"), "tokenSecretRef": token},
+        }
+        impossible = {"name": "impossible", "type": "Webhook", "webhook": {"address": "http://a:99999/"}}
+        unreadable = {
+            "name": "unreadable",
+            "type": "Slack",
+            "slack": {"urlSecretRef": {"name": "alerts", "key": "not-a-url"}},
+        }
         match: Any = {"connectionRef": {"name": "main"}, "match": {"groups": ["*"]}, "action": "Alert"}
+        broken = match | {"connectionRef": {"name": "broken"}}
         objects: list[Any] = [
             {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "alerts"}}
             | {"stringData": {"url": people.url(f"/{PATH}"), "token": TOKEN, "not-a-url": "no"}},
             _object("KafkaConnection", "main", {"bootstrapServers": ["nobody:9092"], "receivers": receivers}),
-            _object("KafkaConnection", "silent", {"bootstrapServers": ["nobody:9092"]}),
-            _object("GroupPolicy", "own", match | {"alert": {"receivers": own}}),
             _object(
-                "GroupPolicy", "broken", match | {"alert": {"receivers": [{"name": "bot"}, impossible, unreadable]}}
+                "KafkaConnection",
+                "broken",
+                {"bootstrapServers": ["nobody:9092"], "receivers": [*receivers, fails, impossible, unreadable]},
             ),
-            _object("GroupPolicy", "unknown", match | {"alert": {"receivers": [{"name": "nobody"}]}}),
+            _object("KafkaConnection", "silent", {"bootstrapServers": ["nobody:9092"]}),
+            _object("GroupPolicy", "own", broken | {"alert": {"receiverNames": ["bot", "fails"]}}),
+            _object(
+                "GroupPolicy", "broken", broken | {"alert": {"receiverNames": ["bot", "impossible", "unreadable"]}}
+            ),
+            _object("GroupPolicy", "unknown", match | {"alert": {"receiverNames": ["nobody"]}}),
         ]
         server.kubectl("apply", "-n", "default", "-f", "-", input=yaml.safe_dump_all(objects))
         yield alertmanager
@@ -138,7 +154,12 @@ def test_one_that_cannot_be_spoken_to_hides_no_other(
         pytest.param(["--policy", "other"], "there is no GroupPolicy default/other", id="no-such-policy"),
         pytest.param(["--policy", "unknown"], "has no receiver 'nobody'", id="policy-names-nobody"),
         pytest.param([], "either CONNECTION or --policy must be given", id="nothing"),
-        pytest.param(["main", "--policy", "own"], "either CONNECTION or --policy must be given", id="both"),
+        pytest.param(
+            ["main", "--policy", "own"],
+            "either CONNECTION or --policy must be given",
+            id="both",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_mistakes_are_told(server: ApiServer, applied: Alertmanager, arguments: list[str], said: str) -> None:

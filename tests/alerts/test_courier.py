@@ -6,78 +6,76 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from group_hygiene import reasons
 from group_hygiene.alerts import courier as module
+from group_hygiene.alerts import state
 from group_hygiene.alerts.courier import Courier, Links
 from group_hygiene.alerts.endpoints import Endpoint
-from group_hygiene.alerts.outbox import Box, Letter, Outbox, no_such
-from group_hygiene.alerts.sending import Failure
+from group_hygiene.alerts.queue import Message, Queue
 from group_hygiene.alerts.situation import Finding, News, Situation, digest_of
-from group_hygiene.alerts.state import Route
-from group_hygiene.egress import parse_egress
-from group_hygiene.entries import Firing, Removal, Told
-from group_hygiene.receivers import Kind
-from group_hygiene.secret import Hidden
+from group_hygiene.model.entries import Notice, PolicyAlerts, Receipt
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.network.egress import Egress, parse_egress
+from group_hygiene.spec.policy import Policy
+from group_hygiene.spec.receivers import Kind
+from group_hygiene.spec.secret import Hidden
 from tests.receiving import Receiver
+from tests.unit.make import alert
 
 PATIENCE = 60.0
 
 
-def route(receiver: str, uid: str = "uid-1") -> Route:
-    return Route(uid, receiver, Kind.WEBHOOK, "here", "uid-c", "kafka/main")
+def policy(uid: str = "uid-1") -> Policy:
+    return replace(alert(), uid=uid, name=uid)
 
 
 def situation(groups: Iterable[str], uid: str = "uid-1", deleted: tuple[str, ...] = ()) -> Situation:
-    return Situation(
-        uid=uid,
-        namespace="kafka",
-        name=uid,
-        connection="kafka/main",
-        action="Alert",
-        mode="DryRun",
-        interval=timedelta(minutes=10),
-        at=datetime.now(UTC),
-        findings=(Finding(News.GROUPS_MATCHED, {digest_of(group): group for group in groups}),),
-        deleted=deleted,
-    )
+    now = datetime.now(UTC)
+    found = Finding(News.GROUPS_MATCHED, {digest_of(group): group for group in groups})
+    return Situation(uid, now, (found,), Notice(now, len(deleted), list(deleted)) if deleted else None)
 
 
 class Scene:
-    """An outbox with webhooks of one server, and a courier that runs in the test's event loop."""
+    """A queue with webhooks of one server, and a courier that runs in the test's event loop."""
 
-    def __init__(self, server: Receiver, *names: str, uids: tuple[str, ...] = ("uid-1",)) -> None:
+    def __init__(
+        self, server: Receiver, *names: str, uids: tuple[str, ...] = ("uid-1",), queue: Queue | None = None
+    ) -> None:
         self.server, self.names, self.uids = server, names, uids
-        self.outbox = Outbox()
+        self.queue = queue or Queue("kafka/main")
         self.leads = True
-        self.told = 0
+        self.changes = 0
         self.counts: list[tuple[str, bool]] = []
         self.bind()
 
     def bind(self, *leave_out: str) -> None:
         kept = [name for name in self.names if name not in leave_out]
-        places = {("", n): Endpoint(n, Kind.WEBHOOK, Hidden(self.server.url(f"/{n}"))) for n in kept}
-        self.outbox.bind([route(name, uid) for name in kept for uid in self.uids], places)
+        places = {n: Endpoint(n, Kind.WEBHOOK, Hidden(self.server.url(f"/{n}"))) for n in kept}
+        self.queue.bind(map(policy, self.uids), places)
+
+    def failure(self, name: str) -> Refusal | None:
+        return self.queue.failures(policy())[name]
 
     def run(self, story: Callable[[Courier], Any]) -> None:
         """Let the story happen while the courier runs."""
 
-        def told() -> None:
-            self.told += 1
+        def changed() -> None:
+            self.changes += 1
 
         async def main() -> None:
             links = Links(
                 parse_egress(["127.0.0.0/8"]),
                 lambda: self.leads,
-                told,
+                changed,
                 lambda kind, arrived: self.counts.append((kind, arrived)),
             )
-            courier = Courier("kafka/main", self.outbox, links)
+            courier = Courier("kafka/main", self.queue, links)
             task = asyncio.create_task(courier.run())
             try:
                 await story(courier)
@@ -106,13 +104,13 @@ def test_a_message_that_is_sent_again_is_the_same(receiver: Receiver) -> None:
     """Also when the policy ran again meanwhile and found the same: whoever got it twice knows it by its id."""
     receiver.answers["/r"] = 500
     scene = Scene(receiver, "r")
-    scene.outbox.heard([situation("a")])
+    scene.queue.publish([situation("a")])
 
     async def story(courier: Courier) -> None:
         await until(lambda: scene.counts)
         # What a message shows of times are whole seconds.
         await asyncio.sleep(1.1)
-        scene.outbox.heard([situation("a")])
+        scene.queue.publish([situation("a")])
         receiver.answers["/r"] = 200
         await until(lambda: ("webhook", True) in scene.counts)
 
@@ -121,15 +119,32 @@ def test_a_message_that_is_sent_again_is_the_same(receiver: Receiver) -> None:
     assert len({request.json["id"] for request in receiver.at("/r")}) == 1
 
 
+def test_it_ends_when_it_is_cancelled_as_it_wakes(receiver: Receiver) -> None:
+    """The operator's own end waits for it."""
+
+    async def main() -> None:
+        links = Links(Egress(), lambda: True, lambda: None, lambda _kind, _arrived: None)
+        courier = Courier("kafka/main", Queue("kafka/main"), links)
+        task = asyncio.create_task(courier.run())
+        # It waits for something to send.
+        await asyncio.sleep(0.1)
+        courier.wake()
+        task.cancel()
+        await asyncio.wait([task], timeout=PATIENCE)
+        assert task.cancelled()
+
+    asyncio.run(main())
+
+
 def test_one_that_hangs_holds_up_no_other(receiver: Receiver) -> None:
     """Each receiver has its own turn."""
     receiver.answers["/hangs"] = None
     scene = Scene(receiver, "hangs", "works")
-    scene.outbox.heard([situation("a")])
+    scene.queue.publish([situation("a")])
 
     async def story(courier: Courier) -> None:
         await until(lambda: receiver.at("/hangs") and scene.counts)
-        scene.outbox.heard([situation("ab")])
+        scene.queue.publish([situation("ab")])
         courier.wake()
         await until(lambda: len(receiver.at("/works")) == 2)
 
@@ -142,15 +157,15 @@ def test_what_fails_is_tried_again_until_it_arrives(receiver: Receiver) -> None:
     """With a failure to tell of meanwhile, and none afterwards; and what arrived is not sent again."""
     receiver.answers["/r"] = 500
     scene = Scene(receiver, "r")
-    scene.outbox.heard([situation("a")])
+    scene.queue.publish([situation("a")])
 
     async def story(courier: Courier) -> None:
         await until(lambda: len(receiver.at("/r")) >= 3)
-        failure = scene.outbox.failure(("uid-1", "r"))
-        assert isinstance(failure, Failure)
-        assert scene.told == 1, "news of a failure once"
+        failure = scene.failure("r")
+        assert isinstance(failure, Refusal)
+        assert scene.changes == 1, "the status learns of a failure once"
         receiver.answers["/r"] = 200
-        await until(lambda: scene.outbox.failure(("uid-1", "r")) is None)
+        await until(lambda: scene.failure("r") is None)
         tried = len(receiver.at("/r"))
         courier.wake()
         await asyncio.sleep(1)
@@ -161,34 +176,27 @@ def test_what_fails_is_tried_again_until_it_arrives(receiver: Receiver) -> None:
 
 
 def test_the_latest_state_wins(receiver: Receiver) -> None:
-    """Who was away hears of what holds when it is back, and not of what came and went."""
+    """A receiver that was away gets what holds when it is back, and not what came and went."""
     receiver.answers["/r"] = 500
-    scene = Scene(receiver, "r")
-    scene.outbox.heard([situation("a")])
+    scene = Scene(receiver, "r", uids=("uid-1", "uid-2"))
+    scene.queue.publish([situation("a"), situation("a", "uid-2")])
 
     async def story(courier: Courier) -> None:
         await until(lambda: receiver.at("/r"))
-        scene.outbox.heard([situation("xyz")])
+        scene.queue.publish([situation("xyz"), situation("", "uid-2")])
         receiver.answers["/r"] = 200
         await until(lambda: ("webhook", True) in scene.counts)
-        receiver.answers["/r"] = 500
-        scene.outbox.heard([situation("wxyz")])
-        courier.wake()
-        await until(lambda: scene.outbox.failure(("uid-1", "r")))
-        scene.outbox.heard([situation("xyz")])
-        await until(lambda: scene.outbox.failure(("uid-1", "r")) is None)
 
     scene.run(story)
-    arrived = next(request for request in receiver.at("/r") if "x" in request.json["alerts"][0]["groups"])
-    assert set(arrived.json["alerts"][0]["groups"]) == {"x", "y", "z"}
-    assert receiver.at("/r")[-1].json["alerts"][0]["groups"][0] == "w", "came, and went before it could be told"
+    (item,) = receiver.at("/r")[-1].json["alerts"]
+    assert (item["policy"], set(item["groups"])) == ("uid-1", {"x", "y", "z"})
 
 
 def test_who_does_not_lead_sends_nothing(receiver: Receiver) -> None:
     """Nor does one that loses the lead while a message waits; what it owes, the next one tells."""
     scene = Scene(receiver, "r")
     scene.leads = False
-    scene.outbox.heard([situation("a", deleted=("b",))])
+    scene.queue.publish([situation("a", deleted=("b",))])
 
     async def story(courier: Courier) -> None:
         courier.wake()
@@ -196,17 +204,17 @@ def test_who_does_not_lead_sends_nothing(receiver: Receiver) -> None:
 
     scene.run(story)
     assert receiver.requests == []
-    (told,) = scene.outbox.unwritten()
-    assert isinstance(told, Told)
-    assert told.firing == {}
-    assert told.owed[0].groups == ["b"]
+    (receipt,) = [entry for entry in scene.queue.unwritten({}, datetime.now(UTC)) if isinstance(entry, Receipt)]
+    assert receipt.got.since == {}
+    assert receipt.got.deleted is not None
+    assert receipt.got.deleted.groups == ["b"]
 
 
 def test_all_policies_of_a_round_are_one_message(receiver: Receiver) -> None:
     """However many."""
     uids = tuple(f"uid-{number}" for number in range(30))
     scene = Scene(receiver, "r", uids=uids)
-    scene.outbox.heard([situation("a", uid) for uid in uids])
+    scene.queue.publish([situation("a", uid) for uid in uids])
 
     async def story(courier: Courier) -> None:
         await until(lambda: scene.counts)
@@ -218,161 +226,186 @@ def test_all_policies_of_a_round_are_one_message(receiver: Receiver) -> None:
     assert len(request.json["alerts"]) == 30
 
 
-class Watched(Outbox):
-    """Counts who is looked at."""
+class Watched(Queue):
+    """Counts for which receivers it is asked."""
 
-    def letter(self, box: Box, now: datetime) -> tuple[Letter, Endpoint] | None:
-        looks[box[1]] += 1
-        return super().letter(box, now)
+    def __init__(self) -> None:
+        super().__init__("kafka/main")
+        self.asked: Counter[str] = Counter()
+
+    def message(self, name: str, now: datetime) -> Message | None:
+        self.asked[name] += 1
+        return super().message(name, now)
 
 
-looks: Counter[str] = Counter()
-
-
-def test_of_many_receivers_only_who_was_busy_is_looked_at_again(receiver: Receiver) -> None:
-    """What is done for one message does not grow with the number of receivers: the Lease is renewed in between."""
-    names = [f"r-{number}" for number in range(30)]
-    scene = Scene(receiver, *names)
-    scene.outbox = Watched()
-    scene.bind()
-    scene.outbox.heard([situation("a")])
-    looks.clear()
+def test_a_message_causes_no_work_for_other_receivers(receiver: Receiver) -> None:
+    """The Lease is renewed in the same event loop."""
+    names, queue = [f"r-{number}" for number in range(8)], Watched()
+    scene = Scene(receiver, *names, queue=queue)
+    scene.queue.publish([situation("a")])
 
     async def story(courier: Courier) -> None:
-        await until(lambda: len(scene.counts) == 30)
+        await until(lambda: len(scene.counts) == 8)
         await asyncio.sleep(0.5)
 
     scene.run(story)
-    assert looks == dict.fromkeys(names, 2), "for the message, and whether there is more"
+    assert queue.asked == dict.fromkeys(names, 2), "for the message, and whether there is more"
 
 
 def test_a_process_goes_on_where_another_ended(receiver: Receiver) -> None:
-    """With what the ledger says was told: nothing twice, and the end of what was is told."""
+    """With what the ledger has: nothing is sent twice, and the end is sent."""
     first = Scene(receiver, "r", "gone")
-    first.outbox.heard([situation("a")])
+    first.queue.publish([situation("a")])
 
-    async def until_told(courier: Courier) -> None:
+    async def until_sent(courier: Courier) -> None:
         await until(lambda: len(first.counts) == 2)
 
-    first.run(until_told)
-    ledger = [change for change in first.outbox.unwritten() if isinstance(change, Told)]
-    assert {told.receiver for told in ledger} == {"r", "gone"}
-    first.outbox.written(ledger)
-    assert first.outbox.unwritten() == []
+    first.run(until_sent)
+    ledger = [e for e in first.queue.unwritten({}, datetime.now(UTC)) if isinstance(e, PolicyAlerts | Receipt)]
+    assert {entry.receiver for entry in ledger if isinstance(entry, Receipt)} == {"r", "gone"}
     second = Scene(receiver, "r", "gone")
     second.bind("gone")
-    second.outbox.remember(ledger, "uid-c", "kafka/main")
+    second.queue.remember("", ledger)
 
     async def story(courier: Courier) -> None:
-        second.outbox.heard([situation("a")])
+        second.queue.publish([situation("a")])
         courier.wake()
         await asyncio.sleep(0.5)
         assert len(receiver.at("/r")) == 1
-        second.outbox.heard([situation("")])
+        second.queue.publish([situation("")])
         courier.wake()
         await until(lambda: len(receiver.at("/r")) == 2)
-        await until(lambda: len(second.outbox.unwritten()) == 2)
+        await until(lambda: second.counts)
 
     second.run(story)
     assert receiver.at("/r")[1].json["alerts"][0]["status"] == "resolved"
     assert len(receiver.at("/gone")) == 1, "where it was, the next process does not know"
-    assert {change.key for change in second.outbox.unwritten() if isinstance(change, Removal)} == {
-        ("told", "uid-1", "r"),
-        ("told", "uid-1", "gone"),
-    }
 
 
-def test_a_message_that_cannot_be_made_holds_up_no_other(receiver: Receiver) -> None:
-    """A fault of the operator in one receiver's message: the others hear theirs, and sending goes on."""
-    scene = Scene(receiver, "a-broken", "b-fine")
-    scene.outbox.heard([situation("a")])
-    made = scene.outbox.letter
+class Broken(Queue):
+    """Fails to make a message for one receiver, at first."""
 
-    def letter(box: Box, now: datetime) -> tuple[Letter, Endpoint] | None:
-        if box[1] == "a-broken":
+    broken = True
+
+    def message(self, name: str, now: datetime) -> Message | None:
+        if name == "a-broken" and self.broken:
             raise OverflowError("date value out of range")
-        return made(box, now)
+        return super().message(name, now)
 
-    scene.outbox.letter = letter  # type: ignore[method-assign]
+
+def test_a_message_that_cannot_be_made_holds_up_no_other(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    """An error of the operator in one receiver's message: the others get theirs, and it gets its own afterwards."""
+    queue = Broken("kafka/main")
+    scene = Scene(receiver, "a-broken", "b-fine", queue=queue)
+    scene.queue.publish([situation("a")])
 
     async def story(courier: Courier) -> None:
         await until(lambda: receiver.at("/b-fine"))
-        scene.outbox.heard([situation("ab")])
+        scene.queue.publish([situation("ab")])
         courier.wake()
         await until(lambda: len(receiver.at("/b-fine")) == 2)
+        assert receiver.at("/a-broken") == []
+        queue.broken = False
+        courier.wake()
+        await until(lambda: receiver.at("/a-broken"))
 
     scene.run(story)
-    assert receiver.at("/a-broken") == []
-
-
-def test_another_connections_told_is_not_ours(receiver: Receiver) -> None:
-    """Two connections may share a ledger: neither takes back what the other told."""
-    scene = Scene(receiver, "r")
-    theirs = Told(
-        policy_uid="uid-9",
-        receiver="r",
-        digest="here",
-        connection_uid="uid-other",
-        policy="kafka/theirs",
-        firing={"GroupsMatched": Firing(datetime.now(UTC), digest_of("a"))},
-        expires=datetime.now(UTC) + timedelta(days=1),
-    )
-    scene.outbox.remember([theirs], "uid-c", "kafka/main")
-    assert scene.outbox.unwritten() == []
-
-    async def story(courier: Courier) -> None:
-        await asyncio.sleep(0.5)
-
-    scene.run(story)
-    assert receiver.requests == []
-    assert scene.outbox.unwritten() == []
+    assert "connection kafka/main: receiver a-broken: no message could be made" in caplog.text
 
 
 def test_a_receiver_that_left_the_spec_is_given_up(receiver: Receiver) -> None:
-    """It is told that all is over, some times; then it is forgotten, so that nothing grows for ever."""
+    """It is sent the end of all alerts, some times; then it is forgotten, so that nothing grows for ever."""
     scene = Scene(receiver, "r")
-    scene.outbox.heard([situation("a")])
+    scene.queue.publish([situation("a")])
 
     async def story(courier: Courier) -> None:
         await until(lambda: scene.counts)
         receiver.answers["/r"] = 500
         scene.bind("r")
         courier.wake()
-        await until(lambda: scene.outbox.boxes() == [])
+        await until(lambda: scene.queue.names() == [])
 
     scene.run(story)
     assert len(receiver.at("/r")) == 1 + 5
     assert {request.json["alerts"][0]["status"] for request in receiver.at("/r")[1:]} == {"resolved"}
 
 
-def test_a_receiver_that_left_the_spec_and_is_still_named_hears_the_end(receiver: Receiver) -> None:
-    """The policy's status says that there is none of that name; where it was, what was told there is taken back."""
-    scene = Scene(receiver, "r")
-    scene.outbox.heard([situation("a")])
+def test_a_connection_that_is_gone_sends_the_end_without_a_pause(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also to a receiver that failed a moment ago, once; one that fails still holds it up no longer."""
+    monkeypatch.setattr(module, "_PAUSE_START_S", 3600.0)
+    monkeypatch.setattr(module, "_PAUSE_CAP_S", 3600.0)
+    scene = Scene(receiver, "back", "away", "works")
+    scene.queue.publish([situation("a")])
 
     async def story(courier: Courier) -> None:
-        await until(lambda: scene.counts)
-        scene.outbox.bind([], {("", "r"): no_such("r")})
+        await until(lambda: len(scene.counts) == 3)
+        receiver.answers |= {"/back": 500, "/away": 500}
+        scene.queue.publish([situation("ab")])
         courier.wake()
-        await until(lambda: len(receiver.at("/r")) == 2)
+        await until(lambda: len(scene.counts) == 6)
+        receiver.answers["/back"] = 200
+        scene.queue.bind([], {})
+        async with asyncio.timeout(PATIENCE):
+            await courier.finish(PATIENCE)
 
     scene.run(story)
-    assert receiver.at("/r")[1].json["alerts"][0]["status"] == "resolved"
-    missing = scene.outbox.failure(("uid-1", "r"))
-    assert missing is not None
-    assert missing.reason == reasons.RECEIVER_NOT_FOUND
+    assert {name: len(receiver.at(f"/{name}")) for name in scene.names} == {"back": 3, "away": 3, "works": 3}
+    assert all(receiver.at(f"/{name}")[-1].json["alerts"][0]["status"] == "resolved" for name in scene.names)
+
+
+def test_a_process_that_stops_lets_messages_arrive(receiver: Receiver) -> None:
+    """And sends no more; one that hangs or waits for its next try does not hold it up."""
+    receiver.answers |= {"/hangs": None, "/fails": 500}
+    scene = Scene(receiver, "hangs", "fails", "works")
+    scene.queue.publish([situation("a")])
+
+    async def story(courier: Courier) -> None:
+        receiver.then["/works"] = lambda: setattr(scene, "leads", False)
+        await until(lambda: all(receiver.at(f"/{name}") for name in scene.names))
+        started = asyncio.get_running_loop().time()
+        await courier.finish(2.0)
+        assert asyncio.get_running_loop().time() - started < 8
+        assert ("webhook", True) in scene.counts
+        tried = len(receiver.requests)
+        courier.wake()
+        await asyncio.sleep(1)
+        assert len(receiver.requests) == tried
+
+    scene.run(story)
+
+
+def test_an_alertmanager_gets_it_again_although_no_policy_runs(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while Kafka can't be reached: it would end the alert else."""
+    monkeypatch.setattr(module, "_LOOK_S", 0.1)
+    monkeypatch.setattr(state, "_VALID_MIN", timedelta(seconds=1))
+    scene = Scene(receiver)
+    to = Endpoint("am", Kind.ALERTMANAGER, Hidden(receiver.url("/am")))
+    scene.queue.bind([replace(policy(), interval=timedelta(0))], {"am": to})
+    scene.queue.publish([situation("a")])
+
+    async def story(courier: Courier) -> None:
+        await until(lambda: len(receiver.at("/am")) == 3)
+
+    scene.run(story)
+    first, *again = [request.json[0] for request in receiver.at("/am")]
+    assert all(alert["labels"] == first["labels"] for alert in again)
+    assert all(alert["endsAt"] > first["endsAt"] for alert in again)
 
 
 def test_the_documents_way_to_check_a_signature(receiver: Receiver) -> None:
-    """The Python of docs/alerts.md takes what we sign, and nothing else."""
-    page = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text()
+    """The Python of docs/receivers.md takes what we sign, and nothing else."""
+    page = (Path(__file__).parents[2] / "docs" / "receivers.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {}
     exec(code, names)  # noqa: S102
     scene = Scene(receiver, "r")
     place = Endpoint("r", Kind.WEBHOOK, Hidden(receiver.url("/r")), hmac=Hidden("key"))
-    scene.outbox.bind([route("r")], {("", "r"): place})
-    scene.outbox.heard([situation("a")])
+    scene.queue.bind([policy()], {"r": place})
+    scene.queue.publish([situation("a")])
 
     async def story(courier: Courier) -> None:
         await until(lambda: scene.counts)

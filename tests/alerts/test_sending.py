@@ -15,17 +15,20 @@ from typing import Any
 
 import pytest
 
-from group_hygiene import egress, reasons, runs
-from group_hygiene.alerts import sending
+from group_hygiene.alerts import delivery
+from group_hygiene.alerts.delivery import post
 from group_hygiene.alerts.endpoints import Endpoint, read_endpoint
 from group_hygiene.alerts.messages import body
-from group_hygiene.alerts.sending import Failure, post
 from group_hygiene.alerts.situation import News
 from group_hygiene.alerts.state import Item, Status
-from group_hygiene.egress import parse_egress
 from group_hygiene.errors import SecretProblem, SpecError
-from group_hygiene.receivers import Kind, parse_receivers
-from group_hygiene.secret import Hidden, SecretRef
+from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.network import egress
+from group_hygiene.network.egress import parse_egress
+from group_hygiene.process import runs
+from group_hygiene.spec.receivers import Kind, parse_receivers
+from group_hygiene.spec.secret import Hidden, SecretRef
 from sandbox.kafka.tls import Authority
 from tests.leaks import leaks
 from tests.receiving import Receiver
@@ -54,14 +57,19 @@ def endpoint(url: str, kind: Kind = Kind.WEBHOOK, **secrets: Any) -> Endpoint:
     return Endpoint("r", kind, Hidden(url), **{name: Hidden(value) for name, value in secrets.items()})
 
 
-def send(to: Endpoint, *groups: str, allowed: tuple[str, ...] = LOOPBACK) -> Failure | None:
+def send(to: Endpoint, *groups: str, allowed: tuple[str, ...] = LOOPBACK) -> Refusal | None:
+    return send_and_wait(to, *groups, allowed=allowed)[0]
+
+
+def send_and_wait(to: Endpoint, *groups: str, allowed: tuple[str, ...] = LOOPBACK) -> tuple[Refusal | None, float]:
+    """Also the seconds that the receiver asks to wait."""
     content = body(to.kind, [firing(*groups)], NOW)
 
-    async def sent() -> Failure | None:
-        failure = await post(to, content, NOW, parse_egress(allowed))
+    async def sent() -> tuple[Refusal | None, float]:
+        answer = await post(to, content, NOW, parse_egress(allowed))
         # A handshake that was given up closes its connection a little later: in the operator the loop goes on.
         await asyncio.sleep(0.1)
-        return failure
+        return answer
 
     return asyncio.run(sent())
 
@@ -97,7 +105,7 @@ def test_no_redirect_is_followed(receiver: Receiver, status: int) -> None:
     """Not even to a place that would be allowed: it was not what the spec names."""
     receiver.answers["/hook"] = status, {"Location": receiver.url("/elsewhere")}
     failure = send(endpoint(receiver.url("/hook")))
-    assert failure == Failure(reasons.RECEIVER_FAILED, f"it answers {status}, and redirects are not followed")
+    assert failure == Refusal(reasons.RECEIVER_FAILED, f"it answers {status}, and redirects are not followed")
     assert receiver.at("/elsewhere") == []
 
 
@@ -132,7 +140,7 @@ def test_a_name_that_leads_elsewhere_later_leads_nowhere(receiver: Receiver, mon
 
     # The one thing here that is not real: nobody's name server can be made to lie on purpose.
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
-    monkeypatch.setattr(sending, "SECONDS", 1.0)
+    monkeypatch.setattr(delivery, "SECONDS", 1.0)
     first = send(endpoint(f"http://evil.test:{receiver.port}/hook"), allowed=())
     second = send(endpoint(f"http://evil.test:{receiver.port}/hook"), allowed=())
     assert first is not None
@@ -163,7 +171,7 @@ def test_one_allowed_address_that_is_down_is_no_refusal(resolving: dict[str, lis
         port = server.getsockname()[1]
     resolving["both.test"] = ["169.254.169.254", "127.0.0.1"]
     failure = send(endpoint(f"http://both.test:{port}/"))
-    assert failure == Failure(reasons.RECEIVER_FAILED, "it can't be connected to")
+    assert failure == Refusal(reasons.RECEIVER_FAILED, "it can't be connected to")
     failure = send(endpoint(f"http://both.test:{port}/"), allowed=())
     assert failure is not None
     assert failure.reason == reasons.RECEIVER_REFUSED
@@ -208,7 +216,7 @@ def hanging() -> Iterator[int]:
 
 def test_who_hangs_is_given_up(hanging: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the time limit, with a reason."""
-    monkeypatch.setattr(sending, "SECONDS", 0.5)
+    monkeypatch.setattr(delivery, "SECONDS", 0.5)
     failure = send(endpoint(f"http://127.0.0.1:{hanging}/"))
     assert failure is not None
     assert "does not answer" in failure.message
@@ -220,11 +228,11 @@ def test_who_hangs_is_given_up(hanging: int, monkeypatch: pytest.MonkeyPatch) ->
 def test_only_2xx_is_an_arrival(receiver: Receiver, status: int, message: str) -> None:
     """And a receiver may say how long to wait, within bounds."""
     receiver.answers["/hook"] = status, {"Retry-After": "7"}
-    assert send(endpoint(receiver.url("/hook"))) == Failure(reasons.RECEIVER_FAILED, message, 7.0)
+    assert send_and_wait(endpoint(receiver.url("/hook"))) == (Refusal(reasons.RECEIVER_FAILED, message), 7.0)
     receiver.answers["/hook"] = status, {"Retry-After": "99999999"}
-    failure = send(endpoint(receiver.url("/hook")))
+    failure, wait = send_and_wait(endpoint(receiver.url("/hook")))
     assert failure is not None
-    assert failure.retry_after <= 600
+    assert wait <= 600
 
 
 @pytest.mark.parametrize(
@@ -241,14 +249,15 @@ def test_only_2xx_is_an_arrival(receiver: Receiver, status: int, message: str) -
 def test_retry_after_may_be_a_date(receiver: Receiver, asked: str, seconds: float) -> None:
     """As RFC 9110 has it; what is neither asks for nothing."""
     receiver.answers["/hook"] = 503, {"Retry-After": asked}
-    assert send(endpoint(receiver.url("/hook"))) == Failure(reasons.RECEIVER_FAILED, "it answers 503", seconds)
+    refusal = Refusal(reasons.RECEIVER_FAILED, "it answers 503")
+    assert send_and_wait(endpoint(receiver.url("/hook"))) == (refusal, seconds)
 
 
 def test_nobody_there_is_a_failure() -> None:
     """Of the receiver, in words."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert send(endpoint(f"http://127.0.0.1:{port}/")) == Failure(reasons.RECEIVER_FAILED, "it can't be connected to")
+    assert send(endpoint(f"http://127.0.0.1:{port}/")) == Refusal(reasons.RECEIVER_FAILED, "it can't be connected to")
 
 
 def test_tls_is_checked(tmp_path: Path) -> None:
@@ -269,7 +278,7 @@ def test_no_secret_in_logs_and_failures(
     receiver: Receiver, hanging: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although every logger is at DEBUG, and whatever fails."""
-    monkeypatch.setattr(sending, "SECONDS", 0.5)
+    monkeypatch.setattr(delivery, "SECONDS", 0.5)
     caplog.set_level(logging.DEBUG)
     receiver.answers["/s3cr3t-path"] = 500
     texts: list[str] = []
@@ -290,21 +299,41 @@ def test_no_secret_in_logs_and_failures(
 @pytest.mark.parametrize(
     ("spec", "secrets", "said"),
     [
-        pytest.param({"slack": {"url": "u"}}, {"u": "not-a-url-never-seen"}, "no http or https URL", id="no-url"),
-        pytest.param({"slack": {"url": "u"}}, {"u": "ftp://never-seen"}, "no http or https URL", id="other-scheme"),
-        pytest.param({"slack": {"url": "u"}}, {"u": "http://a:x/never-seen"}, "no http or https URL", id="bad-port"),
         pytest.param(
-            {"slack": {"url": "u"}}, {"u": "http://a:99999/never"}, "no http or https URL", id="port-too-high"
+            {"slack": {"urlSecretRef": "u"}}, {"u": "not-a-url-never-seen"}, "no http or https URL", id="no-url"
         ),
-        pytest.param({"slack": {"url": "u"}}, {"u": "http://[::1/never"}, "no http or https URL", id="bad-ipv6"),
-        pytest.param({"slack": {"url": "u"}}, {"u": "http://never\\b/"}, "no http or https URL", id="backslash"),
         pytest.param(
-            {"webhook": {"address": "http://a", "token": "t"}}, {"t": "never seen\r\nX: y"}, "no token", id="token"
+            {"slack": {"urlSecretRef": "u"}}, {"u": "ftp://never-seen"}, "no http or https URL", id="other-scheme"
         ),
-        pytest.param({"webhook": {"address": "http://a", "hmac": "h"}}, {"h": "\n"}, "is empty", id="hmac-empty"),
-        pytest.param({"webhook": {"address": "http://a", "ca": "c"}}, {"c": "never-seen"}, "no certificate", id="ca"),
         pytest.param(
-            {"webhook": {"url": "u", "token": "t"}},
+            {"slack": {"urlSecretRef": "u"}}, {"u": "http://a:x/never-seen"}, "no http or https URL", id="bad-port"
+        ),
+        pytest.param(
+            {"slack": {"urlSecretRef": "u"}}, {"u": "http://a:99999/never"}, "no http or https URL", id="port-too-high"
+        ),
+        pytest.param(
+            {"slack": {"urlSecretRef": "u"}}, {"u": "http://[::1/never"}, "no http or https URL", id="bad-ipv6"
+        ),
+        pytest.param(
+            {"slack": {"urlSecretRef": "u"}}, {"u": "http://never\\b/"}, "no http or https URL", id="backslash"
+        ),
+        pytest.param(
+            {"webhook": {"address": "http://a", "tokenSecretRef": "t"}},
+            {"t": "never seen\r\nX: y"},
+            "no token",
+            id="token",
+        ),
+        pytest.param(
+            {"webhook": {"address": "http://a", "hmacSecretRef": "h"}}, {"h": "\n"}, "is empty", id="hmac-empty"
+        ),
+        pytest.param(
+            {"webhook": {"address": "http://a", "caSecretRef": "c"}}, {"c": "never-seen"}, "no certificate", id="ca"
+        ),
+        pytest.param(
+            {"webhook": {"address": "http://a", "caSecretRef": "c"}}, {"c": "\n"}, "no certificate", id="ca-empty"
+        ),
+        pytest.param(
+            {"webhook": {"urlSecretRef": "u", "tokenSecretRef": "t"}},
             {"u": "http://never:seen@a/", "t": "x"},
             "can't be beside a token",
             id="user-and-token",
@@ -315,7 +344,7 @@ def test_secrets_that_are_wrong(spec: dict[str, Any], secrets: dict[str, str], s
     """Say what is wrong with which of them, and never what they hold."""
     (kind,) = spec
     refs = {key: {"name": "s", "key": value} if key != "address" else value for key, value in spec[kind].items()}
-    (receiver,) = parse_receivers([{"name": "r", kind: refs}], "spec.receivers")
+    (receiver,) = parse_receivers([{"name": "r", "type": kind.capitalize(), kind: refs}], "spec.receivers")
     with pytest.raises(SecretProblem) as caught:
         read_endpoint(receiver, lambda ref: secrets[ref.key])
     assert said in str(caught.value)
@@ -328,7 +357,7 @@ def test_secrets_that_are_wrong(spec: dict[str, Any], secrets: dict[str, str], s
 @pytest.mark.parametrize("address", ["http://a:99999/", "http://[::1/", "http://a\\b/"])
 def test_an_address_that_cannot_be(address: str) -> None:
     """What the CRD's pattern lets through is a mistake of the spec, and no failure of a receiver."""
-    (receiver,) = parse_receivers([{"name": "r", "webhook": {"address": address}}], "spec.receivers")
+    (receiver,) = parse_receivers([{"name": "r", "type": "Webhook", "webhook": {"address": address}}], "spec.receivers")
     with pytest.raises(SpecError, match=r"^its address is no http or https URL$"):
         read_endpoint(receiver, lambda ref: ref.key)
 
@@ -345,8 +374,8 @@ def test_an_address_that_cannot_be(address: str) -> None:
 )
 def test_where_an_alertmanager_takes_alerts(given: str, posted: str) -> None:
     """Below its base URL; a line end after a Secret's value is left out."""
-    refs = {"url": {"name": "s", "key": "u"}}
-    (receiver,) = parse_receivers([{"name": "r", "alertmanager": refs}], "spec.receivers")
+    refs = {"urlSecretRef": {"name": "s", "key": "u"}}
+    (receiver,) = parse_receivers([{"name": "r", "type": "Alertmanager", "alertmanager": refs}], "spec.receivers")
     read: list[SecretRef] = []
 
     def secret(ref: SecretRef) -> str:

@@ -19,7 +19,7 @@ from bench.errors import BenchError
 from bench.lives import RULE, Numbers
 from bench.past import Past, _Gaps
 from group_hygiene.cli.manifests import read_manifests
-from group_hygiene.model import GroupType
+from group_hygiene.model.groups import GroupType
 
 pytestmark = pytest.mark.slow  # of the benches, which no user runs
 
@@ -48,7 +48,7 @@ def answer(*regrets: Any, deleted: int = 3, regret: int = 3) -> str:
     """What `backtest -o json` says."""
     policy = {"namespace": "bench", "name": "unused", "deleted": deleted, "regret": regret, "regrets": regrets}
     times = {"from": "2026-06-01T12:00:00Z", "to": "2026-08-30T12:00:00Z", "step": "24h"}
-    return json.dumps({"clusterId": "past", **times, "policies": [policy]})
+    return json.dumps({"clusterID": "past", **times, "policies": [policy]})
 
 
 def test_the_known_answer_is_right() -> None:

@@ -16,7 +16,7 @@ from bench.other_client import Round, p99, rounds
 from bench.purge import Options, Purged
 from bench.purge_ledger import problems
 from bench.purge_stage import DeletingRun
-from faults.ledger_log import Record
+from sandbox.ledger_log import Record
 
 pytestmark = pytest.mark.slow  # of the benches, which no user runs
 

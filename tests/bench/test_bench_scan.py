@@ -77,7 +77,7 @@ def test_plan_is_measured_on_a_shipped_example() -> None:
     [
         pytest.param("console-consumer-1  Empty  Classic  Match  -\n", id="one-is-missing"),
         pytest.param(
-            "console-consumer-1  Empty  Classic  Match  -\nconsole-consumer-2  Empty  Classic  Keep  CaughtUp\n",
+            "console-consumer-1  Empty  Classic  Match  -\nconsole-consumer-2  Empty  Classic  Skip  CaughtUp\n",
             id="one-is-kept",
         ),
     ],

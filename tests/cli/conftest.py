@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from group_hygiene.cli import main
-from group_hygiene.model import CommittedOffset, Partition
+from group_hygiene.model.groups import CommittedOffset, Partition
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at
 
@@ -64,14 +64,14 @@ def process() -> Run:
     return call
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kafka() -> Iterator[KafkaCluster]:
     """One broker of the newest version, open to everybody, that counts requests."""
     with KafkaCluster(request_log=True) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def groups(kafka: KafkaCluster) -> Iterator[Maker]:
     """A topic `orders` of two partitions (5 records in the first), and groups that are named after what they are."""
     make = Maker(kafka.bootstrap_servers)

@@ -12,7 +12,7 @@ import yaml
 
 from group_hygiene.cli.doctor_kafka import of_groups
 from group_hygiene.kafka.client import CLIENT_ID
-from group_hygiene.model import Fault
+from group_hygiene.model.groups import Fault
 from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Answer, Run
 from tests.kafka.makers import Maker
@@ -113,6 +113,7 @@ def test_an_api_server_that_does_not_answer(process: Run, tmp_path: Path, monkey
     assert check["found"].startswith("ApiServerError: no Kubernetes API server to talk to ")
 
 
+@pytest.mark.slow
 def test_a_new_cluster_stays_as_it_was(run: Run) -> None:
     """The first question about a group makes a broker create the offsets log: it is not asked, and that is told."""
     with KafkaCluster() as new:
@@ -173,3 +174,13 @@ def test_a_topic_that_is_no_ledger_and_an_address_where_nobody_is(
     assert away.out.startswith("✗ Kafka: BrokersUnreachable: ")
     assert run("doctor", "--connection-file", tmp_path / "none.yaml").code == 1
     assert run("doctor").code == 1
+
+
+def test_the_name_of_a_service_outside_of_its_cluster(run: Run) -> None:
+    """The advice is the command that runs in the operator's pod, in the namespace of the operator."""
+    server = ("--bootstrap-server", "my-cluster-kafka-bootstrap.kafka.invalid:9093", "--timeout", "5s")
+    answer = run("doctor", *server, "--operator-namespace", "hygiene", "-o", "json")
+    assert answer.code == 12
+    check = found(answer, "Kafka")
+    assert "does not resolve" in check["found"]
+    assert "kubectl exec -n hygiene deploy/group-hygiene -- group-hygiene doctor" in check["advice"]

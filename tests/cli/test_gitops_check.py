@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from group_hygiene.connection import Settings
 from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
-from group_hygiene.snapshot import Cluster
+from group_hygiene.model.snapshot import Cluster
+from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, soon
 from tests.warehouse import Warehouse, idle
@@ -82,9 +82,9 @@ def test_it_tells_what_would_be_deleted(check: Check, repository: Path, tmp_path
     plan = (repository / "plan.txt").read_text()
     headers = [line for line in plan.splitlines() if line.startswith("GroupPolicy ")]
     assert headers == [
-        "GroupPolicy kafka/abandoned (Delete, DryRun)",
-        "GroupPolicy kafka/console-litter (Delete, Enforce)",
-        "GroupPolicy kafka/expires-soon (Alert, DryRun)",
+        "GroupPolicy kafka-production/abandoned (Delete, DryRun)",
+        "GroupPolicy kafka-production/console-litter (Delete, Enforce)",
+        "GroupPolicy kafka-production/expires-soon (Alert, DryRun)",
         "GroupPolicy team-a/retired-jobs (Delete, DryRun)",
     ]
     assert "left-classic" in plan
@@ -94,7 +94,7 @@ def test_it_tells_what_would_be_deleted(check: Check, repository: Path, tmp_path
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        pytest.param("unchangedFor: 72h", "unchangedFor: 3d", "must be a duration", id="invalid"),
+        pytest.param("unchangedFor: 72h", "unchangedFor: 3w", "must be a duration", id="invalid"),
         pytest.param("unchangedFor: 72h", "unchangedFro: 72h", "unknown field", id="misspelt"),
     ],
 )

@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 import yaml
 
-from group_hygiene import reasons
-from group_hygiene.connection import Settings
-from group_hygiene.entries import Change, Intent, KeepRequest, Mark, Outcome, Removal, SavedOffset, What
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.kafka.ledger import Ledger, LedgerSettings, open_ledger
-from group_hygiene.model import CommittedOffset, Partition
+from group_hygiene.ledger.ledger import Ledger, LedgerSettings, open_ledger
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import SavedOffset
+from group_hygiene.model.entries import Change, Intent, KeepRequest, Mark, Outcome, OutcomeType, Removal
+from group_hygiene.model.groups import CommittedOffset, Partition
+from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
+from sandbox.waiting import wait_for
 from tests.backups import backup
 from tests.cli.conftest import Answer, Run
-from tests.kafka.makers import Maker, at, soon, wait_for
+from tests.kafka.makers import Maker, at, soon
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 LATER = NOW + timedelta(days=30)
@@ -76,7 +78,7 @@ def deleted(client: Client, group: str, topic: str, offset: int = 3, **changes: 
         group=group,
         id="id-1",
         at=NOW,
-        what=What.DELETED,
+        what=OutcomeType.DELETED,
         reason=reasons.DELETED,
         message="deleted",
         policy="kafka/litter",
@@ -110,14 +112,16 @@ def test_keep_reaches_the_operator(on: Run, ledger: Ledger, make: Maker) -> None
     ("end", "says"),
     [
         pytest.param(None, "its deletion had begun and is not settled", id="stays-open"),
-        pytest.param({"what": What.DELETED}, "was deleted just now", id="deleted"),
+        pytest.param({"what": OutcomeType.DELETED}, "was deleted just now", id="deleted"),
         pytest.param(
-            {"what": What.KEPT, "reason": reasons.INTERRUPTED}, "some of its offsets were deleted", id="a-part-of-it"
+            {"what": OutcomeType.KEPT, "reason": reasons.INTERRUPTED},
+            "some of its offsets were deleted",
+            id="a-part-of-it",
         ),
         pytest.param(
-            {"what": What.OFFSETS_DELETED, "topics": ("t",)}, "some of its offsets were deleted", id="offsets"
+            {"what": OutcomeType.OFFSETS_DELETED, "topics": ("t",)}, "some of its offsets were deleted", id="offsets"
         ),
-        pytest.param({"what": What.KEPT, "reason": reasons.KEPT_ON_REQUEST}, "", id="kept"),
+        pytest.param({"what": OutcomeType.KEPT, "reason": reasons.KEPT_ON_REQUEST}, "", id="kept"),
     ],
 )
 def test_keep_says_what_a_deletion_took_meanwhile(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +42,17 @@ def test_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[
         Path(name).write_text(content if isinstance(content, str) else yaml.safe_dump(content))
     monkeypatch.setitem(os.environ, "KUBECONFIG", os.pathsep.join([str(tmp_path / "absent"), *names]))
     assert current_namespace() == namespace
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user has no entry in /etc/passwd."""
+
+    def missing(uid: int) -> Any:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", missing)
+    for name in ("HOME", "KUBECONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(RuntimeError):
+        Path("~").expanduser()
+    assert current_namespace() == "default"

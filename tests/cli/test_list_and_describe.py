@@ -10,8 +10,9 @@ import pytest
 from kafka import KafkaConsumer
 
 from sandbox.kafka import KafkaCluster
+from sandbox.waiting import wait_for
 from tests.cli.conftest import Run
-from tests.kafka.makers import Maker, at, requests, wait_for
+from tests.kafka.makers import Maker, at, requests
 from tests.kafka.members import ShareMember
 
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
@@ -67,7 +68,7 @@ def test_list_as_a_table(on: Run) -> None:
 
 
 def test_list_as_json(on: Run, kafka: KafkaCluster) -> None:
-    """The shape that docs/cli.md documents."""
+    """The shape that docs/cli-reference.md documents."""
     answer = on("list", "--match", "live-848", "-o", "json")
     coordinator = {"id": 1, "address": kafka.bootstrap_servers}
     only = {
@@ -77,7 +78,7 @@ def test_list_as_json(on: Run, kafka: KafkaCluster) -> None:
         "protocolType": "consumer",
         "coordinator": coordinator,
     }
-    assert answer.json == {"clusterId": kafka.cluster_id, "groups": [only], "notes": [], "errors": []}
+    assert answer.json == {"clusterID": kafka.cluster_id, "groups": [only], "notes": [], "errors": []}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_members_agree_with_kafkas_own_tool(on: Run, described: dict[str, list[R
         (
             m["id"],
             m["host"],
-            m["clientId"],
+            m["clientID"],
             str(len(m["assignment"])),
             {(p["topic"], p["partition"]) for p in m["assignment"]},
         )
@@ -198,14 +199,14 @@ def test_describe_as_a_table(on: Run) -> None:
 
 
 def test_offsets_as_json(on: Run, kafka: KafkaCluster) -> None:
-    """The shape that docs/cli.md documents; lag is what lies between committed and end."""
+    """The shape that docs/cli-reference.md documents; lag is what lies between committed and end."""
     first, second = (
         {"topic": "orders", "partition": number, "committed": at_, "start": 0, "end": end, "lag": end - at_}
         | {"topicExists": True, "member": None}
         for number, at_, end in ((0, 4, 5), (1, 0, 0))
     )
     assert on("offsets", "assign-only", "-o", "json").json == {
-        "clusterId": kafka.cluster_id,
+        "clusterID": kafka.cluster_id,
         "groups": [{"group": "assign-only", "partitions": [first, second]}],
         "notes": [],
         "errors": [],

@@ -97,7 +97,7 @@ def test_examples_are_accepted(file: Path) -> None:
             GOOD + "  mod: Enforce\n", ":9: GroupPolicy kafka/litter: spec.mod: unknown field", id="unknown-field"
         ),
         pytest.param(
-            GOOD.replace("72h", "3d"), ":7: GroupPolicy kafka/litter: spec.when.unchangedFor: must be a dur", id="rule"
+            GOOD.replace("72h", "3w"), ":7: GroupPolicy kafka/litter: spec.when.unchangedFor: must be a dur", id="rule"
         ),
         pytest.param(
             GOOD.replace("  action: Delete\n", ""), ":4: GroupPolicy kafka/litter: spec.action: must be", id="missing"
@@ -199,14 +199,14 @@ def test_input_that_is_none(run: Run, name: str, says: str) -> None:
 def test_all_mistakes_are_said_at_once(run: Run) -> None:
     """Nobody should have to run it five times."""
     answer = run(
-        "plan", "-f", "-", stdin=GOOD.replace("72h", "3d") + "  mod: x\n---\n" + GOOD.replace("Delete", "Remove")
+        "plan", "-f", "-", stdin=GOOD.replace("72h", "3w") + "  mod: x\n---\n" + GOOD.replace("Delete", "Remove")
     )
     assert answer.err.count("stdin:") == 4
 
 
 def test_lists_are_taken_apart_with_their_lines(run: Run) -> None:
     """`kubectl get -o yaml` makes a List."""
-    items = "".join("  " + line + "\n" for line in GOOD.replace("72h", "3d").splitlines())
+    items = "".join("  " + line + "\n" for line in GOOD.replace("72h", "3w").splitlines())
     answer = run("plan", "-f", "-", stdin="apiVersion: v1\nkind: List\nitems:\n-" + items[1:])
     assert ":10: GroupPolicy kafka/litter: spec.when.unchangedFor: " in answer.err
 

@@ -8,11 +8,13 @@ import pytest
 import yaml
 
 from group_hygiene.cli.groups import incomplete, unknown_states
-from group_hygiene.model import Fault, Group, GroupState, GroupType
-from group_hygiene.snapshot import Cluster, Listing
+from group_hygiene.model.groups import Fault, Group, GroupState, GroupType
+from group_hygiene.model.snapshot import Cluster, Listing
 from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
 from tests.kafka.makers import Maker, at
+
+pytestmark = pytest.mark.slow
 
 LOST = 3
 # One replica of each partition of __consumer_offsets, so that a broker takes its groups along.
@@ -65,7 +67,6 @@ def healthy(homes: Homes) -> list[str]:
     return sorted(name for name, home in homes.items() if home != LOST)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("frozen")
 def test_a_frozen_broker_does_not_hide_the_groups_of_the_others(run: Run, bootstrap: list[str], homes: Homes) -> None:
     """It takes a part of each reading's time and no more; its groups are errors of their own."""
@@ -98,7 +99,7 @@ def test_doctor_names_the_broker_that_does_not_answer(run: Run, bootstrap: list[
     assert answer.code == 12, answer.out
     assert f"✗ broker: {LOST} (" in answer.out
     assert "✓ brokers: 2 of 3 answer (2 of Kafka 4.4); cluster id " in answer.out
-    assert f"! groups: permissions on some were not asked for: broker {LOST} gave no list: " in answer.out
+    assert f"! groups: permissions on some were not asked for: broker {LOST} did not list its groups: " in answer.out
     assert "ledger: " in answer.out
 
 
@@ -158,7 +159,9 @@ TIMEOUT = Fault("REQUEST_TIMED_OUT", "no answer in time", retriable=True)
         pytest.param(BEFORE, {}, BEFORE, [], id="nothing"),
         pytest.param(BEFORE, {}, Cluster("c", {1: "a:1"}, BEFORE.leaders), [], id="a-broker-that-led-nothing"),
         pytest.param(DENIED, {}, DENIED, ["DESCRIBE is denied"], id="denied"),
-        pytest.param(BEFORE, {2: TIMEOUT}, BEFORE, ["broker 2 gave no list: REQUEST_TIMED_OUT"], id="broker"),
+        pytest.param(
+            BEFORE, {2: TIMEOUT}, BEFORE, ["broker 2 did not list its groups: REQUEST_TIMED_OUT"], id="broker"
+        ),
         pytest.param(BEFORE, {}, TIMEOUT, ["the cluster could not be read again"], id="not-read-again"),
         pytest.param(
             BEFORE, {}, Cluster("c", BEFORE.brokers, {0: (2, 6), 1: (2, 5)}), ["some moved to another"], id="moved"

@@ -12,13 +12,15 @@ import pytest
 import yaml
 
 import group_hygiene.cli
-from group_hygiene import checks, reasons
-from group_hygiene.cli.planning import not_read
-from group_hygiene.connection import Settings
+from group_hygiene.cli.plans import not_read
+from group_hygiene.decide import checks
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
-from group_hygiene.model import Fault, Protections
-from group_hygiene.snapshot import Cluster
+from group_hygiene.model import reasons
+from group_hygiene.model.evidence import Protections
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Cluster
+from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
 from tests.kafka.makers import Maker, at, soon
@@ -73,8 +75,8 @@ def test_plan_says_what_would_be_done(on: Run, tmp_path: Path) -> None:
     assert granted.strip().endswith("what is Empty now would match once seen unchanged for 72h")
     assert titles.split() == ["GROUP", "STATE", "TYPE", "VERDICT", "REASON", "MESSAGE"]
     assert [(row.split()[0], *row.split()[3:5]) for row in rows] == [
-        ("assign-only", "Keep", "SimpleGroup"),
-        ("caught-up", "Keep", "CaughtUp"),
+        ("assign-only", "Skip", "SimpleGroup"),
+        ("caught-up", "Skip", "CaughtUp"),
         ("left-848", "Match", "-"),
         ("left-classic", "Match", "-"),
     ]
@@ -118,7 +120,7 @@ def test_plan_exits_by_what_it_would_do(on: Run, spec: dict[str, Any], code: int
 
 
 def test_plan_as_json(on: Run, kafka: KafkaCluster) -> None:
-    """The shape that docs/cli.md documents."""
+    """The shape that docs/cli-reference.md documents."""
     answer = on("plan", "-f", "-", "-o", "json", stdin=policy(match={"groups": ["left-classic"]}))
     (planned,) = answer.json["policies"]
     assert planned.pop("takenAt").endswith("Z")
@@ -127,7 +129,7 @@ def test_plan_as_json(on: Run, kafka: KafkaCluster) -> None:
         "name": "litter",
         "action": "Delete",
         "mode": "DryRun",
-        "clusterId": kafka.cluster_id,
+        "clusterID": kafka.cluster_id,
         "takenForGranted": {"unchangedFor": "72h"},
         "would": "1 of 1 groups match: it would report them; mode Enforce would mark them and delete them after 24h",
         "judged": 1,
@@ -193,7 +195,7 @@ def test_plan_and_explain_tell_what_expires_when(on: Run, kafka: KafkaCluster, c
     assert late.strip().startswith("expiresWithin (24h) is not longer than interval (23h) and activity.maxAge (1h)")
     told = "the first of its offsets expire at"
     assert [(row.split()[0], row.split()[3], row.rpartition("  ")[2].strip()) for row in rows] == [
-        ("caught-up", "Keep", f"{told} {at[2]}"),
+        ("caught-up", "Skip", f"{told} {at[2]}"),
         ("left-classic", "Match", f"{told} {at[0]}"),
         ("live-848", "Match", f"{told} {at[1]}"),
     ]
@@ -234,18 +236,18 @@ def test_folders_and_several_files_are_read(on: Run, tmp_path: Path) -> None:
     [
         pytest.param("left-classic", "Match", {"match": "Passed", "caught_up": "Passed"}, id="match"),
         pytest.param(
-            "caught-up", "Keep: CaughtUp: ", {"unchanged": "Passed", "caught_up": "Keeps"}, id="kept-by-a-late-check"
+            "caught-up", "Skip: CaughtUp: ", {"unchanged": "Passed", "caught_up": "Skips"}, id="kept-by-a-late-check"
         ),
         pytest.param(
             "assign-only",
-            "Keep: SimpleGroup: ",
-            {"simple": "Keeps", "caught_up": "NotReached"},
+            "Skip: SimpleGroup: ",
+            {"simple": "Skips", "caught_up": "NotReached"},
             id="kept-by-an-earlier",
         ),
         pytest.param(
             "live-848",
-            "Keep: the policy does not look at it: its state is Stable",
-            {"match": "Keeps", "own_group": "NotReached"},
+            "Skip: the policy does not look at it: its state is Stable",
+            {"match": "Skips", "own_group": "NotReached"},
             id="not-selected",
         ),
     ],
@@ -277,7 +279,7 @@ def test_pattern_characters_in_a_group_id_are_literal(on: Run, groups: Maker) ->
     assert explained["group"]["group"] == "left-*\\"
 
 
-UNREAD = Fault("CLAIMS_UNKNOWN", "needs list on scaledobjects.keda.sh in all namespaces")
+UNREAD = Refusal(reasons.CLAIMED, "needs list on scaledobjects.keda.sh in all namespaces")
 PROTECTED = [reasons.CLAIMED, reasons.STREAMS, reasons.MIRROR_MAKER]
 
 
@@ -321,7 +323,7 @@ def test_plan_on_a_thousand_groups(run: Run, kafka: KafkaCluster, groups: Maker)
     assert [row.split()[0] for row in rows] == names
     cells = [row.split(maxsplit=5)[3:] for row in rows]
     assert cells[0::2] == [["Match", "-", "-"]] * 500
-    assert [cell[:2] for cell in cells[1::2]] == [["Keep", reasons.PROTECTED]] * 500
+    assert [cell[:2] for cell in cells[1::2]] == [["Skip", reasons.PROTECTED]] * 500
     assert answer.code == 2
 
 

@@ -117,6 +117,7 @@ def elsewhere() -> Iterator[KafkaCluster]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_explain_a_group_that_only_one_cluster_has(
     run: Run, kafka: KafkaCluster, groups: Maker, elsewhere: KafkaCluster
 ) -> None:

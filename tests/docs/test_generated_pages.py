@@ -9,7 +9,7 @@ import pytest
 
 from docsite import __main__ as docsite
 from docsite.kind_pages import reasons_of
-from group_hygiene import reasons
+from group_hygiene.model import reasons
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("kafkaconnection", "grouppolicy", "grouprestore")
@@ -39,7 +39,7 @@ def test_each_reason_of_ready_is_one_of_some_kind() -> None:
     assert named == set(reasons_of("Ready"))
 
 
-def test_each_condition_is_told() -> None:
+def test_each_condition_has_a_row() -> None:
     """Each that the CRD's description of `conditions` names has its row."""
     for kind in KINDS:
         page = _page(f"kinds/{kind}.md")
@@ -50,8 +50,8 @@ def test_each_condition_is_told() -> None:
 
 
 def test_the_questions_are_about_reasons_that_there_are() -> None:
-    """Each word of the table "Why is my group kept?" is a reason."""
-    table = _page("faq.md").partition("## Why is my group kept?")[2].partition("\n## ")[0]
+    """Each word of the table "Why is my group not deleted?" is a reason."""
+    table = _page("faq.md").partition("## Why is my group not deleted?")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
     asked = {reason for cell in cells for reason in re.findall(r"`(\w+)`", cell)}
     assert "CaughtUp" in asked

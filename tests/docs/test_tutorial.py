@@ -7,13 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from docsite.transcript import Shell, comparable, steps
+from sandbox.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
@@ -30,10 +30,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / ".venv").symlink_to(sys.prefix)
     up = subprocess.Popen([sys.executable, "-m", "sandbox", "up"], cwd=tmp_path, stdout=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + PATIENCE
-        while not (tmp_path / ".sandbox" / "env").exists() and time.monotonic() < deadline:
-            assert up.poll() is None
-            time.sleep(0.1)
+        wait_for(lambda: (tmp_path / ".sandbox" / "env").exists() or up.poll() is not None, seconds=PATIENCE)
+        assert up.poll() is None
         yield tmp_path
     finally:
         up.send_signal(signal.SIGTERM)

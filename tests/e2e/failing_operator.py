@@ -6,9 +6,10 @@ It can't build the statuses of policies whose names end in `-broken`, nor make a
 
 from typing import Any
 
-from group_hygiene import plan, status
+from group_hygiene import status
 from group_hygiene.cli import main
-from group_hygiene.controller import loop
+from group_hygiene.controller import policies
+from group_hygiene.decide import plan
 
 build, decide = status.build_status, plan.make_plan
 
@@ -26,7 +27,7 @@ def make_plan(policy: Any, *arguments: Any) -> Any:
 
 
 status.build_status = build_status  # type: ignore[assignment]
-loop.make_plan = make_plan  # type: ignore[assignment,attr-defined]
+policies.make_plan = make_plan  # type: ignore[assignment,attr-defined]
 
 if __name__ == "__main__":
     main()

@@ -12,18 +12,9 @@ import pytest
 from sandbox.alertmanager import Alertmanager
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.oauth import TokenEndpoint
-from tests.e2e.conftest import (
-    Groups,
-    Object,
-    RunningOperator,
-    World,
-    connection,
-    new_world,
-    operators_account,
-    policy,
-    running_operator,
-    wait_for,
-)
+from sandbox.manifests import operators_account
+from sandbox.waiting import wait_for
+from tests.e2e.conftest import Groups, Object, RunningOperator, World, connection, new_world, policy, running_operator
 from tests.e2e.test_secrecy import LOUD
 from tests.leaks import leaks
 from tests.receiving import Receiver, Request
@@ -77,7 +68,7 @@ def ref(key: str) -> Object:
 
 def telling(namespace: str, kafka: KafkaCluster, places: Mapping[str, str], **spec: Any) -> Object:
     """A connection with a ledger of its own, whose receivers are webhooks, by name, at these addresses."""
-    receivers = [{"name": name, "webhook": {"address": place}} for name, place in places.items()]
+    receivers = [{"name": name, "type": "Webhook", "webhook": {"address": place}} for name, place in places.items()]
     fields = {"ledger": {"topic": f"{namespace}-ledger"}, "receivers": receivers} | spec
     return connection(namespace, kafka.bootstrap_servers, **fields)
 
@@ -135,9 +126,17 @@ def test_one_message_a_run_and_none_twice(
             kafka.bootstrap_servers,
             ledger={"topic": "told-ledger"},
             receivers=[
-                {"name": "am", "alertmanager": {"address": alertmanager.url}},
-                {"name": "chat", "slack": {"url": ref("slack")}},
-                {"name": "bot", "webhook": {"address": people.url("/bot"), "token": ref("token"), "hmac": ref("hmac")}},
+                {"name": "am", "type": "Alertmanager", "alertmanager": {"address": alertmanager.url}},
+                {"name": "chat", "type": "Slack", "slack": {"urlSecretRef": ref("slack")}},
+                {
+                    "name": "bot",
+                    "type": "Webhook",
+                    "webhook": {
+                        "address": people.url("/bot"),
+                        "tokenSecretRef": ref("token"),
+                        "hmacSecretRef": ref("hmac"),
+                    },
+                },
             ],
         ),
         alert(namespace, "a", "told-a-"),
@@ -200,7 +199,7 @@ def test_by_default_no_receiver_of_this_machine(
     places = {"loopback": people.url("/refused"), "metadata": "http://169.254.169.254/latest"}
     other.apply(
         telling(namespace, kafka, places),
-        *(alert(namespace, name, "refused-", alert={"receivers": [{"name": name}]}) for name in places),
+        *(alert(namespace, name, "refused-", alert={"receiverNames": [name]}) for name in places),
     )
     with running_operator(operators_account(other.server), tmp_path / "log", *FLAGS) as guarded:
         for name in places:
@@ -212,11 +211,12 @@ def test_by_default_no_receiver_of_this_machine(
     other.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 
 
+@pytest.mark.slow
 def test_by_default_no_token_endpoint_of_this_machine(other: World, kafka: KafkaCluster, tmp_path: Path) -> None:
     """A KafkaConnection names it, too: it is not asked, and the connection says why."""
     namespace = other.namespace("tokens")
     with TokenEndpoint({"hygiene": TOKEN}) as endpoint:
-        oauth = {"tokenEndpoint": endpoint.url, "clientId": "hygiene", "clientSecret": ref("token")}
+        oauth = {"tokenEndpoint": endpoint.url, "clientID": "hygiene", "clientSecretRef": ref("token")}
         spec = {"sasl": {"mechanism": "OAUTHBEARER", "oauth": oauth}}
         other.apply(secret(namespace, token=TOKEN), connection(namespace, kafka.bootstrap_servers, **spec))
         other.apply(alert(namespace, "p", "tokens-"))
@@ -232,6 +232,7 @@ def test_by_default_no_token_endpoint_of_this_machine(other: World, kafka: Kafka
     other.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 
 
+@pytest.mark.slow
 def test_a_stop_waits_for_no_receiver(
     other: World, kafka: KafkaCluster, groups: Groups, people: Receiver, tmp_path: Path
 ) -> None:
@@ -257,6 +258,7 @@ def test_a_stop_waits_for_no_receiver(
     other.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 
 
+@pytest.mark.slow
 def test_a_stop_repeats_nothing_that_arrived(
     other: World, kafka: KafkaCluster, groups: Groups, people: Receiver, tmp_path: Path
 ) -> None:
@@ -315,6 +317,7 @@ def test_who_hangs_or_fails_holds_up_nothing(
     assert {name: len(people.at(f"/{name}")) for name in counts} == counts, "once it arrived, it is told"
 
 
+@pytest.mark.slow
 def test_marks_deletions_and_refusals_are_told(
     other: World, kafka: KafkaCluster, groups: Groups, people: Receiver, loud: RunningOperator
 ) -> None:
@@ -360,7 +363,10 @@ def test_what_is_taken_away_is_resolved(
     topic = groups.topic("leaving")
     groups.simple("leaving-1", topic)
     names = ("suspended", "deleted", "stays")
-    receivers = [{"name": name, "webhook": {"address": people.url(f"/leaving-{name}")}} for name in ("one", "two")]
+    receivers = [
+        {"name": name, "type": "Webhook", "webhook": {"address": people.url(f"/leaving-{name}")}}
+        for name in ("one", "two")
+    ]
     other.apply(
         connection(namespace, kafka.bootstrap_servers, ledger={"topic": "leaving-ledger"}, receivers=receivers),
         *(alert(namespace, name, "leaving-") for name in names),
@@ -383,26 +389,24 @@ def test_what_is_taken_away_is_resolved(
     wait_for(lambda: ("stays", "resolved") in heard("/leaving-one"))
 
 
-def test_thresholds_names_and_receivers_of_a_policys_own(
+def test_thresholds_and_names_of_receivers(
     other: World, kafka: KafkaCluster, groups: Groups, people: Receiver, loud: RunningOperator
 ) -> None:
     """A policy tells whom it names, from so many groups on; one that can't be told is named in its status."""
     namespace = other.namespace("choosing")
     topic = groups.topic("choosing")
     groups.simple("choosing-1", topic)
-    own = {"name": "own", "webhook": {"url": ref("url")}}
+    names = ("named", "unnamed")
+    places: dict[str, Object] = {name: {"address": people.url(f"/choosing-{name}")} for name in names}
+    places |= {"hidden": {"urlSecretRef": ref("url")}, "secretless": {"urlSecretRef": {"name": "none", "key": "url"}}}
+    receivers = [{"name": name, "type": "Webhook", "webhook": place} for name, place in places.items()]
     other.apply(
         secret(namespace, url=people.url("/own-never-to-be-seen")),
-        telling(namespace, kafka, {name: people.url(f"/choosing-{name}") for name in ("named", "unnamed")}),
-        alert(namespace, "swarm", "choosing-", alert={"groupsAtLeast": 2, "receivers": [{"name": "named"}, own]}),
-        alert(namespace, "nobody", "choosing-", alert={"receivers": []}),
-        alert(namespace, "unknown", "choosing-", alert={"receivers": [{"name": "z"}]}),
-        alert(
-            namespace,
-            "secretless",
-            "choosing-",
-            alert={"receivers": [{"name": "s", "slack": {"url": {"name": "none", "key": "url"}}}]},
-        ),
+        telling(namespace, kafka, {}, receivers=receivers),
+        alert(namespace, "swarm", "choosing-", alert={"groupsAtLeast": 2, "receiverNames": ["named", "hidden"]}),
+        alert(namespace, "nobody", "choosing-", alert={"receiverNames": []}),
+        alert(namespace, "unknown", "choosing-", alert={"receiverNames": ["z"]}),
+        alert(namespace, "secretless", "choosing-", alert={"receiverNames": ["secretless"]}),
     )
     found = condition(other, namespace, "unknown", "AlertsDelivered", "ReceiverNotFound")
     assert "'z'" in found["message"]

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from sandbox.kafka import KafkaCluster
-from tests.e2e.conftest import Groups, Object, World, connection, policy, wait_for
+from sandbox.waiting import wait_for
+from tests.e2e.conftest import Groups, Object, World, connection, policy
 from tests.e2e.ledger_reader import ledger_entries
 
-pytestmark = pytest.mark.usefixtures("operator")
+pytestmark = pytest.mark.usefixtures("operator", "cleared")
 
 WRITES = ("PRODUCE", "INIT_PRODUCER_ID", "CREATE_TOPICS", "END_TXN")
 
@@ -79,7 +80,7 @@ def test_a_dry_run_writes_nothing_to_kafka(world: World, alone: KafkaCluster, ma
         connection(namespace, alone.bootstrap_servers),
         policy(namespace, "p", match={"groups": ["only-dry-*"]}),
     )
-    wait_for(lambda: world.get("kgp", namespace, "p")["status"].get("groups", {}).get("due") == 1)
+    wait_for(lambda: world.get("kgp", namespace, "p")["status"].get("groups", {}).get("wouldDelete") == 1)
     assert sent(alone, since) == dict.fromkeys(WRITES, 0)
     assert "__group_hygiene" not in made.admin.list_topics()
     world.apply(policy(namespace, "p", **enforcing("only-dry-*")))
@@ -142,8 +143,9 @@ def test_another_ledger_stops_deletion(world: World, groups: Groups, reset: Obje
     """Without its ledger nothing is deleted, nor with another one in its place, until the connection confirms it."""
     namespace, spec = reset["metadata"]["namespace"], reset["spec"]
 
-    def ledger_ready() -> Object:
-        return world.condition("kconn", namespace, "main", "LedgerReady") or {}
+    def ledger_ready() -> tuple[str, str, str]:
+        found = world.condition("kconn", namespace, "main", "LedgerReady") or {}
+        return found.get("status", ""), found.get("reason", ""), found.get("message", "")
 
     def mark() -> Object | None:
         sample = world.get("kgp", namespace, "p")["status"].get("sample") or [{}]
@@ -152,18 +154,18 @@ def test_another_ledger_stops_deletion(world: World, groups: Groups, reset: Obje
     before, old = wait_for(mark), world.get("kconn", namespace, "main")["status"]["ledger"]["id"]
     groups.admin.delete_topics(["reset-ledger"])
     wait_for(lambda: blocked(world, namespace, "p", "LedgerReset"))
-    assert (ledger_ready()["status"], ledger_ready()["reason"]) == ("False", "LedgerReset")
+    wait_for(lambda: ledger_ready()[:2] == ("False", "LedgerReset"))
     assert "reset-ledger" not in groups.admin.list_topics(), "it does not just make a new one"
     # Another connection that uses this topic has nothing to lose there.
     other = world.namespace("reset-other")
     theirs = connection(other, ",".join(spec["bootstrapServers"]), ledger=spec["ledger"])
     world.apply(theirs, policy(other, "p", **enforcing("none-*")))
     new = wait_for(lambda: world.get("kconn", other, "main").get("status", {}).get("ledger", {}).get("id"))
-    wait_for(lambda: f"holds the ledger {new}, not {old} as before" in ledger_ready().get("message", ""))
+    wait_for(lambda: f"holds the ledger {new}, not {old} as before" in ledger_ready()[2])
     wait_for(lambda: datetime.now(UTC) > datetime.fromisoformat(before["dueTime"]) + timedelta(seconds=6))
     assert "reset-old" in groups.names(), "a run after its date"
     world.apply(reset | {"spec": spec | {"ledger": spec["ledger"] | {"id": new}}})
-    wait_for(lambda: ledger_ready().get("status") == "True")
+    wait_for(lambda: ledger_ready()[0] == "True")
     assert wait_for(lambda: (m := mark()) and m["dueTime"] > before["dueTime"] and m), "it is warned of anew"
     for name in (namespace, other):
         world.server.kubectl("delete", "kgp,kconn", "--all", "-n", name)

@@ -6,11 +6,12 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 
 import pytest
+
+from sandbox.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 RECKLESS = f"{shlex.quote(sys.executable)} {shlex.quote(str(Path(__file__).with_name('reckless_operator.py')))}"
@@ -88,12 +89,7 @@ def rows(output: str, mark: str) -> set[str]:
 
 def eventually_nothing(demo: Demo) -> bool:
     """Whether all is gone soon: what was just being started ends when it sees that its caller is gone."""
-    deadline = time.monotonic() + 120
-    while demo.left_behind():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
+    return wait_for(lambda: not demo.left_behind(), lambda: f"these are gone: {demo.left_behind()}")
 
 
 def test_the_demo_passes_and_stays_up_until_ctrl_c(scratch: Path) -> None:
@@ -151,7 +147,7 @@ def test_the_demo_fails_with_a_reckless_operator(scratch: Path) -> None:
 @pytest.mark.parametrize(
     "progress",
     [
-        pytest.param("making litter", id="servers-and-clients-start"),
+        pytest.param("making unused groups", id="servers-and-clients-start"),
         pytest.param("waiting for the marks", id="spark-runs"),
     ],
 )

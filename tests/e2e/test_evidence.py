@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,27 +18,14 @@ import pytest
 
 from faults.offsets_log import ends
 from group_hygiene.kafka.loaded import partition_of
-from sandbox.kafka import KafkaCluster
 from sandbox.spark.jars import jars
-from tests.e2e.conftest import (
-    ROOT,
-    Groups,
-    RunningOperator,
-    World,
-    connection,
-    new_world,
-    operators_account,
-    policy,
-    running_operator,
-    wait_for,
-)
+from sandbox.waiting import wait_for
+from tests.e2e.conftest import ROOT, Groups, RunningOperator, World, connection, policy
 from tests.warehouse import Warehouse, idle, in_use, now
 
 # The few that the brokers of the sandbox have.
 LOG_PARTITIONS = 5
 SPARK_SECONDS = 900
-# That of the shared broker may belong to the operator of other tests, which is another installation.
-LEDGER = "evidence-ledger"
 
 
 @dataclass(frozen=True)
@@ -71,7 +58,7 @@ class Place:
         """A namespace with a connection to these tables and a policy for the groups of that prefix."""
         self.world.namespace(name)
         self.world.apply(
-            connection(name, self.groups.bootstrap, ledger={"topic": LEDGER}, activity={"uri": uri, "maxAge": "1h"}),
+            connection(name, self.groups.bootstrap, activity={"uri": uri, "maxAge": "1h"}),
             policy(
                 name,
                 "p",
@@ -103,17 +90,23 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(kafka: KafkaCluster, groups: Groups, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """An operator of this module's own, which may read one folder of this machine."""
-    folder = tmp_path_factory.mktemp("evidence")
-    topic, cluster = groups.topic("evidence"), groups.admin.describe_cluster()["cluster_id"]
-    options = ("--lease-duration", "180", "--allow-local-activity", str(folder))
-    with ExitStack() as stack:
-        world = stack.enter_context(new_world())
-        account = operators_account(world.server)
-        operator = stack.enter_context(running_operator(account, folder / "operator.log", *options))
-        yield Place(world, operator, groups, topic, cluster, folder)
-        assert operator.process.poll() is None, f"the operator died:\n{operator.log()[-3000:]}"
+def place(world: World, operator: RunningOperator, groups: Groups, tables: Path) -> Place:
+    """The shared operator, and the folder in which it may read."""
+    return Place(
+        world, operator, groups, groups.topic("evidence"), groups.admin.describe_cluster()["cluster_id"], tables
+    )
+
+
+@pytest.fixture(autouse=True)
+def cleared(place: Place) -> Iterator[None]:
+    """At the end, the operator has nothing more to do in the namespaces that the test made.
+
+    Each of its scans reads the tables in a process of its own.
+    """
+    before = len(place.world.namespaces)
+    yield
+    for namespace in place.world.namespaces[before:]:
+        place.world.clear(namespace)
 
 
 @contextmanager
@@ -208,6 +201,7 @@ def damage(place: Place, name: str) -> str:
     return made.uri
 
 
+@pytest.mark.slow
 def test_on_bad_evidence_everything_stays(place: Place) -> None:
     """Stale, missing, another cluster's, with holes, broken: the group stays, and the status says which of it."""
     place.abandoned(*[f"{name}-old" for name in BAD], "good-old")
@@ -285,7 +279,7 @@ def test_what_expires_is_told_with_its_date(place: Place) -> None:
     assert [(row["group"], row["verdict"], row["expiresTime"]) for row in status["sample"]] == [
         ("soon-empty", "Match", dates[0]),
         ("soon-in-use", "Match", dates[1]),
-        ("soon-later", "Keep", dates[2]),
+        ("soon-later", "Skip", dates[2]),
     ]
     assert status["nextExpiryTime"] == dates[0]
     series = 'group_hygiene_offsets_first_expiry_timestamp_seconds{namespace="soon",policy="p"} '

@@ -13,12 +13,13 @@ import yaml
 
 from sandbox.kafka import KafkaCluster
 from sandbox.lua import Health, assess
-from tests.e2e.conftest import ROOT, Groups, Object, World, connection, policy, wait_for
+from sandbox.waiting import wait_for
+from tests.e2e.conftest import ROOT, Groups, Object, World, connection, policy
 
 ARGOCD = ROOT / "deploy" / "argocd"
 SCRIPT = (ARGOCD / "health.lua").read_text()
 
-pytestmark = pytest.mark.usefixtures("operator")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
 
 
 def keep(obj: Object, status: str, name: str) -> None:

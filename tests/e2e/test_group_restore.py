@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from sandbox.kafka import KafkaCluster
-from tests.e2e.conftest import Groups, World, connection, policy, wait_for
+from sandbox.waiting import wait_for
+from tests.e2e.conftest import Groups, World, connection, policy
 
 pytestmark = pytest.mark.usefixtures("operator")
 
@@ -61,10 +62,11 @@ def test_a_deleted_group_comes_back_once(world: World, kafka: KafkaCluster, grou
     assert (status["counts"]["groups"], status["counts"]["restored"]) == (1, 1)
     (row,) = [line.split() for line in committed(kafka, OLD).splitlines() if line.startswith(OLD)]
     assert row[1:4] == [topic, "0", "5"]
-    reasons = wait_for(
-        lambda: (r := world.get("kgp", OWNER, "tidy")["status"].get("reasons", {})).get("Reappeared") and r
+    wait_for(
+        lambda: (
+            {"reason": "Reappeared", "count": 1} in world.get("kgp", OWNER, "tidy")["status"].get("groupsByReason", [])
+        )
     )
-    assert reasons["Reappeared"] == 1
     assert OLD in groups.names()
     assert world.get("kgr", OWNER, "back")["status"] == status
 

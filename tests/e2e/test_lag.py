@@ -9,7 +9,8 @@ import pytest
 from group_hygiene.kafka.client import CLIENT_ID
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
-from tests.e2e.conftest import Groups, RunningOperator, World, connection, policy, scans, wait_for
+from sandbox.waiting import wait_for
+from tests.e2e.conftest import Groups, RunningOperator, World, connection, policy, scans
 from tests.kafka.makers import requests
 
 NAMESPACE = "lag"
@@ -29,6 +30,7 @@ def groups(kafka: KafkaCluster) -> Iterator[Groups]:
     made.close()
 
 
+@pytest.mark.slow
 def test_only_who_asks_for_lag_pays_for_it(
     world: World, kafka: KafkaCluster, groups: Groups, operator: RunningOperator
 ) -> None:
@@ -45,8 +47,8 @@ def test_only_who_asks_for_lag_pays_for_it(
         world.apply(
             connection(NAMESPACE, kafka.bootstrap_servers),
             policy(NAMESPACE, "tidy", mode="Enforce", when={"unchangedFor": "24h"}),
-            policy(NAMESPACE, "never", action="Alert", when={"committed": "None"}),
-            policy(NAMESPACE, "gone", action="Alert", when={"topics": "SomeDeleted"}),
+            policy(NAMESPACE, "never", action="Alert", when={"offsets": "None"}),
+            policy(NAMESPACE, "gone", action="Alert", when={"deletedTopics": "Some"}),
         )
         for name in ("tidy", "never", "gone"):
             world.wait_ready("kgp", NAMESPACE, name, "Succeeded")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sandbox.kafka import KafkaCluster
-from tests.e2e.conftest import Groups, World, connection, policy, wait_for
+from sandbox.waiting import wait_for
+from tests.e2e.conftest import Groups, World, connection, policy
 from tests.e2e.ledger_reader import ledger_entries, outcomes
 
 pytestmark = pytest.mark.usefixtures("operator")

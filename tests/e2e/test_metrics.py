@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sandbox.kafka import KafkaCluster
 from sandbox.prometheus import promtool
-from tests.e2e.conftest import Groups, RunningOperator, World, connection, policy, wait_for
+from sandbox.waiting import wait_for
+from tests.e2e.conftest import Groups, RunningOperator, World, connection, policy
 from tests.metrics_table import documented
 
 NAMESPACE = "scraped"
@@ -35,30 +36,35 @@ def scrape(world: World, kafka: KafkaCluster, groups: Groups, operator: RunningO
     away["metadata"]["name"] = "away"
     selects = {"match": {"groups": ["scraped-*"]}, "mode": "Enforce", "delete": {"maxPercent": 100}}
     idle = policy(namespace, "idle", connectionRef={"name": "tables"}, when={"idleFor": "72h"}, **selects)
+    preview = policy(namespace, "preview", **(selects | {"mode": "DryRun"}))
     lost = policy(namespace, "lost", connectionRef={"name": "away"}, action="Alert", when=None)
     # Where nobody may be told: loopback.
-    nobody = {"name": "nobody", "webhook": {"address": "http://127.0.0.1:9/"}}
-    report = policy(
-        namespace, "report", action="Alert", when=None, match=selects["match"], alert={"receivers": [nobody]}
+    nobody = {"name": "nobody", "type": "Webhook", "webhook": {"address": "http://127.0.0.1:9/"}}
+    report = policy(namespace, "report", action="Alert", when=None, match=selects["match"])
+    world.apply(connection(namespace, kafka.bootstrap_servers, receivers=[nobody]), tables, away)
+    world.apply(
+        policy(namespace, "litter", interval="15s", alert={"receiverNames": []}, **selects), idle, preview, lost, report
     )
-    world.apply(connection(namespace, kafka.bootstrap_servers), tables, away)
-    world.apply(policy(namespace, "litter", interval="15s", **selects), idle, lost, report)
     wait_for(lambda: "scraped-old" not in groups.names())
     deleted = f'group_hygiene_outcomes_total{{namespace="{namespace}",outcome="Deleted",policy="litter",reason=""}} 1.0'
     refused = f'group_hygiene_run_failures_total{{namespace="{namespace}",policy="lost",reason="BrokersUnreachable"}}'
     untold = f'group_hygiene_evidence_ready{{connection="tables",namespace="{namespace}"}} 0.0'
     unheard = 'group_hygiene_alerts_sent_total{connection="main",namespace="scraped",result="failed",type="webhook"}'
-    wait_for(lambda: all(series in operator.http("/metrics")[1] for series in (deleted, refused, untold, unheard)))
+    would = f'group_hygiene_groups_would_delete{{namespace="{namespace}",policy="preview"}} '
+    wanted = (deleted, refused, untold, unheard, would)
+    wait_for(lambda: all(series in operator.http("/metrics")[1] for series in wanted))
     yield operator.http("/metrics")[1]
     world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 
 
+@pytest.mark.slow
 def test_promtool_finds_nothing_to_complain_of(scrape: str) -> None:
     """`promtool check metrics` knows the conventions of names, units and types."""
     checked = promtool("check", "metrics", input=scrape)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_promtool_would_complain(scrape: str) -> None:
     """That it says nothing means something: it does where a counter lacks its ending, or a unit is no base unit."""
     wrong = scrape.replace("group_hygiene_outcomes_total", "group_hygiene_outcomes").replace(

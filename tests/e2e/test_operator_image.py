@@ -16,9 +16,12 @@ import pytest
 import yaml
 
 from group_hygiene import __version__
+from sandbox.waiting import wait_for
 from sandbox.wheels import wheels
 from tests.dockerfile import IMAGES, carry_out, instructions
-from tests.e2e.conftest import ROOT, RunningOperator, World, wait_for
+from tests.e2e.conftest import ROOT, RunningOperator, World
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +42,7 @@ def test_the_wheel_is_whole(home: Path) -> None:
     """Help, version and kinds come from what was installed, and nothing of this checkout can be imported there."""
     asked = _call(home, "group-hygiene", "--help")
     assert (asked.returncode, asked.stderr) == (0, "")
-    assert "Keep Kafka consumer groups tidy" in asked.stdout
+    assert "Find Kafka consumer groups that no client uses" in asked.stdout
     assert _call(home, "group-hygiene", "--version").stdout.split()[-1] == __version__
     where = _call(home, "python", "-c", "import group_hygiene, sys; print(group_hygiene.__file__, *sys.path)").stdout
     assert where.startswith(str(home / "lib"))
@@ -98,3 +101,20 @@ def test_the_operator_starts(home: Path, world: World, service_account: Path, tm
     finally:
         code = operator.stop()
     assert code == 0, log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param(("keep", "billing", "--for", "1d", "--why", "x"), "--by", id="keep"),
+        pytest.param(("doctor", "--connection", "main"), "no Kubernetes API server to talk to", id="doctor"),
+        pytest.param(("history", "--connection", "main"), "no Kubernetes API server to talk to", id="history"),
+    ],
+)
+def test_commands_of_a_user_without_name_and_home(home: Path, arguments: tuple[str, ...], says: str) -> None:
+    """As in the operator's pod on a platform that assigns users: what is missing is reported, without a traceback."""
+    command: list[str | Path] = [home / "bin" / "python", "-c", _NAMELESS, *arguments]
+    done = subprocess.run(command, env={}, cwd=home, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode not in (0, 2)
+    assert says in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr

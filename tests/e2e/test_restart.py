@@ -10,7 +10,9 @@ import pytest
 
 from sandbox.kafka import KafkaCluster
 from sandbox.kubernetes import ApiServer
-from tests.e2e.conftest import ROOT, Groups, Object, World, connection, policy, running_operator, wait_for
+from sandbox.manifests import install_crds
+from sandbox.waiting import wait_for
+from tests.e2e.conftest import Groups, Object, World, connection, policy, running_operator
 
 NAMESPACE = "restarted"
 # Killed, it leaves its Lease behind, and the next one waits for its end.
@@ -21,8 +23,7 @@ FLAGS = ("--leader-election-namespace", "default")
 def other() -> Iterator[World]:
     """An API server of its own: the operators of these tests must be the only ones."""
     with ApiServer() as server:
-        server.kubectl("apply", "-f", str(ROOT / "crds"))
-        server.wait_established("-f", str(ROOT / "crds"))
+        install_crds(server)
         yield World(server)
 
 

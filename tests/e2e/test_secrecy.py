@@ -14,35 +14,31 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
+from group_hygiene.spec.jaas import format_jaas
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.oauth import TokenEndpoint
 from sandbox.kafka.tls import Authority
-from tests.e2e.conftest import (
-    ROOT,
-    Object,
-    World,
-    connection,
-    new_world,
-    operators_account,
-    policy,
-    running_operator,
-    wait_for,
-)
+from sandbox.manifests import operators_account
+from sandbox.waiting import wait_for
+from tests.e2e.conftest import ROOT, Object, World, connection, new_world, policy, running_operator
 from tests.leaks import leaks
+
+pytestmark = pytest.mark.slow
 
 USER, RIGHT, WRONG = "hygiene", "never-to-be-seen-71Kq-in-any-log", "mistyped-44Zx-and-secret-as-well"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-512", "OAUTHBEARER")
-MODULE = "org.apache.kafka.common.security"
-JAAS = {
-    "PLAIN": f'{MODULE}.plain.PlainLoginModule required username="{USER}" password="%s";',
-    "SCRAM-SHA-512": f'{MODULE}.scram.ScramLoginModule required username="{USER}" password="%s";',
-    "OAUTHBEARER": f'{MODULE}.oauthbearer.OAuthBearerLoginModule required clientId="{USER}" clientSecret="%s";',
+LOGINS = {
+    mechanism: format_jaas(mechanism, {"clientId": USER, "clientSecret": "%s"})
+    if mechanism == "OAUTHBEARER"
+    else format_jaas(mechanism, {"username": USER, "password": "%s"})
+    for mechanism in MECHANISMS
 }
 BROKER = {
     "listener.name.client.sasl.enabled.mechanisms": ",".join(MECHANISMS),
-    "listener.name.client.scram-sha-512.sasl.jaas.config": f"{MODULE}.scram.ScramLoginModule required;",
-    "listener.name.client.oauthbearer.sasl.jaas.config": f"{MODULE}.oauthbearer.OAuthBearerLoginModule required "
-    'unsecuredLoginStringClaim_sub="admin";',
+    "listener.name.client.scram-sha-512.sasl.jaas.config": format_jaas("SCRAM-SHA-512", {}),
+    "listener.name.client.oauthbearer.sasl.jaas.config": format_jaas(
+        "OAUTHBEARER", {"unsecuredLoginStringClaim_sub": "admin"}
+    ),
 }
 # The header that every token of the sandbox begins with, and what HTTP puts before a secret.
 TOKEN_START, BASIC = "eyJhbGciOi", "Basic "
@@ -102,16 +98,16 @@ def _by_sasl(mechanism: str, right: bool, servers: str, url: str, secret: str) -
     properties = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": mechanism,
-        "sasl.jaas.config": JAAS[mechanism] % secret,
+        "sasl.jaas.config": LOGINS[mechanism] % secret,
     }
     name = f"{mechanism.lower()}-{'right' if right else 'wrong'}"
     reference = {"name": name, "key": "secret"}
-    sasl: Object = {"mechanism": mechanism, "username": USER, "password": reference}
+    sasl: Object = {"mechanism": mechanism, "username": USER, "passwordSecretRef": reference}
     if mechanism == "OAUTHBEARER":
         properties["sasl.oauthbearer.token.endpoint.url"] = url
         sasl = {
             "mechanism": mechanism,
-            "oauth": {"tokenEndpoint": url, "clientId": USER, "clientSecret": reference},
+            "oauth": {"tokenEndpoint": url, "clientID": USER, "clientSecretRef": reference},
         }
     return Login(name, right, servers, properties, {"sasl": sasl}, {"secret": secret})
 
@@ -128,7 +124,7 @@ def _by_certificate(pem: Path, mutual: KafkaCluster, authority: Authority) -> Lo
         "ssl.keystore.location": str(pem),
     }
     name = f"certificate-{pem.stem}"
-    keys = {"ca": "ca.crt", "certificate": "user.crt", "privateKey": "user.key"}
+    keys = {"caSecretRef": "ca.crt", "certificateSecretRef": "user.crt", "privateKeySecretRef": "user.key"}
     tls = {field: {"name": name, "key": key} for field, key in keys.items()}
     secret = {"ca.crt": mutual.ca_file.read_text(), "user.crt": certificate, "user.key": key}
     return Login(name, pem.stem == "right", mutual.bootstrap_servers, properties, {"tls": tls}, secret)

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from sandbox.kafka import KafkaCluster
-from tests.e2e.conftest import ROOT, new_world, operators_account, running_operator
+from sandbox.manifests import operators_account
+from tests.e2e.conftest import ROOT, new_world, running_operator
 
 
 def test_the_checks_hold_on_a_cluster_that_is_there(tmp_path: Path) -> None:

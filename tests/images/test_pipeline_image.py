@@ -11,8 +11,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from group_hygiene.activity import Reading, Tables
-from group_hygiene.connection import ActivitySpec
+from group_hygiene.evidence.reader import Reading, Tables
+from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import KafkaCluster
 from sandbox.prerequisites import JAVA, find
 from sandbox.wheels import wheels
@@ -34,6 +34,9 @@ def test_the_image_reads_the_offsets_log(tmp_path: Path) -> None:
     home = root / "opt" / "group-hygiene"
     named = {component["purl"] for component in json.loads((home / "sbom.cdx.json").read_text())["components"]}
     assert {"pkg:pypi/pyspark@4.0.0", "pkg:maven/io.delta/delta-spark_2.13@4.0.0"} <= named
+    # Inside PySpark; and one that the image leaves out.
+    assert "pkg:maven/org.apache.spark/spark-core_2.13@4.0.0" in named
+    assert "pkg:maven/org.apache.spark/spark-mllib_2.13@4.0.0" not in named
     with KafkaCluster(config={"offsets.topic.num.partitions": "2"}) as kafka:
         make = Maker(kafka.bootstrap_servers)
         make.tag = ""

@@ -13,30 +13,21 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka import KafkaConsumer, TopicPartition
 from kafka.protocol.producer import EndTxnRequest
 
-from group_hygiene import reasons
-from group_hygiene.contents import Contents
-from group_hygiene.entries import (
-    Backup,
-    Entry,
-    Intent,
-    KeepRequest,
-    Mark,
-    Outcome,
-    SavedOffset,
-    Seen,
-    Watch,
-    What,
-    encode_key,
-    encode_value,
-)
 from group_hygiene.errors import LedgerProblem
-from group_hygiene.kafka import ledger_topic
 from group_hygiene.kafka.client import Call, Client, Deadline, Response
-from group_hygiene.kafka.ledger import Ledger, LedgerSettings, open_ledger
-from group_hygiene.model import Fault
+from group_hygiene.ledger import topic as ledger_topic
+from group_hygiene.ledger.codec import encode_key, encode_value
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.ledger import Ledger, LedgerSettings, open_ledger
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup, SavedOffset
+from group_hygiene.model.entries import Entry, Intent, KeepRequest, Mark, Outcome, OutcomeType, Seen, Watch
+from group_hygiene.model.groups import Fault
 from sandbox.kafka import KafkaCluster
+from sandbox.waiting import wait_for
 from tests.backups import backup as backup_of
-from tests.kafka.makers import Maker, soon, wait_for
+from tests.kafka.clients import Wrapped
+from tests.kafka.makers import Maker, soon
 from tests.kafka.permissions import WRITERS
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -83,7 +74,7 @@ def outcome(group: str, deletion: str = "id-1", expires: datetime = LATER) -> Ou
         group=group,
         id=deletion,
         at=NOW,
-        what=What.DELETED,
+        what=OutcomeType.DELETED,
         reason=reasons.DELETED,
         message="",
         policy="ns/tidy",
@@ -205,15 +196,12 @@ def unread(client: Client, topic: str) -> Ledger:
     return Ledger(client, settings(topic), found.id)
 
 
-class LosingClient:
+class LosingClient(Wrapped):
     """A client that loses commits, before they are sent or after: what no broker does at will."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        super().__init__(client)
         self.loses = ""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
 
     def send(self, call: Call, deadline: Deadline) -> Response | Fault:
         lost = self.loses if isinstance(call.request, EndTxnRequest) else ""

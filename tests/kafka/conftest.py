@@ -5,15 +5,17 @@ A module that needs other ones has its own fixture `kafka`, and `access` where o
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
 
-from group_hygiene.connection import Settings
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import read_cluster
-from group_hygiene.snapshot import Cluster
-from sandbox.kafka import KafkaCluster
+from group_hygiene.model.snapshot import Cluster
+from group_hygiene.process.start import start
+from group_hygiene.spec.connection import Settings
+from sandbox.kafka import KafkaCluster, Security
 from tests.kafka.makers import Maker, soon
 
 # A member of a group of the newer protocols hears of its assignment with its next heartbeat, every 5 s by default.
@@ -29,10 +31,20 @@ QUICK = {
 }
 
 
-@pytest.fixture(scope="session")
+start()
+
+
+@pytest.fixture(scope="package")
 def kafka() -> Iterator[KafkaCluster]:
-    """One broker of the newest version, open to everybody, that counts requests."""
-    with KafkaCluster(request_log=True, config=QUICK) as cluster:
+    """One broker of the newest version that counts requests, open to all clients, with a listener for a proxy."""
+    with KafkaCluster(request_log=True, config=QUICK, security=Security(doors=1)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="package")
+def two_brokers() -> Iterator[KafkaCluster]:
+    """Two brokers of the newest version that count requests."""
+    with KafkaCluster(brokers=2, request_log=True) as cluster:
         yield cluster
 
 
@@ -64,3 +76,10 @@ def make(kafka: KafkaCluster) -> Iterator[Maker]:
     maker = Maker(kafka.plaintext_bootstrap)
     yield maker
     maker.close()
+
+
+@pytest.fixture
+def forgotten_sockets() -> Iterator[None]:
+    """Let them end here, and not in the middle of another test, where a warning is an error."""
+    yield
+    gc.collect()

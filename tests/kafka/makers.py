@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
@@ -18,13 +17,12 @@ from kafka.structs import OffsetAndMetadata
 
 from group_hygiene.kafka.client import CLIENT_ID, Deadline
 from group_hygiene.kafka.loaded import PREFIX
-from group_hygiene.model import CommittedOffset, Offsets, Partition
+from group_hygiene.model.groups import CommittedOffset, Offsets, Partition
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
+from sandbox.waiting import PATIENCE, wait_for
 
 Protocol = Literal["classic", "consumer"]
-# On a machine that is busy with other tests: what is asserted is that it comes, and never how soon.
-WAIT_SECONDS = 180.0
 CHECKPOINTS_SUFFIX = ".checkpoints.internal"
 
 
@@ -50,22 +48,25 @@ class Maker:
         if topic.endswith(CHECKPOINTS_SUFFIX):
             self._checkpoints.add(topic)
         self.admin.create_topics([NewTopic(topic, partitions, replicas)])[topic].result()
-        # The controller knows it at once; wait until the brokers that clients ask do as well.
-        wait_for(lambda: self._has_leaders(topic, partitions))
+        # The controller knows the topic at once; wait until every broker lists it with its leaders.
+        wait_for(lambda: all(_has_leaders(admin, topic, partitions) for admin in self._each_broker()))
         if records:
             self.produce(topic, [(None, b"x")] * records)
         return topic
 
-    def _has_leaders(self, topic: str, partitions: int) -> bool:
-        found = self.admin.list_topics(topic).topics[topic].partitions.values()
-        return len(found) == partitions and all(place.leader >= 0 and place.error is None for place in found)
+    def _each_broker(self) -> Iterator[Any]:
+        """A client for each broker in the cluster's metadata. Its first request goes to its only bootstrap server."""
+        brokers = self.admin.list_topics(timeout=PATIENCE).brokers.values()
+        for broker in brokers if len(brokers) > 1 else ():
+            yield AdminClient(self._config | {"bootstrap.servers": f"{broker.host}:{broker.port}"})
+        yield self.admin
 
     def produce(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]], partition: int = 0) -> None:
         """Write (key, value) pairs to one partition and wait until they are there."""
         producer = Producer(self._config)
         for key, value in records:
             producer.produce(topic, key=key, value=value, partition=partition)
-        assert producer.flush(WAIT_SECONDS) == 0
+        assert producer.flush(PATIENCE) == 0
 
     def checkpoints(self, topic: str, groups: Iterable[str], partition: int = 0) -> None:
         """Write to a checkpoints topic what MirrorMaker 2 writes there for each of these groups."""
@@ -159,11 +160,11 @@ class Maker:
         """A transaction that has sent offsets for the group and is neither committed nor aborted: its producer."""
         transactional_id = self.name("transaction")
         producer = Producer(self._config | {"transactional.id": transactional_id, "transaction.timeout.ms": 600_000})
-        producer.init_transactions(WAIT_SECONDS)
+        producer.init_transactions(PATIENCE)
         producer.begin_transaction()
         consumer = Consumer(self._config | {"group.id": group})
         metadata = consumer.consumer_group_metadata()
-        producer.send_offsets_to_transaction(_positions(offsets), metadata, WAIT_SECONDS)
+        producer.send_offsets_to_transaction(_positions(offsets), metadata, PATIENCE)
         consumer.close()
         return producer
 
@@ -173,11 +174,11 @@ class Maker:
         """A transaction that writes so many records of that size to partition 0, and how it ends: its producer."""
         transactional_id = self.name("transaction")
         producer = Producer(self._config | {"transactional.id": transactional_id, "transaction.timeout.ms": 600_000})
-        producer.init_transactions(WAIT_SECONDS)
+        producer.init_transactions(PATIENCE)
         producer.begin_transaction()
         for _ in range(records):
             producer.produce(topic, b"x" * size, partition=0)
-        assert producer.flush(WAIT_SECONDS) == 0
+        assert producer.flush(PATIENCE) == 0
         if end != "open":
             self.finish(producer, topic, end)
         return producer
@@ -186,9 +187,9 @@ class Maker:
         """End a transaction that wrote to the topic's partition 0, and wait for the mark of that: it comes later."""
         before = self._end(topic)
         if end == "commit":
-            producer.commit_transaction(WAIT_SECONDS)
+            producer.commit_transaction(PATIENCE)
         else:
-            producer.abort_transaction(WAIT_SECONDS)
+            producer.abort_transaction(PATIENCE)
         wait_for(lambda: self._end(topic) > before)
 
     def _end(self, topic: str) -> int:
@@ -249,14 +250,6 @@ def checkpoint_key(group: str, topic: str, partition: int) -> bytes:
     return b"".join(struct.pack(">h", len(text)) + text for text in texts) + struct.pack(">i", partition)
 
 
-def wait_for(holds: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
-    """Wait until it holds; fail the test if it does not in time."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
-
-
 def requests(kafka: KafkaCluster, api: str, since: Mark) -> list[dict[str, Any]]:
     """The bodies of the product's own requests of that kind which broker 1 has answered since the mark."""
     kafka.count_requests(api, since=since)  # waits until they are all in the log
@@ -285,6 +278,15 @@ def soon(seconds: float = 60.0) -> Deadline:
 def at(topic: str, offset: int = 0, partition: int = 0) -> dict[Partition, CommittedOffset]:
     """One committed offset."""
     return {Partition(topic, partition): CommittedOffset(offset)}
+
+
+def _has_leaders(admin: Any, topic: str, partitions: int) -> bool:
+    """Whether this broker lists all partitions with leaders; False if it does not answer."""
+    try:
+        found = admin.list_topics(topic, timeout=10).topics[topic].partitions.values()
+    except KafkaException:
+        return False
+    return len(found) == partitions and all(place.leader >= 0 and place.error is None for place in found)
 
 
 def _positions(offsets: Offsets) -> list[Any]:

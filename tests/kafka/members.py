@@ -12,10 +12,11 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
 from group_hygiene.kafka.client import Client, fault_of_code
 from group_hygiene.kafka.coordinators import Question, ask
-from group_hygiene.model import Fault
+from group_hygiene.model.groups import Fault
 from sandbox.kafka import KafkaCluster
+from sandbox.waiting import wait_for
 from tests.kafka import schemas
-from tests.kafka.makers import Maker, soon, wait_for
+from tests.kafka.makers import Maker, soon
 
 
 class ShareGroupHeartbeatRequest(ApiMessage, load_json=schemas):  # type: ignore[call-arg, misc]

@@ -18,7 +18,8 @@ from confluent_kafka.admin import (
 )
 
 from sandbox.kafka import KafkaCluster
-from tests.kafka.makers import Maker, wait_for
+from sandbox.waiting import wait_for
+from tests.kafka.makers import Maker
 
 PERMISSIONS = Path(__file__).parents[2] / "docs" / "kafka-permissions.md"
 CLUSTER, TOPIC, GROUP = ResourceType.BROKER, ResourceType.TOPIC, ResourceType.GROUP

@@ -9,24 +9,27 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from group_hygiene import reconcile
-from group_hygiene.activity import Tables
-from group_hygiene.connection import parse_connection
-from group_hygiene.entries import Intent, Mark
+from group_hygiene.decide.plan import Plan, make_plan
+from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.ledger import LedgerSettings
-from group_hygiene.model import Claims, Fault, Keep, Outcome
-from group_hygiene.plan import Plan, make_plan
-from group_hygiene.policy import Policy, parse_policy
+from group_hygiene.ledger.ledger import LedgerSettings
+from group_hygiene.model.entries import Intent, Mark
+from group_hygiene.model.evidence import Claims
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.verdicts import Outcome
 from group_hygiene.reconcile import Context, Memory, Observation
+from group_hygiene.spec.connection import parse_connection
+from group_hygiene.spec.policy import Policy, parse_policy
 
 
 class Clock:
-    """Monotonic time stands still until it is told not to; wall time goes on by itself, and can be moved a little.
+    """Monotonic time stands still until a test moves it; wall time goes on by itself, and can be moved a little.
 
-    A little, because the operator holds its wall clock against the broker's.
+    A little, because the operator compares its wall clock with the broker's. step: seconds that pass with each reading.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, step: float = 0.0) -> None:
+        self._step = step
         self._passed = 0.0
         self.moved = timedelta()
 
@@ -34,6 +37,7 @@ class Clock:
         return datetime.now(UTC) + self.moved
 
     def monotonic(self) -> float:
+        self._passed += self._step
         return 1_000_000 + self._passed
 
     def pass_minutes(self, minutes: float) -> None:
@@ -42,15 +46,17 @@ class Clock:
 
 @dataclass
 class Guard:
-    """Lets everything pass, unless it is told not to."""
+    """Lets everything pass, unless `stop` refuses. left: seconds that it leads. at_lease: called when it is asked."""
 
-    stop: Callable[[], Keep | None] = lambda: None
+    stop: Callable[[], Refusal | None] = lambda: None
     left: float = 60.0
+    at_lease: Callable[[], object] = lambda: None
 
-    def refusal(self) -> Keep | None:
+    def refusal(self) -> Refusal | None:
         return self.stop()
 
     def seconds_left(self) -> float:
+        self.at_lease()
         return self.left
 
 
@@ -64,7 +70,7 @@ class Scene:
         claimed: Mapping[str, str] | None = None,
         timeout: str = "60s",
         ledger: str = "",
-        need: reconcile.Need = reconcile.Need.MAKE,
+        need: reconcile.LedgerNeed = reconcile.LedgerNeed.CREATE,
     ) -> None:
         """ledger: the topic; by default one that nobody else uses. need: what its policies need it for."""
         servers = list(client.settings.bootstrap_servers)
@@ -75,10 +81,10 @@ class Scene:
         self.memory = Memory()
         self.ledger = ledger or f"__group_hygiene-{secrets.token_hex(6)}"
         self.claimed, self._need = claimed or {}, need
-        self.tables: Tables | Fault | None = None
+        self.tables: Tables | Refusal | None = None
         self.context = self.open()
 
-    def use(self, tables: Tables | Fault | None) -> None:
+    def use(self, tables: Tables | Refusal | None) -> None:
         """From the next scan on, these are the pipeline's tables."""
         self.tables = tables
         self.context = replace(self.context, tables=tables)
@@ -141,9 +147,9 @@ class Scene:
 
     def planned(self, observation: Observation, policy: Policy) -> Plan:
         marks = self.context.journal.contents.marks.get(policy.uid, {})
-        scanned, verdicts = len(observation.snapshot.groups), observation.verdicts[policy.key]
-        conditions = replace(observation.conditions, told=self.clock.now())
-        return make_plan(policy, scanned, verdicts, conditions, marks, self.clock.now())
+        verdicts = observation.verdicts[policy.key]
+        conditions = replace(observation.conditions, announced=self.clock.now())
+        return make_plan(policy, verdicts, marks, conditions, self.clock.now())
 
     def due(self, policy: Policy) -> tuple[Observation, Plan]:
         """Marked at one scan and due at the next; looks play no part."""
@@ -159,7 +165,7 @@ class Scene:
 def verdicts(observation: Observation, policy: Policy, tag: str = "") -> dict[str, str]:
     """Each group that the policy selects -> why it is kept, or "Match"."""
     return {
-        name: verdict.keep.reason if verdict.keep else "Match"
+        name: verdict.refusal.reason if verdict.refusal else "Match"
         for name, verdict in observation.verdicts[policy.key].items()
         if tag in name
     }

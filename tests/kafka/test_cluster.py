@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,6 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from group_hygiene.connection import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.errors import AuthenticationFailed, ConnectError, SecretProblem, TLSFailed, Unreachable
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import (
@@ -37,13 +35,16 @@ from group_hygiene.kafka.cluster import (
 from group_hygiene.kafka.groups import delete_groups, describe_groups, list_groups
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets, end_offsets
-from group_hygiene.model import Fault, Group, GroupState, GroupType, Partition
+from group_hygiene.model.groups import Fault, Group, GroupState, GroupType, Partition
+from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile.context import read_missing_topics
-from group_hygiene.secret import Hidden
-from group_hygiene.snapshot import Cluster
+from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
+from group_hygiene.spec.jaas import format_jaas
+from group_hygiene.spec.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.tls import Authority
-from tests.kafka.makers import Maker, at, soon, wait_for
+from sandbox.waiting import wait_for
+from tests.kafka.makers import Maker, at, soon
 
 PASSWORD = "never-to-be-seen-93Zq"
 TIMEOUT = 60
@@ -56,20 +57,16 @@ MECHANISMS = (Mechanism.PLAIN, Mechanism.SCRAM_SHA_512)
 SCRAM = "listener.name.client.scram-sha-512.sasl.jaas.config"
 BOTH_MECHANISMS = {
     "listener.name.client.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
-    SCRAM: "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+    SCRAM: format_jaas("SCRAM-SHA-512", {}),
 }
 
 Login = Callable[[str], Client]
 
 # kafka-python forgets to close the socket of a connection that was refused; it ends with the object.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
-
-
-@pytest.fixture(autouse=True)
-def forgotten_sockets() -> Iterator[None]:
-    """Let them end here, and not in the middle of another test, where a warning is an error."""
-    yield
-    gc.collect()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning"),
+    pytest.mark.usefixtures("forgotten_sockets"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -364,7 +361,7 @@ def test_one_good_server_is_enough(guarded: KafkaCluster, inside: Maker) -> None
 )
 def test_a_malformed_authority_is_a_problem_of_its_secret(guarded: KafkaCluster, ca: str) -> None:
     """SecretInvalid, said before anything is sent."""
-    with pytest.raises(SecretProblem, match=r"tls\.ca must hold PEM") as caught:
+    with pytest.raises(SecretProblem, match=r"tls\.caSecretRef must name PEM") as caught:
         connect(replace(settings(guarded), tls=Tls(ca=ca)))
     assert caught.value.reason == "SecretInvalid"
 
@@ -379,7 +376,7 @@ def test_a_malformed_authority_of_the_token_endpoint_is_a_problem_of_its_secret(
     """The same for the second place where an authority can be given."""
     oauth = OAuth("https://127.0.0.1:1/token", "id", Hidden("secret"), ca="")
     sasl = Sasl(Mechanism.OAUTHBEARER, oauth=oauth)
-    with pytest.raises(SecretProblem, match=r"sasl\.oauth\.ca must hold PEM"):
+    with pytest.raises(SecretProblem, match=r"sasl\.oauth\.caSecretRef must name PEM"):
         connect(replace(settings(guarded), sasl=sasl))
 
 
@@ -392,7 +389,7 @@ def test_a_malformed_client_certificate_is_a_problem_of_its_secret(guarded: Kafk
         Tls(guarded.ca_file.read_text(), certificate, Hidden("rubbish")),
         Tls(guarded.ca_file.read_text(), "rubbish", Hidden(key)),
     ):
-        with pytest.raises(SecretProblem, match=r"tls\.certificate and tls\.privateKey") as caught:
+        with pytest.raises(SecretProblem, match=r"tls\.certificateSecretRef and tls\.privateKeySecretRef") as caught:
             connect(replace(settings(guarded), tls=tls))
         assert caught.value.reason == "SecretInvalid"
         assert key.splitlines()[1] not in str(caught.value)

@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
-from group_hygiene import reasons
-from group_hygiene.activity import Tables
-from group_hygiene.connection import ActivitySpec
-from group_hygiene.entries import Backup, Covered
+from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
-from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
 from group_hygiene.kafka.loaded import PREFIX
-from group_hygiene.model import OutcomeKind
-from group_hygiene.policy import Policy
+from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup
+from group_hygiene.model.entries import Covered
+from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Memory
+from group_hygiene.spec.connection import ActivitySpec
+from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, requests, soon
 from tests.kafka.scene import Scene, alert, policy, verdicts

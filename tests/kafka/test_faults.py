@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -12,21 +12,26 @@ from confluent_kafka.admin import NewTopic
 from kafka.protocol.admin import ListGroupsRequest
 
 from faults.leaders import lists_while_leaders_move, mover
-from group_hygiene import reasons
-from group_hygiene.connection import Mechanism, Sasl, Settings
-from group_hygiene.kafka.client import Call, Client, Deadline
+from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import hidden_topics, read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets
-from group_hygiene.model import Fault, Offsets, OutcomeKind
+from group_hygiene.model import reasons
+from group_hygiene.model.groups import Fault, Offsets
+from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Observation
-from group_hygiene.secret import Hidden
-from group_hygiene.snapshot import Cluster
+from group_hygiene.spec.connection import Mechanism, Sasl, Settings
+from group_hygiene.spec.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
-from tests.kafka.makers import Maker, at, soon, wait_for
+from sandbox.waiting import wait_for
+from tests.kafka.clients import Around
+from tests.kafka.makers import Maker, at, soon
 from tests.kafka.permissions import DELETE, DESCRIBE, EXAMPLE, GROUP, TOPIC, grant, ledger_least
 from tests.kafka.scene import Scene, alert, policy, verdicts
+
+pytestmark = pytest.mark.slow  # brokers that die, and come back
 
 BROKERS = {1, 2, 3}
 # Three replicas of each partition, so that coordinators move when a broker is lost.
@@ -146,25 +151,6 @@ def test_a_complete_list_lacks_no_group_while_leaders_move(
     assert lists.complete >= 20
 
 
-class Around:
-    """The product's client, which does something before and after it lists groups."""
-
-    def __init__(self, client: Client, before: Callable[[], object], after: Callable[[], object]) -> None:
-        self._client, self._before, self._after = client, before, after
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def send_each(self, calls: Mapping[Any, Call], *args: Any) -> dict[Any, Any]:
-        lists = any(isinstance(call.request, ListGroupsRequest) for call in calls.values())
-        if lists:
-            self._before()
-        answers = self._client.send_each(calls, *args)
-        if lists:
-            self._after()
-        return answers
-
-
 def test_a_leader_that_has_its_partitions_back_is_no_proof(
     kafka: KafkaCluster, client: Client, commits: dict[str, Offsets]
 ) -> None:
@@ -172,32 +158,31 @@ def test_a_leader_that_has_its_partitions_back_is_no_proof(
     before = seen(client)
     with mover(kafka.plaintext_bootstrap) as move:
 
-        def away() -> None:
+        def away(_: int) -> None:
             led = seen(client).leaders
             move()
             wait_for(lambda: all(seen(client).leaders[index] != place for index, place in led.items()))
 
-        def back() -> None:
-            away()
-            away()
+        def back(count: int) -> None:
+            away(count)
+            away(count)
             now = {index: leader for index, (leader, _) in seen(client).leaders.items()}
             assert now == {index: leader for index, (leader, _) in before.leaders.items()}
             wait_for(lambda: not list_groups(client, seen(client), soon()).not_loaded)
 
-        around: Any = Around(client, away, back)
+        around: Any = Around(client, ListGroupsRequest, away, back)
         listing = list_groups(around, before, soon())
     assert listing.faults == {}
     assert listing.not_loaded.keys() == before.leaders.keys()
     assert {fault.code for fault in listing.not_loaded.values()} == {"FENCED_LEADER_EPOCH"}
 
 
-@pytest.mark.slow
 def test_a_coordinator_that_moves_is_followed_and_stops_deletions(
     kafka: KafkaCluster, client: Client, make: Maker, topic: str, commits: dict[str, Offsets]
 ) -> None:
     """Between list and fetch: all offsets are read, but the scan is incomplete. Before a deletion: nothing goes."""
     old = {make.abandoned(make.name("old"), topic) for _ in range(3)}
-    look, tidy = alert(f"{make.tag}simple*", committed="None"), policy(f"{make.tag}old*")
+    look, tidy = alert(f"{make.tag}simple*", offsets="None"), policy(f"{make.tag}old*")
     planning = Scene(client)
     before, plan = planning.plan(tidy)
     assert set(plan.actions) == old
@@ -253,7 +238,7 @@ def test_a_broker_that_dies_between_list_and_offsets_hides_nothing(
     old = {make.abandoned(make.name("old"), topic) for _ in range(3)}
     everything = commits.keys() | old
     # Less time than the controller takes to see that a broker is dead.
-    scene, look, tidy = Scene(client, timeout="12s"), alert(f"{make.tag}*", committed="None"), policy(f"{make.tag}old*")
+    scene, look, tidy = Scene(client, timeout="12s"), alert(f"{make.tag}*", offsets="None"), policy(f"{make.tag}old*")
     scene.observe(look, tidy)
     scene.marked(tidy, old)
     lost = busiest(client)
@@ -326,8 +311,8 @@ def test_a_group_that_is_deleted_between_list_and_fetch_is_gone(
 ) -> None:
     """It looks as if it had no offsets; whoever wants to delete it is told that it is gone, and the others go."""
     gone, other = make.abandoned(make.name("old"), topic, commit={}), make.abandoned(make.name("old"), topic, commit={})
-    scene, tidy = Scene(client), policy(f"{make.tag}old*", committed="None")
-    look = alert(f"{make.tag}simple*", committed="None")
+    scene, tidy = Scene(client), policy(f"{make.tag}old*", offsets="None")
+    look = alert(f"{make.tag}simple*", offsets="None")
     scene.observe(tidy)
     scene.marked(tidy, [gone, other])
     simple = next(iter(commits))
@@ -353,7 +338,7 @@ def test_a_denied_group_is_alone_with_it(client: Client, make: Maker, topic: str
     """In batches of many: one whose offsets we may not read, and one that we may not delete."""
     old = {make.abandoned(make.name("old"), topic) for _ in range(2)}
     hidden, held = (make.abandoned(f"{prefix}{make.name('old')}", topic) for prefix in (NO_DESCRIBE, NO_DELETE))
-    look, tidy = alert(f"*{make.tag}*", committed="None"), policy(f"*{make.tag}old*")
+    look, tidy = alert(f"*{make.tag}*", offsets="None"), policy(f"*{make.tag}old*")
     scene = Scene(client)
     scene.observe(tidy)
     scene.marked(tidy, [*old, held])
@@ -371,7 +356,6 @@ def test_a_denied_group_is_alone_with_it(client: Client, make: Maker, topic: str
     assert make.groups().keys() == {*commits, hidden, held}
 
 
-@pytest.mark.slow
 def test_a_hidden_topic_on_a_dead_broker_is_not_overlooked(
     kafka: KafkaCluster, client: Client, make: Maker, topic: str
 ) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -22,13 +22,14 @@ from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
 from group_hygiene.kafka.client import Call, Client
-from group_hygiene.model import Fault
+from group_hygiene.model.groups import Fault
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.fake_broker import (
     DESCRIBE_GROUPS,
     DESCRIBE_LOG_DIRS,
     LIST_GROUPS,
     METADATA,
+    Answer,
     FakeBroker,
     announced,
     many_descriptions,
@@ -54,13 +55,13 @@ def limited(code: str) -> str:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, ({POD_BYTES}, {POD_BYTES}))
-        from group_hygiene.connection import Mechanism, OAuth, Sasl, Settings
+        from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings
         from group_hygiene.errors import HygieneError
         from group_hygiene.kafka import cluster, groups, mirror, offsets
         from group_hygiene.kafka.client import Deadline, connect
         from group_hygiene.kafka.oauth import TokenProvider
-        from group_hygiene.model import Fault
-        from group_hygiene.secret import Hidden
+        from group_hygiene.model.groups import Fault
+        from group_hygiene.spec.secret import Hidden
         """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(prelude) + textwrap.dedent(code)],
@@ -103,21 +104,32 @@ def _repeat(start: bytes, part: bytes, times: int) -> Callable[[socket.socket], 
 
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-_BOMB = gzip.compress(b'{"access_token": "' + b" " * 400_000_000 + b'"}', 9)
+
+
+def _bomb(connection: socket.socket) -> None:
+    """Answers with a small gzip of much: members of equal bytes, as to compress all of them would take seconds."""
+    body = gzip.compress(b'{"access_token": "') + gzip.compress(b" " * 4_000_000) * 100 + gzip.compress(b'"}')
+    _repeat(_OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body), body, 1)(connection)
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
         pytest.param(_dribble(_OK + b"\r\n{"), "does not answer", id="a-byte-of-the-body-now-and-then"),
-        pytest.param(_dribble(b"HTTP/1.1 200 OK\r\nX: "), "does not answer", id="a-byte-of-a-header-now-and-then"),
         pytest.param(
-            _repeat(_OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(_BOMB), _BOMB, 1),
-            "answers",
-            id="small-gzip-of-much",
+            _dribble(b"HTTP/1.1 200 OK\r\nX: "),
+            "does not answer",
+            id="a-byte-of-a-header-now-and-then",
+            marks=pytest.mark.slow,
         ),
+        pytest.param(_bomb, "answers", id="small-gzip-of-much"),
         pytest.param(_repeat(_OK + b"\r\n", b" " * 1_000_000, 2_000), "more than 64000 bytes", id="endless-body"),
-        pytest.param(_repeat(_OK, b"X: " + b"y" * 1_000 + b"\r\n", 500_000), "does not answer", id="endless-headers"),
+        pytest.param(
+            _repeat(_OK, b"X: " + b"y" * 1_000 + b"\r\n", 500_000),
+            "does not answer",
+            id="endless-headers",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(_repeat(_OK + b"\r\n", b'{"a":' * 10_000, 1), "without a token", id="deep-json"),
     ],
 )
@@ -139,9 +151,10 @@ def test_a_token_endpoint_has_bytes_and_time(answer: Callable[[socket.socket], N
 
 def _batch(records: Iterable[tuple[bytes, bytes, int]]) -> bytes:
     """A batch, by gzip, of records with this key, value, and so many empty headers."""
-    builder = MemoryRecordsBuilder(2, 1, 2**31 - 1)
+    builder, now = MemoryRecordsBuilder(2, 1, 2**31 - 1), time.time_ns() // 1_000_000
     for key, value, headers in records:
-        assert builder.append(0, key, value, [("", b"")] * headers) is not None
+        # The broker may delete older records at any moment.
+        assert builder.append(now, key, value, [("", b"")] * headers) is not None
     builder.close()
     return bytes(builder.buffer())
 
@@ -168,7 +181,7 @@ _KEY = checkpoint_key("orders", "t", 0)
     ("records", "found"),
     [
         pytest.param([(_KEY, bytes(1_000_000), 0)] * 250, "too large to be read", id="values"),
-        pytest.param([(_KEY, b"", 6_000_000)], "frozenset({'orders'})", id="headers"),
+        pytest.param([(_KEY, b"", 6_000_000)], "frozenset({'orders'})", id="headers", marks=pytest.mark.slow),
     ],
 )
 def test_a_small_batch_of_much_is_unpacked_to_a_bound(
@@ -194,10 +207,15 @@ def test_a_small_batch_of_much_is_unpacked_to_a_bound(
     [
         pytest.param(FakeBroker({LIST_GROUPS: announced(490_000_000, 490_000_000)}), "_TOO_LARGE", id="one"),
         pytest.param(
-            FakeBroker({LIST_GROUPS: announced(16_000_000, 15_000_000)}, brokers=50), "ANSWERS_TOO_LARGE", id="many"
+            FakeBroker({LIST_GROUPS: announced(16_000_000, 15_000_000)}, brokers=50),
+            "ANSWERS_TOO_LARGE",
+            id="many",
+            marks=pytest.mark.slow,
         ),
         pytest.param(FakeBroker({LIST_GROUPS: many_groups(500_000)}, brokers=20), "ANSWERS_TOO_LARGE", id="rows"),
-        pytest.param(FakeBroker({LIST_GROUPS: announced(2_000_000, 0)}), "REQUEST_TIMED_OUT", id="never"),
+        pytest.param(
+            FakeBroker({LIST_GROUPS: announced(2_000_000, 0)}), "REQUEST_TIMED_OUT", id="never", marks=pytest.mark.slow
+        ),
         pytest.param(FakeBroker(brokers=1_001), "at most 1000", id="brokers"),
         pytest.param(FakeBroker(places=range(50_000)), "at most 10000 are read", id="partitions"),
         pytest.param(FakeBroker(places=(0, 2)), "does not name the partitions", id="a-partition-left-out"),
@@ -246,7 +264,7 @@ def test_an_answer_of_many_rows_is_not_decoded(broker: FakeBroker, call: str, fo
     with broker as address:
         printed = limited(
             f"""
-            from group_hygiene.model import Group, GroupState, GroupType
+            from group_hygiene.model.groups import Group, GroupState, GroupType
 
             client = connect(Settings(("{address}",)))
             print({call})
@@ -256,6 +274,7 @@ def test_an_answer_of_many_rows_is_not_decoded(broker: FakeBroker, call: str, fo
     assert found in printed
 
 
+@pytest.mark.slow
 def test_connections_together_have_the_memory_of_one_pod() -> None:
     """Four brokers with 500,000 groups each, scanned side by side: one fits at a time, and what does not is a fault."""
     with ExitStack() as stack:
@@ -265,7 +284,7 @@ def test_connections_together_have_the_memory_of_one_pod() -> None:
             f"""
             import threading
             from concurrent.futures import ThreadPoolExecutor
-            from group_hygiene.memory import Intake, Turns
+            from group_hygiene.process.memory import Intake, Turns
 
             threading.stack_size(1 << 20)
             turns, small = Turns(), threading.Event()
@@ -299,6 +318,7 @@ def test_connections_together_have_the_memory_of_one_pod() -> None:
     assert "large (500000, set())" in lines
 
 
+@pytest.mark.slow
 def test_the_metadata_that_the_library_asks_for_has_a_bound() -> None:
     """Before there is a client, too."""
     with FakeBroker({METADATA: announced(490_000_000, 490_000_000)}) as address:
@@ -314,22 +334,34 @@ def test_the_metadata_that_the_library_asks_for_has_a_bound() -> None:
 
 
 def test_a_second_handshake_that_hangs_keeps_the_timeout(tmp_path: Path) -> None:
-    """The library has no limit for it, and connects once more where several servers are named."""
-    authority = Authority(tmp_path)
+    """The library has no limit for it, and connects again to a broker that ends the connection."""
+    answers: dict[int, Answer] = {METADATA: lambda connection, _: connection.shutdown(socket.SHUT_RDWR)}
+    assert _connect_by_tls(answers, tmp_path) == "Unreachable"
+
+
+def test_of_several_servers_the_connection_that_stands_is_used(tmp_path: Path) -> None:
+    """A second one would wait for its handshake."""
+    assert _connect_by_tls({}, tmp_path) == "connected"
+
+
+def _connect_by_tls(answers: Mapping[int, Answer], scratch: Path) -> str:
+    """What becomes of connecting to a broker that answers one handshake, named beside a server that does not exist."""
+    authority = Authority(scratch)
     made = authority.issue("broker")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.certificate, made.key)
-    with FakeBroker(context=context) as address:
+    with FakeBroker(answers, context=context) as address:
         printed = limited(
             f"""
             from pathlib import Path
-            from group_hygiene.connection import Tls
+            from group_hygiene.spec.connection import Tls
 
             tls = Tls(Path("{authority.ca}").read_text(), verify_hostname=False)
             try:
-                connect(Settings(("{address}", "127.0.0.1:1"), tls), 3)
+                connect(Settings(("{address}", "127.0.0.1:1"), tls), 3).close()
+                print("connected")
             except HygieneError as error:
                 print(type(error).__name__)
             """
         )
-    assert printed.strip() == "Unreachable"
+    return printed.strip()

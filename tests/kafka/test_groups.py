@@ -6,8 +6,8 @@ import pytest
 
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.groups import delete_groups, describe_groups, list_groups
-from group_hygiene.model import Fault, Group, GroupState, GroupType, Partition
-from group_hygiene.snapshot import Cluster, Description
+from group_hygiene.model.groups import Fault, Group, GroupState, GroupType, Partition
+from group_hygiene.model.snapshot import Cluster, Description
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, Protocol, at, requests, soon
 

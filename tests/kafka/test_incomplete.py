@@ -8,13 +8,14 @@ from datetime import timedelta
 
 import pytest
 
-from group_hygiene import reasons
 from group_hygiene.kafka.client import Client
-from group_hygiene.model import OutcomeKind
-from group_hygiene.policy import Policy
+from group_hygiene.model import reasons
+from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Observation
+from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
-from tests.kafka.makers import Maker, at, wait_for
+from sandbox.waiting import wait_for
+from tests.kafka.makers import Maker, at
 from tests.kafka.scene import Scene, alert, policy, verdicts
 
 SCAN_SECONDS = 12
@@ -107,6 +108,7 @@ def test_without_a_broker_nothing_is_deleted(
     assert {outcome.group for outcome in outcomes} == set(plan.actions) >= others
 
 
+@pytest.mark.slow
 def test_lag_is_told_as_far_as_it_is_known(kafka: KafkaCluster, client: Client, make: Maker) -> None:
     """A partition whose only broker is dead: what is enough without it is enough, and all else is not known."""
     lost, topic = 2, make.topic(partitions=3, records=5)
@@ -116,7 +118,7 @@ def test_lag_is_told_as_far_as_it_is_known(kafka: KafkaCluster, client: Client, 
     make.simple_groups({make.name("left"): everywhere for _ in range(12)})
     scene = Scene(client, timeout=f"{SCAN_SECONDS}s")
     some = alert(f"{make.tag}*", name="some", lag={"atLeast": 10})
-    all_, outside = alert(f"{make.tag}*", lag={"atLeast": 15}), alert(f"{make.tag}*", name="lost", outOfRange=True)
+    all_, outside = alert(f"{make.tag}*", lag={"atLeast": 15}), alert(f"{make.tag}*", name="lost", offsets="OutOfRange")
     groups = scene.observe(some, all_).snapshot.groups
     kafka.kill_broker(lost)
     try:
@@ -138,6 +140,7 @@ def test_lag_is_told_as_far_as_it_is_known(kafka: KafkaCluster, client: Client, 
     wait_for(whole_again)
 
 
+@pytest.mark.slow
 def test_a_frozen_broker_holds_up_neither_the_scan_nor_the_others(
     kafka: KafkaCluster, client: Client, make: Maker, homes: dict[str, int]
 ) -> None:

@@ -1,4 +1,4 @@
-"""`lag` and `outOfRange` on real brokers, an old and two new ones: who matches, and who is never asked about."""
+"""`lag` and `offsets: OutOfRange` on real brokers, an old and two new ones: which match, and which are never read."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from group_hygiene import reasons
-from group_hygiene.entries import Backup, group_of
 from group_hygiene.kafka.client import CLIENT_ID, Client
-from group_hygiene.model import OutcomeKind
-from group_hygiene.policy import Policy
+from group_hygiene.ledger.codec import group_of
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup
+from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Observation
+from group_hygiene.spec.policy import Policy
 from group_hygiene.status import build_status
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
@@ -27,14 +28,16 @@ RECORDS = 5
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(("2.5.1", 1), id="2.5.1", marks=pytest.mark.slow),
-        pytest.param(("4.4.0", 2), id="4.4.0-two-brokers"),
+        pytest.param("2.5.1", id="2.5.1", marks=pytest.mark.slow),
+        pytest.param(None, id="4.4.0-two-brokers"),
     ],
 )
 def kafka(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    """Brokers that count requests, and have no topic but those of this module: no mirror's checkpoints, above all."""
-    version, brokers = request.param
-    with KafkaCluster(version, brokers, request_log=True) as cluster:
+    """Brokers that count requests, and have no mirror's checkpoints."""
+    if request.param is None:
+        yield request.getfixturevalue("two_brokers")
+        return
+    with KafkaCluster(request.param, request_log=True) as cluster:
         yield cluster
 
 
@@ -68,7 +71,7 @@ def cut(make: Maker, topic: str, before: int) -> None:
 def sample(scene: Scene, observation: Observation, of: Policy) -> dict[str, tuple[Any, ...]]:
     """Each group as the status shows it: state, lag, and how many partitions are out of range."""
     status = build_status(of, {}, scene.planned(observation, of), [], observation.snapshot)
-    return {one["group"]: (one["state"], one.get("lag"), one.get("outOfRange")) for one in status["sample"]}
+    return {one["group"]: (one["state"], one.get("lag"), one.get("outOfRangePartitions")) for one in status["sample"]}
 
 
 def test_who_left_records_unread(scene: Scene, make: Maker, topic: str) -> None:
@@ -112,7 +115,7 @@ def test_who_would_be_reset(scene: Scene, make: Maker, topic: str) -> None:
     beyond = make.simple(make.name("beyond"), at(topic, RECORDS + 1) | at(topic, 1, partition=1))
     first = make.abandoned(make.name("first"), topic, commit=at(topic, 4))
     last = make.abandoned(make.name("last"), topic, commit=at(topic, RECORDS))
-    lost, unread = alert(f"{make.tag}*", outOfRange=True), alert(f"{make.tag}*", name="unread", lag={"atLeast": 2})
+    lost, unread = alert(f"{make.tag}*", offsets="OutOfRange"), alert(f"{make.tag}*", name="unread", lag={"atLeast": 2})
     before = scene.observe(lost, unread)
     others = dict.fromkeys((overtaken, stuck, first, last), reasons.IN_RANGE)
     assert verdicts(before, lost) == {beyond: MATCH} | others
@@ -173,10 +176,10 @@ def test_who_does_not_ask_pays_nothing(scene: Scene, make: Maker, topic: str, ka
     groups = f"{make.tag}*"
     policies = [
         policy(groups),
-        policy(groups, name="gone", topics="AllDeleted"),
+        policy(groups, name="gone", deletedTopics="All"),
         alert(groups, name="all"),
-        alert(groups, name="never", committed="None"),
-        alert(groups, name="some", topics="SomeDeleted"),
+        alert(groups, name="never", offsets="None"),
+        alert(groups, name="some", deletedTopics="Some"),
     ]
     mark = kafka.mark()
     for _ in range(3):
@@ -205,11 +208,11 @@ def test_only_who_would_match_else_is_asked_about(client: Client, make: Maker, t
     protected = make.abandoned(make.name("protected"), topic)
     abandoned = make.abandoned(make.name("abandoned"), topic)
     scene = Scene(client, protect=[protected])
-    when: dict[str, Any] = {"lag": {"atLeast": 1}, "outOfRange": True}
+    when: dict[str, Any] = {"lag": {"atLeast": 1}, "offsets": "OutOfRange"}
     every = [
         policy(f"{make.tag}*", **when),
-        alert(f"{make.tag}*", name="gone", topics="SomeDeleted", **when),
-        alert(f"{make.tag}*", name="never", committed="None", **when),
+        alert(f"{make.tag}*", name="gone", deletedTopics="Some", **when),
+        alert(f"{make.tag}*", name="never", **{**when, "offsets": "None"}),
         alert(make.name("nobody"), name="nobody", **when),
     ]
     mark = kafka.mark()
@@ -224,9 +227,9 @@ def test_each_partition_is_asked_once(scene: Scene, make: Maker, topic: str, kaf
     everywhere = at(topic) | at(topic, partition=1) | at(topic, partition=2) | at(topic, partition=3)
     groups = [make.simple(make.name("left"), everywhere) for _ in range(3)]
     unread = alert(f"{make.tag}*", lag={"atLeast": 1})
-    lost = alert(f"{make.tag}*", name="lost", outOfRange=True)
+    lost = alert(f"{make.tag}*", name="lost", offsets="OutOfRange")
     # It asks about topics of one group in the same round in which the others ask for ends.
-    gone = alert(groups[0], name="gone", topics="SomeDeleted", lag={"atLeast": 1})
+    gone = alert(groups[0], name="gone", deletedTopics="Some", lag={"atLeast": 1})
     mark = kafka.mark()
     observation = scene.observe(gone, unread, lost)
     assert verdicts(observation, unread) == dict.fromkeys(groups, MATCH)

@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from group_hygiene import reasons
-from group_hygiene.activity import Tables
-from group_hygiene.connection import ActivitySpec
+from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
 from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
-from group_hygiene.model import NO_LEADER_EPOCH, Partition
-from group_hygiene.snapshot import Cluster
+from group_hygiene.model import reasons
+from group_hygiene.model.groups import NO_LEADER_EPOCH, Partition
+from group_hygiene.model.snapshot import Cluster
+from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import KafkaCluster
-from tests.kafka.makers import Maker, at, soon, wait_for
+from sandbox.waiting import wait_for
+from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Scene, alert, verdicts
 from tests.kafka.tables import Pipeline
 from tests.warehouse import simple
@@ -52,6 +53,7 @@ def leader(client: Client, partition: int) -> int:
     return found.leaders[partition][0] if isinstance(found, Cluster) else -1
 
 
+@pytest.mark.slow
 def test_what_an_unclean_election_cut_off(kafka: KafkaCluster, client: Client, make: Maker, tmp_path: Path) -> None:
     """A broker that was behind leads, and its log grows past what was read: the tables decide nothing any more."""
     topic, group = make.topic(records=1, replicas=2), make.name("group")

@@ -11,15 +11,18 @@ import pytest
 from confluent_kafka.admin import ConfigResource
 from kafka import KafkaConsumer, TopicPartition
 
-from group_hygiene import reasons
-from group_hygiene.connection import Settings
-from group_hygiene.entries import Backup, Owner, Removal, Watch, encode_key, encode_value, in_parts, whole
 from group_hygiene.kafka.client import Client, Deadline, connect
-from group_hygiene.kafka.ledger import open_ledger
 from group_hygiene.kafka.partition import Fetched
-from group_hygiene.kafka.transactions import Pair, Written
-from group_hygiene.model import Fault
+from group_hygiene.ledger.codec import encode_key, encode_value
+from group_hygiene.ledger.ledger import open_ledger
+from group_hygiene.ledger.writer import Pair, Written
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup, in_parts, whole
+from group_hygiene.model.entries import Owner, Removal, Watch
+from group_hygiene.model.groups import Fault
+from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
+from sandbox.waiting import wait_for
 from tests.kafka.books import (
     EVERYTHING,
     NOW,
@@ -43,7 +46,7 @@ from tests.kafka.books import (
     transaction,
     watch,
 )
-from tests.kafka.makers import Maker, soon, wait_for
+from tests.kafka.makers import Maker, soon
 
 # kafka-python's consumers leave sockets for the garbage collector to close.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
@@ -63,6 +66,7 @@ def test_it_is_made_with_the_right_settings(client: Client, make: Maker) -> None
     assert {key: config[key].value for key in expected} == expected
 
 
+@pytest.mark.slow
 def test_three_replicas_need_two_in_sync() -> None:
     """So that no confirmed entry is on one broker alone; and the broker that leads may die."""
     with KafkaCluster(brokers=3) as cluster:
@@ -126,8 +130,8 @@ def test_a_topic_of_somebody_else_is_no_ledger(client: Client, make: Maker) -> N
     topic = make.name("ledger")
     ledger = claimed(client, topic)
     make.produce(topic, [(encode_key(("owner",)), b'{"kind":"owner","v":2}')])
-    assert "who owns the ledger" in refused(lambda: ledger.read_on(soon()))
-    assert "who owns the ledger" in refused(lambda: opened(client, settings(topic)))
+    assert "the owner of the ledger" in refused(lambda: ledger.read_on(soon()))
+    assert "the owner of the ledger" in refused(lambda: opened(client, settings(topic)))
 
 
 def test_an_empty_topic_is_claimed_only_if_nothing_is_known(client: Client, make: Maker) -> None:
@@ -170,7 +174,7 @@ def test_a_ledger_that_was_copied_back_is_read_again(client: Client, make: Maker
     make.delete_topic(topic)
     opened(client, settings(topic))
     make.produce(topic, [pair(owner), pair(mark("g-3"))])
-    assert "made anew" in refused(lambda: ledger.read_on(soon()))
+    assert "recreated" in refused(lambda: ledger.read_on(soon()))
     assert set(former.marks["uid-1"]) == {"g-1", "g-2"}
     ledger.read_on(soon())
     assert set(ledger.contents.marks["uid-1"]) == {"g-3"}
@@ -250,6 +254,7 @@ def test_a_large_backup_is_whole_or_none(client: Client, make: Maker) -> None:
     assert stored() is None
 
 
+@pytest.mark.slow
 def test_compaction_changes_nothing(make: Maker) -> None:
     """What brokers removed was replaced before; the end is found though offsets are missing, markers among them."""
     quick = {"log.cleaner.backoff.ms": "100"}
@@ -351,6 +356,7 @@ def test_a_sweep_keeps_what_is_written_again_meanwhile(
     assert set(fresh(client, topic).keeps) == {"g-1", "g-3"}, "after a removal that was given up, it still writes"
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_entries_are_written_and_read(client: Client, make: Maker) -> None:
     """And one more, which is one transaction more."""
     topic = make.name("ledger")

@@ -7,14 +7,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from group_hygiene import reasons
-from group_hygiene.connection import Mechanism, Sasl, Settings
-from group_hygiene.contents import Contents
-from group_hygiene.entries import Backup, Mark, Removal
 from group_hygiene.errors import LedgerFenced
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.kafka.ledger import open_ledger
-from group_hygiene.secret import Hidden
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.ledger import open_ledger
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup
+from group_hygiene.model.entries import Mark, Removal
+from group_hygiene.spec.connection import Mechanism, Sasl, Settings
+from group_hygiene.spec.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from tests.kafka.books import (
     EVERYTHING,
@@ -52,9 +53,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
 @pytest.fixture(
     scope="module",
     params=[
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("2.8.2", "3.9.1", "4.2.0", "4.3.0")),
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("2.8.2", "3.9.1", "4.2.0", "4.3.0", "4.4.0")),
         "2.5.1",
-        "4.4.0",
     ],
 )
 def generation(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:

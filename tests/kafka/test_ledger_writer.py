@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from group_hygiene.connection import Settings
-from group_hygiene.entries import KeepRequest, Owner, Removal
 from group_hygiene.errors import LedgerFenced
 from group_hygiene.kafka.client import Client, Deadline, connect
+from group_hygiene.model.entries import KeepRequest, Owner, Removal
+from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from tests.kafka.books import (
     LATER,
@@ -119,6 +119,7 @@ def test_who_was_fenced_meanwhile_does_not_come_back(client: Client, make: Maker
     assert set(fresh(client, topic).marks["uid-1"]) == {"g-3"}
 
 
+@pytest.mark.slow
 def test_a_broker_that_hangs_holds_nobody_for_long(make: Maker) -> None:
     """The write fails in time; when the broker is back, what is in the log is what is in memory."""
     with KafkaCluster() as cluster:

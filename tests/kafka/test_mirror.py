@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from group_hygiene.connection import parse_connection
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.mirror import Checkpoints, checkpoint_topics
-from group_hygiene.model import Fault
-from group_hygiene.reconcile import Need
+from group_hygiene.model.groups import Fault
+from group_hygiene.model.snapshot import Cluster
+from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.reconcile.context import read_protections
-from group_hygiene.snapshot import Cluster
+from group_hygiene.spec.connection import parse_connection
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, checkpoint_key, soon
 from tests.kafka.scene import Scene
@@ -144,7 +144,7 @@ def test_only_topics_that_the_connection_names_count(
     make.checkpoints(plain, ["of-another-name"])
     topics = [name.format(one=one, plain=plain) for name in named]
     spec = {"bootstrapServers": ["a:1"], "mirrorMaker": {"checkpointTopics": topics}}
-    context = Scene(client, need=Need.READ).context
+    context = Scene(client, need=LedgerNeed.READ).context
     context = replace(context, connection=parse_connection({"spec": spec}))
     found = read_protections(context, cluster, (), {one: 2, forged: 2, plain: 1}, soon()).mirrored
     assert found == (None if mirrored is None else frozenset(mirrored))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.kafka.groups import describe_groups, list_groups
-from group_hygiene.model import Group, GroupState, GroupType, Partition
-from group_hygiene.snapshot import Cluster, Description
+from group_hygiene.model.groups import Group, GroupState, GroupType, Partition
+from group_hygiene.model.snapshot import Cluster, Description
 from sandbox.kafka import KafkaCluster
-from tests.kafka.makers import Maker, soon, wait_for
+from sandbox.waiting import wait_for
+from tests.kafka.makers import Maker, soon
 from tests.kafka.members import ShareMember, StreamsMember, part
 
 SHARE_TOOL = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"

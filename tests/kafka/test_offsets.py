@@ -9,9 +9,11 @@ import pytest
 
 from group_hygiene.kafka.client import Call, Client
 from group_hygiene.kafka.offsets import committed_offsets, end_offsets
-from group_hygiene.model import CommittedOffset, Fault, Partition
+from group_hygiene.model.groups import CommittedOffset, Fault, Partition
 from sandbox.kafka import KafkaCluster
-from tests.kafka.makers import Maker, at, soon, wait_for
+from sandbox.waiting import wait_for
+from tests.kafka.clients import Wrapped
+from tests.kafka.makers import Maker, at, soon
 
 
 def test_committed_offsets_are_exact(client: Client, make: Maker) -> None:
@@ -62,15 +64,12 @@ def test_many_groups_are_read_in_a_few_requests(client: Client, make: Maker, kaf
     assert kafka.count_requests("OFFSET_FETCH", client_id="group-hygiene", since=mark) == {1: 2}
 
 
-class _Noting:
+class _Noting(Wrapped):
     """A client that notes what it sends."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        super().__init__(client)
         self.requests: list[Any] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
 
     def send_each(self, calls: Mapping[Any, Call], *arguments: Any) -> Any:
         self.requests += [call.request for call in calls.values()]

@@ -9,14 +9,15 @@ from collections.abc import Iterable, Iterator
 import pytest
 from confluent_kafka import Consumer
 
-from group_hygiene.connection import Settings
 from group_hygiene.kafka.client import connect
 from group_hygiene.kafka.offsets_log import KINDS, BrokenRecord, Commit, GroupState, decode
-from group_hygiene.model import CommittedOffset, Partition
+from group_hygiene.model.groups import CommittedOffset, Partition
+from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.jars import VERSIONS
+from sandbox.waiting import wait_for
 from tests.kafka.conftest import QUICK
-from tests.kafka.makers import Maker, at, wait_for
+from tests.kafka.makers import Maker, at
 from tests.kafka.members import ShareMember, StreamsMember, part
 from tests.kafka.offsets_topic import Record, generated, read_log, scala, told
 from tests.log_records import SAMPLES
@@ -89,6 +90,7 @@ def check_commits(records: Iterable[Record], group: str, topics: int = 2) -> Non
     assert 1_700_000_000_000 < times[0] <= times[1] <= times[2]
 
 
+@pytest.mark.slow
 def test_what_older_brokers_wrote(older: KafkaCluster) -> None:
     """Commits of every kind, members that come and go, and tombstones: each as that version's own classes read it."""
     make = Maker(older.bootstrap_servers)
@@ -97,7 +99,7 @@ def test_what_older_brokers_wrote(older: KafkaCluster) -> None:
     if newer:
         make.delete_group(consumer_group(older, make))
     make.close()
-    wait_for(lambda: ("commit", True) in told((decode(*pair) for pair in read_log(older)), group), 60)
+    wait_for(lambda: ("commit", True) in told((decode(*pair) for pair in read_log(older)), group), seconds=60)
     pairs = read_log(older)
     records = [decode(*pair) for pair in pairs]
     known = scala(older, pairs)
@@ -150,7 +152,7 @@ def test_what_the_newest_broker_wrote(newer: KafkaCluster) -> None:
             pattern.poll(0.1)
             return seen(("consumer-regex", False), ("share-state", False), ("share-assignment", False))
 
-        wait_for(all_there, 60)
+        wait_for(all_there, seconds=60)
     pattern.close()
     make.leave(names["classic"])
     make.leave(names["consumer"])
@@ -158,7 +160,7 @@ def test_what_the_newest_broker_wrote(newer: KafkaCluster) -> None:
         make.delete_group(name)
     make.close()
     client.close()
-    wait_for(lambda: ("commit", True) in told((decode(*pair) for pair in read_log(kafka)), committing), 60)
+    wait_for(lambda: ("commit", True) in told((decode(*pair) for pair in read_log(kafka)), committing), seconds=60)
 
     pairs = read_log(kafka)
     records = [decode(*pair) for pair in pairs]

@@ -11,16 +11,22 @@ from typing import Any
 
 import pytest
 
-from group_hygiene import reasons, reconcile
-from group_hygiene.connection import Role
-from group_hygiene.entries import Backup, KeepRequest, Outcome, What, group_of
+from group_hygiene import reconcile
 from group_hygiene.kafka.client import CLIENT_ID, Client, Deadline
-from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
 from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.kafka.offsets import commit_offsets
-from group_hygiene.model import Claims, CommittedOffset, Keep, OutcomeKind, Partition
+from group_hygiene.ledger.codec import group_of
+from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup
+from group_hygiene.model.entries import KeepRequest, Outcome, OutcomeType
+from group_hygiene.model.evidence import Claims
+from group_hygiene.model.groups import CommittedOffset, Partition
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Context, deletion
 from group_hygiene.reconcile.uses import Uses
+from group_hygiene.spec.connection import Role
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
 from tests.kafka.makers import Maker, Protocol, at, fetches, requests
@@ -88,8 +94,8 @@ def test_a_group_with_a_very_long_id_is_kept_unread(scene: Scene, make: Maker, t
     everything = policy(make.abandoned(make.name("old"), topic), f"{make.tag}long*")
     observation, plan = scene.plan(everything)
     kept = observation.verdicts[everything.key][long]
-    assert kept.keep is not None
-    assert kept.keep.reason == reasons.ID_TOO_LONG
+    assert kept.refusal is not None
+    assert kept.refusal.reason == reasons.ID_TOO_LONG
     assert kept.evidence.offsets is None
     assert long not in scene.memory.contents.seen[everything.uid]
     assert len(plan.actions) == 1
@@ -166,7 +172,7 @@ def test_a_group_that_was_seen_in_use_starts_anew(
     tidy = policy(group)
     scene.observe(tidy)
     make.join(group, topic, "consumer" if protocol == "consumer" else "classic")
-    others = [alert(group, committed="None")] if seen_by == "another-policy" else []
+    others = [alert(group, offsets="None")] if seen_by == "another-policy" else []
     scene.observe(tidy, *others, after=30, full=seen_by == "a-full-list")
     make.leave(group)
     assert verdicts(scene.observe(tidy, after=30), tidy) == {group: reasons.TOO_RECENT}
@@ -238,17 +244,17 @@ def test_a_log_that_is_long_is_read_in_several_runs(scene: Scene, make: Maker, t
     times, reached, runs = 0, -1, 0
     while True:
         uses = Uses(scene.context, plan, observation.snapshot.cluster, Deadline(60))
-        (keep,) = uses.read_on(Patience(times)).values()
+        (refusal,) = uses.read_on(Patience(times)).values()
         scene.context.journal.note(uses.changes())
         seen = scene.context.journal.contents.seen[tidy.uid].get(group)
         if seen is None:
             break
-        assert keep.reason == reasons.EVIDENCE_UNREADABLE
+        assert refusal.reason == reasons.EVIDENCE_UNREADABLE
         assert seen.log_end is not None
         assert seen.log_end.offset >= reached
         times, runs = (times + 1, runs) if seen.log_end.offset == reached else (times, runs + 1)
         reached = seen.log_end.offset
-    assert keep.reason == reasons.RECENTLY_ACTIVE
+    assert refusal.reason == reasons.RECENTLY_ACTIVE
     assert runs > 2, "one run was enough"
 
 
@@ -357,9 +363,9 @@ def test_no_group_of_a_failover_target_is_deleted(scene: Scene, make: Maker, top
     outcomes = [(outcome.group, outcome.reason) for outcome in scene.apply(plan, observation)]
     assert outcomes == [(group, reasons.FAILOVER_TARGET)]
     _, nothing = scene.plan(policy(group))
-    keep = nothing.verdicts[group].keep
-    assert keep is not None
-    assert (nothing.actions, keep.reason) == ((), reasons.FAILOVER_TARGET)
+    refusal = nothing.verdicts[group].refusal
+    assert refusal is not None
+    assert (nothing.actions, refusal.reason) == ((), reasons.FAILOVER_TARGET)
     assert set(make.groups()) == {group}
 
 
@@ -377,7 +383,7 @@ def test_whoever_is_asked_can_stop_a_deletion(scene: Scene, make: Maker, topic: 
     groups = {make.abandoned(make.name("old"), topic) for _ in range(2)}
     observation, plan = scene.plan(policy(f"{make.tag}*"))
     assert set(plan.actions) == groups
-    outcomes = scene.apply(plan, observation, Guard(lambda: Keep(reasons.POLICY_CHANGED, "it was edited")))
+    outcomes = scene.apply(plan, observation, Guard(lambda: Refusal(reasons.POLICY_CHANGED, "it was edited")))
     assert {(o.group, o.kind, o.reason, o.message) for o in outcomes} == {
         (group, OutcomeKind.KEPT, reasons.POLICY_CHANGED, "it was edited") for group in groups
     }
@@ -388,7 +394,7 @@ def test_the_policy_is_asked_for_again_right_before_the_request(scene: Scene, ma
     """An edit while the groups are read again keeps them, and takes back what was written for their deletion."""
     group = make.abandoned(make.name("old"), topic)
     observation, plan = scene.plan(policy(group))
-    answers = iter([None, Keep(reasons.POLICY_CHANGED, "it was edited")])
+    answers = iter([None, Refusal(reasons.POLICY_CHANGED, "it was edited")])
     outcomes = scene.apply(plan, observation, Guard(lambda: next(answers)))
     assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.KEPT, reasons.POLICY_CHANGED)]
     assert set(make.groups()) == {group}
@@ -411,11 +417,11 @@ def test_a_process_that_freezes_after_its_last_check_sends_nothing(
     """Somebody else may act by then: there is no least time that a request gets."""
     group = make.abandoned(make.name("old"), topic)
     observation, plan = scene.plan(policy(group))
-    guard, check = Guard(), deletion._last_words
+    guard, check = Guard(), deletion._final_checks
     if frozen == "longer-than-its-intent":
         guard = Guard(left=deletion.MARGIN_S + 0.3)
 
-    def freeze(*arguments: Any) -> dict[str, Keep]:
+    def freeze(*arguments: Any) -> dict[str, Refusal]:
         stops = check(*arguments)
         assert stops == {}
         if frozen == "longer-than-its-intent":
@@ -424,7 +430,7 @@ def test_a_process_that_freezes_after_its_last_check_sends_nothing(
             scene.clock.pass_minutes(600)
         return stops
 
-    monkeypatch.setattr(deletion, "_last_words", freeze)
+    monkeypatch.setattr(deletion, "_final_checks", freeze)
     outcomes = scene.apply(plan, observation, guard)
     assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.FAILED, reasons.OFFSETS_UNKNOWN)]
     assert set(make.groups()) == {group}
@@ -446,7 +452,7 @@ def test_a_deletion_leaves_a_whole_backup_and_its_outcome(scene: Scene, make: Ma
     (backup,) = [entry for entry in kept if isinstance(entry, Backup)]
     (outcome,) = [entry for entry in kept if isinstance(entry, Outcome)]
     assert len(kept) == 2
-    assert (outcome.what, outcome.id, outcome.policy) == (What.DELETED, backup.id, tidy.key)
+    assert (outcome.what, outcome.id, outcome.policy) == (OutcomeType.DELETED, backup.id, tidy.key)
     assert outcome.marked_since is not None
     rows = {Partition(name, row.partition): row[1:4] for name, of in backup.offsets.items() for row in of}
     assert rows == {partition: tuple(offset) for partition, offset in commit.items()}
@@ -490,17 +496,17 @@ def test_a_deletion_that_came_to_no_end_is_settled(scene: Scene, make: Maker, to
         make.delete_group(group)
     # Known for long enough: nobody acts on it any more.
     scene.memory.intents[intent.id] = scene.clock.monotonic() - 60
-    assert reconcile.settle(scene.context) == ({tidy.uid: 1} if gone else {})
+    assert reconcile.recover_intents(scene.context) == ({tidy.uid: 1} if gone else {})
     contents = scene.context.journal.contents
     assert contents.intents == {}
     assert (group in contents.deletions) is gone
     if not gone:
         # A broker that hung goes on, and carries out what everybody had given up.
-        assert reconcile.settle(scene.context) == {}
+        assert reconcile.recover_intents(scene.context) == {}
         make.delete_group(group)
-        assert reconcile.settle(scene.context) == {tidy.uid: 1}
+        assert reconcile.recover_intents(scene.context) == {tidy.uid: 1}
         assert group in contents.deletions
-    assert reconcile.settle(scene.context) == {}
+    assert reconcile.recover_intents(scene.context) == {}
 
 
 # What a scan costs is what its policies ask for.

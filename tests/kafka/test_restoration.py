@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,56 +12,30 @@ import msgspec
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from group_hygiene import reasons
-from group_hygiene.connection import Settings
-from group_hygiene.entries import Backup, Outcome, Removal, SavedOffset, What, encode_key, in_parts
 from group_hygiene.errors import LedgerFenced
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.kafka.ledger import Ledger, LedgerSettings, open_ledger
-from group_hygiene.model import CommittedOffset, Keep, Offsets, Partition
-from group_hygiene.reconcile import restoration
-from group_hygiene.reconcile.restorable import GroupResult, Kind, OutOfRange, RestoreRequest
-from group_hygiene.reconcile.restoration import Restorer, restore
+from group_hygiene.ledger.codec import encode_key
+from group_hygiene.ledger.ledger import Ledger, LedgerSettings, open_ledger
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup, SavedOffset, in_parts
+from group_hygiene.model.entries import Outcome, OutcomeType, Removal
+from group_hygiene.model.groups import CommittedOffset, Offsets, Partition
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.restore import restoration
+from group_hygiene.restore.restorable import GroupResult, Kind, OutOfRange, RestoreRequest
+from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
+from sandbox.waiting import wait_for
 from tests.backups import backup
-from tests.kafka.makers import Maker, at, soon, wait_for
+from tests.kafka.makers import Maker, at, soon
+from tests.kafka.scene import Clock, Guard
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 # kafka-python's consumers leave sockets for the garbage collector to close.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
-
-
-@dataclass
-class Clock:
-    """Seconds that pass between two looks at it: none, so that a machine that stands still spoils no test."""
-
-    step: float = 0.0
-    passed: float = 0.0
-
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-    def monotonic(self) -> float:
-        self.passed += self.step
-        return self.passed
-
-
-@dataclass
-class Watchman:
-    """A guard that lets everything pass, and does something when it is asked. left: seconds that it leads."""
-
-    left: float = 60.0
-    at_refusal: Callable[[], Keep | None] = lambda: None
-    at_lease: Callable[[], None] = lambda: None
-
-    def refusal(self) -> Keep | None:
-        return self.at_refusal()
-
-    def seconds_left(self) -> float:
-        self.at_lease()
-        return self.left
 
 
 @pytest.fixture
@@ -93,7 +67,7 @@ def saved(client: Client, group: str, offsets: Offsets, **changes: Any) -> Backu
 
 def restored(client: Client, ledger: Ledger, group: str, preview: bool = False, **options: Any) -> GroupResult:
     """The result of a restore of one group. options: of the request, or else `guard` and `clock`."""
-    guard, clock = options.pop("guard", Watchman()), options.pop("clock", Clock())
+    guard, clock = options.pop("guard", Guard()), options.pop("clock", Clock())
     request = RestoreRequest(**({"id": "restore-1", "groups": (group,)} | options))
     (result,) = restore(Restorer(client, ledger, clock, guard, seconds=90), request, preview)
     return result
@@ -159,7 +133,7 @@ def test_outcome_is_noted_and_request_runs_once(client: Client, ledger: Ledger, 
     (outcome,) = outcomes(ledger)
     assert (outcome.group, outcome.what, outcome.reason, outcome.id) == (
         group,
-        What.RESTORED,
+        OutcomeType.RESTORED,
         reasons.RESTORED,
         "restore-1",
     )
@@ -198,7 +172,7 @@ def test_what_is_committed_amid_a_restore_stays(client: Client, ledger: Ledger, 
     def goes_on() -> None:
         make.simple(group, at(topic, 4))
 
-    result = restored(client, ledger, group, guard=Watchman(at_refusal=goes_on))
+    result = restored(client, ledger, group, guard=Guard(stop=goes_on))
     assert (result.kind, [p.reason for p in result.partitions]) == (
         Kind.PARTLY,
         [reasons.ALREADY_COMMITTED, reasons.VERIFIED],
@@ -206,14 +180,14 @@ def test_what_is_committed_amid_a_restore_stays(client: Client, ledger: Ledger, 
     assert committed(client, group) == at(topic, 4) | at(topic, 0, 1)
 
 
-STOPPED = Keep(reasons.STOPPING, "the operator is stopping")
+STOPPED = Refusal(reasons.STOPPING, "the operator is stopping")
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        pytest.param({"guard": Watchman(left=0.5)}, reasons.NOT_LEADER, id="lease-nearly-over"),
-        pytest.param({"guard": Watchman(at_refusal=lambda: STOPPED)}, reasons.STOPPING, id="stopping"),
+        pytest.param({"guard": Guard(left=0.5)}, reasons.NOT_LEADER, id="lease-nearly-over"),
+        pytest.param({"guard": Guard(stop=lambda: STOPPED)}, reasons.STOPPING, id="stopping"),
         pytest.param({"clock": Clock(step=3.0)}, reasons.OFFSETS_UNKNOWN, id="stood-still-after-the-look"),
     ],
 )
@@ -233,8 +207,10 @@ def test_nothing_is_committed_too_late(
 @pytest.mark.parametrize(
     "stop",
     [
-        pytest.param(Keep(reasons.POLICY_CHANGED, "GroupRestore r was edited or deleted during the run"), id="edited"),
-        pytest.param(Keep(reasons.API_SERVER_ERROR, "GroupRestore r could not be read again: x"), id="not-readable"),
+        pytest.param(
+            Refusal(reasons.POLICY_CHANGED, "GroupRestore r was edited or deleted during the run"), id="edited"
+        ),
+        pytest.param(Refusal(reasons.API_SERVER_ERROR, "GroupRestore r could not be read again: x"), id="not-readable"),
         pytest.param(STOPPED, id="stopping"),
     ],
 )
@@ -244,7 +220,7 @@ def test_the_guard_is_asked_before_each_commit_request(
     ledger: Ledger,
     make: Maker,
     monkeypatch: pytest.MonkeyPatch,
-    stop: Keep,
+    stop: Refusal,
     done: int,
 ) -> None:
     """After an edit, a stop or the end of a grant no further offset is committed; what is left may be tried again."""
@@ -254,7 +230,7 @@ def test_the_guard_is_asked_before_each_commit_request(
     ledger.write([saved(client, group, offsets)])
     # It agrees before the restore begins, then before each request for two partitions.
     answers = itertools.chain([None] * (1 + done // 2), itertools.repeat(stop))
-    result = restored(client, ledger, group, guard=Watchman(at_refusal=lambda: next(answers)))
+    result = restored(client, ledger, group, guard=Guard(stop=lambda: next(answers)))
     assert len(committed(client, group)) == done
     assert (result.kind, result.reason, result.restored) == (Kind.WAITING, stop.reason, done)
     assert restored(client, ledger, group).kind is Kind.RESTORED
@@ -270,7 +246,7 @@ def test_who_was_replaced_restores_nothing(client: Client, ledger: Ledger, make:
         claimed(client, ledger.writer.removeprefix("w-"))
 
     with pytest.raises(LedgerFenced):
-        restored(client, ledger, group, guard=Watchman(at_refusal=taken_over))
+        restored(client, ledger, group, guard=Guard(stop=taken_over))
     assert group not in make.groups()
 
 
@@ -283,10 +259,10 @@ def test_an_interrupted_restore_is_told_and_runs_again(client: Client, ledger: L
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        restored(client, ledger, group, guard=Watchman(at_lease=dies))
-    assert [(o.what, o.reason) for o in outcomes(ledger)] == [(What.FAILED, reasons.INTERRUPTED)]
+        restored(client, ledger, group, guard=Guard(at_lease=dies))
+    assert [(o.what, o.reason) for o in outcomes(ledger)] == [(OutcomeType.FAILED, reasons.INTERRUPTED)]
     assert restored(client, ledger, group).kind is Kind.RESTORED
-    assert [(o.what, o.reason) for o in outcomes(ledger)] == [(What.RESTORED, reasons.RESTORED)]
+    assert [(o.what, o.reason) for o in outcomes(ledger)] == [(OutcomeType.RESTORED, reasons.RESTORED)]
 
 
 def test_group_with_members_waits(client: Client, ledger: Ledger, make: Maker) -> None:
@@ -355,7 +331,7 @@ def test_a_topic_that_is_recreated_right_before_the_commit(client: Client, ledge
         make.delete_topic(again)
         make.topic(again, records=5)
 
-    result = restored(client, ledger, group, guard=Watchman(at_lease=recreated))
+    result = restored(client, ledger, group, guard=Guard(at_lease=recreated))
     # What was read of it no longer holds, so it is tried again, on what the topic is by then.
     assert {p.partition: p.reason for p in result.partitions} == {
         Partition(good, 0): reasons.VERIFIED,
@@ -381,7 +357,7 @@ def test_an_offset_of_another_topic_of_that_name_proves_nothing(client: Client, 
         make.topic(topic, records=5)
         make.simple(group, at(topic, 3))
 
-    result = restored(client, ledger, group, guard=Watchman(at_lease=recreated))
+    result = restored(client, ledger, group, guard=Guard(at_lease=recreated))
     assert (result.kind, result.reason, result.restored) == (Kind.WAITING, reasons.COMMIT_FAILED, 0)
 
 
@@ -425,7 +401,7 @@ def test_group_that_is_not_granted_is_not_looked_at(client: Client, ledger: Ledg
     """Neither by its name nor by a policy: that it has a backup stays untold."""
     topic, group = make.topic(records=5), make.name()
     ledger.write([saved(client, group, at(topic, 3))])
-    restorer = Restorer(client, ledger, Clock(), Watchman(), granted=lambda name: name != group)
+    restorer = Restorer(client, ledger, Clock(), Guard(), granted=lambda name: name != group)
     named, by_policy = RestoreRequest(id="r", groups=(group,)), RestoreRequest(id="r", policy="kafka/litter")
     (result,) = restore(restorer, named)
     assert (result.reason, result.saved_at) == (reasons.ACTION_NOT_GRANTED, None)
@@ -446,7 +422,7 @@ def test_newest_that_fits_and_all_of_a_policy(client: Client, ledger: Ledger, ma
     )
     assert restored(client, ledger, old, preview=True).partitions[0].saved.offset == 2
     assert restored(client, ledger, old, preview=True, at=NOW - day).partitions[0].saved.offset == 1
-    restorer = Restorer(client, ledger, Clock(), Watchman())
+    restorer = Restorer(client, ledger, Clock(), Guard())
     request = RestoreRequest(id="r", policy="kafka/litter", deleted_after=NOW)
     assert [result.group for result in restore(restorer, request, preview=True)] == sorted([new, old])
     late = replace(request, deleted_after=NOW + day)
@@ -475,6 +451,7 @@ def test_older_backup_never_stands_in_for_a_damaged_one(
     assert (asked.kind, committed(client, group)) == (Kind.RESTORED, at(topic, 1))
 
 
+@pytest.mark.slow
 def test_twenty_thousand_partitions(client: Client, ledger: Ledger, make: Maker) -> None:
     """A backup in parts is restored as one; with a part missing nothing is."""
     topic, group = make.topic(partitions=2_000), make.name()

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
 
-from group_hygiene import reasons, reconcile
-from group_hygiene.connection import parse_connection
+from group_hygiene import reconcile
 from group_hygiene.controller.restores import Restores
-from group_hygiene.entries import in_parts
 from group_hygiene.kafka.client import Client
-from group_hygiene.kafka.ledger import Ledger
-from group_hygiene.model import CommittedOffset, Keep, Partition
+from group_hygiene.ledger.journal import Journal
+from group_hygiene.ledger.ledger import Ledger
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import in_parts
+from group_hygiene.model.groups import CommittedOffset, Partition
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.process.clock import elapsed
+from group_hygiene.spec.connection import parse_connection
 from tests.kafka.makers import Maker
+from tests.kafka.scene import Clock
 from tests.kafka.test_restoration import claimed, saved
 
+# As long as a request of a busy machine may take.
+ROUND_S = 60.0
 ACCESS = [{"namespaces": {"names": ["team"]}, "groups": ["*"], "actions": ["Restore"]}]
 Object = dict[str, Any]
-
-
-@dataclass
-class Clock:
-    """Goes on by a second at each look, so that what was first is earlier."""
-
-    seconds: float = 0.0
-
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-    def monotonic(self) -> float:
-        self.seconds += 0.001
-        return self.seconds
 
 
 @dataclass
@@ -50,30 +41,51 @@ class Written:
         return True
 
 
+class Elapsed:
+    """The time that passes, of which tests skip as much as a round has."""
+
+    def __init__(self) -> None:
+        self._skipped = 0.0
+
+    def __call__(self) -> float:
+        return elapsed() + self._skipped
+
+    def skip_a_round(self) -> None:
+        self._skipped += ROUND_S
+
+
+@pytest.fixture
+def passing(monkeypatch: pytest.MonkeyPatch) -> Elapsed:
+    found = Elapsed()
+    monkeypatch.setattr("group_hygiene.kafka.client.elapsed", found)
+    return found
+
+
 @dataclass
 class Slow:
-    """A guard that takes longer than a round has, and then has each group wait."""
+    """A guard that takes as long as a round has, and then has each group wait."""
 
-    asked: list[str]
+    passing: Elapsed
 
-    def refusal(self) -> Keep | None:
-        time.sleep(1.2)
-        return Keep(reasons.POLICY_CHANGED, "it was edited")
+    def refusal(self) -> Refusal | None:
+        self.passing.skip_a_round()
+        return Refusal(reasons.POLICY_CHANGED, "it was edited")
 
     def seconds_left(self) -> float:
         return 60.0
 
 
 class Rounds:
-    """What the loop of a connection with a scan.timeout of a second does with these objects, round after round."""
+    """What the loop of a connection with such a scan.timeout does with these objects, round after round."""
 
-    def __init__(self, client: Client, ledger: Ledger, objects: Sequence[Object]) -> None:
-        spec = {"bootstrapServers": ["kafka:9092"], "access": ACCESS, "scan": {"timeout": "1s"}}
+    def __init__(self, client: Client, ledger: Ledger, objects: Sequence[Object], passing: Elapsed) -> None:
+        spec = {"bootstrapServers": ["kafka:9092"], "access": ACCESS, "scan": {"timeout": f"{ROUND_S:.0f}s"}}
+        self._passing = passing
         metadata = {"namespace": "kafka", "name": "main", "uid": "c", "generation": 1}
         self.connection = parse_connection({"metadata": metadata, "spec": spec})
-        self.clock, self.written, self.objects = Clock(), Written(), objects
+        self.clock, self.written, self.objects = Clock(step=0.001), Written(), objects
         memory = reconcile.Memory(contents=ledger.contents, ledger=ledger, claimed=True)
-        journal = reconcile.Journal(ledger, ledger.contents, {}, writable=True)
+        journal = Journal(ledger, ledger.contents, {}, writable=True)
         self.context = reconcile.Context(client, self.connection, memory, self.clock, journal)
         self.restores = Restores(cast(Any, None), cast(Any, self.written), self.clock, "kafka", "main")
 
@@ -81,7 +93,7 @@ class Rounds:
         """The statuses that one round writes."""
         before = len(self.written.rows)
         due = self.restores.due(self.connection, self.objects)
-        self.restores.run(self.context, due, lambda _: Slow([]))
+        self.restores.run(self.context, due, lambda _: Slow(self._passing))
         return self.written.rows[before:]
 
 
@@ -106,7 +118,7 @@ def deleted(client: Client, ledger: Ledger, make: Maker) -> list[str]:
     return names
 
 
-def test_the_ledger_is_read_once_for_all(client: Client, ledger: Ledger, deleted: list[str]) -> None:
+def test_the_ledger_is_read_once_for_all(client: Client, ledger: Ledger, deleted: list[str], passing: Elapsed) -> None:
     """However many restores are due, and whatever they ask for."""
     read: Callable[..., Iterator[Any]] = ledger.latest
     readings: list[None] = []
@@ -117,17 +129,17 @@ def test_the_ledger_is_read_once_for_all(client: Client, ledger: Ledger, deleted
 
     cast(Any, ledger).latest = counting
     objects = [_restore(f"r-{number}", f"never-there-{number}") for number in range(30)]
-    rounds = Rounds(client, ledger, [*objects, _restore("theirs", "never-there-0", namespace="team")])
+    rounds = Rounds(client, ledger, [*objects, _restore("theirs", "never-there-0", namespace="team")], passing)
     statuses = rounds.next()
     assert len(statuses) == 31
     assert {reason for _, results in statuses for _, reason in results} == {reasons.NO_BACKUP}
     assert len(readings) == 1
 
 
-def test_namespaces_take_turns(client: Client, ledger: Ledger, deleted: list[str]) -> None:
+def test_namespaces_take_turns(client: Client, ledger: Ledger, deleted: list[str], passing: Elapsed) -> None:
     """When a round's time is over the others wait for the next one, and a namespace with many holds up no other."""
     many = [_restore(f"mine-{number}", name) for number, name in enumerate(deleted[:3])]
-    rounds = Rounds(client, ledger, [*many, _restore("theirs", deleted[3], namespace="team")])
+    rounds = Rounds(client, ledger, [*many, _restore("theirs", deleted[3], namespace="team")], passing)
     turns = []
     for _ in range(4):
         turns.append([name for name, _ in rounds.next()])
@@ -136,12 +148,14 @@ def test_namespaces_take_turns(client: Client, ledger: Ledger, deleted: list[str
     assert turns == [["mine-0"], ["theirs"], ["mine-1"], ["mine-2"]]
 
 
-def test_one_restore_of_many_groups_goes_on_where_it_was(client: Client, ledger: Ledger, deleted: list[str]) -> None:
+def test_one_restore_of_many_groups_goes_on_where_it_was(
+    client: Client, ledger: Ledger, deleted: list[str], passing: Elapsed
+) -> None:
     """In each round at least one of its groups is tried, and those that no time was left for say so.
 
     Once all were tried, it waits as any other restore does.
     """
-    rounds = Rounds(client, ledger, [_restore("all", *deleted)])
+    rounds = Rounds(client, ledger, [_restore("all", *deleted)], passing)
     for count in range(1, len(deleted) + 1):
         ((_, results),) = rounds.next()
         assert {name: reason == reasons.POLICY_CHANGED for name, reason in results} == {
@@ -152,7 +166,9 @@ def test_one_restore_of_many_groups_goes_on_where_it_was(client: Client, ledger:
         assert (waits == 0.0) is (count < len(deleted))
 
 
-def test_a_restore_of_which_every_group_is_refused_ends(client: Client, ledger: Ledger, make: Maker) -> None:
+def test_a_restore_of_which_every_group_is_refused_ends(
+    client: Client, ledger: Ledger, make: Maker, passing: Elapsed
+) -> None:
     """A large ledger leaves time for one group a round; none is tried twice, as no other try can change its result."""
     names = sorted(make.name(f"old-{number}") for number in range(3))
     for name in names:
@@ -161,11 +177,11 @@ def test_a_restore_of_which_every_group_is_refused_ends(client: Client, ledger: 
 
     def slow(*arguments: Any) -> Iterator[Any]:
         found = list(read(*arguments))
-        time.sleep(1.2)
+        passing.skip_a_round()
         return iter(found)
 
     cast(Any, ledger).latest = slow
-    rounds = Rounds(client, ledger, [_restore("all", *names)])
+    rounds = Rounds(client, ledger, [_restore("all", *names)], passing)
     results = [dict(results) for _ in names for _, results in rounds.next()]
     assert results[-1] == dict.fromkeys(names, reasons.TOPIC_MISSING)
     assert rounds.restores.seconds_to_wait() is None, "it is over"

@@ -11,10 +11,11 @@ from group_hygiene.kafka.client import Call, Client
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import describe_groups, list_groups
 from group_hygiene.kafka.offsets import committed_offsets
-from group_hygiene.model import Fault, GroupState
-from group_hygiene.snapshot import Cluster, Description
+from group_hygiene.model.groups import Fault, GroupState
+from group_hygiene.model.snapshot import Cluster, Description
 from sandbox.kafka import KafkaCluster
-from tests.kafka.makers import Maker, at, soon, wait_for
+from sandbox.waiting import wait_for
+from tests.kafka.makers import Maker, at, soon
 
 pytestmark = pytest.mark.slow  # brokers that hang, until they are given up
 

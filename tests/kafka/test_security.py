@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gc
 import logging
 import logging.config
 import time
@@ -17,28 +16,31 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from group_hygiene import reasons
-from group_hygiene.connection import Mechanism, OAuth, Sasl, Settings, Tls
-from group_hygiene.egress import Egress, parse_egress
 from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import offsets_retention_minutes, read_cluster
 from group_hygiene.kafka.groups import list_groups
-from group_hygiene.kafka.ledger import TOPIC as DEFAULT_LEDGER
-from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
 from group_hygiene.kafka.offsets import commit_offsets, committed_offsets, delete_offsets
 from group_hygiene.kafka.share_offsets import ShareOffsets, set_offsets, share_offsets
-from group_hygiene.model import Fault, OutcomeKind, Partition
-from group_hygiene.policy import Policy
-from group_hygiene.reconcile.restorable import Kind, RestoreRequest
-from group_hygiene.reconcile.restoration import Restorer, restore
-from group_hygiene.secret import Hidden
-from group_hygiene.snapshot import Cluster
+from group_hygiene.ledger.ledger import TOPIC as DEFAULT_LEDGER
+from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
+from group_hygiene.model import reasons
+from group_hygiene.model.groups import Fault, Partition
+from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.network.egress import Egress, parse_egress
+from group_hygiene.restore.restorable import Kind, RestoreRequest
+from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
+from group_hygiene.spec.jaas import format_jaas
+from group_hygiene.spec.policy import Policy
+from group_hygiene.spec.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.oauth import TokenEndpoint
 from sandbox.kafka.tls import Authority
+from sandbox.waiting import wait_for
 from tests.kafka.books import configured
-from tests.kafka.makers import Maker, at, soon, wait_for
+from tests.kafka.makers import Maker, at, soon
 from tests.kafka.permissions import (
     CLUSTER,
     CREATE,
@@ -73,11 +75,11 @@ WRONG_LEAK = "wrong-one-44Zx"
 SOON_SECONDS, TIMEOUT = 30.0, timedelta(seconds=60)
 ALL_MECHANISMS = {
     "listener.name.client.sasl.enabled.mechanisms": ",".join(Mechanism),
-    "listener.name.client.oauthbearer.sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer."
-    'OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="admin";',
+    "listener.name.client.oauthbearer.sasl.jaas.config": format_jaas(
+        "OAUTHBEARER", {"unsecuredLoginStringClaim_sub": "admin"}
+    ),
 } | {
-    f"listener.name.client.{mechanism.lower()}.sasl.jaas.config": "org.apache.kafka.common.security.scram."
-    "ScramLoginModule required;"
+    f"listener.name.client.{mechanism.lower()}.sasl.jaas.config": format_jaas(mechanism, {})
     for mechanism in (Mechanism.SCRAM_SHA_256, Mechanism.SCRAM_SHA_512)
 }
 
@@ -134,14 +136,10 @@ def policy(*groups: str, **when: Any) -> Policy:
 
 
 # kafka-python forgets to close the socket of a connection that was refused; it ends with the object.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
-
-
-@pytest.fixture(autouse=True)
-def forgotten_sockets() -> Iterator[None]:
-    """Let them end here, and not in the middle of another test, where a warning is an error."""
-    yield
-    gc.collect()
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning"),
+    pytest.mark.usefixtures("forgotten_sockets"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -457,8 +455,8 @@ def test_a_run_goes_as_far_as_its_permissions(login: Login, inside: Maker, user:
     assert expected.incomplete in "; ".join(observation.snapshot.incomplete)
     assert bool(expected.incomplete) == bool(observation.snapshot.incomplete)
     assert verdicts(observation, tidy) == {group: expected.verdict}
-    keep = observation.verdicts[tidy.key][group].keep
-    assert expected.verdict_message in (keep.message if keep else "")
+    refusal = observation.verdicts[tidy.key][group].refusal
+    assert expected.verdict_message in (refusal.message if refusal else "")
     assert (plan.refusal.reason if plan.refusal else "") == expected.refusal
     assert expected.refusal_message in (plan.refusal.message if plan.refusal else "")
     assert plan.actions == ((group,) if expected.outcome else ())
@@ -662,9 +660,9 @@ def test_a_mirror_target_needs_its_checkpoints(login: Login, inside: Maker) -> N
         observation, plan = Scene(login("least")).plan(tidy)
         assert verdicts(observation, tidy) == dict.fromkeys((mirrored, other), reasons.MIRROR_MAKER)
         assert plan.actions == ()
-        keep = observation.verdicts[tidy.key][other].keep
-        assert keep is not None
-        assert "checkpoints could not be read" in keep.message
+        refusal = observation.verdicts[tidy.key][other].refusal
+        assert refusal is not None
+        assert "checkpoints could not be read" in refusal.message
         scene = Scene(login("mirror"))
         observation, plan = scene.plan(tidy)
         assert verdicts(observation, tidy) == {mirrored: reasons.MIRROR_MAKER, other: "Match"}
@@ -707,7 +705,7 @@ def test_a_group_whose_offsets_are_hidden_is_not_taken_for_one_without(
     login: Login, inside: Maker, user: str, reason: str
 ) -> None:
     """It looks as if it had never committed: a policy for such groups must not get it."""
-    group, tidy = inside.name("old"), policy(f"{inside.tag}*", committed="None")
+    group, tidy = inside.name("old"), policy(f"{inside.tag}*", offsets="None")
     inside.abandoned(group, HIDDEN_TOPIC)
     scene = Scene(login(user))
     observation, plan = scene.plan(tidy)
@@ -727,7 +725,10 @@ DOCUMENTED: Mapping[str, tuple[Acl, ...]] = {
 }
 
 
-@pytest.mark.parametrize(("section", "acls"), [("With kafka-acls", EXAMPLE), *DOCUMENTED.items()])
+@pytest.mark.parametrize(
+    ("section", "acls"),
+    [("With kafka-acls", EXAMPLE), *(pytest.param(*each, marks=pytest.mark.slow) for each in DOCUMENTED.items())],
+)
 def test_the_documented_commands_grant_the_least_permissions(
     guarded: KafkaCluster, inside: Maker, section: str, acls: tuple[Acl, ...]
 ) -> None:

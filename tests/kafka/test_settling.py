@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from group_hygiene import reasons, reconcile
-from group_hygiene.entries import Backup, Intent, KeepRequest, Outcome, SavedOffset, What, group_of, in_parts
+from group_hygiene import reconcile
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import topic_ids
-from group_hygiene.kafka.ledger import Ledger, LedgerSettings, open_ledger
-from group_hygiene.model import Outcome as GroupOutcome
-from group_hygiene.model import OutcomeKind
-from group_hygiene.reconcile.deletion import conclusion
-from group_hygiene.reconcile.restorable import RestoreRequest
-from group_hygiene.reconcile.restoration import Restorer, restore
+from group_hygiene.ledger.codec import group_of
+from group_hygiene.ledger.ledger import Ledger, LedgerSettings, open_ledger
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup, SavedOffset, in_parts
+from group_hygiene.model.entries import Intent, KeepRequest, Outcome, OutcomeType
+from group_hygiene.model.verdicts import Outcome as GroupOutcome
+from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.reconcile.deletion import closing_changes
+from group_hygiene.restore.restorable import RestoreRequest
+from group_hygiene.restore.restoration import Restorer, restore
 from tests.backups import backup as backup_of
 from tests.kafka.books import LosingClient, backup
 from tests.kafka.makers import Maker, at
@@ -39,7 +42,7 @@ def scene(client: Client) -> Scene:
     return Scene(client)
 
 
-def outcome(of: Intent, what: What, **changes: Any) -> Outcome:
+def outcome(of: Intent, what: OutcomeType, **changes: Any) -> Outcome:
     names = ("group", "id", "at", "policy", "policy_uid", "generation", "expires")
     fields = {name: getattr(of, name) for name in names}
     return Outcome(what=what, message="by somebody else", **fields | {"reason": str(what)} | changes)
@@ -50,7 +53,7 @@ def known_for(scene: Scene, seconds: float) -> None:
     contents = scene.context.journal.contents
     since = scene.clock.monotonic() - seconds
     scene.memory.intents = {each.id: since for each in contents.intents.values()}
-    scene.memory.intents |= {each.id: since for each in contents.doubtful.values()}
+    scene.memory.intents |= {each.id: since for each in contents.unresolved.values()}
 
 
 def somebody(scene: Scene) -> Ledger:
@@ -72,10 +75,10 @@ def test_it_is_settled_whatever_became_of_its_policy(client: Client, scene: Scen
     group = make.abandoned(make.name("old"), topic)
     assert scene.context.journal.record([scene.intent(group, TIDY)]) is None
     make.delete_group(group)
-    successor = Scene(client, ledger=scene.ledger, need=reconcile.Need.READ)
+    successor = Scene(client, ledger=scene.ledger, need=reconcile.LedgerNeed.READ)
     known_for(successor, 60)
-    assert reconcile.settle(successor.context) == {TIDY.uid: 1}
-    assert [each.what for each in told(scene, group)] == [What.DELETED]
+    assert reconcile.recover_intents(successor.context) == {TIDY.uid: 1}
+    assert [each.what for each in told(scene, group)] == [OutcomeType.DELETED]
     # And from then on it writes no more than any dry run.
     assert not successor.open().journal.writable
 
@@ -89,14 +92,14 @@ def test_what_was_restored_had_been_deleted(scene: Scene, make: Maker, topic: st
     make.simple(group, at(topic))
     later = scene.clock.now()
     changes: dict[str, Any] = {"id": "a-restore", "at": later, "reason": reasons.RESTORED, "backup": deletion.id}
-    somebody(scene).write([outcome(deletion, What.RESTORED, **changes)])
+    somebody(scene).write([outcome(deletion, OutcomeType.RESTORED, **changes)])
     assert scene.context.journal.read_on(Deadline(60)) is None
     known_for(scene, 60)
-    assert reconcile.settle(scene.context) == {TIDY.uid: 1}
-    assert [each.what for each in told(scene, group)] == [What.DELETED, What.RESTORED]
+    assert reconcile.recover_intents(scene.context) == {TIDY.uid: 1}
+    assert [each.what for each in told(scene, group)] == [OutcomeType.DELETED, OutcomeType.RESTORED]
     contents = scene.context.journal.contents
     assert group in contents.deletions
-    assert (contents.intents, contents.doubtful, contents.restored) == ({}, {}, set())
+    assert (contents.intents, contents.unresolved, contents.restored) == ({}, {}, set())
 
 
 @pytest.mark.parametrize("of", ["an-older-backup", "its-backup", "its-backup-after-an-interrupted-deletion"])
@@ -122,8 +125,8 @@ def test_a_restore_of_what_was_missing_before_proves_no_deletion(scene: Scene, m
     assert reasons.VERIFIED in {partition.reason for partition in result.partitions}
     assert scene.context.journal.read_on(Deadline(60)) is None
     known_for(scene, 60)
-    assert reconcile.settle(scene.context) == {}
-    assert {each.what for each in told(scene, group)} == {What.RESTORED, What.KEPT}
+    assert reconcile.recover_intents(scene.context) == {}
+    assert {each.what for each in told(scene, group)} == {OutcomeType.RESTORED, OutcomeType.KEPT}
     assert group not in scene.context.journal.contents.deletions
 
 
@@ -148,16 +151,20 @@ def test_a_restore_after_two_interrupted_deletions(scene: Scene, make: Maker, le
     assert scene.context.journal.read_on(Deadline(60)) is None
     known_for(scene, 60)
     is_proven = left == "nothing"
-    assert reconcile.settle(scene.context) == ({TIDY.uid: 1} if is_proven else {})
-    assert [each.what for each in told(scene, group)][:1] == ([What.DELETED] if is_proven else [What.RESTORED])
+    assert reconcile.recover_intents(scene.context) == ({TIDY.uid: 1} if is_proven else {})
+    assert [each.what for each in told(scene, group)][:1] == (
+        [OutcomeType.DELETED] if is_proven else [OutcomeType.RESTORED]
+    )
     assert (group in scene.context.journal.contents.deletions) is is_proven
 
 
 @pytest.mark.parametrize(
-    ("ended", "restored"), [(What.KEPT, {0, 1}), (None, {0, 1}), (What.DELETED, {0})], ids=["kept", "open", "deleted"]
+    ("ended", "restored"),
+    [(OutcomeType.KEPT, {0, 1}), (None, {0, 1}), (OutcomeType.DELETED, {0})],
+    ids=["kept", "open", "deleted"],
 )
 def test_a_deletion_that_never_happened_hides_no_earlier_backup(
-    scene: Scene, make: Maker, ended: What | None, restored: set[int]
+    scene: Scene, make: Maker, ended: OutcomeType | None, restored: set[int]
 ) -> None:
     """Of offsets that one took before. What a group had lost already when it was deleted stays away."""
     topic = make.topic(partitions=2, records=5)
@@ -171,7 +178,7 @@ def test_a_deletion_that_never_happened_hides_no_earlier_backup(
     whole = backup_of(group, {topic: [left]}, id=intent.id, at=intent.at, **changes)
     ends = [outcome(intent, ended, reason=reasons.INTERRUPTED)] if ended else [intent]
     assert scene.context.journal.record([taken, whole, *ends]) is None
-    if ended is What.DELETED:
+    if ended is OutcomeType.DELETED:
         make.delete_group(group)
     restorer = Restorer(scene.client, somebody(scene), scene.clock, Guard())
     (result,) = restore(restorer, RestoreRequest(id="a-restore", groups=(group,)))
@@ -197,7 +204,7 @@ def test_a_deletion_that_never_happened_hides_no_backup_of_another_policy(scene:
     asked = RestoreRequest(id="a-restore", policy=own.policy, deleted_after=now - timedelta(hours=3))
     (refused,) = restore(restorer, asked)
     assert refused.reason == reasons.NO_BACKUP
-    restorer.ledger.write([outcome(intent, What.KEPT, reason=reasons.INTERRUPTED)])
+    restorer.ledger.write([outcome(intent, OutcomeType.KEPT, reason=reasons.INTERRUPTED)])
     (result,) = restore(restorer, asked)
     assert [(place.partition.partition, place.reason) for place in result.partitions] == [(1, reasons.VERIFIED)]
 
@@ -213,7 +220,7 @@ def test_what_another_connection_began_is_left_to_it(
     assert scene.context.journal.record([scene.intent(group, TIDY, writer="another-connection")]) is None
     make.delete_group(group)
     known_for(scene, seconds)
-    assert reconcile.settle(scene.context) == ({TIDY.uid: 1} if settled else {})
+    assert reconcile.recover_intents(scene.context) == ({TIDY.uid: 1} if settled else {})
     assert (group in scene.context.journal.contents.intents) is not settled
 
 
@@ -226,9 +233,9 @@ def test_what_its_writer_ended_meanwhile_is_not_told_again(scene: Scene, make: M
     make.delete_group(group)
     writer = somebody(scene)
     done = GroupOutcome(group, OutcomeKind.DELETED, reasons.DELETED, "by its writer")
-    writer.write(conclusion(deletion, done, (), scene.clock.now()))
+    writer.write(closing_changes(deletion, done, (), scene.clock.now()))
     assert group in scene.context.journal.contents.intents, "not read on yet"
-    assert reconcile.settle(scene.context) == {}
+    assert reconcile.recover_intents(scene.context) == {}
     assert [each.message for each in told(scene, group)] == ["by its writer"]
 
 
@@ -260,9 +267,9 @@ def test_a_deletion_is_counted_once(client: Client, make: Maker, topic: str, los
         make.simple(group, at(topic))
     scene.context = scene.open()
     known_for(scene, 60)
-    assert reconcile.settle(scene.context) == {tidy.uid: 1}
-    assert reconcile.settle(scene.context) == {}
-    assert [each.what for each in told(scene, group)] == [What.DELETED]
+    assert reconcile.recover_intents(scene.context) == {tidy.uid: 1}
+    assert reconcile.recover_intents(scene.context) == {}
+    assert [each.what for each in told(scene, group)] == [OutcomeType.DELETED]
     assert group in scene.context.journal.contents.deletions
 
 
@@ -274,16 +281,16 @@ def test_doubt_ends(scene: Scene, make: Maker, topic: str, minutes: float, blame
     group = make.abandoned(make.name("old"), topic)
     assert scene.context.journal.record([scene.intent(group, TIDY)]) is None
     known_for(scene, 60)
-    assert reconcile.settle(scene.context) == {}
+    assert reconcile.recover_intents(scene.context) == {}
     contents = scene.context.journal.contents
-    assert contents.doubtful.keys() == {group}
+    assert contents.unresolved.keys() == {group}
     scene.clock.pass_minutes(minutes)
-    assert reconcile.settle(scene.context) == {}
+    assert reconcile.recover_intents(scene.context) == {}
     make.delete_group(group)
-    assert reconcile.settle(scene.context) == ({TIDY.uid: 1} if blamed else {})
+    assert reconcile.recover_intents(scene.context) == ({TIDY.uid: 1} if blamed else {})
     assert (group in contents.deletions) is blamed
-    assert contents.doubtful == {}
-    assert somebody(scene).contents.doubtful == {}
+    assert contents.unresolved == {}
+    assert somebody(scene).contents.unresolved == {}
 
 
 # By which clock.
@@ -308,7 +315,7 @@ def test_nothing_expires_by_a_clock_that_is_ahead(scene: Scene, ahead: timedelta
     keep = KeepRequest(group="kept", until=now + timedelta(days=1), why="", by="ann", at=now)
     past = KeepRequest(group="past", until=now - timedelta(hours=1), why="", by="ann", at=now)
     saved = in_parts(backup("deleted", expires=now + timedelta(days=30)))
-    deleted = outcome(scene.intent("deleted", TIDY), What.DELETED, expires=now + timedelta(days=30))
+    deleted = outcome(scene.intent("deleted", TIDY), OutcomeType.DELETED, expires=now + timedelta(days=30))
     journal = scene.context.journal
     assert journal.record([keep, past, *saved, deleted]) is None
     scene.clock.moved += ahead
@@ -353,7 +360,7 @@ def test_a_backup_ends_early_only_where_the_next_has_all_of_it(
         return replace(made, parts=parts)
 
     older, newer = saved("1", **changes), replace(saved("2"), continues="1")
-    interrupted = outcome(scene.intent(group, TIDY), What.KEPT, id="2", reason=reasons.INTERRUPTED)
+    interrupted = outcome(scene.intent(group, TIDY), OutcomeType.KEPT, id="2", reason=reasons.INTERRUPTED)
     assert scene.context.journal.record([older, newer, interrupted]) is None
     observation, plan = scene.plan(policy(group))
     (done,) = scene.apply(plan, observation)
@@ -368,7 +375,7 @@ def test_one_unreadable_backup_does_not_hold_up_the_others(scene: Scene, make: M
     """A group whose interrupted deletion left no readable backup stays; the run goes on batch after batch."""
     groups = {make.abandoned(make.name("old"), topic) for _ in range(4)}
     held = min(groups)
-    interrupted = outcome(scene.intent(held, TIDY), What.KEPT, reason=reasons.INTERRUPTED)
+    interrupted = outcome(scene.intent(held, TIDY), OutcomeType.KEPT, reason=reasons.INTERRUPTED)
     assert scene.context.journal.record([interrupted]) is None
     observation, plan = scene.plan(policy(f"{make.tag}old*"))
     assert set(plan.actions) == groups

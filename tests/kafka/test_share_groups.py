@@ -9,23 +9,26 @@ from typing import Any
 
 import pytest
 
-from group_hygiene import reasons
-from group_hygiene.activity import Tables
-from group_hygiene.connection import ActivitySpec, Settings
-from group_hygiene.entries import Backup, group_of
+from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.offsets import end_offsets
 from group_hygiene.kafka.share_offsets import ShareOffsets, set_offsets, share_offsets
-from group_hygiene.model import CommittedOffset, Fault, Outcome, OutcomeKind, Partition
-from group_hygiene.policy import Policy
-from group_hygiene.reconcile.restorable import GroupResult, Kind, RestoreRequest
-from group_hygiene.reconcile.restoration import Restorer, restore
-from group_hygiene.snapshot import Cluster
+from group_hygiene.ledger.codec import group_of
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup
+from group_hygiene.model.groups import CommittedOffset, Fault, Partition
+from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.restore.restorable import GroupResult, Kind, RestoreRequest
+from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.spec.connection import ActivitySpec, Settings
+from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
+from sandbox.waiting import wait_for
 from tests.kafka.conftest import QUICK
-from tests.kafka.makers import Maker, at, soon, wait_for
+from tests.kafka.makers import Maker, at, soon
 from tests.kafka.members import ShareMember, SilentShareMember
 from tests.kafka.scene import Guard, Scene, policy, verdicts
 from tests.kafka.tables import Pipeline
@@ -36,7 +39,7 @@ UNREAD = ["first", "second", "third"]
 SHARE_TOOL = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 # kafka-python's consumers leave sockets for the garbage collector to close.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")]
 
 
 @dataclass(frozen=True)
@@ -200,9 +203,9 @@ def test_a_partition_without_a_start_offset_keeps_its_group(
     observation, plan = scene.plan(tidy)
     assert verdicts(observation, tidy) == {used.group: reasons.OFFSETS_UNKNOWN}
     assert plan.actions == ()
-    keep = observation.verdicts[tidy.key][used.group].keep
-    assert keep is not None
-    assert f"{used.topic}-1 holds records and shows no start offset" in keep.message
+    refusal = observation.verdicts[tidy.key][used.group].refusal
+    assert refusal is not None
+    assert f"{used.topic}-1 holds records and shows no start offset" in refusal.message
     assert kind(client, cluster, used.group) == "Share Empty"
 
 

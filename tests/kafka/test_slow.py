@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from kafka.protocol.metadata import MetadataRequest
 
-from group_hygiene import reasons
-from group_hygiene.connection import Settings
-from group_hygiene.kafka.client import Client, Deadline, connect
+from group_hygiene.kafka.client import Call, Client, Deadline, connect
 from group_hygiene.kafka.cluster import read_cluster
-from group_hygiene.model import Fault, OutcomeKind
+from group_hygiene.model import reasons
+from group_hygiene.model.groups import Fault
+from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.spec.connection import Settings
 from tests.kafka.makers import Maker
 from tests.kafka.scene import Clock, Scene, policy
 
@@ -67,6 +69,16 @@ def test_few_requests_a_second_are_enough_to_delete(paced: Client, client: Clien
         (outcome,) = scene.apply(plan, observation)
         kinds.append(outcome.kind)
     assert kinds[-1] is OutcomeKind.DELETED
+
+
+def test_a_deadline_ends_the_wait_for_a_turn(paced: Client) -> None:
+    """What can't be sent before it fails at once, and takes no turn of the requests after it."""
+    calls = {number: Call(None, MetadataRequest(topics=[], max_version=8)) for number in range(100)}
+    started = time.monotonic()
+    answers = paced.send_each(calls, Deadline(2.0))
+    assert 1 <= sum(not isinstance(answer, Fault) for answer in answers.values()) <= 2.0 * RATE + 1
+    assert not isinstance(read_cluster(paced, Deadline(60)), Fault)
+    assert time.monotonic() - started < len(calls) / RATE / 2
 
 
 def test_a_burst_is_paid_for(paced: Client) -> None:

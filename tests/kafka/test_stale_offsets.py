@@ -11,21 +11,28 @@ from typing import Any, NamedTuple
 import pytest
 from kafka.protocol.consumer import OffsetDeleteRequest
 
-from group_hygiene import reasons, reconcile
-from group_hygiene.activity import Tables
-from group_hygiene.connection import ActivitySpec
-from group_hygiene.entries import Backup, Intent, KeepRequest, Outcome, What
-from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
+from group_hygiene import reconcile
+from group_hygiene.evidence.reader import Tables
+from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.offsets import committed_offsets, delete_offsets
-from group_hygiene.model import Fault, Keep, OutcomeKind, Partition
-from group_hygiene.reconcile.restorable import Kind, RestoreRequest
-from group_hygiene.reconcile.restoration import Restorer, restore
+from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup
+from group_hygiene.model.entries import Intent, KeepRequest, Outcome, OutcomeType
+from group_hygiene.model.groups import Fault, Partition
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.restore.restorable import Kind, RestoreRequest
+from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import KafkaCluster
+from tests.kafka.clients import Around, Died, die
 from tests.kafka.makers import Maker, Protocol, at, fetches, requests, soon
 from tests.kafka.scene import Guard, Scene, stale, verdicts
 from tests.kafka.tables import Pipeline
 from tests.warehouse import in_use
+
+pytestmark = pytest.mark.slow
 
 MATCH = "Match"
 
@@ -114,7 +121,7 @@ def test_offsets_of_a_topic_that_no_member_reads_go(
     (saved,) = entries(scene, Backup)
     assert {topic: [row[:2] for row in rows] for topic, rows in saved.offsets.items()} == {left: [(0, 4), (1, 2)]}
     (told,) = entries(scene, Outcome)
-    assert (told.what, told.topics) == (What.OFFSETS_DELETED, (left,))
+    assert (told.what, told.topics) == (OutcomeType.OFFSETS_DELETED, (left,))
     assert entries(scene, Intent) == []
     assert scene.context.journal.contents.marks[policy.uid] == {}
     make.leave(group)
@@ -351,8 +358,8 @@ def test_offsets_that_come_back_are_needed(
     scene.apply(plan, observation)
     make.commit(live, at(left, 4))
     verdict = scene.observe(policy).verdicts[policy.key][live]
-    assert verdict.keep is not None
-    assert verdict.keep.reason == reasons.TOO_RECENT
+    assert verdict.refusal is not None
+    assert verdict.refusal.reason == reasons.TOO_RECENT
     chosen = replace(policy, match=stale(live, topics=[left]).match)
     assert verdicts(scene.observe(chosen), chosen) == {live: reasons.REAPPEARED}
 
@@ -419,16 +426,16 @@ def test_what_was_interrupted_is_settled(
     if done:
         delete_offsets(client, live, [Partition(left, 0)], soon())
     scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
-    assert reconcile.settle(scene.context) == ({policy.uid: 1} if done else {})
+    assert reconcile.recover_intents(scene.context) == ({policy.uid: 1} if done else {})
     (told,) = entries(scene, Outcome)
-    assert (told.what, told.topics) == (What.OFFSETS_DELETED if done else What.KEPT, (left,))
+    assert (told.what, told.topics) == (OutcomeType.OFFSETS_DELETED if done else OutcomeType.KEPT, (left,))
     assert entries(scene, Intent) == []
     if not done:
         # A broker that hung carries it out now.
         delete_offsets(client, live, [Partition(left, 0)], soon())
-        assert reconcile.settle(scene.context) == {policy.uid: 1}
+        assert reconcile.recover_intents(scene.context) == {policy.uid: 1}
         late = entries(scene, Outcome)[-1]
-        assert (late.what, late.reason, late.topics) == (What.OFFSETS_DELETED, reasons.OFFSETS_DELETED, (left,))
+        assert (late.what, late.reason, late.topics) == (OutcomeType.OFFSETS_DELETED, reasons.OFFSETS_DELETED, (left,))
 
 
 def test_what_was_interrupted_in_part_is_settled_in_part(
@@ -441,30 +448,10 @@ def test_what_was_interrupted_in_part_is_settled_in_part(
     assert scene.context.journal.record([intent]) is None
     delete_offsets(client, live, [Partition(left, 0)], soon())
     scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
-    assert reconcile.settle(scene.context) == {policy.uid: 1}
+    assert reconcile.recover_intents(scene.context) == {policy.uid: 1}
     (told,) = entries(scene, Outcome)
-    assert (told.what, told.topics) == (What.OFFSETS_DELETED, (left,))
+    assert (told.what, told.topics) == (OutcomeType.OFFSETS_DELETED, (left,))
     assert set(scene.context.journal.contents.offset_deletions[live]) == {left}
-
-
-class Died(BaseException):
-    """The process ends here."""
-
-
-class DyingClient:
-    """A client whose process dies right before each OffsetDelete, as long as `dies`."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.dies = True
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def send_each(self, calls: Mapping[Any, Any], deadline: Deadline, reduce: Any = None) -> dict[Any, Any]:
-        if self.dies and any(isinstance(call.request, OffsetDeleteRequest) for call in calls.values()):
-            raise Died
-        return self._client.send_each(calls, deadline, reduce)
 
 
 def test_tries_that_fail_leave_two_backups(
@@ -473,7 +460,7 @@ def test_tries_that_fail_leave_two_backups(
     """However many tries there are, and whichever topic is left each time; the last backup has all of the others."""
     other = make.topic(records=5)
     make.commit(live, at(other, 2))
-    dying = DyingClient(client)
+    dying = Around(client, OffsetDeleteRequest, before=die)
     scene = Scene(dying)  # type: ignore[arg-type]
     scene.use(Tables(ActivitySpec(pipeline.uri)))
     policy = stale(live)
@@ -485,12 +472,12 @@ def test_tries_that_fail_leave_two_backups(
             scene.apply(plan, observation)
         (intent,) = entries(scene, Intent)
         scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
-        assert reconcile.settle(scene.context) == {}
+        assert reconcile.recover_intents(scene.context) == {}
     backups = sorted(entries(scene, Backup), key=lambda each: each.id)
     assert len(backups) == 2
     saved = {topic: [row.offset for row in rows] for topic, rows in backups[-1].offsets.items()}
     assert saved == {topics.left: [4], other: [2]}
-    dying.dies = False
+    dying.before = lambda _: None
     observation, plan = scene.due(policy)
     (outcome,) = scene.apply(plan, observation)
     assert (outcome.kind, outcome.topics) == (OutcomeKind.DELETED, (topics.left,)), outcome.message
@@ -519,7 +506,7 @@ def test_limits_and_guards_hold(scene: Scene, pipeline: Pipeline, client: Client
     observation, plan = scene.due(policy)
     one = replace(observation, conditions=replace(observation.conditions, total=10))
     assert scene.planned(one, limited).refusal is not None
-    stop = Keep(reasons.STOPPING, "the operator is stopping")
+    stop = Refusal(reasons.STOPPING, "the operator is stopping")
     (outcome,) = scene.apply(plan, observation, Guard(stop=lambda: stop))
     assert outcome.reason == reasons.STOPPING
     (outcome,) = scene.apply(plan, observation, Guard(left=0.5))

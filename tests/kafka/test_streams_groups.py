@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from group_hygiene import reasons
-from group_hygiene.entries import Backup, group_of
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.groups import list_groups
-from group_hygiene.model import OutcomeKind
-from group_hygiene.policy import Policy
-from group_hygiene.reconcile.restorable import GroupResult, Kind, RestoreRequest
-from group_hygiene.reconcile.restoration import Restorer, restore
-from group_hygiene.snapshot import Cluster
+from group_hygiene.ledger.codec import group_of
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup
+from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.restore.restorable import GroupResult, Kind, RestoreRequest
+from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
-from tests.kafka.makers import Maker, soon, wait_for
+from sandbox.waiting import wait_for
+from tests.kafka.makers import Maker, soon
 from tests.kafka.members import StreamsMember, part
 from tests.kafka.scene import Guard, Scene, policy, verdicts
 
@@ -109,6 +111,7 @@ def test_an_application_goes_on_where_it_was(
     assert kind(client, cluster, group) == "Streams Empty"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["streams", "classic"])
 def test_a_real_application_goes_on_with_its_state(
     kafka: KafkaCluster, scene: Scene, cluster: Cluster, make: Maker, tmp_path: Path, protocol: str

@@ -12,19 +12,21 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from group_hygiene import reasons
-from group_hygiene.activity import Tables
-from group_hygiene.connection import ActivitySpec, Settings
+from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
 from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.kafka.offsets import delete_offsets, end_offsets, start_offsets
 from group_hygiene.kafka.offsets_log import Commit, decode
 from group_hygiene.kafka.tail import Found, Place, Tail
-from group_hygiene.model import CommittedOffset, Fault, OutcomeKind, Partition
-from group_hygiene.snapshot import Cluster
+from group_hygiene.model import reasons
+from group_hygiene.model.groups import CommittedOffset, Fault, Partition
+from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.spec.connection import ActivitySpec, Settings
 from sandbox.kafka import KafkaCluster
-from tests.kafka.makers import Maker, at, soon, wait_for
+from sandbox.waiting import wait_for
+from tests.kafka.makers import Maker, at, soon
 from tests.kafka.offsets_topic import read_rows
 from tests.kafka.scene import Scene, policy
 from tests.warehouse import Warehouse, idle
@@ -278,7 +280,7 @@ def test_a_log_that_was_cut_off_is_a_fault(damaged: KafkaCluster, its_client: Cl
         start = start_offsets(its_client, [partition], soon())[partition]
         return isinstance(start, int) and start > place.offset
 
-    wait_for(cut_off, 60)
+    wait_for(cut_off, seconds=60)
     answer = tail(its_client, cluster, **{name: place}).read_on(soon())[name]
     assert isinstance(answer, Fault)
     assert answer.code == "OFFSET_OUT_OF_RANGE"

@@ -15,7 +15,7 @@ from group_hygiene.kafka.client import Call, Client, Deadline
 from group_hygiene.kafka.cluster import topic_ids, topics_exist
 from group_hygiene.kafka.offsets import end_offsets
 from group_hygiene.kafka.topic_answers import Metadata, Topic
-from group_hygiene.model import Fault, Partition
+from group_hygiene.model.groups import Fault, Partition
 from tests.kafka.makers import soon
 
 NO_LEADER, ABSENT, DENIED, INVALID = 5, 3, 29, 17

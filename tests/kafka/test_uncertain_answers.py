@@ -12,15 +12,17 @@ from kafka.protocol.admin import DeleteGroupsRequest, DeleteGroupsResponse
 from faults.kafka_proxy import KafkaProxy, Rule, Then, When
 from faults.owners import Owners
 from faults.requests import DELETE_GROUPS, OFFSET_DELETE, Exchange, answer_offsets_with, answer_with
-from group_hygiene import reasons, reconcile
-from group_hygiene.activity import Tables
-from group_hygiene.connection import ActivitySpec, Settings
-from group_hygiene.entries import Backup, whole
+from group_hygiene import reconcile
+from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import read_cluster
-from group_hygiene.model import OutcomeKind
-from group_hygiene.snapshot import Cluster
-from sandbox.kafka import KafkaCluster, Security
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup, whole
+from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.spec.connection import ActivitySpec, Settings
+from sandbox.kafka import KafkaCluster
+from tests.kafka.clients import Wrapped
 from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Scene, policy, stale
 from tests.kafka.tables import Pipeline
@@ -32,13 +34,6 @@ from tests.warehouse import in_use
 UNCERTAIN = (-1, 3, 7, 14, 15, 16, 19, 35, 42, 69, 87, 134, 999)
 # What it answers only where it wrote nothing: INVALID_GROUP_ID, GROUP_AUTHORIZATION_FAILED, NON_EMPTY_GROUP.
 REFUSALS = {24: reasons.DELETE_FAILED, 30: reasons.DENIED, 68: reasons.BECAME_ACTIVE}
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[KafkaCluster]:
-    """One broker, with a listener that clients reach through a proxy."""
-    with KafkaCluster(security=Security(doors=1)) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -104,15 +99,12 @@ def test_a_deletion_that_was_carried_out_is_recorded_whatever_the_answer(
     assert [made.offsets[topic][0].offset for group in groups for made in backups(scene, group)] == [3] * len(groups)
 
 
-class AnsweringClient:
+class AnsweringClient(Wrapped):
     """A client whose broker does not get DeleteGroups: it answers these error codes, by group."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        super().__init__(client)
         self.codes: Mapping[str, int] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
 
     def send_each(self, calls: Mapping[Any, Any], deadline: Deadline, reduce: Any = None) -> dict[Any, Any]:
         if not any(isinstance(call.request, DeleteGroupsRequest) for call in calls.values()):
@@ -144,11 +136,11 @@ def test_a_backup_goes_only_where_the_answer_proves_a_refusal(client: Client, ma
     assert {groups[name] for name in contents.intents} == set(UNCERTAIN)
     # Later it turns out that they are there; and one of them goes all the same.
     known_for(scene, 60)
-    assert reconcile.settle(scene.context) == {}
-    assert {groups[name] for name in contents.doubtful} == set(UNCERTAIN)
+    assert reconcile.recover_intents(scene.context) == {}
+    assert {groups[name] for name in contents.unresolved} == set(UNCERTAIN)
     late = next(name for name, code in groups.items() if code == 16)
     make.delete_group(late)
-    assert reconcile.settle(scene.context) == {plan.policy.uid: 1}
+    assert reconcile.recover_intents(scene.context) == {plan.policy.uid: 1}
     assert len(backups(scene, late)) == 1
 
 
@@ -163,7 +155,7 @@ def test_tried_again_and_again_it_leaves_few_backups(client: Client, make: Maker
     for _ in range(4):
         assert [each.reason for each in scene.apply(plan, observation)] == [reasons.DELETE_FAILED]
         known_for(scene, 60)
-        assert reconcile.settle(scene.context) == {}
+        assert reconcile.recover_intents(scene.context) == {}
         observation = scene.observe(tidy, after=1)
         plan = scene.planned(observation, tidy)
         assert plan.actions == (group,)

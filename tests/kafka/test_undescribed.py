@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from group_hygiene.connection import Mechanism, Sasl, Settings
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
-from group_hygiene.model import GroupState, GroupType, OutcomeKind
-from group_hygiene.secret import Hidden
-from group_hygiene.snapshot import Cluster
+from group_hygiene.model.groups import GroupState, GroupType
+from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.spec.connection import Mechanism, Sasl, Settings
+from group_hygiene.spec.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from tests.kafka.makers import Maker, soon
 from tests.kafka.permissions import DESCRIBE, EXAMPLE, GROUP, grant, ledger_least
@@ -36,6 +37,7 @@ def access(kafka: KafkaCluster) -> Settings:
     return Settings(servers, sasl=Sasl(Mechanism.PLAIN, USER, Hidden(PASSWORD)))
 
 
+@pytest.mark.slow
 def test_a_group_that_may_not_be_described_is_kept_and_spoils_nothing(client: Client, make: Maker) -> None:
     """It is listed with its fault, in whatever state; the others are judged, and deleted, in a complete scan."""
     topic = make.topic(records=5)
@@ -55,7 +57,7 @@ def test_a_group_that_may_not_be_described_is_kept_and_spoils_nothing(client: Cl
             denied: GroupState.UNKNOWN
         } | ({} if states else {other: GroupState.EMPTY, live: GroupState.STABLE})
 
-    scene, tidy, look = Scene(client), policy(f"{make.tag}*"), alert(f"{make.tag}*", committed="None")
+    scene, tidy, look = Scene(client), policy(f"{make.tag}*"), alert(f"{make.tag}*", offsets="None")
     scene.observe(tidy)
     scene.marked(tidy, [other])
     observation = scene.observe(tidy, look, after=60)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from group_hygiene import reasons
 from group_hygiene.kafka.client import CLIENT_ID, Client
 from group_hygiene.kafka.cluster import features, hidden_topics, offsets_retention_minutes, read_cluster
 from group_hygiene.kafka.groups import delete_groups, describe_groups, list_groups
@@ -20,11 +19,13 @@ from group_hygiene.kafka.offsets import (
     start_offsets,
 )
 from group_hygiene.kafka.share_offsets import ShareOffsets, set_offsets, share_offsets
-from group_hygiene.model import CommittedOffset, Fault, Group, GroupState, GroupType, OutcomeKind, Partition
-from group_hygiene.reconcile.restorable import Kind, RestoreRequest
-from group_hygiene.reconcile.restoration import Restorer, restore
-from group_hygiene.reconcile.saving import read_offsets
-from group_hygiene.snapshot import Cluster, Description
+from group_hygiene.model import reasons
+from group_hygiene.model.groups import CommittedOffset, Fault, Group, GroupState, GroupType, Partition
+from group_hygiene.model.snapshot import Cluster, Description
+from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.reconcile.saved_offsets import read_offsets
+from group_hygiene.restore.restorable import Kind, RestoreRequest
+from group_hygiene.restore.restoration import Restorer, restore
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Guard, Scene, policy, verdicts

@@ -6,13 +6,10 @@ eventing-kafka-broker control-plane/config; redpanda-data/redpanda-operator oper
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-import yaml
-
-from faults.waiting import wait_for
 from sandbox.kubernetes import ApiServer
+from sandbox.manifests import use_crds
 
 Schema = dict[str, Any]
 
@@ -61,16 +58,7 @@ KINDS: dict[str, tuple[str, str, tuple[str, ...], Schema]] = {
 def install_kinds(server: ApiServer, *kinds: str) -> None:
     """The CRDs of these kinds, or of all of them, established and known to clients."""
     chosen = kinds or tuple(KINDS)
-    crds = [_crd(kind, *KINDS[kind]) for kind in chosen]
-    server.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(crds))
-    for crd in crds:
-        server.wait_established(f"crd/{crd['metadata']['name']}")
-        # Clients are told of a new kind a moment after it is established.
-        wait_for(partial(_is_served, server, crd["metadata"]["name"]), f"{crd['metadata']['name']} is served")
-
-
-def _is_served(server: ApiServer, name: str) -> bool:
-    return server.kubectl("get", name, "-A", check=False).returncode == 0
+    use_crds(server, *(_crd(kind, *KINDS[kind]) for kind in chosen))
 
 
 def _crd(kind: str, plural: str, group: str, versions: tuple[str, ...], spec: Schema) -> dict[str, Any]:

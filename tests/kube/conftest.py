@@ -8,16 +8,16 @@ from kubernetes.client import CustomObjectsApi
 from kubernetes.config import new_client_from_config
 
 from sandbox.kubernetes import ApiServer
+from sandbox.manifests import install_crds
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def api_server() -> Iterator[ApiServer]:
     """An API server with the CRDs of crds/ established, and an empty namespace `kafka`."""
     with ApiServer() as server:
-        server.kubectl("apply", "-f", str(ROOT / "crds"))
-        server.wait_established("-f", str(ROOT / "crds"))
+        install_crds(server)
         server.kubectl("create", "namespace", "kafka")
         yield server
 

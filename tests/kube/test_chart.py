@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from group_hygiene import __version__
+from sandbox.crds import PROMETHEUS
 from sandbox.helm import helm
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import CRDS, OVERLAYS
-from sandbox.prometheus.crds import operator_crds
 from tests.kube.access import make_namespaces, wait_until_allowed
 from tests.kube.charts import (
     CHART,
@@ -43,7 +43,7 @@ EACH_VALUES = pytest.mark.parametrize("values", list(VALUES))
 @pytest.fixture(scope="module")
 def server(api_server: ApiServer) -> Iterator[ApiServer]:
     """The API server with the kinds of the Prometheus Operator, the examples' namespaces, and a restricted one."""
-    crds = str(operator_crds())
+    crds = str(PROMETHEUS.crds())
     api_server.kubectl("apply", "--server-side", "-f", crds)
     api_server.wait_established("-f", crds)
     make_namespaces(api_server, NAMESPACE, "team-a", RESTRICTED)
@@ -121,7 +121,18 @@ def _refusal(server: ApiServer, spec: Mapping[str, Any]) -> str | None:
             "at '/pipeline/connections/0': missing properties 'namespace', 'warehouse', 'secrets'",
             id="connection",
         ),
+        pytest.param(
+            ["rbac.secretNamespaces[0].namespace=kafka"],
+            "at '/rbac/secretNamespaces/0': missing property 'names'",
+            id="secrets-without-names",
+        ),
+        pytest.param(["extraVolumes[0].name=tmp"], "at '/extraVolumes/0/name': 'not' failed", id="volume-twice"),
         pytest.param(["networkPolicy.egress.kafka.ports={0}"], "minimum: got 0, want 1", id="port"),
+        pytest.param(["image.repository=a/b:1.0"], "at '/image/repository': 'a/b:1.0' does not match", id="tag-twice"),
+        pytest.param(["image.repository=https://a/b"], "at '/image/repository': 'https://a/b' does not", id="scheme"),
+        pytest.param(["pipeline.image.repository=a/b@sha256:1"], "at '/pipeline/image/repository'", id="digest-twice"),
+        pytest.param(["fullnameOverride=My_Name"], "at '/fullnameOverride': 'My_Name' does not match", id="name"),
+        pytest.param(["serviceAccount.name=a_b"], "at '/serviceAccount/name': 'a_b' does not match", id="account"),
     ],
 )
 def test_wrong_values_are_refused(options: list[str], complaint: str) -> None:
@@ -129,6 +140,34 @@ def test_wrong_values_are_refused(options: list[str], complaint: str) -> None:
     done = helm("template", RELEASE, CHART, *(part for option in options for part in ("--set", option)))
     assert done.returncode != 0
     assert complaint in done.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["enabled=true", "global.registry=x"], id="of-a-chart-that-depends-on-it"),
+        pytest.param(["rbac.secretNamespaces=null"], id="null-for-an-empty-list"),
+        pytest.param(["image.repository=localhost:5000/team/group-hygiene"], id="registry-with-port"),
+        pytest.param(["image.repository=REPLACE-WITH-YOUR-REGISTRY/group_hygiene--a.b"], id="odd-repository"),
+    ],
+)
+def test_values_that_are_taken(options: list[str]) -> None:
+    """Also those that other charts and tools add."""
+    assert "kind: Deployment" in rendered(*(part for option in options for part in ("--set", option)))
+
+
+def test_the_documented_dns_of_openshift() -> None:
+    """docs/install.md has a value that the chart takes: its namespace, and both ports over both protocols."""
+    (value,) = re.findall(r"^`(\{to: .*openshift-dns.*\})`", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)
+    dns = json.dumps(yaml.safe_load(value))
+    made = objects(
+        rendered("--set", "networkPolicy.egress.enabled=true", "--set-json", f"networkPolicy.egress.dns={dns}")
+    )
+    rule = one(made, "NetworkPolicy")["spec"]["egress"][0]
+    assert rule["to"] == yaml.safe_load(value)["to"]
+    assert {(port["protocol"], port["port"]) for port in rule["ports"]} == {
+        (protocol, port) for protocol in ("TCP", "UDP") for port in (53, 5353)
+    }
 
 
 def test_the_rights_are_those_of_the_manifests(server: ApiServer) -> None:
@@ -167,6 +206,30 @@ def _plain(obj: Any) -> Any:
     return {key: _plain(value) for key, value in obj.items() if key not in ("labels", "matchLabels")}
 
 
+def test_the_pods_of_the_pipeline_take_what_those_of_the_operator_take() -> None:
+    """Volumes, labels and where they run, by values of their own; no label of the chart is replaced."""
+    mount = {"name": "core-site", "mountPath": "/etc/hadoop"}
+    own: dict[str, Any] = {
+        "extraVolumes": [{"name": "core-site", "configMap": {"name": "core-site"}}],
+        "extraVolumeMounts": [mount],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "batch",
+        "podAnnotations": {"note": "x"},
+        "podLabels": {"team": "x", "app.kubernetes.io/name": "y"},
+    }
+    options = [part for name, value in own.items() for part in ("--set-json", f"pipeline.{name}={json.dumps(value)}")]
+    found = objects(rendered(*chosen("pipeline"), *options))
+    plain, pod = (pod_of(one(made, "CronJob")) for made in (objects(rendered(*chosen("pipeline"))), found))
+    assert pod["metadata"]["labels"] == {"team": "x", **plain["metadata"]["labels"]}
+    assert pod["metadata"]["annotations"] == own["podAnnotations"]
+    spec = pod["spec"]
+    assert (spec["affinity"], spec["priorityClassName"]) == (own["affinity"], own["priorityClassName"])
+    assert spec["volumes"] == [*plain["spec"]["volumes"], *own["extraVolumes"]]
+    (container,) = spec["containers"]
+    assert container["volumeMounts"] == [*plain["spec"]["containers"][0]["volumeMounts"], mount]
+    assert one(found, "Deployment") == one(objects(rendered(*chosen("pipeline"))), "Deployment")
+
+
 def test_the_pipeline_may_read_what_it_is_told() -> None:
     """One connection by its name, and the Secrets that are named; where none is, no Secret."""
     granted = rights(objects(rendered(*chosen("pipeline"))))
@@ -178,6 +241,68 @@ def test_the_pipeline_may_read_what_it_is_told() -> None:
     none = objects(rendered(*chosen("pipeline"), "--set-json", "pipeline.connections[0].secrets=[]"))
     (account,) = [entry for entry in rights(none) if entry[0].startswith("kafka/")]
     assert json.loads(account[3]) == [connection]
+
+
+def test_secrets_may_be_read_only_where_values_say_so() -> None:
+    """Not in the operator's own namespace either; all Secrets of a namespace, or those that are named."""
+    account = f"{NAMESPACE}/{RELEASE}"
+
+    def granted(entries: list[Any], watched: list[str]) -> dict[str, list[str] | None]:
+        options = (f"rbac.secretNamespaces={json.dumps(entries)}", f"watchNamespaces={json.dumps(watched)}")
+        found = rights(objects(rendered(*(part for option in options for part in ("--set-json", option)))))
+        rules = {
+            namespace: json.loads(text) for who, _, namespace, text in found if who == account and "secrets" in text
+        }
+        assert all(rule["verbs"] == ["get"] for (rule,) in rules.values())
+        return {namespace: rule.get("resourceNames") for namespace, (rule,) in rules.items()}
+
+    some = {"namespace": "team-a", "names": ["kafka-user", "chat"]}
+    for watched in ([], ["kafka", "team-a", NAMESPACE]):
+        assert granted([], watched) == {}
+        assert granted(["kafka", some], watched) == {"kafka": None, "team-a": ["kafka-user", "chat"]}
+        assert granted([NAMESPACE], watched) == {NAMESPACE: None}
+
+
+def test_connections_with_long_names_have_their_own_pipelines() -> None:
+    """A name is cut to what a CronJob may have; the rest still counts, in names of Kubernetes' form."""
+    names = [f"{'a' * 35}-{end}" for end in ("one", "two")] + [f"{'b' * 20}.{'c' * 30}", "main"]
+    connections = _json([f"{{namespace: kafka, name: {name}, warehouse: 's3a://x', secrets: []}}" for name in names])
+    found = objects(rendered("--set", "pipeline.enabled=true", "--set-json", f"pipeline.connections={connections}"))
+    jobs = [obj["metadata"]["name"] for obj in found if obj["kind"] == "CronJob"]
+    assert len(set(jobs)) == len(names)
+    assert jobs[-1] == "group-hygiene-pipeline-main"
+    for name in jobs:
+        assert len(name) <= 52
+        assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", name)
+
+
+def test_namespaces_that_look_like_numbers() -> None:
+    """Names are texts, also where YAML would take them for something else."""
+    odd = ["2024", "on", "1e3", "null"]
+    connection = f"{{namespace: '{odd[0]}', name: main, warehouse: 's3a://x', secrets: [a]}}"
+    options = [f"watchNamespaces={json.dumps(odd)}", f"rbac.secretNamespaces={json.dumps(odd)}"]
+    options += [f"pipeline.connections={_json([connection])}", "pipeline.enabled=true"]
+    found = objects(rendered("--namespace", "007", *(part for option in options for part in ("--set-json", option))))
+    named = [obj["metadata"]["namespace"] for obj in found if "namespace" in obj["metadata"]]
+    named += [subject["namespace"] for obj in found for subject in obj.get("subjects", [])]
+    assert set(named) == {*odd, "007"}
+    arguments = pod_of(one(found, "Deployment"))["spec"]["containers"][0]["args"]
+    assert [f"--namespace={name}" for name in odd] == arguments[1:]
+
+
+def test_labels_of_ones_own_replace_none_of_the_charts() -> None:
+    """A key would stand twice in a mapping, which a strict reader refuses, and selectors would miss the pods."""
+    own = {"app.kubernetes.io/name": "x", "app.kubernetes.io/instance": "y", "team": "z"}
+    annotations = {"kubectl.kubernetes.io/default-container": "x", "note": "z"}
+    options = ("--set-json", f"podLabels={json.dumps(own)}", "--set-json", f"podAnnotations={json.dumps(annotations)}")
+    text = rendered(*options)
+    (deployment,) = [part for part in text.split("\n---\n") if "\nkind: Deployment\n" in part]
+    template = deployment.partition("\n  template:\n")[2]
+    for key in (*own, *annotations):
+        assert len(re.findall(rf"^ +{re.escape(key)}:", template.partition("\n    spec:\n")[0], re.MULTILINE)) == 1
+    metadata = pod_of(one(objects(text), "Deployment"))["metadata"]
+    assert (metadata["labels"]["team"], metadata["annotations"]["note"]) == ("z", "z")
+    assert metadata["labels"]["app.kubernetes.io/name"] == RELEASE
 
 
 def test_what_selects_the_pods() -> None:
@@ -266,7 +391,8 @@ def test_the_chart_brings_the_kinds() -> None:
         ]
         for obj in made:
             annotations = obj["metadata"].pop("annotations", {})
-            assert annotations.get("helm.sh/resource-policy") == ("keep" if keep == "true" else None)
+            kept = {"helm.sh/resource-policy": "keep", "argocd.argoproj.io/sync-options": "Prune=false"}
+            assert annotations == (kept if keep == "true" else {})
         assert made == [obj for file in sorted(CRDS.glob("*.yaml")) for obj in objects(file.read_text())]
 
 
@@ -309,7 +435,8 @@ def test_helm_installs_and_upgrades_it(server: ApiServer) -> None:
     made = helm("install", "hygiene", CHART, *place, "--create-namespace", "--set", wide, *adopt)
     assert made.returncode == 0, made.stderr
     assert "The operator serves all namespaces." in made.stdout
-    assert "It may read Secrets in: installed, team-a." in made.stdout
+    assert "It may read Secrets in: team-a." in made.stdout
+    assert "kubectl exec -n installed deploy/hygiene-group-hygiene -- group-hygiene doctor " in made.stdout
     second = helm("install", "hygiene", CHART, *place[:-1], "team-a", *IMAGE, "--set", "crds.enabled=false")
     assert "cannot be imported into the current release" in second.stderr
     # A binding in a namespace that both ways need can't be made to refer to another kind of role.

@@ -16,13 +16,16 @@ import pytest
 from kubernetes.client import ApiClient
 from kubernetes.config import new_client_from_config
 
-from faults.waiting import wait_for
+from faults.kube import Kube
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.claims import KINDS, ClaimReader, Limits
-from group_hygiene.model import Claims, Fault
+from group_hygiene.model.evidence import Claims
+from group_hygiene.model.refusal import Refusal
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import OVERLAYS
+from sandbox.waiting import wait_for
 from tests.kube.access import wait_until_allowed
+from tests.kube.claiming import KINDS as CRDS
 from tests.kube.claiming import claiming, install_kinds, pod, workload
 
 NAMESPACE = "payments"
@@ -55,29 +58,40 @@ def as_operator(server: ApiServer) -> str:
 
 @contextmanager
 def objects(server: ApiServer, *items: dict[str, Any]) -> Iterator[None]:
-    """These objects, for a while."""
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items}).replace('"DEEP"', DEEP)
-    server.kubectl("create", "-f", "-", input=text)
+    """These objects, for a while. Without kubectl, since there are many tests."""
+    kube, made = Kube(server), []
     try:
+        for item in items:
+            path = _path(item)
+            kube.call("POST", path, item)
+            made.append(f"{path}/{item['metadata']['name']}")
         yield
     finally:
-        server.kubectl("delete", "--wait=false", "-f", "-", input=text)
+        for path in made:
+            kube.call("DELETE", path)
 
 
-def claims(kubeconfig: str) -> Claims | Fault:
+def _path(item: dict[str, Any]) -> str:
+    """Of all objects of its kind in its namespace."""
+    version, kind = item["apiVersion"], item["kind"]
+    plural = CRDS[kind][0] if kind in CRDS else f"{kind.lower()}s"
+    return f"/{'apis' if '/' in version else 'api'}/{version}/namespaces/{item['metadata']['namespace']}/{plural}"
+
+
+def claims(kubeconfig: str) -> Claims | Refusal:
     with new_client_from_config(kubeconfig) as client:
         return Api(client).claimed_groups()
 
 
 def owner(kubeconfig: str, group: str) -> str | None:
     found = claims(kubeconfig)
-    assert not isinstance(found, Fault), found
+    assert not isinstance(found, Refusal), found
     return found.owner(group)
 
 
 def problem(kubeconfig: str) -> str:
     found = claims(kubeconfig)
-    assert isinstance(found, Fault), found
+    assert isinstance(found, Refusal), found
     return found.message
 
 
@@ -314,8 +328,12 @@ def test_objects_of_any_shape(server: ApiServer, as_operator: str, spec: Any) ->
 
 def test_an_object_that_is_nested_too_deeply_may_name_any_group(server: ApiServer, as_operator: str) -> None:
     """It fails as itself, and nothing else of a run does."""
-    with objects(server, claiming("ConsumerGroup", "deep", "DEEP")):
+    text = json.dumps(claiming("ConsumerGroup", "deep", "DEEP")).replace('"DEEP"', DEEP)
+    server.kubectl("create", "-f", "-", input=text)
+    try:
         assert problem(as_operator) == "one of consumergroups.internal.kafka.eventing.knative.dev is nested too deeply"
+    finally:
+        server.kubectl("delete", "--wait=false", "-f", "-", input=text)
 
 
 def test_objects_are_bounded(server: ApiServer, as_operator: str) -> None:
@@ -325,7 +343,7 @@ def test_objects_are_bounded(server: ApiServer, as_operator: str) -> None:
     items += [claiming("ShadowLink", "x", {"consumerOffsetSyncOptions": {"groupFilters": []}})]
     with objects(server, *items), new_client_from_config(as_operator) as client:
 
-        def read(**limits: Any) -> Claims | Fault:
+        def read(**limits: Any) -> Claims | Refusal:
             return ClaimReader(client, Limits(**limits)).read()
 
         whole = read()
@@ -341,7 +359,7 @@ def test_objects_are_bounded(server: ApiServer, as_operator: str) -> None:
             ({"seconds": 0.0}, "could not be read in 0 s"),
         ):
             found = read(**limits)
-            assert isinstance(found, Fault)
+            assert isinstance(found, Refusal)
             assert why in found.message
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiException, CustomObjectsApi
 
-from group_hygiene.reconcile.grouprestore import build_restore_status
-from group_hygiene.reconcile.restorable import GroupResult, Kind
+from group_hygiene.restore.grouprestore import build_restore_status
+from group_hygiene.restore.restorable import GroupResult, Kind
 from sandbox.kubernetes import ApiServer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "restore.yaml"
@@ -55,13 +55,13 @@ POLICY = {"groups": None, "policyRef": {"name": "litter"}, "deletedAfter": TIME}
         pytest.param({"groups": [f"group-{number}" for number in range(1000)]}, id="groups-most"),
         pytest.param({"connectionRef": {"name": "main", "namespace": "other"}}, id="other-namespace"),
         pytest.param(POLICY, id="policy"),
-        pytest.param({"at": TIME, "outOfRange": "Clamp", "allowUnknownTopicIdentity": True}, id="options"),
+        pytest.param({"at": TIME, "outOfRangeOffsets": "Clamp", "allowUnknownTopicIdentity": True}, id="options"),
     ],
 )
 def test_restore_is_accepted(api: CustomObjectsApi, spec: dict[str, Any]) -> None:
     """Each of these is a restore, and what was left out is filled in."""
     stored = api.create_namespaced_custom_object(*PLACE, a_restore(spec), dry_run="All", field_validation="Strict")
-    assert stored["spec"]["outOfRange"] == spec.get("outOfRange", "Skip")
+    assert stored["spec"]["outOfRangeOffsets"] == spec.get("outOfRangeOffsets", "Skip")
     assert stored["status"] == {"observedGeneration": -1}
 
 
@@ -79,7 +79,7 @@ def test_restore_is_accepted(api: CustomObjectsApi, spec: dict[str, Any]) -> Non
         pytest.param({"connectionRef": None}, "spec.connectionRef: Required value", id="no-connection"),
         pytest.param({"connectionRef": {"name": "Main"}}, "spec.connectionRef.name: must be", id="name"),
         pytest.param({"at": "yesterday"}, "spec.at: Invalid value", id="no-time"),
-        pytest.param({"outOfRange": "Guess"}, "spec.outOfRange: Unsupported value", id="mode"),
+        pytest.param({"outOfRangeOffsets": "Guess"}, "spec.outOfRangeOffsets: Unsupported value", id="mode"),
     ],
 )
 def test_restore_is_refused(api: CustomObjectsApi, spec: dict[str, Any], says: str) -> None:

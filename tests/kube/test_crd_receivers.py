@@ -1,4 +1,4 @@
-"""Receivers in both kinds, on a real API server: what is accepted and refused, and that the program says the same.
+"""Receivers of connections, and their names in policies, on a real API server: accepted or refused, as by the program.
 
 One defect per bad case, and exactly one complaint about it.
 """
@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 from kubernetes.client import CustomObjectsApi
 
-from group_hygiene.connection import parse_connection
 from group_hygiene.errors import SpecError
-from group_hygiene.policy import parse_policy
+from group_hygiene.spec.connection import parse_connection
+from group_hygiene.spec.policy import parse_policy
 from sandbox.kubernetes import ApiServer
 from tests.kube.test_crds import Object, a_connection, a_policy, accepted, complaints, fields, schema_of
 
 SECRET = {"name": "alerts", "key": "url"}
 AT = {"address": "http://alertmanager.monitoring:9093"}
-ALERTMANAGER: Object = {"name": "a", "alertmanager": AT}
-SLACK: Object = {"name": "s", "slack": {"url": SECRET}}
+ALERTMANAGER: Object = {"name": "a", "type": "Alertmanager", "alertmanager": AT}
+SLACK: Object = {"name": "s", "type": "Slack", "slack": {"urlSecretRef": SECRET}}
 URL_RULE = "must be a plain http or https URL, without credentials and without a query"
+TYPE_RULE = "must hold the field of its type, and no other"
 NAME_RULE = "must be lower-case letters, digits and '-'"
 SECRET_RULE = "must be the name of a Secret"
 
@@ -31,7 +32,7 @@ def on_connection(entries: Any) -> Object:
 
 
 def on_policy(entries: Any) -> Object:
-    return a_policy({"alert": {"receivers": entries}})
+    return a_policy({"alert": {"receiverNames": entries}})
 
 
 def understood(candidate: Object) -> None:
@@ -39,58 +40,81 @@ def understood(candidate: Object) -> None:
     (parse_policy if candidate["kind"] == "GroupPolicy" else parse_connection)(candidate)
 
 
-KINDS = [pytest.param(on_connection, id="connection"), pytest.param(on_policy, id="policy")]
-
-
-@pytest.mark.parametrize("place", KINDS)
 @pytest.mark.parametrize(
     "entries",
     [
         pytest.param([], id="none"),
         pytest.param([ALERTMANAGER], id="alertmanager-by-address"),
-        pytest.param([{"name": "a", "alertmanager": {"url": SECRET, "token": SECRET, "ca": SECRET}}], id="by-secret"),
+        pytest.param(
+            [
+                {
+                    "name": "a",
+                    "type": "Alertmanager",
+                    "alertmanager": {"urlSecretRef": SECRET, "tokenSecretRef": SECRET, "caSecretRef": SECRET},
+                }
+            ],
+            id="by-secret",
+        ),
         pytest.param([SLACK], id="slack"),
-        pytest.param([{"name": "w", "webhook": AT}], id="webhook"),
-        pytest.param([{"name": "w", "webhook": {**AT, "token": SECRET, "hmac": SECRET, "ca": SECRET}}], id="all-of-it"),
-        pytest.param([{"name": "w", "webhook": {"address": "https://[2001:db8::1]:8443/a/b-c"}}], id="ipv6"),
+        pytest.param([{"name": "w", "type": "Webhook", "webhook": AT}], id="webhook"),
+        pytest.param(
+            [
+                {
+                    "name": "w",
+                    "type": "Webhook",
+                    "webhook": {**AT, "tokenSecretRef": SECRET, "hmacSecretRef": SECRET, "caSecretRef": SECRET},
+                }
+            ],
+            id="all-of-it",
+        ),
+        pytest.param(
+            [{"name": "w", "type": "Webhook", "webhook": {"address": "https://[2001:db8::1]:8443/a/b-c"}}], id="ipv6"
+        ),
         pytest.param([{**ALERTMANAGER, "name": f"a-{i}"} for i in range(8)], id="eight"),
         pytest.param([{**ALERTMANAGER, "name": "a" * 63}], id="name-longest"),
     ],
 )
-def test_receivers_are_accepted(api: CustomObjectsApi, place: Any, entries: list[Object]) -> None:
+def test_receivers_are_accepted(api: CustomObjectsApi, entries: list[Object]) -> None:
     """By the API server, and by the program."""
-    assert complaints(api, place(entries)) == []
-    understood(place(entries))
+    assert complaints(api, on_connection(entries)) == []
+    understood(on_connection(entries))
 
 
 def where(kind: str, **fields: Any) -> list[Object]:
-    return [{"name": "a", kind: fields}]
+    return [{"name": "a", "type": kind.capitalize(), kind: fields}]
 
 
-@pytest.mark.parametrize("place", KINDS)
 @pytest.mark.parametrize(
     ("entries", "complaint"),
     [
-        pytest.param(
-            [{**ALERTMANAGER, "slack": {"url": SECRET}}], "must hold (exactly|at most) one of", id="two-kinds"
-        ),
-        pytest.param([{"slack": {"url": SECRET}}], "name: Required value", id="nameless"),
+        pytest.param([{**ALERTMANAGER, "slack": {"urlSecretRef": SECRET}}], TYPE_RULE, id="two-fields"),
+        pytest.param([{"name": "a", "type": "Slack"}], TYPE_RULE, id="type-alone"),
+        pytest.param([{**ALERTMANAGER, "type": "Webhook"}], TYPE_RULE, id="field-of-another-type"),
+        pytest.param([{"name": "a", "alertmanager": AT}], "type: Required value", id="typeless"),
+        pytest.param([{**ALERTMANAGER, "type": "Email"}], "type: Unsupported value", id="type-unknown"),
+        pytest.param([{"type": "Slack", "slack": {"urlSecretRef": SECRET}}], "name: Required value", id="nameless"),
         pytest.param([{**SLACK, "name": ""}], NAME_RULE, id="name-empty"),
         pytest.param([{**SLACK, "name": "Team Chat"}], NAME_RULE, id="name-in-words"),
         pytest.param([{**SLACK, "name": "a" * 64}], "Too long", id="name-too-long"),
         pytest.param([SLACK, SLACK], "Duplicate value", id="name-twice"),
         pytest.param([{**SLACK, "name": f"s-{i}"} for i in range(9)], "Too many", id="nine"),
-        pytest.param(where("alertmanager"), "must hold exactly one of address and url", id="alertmanager-nowhere"),
-        pytest.param(where("webhook"), "must hold exactly one of address and url", id="webhook-nowhere"),
         pytest.param(
-            where("alertmanager", **AT, url=SECRET), "exactly one of address and url", id="alertmanager-twice"
+            where("alertmanager"), "must hold exactly one of address and urlSecretRef", id="alertmanager-nowhere"
+        ),
+        pytest.param(where("webhook"), "must hold exactly one of address and urlSecretRef", id="webhook-nowhere"),
+        pytest.param(
+            where("alertmanager", **AT, urlSecretRef=SECRET),
+            "exactly one of address and urlSecretRef",
+            id="alertmanager-twice",
         ),
         pytest.param(
-            where("webhook", **AT, url=SECRET), "must hold exactly one of address and url", id="webhook-twice"
+            where("webhook", **AT, urlSecretRef=SECRET),
+            "must hold exactly one of address and urlSecretRef",
+            id="webhook-twice",
         ),
-        pytest.param(where("slack"), "slack.url: Required value", id="slack-nowhere"),
-        pytest.param(where("slack", **AT, url=SECRET), "unknown field", id="slack-by-address"),
-        pytest.param(where("alertmanager", **AT, hmac=SECRET), "unknown field", id="alertmanager-signed"),
+        pytest.param(where("slack"), "slack.urlSecretRef: Required value", id="slack-nowhere"),
+        pytest.param(where("slack", **AT, urlSecretRef=SECRET), "unknown field", id="slack-by-address"),
+        pytest.param(where("alertmanager", **AT, hmacSecretRef=SECRET), "unknown field", id="alertmanager-signed"),
         pytest.param(where("webhook", address=""), URL_RULE, id="address-empty"),
         pytest.param(where("webhook", address="alerts.example.com"), URL_RULE, id="address-without-scheme"),
         pytest.param(where("webhook", address="ftp://a/b"), URL_RULE, id="address-by-ftp"),
@@ -99,17 +123,21 @@ def where(kind: str, **fields: Any) -> list[Object]:
         pytest.param(where("webhook", address="https://a/b#c"), URL_RULE, id="address-with-a-fragment"),
         pytest.param(where("alertmanager", address="https://a/b c"), URL_RULE, id="address-with-space"),
         pytest.param(where("alertmanager", address="http://" + "a" * 1018), "Too long", id="address-too-long"),
-        pytest.param(where("webhook", url={"name": "a"}), "url.key: Required value", id="secret-without-key"),
-        pytest.param(where("webhook", url={"key": "a"}), "url.name: Required value", id="secret-without-name"),
+        pytest.param(
+            where("webhook", urlSecretRef={"name": "a"}), "urlSecretRef.key: Required value", id="secret-without-key"
+        ),
+        pytest.param(
+            where("webhook", urlSecretRef={"key": "a"}), "urlSecretRef.name: Required value", id="secret-without-name"
+        ),
     ],
 )
-def test_receivers_are_refused(api: CustomObjectsApi, place: Any, entries: list[Object], complaint: str) -> None:
+def test_receivers_are_refused(api: CustomObjectsApi, entries: list[Object], complaint: str) -> None:
     """With one sentence that says what must be; and the program refuses the same."""
-    said = complaints(api, place(entries))
+    said = complaints(api, on_connection(entries))
     assert len(said) == 1, said
     assert re.search(complaint, said[0])
     with pytest.raises(SpecError):
-        understood(place(entries))
+        understood(on_connection(entries))
 
 
 @pytest.mark.parametrize(
@@ -119,28 +147,49 @@ def test_receivers_are_refused(api: CustomObjectsApi, place: Any, entries: list[
         pytest.param({"name": "a", "key": "u r l"}, "must be a key of a Secret", id="key"),
     ],
 )
-@pytest.mark.parametrize("place", KINDS)
-@pytest.mark.parametrize("field", ["url", "token", "hmac", "ca"])
+@pytest.mark.parametrize("field", ["urlSecretRef", "tokenSecretRef", "hmacSecretRef", "caSecretRef"])
 def test_secrets_are_named_as_kubernetes_names_them(
-    api: CustomObjectsApi, place: Any, field: str, ref: Object, complaint: str
+    api: CustomObjectsApi, field: str, ref: Object, complaint: str
 ) -> None:
     """Each of a receiver's references to a Secret."""
-    at = {} if field == "url" else AT
-    said = complaints(api, place(where("webhook", **at, **{field: ref})))
+    at = {} if field == "urlSecretRef" else AT
+    said = complaints(api, on_connection(where("webhook", **at, **{field: ref})))
     assert len(said) == 1, said
     assert complaint in said[0]
 
 
-def test_only_a_policy_names_receivers_by_name_alone(api: CustomObjectsApi) -> None:
-    """In a policy it means the connection's; a connection's own entry must say where it is."""
-    assert complaints(api, on_policy([{"name": "team-chat"}])) == []
-    understood(on_policy([{"name": "team-chat"}, ALERTMANAGER]))
-    said = complaints(api, on_connection([{"name": "team-chat"}]))
-    assert [text.partition(": ")[2].partition(": ")[2] for text in said] == [
-        "must hold exactly one of alertmanager, slack and webhook"
-    ]
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param([], id="none"),
+        pytest.param(["team-chat", "a" * 63], id="two"),
+        pytest.param([f"a-{i}" for i in range(8)], id="eight"),
+    ],
+)
+def test_policies_name_receivers(api: CustomObjectsApi, names: list[str]) -> None:
+    """By name alone: they are the connection's."""
+    assert complaints(api, on_policy(names)) == []
+    assert parse_policy(on_policy(names)).alert.receivers == tuple(names)
+
+
+@pytest.mark.parametrize(
+    ("names", "complaint"),
+    [
+        pytest.param([SLACK], "unknown field", id="defined-in-a-policy"),
+        pytest.param([""], NAME_RULE, id="name-empty"),
+        pytest.param(["Team Chat"], NAME_RULE, id="name-in-words"),
+        pytest.param(["a" * 64], "Too long", id="name-too-long"),
+        pytest.param(["a", "a"], "Duplicate value", id="name-twice"),
+        pytest.param([f"a-{i}" for i in range(9)], "Too many", id="nine"),
+    ],
+)
+def test_names_of_receivers_are_refused(api: CustomObjectsApi, names: list[Any], complaint: str) -> None:
+    """With one sentence that says what must be; and the program refuses the same."""
+    said = complaints(api, on_policy(names))
+    assert len(said) == 1, said
+    assert complaint in said[0]
     with pytest.raises(SpecError):
-        understood(on_connection([{"name": "team-chat"}]))
+        understood(on_policy(names))
 
 
 @pytest.mark.parametrize(
@@ -171,16 +220,17 @@ def test_defaults_of_alert(api: CustomObjectsApi) -> None:
     assert accepted(api, a_policy({"alert": {}}))["spec"]["alert"] == {"groupsAtLeast": 1}
     assert "alert" not in accepted(api, a_policy({}))["spec"]
     assert parse_policy(a_policy({})).alert.receivers is None
-    assert parse_policy(a_policy({"alert": {"receivers": []}})).alert.receivers == ()
+    assert parse_policy(a_policy({"alert": {"receiverNames": []}})).alert.receivers == ()
 
 
-def test_every_secret_reference_of_a_policy_is_whole(api_server: ApiServer) -> None:
-    """A name and a key, none of them optional."""
-    named = fields(schema_of(api_server, "grouppolicies"))
+def test_every_secret_reference_of_a_receiver_is_whole(api_server: ApiServer) -> None:
+    """A name and a key, none of them optional; a policy refers to no Secret."""
+    named = fields(schema_of(api_server, "kafkaconnections"))
     references = {
         path: field
         for path, field in named
-        if ".receivers." in path and set(field.get("properties", {})) == {"name", "key"}
+        if ".receivers" in path and set(field.get("properties", {})) == {"name", "key"}
     }
     assert len(references) == 8
     assert [path for path, field in references.items() if field.get("required") != ["name", "key"]] == []
+    assert not [path for path, _ in fields(schema_of(api_server, "grouppolicies")) if path.endswith("SecretRef")]

@@ -15,16 +15,18 @@ import pytest
 import yaml
 
 from sandbox.kubernetes import ApiServer
-from tests.kube.access import can_i, wait_until, wait_until_allowed
+from tests.kube.access import can_i, make_namespaces, wait_until, wait_until_allowed
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "pipeline"
 ACCOUNT = "group-hygiene-pipeline"
+SPARK = "group-hygiene-spark"
 
 
 @pytest.fixture(scope="module")
 def deployed(api_server: ApiServer) -> Iterator[ApiServer]:
     """The API server with deploy/pipeline and what Spark on Kubernetes needs beside it."""
+    make_namespaces(api_server, SPARK)
     places = ("-k", str(DEPLOY)), ("-f", str(DEPLOY / "spark-rbac.yaml"))
     for place in places:
         api_server.kubectl("apply", "--validate=strict", *place)
@@ -35,45 +37,74 @@ def deployed(api_server: ApiServer) -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="module")
 def as_pipeline(deployed: ApiServer) -> str:
-    """The kubectl option that makes a call the pipeline's, with its own token."""
+    """The kubectl option that makes a call that of the CronJob's pods, with their own token."""
     option = f"--kubeconfig={deployed.kubeconfig_for_service_account('kafka', ACCOUNT)}"
     wait_until_allowed(deployed, option, "get", "kafkaconnections", "-n", "kafka")
-    wait_until_allowed(deployed, option, "create", "pods", "-n", "kafka")
     return option
+
+
+@pytest.fixture(scope="module")
+def as_driver(deployed: ApiServer) -> str:
+    """The same for the driver of Spark on Kubernetes."""
+    option = f"--kubeconfig={deployed.kubeconfig_for_service_account(SPARK, f'{ACCOUNT}-driver')}"
+    wait_until_allowed(deployed, option, "get", "kafkaconnections", "-n", "kafka")
+    wait_until_allowed(deployed, option, "create", "pods", "-n", SPARK)
+    return option
+
+
+_READS = [
+    pytest.param("get kafkaconnections -n kafka", True, id="connection-get"),
+    pytest.param("get secrets/group-hygiene -n kafka", True, id="secrets-that-are-named-get"),
+    pytest.param("get secrets -n kafka", False, id="other-secrets-get"),
+    pytest.param("list secrets -n kafka", False, id="secrets-list"),
+    pytest.param("get secrets -n default", False, id="secrets-of-others"),
+    pytest.param("get kafkaconnections -n default", False, id="connections-of-others"),
+    pytest.param("patch kafkaconnections -n kafka", False, id="connection-patch"),
+    pytest.param("patch kafkaconnections --subresource=status -n kafka", False, id="status-patch"),
+    pytest.param("list grouppolicies -n kafka", False, id="policies"),
+    pytest.param("create pods -n default", False, id="pods-elsewhere"),
+    # Strimzi's brokers and their disks are there.
+    pytest.param("create pods -n kafka", False, id="pods-of-the-connection-create"),
+    pytest.param("delete pods -n kafka", False, id="pods-of-the-connection-delete"),
+    pytest.param("deletecollection pods -n kafka", False, id="pods-of-the-connection-deletecollection"),
+    pytest.param("delete persistentvolumeclaims -n kafka", False, id="disks-of-the-connection-delete"),
+    pytest.param("delete services -n kafka", False, id="services-of-the-connection-delete"),
+    pytest.param("update configmaps -n kafka", False, id="configmaps-of-the-connection-update"),
+    pytest.param("* * -A", False, id="everything"),
+]
+
+
+@pytest.mark.parametrize(("question", "allowed"), _READS)
+def test_permission(deployed: ApiServer, as_pipeline: str, question: str, allowed: bool) -> None:
+    """The CronJob reads its connection and the Secrets that the connection names, and nothing else."""
+    assert can_i(deployed, as_pipeline, *question.split()) is allowed
 
 
 @pytest.mark.parametrize(
     ("question", "allowed"),
     [
-        pytest.param("get kafkaconnections -n kafka", True, id="connection-get"),
-        pytest.param("get secrets/group-hygiene -n kafka", True, id="secrets-that-are-named-get"),
-        pytest.param("get secrets -n kafka", False, id="other-secrets-get"),
-        pytest.param("create pods -n kafka", True, id="executors-create"),
-        pytest.param("deletecollection services -n kafka", True, id="executors-clean-up"),
-        pytest.param("list secrets -n kafka", False, id="secrets-list"),
-        pytest.param("get secrets -n default", False, id="secrets-of-others"),
-        pytest.param("get kafkaconnections -n default", False, id="connections-of-others"),
-        pytest.param("patch kafkaconnections -n kafka", False, id="connection-patch"),
-        pytest.param("patch kafkaconnections --subresource=status -n kafka", False, id="status-patch"),
-        pytest.param("list grouppolicies -n kafka", False, id="policies"),
-        pytest.param("create pods -n default", False, id="pods-elsewhere"),
-        pytest.param("* * -A", False, id="everything"),
+        *_READS,
+        pytest.param(f"create pods -n {SPARK}", True, id="executors-create"),
+        pytest.param(f"deletecollection services -n {SPARK}", True, id="executors-clean-up"),
+        pytest.param(f"patch pods -n {SPARK}", False, id="pods-patch"),
+        pytest.param(f"delete persistentvolumeclaims -n {SPARK}", False, id="disks-delete"),
+        pytest.param(f"get secrets -n {SPARK}", False, id="secrets-of-its-own-namespace-get"),
     ],
 )
-def test_permission(deployed: ApiServer, as_pipeline: str, question: str, allowed: bool) -> None:
-    """It reads its connection and the Secrets of that, makes executors where it runs, and nothing else."""
-    assert can_i(deployed, as_pipeline, *question.split()) is allowed
+def test_permission_of_the_driver(deployed: ApiServer, as_driver: str, question: str, allowed: bool) -> None:
+    """It reads the same, and creates executors in Spark's namespace only."""
+    assert can_i(deployed, as_driver, *question.split()) is allowed
 
 
 @pytest.mark.slow
 def test_it_needs_both_of_its_rights(deployed: ApiServer, as_pipeline: str, tmp_path: Path) -> None:
     """With them a run gets as far as the brokers, of which there are none; without either it says what it lacks."""
-    reference = {"name": "hygiene", "key": "password"}
-    sasl = {"mechanism": "SCRAM-SHA-512", "username": "hygiene", "password": reference}
+    reference = {"name": "group-hygiene", "key": "password"}
+    sasl = {"mechanism": "SCRAM-SHA-512", "username": "hygiene", "passwordSecretRef": reference}
     spec = {"bootstrapServers": ["127.0.0.1:1"], "sasl": sasl, "scan": {"timeout": "5s"}}
     connection = {"apiVersion": "grouphygiene.io/v1alpha1", "kind": "KafkaConnection", "spec": spec}
     metadata = {"name": "pipeline", "namespace": "kafka"}
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {**metadata, "name": "hygiene"}}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {**metadata, "name": "group-hygiene"}}
     secret["stringData"] = {"password": "x"}
     made = json.dumps({"apiVersion": "v1", "kind": "List", "items": [secret, connection | {"metadata": metadata}]})
     deployed.kubectl("apply", "-f", "-", input=made)
@@ -105,10 +136,13 @@ def _run(kubeconfig: str, folder: Path) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("question", ["get secrets -n kafka", "get kafkaconnections -n kafka", "list pods -n kafka"])
+@pytest.mark.parametrize(
+    "question",
+    ["get secrets -n kafka", "get kafkaconnections -n kafka", f"list pods -n {SPARK}", f"get secrets -n {SPARK}"],
+)
 def test_executors_may_do_nothing(deployed: ApiServer, question: str) -> None:
-    """What they need, the driver tells them."""
-    path = deployed.kubeconfig_for_service_account("kafka", f"{ACCOUNT}-executor")
+    """The driver sends them what they need."""
+    path = deployed.kubeconfig_for_service_account(SPARK, f"{ACCOUNT}-executor")
     assert not can_i(deployed, f"--kubeconfig={path}", *question.split())
 
 

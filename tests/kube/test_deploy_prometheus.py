@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
+from sandbox.crds import PROMETHEUS
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import OVERLAYS
-from sandbox.prometheus.crds import operator_crds
+
+pytestmark = pytest.mark.slow
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PLACE = ("-n", "group-hygiene")
@@ -22,7 +24,7 @@ PLACE = ("-n", "group-hygiene")
 @pytest.fixture(scope="module")
 def deployed(api_server: ApiServer) -> Iterator[ApiServer]:
     """The API server with deploy/prometheus, and the operator's Deployment beside it."""
-    crds = str(operator_crds())
+    crds = str(PROMETHEUS.crds())
     # They are too long for the annotation of a client-side apply.
     api_server.kubectl("apply", "--server-side", "-f", crds)
     api_server.wait_established("-f", crds)

@@ -13,6 +13,8 @@ import yaml
 from sandbox.kubernetes import ApiServer
 from tests.kube.access import make_namespaces
 
+pytestmark = pytest.mark.slow
+
 NAMESPACE = "doctor-role"
 
 

@@ -12,12 +12,12 @@ import yaml
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import new_client_from_config
 
-from group_hygiene import reasons
-from group_hygiene.connection import parse_connection
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, Api
-from group_hygiene.controller.guarding import Guard, read_grant
-from group_hygiene.model import Keep
-from group_hygiene.status import Problem, redact_problem
+from group_hygiene.controller.guard import Guard, read_grant
+from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.spec.connection import parse_connection
+from group_hygiene.status import redact_problem
 from sandbox.kubernetes import ApiServer
 from tests.kube.access import make_namespaces
 
@@ -88,7 +88,7 @@ def test_what_the_api_server_says_is_no_news_for_other_namespaces(api_server: Ap
     stop = guard.refusal()
     assert stop is not None
     assert "could not be read again" in stop.message
-    problem = Problem(stop.reason, stop.message)
+    problem = Refusal(stop.reason, stop.message)
     assert redact_problem(problem, OWNER, f"{OWNER}/main") == problem
     assert "127.0.0.1" not in redact_problem(problem, TEAM, f"{OWNER}/main").message
 
@@ -97,4 +97,6 @@ def test_a_deleted_connection_is_a_change(api_server: ApiServer, api: Api) -> No
     """It says so, to everybody."""
     guard = _guard(api_server, api, TEAM, [_BY_NAME])
     api_server.kubectl("delete", "kconn", "main", "-n", OWNER)
-    assert guard.refusal() == Keep(reasons.POLICY_CHANGED, "KafkaConnection main was edited or deleted during the run")
+    assert guard.refusal() == Refusal(
+        reasons.POLICY_CHANGED, "KafkaConnection main was edited or deleted during the run"
+    )

@@ -15,13 +15,14 @@ import kubernetes.client
 import kubernetes.config
 import pytest
 
-from group_hygiene.clock import elapsed
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.leader import NAME, Leader
 from group_hygiene.errors import HygieneError
+from group_hygiene.process.clock import elapsed
 from sandbox.kubernetes import ApiServer
-from sandbox.manifests import install
-from tests.e2e.conftest import PATIENCE, RunningOperator, operators_account, running_operator, wait_for
+from sandbox.manifests import install, operators_account
+from sandbox.waiting import PATIENCE, wait_for
+from tests.e2e.conftest import RunningOperator, World, connection, policy, running_operator
 
 # A holder that is not served for two thirds of it has lost the Lease, and this machine may be busy.
 DURATION = 24
@@ -99,7 +100,8 @@ def _mangle(server: ApiServer, namespace: str, patch: Object) -> None:
 
 def _run(work: Awaitable[None]) -> None:
     async def within() -> None:
-        await asyncio.wait_for(work, PATIENCE)
+        async with asyncio.timeout(PATIENCE):
+            await work
 
     asyncio.run(within())
 
@@ -260,7 +262,8 @@ class TestLease:
         async def story() -> None:
             leader = Leader(_api(account), namespace, DURATION)
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(leader.acquire(), 3)
+                async with asyncio.timeout(3):
+                    await leader.acquire()
             assert (leader.informed, leader.seconds_left()) == (False, 0)
 
         _run(story())
@@ -275,6 +278,7 @@ def test_installation_is_the_uid_of_kube_system(server: ApiServer, account: Path
 class TestProcesses:
     """Operators as processes, with the roles of deploy/."""
 
+    @pytest.mark.slow
     def test_one_leads_and_a_clean_stop_hands_over(self, server: ApiServer, account: Path, start: Start) -> None:
         """Both are ready, one leads and writes; after its clean stop the Lease is free, and the other leads."""
         first = start("first", account)
@@ -309,6 +313,22 @@ class TestProcesses:
         wait_for(lambda: _ready_reason(server, "crash") == "ConnectionNotFound")
         assert _lease(server)["spec"]["leaseTransitions"] == 1
 
+    def test_a_stop_waits_for_no_request_that_hangs(self, server: ApiServer, account: Path, start: Start) -> None:
+        """After SIGTERM the process ends, although one of its threads waits for an API server that does not answer."""
+        server.kubectl("create", "namespace", "hangs")
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            silent.settimeout(PATIENCE)
+            brokers = f"127.0.0.1:{silent.getsockname()[1]}"
+            World(server).apply(connection("hangs", brokers), policy("hangs", "p"))
+            first = start("first", account)
+            # A run waits for brokers; after that it writes to the API server.
+            with silent.accept()[0], server.paused():
+                assert first.stop() == 0
+        assert "runs have not ended" in first.log()
+        # The run logs nothing more: the process has ended.
+        assert first.log().rstrip().endswith("stopped")
+
+    @pytest.mark.slow
     def test_frozen_leader_ends_without_a_write(self, server: ApiServer, account: Path, start: Start) -> None:
         """One that was stopped until another led ends when it goes on, and has written nothing since."""
         first = start("first", account)
@@ -358,6 +378,5 @@ def _apply_policy(server: ApiServer, namespace: str, name: str = "p") -> None:
 
 
 def _ready_reason(server: ApiServer, namespace: str, name: str = "p") -> str | None:
-    policy = json.loads(server.kubectl("get", "kgp", name, "-n", namespace, "-o", "json").stdout)
-    conditions = policy.get("status", {}).get("conditions", [])
-    return next((c["reason"] for c in conditions if c["type"] == "Ready"), None)
+    found = World(server).condition("kgp", namespace, name, "Ready")
+    return None if found is None else str(found["reason"])

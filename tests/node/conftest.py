@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ from sandbox.node import Node
 from sandbox.node.given import Cluster, GivenCluster
 from sandbox.node.kafka import NAMESPACE, NodeKafka
 from sandbox.place import direct
-from tests.node import release
+from sandbox.waiting import wait_for
+from tests.node import machine, release
 from tests.node.release import IMAGE, REPOSITORY
 
 # A file: the cluster is given.
@@ -31,8 +31,15 @@ __all__ = ["IMAGE", "REPOSITORY", "run_pod", "wait_for"]
 
 
 @pytest.fixture(scope="session")
-def node() -> Iterator[Node]:
+def files_before() -> list[machine.File]:
+    """This machine before the first node starts."""
+    return machine.files()
+
+
+@pytest.fixture(scope="session")
+def node(files_before: list[machine.File]) -> Iterator[Node]:
     """A node that is ready and has the operator's image."""
+    release.require_current(IMAGE)
     with Node() as node:
         # For clients of this process, such as helm.
         os.environ.update(direct(node.address))
@@ -47,15 +54,19 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield request.getfixturevalue("node")
         return
     given = GivenCluster(Path(_GIVEN), os.environ["NODE_ADDRESS"])
-    given.require_none(NAMESPACE, release.NAME)
+    given.require_none(NAMESPACE, release.NAME, "team-a")
     yield given
     given.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
 
 
 @pytest.fixture(scope="session")
 def kafka(cluster: Cluster) -> Iterator[NodeKafka]:
-    """One broker with TLS and SCRAM and room for a proxy, and its Secrets and Service in the namespace kafka."""
-    with NodeKafka(cluster, doors=1) as kafka:
+    """One broker with TLS and SCRAM and room for a proxy, and its Secrets and Service in the namespace kafka.
+
+    It does not look every ten minutes for groups without offsets: their tombstones would make two reads of the offsets
+    log differ.
+    """
+    with NodeKafka(cluster, config={"offsets.retention.check.interval.ms": "36000000"}, doors=1) as kafka:
         yield kafka
 
 
@@ -83,15 +94,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"LEFT OUT {test}: it stops parts of its node, or looks into it")
 
 
-def wait_for(condition: Callable[[], bool], seconds: float, explain: Callable[[], str]) -> float:
-    """Ask every half second until it holds, and return how many seconds that took; fails with `explain()`."""
-    started = time.monotonic()
-    while not condition():
-        assert time.monotonic() - started < seconds, explain()
-        time.sleep(0.5)
-    return time.monotonic() - started
-
-
 def run_pod(cluster: Cluster, name: str, namespace: str, spec: dict[str, Any]) -> str:
     """Run a pod to its end, and return what it printed; fails unless it exits with 0."""
     metadata = {"name": name, "namespace": namespace}
@@ -105,7 +107,7 @@ def run_pod(cluster: Cluster, name: str, namespace: str, spec: dict[str, Any]) -
         described = cluster.kubectl("describe", "pod", name, "-n", namespace, check=False).stdout
         return described + cluster.kubectl("logs", name, "-n", namespace, check=False).stdout
 
-    wait_for(lambda: phase() in ("Succeeded", "Failed"), 120, explain)
+    wait_for(lambda: phase() in ("Succeeded", "Failed"), explain, 120)
     output = cluster.kubectl("logs", name, "-n", namespace).stdout
     assert phase() == "Succeeded", explain()
     cluster.kubectl("delete", "pod", name, "-n", namespace, "--wait=false")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 from faults.enforcement import Enforcement, Specs
 from faults.kafka_proxy import Front, KafkaProxy, Rule, When
@@ -17,9 +18,9 @@ GROUPS = 300
 # What a replica needs at most: the Lease runs out, or a probe ends it and it starts again.
 SECONDS = 240.0
 _LEASE_SECONDS = 30.0
-_CONNECTION = {
-    "tls": {"ca": {"name": f"{CLUSTER}-cluster-ca-cert", "key": "ca.crt"}},
-    "sasl": {"mechanism": "SCRAM-SHA-512", "username": USER, "password": {"name": USER, "key": "password"}},
+CONNECTION: Mapping[str, Any] = {
+    "tls": {"caSecretRef": {"name": f"{CLUSTER}-cluster-ca-cert", "key": "ca.crt"}},
+    "sasl": {"mechanism": "SCRAM-SHA-512", "username": USER, "passwordSecretRef": {"name": USER, "key": "password"}},
 }
 _POLICY = {"delete": {"gracePeriod": "1s", "maxPerRun": 1000, "maxPercent": 100}}
 
@@ -32,10 +33,12 @@ class _Addresses:
 
 
 @contextmanager
-def enforcing(node: Node, kafka: NodeKafka, name: str) -> Iterator[Enforcement]:
+def enforcing(
+    node: Node, kafka: NodeKafka, name: str, connection: Mapping[str, Any] = CONNECTION
+) -> Iterator[Enforcement]:
     """The policy in a namespace of its own, with groups that must outlive everything.
 
-    The operator, the namespace and its Secrets are there already.
+    The operator, the namespace and its Secrets are there already. connection: fields of the KafkaConnection's spec.
     """
     certificate = kafka.authority.issue("proxy")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -44,7 +47,7 @@ def enforcing(node: Node, kafka: NodeKafka, name: str) -> Iterator[Enforcement]:
         stack.callback(node.kubectl, "delete", "namespace", name, "--wait=false")
         proxy = KafkaProxy(kafka.door(0), _Addresses(), Front(node.address, node.listen, tls))
         stack.callback(proxy.close)
-        made = Enforcement(name, kafka, Specs(_CONNECTION, _POLICY, late=_LEASE_SECONDS))
+        made = Enforcement(name, kafka, Specs(connection, _POLICY, late=_LEASE_SECONDS))
         made.prepare(node.api, proxy)
         needed(made, stack)
         made.apply()

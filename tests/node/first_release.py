@@ -10,11 +10,14 @@ import io
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from sandbox.node import Node
 from sandbox.node.requirements import program
 from tests.node import release
+from tests.node.enforcing import CONNECTION as CONNECTION_NOW
 
 # The last commit of 0.1.0, which has no tag.
 _COMMIT = "1ff60e59fa02a5fc80e13998a7c10f4902946999"
@@ -24,6 +27,15 @@ FROM {release.IMAGE}
 COPY operator /opt/first-release
 ENV PYTHONPATH=/opt/first-release
 """
+# How 0.1.0 names what tests/node/enforcing.py has in CONNECTION.
+CONNECTION: Mapping[str, Any] = {
+    "tls": {"ca": CONNECTION_NOW["tls"]["caSecretRef"]},
+    "sasl": {
+        "mechanism": "SCRAM-SHA-512",
+        "username": CONNECTION_NOW["sasl"]["username"],
+        "password": CONNECTION_NOW["sasl"]["passwordSecretRef"],
+    },
+}
 # As whoever installs it sets them, with the image and the user's name.
 VALUES = (f"image.tag={_TAG}", "operator.env[0].name=USER", "operator.env[0].value=group-hygiene")
 
@@ -42,4 +54,5 @@ def prepare(node: Node, directory: Path) -> Path:
     options = ["--quiet", f"--tag={image}", f"--file={context / 'Containerfile'}"]
     subprocess.run([program("podman"), "build", *options, str(context)], capture_output=True, check=True)
     node.load_image(image)
+    subprocess.run([program("podman"), "rmi", image], capture_output=True, check=True)
     return directory / "source" / "deploy" / "helm" / "group-hygiene"

@@ -6,11 +6,12 @@ from sandbox.node.given import Cluster
 
 # They come and go by themselves.
 _PASSING = {"events", "events.events.k8s.io"}
-_LINE = '{range .items[*]}{.kind}{"/"}{.metadata.namespace}{"/"}{.metadata.name}{"\\n"}{end}'
+_LINE = '{range .items[*]}{.kind}{"/"}{.metadata.namespace}{"/"}{.metadata.name}{" "}{.metadata.uid}{"\\n"}{end}'
 
 
-def objects(cluster: Cluster) -> set[str]:
-    """kind/namespace/name of each; the namespace is empty where there is none."""
+def objects(cluster: Cluster) -> dict[str, str]:
+    """By kind/namespace/name (the namespace is empty where there is none), the uid of each."""
     kinds = set(cluster.kubectl("api-resources", "--verbs=list", "-o=name").stdout.split()) - _PASSING
     listed = cluster.kubectl("get", ",".join(sorted(kinds)), "-A", f"-o=jsonpath={_LINE}", "--ignore-not-found")
-    return set(listed.stdout.split())
+    pairs = (line.partition(" ") for line in listed.stdout.splitlines())
+    return {name: uid for name, _, uid in pairs}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,30 @@ from sandbox.errors import SandboxError
 from sandbox.helm import helm
 from sandbox.manifests import CRDS
 from sandbox.node.given import Cluster
+from sandbox.node.requirements import program
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "group-hygiene"
 # Of a cluster that is given, where it has the image from.
 REPOSITORY = os.environ.get("NODE_REPOSITORY") or "localhost/group-hygiene"
 IMAGE = f"{REPOSITORY}:{__version__}"
+PIPELINE_IMAGE = f"{REPOSITORY}-pipeline:{__version__}"
 # The release, its namespace, its Deployment and its Lease have one name.
 NAME = "group-hygiene"
 _SECONDS = 180
+
+
+def require_current(image: str) -> None:
+    """Raise SandboxError if podman's image is not made of the sources of this checkout."""
+    script = [str(ROOT / "deploy" / "images" / "build.sh"), "--source"]
+    wanted = subprocess.run(script, capture_output=True, text=True, check=True).stdout.strip()
+    inspect = [program("podman"), "image", "inspect", image]
+    done = subprocess.run(inspect, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SandboxError(f"the image {image} is missing: run make images")
+    labels = json.loads(done.stdout)[0]["Config"].get("Labels") or {}
+    if labels.get("group-hygiene.source") != wanted:
+        raise SandboxError(f"the image {image} is older than this checkout: run make images")
 
 
 def install(cluster: Cluster, *values: str, chart: Path = CHART) -> None:
@@ -53,7 +69,12 @@ def remove_everything(cluster: Cluster) -> None:
 
 def run(cluster: Cluster, *arguments: str | Path) -> None:
     """One command of helm in the namespace of the release; raises SandboxError with its error text."""
-    done = helm(*arguments, f"--namespace={NAME}", f"--kubeconfig={cluster.kubeconfig}")
+    run_as_it_is(cluster, *arguments, f"--namespace={NAME}")
+
+
+def run_as_it_is(cluster: Cluster, *arguments: str | Path) -> None:
+    """The same with the namespace that the arguments name, if they name one."""
+    done = helm(*arguments, f"--kubeconfig={cluster.kubeconfig}")
     if done.returncode != 0:
         raise SandboxError(f"helm {arguments[0]}: {done.stderr.strip()}")
 

@@ -15,7 +15,9 @@ import pytest
 
 from sandbox.node import Node
 from sandbox.node.node import clear_dead
-from tests.node.conftest import IMAGE, wait_for
+from sandbox.waiting import wait_for
+from tests.node import machine
+from tests.node.conftest import IMAGE
 
 ROOT = Path(__file__).parents[2]
 _NAMESPACES = ("pid", "mnt", "net")
@@ -85,8 +87,13 @@ def _start_caller(script: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
     return caller, json.loads(line)
 
 
-def test_after_sigkill_of_the_caller_nothing_is_left(node: Node) -> None:
-    """No process, mount, network, control group or file, of a node with a pod and a broker; the other node runs on."""
+def test_after_sigkill_of_the_caller_nothing_is_left(files_before: list[machine.File], node: Node) -> None:
+    """No process, mount, network, control group or file, of a node with a pod and a broker; the other node runs on.
+
+    Directories of this machine that programs of Kubernetes use, its links and its packet filter are as they were.
+    """
+    before = machine.shared()
+    assert machine.files() == files_before
     caller, seen = _start_caller(_CALLER)
     try:
         namespaces = {str(Path(f"/proc/{seen['pid']}/ns/{kind}").readlink()) for kind in _NAMESPACES}
@@ -109,7 +116,12 @@ def test_after_sigkill_of_the_caller_nothing_is_left(node: Node) -> None:
             *(line for line in Path("/proc/mounts").read_text().splitlines() if seen["scratch"] in line),
         ]
 
-    wait_for(lambda: not left(), 60, lambda: "\n".join(left()))
+    def changed() -> list[str]:
+        after = machine.shared()
+        return [*map(str, set(machine.files()) ^ set(files_before)), *before.symmetric_difference(after)]
+
+    wait_for(lambda: not left(), lambda: "\n".join(left()), 60)
+    wait_for(lambda: not changed(), lambda: "\n".join(changed()), 10)
     time.sleep(1)
     node.check()
     assert node.is_ready()
@@ -126,7 +138,7 @@ def test_the_next_start_removes_what_a_killed_keeper_left() -> None:
     os.kill(outside, signal.SIGKILL)
     caller.kill()
     caller.wait()
-    wait_for(lambda: not _processes_in(namespaces), 60, lambda: "\n".join(_processes_in(namespaces)))
+    wait_for(lambda: not _processes_in(namespaces), lambda: "\n".join(_processes_in(namespaces)), 60)
     assert Path(seen["scratch"]).exists()
     clear_dead()
     assert not Path(seen["scratch"]).exists()
@@ -145,8 +157,8 @@ def test_containers_run_on_while_parts_of_the_node_restart(node: Node) -> None:
     # The kubelet finds its pods again a moment after the API server is back.
     wait_for(
         lambda: node.kubectl("exec", "lasting", "--", "true", check=False).returncode == 0,
-        60,
         lambda: node.kubectl("describe", "pod,nodes", check=False).stdout,
+        60,
     )
     (status,) = json.loads(node.kubectl("get", "pod", "lasting", "-o=json").stdout)["status"]["containerStatuses"]
     assert (status["ready"], status["restartCount"]) == (True, 0)

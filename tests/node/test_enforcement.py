@@ -12,8 +12,8 @@ import pytest
 from faults.enforcement import Enforcement
 from sandbox.node import Node
 from sandbox.node.kafka import NodeKafka
+from sandbox.waiting import wait_for
 from tests.node import release
-from tests.node.conftest import wait_for
 from tests.node.enforcing import SECONDS, assert_all_is_well, enforcing, strike
 
 _SPACE = "enforced"
@@ -64,12 +64,12 @@ def _freeze(leader: Leader) -> None:
 
 def _another_leads(leader: Leader) -> None:
     node = leader.node
-    wait_for(lambda: release.leader(node) not in ("", leader.pod), SECONDS, lambda: release.explain(node))
+    wait_for(lambda: release.leader(node) not in ("", leader.pod), lambda: release.explain(node), SECONDS)
 
 
 def _is_restarted(leader: Leader) -> None:
     node, once_more = leader.node, leader.restarts + 1
-    wait_for(lambda: release.restarts(node).get(leader.pod) == once_more, SECONDS, lambda: release.explain(node))
+    wait_for(lambda: release.restarts(node).get(leader.pod) == once_more, lambda: release.explain(node), SECONDS)
 
 
 def _is_restarted_after_another_leads(leader: Leader) -> None:
@@ -103,7 +103,7 @@ def _runs_on(leader: Leader) -> None:
 def test_a_fault_amid_a_deletion_costs_no_group(node: Node, enforcement: Enforcement, fault: Fault) -> None:
     """0 groups wrongly deleted, 0 backups missing, 0 deletions unrecorded, and all that were to go are gone."""
     release.wait_ready(node)
-    wait_for(lambda: release.leader(node) in release.restarts(node), SECONDS, lambda: release.explain(node))
+    wait_for(lambda: release.leader(node) in release.restarts(node), lambda: release.explain(node), SECONDS)
     pod = release.leader(node)
     leader = Leader(node, pod, release.restarts(node)[pod])
     names = strike(enforcement, lambda: fault.strike(leader))

@@ -6,15 +6,17 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from sandbox.manifests import CRDS, OVERLAYS
 from sandbox.node.given import Cluster
+from sandbox.waiting import wait_for
+from tests import install_page
 from tests.node import release
-from tests.node.conftest import wait_for
 from tests.node.objects import objects
 
 QUICKSTART = str(release.ROOT / "examples" / "quickstart.yaml")
@@ -28,6 +30,7 @@ _CRDS = {
     "APIService//v1alpha1.grouphygiene.io",
 }
 _USERS_OBJECTS = {"KafkaConnection/kafka/main", "GroupPolicy/kafka/console-litter"}
+_AS_OPERATOR = f"--as=system:serviceaccount:{release.NAME}:{release.NAME}"
 # What Kubernetes makes in each namespace, and the Lease that the operator makes in its own.
 _NAMESPACE = {
     f"Namespace//{release.NAME}",
@@ -40,8 +43,8 @@ pytestmark = pytest.mark.usefixtures("kafka", "no_release")
 
 
 def _commands() -> list[list[str]]:
-    """The commands of the README's section about a cluster, as words."""
-    section = (release.ROOT / "README.md").read_text().partition("\n## On a cluster\n")[2]
+    """The commands of the README's section on installation, as words."""
+    section = (release.ROOT / "README.md").read_text().partition("\n## Install\n")[2]
     block = re.search(r"```\w*\n(.*?)```", section, re.DOTALL)
     assert block is not None
     lines = block[1].replace("\\\n", " ").splitlines()
@@ -50,45 +53,68 @@ def _commands() -> list[list[str]]:
     ]
 
 
-def _wait_ready(cluster: Cluster, seconds: float = 120) -> float:
+def _removal_of_the_binding() -> list[str]:
+    """What docs/install.md says to do after `kubectl delete -k`."""
+    section = (release.ROOT / "docs" / "install.md").read_text().partition("\n## Uninstall\n")[2]
+    command = re.search(r"`kubectl (delete rolebinding [^`]+)`", section.partition("\n## ")[0])
+    assert command is not None
+    return command[1].split()
+
+
+def _wait_ready(cluster: Cluster, seconds: float = 60) -> float:
     """Until the quickstart's connection and policy are Ready: how many seconds that took. No container starts twice."""
 
     def ready() -> bool:
         return cluster.kubectl("get", "kconn,kgp", "-n", "kafka", _READY).stdout.split() == ["True", "True"]
 
-    took = wait_for(ready, seconds, lambda: release.explain(cluster))
+    started = time.monotonic()
+    wait_for(ready, lambda: release.explain(cluster), seconds)
     assert set(release.restarts(cluster).values()) == {0}
-    return took
+    return time.monotonic() - started
 
 
-def _assert_confined(cluster: Cluster, before: set[str]) -> None:
+def _assert_confined(cluster: Cluster, before: dict[str, str]) -> None:
     """What was made is in no namespace, in the operator's own, or in that of the connection."""
-    assert {name.split("/")[1] for name in objects(cluster) - before} == {"", release.NAME, "kafka"}
+    assert {name.split("/")[1] for name in objects(cluster).keys() - before.keys()} == {"", release.NAME, "kafka"}
 
 
-def _assert_left(cluster: Cluster, before: set[str], left: set[str]) -> None:
-    """Wait until exactly these are there that were not, and all others are."""
+def _assert_left(cluster: Cluster, before: dict[str, str], left: set[str]) -> None:
+    """Wait until exactly these are there that were not; all others are there, and none was recreated."""
 
     def explain() -> str:
         now = objects(cluster)
-        return f"too many: {sorted(now - before - left)}, missing: {sorted((before | left) - now)}"
+        recreated = [name for name, uid in before.items() if now.get(name, uid) != uid]
+        wanted = before.keys() | left
+        return (
+            f"too many: {sorted(now.keys() - wanted)}, missing: {sorted(wanted - now.keys())}, recreated: {recreated}"
+        )
 
-    wait_for(lambda: objects(cluster) == before | left, 120, explain)
+    def is_left() -> bool:
+        now = objects(cluster)
+        return now.keys() == before.keys() | left and before.items() <= now.items()
+
+    wait_for(is_left, explain, 120)
 
 
 def test_the_commands_of_the_readme_lead_to_ready_within_a_minute(
     cluster: Cluster, record_property: Callable[[str, object], None]
 ) -> None:
-    """And `helm uninstall` leaves the kinds, the users' objects, and the namespace with the Lease."""
+    """Each command as it stands there, and `doctor` finds nothing that failed; the minute begins before the first one.
+
+    `helm uninstall` leaves the CRDs, the users' objects, and the namespace with the Lease.
+    """
     before = objects(cluster)
-    install, apply, get, _ = _commands()
-    assert install[:2] == ["helm", "install"]
-    assert release.NAME in install
-    release.run(cluster, *install[1:])
-    assert apply[:2] == ["kubectl", "apply"]
-    assert get == ["kubectl", "get", "kconn,kgp", "-n", "kafka"]
+    install, apply, get, doctor = _commands()
+    assert [words[0] for words in (install, apply, get, doctor)] == ["helm", "kubectl", "kubectl", "kubectl"]
+    started = time.monotonic()
+    release.run_as_it_is(cluster, *install[1:])
     cluster.kubectl(*apply[1:])
-    record_property("seconds until Ready", _wait_ready(cluster, 60))
+    _wait_ready(cluster, 60 - (time.monotonic() - started))
+    record_property("seconds until Ready", time.monotonic() - started)
+    assert "console-litter" in cluster.kubectl(*get[1:]).stdout
+    found = cluster.kubectl(*doctor[1:], check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert found.stdout.startswith("✓ API server")
     release.uninstall(cluster)
     _assert_left(cluster, before, _CRDS | _USERS_OBJECTS | _NAMESPACE)
 
@@ -115,6 +141,9 @@ def test_the_chart_in_a_restricted_namespace(cluster: Cluster, values: list[str]
     before = objects(cluster)
     cluster.kubectl("create", "namespace", release.NAME)
     cluster.kubectl("label", "namespace", release.NAME, "pod-security.kubernetes.io/enforce=restricted")
+    privileged = ("run", "refused", "-n", release.NAME, f"--image={release.IMAGE}", "--privileged")
+    refused = cluster.kubectl(*privileged, check=False)
+    assert 'violates PodSecurity "restricted' in refused.stderr
     release.install(cluster, *values)
     cluster.kubectl("apply", "-f", QUICKSTART)
     _wait_ready(cluster)
@@ -126,19 +155,74 @@ def test_the_chart_in_a_restricted_namespace(cluster: Cluster, values: list[str]
 
 @pytest.mark.parametrize("overlay", ["cluster-wide", "namespaced"])
 def test_the_overlays_of_kustomize(cluster: Cluster, tmp_path: Path, overlay: str) -> None:
-    """With the image that a kustomization of one's own names; `kubectl delete -k` leaves kinds and users' objects."""
+    """By the kustomization and the commands of docs/install.md; `kubectl delete -k` leaves CRDs and users' objects."""
     before = objects(cluster)
-    images = [{"name": "group-hygiene", "newName": release.REPOSITORY}]
-    resources = [os.path.relpath(OVERLAYS / overlay, tmp_path.resolve())]
-    (tmp_path / "kustomization.yaml").write_text(json.dumps({"resources": resources, "images": images}))
-    binding = (OVERLAYS.parent / "base" / "rbac-secrets.yaml").read_text().partition("\n# ---\n")[2]
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
-    cluster.kubectl("apply", "-k", str(tmp_path))
+    content = install_page.kustomization()
+    assert content["resources"] == ["../deploy/kustomize/overlays/cluster-wide"]
+    content["resources"] = [os.path.relpath(OVERLAYS / overlay, tmp_path.resolve())]
+    content["images"][0]["newName"] = release.REPOSITORY
+    (tmp_path / "kustomization.yaml").write_text(json.dumps(content))
+    crds, apply, bind = install_page.commands()
+    cluster.kubectl(*crds[1:])
+    cluster.kubectl(*(str(tmp_path) if word == install_page.FOLDER else word for word in apply[1:]))
     if overlay == "cluster-wide":
-        cluster.kubectl("apply", "-f", "-", input=binding.replace("# ", ""))
+        cluster.kubectl(*bind[1:])
     cluster.kubectl("apply", "-f", QUICKSTART)
     _wait_ready(cluster)
     _assert_confined(cluster, before)
     cluster.kubectl("delete", "-k", str(tmp_path))
-    cluster.kubectl("delete", "rolebinding", "group-hygiene-secrets", "-n", "kafka", "--ignore-not-found")
+    if overlay == "cluster-wide":
+        cluster.kubectl(*_removal_of_the_binding())
     _assert_left(cluster, before, _CRDS | _USERS_OBJECTS)
+
+
+@pytest.fixture
+def team(cluster: Cluster) -> Iterator[str]:
+    """Another namespace, and what an administrator creates before a release without rights on the cluster."""
+    administrator = str(OVERLAYS / "namespaced" / "rbac-installation.yaml")
+    cluster.kubectl("create", "namespace", "team-a")
+    cluster.kubectl("apply", "--server-side", "-f", str(CRDS))
+    cluster.kubectl("apply", "-f", administrator)
+    yield "team-a"
+    cluster.kubectl("delete", "-f", administrator)
+    cluster.kubectl("delete", "namespace", "team-a")
+
+
+def test_the_example_of_values_for_some_namespaces(cluster: Cluster, team: str) -> None:
+    """By values/namespaced.yaml: a connection becomes Ready in one namespace, and elsewhere nothing is looked at."""
+    values = release.CHART.parent / "values" / "namespaced.yaml"
+    options = (f"--values={values}", f"--set=image.repository={release.REPOSITORY}")
+    release.run(cluster, "install", release.NAME, release.CHART, "--create-namespace", *options)
+    release.wait_ready(cluster)
+    cluster.kubectl("apply", "-f", QUICKSTART)
+    _wait_ready(cluster)
+    assert cluster.kubectl("auth", "can-i", "get", "secrets", "-n", team, _AS_OPERATOR, check=False).stdout == "no\n"
+    assert cluster.kubectl("auth", "can-i", "list", "kgp", "-n", team, _AS_OPERATOR).stdout == "yes\n"
+    assert cluster.kubectl("auth", "can-i", "list", "kgp", "-A", _AS_OPERATOR, check=False).stdout == "no\n"
+    release.uninstall(cluster)
+
+
+def test_users_get_the_rights_of_their_roles(cluster: Cluster) -> None:
+    """Kubernetes adds the chart's ClusterRoles to its own: view, edit and admin allow what the docs say."""
+    release.install(cluster, "rbac.secretNamespaces={kafka}")
+    may = {
+        "view": {"get kgp"},
+        "edit": {"get kgp", "create kgp", "create kgr"},
+        "admin": {"get kgp", "create kgp", "create kgr", "create kconn"},
+    }
+    for role, allowed in may.items():
+        binding = ("rolebinding", f"people-{role}", "-n", "kafka")
+        cluster.kubectl("create", *binding, f"--clusterrole={role}", f"--user={role}")
+
+        def granted(role: str = role) -> set[str]:
+            return {
+                question
+                for question in may["admin"]
+                if cluster.kubectl(
+                    *("auth", "can-i", *question.split(), "-n", "kafka", f"--as={role}"), check=False
+                ).stdout
+                == "yes\n"
+            }
+
+        wait_for(lambda: granted() == allowed, lambda: f"{granted()} instead of {allowed}", 30)  # noqa: B023
+        cluster.kubectl("delete", *binding)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,26 +16,28 @@ import pytest
 import yaml
 from pyarrow.fs import S3FileSystem
 
-from group_hygiene import __version__
-from sandbox.helm import helm
 from sandbox.node import Node
 from sandbox.node.kafka import NAMESPACE, NodeKafka
 from sandbox.s3 import REGION, Bucket, S3Store
 from sandbox.spark.jars import jars
+from sandbox.waiting import wait_for
 from tests import stored
 from tests.e2e.conftest import Groups
 from tests.e2e.test_evidence import commits_again_and_again
 from tests.event_log import SETTINGS, tasks_by_executor
-from tests.node.conftest import REPOSITORY, wait_for
+from tests.node import release
+from tests.node.release import PIPELINE_IMAGE, REPOSITORY
 
 ROOT = Path(__file__).parents[2]
 PIPELINE = ROOT / "deploy" / "pipeline"
 EXAMPLES = ROOT / "examples"
-IMAGE = f"{REPOSITORY}-pipeline:{__version__}"
+# Of the driver and the executors that spark-submit.sh starts.
+SPARK = "group-hygiene-spark"
 BUCKET = "kafka-hygiene"
 FOLDER = f"{BUCKET}/group-hygiene/main"
 # Of a run of Spark on a machine that does other things too.
 SECONDS = 600
+_ANY_USER = 1000680000
 _RESTRICTED = "pod-security.kubernetes.io/enforce"
 # Options for a node of two cores; two executors from the start, where so little would need one.
 _SMALL = {
@@ -56,11 +59,29 @@ def store(node: Node) -> Iterator[S3Store]:
 @pytest.fixture(scope="module")
 def bucket(node: Node, kafka: NodeKafka, store: S3Store) -> Bucket:
     """The bucket, with the Secret that the manifests name, and the pipeline's image on the node."""
-    node.load_image(IMAGE)
+    release.require_current(PIPELINE_IMAGE)
+    node.load_image(PIPELINE_IMAGE)
     made = store.bucket(BUCKET)
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hygiene-bucket", "namespace": NAMESPACE}}
-    _apply(node, secret | {"stringData": made.variables})
+    _apply(node, _bucket_secret(made, NAMESPACE))
     return made
+
+
+def _bucket_secret(bucket: Bucket, namespace: str) -> dict[str, Any]:
+    metadata = {"name": "hygiene-bucket", "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": bucket.variables}
+
+
+@pytest.fixture
+def spark_namespace(node: Node, bucket: Bucket) -> Iterator[None]:
+    """The namespace of Spark's pods, as the header of spark-rbac.yaml creates it, with the Secret of the bucket."""
+    header = (PIPELINE / "spark-rbac.yaml").read_text().partition("apiVersion")[0]
+    commands = re.findall(r"^# +kubectl (.*)", header, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        node.kubectl(*command.split())
+    _apply(node, _bucket_secret(bucket, SPARK))
+    yield
+    node.kubectl("delete", "namespace", SPARK)
 
 
 @pytest.fixture(scope="module")
@@ -74,15 +95,9 @@ def restricted(node: Node, kafka: NodeKafka) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def operator(node: Node) -> Iterator[None]:
     """The operator as the README installs it."""
-    kubeconfig = f"--kubeconfig={node.kubeconfig}"
-    options = ("--set", f"image.repository={REPOSITORY}", "--set", f"rbac.secretNamespaces={{{NAMESPACE}}}")
-    place = ("group-hygiene", "-n", "group-hygiene", kubeconfig)
-    chart = ROOT / "deploy" / "helm" / "group-hygiene"
-    done = helm("upgrade", "--install", *place, chart, "--create-namespace", *options)
-    assert done.returncode == 0, done.stderr
+    release.install(node, f"rbac.secretNamespaces={{{NAMESPACE}}}")
     yield
-    done = helm("uninstall", *place)
-    assert done.returncode == 0, done.stderr
+    release.uninstall(node)
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +136,8 @@ def _explain(node: Node) -> str:
         ("get", "kconn,kgp,cronjobs,jobs,pods,events", "-n", NAMESPACE),
         ("get", "kgp", "-n", NAMESPACE, "-o=yaml"),
         ("logs", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=group-hygiene-pipeline", "--tail=50"),
+        ("get", "pods,events", "-n", SPARK),
+        ("logs", "-n", SPARK, "-l", "spark-role=driver", "--tail=80"),
         ("logs", "-n", "group-hygiene", "deploy/group-hygiene", "--tail=50"),
     ]
     return "\n".join(node.kubectl(*command, check=False).stdout for command in shown)
@@ -128,7 +145,10 @@ def _explain(node: Node) -> str:
 
 def _manifests(folder: Path, changes: dict[str, str]) -> Path:
     """deploy/pipeline as a user makes it theirs: with the name of an image and of a bucket."""
-    replaced = {"image: group-hygiene-pipeline:": f"image: {REPOSITORY}-pipeline:", "REPLACE-WITH-YOUR-BUCKET": BUCKET}
+    replaced = {
+        "REPLACE-WITH-YOUR-REGISTRY/group-hygiene-pipeline:": f"{REPOSITORY}-pipeline:",
+        "REPLACE-WITH-YOUR-BUCKET": BUCKET,
+    }
     for file in PIPELINE.glob("*.yaml"):
         text = file.read_text()
         for old, new in (replaced | changes).items():
@@ -154,7 +174,7 @@ def _submit(node: Node, warehouse: str, settings: dict[str, str]) -> subprocess.
     environment = {
         "PATH": os.pathsep.join([str(Path(pyspark.__file__).parent / "bin"), os.environ["PATH"]]),
         "KUBECONFIG": str(node.kubeconfig),
-        "IMAGE": IMAGE,
+        "IMAGE": PIPELINE_IMAGE,
         "SECRET": "hygiene-bucket",
         "KEYS": "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_REGION AWS_ENDPOINT_URL AWS_ALLOW_HTTP",
         "MAX_EXECUTORS": "2",
@@ -220,19 +240,24 @@ def test_the_idle_group_goes_and_the_one_that_commits_stays(
         every_minute = {
             '"*/10 * * * *"': '"* * * * *"',
             "successfulJobsHistoryLimit: 1": "successfulJobsHistoryLimit: 9",
+            # As OpenShift does it: a user that has no name in the image. Spark's pods run as that of the image.
+            "runAsNonRoot: true": f"runAsNonRoot: true\n            runAsUser: {_ANY_USER}",
         }
         node.kubectl("apply", "-k", str(_manifests(tmp_path, every_minute)))
         try:
-            wait_for(lambda: "idle-old" not in groups.names(), SECONDS, lambda: _explain(node))
-            wait_for(lambda: runs() >= 2, SECONDS, lambda: _explain(node))
+            wait_for(lambda: "idle-old" not in groups.names(), lambda: _explain(node), SECONDS)
+            wait_for(lambda: runs() >= 2, lambda: _explain(node), SECONDS)
             for group in ("idle-same", "idle-moving"):
-                wait_for(lambda group=group: kept(group), SECONDS, lambda: _explain(node))  # type: ignore[misc]
+                wait_for(lambda group=group: kept(group), lambda: _explain(node), SECONDS)  # type: ignore[misc]
             assert {"idle-same", "idle-moving"} <= groups.names()
             pods = node.kubectl("get", "pods", "-n", NAMESPACE, "-l=batch.kubernetes.io/job-name", "-o=json").stdout
         finally:
             node.kubectl("delete", "-k", str(tmp_path))
             node.kubectl("delete", "kgp", "idle", "-n", NAMESPACE)
-    for pod in json.loads(pods)["items"]:
+    found = json.loads(pods)["items"]
+    assert found
+    for pod in found:
+        assert pod["spec"]["securityContext"]["runAsUser"] == _ANY_USER
         (container,) = pod["spec"]["containers"]
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         places = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
@@ -240,7 +265,31 @@ def test_the_idle_group_goes_and_the_one_that_commits_stays(
     assert (store.folder(BUCKET) / "group-hygiene" / "main" / "activity" / "_delta_log").is_dir()
 
 
-@pytest.mark.usefixtures("connection", "restricted")
+@pytest.mark.usefixtures("connection", "restricted", "bucket")
+def test_the_cronjob_of_the_chart_writes_tables(node: Node, store: S3Store) -> None:
+    """By the example values/pipeline.yaml, with the names of an image and of a bucket."""
+    values = release.CHART.parent / "values" / "pipeline.yaml"
+    options = {
+        "image.repository": REPOSITORY,
+        "pipeline.image.repository": f"{REPOSITORY}-pipeline",
+        "pipeline.connections[0].warehouse": f"s3a://{BUCKET}/chart",
+        # Only the job that this test creates.
+        "pipeline.schedule": "0 0 1 1 *",
+    }
+    settings = [f"--set={name}={value}" for name, value in options.items()]
+    release.run(node, "upgrade", "--install", release.NAME, release.CHART, f"--values={values}", *settings)
+    job = ("job", "chart", "-n", NAMESPACE)
+    try:
+        node.kubectl("create", *job, "--from=cronjob/group-hygiene-pipeline-main")
+        done = node.kubectl("wait", *job, "--for=condition=complete", f"--timeout={SECONDS - 60}s", check=False)
+        assert done.returncode == 0, _explain(node)
+    finally:
+        node.kubectl("delete", *job, "--ignore-not-found")
+        release.install(node, f"rbac.secretNamespaces={{{NAMESPACE}}}")
+    assert (store.folder(BUCKET) / "chart" / "activity" / "_delta_log").is_dir()
+
+
+@pytest.mark.usefixtures("connection", "spark_namespace")
 def test_a_driver_and_two_executors_make_the_same_tables_as_one_machine(
     node: Node, kafka: NodeKafka, groups: Groups, store: S3Store, bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -257,11 +306,17 @@ def test_a_driver_and_two_executors_make_the_same_tables_as_one_machine(
             node, f"s3a://{warehouse}", SETTINGS | {"spark.eventLog.dir": _folder(bucket, "events")} | _SMALL
         )
         assert done.returncode == 0, f"{done.stdout[-3000:]}{done.stderr[-3000:]}{_explain(node)}"
+        log = node.kubectl("logs", "-n", SPARK, "-l", "spark-role=driver", "--tail=-1").stdout
+        # It has all the rights that it uses.
+        assert "is forbidden" not in log
+        assert "Cannot list PVC" not in log
     finally:
         for file in ("spark-rbac.yaml", "rbac.yaml"):
             node.kubectl("delete", "-f", str(PIPELINE / file))
     _run_here(kafka, tmp_path / "local")
-    assert stored.rows(f"s3://{warehouse}", bucket.variables) == stored.rows(str(tmp_path / "local"))
+    tables = stored.rows(f"s3://{warehouse}", bucket.variables)
+    assert all(tables.values()), {name: len(rows) for name, rows in tables.items()}
+    assert tables == stored.rows(str(tmp_path / "local"))
     tasks = tasks_by_executor(store.folder(BUCKET) / "events")
     assert len(tasks) == 2, tasks
     assert all(tasks.values()), tasks

@@ -12,8 +12,9 @@ _SCRIPT = """
 import os
 from sandbox.errors import MissingPrerequisite
 from sandbox.node.requirements import check
-os.setgid(65534)
-os.setuid(65534)
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
 try:
     check()
 except MissingPrerequisite as missing:

@@ -43,6 +43,7 @@ def test_promtool_takes_the_rules() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.slow
 def test_the_cases_hold() -> None:
     """`promtool test rules`: each alert fires when it should, with the words it should have, and not earlier."""
     tested = promtool("test", "rules", CASES)

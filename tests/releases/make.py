@@ -18,27 +18,29 @@ from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 
-from group_hygiene import __version__, reasons
-from group_hygiene.connection import Settings
-from group_hygiene.entries import (
+from group_hygiene import __version__
+from group_hygiene.kafka.client import Client, connect
+from group_hygiene.kafka.cluster import topic_ids
+from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import SavedOffset, in_parts
+from group_hygiene.model.entries import (
     Covered,
     Entry,
     Firing,
+    Got,
     Intent,
     KeepRequest,
     Mark,
     Notice,
     Outcome,
-    SavedOffset,
+    OutcomeType,
+    PolicyAlerts,
+    Receipt,
     Seen,
-    Told,
     Watch,
-    What,
-    in_parts,
 )
-from group_hygiene.kafka.client import Client, connect
-from group_hygiene.kafka.cluster import topic_ids
-from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
+from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.spark.jars import jars
 from tests.backups import backup
@@ -102,7 +104,11 @@ def _entries(topic_id: str) -> list[Entry]:
     share = backup("share", {TOPIC: rows}, type="Share", protocol_type="share", **saved)
     kip848 = backup("newer", {TOPIC: rows}, type="Consumer", **saved)
     chunked = in_parts(backup("chunked", {TOPIC: rows}, id="id-3", **saved), chunk_bytes=1)
-    firing = {"GroupsMatched": Firing(_AT, b"\x00\x01", _LATER, 2), "GroupsMarked": Firing(_AT, b"")}
+    matched = Firing(
+        _AT, b"\x00\x01\x02\x03\x04", total=1, reported=1, new=1, groups=["a"], detail="", first_due=_LATER
+    )
+    got = Got(policy, {"GroupsMatched": _AT}, Notice(_AT, 1, ["deleted"]))
+    ids: dict[str, Any] = {"connection_uid": "c-1", "policy_uid": uid, "expires": _LATER}
     return [
         Watch(policy_uid=uid, digest="d", epoch=2, watched=60.5, at=_AT, complete_at=_AT),
         Seen(policy_uid=uid, group="seen", epoch=2, fingerprint=b"\x00\xff" * 8, since=_AT, watched=1.5),
@@ -113,23 +119,17 @@ def _entries(topic_id: str) -> list[Entry]:
         Intent(group="intended", id="id-4", type="Classic", deadline=_AT, marked_since=_AT, writer="w", **by, **when),
         Intent(group="half", id="id-5", type="Classic", deadline=_AT, topics=(TOPIC,), **by, **when),
         *(whole, partial, streams, share, kip848, *chunked),
-        _outcome("deleted", "id-1", What.DELETED, reasons.DELETED, **by, **when),
-        _outcome("reduced", "id-2", What.OFFSETS_DELETED, reasons.OFFSETS_DELETED, topics=(TOPIC,), **by, **when),
-        _outcome("stayed", "id-6", What.KEPT, reasons.NOT_EMPTY, marked_since=_AT, **by, **when),
-        Told(
-            policy_uid=uid,
-            receiver="chat",
-            digest="d",
-            connection_uid="c-1",
-            policy=policy,
-            firing=firing,
-            expires=_LATER,
-            owed=(Notice(_AT, 1, ["deleted"]),),
+        _outcome("deleted", "id-1", OutcomeType.DELETED, reasons.DELETED, **by, **when),
+        _outcome(
+            "reduced", "id-2", OutcomeType.OFFSETS_DELETED, reasons.OFFSETS_DELETED, topics=(TOPIC,), **by, **when
         ),
+        _outcome("stayed", "id-6", OutcomeType.KEPT, reasons.NOT_EMPTY, marked_since=_AT, **by, **when),
+        PolicyAlerts(firing={"GroupsMatched": matched}, **ids),
+        Receipt(receiver="chat", digest="d", got=got, **ids),
     ]
 
 
-def _outcome(group: str, id_: str, what: What, reason: str, **fields: Any) -> Outcome:
+def _outcome(group: str, id_: str, what: OutcomeType, reason: str, **fields: Any) -> Outcome:
     return Outcome(group=group, id=id_, what=what, reason=reason, message="as it was", **fields)
 
 

@@ -5,12 +5,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from sandbox.waiting import wait_for
+
 pytestmark = pytest.mark.slow  # of what the tutorial uses
+
 ROOT = Path(__file__).parents[2]
 CRD = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -36,9 +38,7 @@ def test_up_serves_until_sigterm(tmp_path: Path) -> None:
     file = tmp_path / ".sandbox" / "env"
     up = subprocess.Popen([sys.executable, "-m", "sandbox", "up"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 600
-        while not file.exists() and up.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_for(lambda: file.exists() or up.poll() is not None, seconds=600)
         script = ". .sandbox/env; echo $BOOTSTRAP_SERVERS; kubectl get crds -o name"
         sourced = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
         assert sourced.stdout.startswith("127.0.0.1:")

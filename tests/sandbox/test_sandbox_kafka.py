@@ -4,7 +4,6 @@ import contextlib
 import gc
 import socket
 import ssl
-import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +20,8 @@ from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.oauth import unsecured_token
 from sandbox.kafka.tls import Authority
 from sandbox.kafka.wire import known_brokers
-from tests.kafka.makers import Maker, wait_for
+from sandbox.waiting import wait_for
+from tests.kafka.makers import Maker
 from tests.kafka.members import ShareMember
 
 pytestmark = pytest.mark.slow  # of what starts brokers, on which all other tests stand
@@ -54,13 +54,13 @@ def comes_back(group: str, cluster: KafkaCluster, **options: Any) -> bool:
 
     Meanwhile the answer is an error, or (2.5.1, ZooKeeper: before it knows what it leads) an empty list without one.
     """
-    deadline = time.monotonic() + 180
-    while time.monotonic() < deadline:
+
+    def is_listed() -> bool:
         with contextlib.suppress(RetriableError):
-            if groups(cluster, **options) == [group]:
-                return True
-        time.sleep(0.2)
-    return False
+            return groups(cluster, **options) == [group]
+        return False
+
+    return wait_for(is_listed, f"{group} is listed")
 
 
 def commit(cluster: KafkaCluster, group: str, replicas: int = 1) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from sandbox.errors import SandboxError
 from sandbox.kubernetes import ApiServer
-from tests.kafka.makers import wait_for
+from sandbox.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # of what starts API servers, on which other tests stand
 ROLE = """

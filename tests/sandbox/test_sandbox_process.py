@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from sandbox.cache import cached
 from sandbox.errors import BuildFailed, SandboxError, StartFailed
 from sandbox.ports import Ports
 from sandbox.process import Command, Keeper, wait_until
+from sandbox.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow  # of what starts and ends servers, on which other tests stand
@@ -56,14 +58,9 @@ def processes_of(directory: str) -> list[str]:
     return found
 
 
-def eventually_clean(directory: str, seconds: float = 180.0) -> bool:
-    """True when the directory and all processes that use it are gone in time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not Path(directory).exists() and not processes_of(directory):
-            return True
-        time.sleep(0.1)
-    return False
+def eventually_clean(directory: str) -> bool:
+    """Wait until the directory and all processes that use it are gone."""
+    return wait_for(lambda: not Path(directory).exists() and not processes_of(directory), f"{directory} is gone")
 
 
 def run_caller(script: str) -> tuple[subprocess.Popen[str], list[str]]:
@@ -111,6 +108,34 @@ def test_servers_end_with_a_killed_keeper() -> None:
         server.exit_code()
     keeper.close()
     assert eventually_clean(str(keeper.scratch))
+
+
+@LINUX_ONLY
+def test_the_next_start_removes_what_a_killed_keeper_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Files may hold passwords. What lives, what is not ours, and what is no directory stays."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    caller, (left,) = run_caller(FORKING_CALLER)
+    assert Path(left).parent == tmp_path
+    (keeper,) = [pid for pid in _children(caller.pid) if "keeper.py" in Path("/proc", pid, "cmdline").read_text()]
+    (child,) = [pid for pid in _children(caller.pid) if pid != keeper]
+    for pid in (keeper, str(caller.pid), child):
+        os.kill(int(pid), signal.SIGKILL)
+    caller.wait()
+    os.mkfifo(tmp_path / "kafka-group-hygiene-servers-pipe")
+    other = tmp_path / "kafka-group-hygiene-other"
+    other.mkdir()
+    assert Path(left).exists()
+    with Keeper() as first, Keeper() as second:
+        assert not Path(left).exists()
+        assert first.scratch.exists()
+        assert second.scratch.exists()
+        assert other.exists()
+    assert not first.scratch.exists()
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def test_a_server_that_ends_shows_its_log() -> None:

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from group_hygiene.connection import Settings
 from group_hygiene.kafka.client import Client, connect
+from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.session import Options, spark_session
+from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.spark.jars import jars
 from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker
+from tests.spark.histories import LIVES, Bronze
 
 # Fewer than Kafka's 50 partitions: a test then takes a fifth of the time, and each still has several. And their log
 # holds what the tests wrote and nothing else: no group ends for its age, no record goes because a later one came.
@@ -63,3 +65,13 @@ def make(kafka: KafkaCluster) -> Iterator[Maker]:
 @pytest.fixture
 def warehouse(tmp_path: Path) -> str:
     return str(tmp_path / "warehouse")
+
+
+@pytest.fixture(scope="module")
+def lived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A day, of which all is known."""
+    warehouse = str(tmp_path_factory.mktemp("lived"))
+    groups = {name: sorted(events, key=lambda event: event["record_time"]) for name, events in LIVES.items()}
+    Bronze(spark, warehouse).write(groups)
+    update(spark, warehouse)
+    return warehouse

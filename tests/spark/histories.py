@@ -8,11 +8,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from group_hygiene.model import TABLES_VERSION
+from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS, Table
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 Event = dict[str, Any]
+HOUR = 3600.0
 
 
 def moment(second: float) -> datetime:
@@ -51,6 +52,23 @@ def epoch(second: float, family: str = "consumer") -> Event:
 
 def member(second: float, name: str, gone: bool = False, family: str = "consumer") -> Event:
     return state(second, f"{family}-member", gone, member_id=name)
+
+
+def hours(*times: float) -> list[float]:
+    return [time * HOUR for time in times]
+
+
+LIVES: dict[str, list[Event]] = {
+    # In use for a quarter of an hour each, by names of one kind.
+    **{
+        f"console-consumer-{number}": [classic(second, 1), commit(second + 60), classic(second + 900, 0)]
+        for number, second in enumerate(hours(0.5, 1.5, 2.5), 10_000)
+    },
+    "weekly": [classic(100, 1), classic(900, 0), classic(6.5 * HOUR, 1), classic(7 * HOUR, 0)],
+    "steady": [commit(hour * HOUR) for hour in range(24)],
+    "expired": [commit(60), wiped(2.5 * HOUR)],
+    "late": [commit(23.5 * HOUR)],
+}
 
 
 class Bronze:

@@ -14,8 +14,8 @@ from deltalake import QueryBuilder
 from pyspark.sql import DataFrame, SparkSession
 
 from group_hygiene.errors import Halted, PipelineError
-from group_hygiene.pipeline import activity
-from group_hygiene.pipeline.activity import update
+from group_hygiene.pipeline.activity import update as activity
+from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.jobs import Job, Work, repeat
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, Table
@@ -409,7 +409,7 @@ def test_an_older_ingested(spark: SparkSession, ready: str, warehouse: str) -> N
     bronze = Bronze(spark, warehouse)
     bronze.batch = 1
     bronze.finish()
-    with pytest.raises(Halted, match="older state of ingested"):
+    with pytest.raises(Halted, match="older state replaced ingested"):
         update(spark, warehouse)
     assert COVERAGE.read(spark, warehouse).collect() == covered
 
@@ -441,7 +441,7 @@ def test_rounds_end_where_a_person_is_needed(spark: SparkSession, ready: str, wa
     shutil.copytree(ready, warehouse)
     Bronze(spark, warehouse).finish()
     every = timedelta(milliseconds=1)
-    with pytest.raises(Halted, match="older state of ingested"):
+    with pytest.raises(Halted, match="older state replaced ingested"):
         repeat(spark, None, Work([Job.ACTIVITY], warehouse, every=every), pytest.fail, tmp_path / "spark.log")
     with pytest.raises(PipelineError, match="pipeline ingest"):
         repeat(spark, None, Work([Job.ACTIVITY], f"{warehouse}-2"), pytest.fail, tmp_path / "spark.log")

@@ -11,25 +11,24 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from group_hygiene.activity import Tables
-from group_hygiene.checks import judge
-from group_hygiene.connection import ActivitySpec
-from group_hygiene.durations import format_duration
+from group_hygiene.decide.checks import judge
 from group_hygiene.errors import PipelineError
+from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
-from group_hygiene.patterns import Patterns
-from group_hygiene.pipeline.activity import update
-from group_hygiene.pipeline.backtest import Backtest, Candidate, Terms, backtest
-from group_hygiene.pipeline.history import extent
-from group_hygiene.pipeline.ingest import ingest
-from group_hygiene.pipeline.trial import reason_of
-from group_hygiene.policy import Policy, parse_policy
-from group_hygiene.reconcile import Need
+from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline.backtest.lives import extent
+from group_hygiene.pipeline.backtest.run import Backtest, Candidate, Terms, backtest
+from group_hygiene.pipeline.backtest.trial import reason_of
+from group_hygiene.pipeline.ingest.batches import ingest
+from group_hygiene.reconcile import LedgerNeed
+from group_hygiene.spec.connection import ActivitySpec
+from group_hygiene.spec.durations import format_duration
+from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.policy import Policy, parse_policy
 from tests.kafka.makers import Maker, at
 from tests.kafka.scene import Clock, Scene
-from tests.spark.histories import START, Bronze, Event, classic, commit, moment, wiped
+from tests.spark.histories import HOUR, START, moment
 
-_HOUR = 3600.0
 _RETENTION = timedelta(minutes=10080)
 
 
@@ -44,33 +43,6 @@ def policy(name: str = "idle", groups: str = "*", **spec: Any) -> Policy:
         "delete": {"gracePeriod": "1h"},
     } | spec
     return parse_policy({"metadata": {"namespace": "kafka", "name": name, "uid": name}, "spec": whole})
-
-
-def hours(*times: float) -> list[float]:
-    return [time * _HOUR for time in times]
-
-
-LIVES: dict[str, list[Event]] = {
-    # In use for a quarter of an hour each, by names of one kind.
-    **{
-        f"console-consumer-{number}": [classic(second, 1), commit(second + 60), classic(second + 900, 0)]
-        for number, second in enumerate(hours(0.5, 1.5, 2.5), 10_000)
-    },
-    "weekly": [classic(100, 1), classic(900, 0), classic(6.5 * _HOUR, 1), classic(7 * _HOUR, 0)],
-    "steady": [commit(hour * _HOUR) for hour in range(24)],
-    "expired": [commit(60), wiped(2.5 * _HOUR)],
-    "late": [commit(23.5 * _HOUR)],
-}
-
-
-@pytest.fixture(scope="module")
-def lived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A day, of which all is known."""
-    warehouse = str(tmp_path_factory.mktemp("lived"))
-    groups = {name: sorted(events, key=lambda event: event["record_time"]) for name, events in LIVES.items()}
-    Bronze(spark, warehouse).write(groups)
-    update(spark, warehouse)
-    return warehouse
 
 
 def tried(spark: SparkSession, warehouse: str, *policies: Policy, **terms: Any) -> Backtest:
@@ -100,7 +72,7 @@ def test_every_step(spark: SparkSession, lived: str) -> None:
     assert (regret.group, regret.by) == ("weekly", "Join")
     times = (regret.marked_at, regret.deleted_at, regret.back_at)
     # At looks ten minutes apart: idle for two hours at 2:15, and over its grace period an hour after it was marked.
-    assert times == (moment(2 * _HOUR + 1200), moment(3 * _HOUR + 1200), moment(6.5 * _HOUR + 1))
+    assert times == (moment(2 * HOUR + 1200), moment(3 * HOUR + 1200), moment(6.5 * HOUR + 1))
 
 
 def test_other_periods(spark: SparkSession, lived: str) -> None:
@@ -142,8 +114,8 @@ def test_several_policies(spark: SparkSession, lived: str) -> None:
 @pytest.mark.parametrize(
     ("terms", "told"),
     [
-        pytest.param({"end": moment(48 * _HOUR)}, "is later than the log was read", id="future"),
-        pytest.param({"end": moment(-60)}, "before there was anything to look back on: the tables hold", id="early"),
+        pytest.param({"end": moment(48 * HOUR)}, "is later than the log was read", id="future"),
+        pytest.param({"end": moment(-60)}, "is before the history: the tables hold", id="early"),
         pytest.param({"start": moment(60), "end": moment(30)}, "that range is empty", id="empty"),
         pytest.param({"start": moment(0), "end": moment(60)}, "no step of 1h: take a shorter --step", id="step"),
         pytest.param({"step": timedelta(seconds=1)}, "86,401 steps of 1s are too many", id="many"),
@@ -167,9 +139,9 @@ def test_history_is_too_short(spark: SparkSession, lived: str) -> None:
 def test_the_last_look_is_at_the_end(spark: SparkSession, lived: str) -> None:
     """Whatever the start: what is said of the last step is said of the end. Before the history there is nothing."""
     for start, first in ((-10.0, 1.5), (2.25, 3.5)):
-        terms = {"start": moment(start * _HOUR), "end": moment(7.5 * _HOUR), "step": timedelta(hours=2)}
+        terms = {"start": moment(start * HOUR), "end": moment(7.5 * HOUR), "step": timedelta(hours=2)}
         found = tried(spark, lived, policy(), **terms)
-        assert (found.steps.start, found.steps.end) == (moment(first * _HOUR), moment(7.5 * _HOUR))
+        assert (found.steps.start, found.steps.end) == (moment(first * HOUR), moment(7.5 * HOUR))
 
 
 def test_one_that_is_too_long_stops_no_other(spark: SparkSession, lived: str) -> None:
@@ -228,7 +200,7 @@ def random_policy(chance: random.Random, number: int, tag: str, longest: float) 
         # Around the moment at which each group's offsets expire.
         when["expiresWithin"] = format_duration(_RETENTION - timedelta(seconds=chance.uniform(0, longest)))
     if chance.random() < 0.2:
-        when["committed"] = "None"
+        when["offsets"] = "None"
     spec = {"connectionRef": {"name": "main"}, "match": match, "when": when, "action": action}
     if action == "Delete":
         spec["delete"] = {"gracePeriod": "1s"}
@@ -277,7 +249,7 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
     found = backtest(spark, warehouse, candidates, Terms(step=step, retention=_RETENTION, verdicts=True))
     assert found.steps.end == reach.read_at
 
-    scene = Scene(client, protect, need=Need.READ)
+    scene = Scene(client, protect, need=LedgerNeed.READ)
     scene.clock = Frozen(reach.read_at.astimezone(UTC))
     scene.use(Tables(ActivitySpec(warehouse)))
     scene.context = scene.open()

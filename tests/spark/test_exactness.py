@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from faults.offsets_log import read
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.offsets_log import Commit
-from group_hygiene.pipeline.activity import update
-from group_hygiene.pipeline.ingest import ingest
+from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline.ingest.batches import ingest
 from group_hygiene.pipeline.tables import ACTIVITY
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from group_hygiene.pipeline.activity import update
+from group_hygiene.pipeline.activity.update import update
 from sandbox.spark.jars import jars
 from tests.cli.test_gitops_check import GITOPS, ROOT, commands
 from tests.spark.histories import Bronze, Event, classic, commit, moment
@@ -58,9 +58,9 @@ def test_it_fails_for_a_group_that_was_used_again(spark: SparkSession, tmp_path:
         r"^GroupPolicy (\S+) .*\n  it would have (?:deleted (\d+) groups?; (\w+)|\w+)", told, re.MULTILINE
     )
     assert found == [
-        ("kafka/abandoned", "2", "1"),
-        ("kafka/console-litter", "2", "1"),
-        ("kafka/expires-soon", "", ""),
+        ("kafka-production/abandoned", "2", "1"),
+        ("kafka-production/console-litter", "2", "1"),
+        ("kafka-production/expires-soon", "", ""),
         ("team-a/retired-jobs", "1", "none"),
     ]
     assert re.search(r"^console-consumer-2 .* Join", told, re.MULTILINE)

@@ -14,14 +14,15 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.sql import SparkSession
 
 from faults.offsets_log import TOPIC, Rows, ends, expected, read, write
-from group_hygiene.connection import Settings
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.pipeline.activity import update
-from group_hygiene.pipeline.ingest import Written, ingest
+from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline.ingest.batches import Written, ingest
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS
+from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
-from tests.kafka.makers import Maker, at, wait_for
+from sandbox.waiting import wait_for
+from tests.kafka.makers import Maker, at
 from tests.spark.bronze import covered, ingested, tables
 from tests.spark.conftest import FEW_PARTITIONS
 
@@ -276,9 +277,9 @@ def test_an_older_table_of_progress(
     put_back = f"RESTORE TABLE delta.`{INGESTED.path(warehouse)}` TO VERSION AS OF "
     spark.sql(f"{put_back} {older}").collect()
     make.simple(make.name("new"), at(topic, 1))
-    with pytest.raises(Halted, match=r"older state of ingested.*newest state back"):
+    with pytest.raises(Halted, match=r"older state replaced ingested.*newest state"):
         run(spark, client, warehouse)
-    with pytest.raises(Halted, match=r"older state of ingested.*newest state back"):
+    with pytest.raises(Halted, match=r"older state replaced ingested.*newest state"):
         update(spark, warehouse)
     spark.sql(f"{put_back} {newest}").collect()
     assert run(spark, client, warehouse) == Written(commits=1)
@@ -367,7 +368,7 @@ def test_another_cluster_is_refused(
     """One warehouse is one cluster's."""
     run(spark, client, warehouse)
     stranger = connect(Settings((other.bootstrap_servers,)))
-    with pytest.raises(Halted, match=r"a --warehouse of its own"):
+    with pytest.raises(Halted, match=r"a separate --warehouse for each"):
         run(spark, stranger, warehouse)
     stranger.close()
     assert_equal(spark, warehouse, filled.bootstrap_servers)
@@ -428,7 +429,7 @@ def test_a_log_that_was_hurt(spark: SparkSession, other: KafkaCluster, warehouse
 
     recreate(maker)
     maker.simple(maker.name("after"), at(topic, 1))
-    with pytest.raises(Halted, match=r"created anew.*--start-over"):
+    with pytest.raises(Halted, match=r"recreated.*--start-over"):
         run(spark, client, warehouse)
     assert run(spark, client, warehouse, start_over=True) == Written(commits=1)
     assert tables(spark, warehouse) == held

@@ -16,21 +16,20 @@ import yaml
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from group_hygiene.cli import backtesting, looking_back, main
+from group_hygiene.cli import backtest_commands, backtests, main
 from group_hygiene.cli.manifests import read_manifests
 from group_hygiene.cli.output import show
 from group_hygiene.errors import HygieneError
-from group_hygiene.pipeline.activity import update
-from group_hygiene.pipeline.backtest import Terms
-from group_hygiene.pipeline.backtest import backtest as run
+from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline.backtest.run import Terms
+from group_hygiene.pipeline.backtest.run import backtest as run
 from group_hygiene.report.wording import printable
 from sandbox.spark.jars import jars
 from tests.findings import HOSTILE
 from tests.spark.histories import Bronze, classic, commit, moment
-from tests.spark.test_backtest import LIVES
 
 SECONDS = 300
-DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
+DOCS = Path(__file__).parents[2] / "docs" / "cli-reference.md"
 API_VERSION = "grouphygiene.io/v1alpha1"
 
 
@@ -72,12 +71,12 @@ class Asked:
 
     def __call__(self, *arguments: object) -> Answer:
         words = [*(str(argument) for argument in arguments), "--warehouse", self._warehouse]
-        given = looking_back.backtest.make_context("backtest", words).params
+        given = backtest_commands.backtest.make_context("backtest", words).params
         manifests = read_manifests(given["files"], given["namespace"])
-        candidates, errors = backtesting._candidates(manifests, given["offsets_retention"])
+        candidates, errors = backtests._candidates(manifests, given["offsets_retention"])
         terms = Terms(given["start"], given["end"], given["step"], given["offsets_retention"])
         found = run(self._spark, self._warehouse, candidates, terms)
-        code = show(backtesting.answer(found, manifests, errors, given), given["output"])
+        code = show(backtests.answer(found, manifests, errors, given), given["output"])
         return Answer(code, *self._capsys.readouterr())
 
 
@@ -114,16 +113,6 @@ def file_of(folder: Path, *objects: Mapping[str, Any]) -> Path:
     return file
 
 
-@pytest.fixture(scope="module")
-def lived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A day, of which all is known."""
-    warehouse = str(tmp_path_factory.mktemp("lived"))
-    groups = {name: sorted(events, key=lambda event: event["record_time"]) for name, events in LIVES.items()}
-    Bronze(spark, warehouse).write(groups)
-    update(spark, warehouse)
-    return warehouse
-
-
 @pytest.fixture
 def ask(spark: SparkSession, lived: str, capsys: pytest.CaptureFixture[str]) -> Asked:
     return Asked(spark, lived, capsys)
@@ -146,7 +135,7 @@ def test_the_answer(lived: str, tmp_path: Path) -> None:
     More regret than --max-regret is told by the exit code all the same.
     """
     alert = policy("alert", action="Alert")
-    topics = policy("topics", when={"idleFor": "2h", "topics": "AllDeleted"})
+    topics = policy("topics", when={"idleFor": "2h", "deletedTopics": "All"})
     expires = policy("expires", when={"idleFor": "2h", "expiresWithin": "24h"})
     file = file_of(tmp_path, policy(), topics, alert, expires)
     log = tmp_path / "spark.log"
@@ -154,9 +143,9 @@ def test_the_answer(lived: str, tmp_path: Path) -> None:
     said = program("backtest", *arguments)
     assert said.code == 3
     assert said.errors == [
-        "Error: GroupPolicy kafka/topics: when.topics can't be tried on the past: the tables don't tell which topics "
-        "existed then",
-        "Error: GroupPolicy kafka/expires: when.expiresWithin needs to know how long the brokers keep offsets: give "
+        "Error: GroupPolicy kafka/topics: when.deletedTopics can't be tried on the past: the tables don't record which "
+        "topics existed",
+        "Error: GroupPolicy kafka/expires: when.expiresWithin needs the brokers' offsets.retention.minutes: give "
         "--offsets-retention",
     ]
     assert said.err.count("Note: ") == 3
@@ -208,16 +197,16 @@ def keys(value: Any) -> Iterator[str]:
 
 
 def test_json_is_as_documented(lived: str, tmp_path: Path) -> None:
-    """It has the very fields of docs/cli.md; more regret than allowed makes it end with 3."""
+    """It has the very fields of docs/cli-reference.md; more regret than allowed makes it end with 3."""
     arguments = ("--warehouse", lived, "--step", "1h", "-o", "json", "--log-file", tmp_path / "spark.log")
     said = program("backtest", "-f", file_of(tmp_path, policy()), "--max-regret", 0, *arguments)
     assert (said.code, said.errors) == (3, [])
     found = json.loads(said.out)
-    (documented,) = re.findall(r"\n## backtest\n.*?\nJSON: (.*?)\n\n", DOCS.read_text(), re.DOTALL)
+    (documented,) = re.findall(r"\n## group-hygiene backtest\n.*?\nJSON: (.*?)\n\n", DOCS.read_text(), re.DOTALL)
     assert {*keys(found)} == {*re.findall(r"`(\w+)(?:\[\])?`", documented)}
     (one,) = found.pop("policies")
     assert found == {
-        "clusterId": "cluster",
+        "clusterID": "cluster",
         "historyBegan": "2026-11-20T12:00:00Z",
         "readAt": "2026-11-21T12:00:00Z",
         "from": "2026-11-20T12:00:00Z",
@@ -350,7 +339,7 @@ HELD = "the tables hold the history from 2026-11-20T12:00:00Z to 2026-11-21T12:0
             "",
             "48h",
             "GroupPolicy kafka/idle: the history from 2026-11-20T12:00:00Z on is 24h long, shorter than its idleFor "
-            "and gracePeriod of 49h: who would have come back, nobody can tell. The tables go back to "
+            "and gracePeriod of 49h: regrets would be unknown. The tables go back to "
             "2026-11-20T12:00:00Z, which is enough from 2026-11-22T13:00:00Z on",
             id="short",
         ),
@@ -367,7 +356,7 @@ def test_what_the_tables_cannot_tell(ask: Asked, tmp_path: Path, arguments: str,
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        pytest.param("-f {file} --warehouse {file}", "--warehouse {file} is no folder", id="warehouse-is-a-file"),
+        pytest.param("-f {file} --warehouse {file}", "--warehouse {file} is not a folder", id="warehouse-is-a-file"),
         pytest.param("-f {file}", "Missing option '--warehouse'", id="no-warehouse"),
         pytest.param("--warehouse {folder}", "Missing option '-f'", id="no-file"),
         pytest.param("-f {file} --warehouse {folder} --step 0", "'0' is no duration like 30d", id="step-0"),
@@ -383,7 +372,9 @@ def test_what_the_tables_cannot_tell(ask: Asked, tmp_path: Path, arguments: str,
         pytest.param("-f {folder}/none.yaml --warehouse {folder}", "none.yaml can't be read", id="no-such-file"),
         pytest.param("-f {bad} --warehouse {folder}", "bad:1: is not YAML", id="no-yaml"),
         pytest.param("-f {other} --warehouse {folder}", "there is no GroupPolicy in {other}", id="no-policy"),
-        pytest.param("-f {topics} --warehouse {folder}", "kafka/topics: when.topics can't be tried", id="none-left"),
+        pytest.param(
+            "-f {topics} --warehouse {folder}", "kafka/topics: when.deletedTopics can't be tried", id="none-left"
+        ),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, arguments: str, says: str) -> None:
@@ -393,7 +384,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, arguments: str, says: str) -> Non
     names["file"].write_text(yaml.safe_dump(policy()))
     names["bad"].write_text("spec: [")
     names["other"].write_text(yaml.safe_dump(connection()))
-    names["topics"].write_text(yaml.safe_dump(policy("topics", when={"idleFor": "2h", "topics": "AllDeleted"})))
+    names["topics"].write_text(yaml.safe_dump(policy("topics", when={"idleFor": "2h", "deletedTopics": "All"})))
     said = called("backtest", "--log-file", tmp_path / "spark.log", *arguments.format(**names).split())
     assert (said.code, said.out, len(said.errors)) == (1, "", 1)
     assert says.format(**names) in said.errors[0]
@@ -406,7 +397,7 @@ def test_there_are_no_tables(tmp_path: Path) -> None:
     file, log = file_of(tmp_path, policy()), tmp_path / "spark.log"
     said = program("backtest", "-f", file, "--warehouse", warehouse, "--log-file", log)
     assert (said.code, said.out) == (1, "")
-    assert said.errors == [f"Error: there are no tables at {warehouse} (yet): run `group-hygiene pipeline run` first"]
+    assert said.errors == [f"Error: there are no tables at {warehouse} yet: run `group-hygiene pipeline run` first"]
     assert {path.name for path in tmp_path.iterdir()} == {file.name, log.name}
 
 
@@ -447,7 +438,7 @@ def test_no_tables_no_report(tmp_path: Path) -> None:
     assert (said.code, said.out) == (1, "")
     (error,) = said.errors
     assert error == (
-        f"Error: there are no tables at {tmp_path / 'warehouse'} (yet): run `group-hygiene pipeline run` first"
+        f"Error: there are no tables at {tmp_path / 'warehouse'} yet: run `group-hygiene pipeline run` first"
     )
     assert file.read_text() == "before"
     assert {path.name for path in tmp_path.iterdir()} == {file.name, log.name}
@@ -486,7 +477,7 @@ def test_a_report_that_does_not_fit(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     file.write_text("before")
     # What a process may write at the most is, to it, like a disk that is full.
-    write = "import pathlib, resource, sys; from group_hygiene.cli.reporting import _write; "
+    write = "import pathlib, resource, sys; from group_hygiene.cli.reports import _write; "
     write += "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000)); "
     write += "_write(pathlib.Path(sys.argv[1]), 20_000 * 'x')"
     done = subprocess.run(

@@ -10,7 +10,7 @@ from deltalake import DeltaTable as Reader
 from deltalake import QueryBuilder
 from pyspark.sql import SparkSession
 
-from group_hygiene.pipeline.activity import update
+from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, QUARANTINE, Table
 from tests.spark.histories import START, Bronze, commit, moment, wiped

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from group_hygiene.activity import Reading, Tables
-from group_hygiene.connection import ActivitySpec
-from group_hygiene.egress import parse_egress
-from group_hygiene.storage import read_store
+from group_hygiene.evidence.reader import Reading, Tables
+from group_hygiene.network.egress import parse_egress
+from group_hygiene.spec.connection import ActivitySpec
+from group_hygiene.spec.storage import read_store
 from sandbox.kafka import KafkaCluster
 from sandbox.s3 import Bucket, S3Store
 from sandbox.spark.jars import jars_of_the_image

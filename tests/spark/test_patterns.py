@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from group_hygiene.patterns import Patterns
-from group_hygiene.pipeline.patterns import patterned, too_general
+from group_hygiene.pipeline.activity.name_patterns import patterned, too_general
+from group_hygiene.spec.patterns import Patterns
 
 # As Kubernetes names pods.
 SAFE = "bcdfghjklmnpqrstvwxz2456789"

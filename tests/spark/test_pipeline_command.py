@@ -20,10 +20,12 @@ from pyspark.sql import SparkSession
 
 from faults.offsets_log import expected, read
 from group_hygiene.cli import main
+from group_hygiene.spec.jaas import format_jaas
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.ports import Ports
 from sandbox.spark.jars import jars
-from tests.kafka.makers import Maker, at, wait_for
+from sandbox.waiting import wait_for
+from tests.kafka.makers import Maker, at
 from tests.leaks import leaks
 from tests.spark.bronze import tables
 from tests.spark.conftest import FEW_PARTITIONS
@@ -48,9 +50,7 @@ def properties(cluster: KafkaCluster, file: Path) -> str:
     store = file.with_suffix(".pem")
     key = certificate.key.read_text()
     store.write_text(certificate.certificate.read_text() + key)
-    password = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
-    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-    jaas = f'{module} required username="hygiene" password="{password}";'
+    jaas = format_jaas("SCRAM-SHA-512", {"username": "hygiene", "password": PASSWORD})
     lines = {
         "bootstrap.servers": cluster.bootstrap_servers,
         "security.protocol": "SASL_SSL",
@@ -86,7 +86,7 @@ def test_a_secured_cluster_is_read_and_no_secret_is_seen(
     with said.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=here)
         try:
-            wait_for(lambda: process.poll() is not None or "1 commits" in said.read_text(), SECONDS)
+            wait_for(lambda: process.poll() is not None or "1 commits" in said.read_text(), seconds=SECONDS)
             assert process.poll() is None, said.read_text()
             listed, shown = list(processes()), list(pages(f"http://127.0.0.1:{port}"))
             # Another address of this machine, where one that listens at all of them would answer.
@@ -159,10 +159,10 @@ def call(*arguments: str) -> tuple[int, str]:
     [
         pytest.param("ingest --warehouse {folder}", "which Kafka cluster?", id="no-cluster"),
         pytest.param("ingest --bootstrap-server localhost:9092", "Missing option '--warehouse'", id="no-warehouse"),
-        pytest.param("activity --warehouse {file}", "is no folder", id="warehouse-is-a-file"),
+        pytest.param("activity --warehouse {file}", "is not a folder", id="warehouse-is-a-file"),
         pytest.param("activity --warehouse hdfs://n/h", "neither a folder nor in an object", id="warehouse-in-hdfs"),
-        pytest.param("activity --warehouse {folder}/a%20b", "has a % or", id="warehouse-with-a-percent-sign"),
-        pytest.param("activity --warehouse {folder} --jars {folder}", "holds no jars", id="no-jars"),
+        pytest.param("activity --warehouse {folder}/a%20b", "contains % or", id="warehouse-with-a-percent-sign"),
+        pytest.param("activity --warehouse {folder} --jars {folder}", "contains no jars", id="no-jars"),
         pytest.param("activity --warehouse {folder} --jars {file}", "is a file", id="jars-is-a-file"),
         pytest.param(
             "ingest --warehouse {folder} --bootstrap-server 127.0.0.1:1 --timeout 2s", "127.0.0.1:1", id="unreachable"

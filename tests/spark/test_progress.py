@@ -10,7 +10,7 @@ import pytest
 
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.log_bounds import LogBounds
-from group_hygiene.pipeline.progress import Place, Progress, cut_off, plan, refuse_older
+from group_hygiene.pipeline.ingest.progress import Place, Progress, cut_off, plan, refuse_older
 
 NOW, EARLIER = datetime(2030, 1, 31, 12, tzinfo=UTC), datetime(2030, 1, 30, tzinfo=UTC)
 BEFORE = Progress("ours", "topic-1", 3, 7, "stream", {0: Place(100, EARLIER), 1: Place(20, EARLIER, EARLIER)})
@@ -49,7 +49,7 @@ def test_it_goes_on_where_it_ended(log: LogBounds, start_over: bool) -> None:
 @pytest.mark.parametrize(
     ("log", "says"),
     [
-        pytest.param(bounds(topic="topic-2"), "created anew", id="another-topic-id"),
+        pytest.param(bounds(topic="topic-2"), "recreated", id="another-topic-id"),
         pytest.param(bounds(ends={0: 99, 1: 25}), "ends at 99 now", id="shorter-than-what-was-read"),
         pytest.param(bounds(ends={0: 100}), "is gone", id="a-partition-less"),
         pytest.param(
@@ -72,7 +72,7 @@ def test_a_log_that_began_anew(log: LogBounds, says: str) -> None:
 @pytest.mark.parametrize("start_over", [False, True])
 def test_a_log_that_is_gone(start_over: bool) -> None:
     """Nothing to go on with: era and batch stay as they are, so that what comes later is told from what was."""
-    with pytest.raises(PipelineError, match=r"is gone: run it again when") as raised:
+    with pytest.raises(PipelineError, match=r"is gone: run this again once") as raised:
         plan(BEFORE, LogBounds("ours", None, {}, {}, NOW), start_over)
     assert not isinstance(raised.value, Halted), "it mends itself"
 
@@ -90,7 +90,7 @@ def test_records_that_were_deleted_unread() -> None:
 
 def test_another_cluster_is_never_taken() -> None:
     """Not even if the user says to start over."""
-    with pytest.raises(Halted, match=r"--warehouse of its own"):
+    with pytest.raises(Halted, match=r"separate --warehouse for each"):
         plan(BEFORE, bounds(cluster="theirs"), start_over=True)
 
 

@@ -14,18 +14,20 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.sql import SparkSession
 
 from faults.offsets_log import TOPIC, ends
-from group_hygiene import reasons
-from group_hygiene.activity import Reading, Tables
-from group_hygiene.connection import ActivitySpec, Settings
 from group_hygiene.errors import Halted
+from group_hygiene.evidence.reader import Reading, Tables
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.kafka.offsets import end_offsets
-from group_hygiene.model import Activity, Partition
-from group_hygiene.pipeline.activity import update
-from group_hygiene.pipeline.ingest import ingest
+from group_hygiene.model import reasons
+from group_hygiene.model.evidence import Activity
+from group_hygiene.model.groups import Partition
+from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline.ingest.batches import ingest
+from group_hygiene.spec.connection import ActivitySpec, Settings
 from sandbox.kafka import KafkaCluster
-from tests.kafka.makers import Maker, at, soon, wait_for
+from sandbox.waiting import wait_for
+from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Scene, alert, verdicts
 from tests.spark.bronze import covered, ingested
 from tests.spark.conftest import FEW_PARTITIONS

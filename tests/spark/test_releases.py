@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import Halted
-from group_hygiene.pipeline.activity import update
-from group_hygiene.pipeline.covered import activity_at, promised
-from group_hygiene.pipeline.history import extent
+from group_hygiene.pipeline.activity.coverage import activity_at, read_coverage
+from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline.backtest.lives import extent
+from group_hygiene.pipeline.ingest.progress import read_progress
 from group_hygiene.pipeline.maintain import maintain
-from group_hygiene.pipeline.progress import read_progress
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, INGESTED, Table
 
 RELEASES = sorted(path.parent for path in (Path(__file__).parents[1] / "releases").glob("*/tables"))
@@ -31,7 +31,7 @@ def test_tables_of_a_release_are_gone_on_from(spark: SparkSession, warehouse: st
     assert before is not None
     assert (before.era, before.batch, set(before.places)) == (0, 1, {0, 1})
     assert extent(spark, warehouse).batch == 1
-    told = activity_at(spark, warehouse, promised(spark, warehouse).activity)
+    told = activity_at(spark, warehouse, read_coverage(spark, warehouse).activity)
     known = {row["group"]: row["state"] for row in told.collect()}
     assert known == {"left": "Empty", "assigned": "Empty", "in-use": "Active"}
     moment = commit_of(spark, warehouse, "assigned")
@@ -65,7 +65,7 @@ def commit_of(spark: SparkSession, warehouse: str, group: str) -> datetime:
         pytest.param(INGESTED, lambda _, warehouse: read_progress(warehouse), id="ingest"),
         pytest.param(INGESTED, update, id="activity"),
         pytest.param(COVERAGE, maintain, id="maintain"),
-        pytest.param(COVERAGE, promised, id="backtest-and-report"),
+        pytest.param(COVERAGE, read_coverage, id="backtest-and-report"),
     ],
 )
 def test_tables_of_a_later_version_are_left_alone(
@@ -76,6 +76,6 @@ def test_tables_of_a_later_version_are_left_alone(
     rows = table.rows(warehouse)
     table.overwrite(warehouse, [row | {"version": 2} for row in rows])
     before = {file for file in Path(warehouse).rglob("*.parquet") if table.name not in file.parts}
-    with pytest.raises(Halted, match="are of version 2, and this program knows version 1"):
+    with pytest.raises(Halted, match="have version 2, and this program supports version 1"):
         job(spark, warehouse)
     assert {file for file in Path(warehouse).rglob("*.parquet") if table.name not in file.parts} == before

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from group_hygiene.client_properties import parse_client_properties
-from group_hygiene.connection import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.errors import SecretProblem
-from group_hygiene.kafka.private_keys import as_pkcs8
-from group_hygiene.pipeline.source import client_properties
-from group_hygiene.secret import Hidden
+from group_hygiene.pipeline.ingest.source import client_properties
+from group_hygiene.spec.client_properties import parse_client_properties
+from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
+from group_hygiene.spec.secret import Hidden
 
 ODD = "a\"b\\c,d=e;f g'ä\t"
 
@@ -26,7 +25,17 @@ def pem(kind: str) -> str:
     return f"-----BEGIN {kind}-----\n{'QUJD' * 16}\nQUJD\n-----END {kind}-----\n"
 
 
-TLS = Tls(ca=pem("CERTIFICATE") * 2, certificate=pem("CERTIFICATE"), private_key=Hidden(pem("PRIVATE KEY")))
+def openssl(*arguments: str, stdin: str = "") -> str:
+    return subprocess.run(["openssl", *arguments], input=stdin, capture_output=True, text=True, check=True).stdout
+
+
+def as_java_reads_it(key: str) -> str:
+    tls = Tls(certificate=pem("CERTIFICATE"), private_key=Hidden(key))
+    return client_properties(Settings(("a:1",), tls))["ssl.keystore.key"]
+
+
+KEY = openssl("genpkey", "-algorithm", "ed25519")
+TLS = Tls(ca=pem("CERTIFICATE") * 2, certificate=pem("CERTIFICATE"), private_key=Hidden(KEY))
 
 
 @pytest.mark.parametrize(
@@ -57,10 +66,6 @@ def test_every_way_to_be_let_in(tls: Tls | None, sasl: Sasl | None) -> None:
     assert read.sasl == sasl
 
 
-def openssl(*arguments: str, stdin: str = "") -> str:
-    return subprocess.run(["openssl", *arguments], input=stdin, capture_output=True, text=True, check=True).stdout
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -74,7 +79,7 @@ def openssl(*arguments: str, stdin: str = "") -> str:
 def test_keys_of_every_form(make: str) -> None:
     """The same key in the one form that Java reads, as OpenSSL sees it."""
     key = openssl(*make.split())
-    turned = as_pkcs8(key)
+    turned = as_java_reads_it(key)
     assert turned.startswith("-----BEGIN PRIVATE KEY-----")
     assert openssl("pkey", "-pubout", stdin=turned) == openssl("pkey", "-pubout", stdin=key)
 
@@ -92,7 +97,7 @@ def test_keys_of_every_form(make: str) -> None:
 def test_what_is_no_key(text: str) -> None:
     """An error that shows nothing of it."""
     with pytest.raises(SecretProblem, match=r"must be a PEM private key without a password$"):
-        as_pkcs8(text)
+        as_java_reads_it(text)
 
 
 def test_an_encrypted_key_of_the_older_form(tmp_path: Path) -> None:
@@ -100,4 +105,4 @@ def test_an_encrypted_key_of_the_older_form(tmp_path: Path) -> None:
     key = tmp_path / "key"
     openssl("genrsa", "-traditional", "-aes128", "-passout", "pass:secret", "-out", str(key), "2048")
     with pytest.raises(SecretProblem):
-        as_pkcs8(key.read_text())
+        as_java_reads_it(key.read_text())

@@ -12,12 +12,12 @@ import yaml
 from pyspark.sql import SparkSession
 
 from group_hygiene.cli.manifests import read_manifests
-from group_hygiene.pipeline.activity import update
-from group_hygiene.pipeline.suggest import with_suggestions
-from group_hygiene.pipeline.survey import survey
+from group_hygiene.pipeline.activity.survey import survey
+from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline.backtest.suggest import with_suggestions
 from group_hygiene.pipeline.tables import COVERAGE, INGESTED
-from group_hygiene.policy import Action, Mode, Policy
 from group_hygiene.report.findings import Findings, Growth, Suggestion
+from group_hygiene.spec.policy import Action, Mode, Policy
 from tests.spark.histories import START, Bronze, Event, classic, commit
 
 DAY = 86_400.0
@@ -110,8 +110,8 @@ def test_litter_gets_a_policy(suggested: Findings, tmp_path: Path) -> None:
     assert [name for name in LIVES if policy.match.groups.matches(name)] == named("console-consumer-")
     assert (found.groups, found.idle_for, found.deleted, found.regret, found.why_not) == (EACH, 24 * HOUR, EACH, 0, "")
     told, adapt, *_ = found.policy.splitlines()
-    assert told.startswith(f"# Of the last {HELD} days: {EACH} groups deleted, none of them used again.")
-    assert adapt == "# Adapt namespace and connectionRef: they are made up."
+    assert told.startswith(f"# In the last {HELD} days: {EACH} groups deleted, none of them used again.")
+    assert adapt == "# Replace namespace and connectionRef: they are placeholders."
 
 
 def test_all_that_it_was_judged_by_is_written_out(suggested: Findings) -> None:

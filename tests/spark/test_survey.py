@@ -13,15 +13,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from group_hygiene.activity import Covered, Tables, _activity
-from group_hygiene.connection import ActivitySpec
 from group_hygiene.errors import PipelineError
-from group_hygiene.model import Commits, GroupType
-from group_hygiene.pipeline import survey as surveying
-from group_hygiene.pipeline.activity import update
-from group_hygiene.pipeline.survey import known, survey
+from group_hygiene.evidence.reader import Covered, Tables, _activity
+from group_hygiene.model.evidence import Commits
+from group_hygiene.model.groups import GroupType
+from group_hygiene.pipeline.activity import survey as surveying
+from group_hygiene.pipeline.activity.survey import known, survey
+from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, INGESTED
 from group_hygiene.report.findings import Age, Count, Findings, Growth, Row, StaleTopic
+from group_hygiene.spec.connection import ActivitySpec
 from tests.spark.bronze import all_rows, replace
 from tests.spark.histories import START, Bronze, Event, classic, commit, epoch, member, moment, state, wiped
 
@@ -173,7 +174,7 @@ def test_rows_are_due_on_the_days_that_count_them(told: Findings) -> None:
 def test_what_cannot_be_told(told: Findings) -> None:
     """Each mistake is said in a sentence: a type that is not known, a retention that can't be the right one."""
     assert len(told.notes) == 2
-    assert "1 group the log tells too little" in told.notes[0]
+    assert "too few records to know the type of 1 group:" in told.notes[0]
     assert "1 group should have lost offsets" in told.notes[1]
 
 
@@ -267,7 +268,7 @@ def test_rows_as_the_operator_reads_the_tables(spark: SparkSession, warehouse: s
     assert findings.read_at == READ_AT
     unread, lost, unknown, overdue = findings.notes
     assert unread.startswith("1 of the 3 partitions")
-    assert f"of {len(GROUPS) - 1} groups it is not known" in unread
+    assert f"the idle time of {len(GROUPS) - 1} groups is unknown" in unread
     assert "In 1 partitions" in lost
     assert f"{at(5):%Y-%m-%d %H:%M:%S} UTC" in lost
     assert "3 groups" in unknown
@@ -443,10 +444,10 @@ def test_while_a_run_is_under_way(spark: SparkSession, warehouse: str) -> None:
     assert survey(spark, warehouse, RETENTION) == before
     # An older one, or another, is not what was read.
     COVERAGE.overwrite(warehouse, [each | {"activity_version": 9} for each in told])
-    with pytest.raises(PipelineError, match="coverage speaks of version 9"):
+    with pytest.raises(PipelineError, match="coverage names version 9"):
         survey(spark, warehouse, RETENTION)
     COVERAGE.overwrite(warehouse, [each | {"activity_id": "other"} for each in told])
-    with pytest.raises(PipelineError, match="the next run of the pipeline mends that"):
+    with pytest.raises(PipelineError, match="the next run of the pipeline corrects that"):
         survey(spark, warehouse, RETENTION)
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.model import TABLES_VERSION
+from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.pipeline.store import Once
 from group_hygiene.pipeline.tables import COMMITS, INGESTED, QUARANTINE
 from tests.spark.bronze import all_rows

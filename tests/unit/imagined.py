@@ -23,13 +23,15 @@ from kafka.protocol.admin import DescribeLogDirsResponse
 from kafka.protocol.metadata import MetadataResponse
 from kafka.record import MemoryRecordsBuilder
 
-from group_hygiene import entries
-from group_hygiene.contents import Contents
-from group_hygiene.entries import Change, KeepRequest, Key, Owner, Removal
 from group_hygiene.errors import ApiError, Conflict, LedgerFenced, LedgerProblem, NotFound
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.memory import Intake
-from group_hygiene.model import Claims, CommittedOffset, Fault, Offsets, Partition
+from group_hygiene.ledger import codec
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.model import entries
+from group_hygiene.model.entries import Change, KeepRequest, Key, Owner, Removal
+from group_hygiene.model.evidence import Claims
+from group_hygiene.model.groups import CommittedOffset, Fault, Offsets, Partition
+from group_hygiene.process.memory import Intake
 from tests.unit.make import NOW
 
 TOPICS = {"orders": 2, "__consumer_offsets": 1}
@@ -261,8 +263,8 @@ class World:
 
     def append(self, changes: Sequence[Change]) -> None:
         for change in changes:
-            value = None if isinstance(change, Removal) else entries.encode_value(change)
-            self.log.append((entries.encode_key(change.key), value))
+            value = None if isinstance(change, Removal) else codec.encode_value(change)
+            self.log.append((codec.encode_key(change.key), value))
             self.latest[change.key] = (None if value is None else json.loads(value), self.real)
 
     def value(self, *key: str) -> Any:
@@ -468,7 +470,7 @@ _ANSWERS: Mapping[str, Callable[[World, Any], Any]] = {
 
 
 class MemoryLedger:
-    """`group_hygiene.kafka.ledger.Ledger`; entries are written and read as the bytes that they are."""
+    """`group_hygiene.ledger.ledger.Ledger`; entries are written and read as the bytes that they are."""
 
     def __init__(self, world: World, settings: Any) -> None:
         self.contents = Contents()
@@ -517,7 +519,7 @@ class MemoryLedger:
 
         def read() -> None:
             standing = {key: value for key, (value, _) in self._world.latest.items() if value is not None}
-            found.extend(entries.decode(key, json.dumps(standing[key]).encode()) for key in standing if wanted(key))
+            found.extend(codec.decode(key, json.dumps(standing[key]).encode()) for key in standing if wanted(key))
 
         self._exchange("Fetch", read)
         return iter(found)

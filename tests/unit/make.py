@@ -9,26 +9,14 @@ from typing import Any
 
 from msgspec import structs
 
-from group_hygiene.contents import Deletion
-from group_hygiene.entries import Mark
-from group_hygiene.model import (
-    Activity,
-    Bounds,
-    CommittedOffset,
-    Evidence,
-    Fault,
-    Group,
-    GroupState,
-    GroupType,
-    Keep,
-    Partition,
-    Protections,
-    Unchanged,
-    Verdict,
-)
-from group_hygiene.plan import Conditions, Plan, make_plan
-from group_hygiene.policy import Action, Mode, Policy, parse_policy
-from group_hygiene.snapshot import Cluster, Snapshot
+from group_hygiene.decide.plan import Conditions, Plan, make_plan
+from group_hygiene.model.entries import Mark
+from group_hygiene.model.evidence import Activity, Deletion, Evidence, Protections, Unchanged
+from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Group, GroupState, GroupType, Partition
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Cluster, Snapshot
+from group_hygiene.model.verdicts import Need, Verdict
+from group_hygiene.spec.policy import Action, Mode, Policy, parse_policy
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 P0, P1 = Partition("orders", 0), Partition("invoices", 1)
@@ -133,8 +121,8 @@ def match(name: str = "console-consumer-1", **changes: Any) -> Verdict:
     return Verdict(group(name), evidence(**changes), None)
 
 
-def keep(name: str, reason: str = "TooRecent", message: str = "seen unchanged for 1h of 72h") -> Verdict:
-    return Verdict(group(name), evidence(), Keep(reason, message))
+def refused(name: str, reason: str = "TooRecent", message: str = "seen unchanged for 1h of 72h") -> Verdict:
+    return Verdict(group(name), evidence(), Refusal(reason, message))
 
 
 def mark(policy: Policy, name: str, since: datetime | None = None, **changes: Any) -> Mark:
@@ -159,7 +147,7 @@ def plan(
     if marks is None:
         enforced = policy.mode is Mode.ENFORCE and policy.action is Action.DELETE
         marks = {name: mark(policy, name) for name, verdict in by_name.items() if verdict.matches and enforced}
-    return make_plan(policy, len(by_name), by_name, Conditions(**{"total": 100, "told": NOW, **conditions}), marks, NOW)
+    return make_plan(policy, by_name, marks, Conditions(**{"total": 100, "announced": NOW, **conditions}), NOW)
 
 
 def cluster(**changes: Any) -> Cluster:
@@ -170,3 +158,12 @@ def cluster(**changes: Any) -> Cluster:
 def snapshot(**changes: Any) -> Snapshot:
     """A complete look at a cluster of two brokers."""
     return replace(Snapshot(cluster(), {}, {}, (), (), NOW), **changes)
+
+
+def decided(verdict: Verdict) -> str | Need | None:
+    """What must be read first, or the reason why the group stays; None = it matches."""
+    if verdict.need is not None:
+        assert verdict.refusal == verdict.need.refusal
+        return verdict.need
+    assert verdict.refusal is None or verdict.refusal.message
+    return verdict.refusal.reason if verdict.refusal else None

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from group_hygiene import reasons
-from group_hygiene.access import Grant, Right
-from group_hygiene.connection import Connection, admit, grant, parse_connection
 from group_hygiene.errors import SpecError
-from group_hygiene.patterns import Patterns
-from group_hygiene.policy import Policy, parse_policy
+from group_hygiene.model import reasons
+from group_hygiene.spec.access import Grant, Right
+from group_hygiene.spec.connection import Connection, admit, grant, parse_connection
+from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.policy import Policy, parse_policy
 from tests.unit.make import group, policy_object
 
 _LABELS = {"team": "a", "env": "prod", "kubernetes.io/metadata.name": "team-a"}
@@ -134,7 +134,7 @@ def test_refused(policy: Policy, reason: str) -> None:
 def test_narrowed(groups: list[str], beyond: tuple[str, ...]) -> None:
     """A policy never selects a group outside its grant, and knows which of its patterns reach further."""
     policy = _admit(_connection(_entry()), _policy(groups=groups))
-    assert policy.match.beyond == beyond
+    assert policy.match.ungranted == beyond
     names = ["team-a-1", "team-a-x1", "team-b-1", "other"]
     selected = {found.id for found in policy.match.select({name: group(name) for name in names})}
     assert selected == {name for name in names if Patterns(groups).matches(name) and name.startswith("team-a-")}

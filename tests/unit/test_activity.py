@@ -11,15 +11,17 @@ import pytest
 from deltalake import DeltaTable
 from msgspec import structs
 
-from group_hygiene import reasons
-from group_hygiene.activity import Covered, Reading, Tables, _Reader, refused
-from group_hygiene.connection import ActivitySpec
-from group_hygiene.egress import parse_egress
+from group_hygiene.evidence.reader import Covered, Reading, Tables, _Reader, refused
+from group_hygiene.evidence.trust import Log, activity_of, next_mark, refusals_by_partition
 from group_hygiene.kafka.loaded import partition_of
-from group_hygiene.model import NO_LEADER_EPOCH, Activity, Commits, Fault, GroupType
-from group_hygiene.reconcile.evidence import Log, faults_by_partition, remembered, told_of
-from group_hygiene.secret import Hidden
-from group_hygiene.storage import Allowed, parse_grant, read_store
+from group_hygiene.model import reasons
+from group_hygiene.model.evidence import Activity, Commits
+from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, GroupType
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.network.egress import parse_egress
+from group_hygiene.spec.connection import ActivitySpec
+from group_hygiene.spec.secret import Hidden
+from group_hygiene.spec.storage import Allowed, parse_grant, read_store
 from tests.receiving import Receiver
 from tests.warehouse import Warehouse, idle, in_use, now, simple
 
@@ -32,15 +34,15 @@ def warehouse(tmp_path: Path) -> Warehouse:
     return Warehouse(tmp_path)
 
 
-def _read(warehouse: Warehouse, *groups: str) -> Reading | Fault:
+def _read(warehouse: Warehouse, *groups: str) -> Reading | Refusal:
     return Tables(ActivitySpec(warehouse.uri)).read(groups, 60)
 
 
-def _told(warehouse: Warehouse, group: str, log: Log = _LOG, before: Any = None) -> Activity | Fault:
+def _told(warehouse: Warehouse, group: str, log: Log = _LOG, before: Any = None) -> Activity | Refusal:
     reading = _read(warehouse, group)
-    if isinstance(reading, Fault):
+    if isinstance(reading, Refusal):
         return reading
-    return told_of(group, reading, log, faults_by_partition(reading, log, before, _HOUR, now()))
+    return activity_of(group, reading, log, refusals_by_partition(reading, log, before, _HOUR, now()))
 
 
 def _reading(warehouse: Warehouse) -> Reading:
@@ -72,9 +74,9 @@ def test_tables_of_a_newer_pipeline_are_not_read(warehouse: Warehouse) -> None:
     """Their columns may mean something else by then; it says what to do."""
     warehouse.write([idle("billing")], version=2)
     found = _read(warehouse, "billing")
-    assert isinstance(found, Fault)
-    assert found.code == reasons.EVIDENCE_UNREADABLE
-    assert "of version 2, and this operator knows version 1" in found.message
+    assert isinstance(found, Refusal)
+    assert found.reason == reasons.EVIDENCE_UNREADABLE
+    assert "version 2, and this operator reads version 1" in found.message
 
 
 def test_topics_are_read_of_old_commits_in_use_alone(warehouse: Warehouse) -> None:
@@ -232,8 +234,8 @@ def test_what_may_not_decide(warehouse: Warehouse, prepare: Callable[[Warehouse]
     """Each defect keeps the group, with the reason that says what to mend, in one readable line."""
     prepare(warehouse)
     told = _told(warehouse, "billing")
-    assert isinstance(told, Fault)
-    assert told.code == reason
+    assert isinstance(told, Refusal)
+    assert told.reason == reason
     assert told.message
     assert len(told.message) < 400
     assert "\n" not in told.message
@@ -246,8 +248,8 @@ def test_a_log_that_was_made_anew_is_another_one(warehouse: Warehouse) -> None:
     same = Log("cluster-1", "AAAAAAAAAAAAAAAAAAAACQ", 50)
     assert isinstance(_told(warehouse, "billing", same), Activity)
     other = _told(warehouse, "billing", Log("cluster-1", "AAAAAAAAAAAAAAAAAAAACg", 50))
-    assert isinstance(other, Fault)
-    assert other.code == reasons.EVIDENCE_INCOMPLETE
+    assert isinstance(other, Refusal)
+    assert other.reason == reasons.EVIDENCE_INCOMPLETE
 
 
 @pytest.mark.parametrize(
@@ -269,7 +271,7 @@ def test_a_log_that_lost_its_end(
     """Tables that hold what an unclean election has cut off since, or don't tell, decide nothing."""
     warehouse.write([idle("billing")], leader_epoch=leader_epoch)
     told = _told(warehouse, "billing", replace(_LOG, epoch_ends={} if end is None else dict.fromkeys(range(50), end)))
-    assert (told.code if isinstance(told, Fault) else None) == reason
+    assert (told.reason if isinstance(told, Refusal) else None) == reason
 
 
 def test_one_bad_partition_leaves_the_others(warehouse: Warehouse) -> None:
@@ -277,7 +279,7 @@ def test_one_bad_partition_leaves_the_others(warehouse: Warehouse) -> None:
     other = next(name for name in map(str, range(100)) if partition_of(name, 50) != partition_of("billing", 50))
     warehouse.write([idle("billing"), idle(other)], only=[partition_of(other, 50)])
     assert isinstance(_told(warehouse, other), Activity)
-    assert isinstance(_told(warehouse, "billing"), Fault)
+    assert isinstance(_told(warehouse, "billing"), Refusal)
 
 
 def test_only_the_version_that_coverage_names_counts(warehouse: Warehouse) -> None:
@@ -303,10 +305,10 @@ def test_only_the_version_that_coverage_names_counts(warehouse: Warehouse) -> No
 def test_tables_must_not_go_back(warehouse: Warehouse, earlier: dict[str, Any], reason: str | None) -> None:
     """Tables that cover less than an earlier look saw are old ones, however fresh they call themselves."""
     warehouse.write([idle("billing")], **earlier)
-    mark = remembered(_reading(warehouse), _LOG, None, "uid-1", now())
+    mark = next_mark(_reading(warehouse), _LOG, None, "uid-1", now())
     warehouse.write([idle("billing")])
     told = _told(warehouse, "billing", before=mark)
-    assert (told.code if isinstance(told, Fault) else None) == reason
+    assert (told.reason if isinstance(told, Refusal) else None) == reason
 
 
 def test_both_tables_put_back_together(warehouse: Warehouse, tmp_path: Path) -> None:
@@ -315,11 +317,11 @@ def test_both_tables_put_back_together(warehouse: Warehouse, tmp_path: Path) -> 
     warehouse.write([idle("billing")])
     shutil.copytree(warehouse.folder, tmp_path / "yesterday")
     warehouse.write([idle("billing", 1)])
-    mark = remembered(_reading(warehouse), _LOG, None, "uid-1", now())
+    mark = next_mark(_reading(warehouse), _LOG, None, "uid-1", now())
     warehouse.folder = tmp_path / "yesterday"
     told = _told(warehouse, "billing", before=mark)
-    assert isinstance(told, Fault)
-    assert told.code == reasons.EVIDENCE_WENT_BACK
+    assert isinstance(told, Refusal)
+    assert told.reason == reasons.EVIDENCE_WENT_BACK
 
 
 def test_tables_that_were_put_back_decide_when_they_have_read_on(warehouse: Warehouse) -> None:
@@ -328,7 +330,7 @@ def test_tables_that_were_put_back_decide_when_they_have_read_on(warehouse: Ware
     yesterday = shutil.copytree(warehouse.folder, warehouse.folder.with_name("yesterday"))
     for _ in range(5):
         warehouse.write([idle("billing", 1)], covered_to=1100)
-    mark = remembered(_reading(warehouse), _LOG, None, "uid-1", now())
+    mark = next_mark(_reading(warehouse), _LOG, None, "uid-1", now())
     shutil.rmtree(warehouse.folder)
     yesterday.rename(warehouse.folder)
     further = {0: 1101}
@@ -342,8 +344,8 @@ def test_tables_that_were_put_back_decide_when_they_have_read_on(warehouse: Ware
         if ends is not None:
             warehouse.write([idle("billing", 2)], ends=ends)
         told = _told(warehouse, "billing", before=mark)
-        assert (told.code if isinstance(told, Fault) else None) == reason
-        mark = remembered(_reading(warehouse), _LOG, mark, "uid-1", now())
+        assert (told.reason if isinstance(told, Refusal) else None) == reason
+        mark = next_mark(_reading(warehouse), _LOG, mark, "uid-1", now())
 
 
 def test_what_is_remembered_never_falls() -> None:
@@ -358,7 +360,7 @@ def test_what_is_remembered_never_falls() -> None:
         },
     )
     log = Log("cluster-1", "a", 2)
-    mark = remembered(first, log, None, "uid-1", now())
+    mark = next_mark(first, log, None, "uid-1", now())
     assert mark is not None
     assert (mark.to, mark.table, mark.version) == ({0: 10, 1: 20}, "t", 7)
     less = Reading(
@@ -370,7 +372,7 @@ def test_what_is_remembered_never_falls() -> None:
             1: Covered("a", 19, now(), leader_epoch=NO_LEADER_EPOCH),
         },
     )
-    later = remembered(less, log, mark, "uid-1", now())
+    later = next_mark(less, log, mark, "uid-1", now())
     assert later is not None
     assert (later.to, later.version) == ({0: 11, 1: 20}, 7)
     anew = Reading(
@@ -382,11 +384,11 @@ def test_what_is_remembered_never_falls() -> None:
             1: Covered("a", 500, now(), leader_epoch=NO_LEADER_EPOCH),
         },
     )
-    begun = remembered(anew, Log("cluster-1", "b", 2), later, "uid-1", now())
+    begun = next_mark(anew, Log("cluster-1", "b", 2), later, "uid-1", now())
     assert begun is not None
     assert begun.to == {0: 1}
-    assert remembered(Reading("cluster-2", "t", 9, {}), log, mark, "uid-1", now()) is None
-    assert faults_by_partition(first, log, structs.replace(mark, table="other", version=99), _HOUR, now()) == {}
+    assert next_mark(Reading("cluster-2", "t", 9, {}), log, mark, "uid-1", now()) is None
+    assert refusals_by_partition(first, log, structs.replace(mark, table="other", version=99), _HOUR, now()) == {}
 
 
 @pytest.mark.parametrize(
@@ -410,6 +412,7 @@ def test_partition_of_a_group_is_javas(group: str, partition: int | None) -> Non
     assert partition_of(group, 50) == partition
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_groups(warehouse: Warehouse) -> None:
     """One query answers for a thousand candidates of 100,000 groups, and one for all of them."""
     row = idle("")
@@ -432,8 +435,8 @@ def test_a_store_that_hangs_holds_nobody_up() -> None:
         tables = Tables(ActivitySpec("s3://b/x", secret="bucket"), store, parse_egress(["127.0.0.1"]))
         for _ in range(2):
             told = tables.read(["billing"], 4)
-            assert isinstance(told, Fault)
-            assert told.code == reasons.EVIDENCE_UNREADABLE
+            assert isinstance(told, Refusal)
+            assert told.reason == reasons.EVIDENCE_UNREADABLE
             assert "did not answer within 4 s" in told.message
     assert _children() <= before
 
@@ -447,7 +450,7 @@ def test_no_error_shows_a_secret() -> None:
     """Object stores quote the request that failed, with whatever signed it."""
     options = {"AZURE_STORAGE_SAS_TOKEN": Hidden("sig=to/ken"), "AWS_SECRET_ACCESS_KEY": Hidden("hunter2")}
     error = OSError("GET http://x/y?sig=to%2Fken&se=1 (hunter2)\n \x1b[31mdenied\x1b[0m sig=to/ken")
-    told = _Reader("s3://bucket/main", options).fault(error)
+    told = _Reader("s3://bucket/main", options).refusal(error)
     assert told.message == "the tables can't be read: GET http://x/y?*** (***) denied ***"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -10,20 +10,24 @@ from typing import Any
 
 import pytest
 
-from group_hygiene import reasons, reconcile, status
-from group_hygiene.alerts.outbox import Box, Outbox
-from group_hygiene.clock import SystemClock
-from group_hygiene.connection import Connection, parse_connection
-from group_hygiene.contents import Contents
-from group_hygiene.controller.alerting import Alerting
+from group_hygiene import status
+from group_hygiene.alerts.courier import Courier, Links
+from group_hygiene.alerts.queue import Queue
+from group_hygiene.controller.alerts import Alerting
 from group_hygiene.controller.binding import Bound
 from group_hygiene.errors import HygieneError, LedgerFenced
-from group_hygiene.metrics import Metrics
-from group_hygiene.model import Verdict
-from group_hygiene.policy import Policy, parse_policy
-from tests.unit.make import NOW, delete, keep, match, plan, policy_object, snapshot
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.journal import Journal
+from group_hygiene.model import reasons
+from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
+from group_hygiene.network.egress import Egress
+from group_hygiene.process.clock import SystemClock
+from group_hygiene.spec.connection import Connection, parse_connection
+from group_hygiene.spec.policy import Policy, parse_policy
+from group_hygiene.telemetry.metrics import Metrics
+from tests.unit.make import NOW, delete, match, plan, policy_object, refused, snapshot
 
-RECEIVER = {"name": "r", "webhook": {"address": "http://receiver.example"}}
+RECEIVER = {"name": "r", "type": "Webhook", "webhook": {"address": "http://receiver.example"}}
 AWAY: dict[str, Any] = {"incomplete": ("a broker is away",)}
 
 
@@ -37,8 +41,8 @@ def alerts(at_least: int = 1, **alert: Any) -> Policy:
     return parse_policy(policy_object("Alert", {}, alert={"groupsAtLeast": at_least, **alert}))
 
 
-def journal() -> reconcile.Journal:
-    return reconcile.Journal(None, Contents(), {})
+def journal() -> Journal:
+    return Journal(None, Contents(), {})
 
 
 class Scene:
@@ -46,16 +50,20 @@ class Scene:
 
     def __init__(self, policy: Policy, where: Connection) -> None:
         self.metrics = Metrics()
-        # Of addresses that are in the spec the API server is not asked, and nobody's status is written.
+        # For addresses that are in the spec the API server is not asked, and no status is written.
         nobody: Any = None
-        self.alerts = Alerting(("kafka", "main"), nobody, self.metrics, SystemClock(), nobody)
-        self.where, self.policy = where, policy
+        self.queue = Queue("kafka/main")
+        links = Links(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
+        courier = Courier("kafka/main", self.queue, links)
+        self.alerts = Alerting(nobody, self.metrics, SystemClock(), nobody, courier)
+        self.where, self.policy, self.journal = where, policy, journal()
         self.status: status.Status = {}
         self.bind()
+        self.begin()
 
-    @property
-    def outbox(self) -> Outbox:
-        return self.alerts._outbox
+    def begin(self) -> None:
+        context: Any = SimpleNamespace(journal=self.journal, connection=self.where)
+        self.alerts.begin(context)
 
     def bind(self) -> None:
         self.alerts.bind(self.where, [self.entry])
@@ -66,19 +74,23 @@ class Scene:
 
     def run(self, *verdicts: Verdict, **seen: Any) -> None:
         found = plan(self.policy, verdicts)
-        with self.alerts.round(journal()):
+        with self.alerts.round(self.journal):
             self.alerts.heard(found, [], snapshot(**seen))
             new = status.build_status(self.policy, self.status, found, [], snapshot(**seen), 0)
             self.status = self.alerts.in_status(self.entry, found, snapshot(**seen), new)
 
     def hears(self) -> list[str]:
-        """What the receiver is told now, which arrives."""
-        found = self.outbox.letter(("", "r"), datetime.now(UTC))
-        if found is None:
+        """What the receiver is sent now, which arrives."""
+        message = self.queue.message("r", datetime.now(UTC))
+        if message is None:
             return []
-        letter, _ = found
-        self.outbox.delivered(("", "r"), letter)
-        return [str(item.status) for item in letter.items]
+        self.queue.sent("r", message, None)
+        return [str(item.status) for item in message.items]
+
+    def ledger(self) -> Journal:
+        """As it is when the process ends."""
+        self.alerts.note_last(self.journal)
+        return self.journal
 
     @property
     def alerting(self) -> bool | None:
@@ -91,7 +103,7 @@ class Scene:
 
 
 def unknown(name: str) -> Verdict:
-    return keep(name, reasons.OFFSETS_UNKNOWN)
+    return refused(name, reasons.OFFSETS_UNKNOWN)
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -100,9 +112,9 @@ def unknown(name: str) -> Verdict:
     [
         pytest.param([match("a"), unknown("b")], {}, True, id="not-judged-now"),
         pytest.param([match("a")], AWAY, True, id="not-listed-now"),
-        pytest.param([match("a"), keep("b"), unknown("c")], {}, False, id="another-one-is-not-judged"),
-        pytest.param([match("a"), keep("b")], AWAY, False, id="judged-though-others-are-missing"),
-        pytest.param([match("a"), keep("b")], {}, False, id="over"),
+        pytest.param([match("a"), refused("b"), unknown("c")], {}, False, id="another-one-is-not-judged"),
+        pytest.param([match("a"), refused("b")], AWAY, False, id="judged-though-others-are-missing"),
+        pytest.param([match("a"), refused("b")], {}, False, id="over"),
     ],
 )
 def test_status_and_receivers_say_the_same(
@@ -113,14 +125,29 @@ def test_status_and_receivers_say_the_same(
     scene.run(match("a"), match("b"))
     assert (scene.alerting, scene.hears()) == (True, ["firing"])
     if restarted:
-        ledger, before = scene.outbox._told.values(), scene.status
+        ledger, before = scene.ledger(), scene.status
         scene = Scene(scene.policy, scene.where)
-        scene.outbox.remember(ledger, "uid-c", "kafka/main")
-        scene.status = before
+        scene.journal, scene.status = ledger, before
+        scene.begin()
     for _ in range(2):
         scene.run(*verdicts, **seen)
         assert scene.alerting is goes_on
     assert scene.hears() == ([] if goes_on else ["resolved"])
+
+
+def test_what_is_over_does_not_come_back() -> None:
+    """The ledger still has what a receiver got when the next run reads it, also if it was opened again meanwhile."""
+    scene = Scene(alerts(), connection(RECEIVER))
+    scene.run(match("a"))
+    assert scene.hears() == ["firing"]
+    scene.ledger()
+    scene.run(refused("a"))
+    assert scene.hears() == ["resolved"]
+    scene.journal = Journal(None, Contents(alerts=dict(scene.journal.contents.alerts)), {})
+    assert len(scene.journal.contents.alerts) == 1
+    scene.begin()
+    assert scene.hears() == []
+    assert scene.journal.contents.alerts == {}
 
 
 def test_without_receivers_a_restart_ends_no_alert() -> None:
@@ -133,7 +160,7 @@ def test_without_receivers_a_restart_ends_no_alert() -> None:
     for _ in range(2):
         scene.run(unknown("a"))
         assert scene.alerting is True
-    scene.run(keep("a"))
+    scene.run(refused("a"))
     assert scene.alerting is False
 
 
@@ -153,8 +180,8 @@ def test_what_alerts_no_more_has_no_series() -> None:
 @pytest.mark.parametrize(
     ("error", "heard"),
     [
-        pytest.param(HygieneError("the API server is away"), ["firing"], id="told"),
-        pytest.param(LedgerFenced("another process took over"), [], id="told-by-another-process"),
+        pytest.param(HygieneError("the API server is away"), ["firing"], id="sent"),
+        pytest.param(LedgerFenced("another process took over"), [], id="sent-by-another-process"),
     ],
 )
 def test_a_policy_that_fails_holds_up_no_other(error: HygieneError, heard: list[str]) -> None:
@@ -171,38 +198,27 @@ def test_a_policy_that_fails_holds_up_no_other(error: HygieneError, heard: list[
     assert scene.hears() == heard
 
 
-def test_sending_goes_on_after_a_fault(caplog: pytest.LogCaptureFixture) -> None:
-    """What ended the sending of one connection ends nothing else: it is logged, and begins again."""
-    scene = Scene(alerts(), connection(RECEIVER))
-    post: Any = SimpleNamespace(egress=None, may_send=lambda: False)
+def test_a_round_after_a_fenced_one_sends_both() -> None:
+    """No other process of ours fenced it if this one goes on: what it deleted is known to nobody else."""
+    scene = Scene(parse_policy(policy_object("Delete", mode="Enforce")), connection(RECEIVER))
 
-    async def story() -> None:
-        broken, boxes = scene.outbox.boxes, iter([OverflowError("date value out of range")])
-
-        def once() -> list[Box]:
-            for error in boxes:
+    def run(*outcomes: Outcome, error: Exception | None = None) -> None:
+        with suppress(LedgerFenced), scene.alerts.round(journal()):
+            scene.alerts.heard(plan(scene.policy, []), outcomes, snapshot())
+            if error is not None:
                 raise error
-            return broken()
 
-        scene.outbox.boxes = once  # type: ignore[method-assign]
-        scene.alerts.start(post, asyncio.Event())
-        for _ in range(2):
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            scene.alerts.check()
-        assert scene.alerts._task is not None
-        assert not scene.alerts._task.done()
-        scene.alerts.stop()
-
-    asyncio.run(story())
-    assert "connection kafka/main: sending alerts ended" in caplog.text
-    assert "OverflowError" in caplog.text
+    gone = Outcome("a", OutcomeKind.DELETED, reasons.DELETED, "deleted")
+    run(gone, error=LedgerFenced("somebody took over"))
+    assert scene.hears() == []
+    run()
+    assert scene.hears() == ["notice"]
 
 
 @pytest.mark.parametrize("namespace", ["kafka", "elsewhere"])
 def test_other_namespaces_learn_nothing_of_a_receiver(namespace: str) -> None:
     """Why it can't be told may name hosts and Secrets: beyond the connection's namespace only the reason is said."""
-    scene = Scene(replace(alerts(receivers=[{"name": "gone"}]), namespace=namespace), connection())
+    scene = Scene(replace(alerts(receiverNames=["gone"]), namespace=namespace), connection())
     new = scene.alerts.in_status(scene.entry, plan(scene.policy, []), snapshot(), {"observedGeneration": 3})
     (told,) = (c for c in new["conditions"] if c["type"] == "AlertsDelivered")
     assert told["reason"] == reasons.RECEIVER_NOT_FOUND

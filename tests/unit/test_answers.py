@@ -15,7 +15,7 @@ from kafka.protocol.consumer import OffsetFetchResponse
 from group_hygiene.kafka.answers import committed, listed
 from group_hygiene.kafka.bounds import Rows, TooMuch
 from group_hygiene.kafka.client import fault_of_code
-from group_hygiene.model import CommittedOffset, Fault, GroupState, GroupType, Listed, Partition
+from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, GroupType, Listed, Partition
 
 # Short, long (their length takes two bytes), and with what ends a row in it.
 TEXTS = st.one_of(

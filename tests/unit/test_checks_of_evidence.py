@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from group_hygiene import reasons
-from group_hygiene.checks import judge
-from group_hygiene.checks.used import commits_outside
-from group_hygiene.model import Activity, Evidence, Fault, Group, GroupState, GroupType, Protections
-from group_hygiene.policy import Policy
+from group_hygiene.decide.checks import judge
+from group_hygiene.decide.checks.used import commits_outside
+from group_hygiene.model import reasons
+from group_hygiene.model.evidence import Activity, Evidence, Protections
+from group_hygiene.model.groups import Group, GroupState, GroupType
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.verdicts import Need
+from group_hygiene.spec.policy import Policy
 from tests.unit.make import (
     FAULT,
     NOW,
@@ -18,6 +21,7 @@ from tests.unit.make import (
     P1,
     activity,
     alert,
+    decided,
     delete,
     evidence,
     group,
@@ -31,7 +35,7 @@ _WEEK = timedelta(days=7)
 _EVIDENCE_REASONS = sorted(reason for reason in reasons.all_reasons() if reason.startswith("Evidence"))
 
 
-def _known(told: Activity | Fault | None = None, **changes: Any) -> Evidence:
+def _known(told: Activity | Refusal | None = None, **changes: Any) -> Evidence:
     """What the log tells, and nothing that the operator saw itself. Offsets are read, records wait."""
     return evidence(activity=activity() if told is None else told, unchanged=None, **changes)
 
@@ -81,9 +85,9 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
         ),
         pytest.param(idle(), group(), _known(activity(last_commit=None)), _MATCH, id="joined-and-never-committed"),
         # What the log must tell
-        pytest.param(idle(), group(), evidence(), reasons.EVIDENCE_NOT_READ, id="not-read"),
+        pytest.param(idle(), group(), evidence(), Need.ACTIVITY, id="not-read"),
         *(
-            pytest.param(idle(), group(), _known(Fault(reason, "so")), reason, id=f"fault-{reason}")
+            pytest.param(idle(), group(), _known(Refusal(reason, "so")), reason, id=f"fault-{reason}")
             for reason in _EVIDENCE_REASONS
         ),
         pytest.param(
@@ -118,7 +122,7 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
         pytest.param(
             alert(idleFor="72h"), group(state=GroupState.STABLE), _known(), reasons.NOT_EMPTY, id="alert-in-use"
         ),
-        pytest.param(idle(), group(), _known(offsets=None), reasons.OFFSETS_NOT_READ, id="offsets-for-the-backup"),
+        pytest.param(idle(), group(), _known(offsets=None), Need.OFFSETS, id="offsets-for-the-backup"),
         pytest.param(idle(), group(), _known(offsets=FAULT), reasons.OFFSETS_UNKNOWN, id="offsets-unknown"),
         pytest.param(idle(), group(), _known(lag=None), _MATCH, id="needs-no-lag"),
         pytest.param(idle(), group(), _known(lag={P0: 0, P1: 0}), _MATCH, id="caught-up-and-left"),
@@ -126,7 +130,7 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
         pytest.param(idle(unchangedFor="1h"), group(), _known(), reasons.TOO_RECENT, id="both-rules-must-hold"),
         pytest.param(idle(unchangedFor="1h"), _SIMPLE, _known(simple_activity()), reasons.SIMPLE, id="both-and-simple"),
         # Clients that commit without being members
-        pytest.param(idle(), _SIMPLE, _known(simple_activity(), lag=None), reasons.LAG_NOT_READ, id="simple-needs-lag"),
+        pytest.param(idle(), _SIMPLE, _known(simple_activity(), lag=None), Need.BOUNDS, id="simple-needs-lag"),
         pytest.param(
             idle(),
             _SIMPLE,
@@ -145,7 +149,7 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
             idle(), _SIMPLE, _known(simple_activity(), offsets={}), reasons.NO_OFFSETS, id="simple-without-offsets"
         ),
         pytest.param(
-            idle(topics="AllDeleted"),
+            idle(deletedTopics="All"),
             _SIMPLE,
             _known(simple_activity(), lag=None, missing_topics=frozenset({"orders", "invoices"})),
             _MATCH,
@@ -155,7 +159,7 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
             alert(idleFor="72h"),
             _SIMPLE,
             _known(simple_activity(), offsets=None),
-            reasons.OFFSETS_NOT_READ,
+            Need.OFFSETS,
             id="alert-on-simple-asks-for-lag-too",
         ),
         pytest.param(
@@ -283,39 +287,33 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
         ),
     ],
 )
-def test_judge(policy: Policy, group: Group, evidence: Evidence, expected: str | None) -> None:
-    """Each situation has one reason to keep the group, or none; what the log does not tell keeps."""
-    keep = judge(policy, group, evidence, NOW).keep
-    assert (keep.reason if keep else _MATCH) == expected
-    assert keep is None or keep.message
+def test_judge(policy: Policy, group: Group, evidence: Evidence, expected: str | Need | None) -> None:
+    """Each situation has one reason to keep the group, or none; what the log does not show keeps."""
+    assert decided(judge(policy, group, evidence, NOW)) == expected
 
 
 def test_evidence_is_asked_for_before_offsets() -> None:
     """Of groups that are in use, nothing but the tables is read."""
     nothing = Evidence(Protections())
-    first = judge(idle(), group(), nothing, NOW).keep
-    recent = judge(idle(), group(), replace(nothing, activity=activity(1)), NOW).keep
-    old = judge(idle(), group(), replace(nothing, activity=activity()), NOW).keep
-    assert [keep.reason for keep in (first, recent, old) if keep] == [
-        reasons.EVIDENCE_NOT_READ,
-        reasons.TOO_RECENT,
-        reasons.OFFSETS_NOT_READ,
-    ]
+    first = judge(idle(), group(), nothing, NOW)
+    recent = judge(idle(), group(), replace(nothing, activity=activity(1)), NOW)
+    old = judge(idle(), group(), replace(nothing, activity=activity()), NOW)
+    assert list(map(decided, (first, recent, old))) == [Need.ACTIVITY, reasons.TOO_RECENT, Need.OFFSETS]
 
 
 def test_messages_give_dates() -> None:
     """How long so far, and what Kafka does when."""
-    recent = judge(idle(), group(), _known(activity(70.5)), NOW).keep
-    first = judge(idle(idleFor="200h"), group(), _known(activity(1), retention=_WEEK), NOW).keep
-    later = judge(alert(expiresWithin="1h"), group(), _known(activity(1), retention=_WEEK), NOW).keep
+    recent = judge(idle(), group(), _known(activity(70.5)), NOW).refusal
+    first = judge(idle(idleFor="200h"), group(), _known(activity(1), retention=_WEEK), NOW).refusal
+    later = judge(alert(expiresWithin="1h"), group(), _known(activity(1), retention=_WEEK), NOW).refusal
     assert recent is not None
     assert recent.message == (
         "idle since 2030-01-28T13:30:00Z, for 70h29m of 72h when the log was read at 2030-01-31T11:59:00Z"
     )
     assert first is not None
     assert first.message == (
-        "Kafka drops its offsets by 2030-02-07T11:00:00Z, before idleFor and what comes after it are over at "
-        "2030-02-09T19:10:00Z"
+        "Kafka deletes its offsets by 2030-02-07T11:00:00Z, before the policy acts at "
+        "2030-02-09T19:10:00Z (after idleFor)"
     )
     assert later is not None
     assert later.message == "the first of its offsets expire at 2030-02-07T11:00:00Z"
@@ -326,7 +324,7 @@ def test_idle_since_prefers_the_log() -> None:
     told = _known(activity(90))
     assert told.idle_since == _ago(90)
     assert replace(told, unchanged=seen(10)).idle_since == _ago(90)
-    assert replace(told, activity=FAULT, unchanged=seen(10)).idle_since == _ago(10)
+    assert replace(told, activity=Refusal(reasons.EVIDENCE_STALE, "old"), unchanged=seen(10)).idle_since == _ago(10)
     assert replace(told, activity=None).idle_since is None
 
 

@@ -1,4 +1,4 @@
-"""`lag`, `outOfRange` and CaughtUp: what the ends of partitions say of committed offsets, and when nothing is said."""
+"""`lag`, `offsets: OutOfRange` and CaughtUp: what the ends of partitions say of committed offsets, and when nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from group_hygiene import reasons
-from group_hygiene.checks import CHECKS, judge, unread
-from group_hygiene.lag import Standing, standing
-from group_hygiene.model import Bounds, CommittedOffset, Evidence, Fault, Group, GroupState, Offsets, Partition
-from group_hygiene.policy import Policy
+from group_hygiene.decide.checks import CHECKS, judge, unread
+from group_hygiene.decide.lag import LagSummary, lag_summary
+from group_hygiene.model import reasons
+from group_hygiene.model.evidence import Evidence
+from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Group, GroupState, Offsets, Partition
+from group_hygiene.model.verdicts import Need
+from group_hygiene.spec.policy import Policy
 from tests.unit.make import (
     FAULT,
     NO_TOPIC,
@@ -21,6 +23,7 @@ from tests.unit.make import (
     P1,
     activity,
     alert,
+    decided,
     delete,
     evidence,
     group,
@@ -32,8 +35,8 @@ _MATCH = None
 _P2 = Partition("orders", 1)
 _STABLE = group(state=GroupState.STABLE)
 _SIMPLE = group(protocol_type="")
-_LAG, _RANGE = alert(lag={"atLeast": 5}), alert(outOfRange=True)
-_BOTH = alert(lag={"atLeast": 5}, outOfRange=True)
+_LAG, _RANGE = alert(lag={"atLeast": 5}), alert(offsets="OutOfRange")
+_BOTH = alert(lag={"atLeast": 5}, offsets="OutOfRange")
 
 
 def _known(first: Bounds | Fault | None, second: Bounds | Fault | None = None) -> Evidence:
@@ -66,13 +69,13 @@ def _known(first: Bounds | Fault | None, second: Bounds | Fault | None = None) -
         pytest.param(_LAG, group(), _known(FAULT, Bounds(0, 24)), reasons.LAG_UNKNOWN, id="lag-that-may-be-enough"),
         pytest.param(_LAG, group(), _known(FAULT, Bounds(0, 25)), _MATCH, id="enough-without-the-fault"),
         pytest.param(_LAG, group(), _known(FAULT, NO_TOPIC), reasons.LAG_UNKNOWN, id="fault-beside-a-deleted-topic"),
-        pytest.param(_LAG, group(), _known(None), reasons.LAG_NOT_READ, id="one-partition-not-read"),
-        pytest.param(_LAG, group(), _known(None, Bounds(0, 99)), reasons.LAG_NOT_READ, id="not-read-though-enough"),
-        pytest.param(_LAG, group(), evidence(lag=None), reasons.LAG_NOT_READ, id="nothing-read"),
-        pytest.param(_LAG, group(), evidence(offsets=None), reasons.OFFSETS_NOT_READ, id="offsets-not-read"),
+        pytest.param(_LAG, group(), _known(None), Need.BOUNDS, id="one-partition-not-read"),
+        pytest.param(_LAG, group(), _known(None, Bounds(0, 99)), Need.BOUNDS, id="not-read-though-enough"),
+        pytest.param(_LAG, group(), evidence(lag=None), Need.BOUNDS, id="nothing-read"),
+        pytest.param(_LAG, group(), evidence(offsets=None), Need.OFFSETS, id="offsets-not-read"),
         pytest.param(_LAG, group(), evidence(offsets=FAULT), reasons.OFFSETS_UNKNOWN, id="offsets-unknown"),
         pytest.param(_LAG, group(), evidence(offsets={}), reasons.NO_OFFSETS, id="never-committed"),
-        # outOfRange
+        # offsets: OutOfRange
         pytest.param(_RANGE, group(), _known(Bounds(0, 15)), reasons.IN_RANGE, id="in-range"),
         pytest.param(_RANGE, group(), _known(Bounds(10, 15)), reasons.IN_RANGE, id="at-the-begin"),
         pytest.param(_RANGE, group(), _known(Bounds(0, 10)), reasons.IN_RANGE, id="at-the-end"),
@@ -83,7 +86,7 @@ def _known(first: Bounds | Fault | None, second: Bounds | Fault | None = None) -
         pytest.param(_RANGE, group(), _known(NO_TOPIC), reasons.IN_RANGE, id="deleted-topic-is-not-out-of-range"),
         pytest.param(_RANGE, group(), _known(FAULT), reasons.LAG_UNKNOWN, id="range-unknown"),
         pytest.param(_RANGE, group(), _known(FAULT, Bounds(0, 19)), _MATCH, id="out-of-range-without-the-fault"),
-        pytest.param(_RANGE, group(), _known(None), reasons.LAG_NOT_READ, id="range-not-read"),
+        pytest.param(_RANGE, group(), _known(None), Need.BOUNDS, id="range-not-read"),
         pytest.param(_RANGE, group(), evidence(offsets={}), reasons.NO_OFFSETS, id="nothing-to-be-out-of-range"),
         # both
         pytest.param(_BOTH, group(), _known(Bounds(11, 16)), _MATCH, id="behind-and-out-of-range"),
@@ -91,17 +94,17 @@ def _known(first: Bounds | Fault | None, second: Bounds | Fault | None = None) -
         pytest.param(_BOTH, group(), _known(Bounds(0, 15)), reasons.IN_RANGE, id="lag-alone-is-not-both"),
         # beside other conditions, which come first
         pytest.param(
-            alert(topics="SomeDeleted", lag={"atLeast": 5}),
+            alert(deletedTopics="Some", lag={"atLeast": 5}),
             group(),
             evidence(missing_topics=frozenset(), lag=None),
             reasons.TOPICS_EXIST,
             id="topics-first",
         ),
         pytest.param(
-            alert(committed="None", outOfRange=True), group(), evidence(lag=None), reasons.HAS_OFFSETS, id="none-first"
+            alert(offsets="None", lag={"atLeast": 5}), group(), evidence(lag=None), reasons.HAS_OFFSETS, id="none-first"
         ),
         pytest.param(
-            alert(topics="AllDeleted", lag={"atLeast": 1}),
+            alert(deletedTopics="All", lag={"atLeast": 1}),
             group(),
             evidence(missing_topics=frozenset({"orders", "invoices"}), bounds={P0: NO_TOPIC, P1: NO_TOPIC}),
             reasons.CAUGHT_UP,
@@ -115,7 +118,7 @@ def _known(first: Bounds | Fault | None, second: Bounds | Fault | None = None) -
             id="unchanged-first",
         ),
         pytest.param(
-            idle(outOfRange=True),
+            idle(offsets="OutOfRange"),
             group(),
             evidence(activity=activity(71), lag=None),
             reasons.TOO_RECENT,
@@ -123,16 +126,18 @@ def _known(first: Bounds | Fault | None, second: Bounds | Fault | None = None) -
         ),
         pytest.param(delete(lag={"atLeast": 5}), group(), evidence(), _MATCH, id="delete-with-lag"),
         pytest.param(delete(lag={"atLeast": 6}), group(), evidence(), reasons.LAG_BELOW, id="delete-needs-that-lag"),
-        pytest.param(delete(outOfRange=True), group(), evidence(), reasons.IN_RANGE, id="delete-needs-out-of-range"),
         pytest.param(
-            delete(outOfRange=True),
+            delete(offsets="OutOfRange"), group(), evidence(), reasons.IN_RANGE, id="delete-needs-out-of-range"
+        ),
+        pytest.param(
+            delete(offsets="OutOfRange"),
             group(),
             evidence(bounds={P0: Bounds(11, 12), P1: Bounds(0, 21)}),
             _MATCH,
             id="lost",
         ),
         pytest.param(
-            delete(outOfRange=True),
+            delete(offsets="OutOfRange"),
             group(),
             evidence(bounds={P0: Bounds(0, 1), P1: Bounds(0, 20)}),
             reasons.CAUGHT_UP,
@@ -150,11 +155,9 @@ def _known(first: Bounds | Fault | None, second: Bounds | Fault | None = None) -
         ),
     ],
 )
-def test_judge(policy: Policy, group: Group, evidence: Evidence, expected: str | None) -> None:
+def test_judge(policy: Policy, group: Group, evidence: Evidence, expected: str | Need | None) -> None:
     """Each situation has one reason to keep the group, or none; missing evidence and faults keep."""
-    keep = judge(policy, group, evidence, NOW).keep
-    assert (keep.reason if keep else _MATCH) == expected
-    assert keep is None or keep.message
+    assert decided(judge(policy, group, evidence, NOW)) == expected
 
 
 @pytest.mark.parametrize(
@@ -180,9 +183,9 @@ def test_judge(policy: Policy, group: Group, evidence: Evidence, expected: str |
 )
 def test_messages_say_how_many(policy: Policy, evidence: Evidence, expected: str) -> None:
     """What is kept is told with its numbers, and a silent topic is never called abandoned."""
-    keep = judge(policy, group(), evidence, NOW).keep
-    assert keep is not None
-    assert keep.message == expected
+    refusal = judge(policy, group(), evidence, NOW).refusal
+    assert refusal is not None
+    assert refusal.message == expected
 
 
 def test_ends_are_asked_last() -> None:
@@ -193,27 +196,29 @@ def test_ends_are_asked_last() -> None:
 @pytest.mark.parametrize(
     ("offsets", "bounds", "expected"),
     [
-        pytest.param({}, {}, Standing(0, 0), id="nothing"),
+        pytest.param({}, {}, LagSummary(0, 0), id="nothing"),
         pytest.param({P0: 3}, {}, None, id="not-read"),
-        pytest.param({P0: 3}, {P0: Bounds(0, 9), P1: FAULT}, Standing(6, 0), id="what-others-committed-does-not-count"),
-        pytest.param({P0: 3, P1: 8}, {P0: Bounds(5, 9), P1: Bounds(0, 7)}, Standing(4, 2), id="below-and-above"),
         pytest.param(
-            {P0: 3, P1: 8}, {P0: Bounds(0, 4), P1: NO_TOPIC}, Standing(1, 0), id="a-deleted-topic-is-no-fault"
+            {P0: 3}, {P0: Bounds(0, 9), P1: FAULT}, LagSummary(6, 0), id="what-others-committed-does-not-count"
         ),
-        pytest.param({P0: 3, P1: 8}, {P0: Bounds(0, 4), P1: FAULT}, Standing(1, 0, FAULT), id="known-in-part"),
+        pytest.param({P0: 3, P1: 8}, {P0: Bounds(5, 9), P1: Bounds(0, 7)}, LagSummary(4, 2), id="below-and-above"),
+        pytest.param(
+            {P0: 3, P1: 8}, {P0: Bounds(0, 4), P1: NO_TOPIC}, LagSummary(1, 0), id="a-deleted-topic-is-no-fault"
+        ),
+        pytest.param({P0: 3, P1: 8}, {P0: Bounds(0, 4), P1: FAULT}, LagSummary(1, 0, FAULT), id="known-in-part"),
         pytest.param(
             {P0: 0, P1: 0},
             {P0: Bounds(0, 2**63 - 1), P1: Bounds(0, 2**63 - 1)},
-            Standing(2**64 - 2, 0),
+            LagSummary(2**64 - 2, 0),
             id="no-overflow",
         ),
     ],
 )
 def test_standing(
-    offsets: Mapping[Partition, int], bounds: Mapping[Partition, Bounds | Fault], expected: Standing | None
+    offsets: Mapping[Partition, int], bounds: Mapping[Partition, Bounds | Fault], expected: LagSummary | None
 ) -> None:
     """Unread records added up, offsets out of range counted, and why a number may be too low."""
-    assert standing({place: CommittedOffset(offset) for place, offset in offsets.items()}, bounds) == expected
+    assert lag_summary({place: CommittedOffset(offset) for place, offset in offsets.items()}, bounds) == expected
 
 
 _PLACES = [P0, P1, _P2]
@@ -227,11 +232,11 @@ _EACH = st.tuples(st.integers(0, 9), st.integers(0, 9)).map(lambda ends: Bounds(
 )
 def test_a_fault_never_adds(offsets: Offsets, bounds: Mapping[Partition, Bounds], unknown: set[Partition]) -> None:
     """The numbers are those of a count record by record; with faults they are never higher, and the fault is told."""
-    whole = standing(offsets, bounds)
+    whole = lag_summary(offsets, bounds)
     records = [set(range(*bounds[place])) & set(range(at.offset, 10)) for place, at in offsets.items()]
     readable = [at.offset in {*range(*bounds[place]), bounds[place].end} for place, at in offsets.items()]
-    assert whole == Standing(sum(map(len, records)), readable.count(False))
-    part = standing(offsets, {place: FAULT if place in unknown else known for place, known in bounds.items()})
+    assert whole == LagSummary(sum(map(len, records)), readable.count(False))
+    part = lag_summary(offsets, {place: FAULT if place in unknown else known for place, known in bounds.items()})
     assert part is not None
     assert (part.unread <= whole.unread, part.outside <= whole.outside) == (True, True)
     assert (part.fault is not None) == bool(unknown)

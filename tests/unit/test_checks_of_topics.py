@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 
-from group_hygiene import reasons
-from group_hygiene.checks import judge
-from group_hygiene.entries import KeepRequest
+from group_hygiene.decide.checks import judge
+from group_hygiene.decide.plan import due_topics
 from group_hygiene.errors import SpecError
 from group_hygiene.kafka.groups import subscribed_topics
-from group_hygiene.model import Commits, CommittedOffset, Evidence, Fault, GroupState, GroupType, Partition
-from group_hygiene.plan import due_topics
-from group_hygiene.policy import Policy, parse_policy
-from group_hygiene.snapshot import Description, Member
-from tests.unit.make import FAULT, NOW, activity, deletion, evidence, group, mark, plan, policy_object
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import KeepRequest
+from group_hygiene.model.evidence import Commits, Evidence
+from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, GroupType, Partition
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Description, Member
+from group_hygiene.model.verdicts import Need
+from group_hygiene.spec.policy import Policy, parse_policy
+from tests.unit.make import FAULT, NOW, activity, decided, deletion, evidence, group, mark, plan, policy_object
 
 _ALL = {"orders", "invoices"}
 
@@ -62,9 +65,9 @@ _STABLE = group(state=GroupState.STABLE)
         pytest.param(
             stale(), _live(activity=activity(1, state="Active")), reasons.TOO_RECENT, id="no-commit-is-old-enough"
         ),
-        pytest.param(stale(), _live(activity=None), reasons.EVIDENCE_NOT_READ, id="tables-not-read"),
+        pytest.param(stale(), _live(activity=None), Need.ACTIVITY, id="tables-not-read"),
         pytest.param(
-            stale(), _live(activity=Fault(reasons.EVIDENCE_STALE, "old")), reasons.EVIDENCE_STALE, id="tables-are-old"
+            stale(), _live(activity=Refusal(reasons.EVIDENCE_STALE, "old")), reasons.EVIDENCE_STALE, id="tables-are-old"
         ),
         pytest.param(
             stale(), _live(activity=activity(state="Gone", by_topic={})), reasons.EVIDENCE_MISSING, id="gone-in-the-log"
@@ -75,11 +78,11 @@ _STABLE = group(state=GroupState.STABLE)
             reasons.TOO_RECENT,
             id="records-were-lost-since",
         ),
-        pytest.param(stale(), _live(offsets=None), reasons.OFFSETS_NOT_READ, id="offsets-not-read"),
+        pytest.param(stale(), _live(offsets=None), Need.OFFSETS, id="offsets-not-read"),
         pytest.param(stale(), _live(offsets=FAULT), reasons.OFFSETS_UNKNOWN, id="offsets-unknown"),
         pytest.param(stale(), _live(offsets={}), reasons.NO_OFFSETS, id="no-offsets"),
         pytest.param(stale(topics=["other"]), _live(), reasons.NO_OFFSETS, id="none-of-the-chosen-topics"),
-        pytest.param(stale(), _live(subscribed=None), reasons.SUBSCRIPTION_NOT_READ, id="subscriptions-not-read"),
+        pytest.param(stale(), _live(subscribed=None), Need.SUBSCRIBED, id="subscriptions-not-read"),
         pytest.param(stale(), _live(subscribed=FAULT), reasons.SUBSCRIPTION_UNKNOWN, id="subscriptions-unknown"),
         pytest.param(
             stale(), _live({"orders": 1}, subscribed=None), reasons.TOO_RECENT, id="subscriptions-asked-for-last"
@@ -118,23 +121,22 @@ _STABLE = group(state=GroupState.STABLE)
         ),
     ],
 )
-def test_topics(policy: Policy, evidence: Evidence, expected: set[str] | str) -> None:
-    """The topics of a match, or the one reason why nothing goes; what is not known keeps."""
+def test_topics(policy: Policy, evidence: Evidence, expected: set[str] | str | Need) -> None:
+    """The topics of a match, or the one reason why nothing goes; missing evidence refuses."""
     verdict = judge(policy, _STABLE, evidence, NOW)
-    if isinstance(expected, str):
-        assert verdict.keep is not None
-        assert (verdict.keep.reason, verdict.topics) == (expected, frozenset())
-    else:
-        assert verdict.keep is None
+    if isinstance(expected, set | frozenset):
+        assert decided(verdict) is None
         assert verdict.topics == expected
+    else:
+        assert (decided(verdict), verdict.topics) == (expected, frozenset())
 
 
 @pytest.mark.parametrize("state", sorted(set(GroupState) - {GroupState.STABLE}))
 def test_only_a_stable_group_tells_what_it_reads(state: GroupState) -> None:
     """In no other state do brokers tell all subscriptions."""
-    keep = judge(stale(), group(state=state), _live(), NOW).keep
-    assert keep is not None
-    assert keep.reason == (reasons.DEAD if state is GroupState.DEAD else reasons.NOT_STABLE)
+    refusal = judge(stale(), group(state=state), _live(), NOW).refusal
+    assert refusal is not None
+    assert refusal.reason == (reasons.DEAD if state is GroupState.DEAD else reasons.NOT_STABLE)
 
 
 _SINCE, _LATER = NOW - timedelta(hours=30), NOW - timedelta(hours=1)
@@ -176,10 +178,13 @@ def test_a_mark_has_a_date_for_each_topic(
 def test_a_topic_that_is_read_for_a_while_waits_anew() -> None:
     """Run by run: what did not match once has no old date to come back to."""
     policy, marks = stale(), {_STABLE.id: mark(stale(), _STABLE.id, _SINCE, topics={"a": _SINCE, "b": _SINCE})}
+    turn = NOW + timedelta(minutes=5)
     for unread in ({"b"}, {"a", "b"}):
         verdict = judge(policy, _STABLE, _live(dict.fromkeys(unread, 100), offsets=_offsets(unread)), NOW)
-        marks = dict(plan(policy, [verdict], marks).marks)
+        made = plan(policy, [verdict], marks)
+        marks = dict(made.marks)
     assert marks[_STABLE.id].topics == {"a": NOW, "b": _SINCE}
+    assert made.at_turn(turn, None).marks[_STABLE.id].topics == {"a": turn, "b": _SINCE}
 
 
 def test_a_rebalance_ends_no_mark() -> None:
@@ -222,7 +227,7 @@ def test_what_members_read(members: list[Member], subscribed: set[str] | str) ->
         pytest.param({"when": {}}, "spec.when must be idleFor and nothing else", id="no-condition"),
         pytest.param({"when": {"unchangedFor": "1h"}}, "must be idleFor and nothing else", id="by-our-own-looks"),
         pytest.param(
-            {"when": {"idleFor": "1h", "committed": "None"}},
+            {"when": {"idleFor": "1h", "offsets": "None"}},
             "must be idleFor and nothing else",
             id="one-more",
         ),

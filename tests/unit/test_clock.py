@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.clock import SystemClock
 from group_hygiene.controller.leader import Leader
 from group_hygiene.errors import NotFound
 from group_hygiene.kafka.client import Deadline
+from group_hygiene.process.clock import SystemClock
 
 
 class Leases:

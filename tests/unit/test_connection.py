@@ -9,16 +9,10 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.connection import (
-    ActivitySpec,
-    LedgerSpec,
-    Mechanism,
-    Settings,
-    parse_connection,
-)
 from group_hygiene.errors import SecretProblem, SpecError
-from group_hygiene.policy import Limits
-from group_hygiene.secret import Hidden, SecretRef
+from group_hygiene.spec.connection import ActivitySpec, LedgerSpec, Mechanism, Settings, parse_connection
+from group_hygiene.spec.policy import Limits
+from group_hygiene.spec.secret import Hidden, SecretRef
 
 _CA, _CERT, _KEY = "-----CA-----\n", "-----CERT-----\n", "-----KEY-----\n"
 _SECRETS = {
@@ -30,20 +24,20 @@ _SECRETS = {
     SecretRef("login", "blanks"): " hunter2 ",
 }
 _TLS = {
-    "ca": {"name": "tls", "key": "ca.crt"},
-    "certificate": {"name": "tls", "key": "user.crt"},
-    "privateKey": {"name": "tls", "key": "user.key"},
+    "caSecretRef": {"name": "tls", "key": "ca.crt"},
+    "certificateSecretRef": {"name": "tls", "key": "user.crt"},
+    "privateKeySecretRef": {"name": "tls", "key": "user.key"},
 }
 _PASSWORD = {"name": "login", "key": "password"}
-_SCRAM = {"mechanism": "SCRAM-SHA-512", "username": "hygiene", "password": _PASSWORD}
+_SCRAM = {"mechanism": "SCRAM-SHA-512", "username": "hygiene", "passwordSecretRef": _PASSWORD}
 _OAUTH = {
     "mechanism": "OAUTHBEARER",
     "oauth": {
         "tokenEndpoint": "https://sso/token",
-        "clientId": "hygiene",
-        "clientSecret": _PASSWORD,
+        "clientID": "hygiene",
+        "clientSecretRef": _PASSWORD,
         "scope": "kafka",
-        "ca": {"name": "tls", "key": "ca.crt"},
+        "caSecretRef": {"name": "tls", "key": "ca.crt"},
     },
 }
 
@@ -64,7 +58,7 @@ def _settings(**spec: Any) -> Settings:
     [
         pytest.param({}, [], id="plaintext"),
         pytest.param({"tls": {}}, [], id="system-authorities"),
-        pytest.param({"tls": {"ca": _TLS["ca"]}}, [("tls", "ca.crt")], id="own-authority"),
+        pytest.param({"tls": {"caSecretRef": _TLS["caSecretRef"]}}, [("tls", "ca.crt")], id="own-authority"),
         pytest.param({"tls": _TLS}, [("tls", "ca.crt"), ("tls", "user.crt"), ("tls", "user.key")], id="mutual-tls"),
         pytest.param({"sasl": _SCRAM}, [("login", "password")], id="scram"),
         pytest.param({"sasl": _OAUTH}, [("login", "password"), ("tls", "ca.crt")], id="oauth"),
@@ -94,7 +88,7 @@ def test_reads_only_named_secrets(spec: dict[str, Any], read: list[tuple[str, st
 )
 def test_password_without_line_end(key: str, password: str) -> None:
     """A line end after a password is left out, as no password has one; blanks may belong to it."""
-    sasl = _settings(sasl={**_SCRAM, "password": {"name": "login", "key": key}}).sasl
+    sasl = _settings(sasl={**_SCRAM, "passwordSecretRef": {"name": "login", "key": key}}).sasl
     assert sasl is not None
     assert sasl.password is not None
     assert sasl.password.reveal() == password
@@ -303,7 +297,7 @@ def test_ledger_and_rate() -> None:
         pytest.param({"activity": {"uri": "s3://b/%2e%2e/y"}}, "spec.activity.uri must be", id="activity-escaped"),
         pytest.param({"activity": {"uri": "az://c@evil.com/y"}}, "spec.activity.uri must be", id="activity-account"),
         pytest.param({"activity": {"uri": "file://host/x"}}, "spec.activity.uri must be", id="activity-on-a-host"),
-        pytest.param({"activity": {"uri": "/x", "maxAge": "1d"}}, "spec.activity.maxAge must be a duration", id="age"),
+        pytest.param({"activity": {"uri": "/x", "maxAge": "1w"}}, "spec.activity.maxAge must be a duration", id="age"),
         pytest.param({"activity": {"uri": "/x", "maxAge": "0s"}}, "maxAge must be at least 1s", id="age-zero"),
         pytest.param({"activity": {"uri": "/x", "maxAge": "721h"}}, "maxAge must be at most 720h", id="age-long"),
         pytest.param({"activity": {"uri": "/x", "secretRef": {}}}, "secretRef.name must be given", id="no-secret"),
@@ -311,6 +305,12 @@ def test_ledger_and_rate() -> None:
         pytest.param({"scan": {"timeout": "30"}}, "spec.scan.timeout must be a duration", id="timeout"),
         pytest.param({"scan": {"timeout": "0s"}}, "spec.scan.timeout must be at least 1s", id="timeout-zero"),
         pytest.param({"scan": {"timeout": "11m"}}, "spec.scan.timeout must be at most 10m", id="timeout-long"),
+        pytest.param({"receivers": [{"name": "a", "slack": {}}]}, r"\[0\].type must be one of", id="receiver-typeless"),
+        pytest.param(
+            {"receivers": [{"name": "a", "type": "Slack", "webhook": {"address": "http://a"}}]},
+            "must hold the field of its type, slack,",
+            id="receiver-of-another-type",
+        ),
         pytest.param({"sasl": {"mechanism": "GSSAPI"}}, "spec.sasl.mechanism must be one of", id="mechanism"),
         pytest.param({"sasl": {"username": "x"}}, "spec.sasl.mechanism must be one of", id="no-mechanism"),
         pytest.param({"sasl": {"mechanism": "OAUTHBEARER"}}, "spec.sasl.oauth must be given", id="no-oauth"),
@@ -319,19 +319,23 @@ def test_ledger_and_rate() -> None:
         ),
         pytest.param(
             {"sasl": {"mechanism": "PLAIN", "username": "x"}},
-            "spec.sasl.username and password must be given",
+            "spec.sasl.username and passwordSecretRef must be given",
             id="no-password",
         ),
         pytest.param(
-            {"sasl": {"mechanism": "PLAIN", "password": _PASSWORD}},
-            "spec.sasl.username and password must be given",
+            {"sasl": {"mechanism": "PLAIN", "passwordSecretRef": _PASSWORD}},
+            "spec.sasl.username and passwordSecretRef must be given",
             id="no-username",
         ),
         pytest.param(
-            {"tls": {"certificate": _TLS["certificate"]}}, "certificate and privateKey must be", id="no-private-key"
+            {"tls": {"certificateSecretRef": _TLS["certificateSecretRef"]}},
+            "certificateSecretRef and privateKeySecretRef must be",
+            id="no-private-key",
         ),
         pytest.param(
-            {"tls": {"privateKey": _TLS["privateKey"]}}, "certificate and privateKey must be", id="no-certificate"
+            {"tls": {"privateKeySecretRef": _TLS["privateKeySecretRef"]}},
+            "certificateSecretRef and privateKeySecretRef must be",
+            id="no-certificate",
         ),
     ],
 )

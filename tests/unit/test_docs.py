@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from group_hygiene import errors, reasons, runs
+from docsite import reason_page
+from group_hygiene import errors
 from group_hygiene.cli import main
-from group_hygiene.plan import FAILURES
+from group_hygiene.decide.plan import FAILURES
+from group_hygiene.model import reasons
+from group_hygiene.process import runs
 from group_hygiene.status import conditions
 
 ROOT = Path(__file__).parents[2]
@@ -100,25 +103,18 @@ def test_errors_have_documented_reasons(error: type[errors.HygieneError]) -> Non
     assert error("text", "SecretForbidden").reason == "SecretForbidden"
 
 
-_RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
-
-
 def test_the_runbook_has_each_condition() -> None:
     """One row each, of what True and False mean."""
-    section = _RUNBOOK.partition("\n## The conditions\n")[2].partition("\n## ")[0]
+    page = (ROOT / "docs" / "runbook.md").read_text()
+    section = page.partition("\n## The conditions\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(conditions.TYPES)
 
 
-def test_the_runbook_has_each_reason_of_a_condition() -> None:
-    """One row each, which names the same conditions as docs/reasons.md, in sentences."""
-    section = _RUNBOOK.partition("\n## Reasons of conditions\n")[2]
-    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", section, re.MULTILINE)
-    asked = {
-        reason: {place.strip() for place in where.split(",")} & set(conditions.TYPES) for reason, where, *_ in _rows()
-    }
-    assert {name: set(where.split(", ")) for name, where, *_ in rows} == {name: w for name, w in asked.items() if w}
-    assert [name for name, count in Counter(name for name, *_ in rows).items() if count > 1] == []
-    assert [name for name, _, *texts in rows if not all(text[-1] in ".?" for text in texts)] == []
+def test_each_reason_of_a_condition_says_what_to_check() -> None:
+    """What to look at first, in sentences; `Nothing.` where nothing is wrong."""
+    of_conditions = [reason for reason in reason_page.reasons() if set(reason.where) & set(conditions.TYPES)]
+    assert {"Ready", "DeletionBlocked"} <= {place for reason in of_conditions for place in reason.where}
+    assert [reason.name for reason in of_conditions if reason.check[-1:] not in (".", "?")] == []
 
 
 def test_every_reason_that_code_gives_a_condition_is_told_as_one() -> None:
@@ -131,7 +127,7 @@ def test_every_reason_that_code_gives_a_condition_is_told_as_one() -> None:
         for node in ast.walk(status)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
-        and node.func.id == "Problem"
+        and node.func.id == "Refusal"
         and isinstance(node.args[0], ast.Attribute)
         and node.args[0].attr in CONSTANTS
     }
@@ -158,9 +154,22 @@ def test_log_fields_and_spans_are_documented() -> None:
     assert opened == set(re.findall(r"^\| `([a-z ]+)` ", spans, re.MULTILINE))
 
 
+def _promises() -> str:
+    """The pages that promise something, with the tests and faults that prove it."""
+    pages = sorted([*(ROOT / "docs").glob("safety*.md"), *(ROOT / "docs").glob("security*.md")])
+    return "\n".join(page.read_text() for page in pages)
+
+
 def _proofs() -> list[str]:
-    pages = "".join((ROOT / "docs" / page).read_text() for page in ("safety.md", "security.md"))
-    return re.findall(r"`(tests/[a-z_0-9/]+\.py(?:::\w+)?)`", pages)
+    return re.findall(r"`(tests/[a-z_0-9/]+\.py(?:::\w+)?)`", _promises())
+
+
+def test_each_promise_has_a_proof() -> None:
+    """Each row of a table of promises names a test, a fault or a target of make."""
+    tables = re.findall(r"^\| promise \| proof \|\n\| --- \| --- \|\n((?:\|.*\n)+)", _promises(), re.MULTILINE)
+    rows = [row for table in tables for row in table.splitlines()]
+    assert len(rows) > 80
+    assert [row for row in rows if not re.search(r"`tests/|faults? `|`make [a-z-]+`", row.split(" | ")[1])] == []
 
 
 @pytest.mark.parametrize("proof", _proofs())
@@ -173,9 +182,10 @@ def test_each_proof_of_safety_exists(proof: str) -> None:
 
 def test_each_fault_that_safety_names_exists() -> None:
     """By the name under which `make faults` runs it."""
-    page = (ROOT / "docs" / "safety.md").read_text()
     named = {
-        name for text in re.findall(r"faults? ((?:`[a-z-]+`(?:, )?)+)", page) for name in re.findall("`([^`]+)`", text)
+        name
+        for text in re.findall(r"faults? ((?:`[a-z-]+`(?:, )?)+)", _promises())
+        for name in re.findall("`([^`]+)`", text)
     }
     there = "\n".join(file.read_text() for file in (ROOT / "faults").glob("*.py"))
     assert named
@@ -200,3 +210,12 @@ def test_workflows_call_what_there_is() -> None:
         command = main.commands[name]
         known = {spelling for parameter in command.params for spelling in (*parameter.opts, *parameter.secondary_opts)}
         assert {word for word in arguments if word.startswith("-")} <= known
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/install.md", "docs/runbook.md"])
+def test_doctor_of_a_connection_runs_in_the_pod(page: str) -> None:
+    """The connection of the quickstart names a Service, which resolves only in the Kubernetes cluster."""
+    lines = re.findall(r"^.*group-hygiene doctor --connection .*$", (ROOT / page).read_text(), re.MULTILINE)
+    assert lines
+    pod = "kubectl exec -n group-hygiene deploy/group-hygiene -- group-hygiene doctor "
+    assert [line for line in lines if not line.startswith(pod)] == []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from group_hygiene.egress import parse_egress
 from group_hygiene.errors import UsageError
+from group_hygiene.network.egress import parse_egress
 
 ANYWHERE = ()
 

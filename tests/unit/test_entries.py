@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from group_hygiene.contents import Contents, Deletion
-from group_hygiene.entries import (
-    Backup,
+from group_hygiene.ledger.codec import Unreadable, decode, decode_key, encode_key, encode_value, expires, group_of
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.model.backups import Backup, SavedOffset, in_parts, whole
+from group_hygiene.model.entries import (
     Covered,
     Entry,
     Firing,
+    Got,
     Intent,
     KeepRequest,
     Key,
@@ -24,28 +26,23 @@ from group_hygiene.entries import (
     Mark,
     Notice,
     Outcome,
+    OutcomeType,
     Owner,
+    PolicyAlerts,
+    Receipt,
     Removal,
-    SavedOffset,
     Seen,
-    Told,
-    Unreadable,
     Watch,
-    What,
-    decode,
-    decode_key,
-    encode_key,
-    encode_value,
-    expires,
-    group_of,
-    in_parts,
-    whole,
 )
+from group_hygiene.model.evidence import Deletion
 from tests.backups import backup
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
-KINDS: tuple[type[Entry], ...] = (Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome, Told)
+KINDS: tuple[type[Entry], ...] = (
+    *(Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome),
+    *(PolicyAlerts, Receipt),
+)
 
 # Text as Kafka has it: any but lone surrogates, which no UTF-8 holds.
 # Few of them again and again, so that entries meet under one key.
@@ -77,7 +74,7 @@ fields: dict[Any, Any] = {
     "watched": st.floats(0, 1e12),
     "fingerprint": st.binary(max_size=32),
     "log_end": st.none() | st.builds(LogEnd, st.integers(0, 2**31 - 1), whole_numbers, st.integers(-1, 2**31 - 1)),
-    "what": st.sampled_from(What),
+    "what": st.sampled_from(OutcomeType),
     "offsets": st.dictionaries(texts, st.lists(rows, max_size=4), max_size=4),
     "to": st.dictionaries(st.integers(0, 2**31 - 1), whole_numbers, max_size=4),
     "version": whole_numbers,
@@ -88,9 +85,26 @@ fields: dict[Any, Any] = {
     "internal_topics": st.dictionaries(texts, texts, max_size=4),
     "topics": st.lists(texts, max_size=3).map(tuple),
     "firing": st.dictionaries(
-        texts, st.builds(Firing, times, st.binary(max_size=32), st.none() | times, whole_numbers), max_size=3
+        texts,
+        st.builds(
+            Firing,
+            since=times,
+            digests=st.binary(max_size=32),
+            total=whole_numbers,
+            reported=whole_numbers,
+            new=whole_numbers,
+            groups=st.lists(texts, max_size=3),
+            detail=texts,
+            first_due=st.none() | times,
+        ),
+        max_size=3,
     ),
-    "owed": st.lists(st.builds(Notice, times, whole_numbers, st.lists(texts, max_size=3)), max_size=3).map(tuple),
+    "got": st.builds(
+        Got,
+        policy=texts,
+        since=st.dictionaries(texts, times, max_size=3),
+        deleted=st.none() | st.builds(Notice, times, whole_numbers, st.lists(texts, max_size=3)),
+    ),
 }
 
 
@@ -108,7 +122,9 @@ def mark(group: str = "g", uid: str = "u", digest: str = "d") -> Mark:
     return Mark(policy_uid=uid, group=group, policy="ns/tidy", digest=digest, since=NOW, due=NOW + DAY)
 
 
-def outcome(what: What = What.DELETED, at: datetime = NOW, until: datetime = NOW + DAY, **changes: Any) -> Outcome:
+def outcome(
+    what: OutcomeType = OutcomeType.DELETED, at: datetime = NOW, until: datetime = NOW + DAY, **changes: Any
+) -> Outcome:
     made = Outcome(
         group="g",
         id="id-1",
@@ -229,18 +245,14 @@ def test_a_key_that_is_none_of_ours_is_unreadable(key: bytes | None) -> None:
         decode_key(key)
 
 
-def told(at: datetime = NOW, **changes: Any) -> Told:
-    made = Told(
-        policy_uid="u",
-        receiver="r",
-        digest="d",
-        connection_uid="c",
-        policy="ns/tidy",
-        firing={"GroupsMatched": Firing(NOW, b"")},
-        expires=NOW,
-        owed=(Notice(at, 1, ["g"]),),
-    )
-    return msgspec.structs.replace(made, **changes)
+def receipt(deleted: Notice | None = None) -> Receipt:
+    got = Got("ns/tidy", {"GroupsMatched": NOW}, deleted)
+    return Receipt(connection_uid="c", receiver="r", policy_uid="u", digest="d", got=got, expires=NOW)
+
+
+def alerts() -> PolicyAlerts:
+    firing = Firing(NOW, b"", total=1, reported=1, new=1, groups=["g"], first_due=NOW)
+    return PolicyAlerts(connection_uid="c", policy_uid="u", firing={"GroupsMarked": firing}, expires=NOW)
 
 
 @pytest.mark.parametrize("year", [1, 1969, 2300, 9999])
@@ -248,8 +260,9 @@ def told(at: datetime = NOW, **changes: Any) -> Told:
 @pytest.mark.parametrize(
     "entry",
     [
-        pytest.param(told(), id="told"),
-        pytest.param(told(firing={"GroupsMatched": Firing(NOW, b"", until=NOW)}), id="firing"),
+        pytest.param(receipt(), id="receipt"),
+        pytest.param(receipt(Notice(NOW, 1, ["g"])), id="receipt-of-deletions"),
+        pytest.param(alerts(), id="alerts"),
         pytest.param(mark(), id="mark"),
         pytest.param(msgspec.structs.replace(mark(), topics={"t": NOW}), id="mark-of-a-topic"),
         pytest.param(outcome(), id="outcome"),
@@ -278,7 +291,7 @@ def test_unreadable_says_why() -> None:
     """In words that a status can show."""
     with pytest.raises(Unreadable, match="its value belongs under another key"):
         decode(mark().key, encode_value(mark("other")))
-    with pytest.raises(Unreadable, match="its key is none of ours"):
+    with pytest.raises(Unreadable, match="its key is not an entry's"):
         decode_key(b"{}")
 
 
@@ -416,6 +429,14 @@ def test_what_is_removed_is_gone(log: list[Entry]) -> None:
     assert not any(contents.marks.values())
     assert not contents.keeps
     assert not contents.intents
+    assert not contents.alerts
+
+
+def test_what_0_1_0_noted_of_alerts_is_ignored() -> None:
+    """It is nothing that could not be read."""
+    contents = Contents()
+    contents.take(b'["told","uid-1","chat"]', b'{"kind":"told","v":1,"policy_uid":"uid-1","receiver":"chat"}')
+    assert contents == Contents()
 
 
 def test_damage_holds_its_group_until_it_is_mended() -> None:
@@ -459,10 +480,10 @@ def test_damage_takes_nothing_away() -> None:
     ("outcomes", "expected"),
     [
         pytest.param([outcome()], Deletion(NOW, "ns/tidy", NOW + DAY), id="deleted"),
-        pytest.param([outcome(What.KEPT)], None, id="kept"),
-        pytest.param([outcome(What.FAILED)], None, id="failed"),
-        pytest.param([outcome(What.UNMARKED)], None, id="unmarked"),
-        pytest.param([outcome(What.RESTORED)], None, id="restored"),
+        pytest.param([outcome(OutcomeType.KEPT)], None, id="kept"),
+        pytest.param([outcome(OutcomeType.FAILED)], None, id="failed"),
+        pytest.param([outcome(OutcomeType.UNMARKED)], None, id="unmarked"),
+        pytest.param([outcome(OutcomeType.RESTORED)], None, id="restored"),
         pytest.param(
             [outcome(), outcome(at=NOW + DAY, until=NOW + 2 * DAY, id="id-2")],
             Deletion(NOW + DAY, "ns/tidy", NOW + 2 * DAY),
@@ -483,37 +504,41 @@ def test_deletions_are_remembered(outcomes: list[Outcome], expected: Deletion | 
 
 
 def interrupted(id: str = "id", kind: str = "Classic") -> Outcome:
-    return outcome(What.KEPT, id=id, type=kind)
+    return outcome(OutcomeType.KEPT, id=id, type=kind)
 
 
 @pytest.mark.parametrize(
-    ("log", "doubtful"),
+    ("log", "unresolved"),
     [
         pytest.param([interrupted()], True, id="interrupted"),
         pytest.param([interrupted(), outcome(id="id")], False, id="deleted-after-all"),
         pytest.param([interrupted(), interrupted(kind="")], False, id="doubt-ended"),
-        pytest.param([interrupted(), outcome(What.KEPT, id="another")], True, id="another-one-was-kept"),
+        pytest.param([interrupted(), outcome(OutcomeType.KEPT, id="another")], True, id="another-one-was-kept"),
         pytest.param([interrupted(), Removal(interrupted().key)], False, id="expired"),
         pytest.param([interrupted(), Removal(interrupted("earlier").key)], True, id="an-earlier-one-expired"),
     ],
 )
-def test_doubt_ends_with_its_own_deletion(log: list[Entry | Removal], doubtful: bool) -> None:
+def test_doubt_ends_with_its_own_deletion(log: list[Entry | Removal], unresolved: bool) -> None:
     """Not with what is told of another deletion of the same group."""
     contents = Contents()
     contents.apply(log)
-    assert ("g" in contents.doubtful) is doubtful
+    assert ("g" in contents.unresolved) is unresolved
 
 
 @pytest.mark.parametrize(
     ("log", "expected"),
     [
-        pytest.param([intent(), outcome(What.RESTORED, backup="id")], {"g"}, id="after-it"),
-        pytest.param([outcome(What.RESTORED, backup="id"), intent()], set(), id="before-it"),
-        pytest.param([intent(), outcome(What.RESTORED, backup="id"), intent("later")], set(), id="before-another"),
-        pytest.param([intent(), outcome(What.RESTORED, backup="id"), Removal(intent().key)], set(), id="it-ended"),
-        pytest.param([intent(), outcome(What.RESTORED, backup="older")], set(), id="of-another-backup"),
-        pytest.param([intent(), outcome(What.RESTORED)], set(), id="proves-nothing"),
-        pytest.param([intent(), outcome(What.UNMARKED)], set(), id="something-else"),
+        pytest.param([intent(), outcome(OutcomeType.RESTORED, backup="id")], {"g"}, id="after-it"),
+        pytest.param([outcome(OutcomeType.RESTORED, backup="id"), intent()], set(), id="before-it"),
+        pytest.param(
+            [intent(), outcome(OutcomeType.RESTORED, backup="id"), intent("later")], set(), id="before-another"
+        ),
+        pytest.param(
+            [intent(), outcome(OutcomeType.RESTORED, backup="id"), Removal(intent().key)], set(), id="it-ended"
+        ),
+        pytest.param([intent(), outcome(OutcomeType.RESTORED, backup="older")], set(), id="of-another-backup"),
+        pytest.param([intent(), outcome(OutcomeType.RESTORED)], set(), id="proves-nothing"),
+        pytest.param([intent(), outcome(OutcomeType.UNMARKED)], set(), id="something-else"),
     ],
 )
 def test_a_restore_tells_of_an_open_intent(log: list[Entry | Removal], expected: set[str]) -> None:

@@ -7,34 +7,27 @@ from typing import Any
 
 import pytest
 
-from group_hygiene import reasons
-from group_hygiene.checks import judge
+from group_hygiene.decide.checks import judge
 from group_hygiene.kafka.cluster import whole_number
 from group_hygiene.kafka.groups import subscribed_topics
-from group_hygiene.metrics import Metrics
-from group_hygiene.model import (
-    Activity,
-    Commits,
-    Evidence,
-    Fault,
-    Group,
-    GroupState,
-    GroupType,
-    Keep,
-    Verdict,
-    offsets_retention,
-)
-from group_hygiene.patterns import Patterns
-from group_hygiene.policy import Action, Policy, parse_policy
+from group_hygiene.model import reasons
+from group_hygiene.model.evidence import Activity, Commits, Evidence, offsets_retention
+from group_hygiene.model.groups import Fault, Group, GroupState, GroupType
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Coverage, Description, Member
+from group_hygiene.model.verdicts import Need, Verdict
 from group_hygiene.reconcile.scan import _old_enough
-from group_hygiene.snapshot import Coverage, Description, Member
+from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.policy import Action, Policy, parse_policy
 from group_hygiene.status import build_status, warns_late
+from group_hygiene.telemetry.metrics import Metrics
 from tests.unit.make import (
     DENIED,
     FAULT,
     NOW,
     activity,
     alert,
+    decided,
     delete,
     evidence,
     group,
@@ -119,7 +112,7 @@ def _times(**told: float | None) -> dict[str, Any]:
     ],
 )
 def test_expiry_of_an_empty_group(known: Activity, first: datetime | None, last: datetime | None) -> None:
-    """Each type of group has its own clock; what the log does not tell has none."""
+    """Each type of group has its own clock; what the log does not show has none."""
     assert (known.first_expiry(_WEEK), known.last_expiry(_WEEK)) == (first, last)
 
 
@@ -184,7 +177,7 @@ _ORDERS, _ALL = frozenset({"orders", "old"}), frozenset({*_TOPICS, "new"})
             id="not-yet",
         ),
         pytest.param(_soon(), _STABLE, _known(_in_use(119)), reasons.EXPIRES_LATER, id="too-recent-to-ask-any-further"),
-        pytest.param(_soon(), _STABLE, _known(_in_use(121)), reasons.SUBSCRIPTION_NOT_READ, id="asks-what-is-read"),
+        pytest.param(_soon(), _STABLE, _known(_in_use(121)), Need.SUBSCRIBED, id="asks-what-is-read"),
         pytest.param(
             _soon(), _STABLE, _known(_in_use(), FAULT), reasons.SUBSCRIPTION_UNKNOWN, id="what-is-read-unknown"
         ),
@@ -262,11 +255,9 @@ _ORDERS, _ALL = frozenset({"orders", "old"}), frozenset({*_TOPICS, "new"})
         ),
     ],
 )
-def test_judge(policy: Policy, group: Group, evidence: Evidence, expected: str | None) -> None:
+def test_judge(policy: Policy, group: Group, evidence: Evidence, expected: str | Need | None) -> None:
     """A group in use matches only by offsets that no member reads, and only where all of that is known."""
-    keep = judge(policy, group, evidence, NOW).keep
-    assert (keep.reason if keep else _MATCH) == expected
-    assert keep is None or keep.message
+    assert decided(judge(policy, group, evidence, NOW)) == expected
 
 
 def _member(*topics: str, **changes: Any) -> Member:
@@ -314,13 +305,13 @@ def test_only_old_commits_are_asked_for() -> None:
 # What people see
 
 
-def _verdict(name: str, hours: float, keep: Keep | None = None, **changes: Any) -> Verdict:
+def _verdict(name: str, hours: float, refusal: Refusal | None = None, **changes: Any) -> Verdict:
     """Of a group that loses its offsets so many hours from now."""
-    return Verdict(group(name), _known(activity(168 - hours), **changes), keep)
+    return Verdict(group(name), _known(activity(168 - hours), **changes), refusal)
 
 
 def _later(name: str) -> Verdict:
-    return _verdict(name, 1, Keep(reasons.EXPIRES_LATER, "later"))
+    return _verdict(name, 1, Refusal(reasons.EXPIRES_LATER, "later"))
 
 
 @pytest.mark.parametrize(
@@ -448,11 +439,15 @@ def test_offsets_that_never_expire() -> None:
     assert never is not None
     known = evidence(activity=activity(1), unchanged=seen(1), retention=never)
     policies = [delete(), idle(), alert(expiresWithin="48h")]
-    found = [judge(policy, group(), known, NOW).keep for policy in policies]
-    assert [keep and keep.reason for keep in found] == [reasons.TOO_RECENT, reasons.TOO_RECENT, reasons.EXPIRES_LATER]
+    found = [judge(policy, group(), known, NOW).refusal for policy in policies]
+    assert [refusal and refusal.reason for refusal in found] == [
+        reasons.TOO_RECENT,
+        reasons.TOO_RECENT,
+        reasons.EXPIRES_LATER,
+    ]
     in_use = judge(policies[2], group(state=GroupState.STABLE), replace(known, activity=activity(state="Active")), NOW)
-    assert in_use.keep is not None
-    assert in_use.keep.reason == reasons.EXPIRES_LATER
+    assert in_use.refusal is not None
+    assert in_use.refusal.reason == reasons.EXPIRES_LATER
     assert offsets_retention(None) is None
     assert offsets_retention(10_080) == timedelta(days=7)
     # Longer than a date can be, and than a timedelta: brokers may answer anything.

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.cli.schemas import load_crd
-from group_hygiene.connection import parse_connection
+from group_hygiene.cli.validation import load_crd
 from group_hygiene.errors import SpecError
-from group_hygiene.fields import CONNECTION, POLICY, Fields
-from group_hygiene.policy import parse_policy
+from group_hygiene.spec.connection import parse_connection
+from group_hygiene.spec.fields import CONNECTION, POLICY, Fields
+from group_hygiene.spec.policy import parse_policy
 from tests.unit.make import policy_object
 
 ACCESS = {"namespaces": {"names": ["team-a"]}, "groups": ["team-a-*"], "actions": ["Alert"]}
@@ -53,6 +53,8 @@ def test_what_a_later_version_may_decide_by_is_refused(kind: str, field: str) ->
             (place,), schema = place, schema["items"]
     assert set(schema["properties"]) == known[field]
     place["onlyOnSundays"] = True
-    shown = re.escape(f"{field.replace('[]', '[0]')}.onlyOnSundays must not be given: it is of a later version")
+    shown = re.escape(
+        f"{field.replace('[]', '[0]')}.onlyOnSundays must not be given: this version of the program does not"
+    )
     with pytest.raises(SpecError, match=shown):
         parse(obj)

@@ -17,11 +17,12 @@ import pytest
 pytest.importorskip("pyspark")
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.pipeline import files, store
-from group_hygiene.pipeline.files import Target, write_decoded
+from group_hygiene.pipeline import store
+from group_hygiene.pipeline.ingest import files
+from group_hygiene.pipeline.ingest.files import Target, write_decoded
 from group_hygiene.pipeline.store import File, Once
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, QUARANTINE, RECORDS
-from group_hygiene.secret import in_a_line
+from group_hygiene.spec.secret import one_line
 from tests.log_records import COMMIT_V3, SAMPLES, commit_key
 
 START = datetime(2030, 1, 31, 12, 0, 0, 123000, tzinfo=UTC)
@@ -86,7 +87,7 @@ def test_nothing_comes_of_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("together", [1, 3, 1000])
 def test_what_delta_is_told_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int) -> None:
     """The ends of the first columns over all that is in it, however it came there."""
-    monkeypatch.setattr(files, "_TOGETHER", together)
+    monkeypatch.setattr(files, "_ROW_GROUP", together)
     told = written(tmp_path, batch(5, COMMIT, COMMIT), batch(1, COMMIT), batch(9, COMMIT))
     (file,) = {(row["path"], row["stats"]) for row in told}
     assert sum(row["records"] for row in told) == 4
@@ -172,14 +173,14 @@ def test_a_table_whose_files_are_broken(tmp_path: Path) -> None:
 
 def test_what_stores_say_is_told_without_what_signs_it() -> None:
     error = "\x1b[31mGET\x1b[0m https://a.blob/x?sv=1&sig=hunter2 failed:\n  403"
-    assert in_a_line(error) == "GET https://a.blob/x?*** failed: 403"
-    assert in_a_line("word " * 100) == ("word " * 100)[:297] + "..."
+    assert one_line(error) == "GET https://a.blob/x?*** failed: 403"
+    assert one_line("word " * 100) == ("word " * 100)[:297] + "..."
 
 
 def test_it_drags_nothing_along() -> None:
     """Spark's workers import it, again and again: no client library, and no more of this package than the decoder."""
-    program = "import sys, group_hygiene.pipeline.files; print(*sorted(sys.modules))"
+    program = "import sys, group_hygiene.pipeline.ingest.files; print(*sorted(sys.modules))"
     listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     ours = {name.rpartition(".")[2] for name in listed if name.startswith("group_hygiene.pipeline.")}
-    assert ours == {"columns", "decoding", "files"}
+    assert ours == {"ingest", "columns", "decoder", "files", "shape"}
     assert not {"kafka", "pyspark", "kubernetes"} & set(listed)

@@ -1,6 +1,6 @@
 """Random histories of a cluster, its policies, the clock and faults: no group is ever deleted that may not be.
 
-The world below does with `watching`, `checks` and `plan` what a run does, and keeps books of its own about what really
+The world below does with `unchanged`, `checks` and `plan` what a run does, and keeps books of its own about what really
 happened. What a run is about to delete is held against these books.
 """
 
@@ -15,28 +15,29 @@ from typing import Any, NamedTuple
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from group_hygiene import checks, reasons, watching
-from group_hygiene.activity import Covered, Reading
-from group_hygiene.contents import Contents
-from group_hygiene.entries import Change, KeepRequest, Key, Mark, Outcome, Removal, What
-from group_hygiene.model import (
+from group_hygiene.decide import checks
+from group_hygiene.decide import unchanged as watching
+from group_hygiene.decide.plan import Conditions, Plan, due_groups, make_plan
+from group_hygiene.evidence.reader import Covered, Reading
+from group_hygiene.evidence.trust import Log, activity_of, next_mark, refusals_by_partition
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Change, KeepRequest, Key, Mark, Outcome, OutcomeType, Removal
+from group_hygiene.model.evidence import Activity, Evidence, Protections
+from group_hygiene.model.groups import (
     NO_LEADER_EPOCH,
-    Activity,
     Bounds,
     CommittedOffset,
-    Evidence,
     Group,
     GroupState,
     GroupType,
-    Keep,
     Partition,
-    Protections,
-    Verdict,
     fingerprint,
 )
-from group_hygiene.plan import Conditions, Plan, due_groups, make_plan
-from group_hygiene.policy import Limits, Mode, Policy, parse_policy
-from group_hygiene.reconcile.evidence import Log, faults_by_partition, remembered, told_of
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.verdicts import Need, Verdict
+from group_hygiene.spec.policy import Limits, Mode, Policy, parse_policy
+from tests.examples import examples
 from tests.unit.make import FAULT, NOW, policy_object
 
 _HOUR = 3600.0
@@ -159,7 +160,7 @@ class World:
         self.asked_until: dict[str, datetime] = {}
         self.log, self.contents = Contents(), Contents()
         self.unwritten: dict[Key, Change] = {}
-        self.looks = {uid: watching.Looks() for uid in _UIDS}
+        self.scans = {uid: watching.ScanHistory() for uid in _UIDS}
         self.books, self.saved_books = _Books(), _Books()
         self.tables = [_Tables(0.0, copy.deepcopy(self.groups))]
         self.served = 0
@@ -184,7 +185,7 @@ class World:
     def restart(self) -> None:
         """A new process knows what the ledger holds, and no more."""
         self.contents, self.unwritten = copy.deepcopy(self.log), {}
-        self.looks = {uid: watching.Looks() for uid in _UIDS}
+        self.scans = {uid: watching.ScanHistory() for uid in _UIDS}
         self.books = copy.deepcopy(self.saved_books)
 
     def use(self, name: str, how: str) -> None:
@@ -236,13 +237,13 @@ class World:
             else self._look(policy, listed, trouble)
             for policy in policies
         }
-        refusals: list[Keep] = []
+        refusals: list[Refusal] = []
         if not trouble.ledger:
-            refusals.append(Keep(reasons.LEDGER_UNAVAILABLE, "no ledger"))
+            refusals.append(Refusal(reasons.LEDGER_UNAVAILABLE, "no ledger"))
         elif abs(self.offset) > _SKEW:
-            refusals.append(Keep(reasons.CLOCK_SKEW, "the broker's clock differs"))
+            refusals.append(Refusal(reasons.CLOCK_SKEW, "the broker's clock differs"))
         if trouble.hidden:
-            refusals.append(Keep(reasons.TOPICS_HIDDEN, "topics are hidden"))
+            refusals.append(Refusal(reasons.TOPICS_HIDDEN, "topics are hidden"))
         total = len([group for group in self.groups.values() if group.present]) + _OTHERS
         conditions = Conditions(
             limits=_CONNECTION_LIMITS,
@@ -256,8 +257,9 @@ class World:
         for policy in policies:
             elsewhere = {name for uid, names in due.items() if uid != policy.uid for name in names}
             # That every mark was told is what tests/unit/test_plan.py is about.
-            own = replace(conditions, budget=budget, due_elsewhere=elsewhere, told=datetime.max.replace(tzinfo=UTC))
-            plan = make_plan(policy, len(listed), verdicts[policy.uid], own, self._marks(policy), self.now)
+            own = replace(conditions, due_elsewhere=elsewhere, announced=datetime.max.replace(tzinfo=UTC))
+            plan = make_plan(policy, verdicts[policy.uid], self._marks(policy), own, self.now)
+            plan = plan.at_turn(self.now, budget)
             self._check_books(plan, trouble)
             plan = self._note_marks(plan, trouble.ledger)
             budget -= len(plan.actions)
@@ -271,8 +273,8 @@ class World:
             self.saved_books = copy.deepcopy(self.books)
 
     def _look(self, policy: Policy, listed: Mapping[str, Group], trouble: _Run) -> dict[str, Verdict]:
-        looks, contents = self.looks[policy.uid], self.contents
-        watch = watching.look(contents.watches.get(policy.uid), policy, self.now, self.real, looks)
+        scans, contents = self.scans[policy.uid], self.contents
+        watch = watching.record_scan(contents.watches.get(policy.uid), policy, self.now, self.real, scans)
         changes: list[Change] = []
         verdicts: dict[str, Verdict] = {}
         unread = set() if trouble.absent is None else set(_NAMES) - set(listed)
@@ -281,7 +283,7 @@ class World:
             request, deleted = contents.keeps.get(name), contents.deletions.get(name)
             known = Evidence(Protections(), keep_request=request, deleted=deleted)
             verdict = checks.judge(policy, group, known, self.now)
-            if verdict.keep and verdict.keep.reason == reasons.OFFSETS_NOT_READ:
+            if verdict.need is Need.OFFSETS:
                 known = replace(known, offsets=FAULT)
                 if name in trouble.unread:
                     unread.add(name)
@@ -290,7 +292,7 @@ class World:
                     offsets = {_P0: CommittedOffset(truth.offset)}
                     print_ = fingerprint(group, offsets)
                     before = contents.seen.get(policy.uid, {}).get(name)
-                    again = watching.seen_again(before, watch, looks, name, watching.Observed(print_), self.now)
+                    again = watching.seen_again(before, watch, scans, name, watching.Observed(print_), self.now)
                     changes += [again] if again else []
                     unchanged = watching.unchanged(again or before, watch)
                     known = replace(
@@ -304,7 +306,7 @@ class World:
                 verdict = checks.judge(policy, group, known, self.now)
             verdicts[name] = verdict
         contents.apply(changes)
-        watch, ended = watching.finish(watch, looks, contents.seen.get(policy.uid, {}), unread)
+        watch, ended = watching.end_scan(watch, scans, contents.seen.get(policy.uid, {}), unread)
         changes += [watch, *(Removal(("seen", policy.uid, name)) for name in ended)]
         contents.apply(changes)
         self.unwritten |= {_key(change): change for change in changes}
@@ -315,7 +317,7 @@ class World:
     def _look_at_tables(self, policy: Policy, listed: Mapping[str, Group], trouble: _Run) -> dict[str, Verdict]:
         contents = self.contents
         reading, before = self.tables[self.served].reading(self.served), contents.covered.get("uid")
-        faults = faults_by_partition(reading, _LOG, before, _MAX_AGE, self.now)
+        faults = refusals_by_partition(reading, _LOG, before, _MAX_AGE, self.now)
         verdicts: dict[str, Verdict] = {}
         for group in policy.match.select(listed):
             name, truth = group.id, self.groups[group.id]
@@ -323,13 +325,13 @@ class World:
                 Protections(),
                 keep_request=contents.keeps.get(name),
                 deleted=contents.deletions.get(name),
-                activity=told_of(name, reading, _LOG, faults),
+                activity=activity_of(name, reading, _LOG, faults),
                 offsets=FAULT if name in trouble.unread else {_P0: CommittedOffset(truth.offset)},
                 bounds={_P0: Bounds(0, truth.offset + truth.behind)},
                 records={_P0: truth.offset + truth.behind - 1},
             )
             verdicts[name] = checks.judge(policy, group, known, self.now)
-        mark = remembered(reading, _LOG, before, "uid", self.now)
+        mark = next_mark(reading, _LOG, before, "uid", self.now)
         assert mark is not None
         contents.apply([mark])
         self.unwritten[mark.key] = mark
@@ -376,7 +378,7 @@ class World:
             group=name,
             id=str(len(self.deleted)),
             at=self.now,
-            what=What.DELETED,
+            what=OutcomeType.DELETED,
             reason=reasons.DELETED,
             message="",
             policy=policy.key,
@@ -422,11 +424,11 @@ class World:
 
     def _unknown(self, verdict: Verdict, name: str, trouble: _Run) -> bool:
         """Whether this run could not tell: its offsets gave no answer, or the tables may not decide."""
-        if verdict.keep is not None and verdict.keep.reason.startswith("Evidence"):
+        if verdict.refusal is not None and verdict.refusal.reason.startswith("Evidence"):
             return True
         if verdict.evidence.activity is None:
             return name in trouble.unread
-        return verdict.keep is not None and verdict.keep.reason == reasons.OFFSETS_UNKNOWN
+        return verdict.refusal is not None and verdict.refusal.reason == reasons.OFFSETS_UNKNOWN
 
     def _check_run(
         self, plans: list[Plan], verdicts: Mapping[str, Mapping[str, Verdict]], total: int, trouble: _Run
@@ -608,7 +610,7 @@ def _do(world: World, what: str, value: Any) -> None:
             world.restart()
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000, few=60), deadline=None)
 @given(st.frozensets(_ANY_NAME, min_size=1), st.integers(0, 4), st.lists(_STEPS, min_size=4, max_size=30))
 def test_no_history_deletes_what_it_must_not(present: frozenset[str], hours: int, steps: list[tuple[str, Any]]) -> None:
     """Never without a mark older than its grace, made by the policy as it is; a match at every run since; what decides

@@ -12,18 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from group_hygiene import reasons
-from group_hygiene.activity import Reading, Tables
-from group_hygiene.connection import ActivitySpec
-from group_hygiene.model import Fault
+from group_hygiene.evidence.reader import Reading, Tables
+from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.spec.connection import ActivitySpec
 from tests.warehouse import Warehouse, idle
 
 _MIB = 1 << 20
 _READ = """
 import json, os, sys, threading, time
 from pathlib import Path
-from group_hygiene.activity import Tables
-from group_hygiene.connection import ActivitySpec
+from group_hygiene.evidence.reader import Tables
+from group_hygiene.spec.connection import ActivitySpec
 
 def most(process):
     text = Path(f"/proc/{process}/status").read_text()
@@ -42,7 +42,7 @@ def watch():
 peaks = [0]
 threading.Thread(target=watch, daemon=True).start()
 told = Tables(ActivitySpec(sys.argv[1])).read(["billing"], 300)
-print(json.dumps([getattr(told, "code", None), getattr(told, "message", ""), most("self"), max(peaks)]))
+print(json.dumps([getattr(told, "reason", None), getattr(told, "message", ""), most("self"), max(peaks)]))
 """
 
 
@@ -113,12 +113,12 @@ def _a_checkpoint_that_swells(warehouse: Warehouse) -> None:
     ("harm", "read"),
     [
         pytest.param(_equal_coverage, False, id="equal-rows-of-coverage"),
-        pytest.param(_long_texts_in_coverage, False, id="long-texts-in-coverage"),
-        pytest.param(_equal_activity, False, id="equal-rows-of-activity"),
+        pytest.param(_long_texts_in_coverage, False, id="long-texts-in-coverage", marks=pytest.mark.slow),
+        pytest.param(_equal_activity, False, id="equal-rows-of-activity", marks=pytest.mark.slow),
         pytest.param(_long_texts_in_activity, False, id="long-texts-in-activity"),
-        pytest.param(_a_long_list_of_offsets, True, id="a-long-list-that-is-not-asked-for"),
+        pytest.param(_a_long_list_of_offsets, True, id="a-long-list-that-is-not-asked-for", marks=pytest.mark.slow),
         pytest.param(_a_long_log, None, id="a-long-delta-log"),
-        pytest.param(_a_checkpoint_that_swells, None, id="a-checkpoint-that-swells"),
+        pytest.param(_a_checkpoint_that_swells, None, id="a-checkpoint-that-swells", marks=pytest.mark.slow),
     ],
 )
 def test_hostile_tables_take_no_more_than_their_share(
@@ -130,13 +130,13 @@ def test_hostile_tables_take_no_more_than_their_share(
     """
     harm(warehouse)
     done = subprocess.run([sys.executable, "-c", _READ, warehouse.uri], capture_output=True, text=True, check=True)
-    code, message, own, reader = json.loads(done.stdout)
+    reason, message, own, reader = json.loads(done.stdout)
     assert own < 90 * 1024, "memory of the process that asks, in KiB"
     assert reader > 0
     # The libraries themselves, some 50 MiB, are mapped from their files, and shared by all.
     assert reader < (112 + 60) * 1024, "memory of the process that reads, in KiB"
-    assert code == reasons.EVIDENCE_UNREADABLE if read is False else code in (None, reasons.EVIDENCE_UNREADABLE)
-    assert (code is None) is read or read is None, message
+    assert reason == reasons.EVIDENCE_UNREADABLE if read is False else reason in (None, reasons.EVIDENCE_UNREADABLE)
+    assert (reason is None) is read or read is None, message
 
 
 def test_others_are_served_meanwhile(warehouse: Warehouse, tmp_path: Path) -> None:
@@ -187,5 +187,5 @@ def test_a_table_names_no_files_of_another(tmp_path: Path, path: str) -> None:
             action["add"] |= {"path": named, "size": file.stat().st_size, "stats": None}
     log.write_text("\n".join(map(json.dumps, actions)))
     told = Tables(ActivitySpec(own.uri)).read(["billing"], 60)
-    assert isinstance(told, Fault)
+    assert isinstance(told, Refusal)
     assert "files that are not in its folder" in told.message

@@ -19,6 +19,8 @@ import yaml
 
 from tests.dockerfile import IMAGES, ROOT, instructions, steps
 
+pytestmark = pytest.mark.slow
+
 FILES = [pytest.param(file, id=file.name) for file in sorted(IMAGES.glob("*.Dockerfile"))]
 _PIN = re.compile(r"^([a-z0-9._-]+)==(\S+)(.*?)((?: \\\n +--hash=sha256:[0-9a-f]{64})+)", re.MULTILINE)
 
@@ -112,6 +114,27 @@ def test_a_secret_leads_to_another_index(tmp_path: Path, step: str, secret: str,
     assert all(path.startswith("/ours/") for path in server.asked)
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        "kustomize/base/deployment.yaml",
+        "pipeline/cronjob.yaml",
+        "pipeline/sparkapplication.yaml",
+        "pipeline/spark-submit.sh",
+    ],
+)
+def test_no_manifest_has_an_image_that_a_registry_could_have(file: str) -> None:
+    """Without a registry, a cluster would pull the name from a public one, where anyone may push it.
+
+    A name of an image has no capitals, so a cluster refuses the placeholder.
+    """
+    text = (ROOT / "deploy" / file).read_text()
+    images = re.findall(r"^[^#\n]*image(?::\s|=)\s*(\S+)", text, re.MULTILINE)
+    assert images
+    allowed = r"REPLACE-WITH-YOUR-REGISTRY/group-hygiene(-pipeline)?:[\d.]+|\$\{IMAGE:\?your|\"\$image\""
+    assert [image for image in images if not re.fullmatch(allowed, image)] == []
+
+
 def test_manifests_name_no_user() -> None:
     """No manifest names a user: a platform that gives each namespace its own may do so."""
     deployment = yaml.safe_load((ROOT / "deploy" / "kustomize" / "base" / "deployment.yaml").read_text())
@@ -154,7 +177,6 @@ def test_locks_pin_what_the_project_asks_for() -> None:
         assert not pinned & {"pytest", "ruff", "mypy", "playwright", "mkdocs"}
 
 
-@pytest.mark.slow
 def test_wheel_and_source_distribution_hold_the_same(tmp_path: Path) -> None:
     """What is built of the source distribution is what is built of the checkout, kinds and all data among it."""
     source = tmp_path / "source"

@@ -6,7 +6,7 @@ import pytest
 
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.loaded import PREFIX, ids_by_partition, partition_of
-from group_hygiene.model import Fault
+from group_hygiene.model.groups import Fault
 
 
 @pytest.mark.parametrize("partitions", [1, 5, 50, 1_000, 10_000])

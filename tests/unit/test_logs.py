@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from group_hygiene import runs
-from group_hygiene.logs import JsonFormatter, TextFormatter
+from group_hygiene.process import runs
+from group_hygiene.process.start import start
+from group_hygiene.telemetry.logs import JsonFormatter, TextFormatter
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,7 +105,7 @@ def test_fields_end_with_what_they_are_about_and_reach_a_thread_that_inherits() 
 
 PROGRAM = """
 import logging, sys, threading, warnings
-from group_hygiene.logs import configure
+from group_hygiene.telemetry.logs import configure
 configure(sys.argv[1], "info")
 logging.getLogger("kopf.objects").warning("theirs")
 logging.getLogger("quiet").debug("too much")
@@ -127,7 +128,7 @@ def test_all_that_is_said_has_the_form(form: str) -> None:
         assert lines[0].endswith("WARNING kopf.objects: theirs")
         return
     found = [json.loads(line) for line in lines]
-    assert [line["logger"] for line in found] == ["kopf.objects", "py.warnings", "group_hygiene.logs"]
+    assert [line["logger"] for line in found] == ["kopf.objects", "py.warnings", "group_hygiene.telemetry.logs"]
     assert found[2]["traceback"].endswith("ZeroDivisionError: division by zero")
 
 
@@ -139,3 +140,19 @@ def test_an_operator_that_can_not_start_says_so_in_one_object(tmp_path: Path) ->
     *_, last = [json.loads(line) for line in done.stderr.splitlines()]
     assert done.returncode == 1
     assert (last["level"], "no Kubernetes API server" in last["message"]) == ("critical", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "shown"),
+    [
+        pytest.param("kafka.made.later", logging.DEBUG, False, id="a-logger-that-was-made-later"),
+        pytest.param("kafka", logging.DEBUG, False, id="the-parent"),
+        pytest.param("kafka.net.connection", logging.INFO, True, id="above-debug"),
+        pytest.param("group_hygiene.kafka", logging.DEBUG, True, id="our-own"),
+    ],
+)
+def test_kafka_python_logs_no_request(name: str, level: int, shown: bool) -> None:
+    """Requests may contain passwords. Whatever levels and handlers a user configures, the text is not there."""
+    start()
+    made = logging.getLogger(name).makeRecord(name, level, "x.py", 1, "sent %s", ("s3cret",), None)
+    assert ("s3cret" in f"{made.getMessage()} {made.__dict__}") is shown

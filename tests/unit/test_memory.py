@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from group_hygiene.memory import FREE_BYTES, Intake, TooMuch, Turns
+from group_hygiene.process.memory import FREE_BYTES, Intake, TooMuch, Turns
 
 # For a machine that is busy; nothing here takes that long.
 _SECONDS = 60
@@ -185,7 +185,7 @@ def _limited(code: str) -> str:
         import asyncio, resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (256 << 20, 256 << 20))
-        from group_hygiene import confined, memory
+        from group_hygiene.process import child, memory
         from group_hygiene.kafka.bounds import Rows
         """
     script = textwrap.dedent(prelude) + textwrap.dedent(code)
@@ -202,7 +202,7 @@ def _limited(code: str) -> str:
         pytest.param("held = bytes(225 << 20); memory.Intake().take(memory.FREE_BYTES, 1)", id="bytes"),
         pytest.param("held = bytes(200 << 20); Rows().take(200_000)", id="rows"),
         pytest.param(
-            "held = bytes(200 << 20); asyncio.run(confined.run('itertools:repeat', bytes(1 << 16), {}, 60))",
+            "held = bytes(200 << 20); asyncio.run(child.run('itertools:repeat', bytes(1 << 16), {}, 60))",
             id="what-another-process-returns",
         ),
         pytest.param(
@@ -225,8 +225,8 @@ def test_what_another_process_returns_is_bounded_by_the_memory_that_there_is() -
         """
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         try:
-            asyncio.run(confined.run("itertools:repeat", bytes(1 << 16), {}, 60))
-        except confined.TooMuch as error:
+            asyncio.run(child.run("itertools:repeat", bytes(1 << 16), {}, 60))
+        except child.TooMuch as error:
             print(error, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10 < 48)
         """
     )

@@ -12,7 +12,7 @@ import pytest
 from group_hygiene.alerts.messages import body, summary
 from group_hygiene.alerts.situation import News
 from group_hygiene.alerts.state import Item, Status
-from group_hygiene.receivers import Kind
+from group_hygiene.spec.receivers import Kind
 from tests.unit.make import NOW
 
 ITEM = Item(
@@ -123,7 +123,7 @@ def test_an_alert_of_the_api_v2() -> None:
 
 
 def test_the_shape_of_a_webhook() -> None:
-    """The fields that docs/alerts.md shows, and an id that is the same when it is sent again later."""
+    """The fields that docs/receivers.md shows, and an id that is the same when it is sent again later."""
     first, later = (json.loads(body(Kind.WEBHOOK, [ITEM], now)) for now in (NOW, NOW + timedelta(hours=1)))
     assert set(first) == {"version", "id", "time", "sender", "test", "alerts"}
     assert first["id"] == later["id"]
@@ -138,3 +138,11 @@ def test_a_surrogate_in_a_group_is_no_crash() -> None:
     """Bytes that are no UTF-8 reach us as such."""
     for kind in Kind:
         assert body(kind, [replace(ITEM, groups=("a\udcff", "\x1b[31m"))], NOW)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_only_an_alertmanager_gets_what_was_replaced(kind: Kind) -> None:
+    """To the others it would be the end of an alert that goes on."""
+    content = body(kind, [replace(ITEM, status=Status.REPLACED), ITEM], NOW).decode()
+    assert ("newer alert" in content) is (kind is Kind.ALERTMANAGER)
+    assert "2 consumer groups match" in content

@@ -11,22 +11,28 @@ from kubernetes.client import ApiClient
 from prometheus_client import Metric, generate_latest
 from prometheus_client.samples import Sample
 
-from group_hygiene import __version__, reasons
-from group_hygiene.clock import SystemClock
-from group_hygiene.connection import parse_connection
-from group_hygiene.controller.alerting import Alerting
+from group_hygiene import __version__
+from group_hygiene.alerts.courier import Courier, Links
+from group_hygiene.alerts.queue import Queue
+from group_hygiene.controller.alerts import Alerting
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.binding import Bound
 from group_hygiene.controller.recorder import Recorder
-from group_hygiene.controller.telling import Teller
-from group_hygiene.metrics import Metrics
-from group_hygiene.model import GroupState, GroupType, Keep, Outcome, OutcomeKind
-from group_hygiene.plan import Plan
-from group_hygiene.policy import Action, Policy
-from group_hygiene.snapshot import Coverage
+from group_hygiene.controller.status_writer import Teller
+from group_hygiene.decide.plan import Plan
+from group_hygiene.model import reasons
+from group_hygiene.model.groups import GroupState, GroupType
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Coverage
+from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.network.egress import Egress
+from group_hygiene.process.clock import SystemClock
+from group_hygiene.spec.connection import parse_connection
+from group_hygiene.spec.policy import Action, Policy
 from group_hygiene.status import ConnectionFacts, LedgerFacts, build_status
+from group_hygiene.telemetry.metrics import Metrics
 from tests.metrics_table import documented
-from tests.unit.make import NOW, activity, alert, delete, group, keep, mark, match, plan, snapshot
+from tests.unit.make import NOW, activity, alert, delete, group, mark, match, plan, refused, snapshot
 
 _LABELS = {"namespace", "policy", "connection", "connection_namespace", "action", "mode", "reason", "outcome"}
 _LABELS |= {"kind", "change", "state", "type", "result", "version", "le"}
@@ -34,10 +40,10 @@ _POLICY = {"namespace": "kafka", "policy": "litter"}
 _MAIN = {"namespace": "kafka", "connection": "main"}
 
 
-def _plan(refused: bool = False) -> Plan:
-    refusals = (Keep(reasons.TOPICS_HIDDEN, "none"),) if refused else ()
+def _plan(halted: bool = False) -> Plan:
+    refusals = (Refusal(reasons.TOPICS_HIDDEN, "none"),) if halted else ()
     expires = match("secret-a", activity=activity(), retention=timedelta(days=7))
-    verdicts = [expires, match("secret-b"), keep("secret-c"), keep("secret-d", reasons.CAUGHT_UP)]
+    verdicts = [expires, match("secret-b"), refused("secret-c"), refused("secret-d", reasons.CAUGHT_UP)]
     policy = delete(enforce=True, expiresWithin="168h")
     marks = {name: mark(policy, name) for name in ("secret-a", "secret-b", "secret-gone")}
     return plan(policy, verdicts, marks, refusals=refusals)
@@ -118,6 +124,7 @@ def test_names_follow_the_conventions(metrics: Metrics) -> None:
 
 def test_every_metric_is_documented(metrics: Metrics) -> None:
     """docs/metrics.md has each once, with its type and its labels, what it means and a query that names it."""
+    metrics.policy_ran(plan(replace(delete(), name="dry"), []), [], 1.0)
     there = {
         (family.name + ("_total" if family.type == "counter" else ""), family.type): frozenset().union(
             *(sample.labels for sample in family.samples)
@@ -138,18 +145,28 @@ def test_policy_ran(metrics: Metrics) -> None:
     assert _value(metrics, "groups_due", **_POLICY) == 2
     assert _value(metrics, "deletion_blocked", **_POLICY) == 0
     assert _value(metrics, "policy_last_run_timestamp_seconds", **_POLICY) == 1_900_000_000
-    assert _value(metrics, "groups_kept", **_POLICY, reason="TooRecent") == 1
-    assert _value(metrics, "groups_kept", **_POLICY, reason="CaughtUp") == 1
+    assert _value(metrics, "groups_skipped", **_POLICY, reason="TooRecent") == 1
+    assert _value(metrics, "groups_skipped", **_POLICY, reason="CaughtUp") == 1
     assert _value(metrics, "outcomes_total", **_POLICY, outcome="Deleted", reason="") == 1
     assert _value(metrics, "outcomes_total", **_POLICY, outcome="Kept", reason="BecameActive") == 1
 
 
+def test_a_dry_run_has_nothing_due(metrics: Metrics) -> None:
+    """What mode Enforce would delete is another number than what is due, and only one of them is shown."""
+    metrics.policy_ran(plan(delete(), [match("a")]), [], 2.0)
+    assert _value(metrics, "groups_would_delete", **_POLICY) == 1
+    assert _value(metrics, "groups_due", **_POLICY) is None
+    metrics.policy_ran(_plan(), [], 3.0)
+    assert _value(metrics, "groups_would_delete", **_POLICY) is None
+    assert _value(metrics, "groups_due", **_POLICY) == 2
+
+
 def test_next_run_replaces_and_adds(metrics: Metrics) -> None:
     """The next run replaces gauges, drops reasons that no group has any more, and adds to counters."""
-    metrics.policy_ran(plan(delete(), [keep("secret-c")]), _outcomes(), 1_900_000_600.0)
+    metrics.policy_ran(plan(delete(), [refused("secret-c")]), _outcomes(), 1_900_000_600.0)
     assert _value(metrics, "groups_matched", **_POLICY) == 0
-    assert _value(metrics, "groups_kept", **_POLICY, reason="TooRecent") == 1
-    assert _value(metrics, "groups_kept", **_POLICY, reason="CaughtUp") is None
+    assert _value(metrics, "groups_skipped", **_POLICY, reason="TooRecent") == 1
+    assert _value(metrics, "groups_skipped", **_POLICY, reason="CaughtUp") is None
     assert _value(metrics, "outcomes_total", **_POLICY, outcome="Deleted", reason="") == 2
 
 
@@ -166,7 +183,7 @@ def test_marks(metrics: Metrics) -> None:
 
 def test_blocked(metrics: Metrics) -> None:
     """A refused deletion shows as 1, until it is no more."""
-    metrics.policy_ran(_plan(refused=True), [], 1.0)
+    metrics.policy_ran(_plan(halted=True), [], 1.0)
     assert _value(metrics, "deletion_blocked", **_POLICY) == 1
     metrics.policy_ran(_plan(), [], 2.0)
     assert _value(metrics, "deletion_blocked", **_POLICY) == 0
@@ -237,8 +254,8 @@ def test_groups(metrics: Metrics) -> None:
 
 def test_connection_facts(metrics: Metrics) -> None:
     """Retention, ledger and evidence, as the connection's status has them; what is not there has no series."""
-    problem = Keep(reasons.LEDGER_UNAVAILABLE, "no")
-    stale = Coverage(Keep(reasons.EVIDENCE_STALE, "old"), 49, 50, None)
+    problem = Refusal(reasons.LEDGER_UNAVAILABLE, "no")
+    stale = Coverage(Refusal(reasons.EVIDENCE_STALE, "old"), 49, 50, None)
     assert _shown(metrics) == (604_800, 1, 2, 1, 1_900_000_000)
     metrics.observed("kafka", "main", _facts(snapshot=snapshot(), ledger=LedgerFacts("t", None, 0, problem)))
     assert _shown(metrics) == (604_800, 0, 0, 1, 1_900_000_000), "nobody looked at the tables"
@@ -273,8 +290,8 @@ def test_follow(metrics: Metrics) -> None:
 
 def test_a_suspended_policy_found_nothing(metrics: Metrics) -> None:
     """What its last run found is no longer so, and must not alert for ever; what it did stays counted."""
-    metrics.policy_ran(_plan(refused=True), [], 1.0)
-    found = {"groups_matched", "groups_marked", "groups_due", "groups_kept", "deletion_blocked", "alerting"}
+    metrics.policy_ran(_plan(halted=True), [], 1.0)
+    found = {"groups_matched", "groups_marked", "groups_due", "groups_skipped", "deletion_blocked", "alerting"}
     found = {f"group_hygiene_{name}" for name in (*found, "offsets_first_expiry_timestamp_seconds")}
     meant = {"group_hygiene_policy_info", "group_hygiene_policy_interval_seconds"}
     before = _of_policies(metrics)
@@ -292,7 +309,9 @@ def _of_policies(metrics: Metrics) -> set[str]:
 def test_alerting_is_of_those_that_alert() -> None:
     """Whoever does not run any more, or got another action, is not shown as one that alerts, or does not."""
     metrics, api, clock = Metrics(), Api(ApiClient()), SystemClock()
-    alerting = Alerting(("kafka", "main"), api, metrics, clock, Teller(api, Recorder(api), metrics, clock))
+    links = Links(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
+    courier = Courier("kafka/main", Queue("kafka/main"), links)
+    alerting = Alerting(api, metrics, clock, Teller(api, Recorder(api), metrics, clock), courier)
 
     def run(policy: Policy) -> float | None:
         made = plan(policy, [match("a")])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.model import CommittedOffset, GroupType, Offsets, Partition, fingerprint
+from group_hygiene.model.groups import CommittedOffset, GroupType, Offsets, Partition, fingerprint
 from tests.unit.make import FAULT, OFFSETS, P0, P1, group, snapshot
 
 

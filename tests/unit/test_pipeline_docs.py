@@ -1,4 +1,4 @@
-"""docs/pipeline.md and the tables agree."""
+"""docs/pipeline-tables.md and the tables agree."""
 
 import re
 from pathlib import Path
@@ -9,13 +9,13 @@ pytest.importorskip("pyspark")
 
 from group_hygiene.pipeline import tables
 
-_PAGE = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+_PAGE = (Path(__file__).parents[2] / "docs" / "pipeline-tables.md").read_text()
 _TABLES = [value for value in vars(tables).values() if isinstance(value, tables.Table)]
 
 
 def _documented(table: str) -> list[str]:
-    section = re.search(rf"^### {table}\n(.*?)(?=^##)", _PAGE, re.DOTALL | re.MULTILINE)
-    assert section, f"docs/pipeline.md has no section {table}"
+    section = re.search(rf"^## {table}\n(.*?)(?=^## )", _PAGE, re.DOTALL | re.MULTILINE)
+    assert section, f"docs/pipeline-tables.md has no section {table}"
     return re.findall(r"^\| `(\w+)` \| .+\. \|$", section[1], re.MULTILINE)
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from group_hygiene.durations import format_duration, parse_duration
 from group_hygiene.errors import SpecError
-from group_hygiene.model import GroupState, GroupType
-from group_hygiene.patterns import Patterns
-from group_hygiene.policy import Action, Limits, Mode, Policy, Topics, Unprotect, parse_policy
+from group_hygiene.model.groups import GroupState, GroupType
+from group_hygiene.spec.durations import format_duration, parse_duration
+from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.policy import Action, DeletedTopics, Limits, Mode, Offsets, Policy, Unprotect, parse_policy
 from tests.unit.make import group, policy_object
 
 
@@ -105,7 +105,7 @@ def test_patterns_of_any_characters_match_like_the_plain_regex(patterns: list[st
 _HOSTILE = """
 import resource
 resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
-from group_hygiene.patterns import Patterns
+from group_hygiene.spec.patterns import Patterns
 patterns = Patterns(["*" + "a" * 240 + f"b{i}*" for i in range(64)])
 assert not any(patterns.matches("a" * (32_000 + i)) for i in range(100))
 patterns = Patterns(["*a" * 100 + f"*b{i}*c" for i in range(64)])
@@ -208,6 +208,9 @@ def test_selects(match: dict[str, Any], changes: dict[str, Any], selected: bool)
         pytest.param("500ms", 500, id="milliseconds"),
         pytest.param("1m1ms", 60_001, id="minutes-and-milliseconds"),
         pytest.param("0s", 0, id="zero"),
+        pytest.param("3d", 72 * 3_600_000, id="days"),
+        pytest.param("1d12h30m", 36 * 3_600_000 + 1_800_000, id="days-and-more"),
+        pytest.param("9999d", 9_999 * 24 * 3_600_000, id="most-days"),
         pytest.param("1s1s", 2_000, id="a-unit-twice"),
         pytest.param("1s1h", 3_601_000, id="any-order"),
         pytest.param("99999h", 99_999 * 3_600_000, id="largest"),
@@ -223,7 +226,10 @@ def test_duration(text: str, milliseconds: int) -> None:
     [
         pytest.param("", id="empty"),
         pytest.param("72", id="no-unit"),
-        pytest.param("3d", id="days"),
+        pytest.param("1h1d", id="days-last"),
+        pytest.param("1d1d", id="days-twice"),
+        pytest.param("10000d", id="five-digits-of-days"),
+        pytest.param("1d1h1m1s1ms", id="days-and-four-parts"),
         pytest.param("1.5h", id="fraction"),
         pytest.param("-1h", id="negative"),
         pytest.param("1h 30m", id="blank"),
@@ -285,14 +291,14 @@ def test_policy_defaults() -> None:
     assert policy.match.types == {GroupType.CLASSIC, GroupType.CONSUMER}
     assert (policy.match.protocol_types, policy.match.unprotect) == (None, frozenset())
     assert policy.when.unchanged_for == timedelta(hours=72)
-    assert (policy.when.committed_none, policy.when.topics) == (False, None)
+    assert (policy.when.offsets, policy.when.deleted_topics) == (None, None)
     assert (policy.key, policy.connection_namespace, policy.crosses_namespace) == ("kafka/p", "kafka", False)
 
 
 def test_policy_all_fields() -> None:
     """Every field of the spec arrives where it belongs."""
     obj = policy_object(
-        when={"unchangedFor": "1h", "topics": "AllDeleted", "committed": "None"},
+        when={"unchangedFor": "1h", "deletedTopics": "All", "offsets": "None"},
         match={"states": ["Empty"], "types": ["Classic"], "unprotect": ["Connect", "Share"]},
         connectionRef={"name": "main", "namespace": "other"},
         interval="5s",
@@ -308,7 +314,7 @@ def test_policy_all_fields() -> None:
     assert policy.match.states == {GroupState.EMPTY}
     assert policy.match.types == {GroupType.CLASSIC}
     assert policy.match.unprotect == {Unprotect.CONNECT, Unprotect.SHARE}
-    assert (policy.when.topics, policy.when.committed_none) == (Topics.ALL_DELETED, True)
+    assert (policy.when.deleted_topics, policy.when.offsets) == (DeletedTopics.ALL, Offsets.NONE)
     assert policy.limits == Limits(1, 100)
     assert (policy.grace_period, policy.backup_retention) == (timedelta(minutes=90), timedelta(hours=1))
 
@@ -355,15 +361,15 @@ def test_alert_looks_at_all_states() -> None:
         ),
         pytest.param({"when": None}, "spec.when.idleFor or unchangedFor must be given", id="delete-without-when"),
         pytest.param(
-            {"when": {"topics": "AllDeleted"}}, "spec.when.idleFor or unchangedFor must be given", id="topics-alone"
+            {"when": {"deletedTopics": "All"}}, "spec.when.idleFor or unchangedFor must be given", id="topics-alone"
         ),
         pytest.param(
-            {"when": {"committed": "None"}}, "spec.when.idleFor or unchangedFor must be given", id="committed-alone"
+            {"when": {"offsets": "None"}}, "spec.when.idleFor or unchangedFor must be given", id="committed-alone"
         ),
         pytest.param(
             {"when": {"expiresWithin": "48h"}}, "spec.when.idleFor or unchangedFor must be given", id="expires-alone"
         ),
-        pytest.param({"when": {"idleFor": "3d"}}, "spec.when.idleFor must be a duration", id="idle-days"),
+        pytest.param({"when": {"idleFor": "3w"}}, "spec.when.idleFor must be a duration", id="idle-weeks"),
         pytest.param({"when": {"idleFor": "0s"}}, "spec.when.idleFor must be at least 1s", id="idle-zero"),
         pytest.param({"when": {"idleFor": 72}}, "spec.when.idleFor must be a duration", id="idle-number"),
         pytest.param(
@@ -371,25 +377,34 @@ def test_alert_looks_at_all_states() -> None:
             "spec.when.expiresWithin must be a duration",
             id="expires-weeks",
         ),
-        pytest.param({"when": {"unchangedFor": "3d"}}, "spec.when.unchangedFor must be a duration", id="days"),
+        pytest.param({"when": {"unchangedFor": "3w"}}, "spec.when.unchangedFor must be a duration", id="weeks"),
         pytest.param({"when": {"unchangedFor": "0s"}}, "spec.when.unchangedFor must be at least 1s", id="zero"),
         pytest.param({"when": {"unchangedFor": "999ms"}}, "spec.when.unchangedFor must be at least 1s", id="short"),
         pytest.param(
-            {"when": {"unchangedFor": "1h", "committed": "Some"}}, "spec.when.committed must be None", id="committed"
+            {"when": {"unchangedFor": "1h", "offsets": "Some"}}, "spec.when.offsets must be one of", id="offsets"
         ),
         pytest.param(
-            {"when": {"unchangedFor": "1h", "topics": "Deleted"}}, "spec.when.topics must be one of", id="topics"
+            {"when": {"unchangedFor": "1h", "deletedTopics": "None"}},
+            "spec.when.deletedTopics must be one of",
+            id="topics",
         ),
         pytest.param({"when": {"lag": {"atLeast": 1}}}, "spec.when.idleFor or unchangedFor must be", id="lag-alone"),
-        pytest.param({"when": {"outOfRange": True}}, "spec.when.idleFor or unchangedFor must be", id="range-alone"),
+        pytest.param(
+            {"when": {"offsets": "OutOfRange"}}, "spec.when.idleFor or unchangedFor must be", id="range-alone"
+        ),
         pytest.param({"when": {"lag": 5}}, "spec.when.lag must be given, as a mapping", id="lag-as-a-number"),
         pytest.param({"when": {"lag": {}}}, "spec.when.lag.atLeast must be a whole number", id="lag-of-nothing"),
         pytest.param({"when": {"lag": {"atLeast": 0}}}, f"atLeast must be .* from 1 to {2**63 - 1}", id="lag-zero"),
         pytest.param({"when": {"lag": {"atLeast": 2**63}}}, "atLeast must be a whole number", id="lag-beyond-int64"),
         pytest.param({"when": {"lag": {"atLeast": 1.5}}}, "atLeast must be a whole number", id="lag-fraction"),
         pytest.param({"when": {"lag": {"atLeast": "5"}}}, "atLeast must be a whole number", id="lag-text"),
-        pytest.param({"when": {"outOfRange": False}}, "outOfRange must be true, or be left out", id="range-false"),
-        pytest.param({"when": {"outOfRange": 1}}, "outOfRange must be true, or be left out", id="range-number"),
+        pytest.param(
+            {"alert": {"receiverNames": [{"name": "chat"}]}},
+            r"receiverNames\[0\]: name must be lower-case",
+            id="receiver-defined",
+        ),
+        pytest.param({"alert": {"receiverNames": ["a", "a"]}}, "must not name a receiver twice", id="receiver-twice"),
+        pytest.param({"alert": {"receiverNames": ["a"] * 9}}, "at most 8 names of receivers", id="receivers-nine"),
         pytest.param({"action": None}, "spec.action must be one of Alert, Delete", id="no-action"),
         pytest.param({"action": "delete"}, "spec.action must be one of Alert, Delete", id="action-in-lower-case"),
         pytest.param({"action": "Alert", "delete": {"maxPerRun": 1}}, "spec.delete must only be given", id="alert"),
@@ -406,7 +421,7 @@ def test_alert_looks_at_all_states() -> None:
         pytest.param({"delete": {"maxPercent": "20"}}, "maxPercent must be a whole number", id="percent-text"),
         pytest.param({"delete": {"gracePeriod": "0s"}}, "spec.delete.gracePeriod must be at least 1s", id="no-grace"),
         pytest.param({"delete": {"gracePeriod": "721h"}}, "gracePeriod must be at most 720h", id="grace-long"),
-        pytest.param({"delete": {"gracePeriod": "1d"}}, "gracePeriod must be a duration", id="grace-in-days"),
+        pytest.param({"delete": {"gracePeriod": "31d"}}, "gracePeriod must be at most 720h", id="grace-in-days"),
         pytest.param({"delete": {"gracePeriod": 24}}, "gracePeriod must be a duration", id="grace-as-a-number"),
         pytest.param({"delete": {"backupRetention": "59m"}}, "backupRetention must be at least 1h", id="retention"),
         pytest.param({"delete": {"backupRetention": "8761h"}}, "must be at most 8760h", id="retention-long"),
@@ -457,11 +472,11 @@ def test_alert_takes_each_alone(when: dict[str, Any]) -> None:
     ("when", "expected"),
     [
         pytest.param({}, (None, False, False), id="nothing"),
-        pytest.param({"lag": None, "outOfRange": None}, (None, False, False), id="null-is-nothing"),
+        pytest.param({"lag": None, "offsets": None}, (None, False, False), id="null-is-nothing"),
         pytest.param({"lag": {"atLeast": 1}}, (1, False, True), id="least-lag"),
         pytest.param({"lag": {"atLeast": 2**63 - 1}}, (2**63 - 1, False, True), id="most-lag"),
-        pytest.param({"outOfRange": True}, (None, True, True), id="range"),
-        pytest.param({"lag": {"atLeast": 5}, "outOfRange": True}, (5, True, True), id="both"),
+        pytest.param({"offsets": "OutOfRange"}, (None, True, True), id="range"),
+        pytest.param({"lag": {"atLeast": 5}, "offsets": "OutOfRange"}, (5, True, True), id="both"),
     ],
 )
 def test_lag_and_range(when: dict[str, Any], expected: tuple[Any, ...]) -> None:
@@ -507,7 +522,7 @@ def test_digest_stays(changes: dict[str, Any]) -> None:
         pytest.param({"when": {"unchangedFor": "72h", "idleFor": "72h"}}, id="idle-too"),
         pytest.param({"when": {"unchangedFor": "72h", "expiresWithin": "1h"}}, id="expires-too"),
         pytest.param({"when": {"unchangedFor": "72h", "lag": {"atLeast": 1}}}, id="lag-too"),
-        pytest.param({"when": {"unchangedFor": "72h", "outOfRange": True}}, id="range-too"),
+        pytest.param({"when": {"unchangedFor": "72h", "offsets": "OutOfRange"}}, id="range-too"),
         pytest.param({"action": "Alert"}, id="action"),
         pytest.param({"connectionRef": {"name": "other"}}, id="connection"),
         pytest.param({"delete": {"gracePeriod": "23h"}}, id="grace"),

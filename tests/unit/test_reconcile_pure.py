@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from group_hygiene import reasons
-from group_hygiene.model import Fault, GroupState, GroupType, Keep, Offsets, Outcome, OutcomeKind, Partition
-from group_hygiene.policy import Policy
-from group_hygiene.reconcile import context, scan, sending
-from group_hygiene.snapshot import Cluster, Listing
+from group_hygiene.model import reasons
+from group_hygiene.model.groups import Fault, GroupState, GroupType, Offsets, Partition
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Cluster, Listing
+from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.reconcile import context, delete_requests, scan
+from group_hygiene.spec.policy import Policy
 from tests.unit.make import DENIED, FAULT, alert, cluster, delete, group
 
 _EMPTY_DEAD = frozenset({GroupState.EMPTY, GroupState.DEAD})
@@ -118,7 +120,7 @@ def test_incomplete_where_groups_have_no_topic() -> None:
 )
 def test_answer_that_proves_a_refusal(code: str, kind: OutcomeKind, reason: str) -> None:
     """The coordinator wrote nothing: the deletion is over, and its backup can go."""
-    outcome = sending.result_of_group("a", Fault(code, ""))
+    outcome = delete_requests.result_of_group("a", Fault(code, ""))
     assert isinstance(outcome, Outcome)
     assert (outcome.kind, outcome.reason) == (kind, reason)
 
@@ -138,16 +140,16 @@ def test_answer_that_proves_a_refusal(code: str, kind: OutcomeKind, reason: str)
 def test_answer_that_proves_nothing(code: str, reason: str) -> None:
     """It may have been carried out: nothing of it is removed until somebody has looked."""
     for result in (
-        sending.result_of_group("a", Fault(code, "")),
-        sending.result_of_offsets("a", {Partition("t", 0): Fault(code, ""), Partition("t", 1): None}),
+        delete_requests.result_of_group("a", Fault(code, "")),
+        delete_requests.result_of_offsets("a", {Partition("t", 0): Fault(code, ""), Partition("t", 1): None}),
     ):
-        assert isinstance(result, sending.Unsettled)
+        assert isinstance(result, delete_requests.Unresolved)
         assert result.outcome.reason == reason
 
 
 def test_deletion_without_fault() -> None:
     """No fault means deleted."""
-    outcome = sending.result_of_group("a", None)
+    outcome = delete_requests.result_of_group("a", None)
     assert isinstance(outcome, Outcome)
     assert outcome.kind is OutcomeKind.DELETED
 
@@ -165,7 +167,7 @@ def test_deletion_without_fault() -> None:
 )
 def test_what_counts_as_failed(reason: str, kind: OutcomeKind) -> None:
     """One list for groups that are deleted by one request and by several, before and after it is sent."""
-    assert sending.not_deleted("a", Keep(reason, "why")) == Outcome("a", kind, reason, "why")
+    assert delete_requests.not_deleted("a", Refusal(reason, "why")) == Outcome("a", kind, reason, "why")
 
 
 _SUBSCRIBED = Fault("GROUP_SUBSCRIBED_TO_TOPIC", "")
@@ -186,6 +188,6 @@ def test_answer_to_a_deletion_of_offsets(
 ) -> None:
     """One outcome a group; what is gone counts as deleted, since only then its backup stays."""
     places = (Partition("a", 0), Partition("a", 1), Partition("b", 0))
-    outcome = sending.result_of_offsets("g", dict(zip(places, answers, strict=True)))
+    outcome = delete_requests.result_of_offsets("g", dict(zip(places, answers, strict=True)))
     assert isinstance(outcome, Outcome)
     assert (outcome.kind, outcome.reason, outcome.topics) == (kind, reason, topics)

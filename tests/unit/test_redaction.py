@@ -7,17 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from group_hygiene import reasons
-from group_hygiene.checks.needed import protected
+from group_hygiene.decide.checks.needed import protected
 from group_hygiene.errors import SecretProblem
-from group_hygiene.model import CommittedOffset, Keep, Outcome, OutcomeKind, Partition
-from group_hygiene.reconcile.grouprestore import OWN_RESULTS, build_restore_status, redact_results
-from group_hygiene.reconcile.restorable import GroupResult, Kind, PartitionResult
-from group_hygiene.snapshot import Coverage
-from group_hygiene.status import Problem, build_status, connection_not_ready, redact_problem, redact_run
+from group_hygiene.model import reasons
+from group_hygiene.model.groups import CommittedOffset, Partition
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Coverage
+from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.restore.grouprestore import OWN_RESULTS, build_restore_status, redact_results
+from group_hygiene.restore.restorable import GroupResult, Kind, PartitionResult
+from group_hygiene.status import build_status, connection_not_ready, redact_problem, redact_run
 from group_hygiene.status.redaction import OWN
 from tests.messages import insertions
-from tests.unit.make import NOW, delete, keep, match, plan, snapshot
+from tests.unit.make import NOW, delete, match, plan, refused, snapshot
 
 SECRETS = ("payroll-live", "orders.private", "Secret kafka/storage", "s3://bucket-of-payroll", "417 of 2089")
 _FOREIGN = f"broker 1: {', '.join(SECRETS)}"
@@ -28,8 +30,8 @@ SHOWN = {
     reasons.ALREADY_COMMITTED: {"present.offset"},
     reasons.BACKUP_INCOMPLETE: {"timestamp(at)"},
     reasons.BECAME_ACTIVE: {"described.group.state", "now.state"},
-    reasons.CAUGHT_UP: {"found.outside", "some_of(sorted(found.silent), 3)"},
-    # `message` is one of `reconcile.settling`, all literal.
+    reasons.CAUGHT_UP: {"found.outside", "topics"},
+    # `message` is one of `reconcile.recovery`, all literal.
     reasons.DELETED: {"message", "named(gone.topics)"},
     reasons.EXPIRES_FIRST: {"field", "timestamp(due)", "timestamp(end)"},
     reasons.EXPIRES_LATER: {"group.protocol_type", "timestamp(at)", "timestamp(first + retention)"},
@@ -45,13 +47,13 @@ SHOWN = {
     reasons.NOT_LEADER: {"FRESH_S"},
     reasons.NOT_RESTORABLE: {"', '.join(lost[:3])", "', '.join(old)", "backup.type", "kind"},
     reasons.NOT_STABLE: {"group.state", "now.state"},
-    # `told`: codes of refusals, for partitions of the group.
-    reasons.OFFSETS_DELETED: {"message", "named(done)", "named(gone.topics)", "told"},
+    # `failed`: codes of refusals, for partitions of the group.
+    reasons.OFFSETS_DELETED: {"message", "named(done)", "named(gone.topics)", "failed"},
     reasons.OUT_OF_RANGE: {"end", "saved.offset", "start"},
     # The partition, and what UNSTABLE_OFFSET_COMMIT means.
     reasons.PENDING_TRANSACTION: {"fault.message"},
     reasons.POLICY_CHANGED: {"KINDS[plural]", "name", "namespace"},
-    reasons.RECENTLY_ACTIVE: {"words(answer)"},
+    reasons.RECENTLY_ACTIVE: {"describe(answer)"},
     reasons.SUBSCRIBED: {"len(idle)", "place.topic"},
     reasons.TOO_RECENT: {
         *("_missed(policy, seen.missed)", "format_duration(seen.observed)", "format_duration(wanted)", "so_far"),
@@ -87,10 +89,10 @@ def test_a_text_of_an_error_is_noticed() -> None:
 def test_no_message_but_of_the_groups_own_checks(reason: str) -> None:
     """Of a group, a run, its tables and an outcome; a reason that is new is redacted until somebody lists it."""
     policy = delete(enforce=True)
-    refusals = (Keep(reason, _FOREIGN),)
-    made = plan(policy, [match("a"), match("b"), keep("c", reason, _FOREIGN)], refusals=refusals)
-    made = replace(made, unmarking={"d": Keep(reason, _FOREIGN)})
-    look = snapshot(incomplete=(_FOREIGN,), coverage=Coverage(Keep(reason, _FOREIGN), 0, 50, NOW))
+    refusals = (Refusal(reason, _FOREIGN),)
+    made = plan(policy, [match("a"), match("b"), refused("c", reason, _FOREIGN)], refusals=refusals)
+    made = replace(made, unmarking={"d": Refusal(reason, _FOREIGN)})
+    look = snapshot(incomplete=(_FOREIGN,), coverage=Coverage(Refusal(reason, _FOREIGN), 0, 50, NOW))
     outcomes = [Outcome("a", OutcomeKind.FAILED, reason, _FOREIGN)]
     shown, done, seen = redact_run(made, outcomes, look, _CONNECTION)
     asks = replace(policy, when=replace(policy.when, idle_for=policy.when.unchanged_for))
@@ -123,9 +125,9 @@ def test_another_namespace_does_not_see_what_is_protected() -> None:
     found = match("payroll-live-1")
     why = protected(delete(), found.group, replace(found.evidence, protected_by="payroll-live-*"), NOW)
     assert why is not None
-    made = plan(delete(), [replace(found, keep=why)])
+    made = plan(delete(), [replace(found, refusal=why)])
     shown, _, _ = redact_run(made, [], snapshot(), _CONNECTION)
-    assert shown.verdicts["payroll-live-1"].keep == Keep(reasons.PROTECTED, "the connection protects it")
+    assert shown.verdicts["payroll-live-1"].refusal == Refusal(reasons.PROTECTED, "the connection protects it")
 
 
 def test_the_connections_own_namespace_sees_all() -> None:
@@ -135,6 +137,6 @@ def test_the_connections_own_namespace_sees_all() -> None:
     assert connection_not_ready(error, "team", _CONNECTION).message == (
         "KafkaConnection kafka/main is not ready: SecretNotFound"
     )
-    problem = Problem(reasons.LEDGER_OWNED, _FOREIGN)
+    problem = Refusal(reasons.LEDGER_OWNED, _FOREIGN)
     assert redact_problem(problem, "kafka", _CONNECTION) == problem
     assert redact_problem(problem, "team", _CONNECTION).message == "the owner of KafkaConnection kafka/main can see why"

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from group_hygiene import reasons
-from group_hygiene.entries import Backup, SavedOffset, What
 from group_hygiene.errors import SpecError
-from group_hygiene.model import Bounds, CommittedOffset, Fault, Partition
-from group_hygiene.reconcile.grouprestore import RESULTS_MAX, build_restore_status, parse_restore
-from group_hygiene.reconcile.restorable import (
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup, SavedOffset
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.groups import Bounds, CommittedOffset, Fault, Partition
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.restore.grouprestore import RESULTS_MAX, build_restore_status, parse_restore
+from group_hygiene.restore.restorable import (
     GroupResult,
     Kind,
     OutOfRange,
@@ -22,7 +24,6 @@ from group_hygiene.reconcile.restorable import (
     lost_topics,
     warned,
 )
-from group_hygiene.status import Problem
 from tests.backups import backup as backup_of
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -144,17 +145,17 @@ def rows_of(topics: dict[str, int], **changes: Any) -> Backup:
 @pytest.mark.parametrize(
     ("ends", "expected"),
     [
-        pytest.param({LATER: {What.KEPT}}, {"orders": 9, "payments": 3}, id="never-happened"),
-        pytest.param({LATER: {What.DELETED}}, reasons.NO_BACKUP, id="happened"),
-        pytest.param({LATER: {What.OFFSETS_DELETED}}, reasons.NO_BACKUP, id="happened-to-a-part"),
+        pytest.param({LATER: {OutcomeType.KEPT}}, {"orders": 9, "payments": 3}, id="never-happened"),
+        pytest.param({LATER: {OutcomeType.DELETED}}, reasons.NO_BACKUP, id="happened"),
+        pytest.param({LATER: {OutcomeType.OFFSETS_DELETED}}, reasons.NO_BACKUP, id="happened-to-a-part"),
         # A late request, after it was taken for one that never happened.
-        pytest.param({LATER: {What.KEPT, What.DELETED}}, reasons.NO_BACKUP, id="happened-late"),
+        pytest.param({LATER: {OutcomeType.KEPT, OutcomeType.DELETED}}, reasons.NO_BACKUP, id="happened-late"),
         pytest.param({}, reasons.NO_BACKUP, id="nobody-knows"),
-        pytest.param({NEW: {What.KEPT}}, reasons.NO_BACKUP, id="another-one-never-happened"),
+        pytest.param({NEW: {OutcomeType.KEPT}}, reasons.NO_BACKUP, id="another-one-never-happened"),
     ],
 )
 def test_what_another_policy_did_not_delete_hides_no_backup(
-    ends: dict[str, set[What]], expected: dict[str, int] | str
+    ends: dict[str, set[OutcomeType]], expected: dict[str, int] | str
 ) -> None:
     """Of what the policy deleted; but what the group had again by then is newer, should a part of that be gone."""
     own = rows_of({"orders": 5, "payments": 3}, id=NEW, partial=True)
@@ -173,7 +174,7 @@ def test_a_backup_of_another_policy_may_be_of_something_else(changes: dict[str, 
     own = rows_of({"orders": 5}, id=NEW)
     other = rows_of({"orders": 9}, id=LATER, at=NOW + timedelta(hours=1), policy="kafka/other")
     other = replace(other, **changes)
-    found = choose(LITTER, "billing", {NEW: [own], LATER: [other]}, {LATER: {What.KEPT}})
+    found = choose(LITTER, "billing", {NEW: [own], LATER: [other]}, {LATER: {OutcomeType.KEPT}})
     assert found == own
 
 
@@ -242,7 +243,7 @@ def an_object(spec: dict[str, Any], status: dict[str, Any] | None = None) -> dic
 
 def test_object_is_parsed() -> None:
     """Names are of the object's namespace, and times have their zone."""
-    spec = {"policyRef": {"name": "litter"}, "deletedAfter": "2026-03-01T12:00:00Z", "outOfRange": "Clamp"}
+    spec = {"policyRef": {"name": "litter"}, "deletedAfter": "2026-03-01T12:00:00Z", "outOfRangeOffsets": "Clamp"}
     connection, request = parse_restore(an_object(spec))
     assert connection == "kafka/main"
     assert request == RestoreRequest(
@@ -260,7 +261,7 @@ def test_object_is_parsed() -> None:
         pytest.param({"policyRef": {"name": "l"}}, id="no-time"),
         pytest.param({"groups": ["a"], "at": "noon"}, id="noon"),
         pytest.param({"groups": ["a"], "at": "2026-03-01T12:00:00"}, id="no-zone"),
-        pytest.param({"groups": ["a"], "outOfRange": "Earliest"}, id="of-a-later-version"),
+        pytest.param({"groups": ["a"], "outOfRangeOffsets": "Earliest"}, id="of-a-later-version"),
     ],
 )
 def test_object_is_refused(spec: dict[str, Any]) -> None:
@@ -293,14 +294,14 @@ def result(kind: Kind, name: str = "a") -> GroupResult:
         ),
         pytest.param([], {"Ready": "False", "Stalled": "True"}, "NoBackup", True, id="none"),
         pytest.param(
-            Problem("ConnectionNotFound", "no"),
+            Refusal("ConnectionNotFound", "no"),
             {"Ready": "False", "Reconciling": "True"},
             "ConnectionNotFound",
             False,
             id="problem",
         ),
         pytest.param(
-            Problem("InvalidSpec", "no", stalled=True),
+            Refusal("InvalidSpec", "no"),
             {"Ready": "False", "Stalled": "True"},
             "InvalidSpec",
             True,
@@ -309,7 +310,7 @@ def result(kind: Kind, name: str = "a") -> GroupResult:
     ],
 )
 def test_status_says_how_it_stands(
-    results: list[GroupResult] | Problem, conditions: dict[str, str], reason: str, over: bool
+    results: list[GroupResult] | Refusal, conditions: dict[str, str], reason: str, over: bool
 ) -> None:
     """Conditions as kstatus reads them, the most urgent reason, and whether it is over."""
     status = build_restore_status(an_object({}), results, NOW)

@@ -1,8 +1,8 @@
 """Random histories of runs of the operator itself: crashes, lost answers, clocks, keeps, edits, at any exchange.
 
-What runs is the operator's own loop, from its list of policies to the status: `observe`, `note_marks`, `apply`,
-`settle`, the journal, the budget. What is around it is in memory (see `imagined`). What a broker is asked to delete is
-held against the truth at that very moment.
+The tests run the operator's own loop, from the list of policies to the status: `observe`, `note_marks`, `apply`,
+`recover_intents`, the journal, the budget. All else is in memory (see `imagined`). Deletions are compared with
+the truth at that moment.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from group_hygiene.controller.loop import ConnectionLoop, Services
+from group_hygiene.controller.loop import ConnectionLoop
 from group_hygiene.controller.recorder import Recorder
+from group_hygiene.controller.services import Services
 from group_hygiene.errors import ApiError, LedgerFenced
 from group_hygiene.kafka import client as client_module
-from group_hygiene.metrics import Metrics
-from group_hygiene.model import Partition
-from group_hygiene.reconcile import opening, settling
+from group_hygiene.model.groups import Partition
+from group_hygiene.reconcile import opening, recovery
+from group_hygiene.telemetry.metrics import Metrics
+from tests.examples import examples
 from tests.unit.imagined import Crash, MemoryClient, MemoryLedger, Trouble, World, topic_id
 from tests.unit.make import NOW
 
@@ -154,7 +156,7 @@ def in_memory() -> Iterator[None]:
         time = SimpleNamespace(monotonic=_monotonic, sleep=_sleep)
         patch.setattr(client_module, "time", time)
         patch.setattr(client_module, "elapsed", _monotonic)
-        patch.setattr(settling, "time", time)
+        patch.setattr(recovery, "time", time)
         yield
 
 
@@ -343,7 +345,7 @@ _STEPS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.frozensets(_NAME, min_size=2), st.integers(0, 3), st.lists(_STEPS, min_size=3, max_size=10))
 def test_no_run_deletes_what_it_must_not(present: frozenset[str], hours: int, steps: list[tuple[str, Any]]) -> None:
     """Never without a mark older than its grace, a whole backup and an intent, by a policy as it is; never over a

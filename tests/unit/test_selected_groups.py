@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from group_hygiene import memory
-from group_hygiene.checks.needed import ID_MAX
+from group_hygiene.decide.checks.needed import ID_MAX
 from group_hygiene.errors import MemoryExhausted
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.model import Group
-from group_hygiene.policy import Policy
+from group_hygiene.model.groups import Group
+from group_hygiene.process import memory
 from group_hygiene.reconcile import scan
 from group_hygiene.reconcile.scan import _GROUP_BYTES, _group_bytes
+from group_hygiene.spec.policy import Policy
 from tests.unit.make import delete, group
 
 

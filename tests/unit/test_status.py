@@ -10,27 +10,29 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from group_hygiene import reasons
-from group_hygiene.durations import timestamp
-from group_hygiene.model import Bounds, GroupState, GroupType, Keep, Outcome, OutcomeKind, Verdict
-from group_hygiene.naming import json_bytes
-from group_hygiene.patterns import Patterns
-from group_hygiene.policy import Policy
-from group_hygiene.snapshot import Coverage
+from group_hygiene.model import reasons
+from group_hygiene.model.groups import Bounds, GroupState, GroupType
+from group_hygiene.model.naming import json_bytes
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Coverage
+from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
+from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.policy import Policy
 from group_hygiene.status import (
     ConnectionFacts,
     LedgerFacts,
-    Problem,
     Status,
     build_connection_status,
     build_problem_status,
     build_status,
     build_suspended_status,
+    last_marked,
     merge_patch,
     needs_write,
     signed,
-    told,
 )
+from group_hygiene.status.conditions import in_order
 from tests.unit.make import (
     FAULT,
     NO_TOPIC,
@@ -43,17 +45,17 @@ from tests.unit.make import (
     evidence,
     group,
     idle,
-    keep,
     mark,
     match,
     plan,
+    refused,
     seen,
     snapshot,
 )
 
 _NEW: Status = {"observedGeneration": -1}
 _ENFORCE = delete(enforce=True)
-_NO_LEDGER = Keep(reasons.LEDGER_UNAVAILABLE, "no ledger")
+_NO_LEDGER = Refusal(reasons.LEDGER_UNAVAILABLE, "no ledger")
 _LATER = NOW + timedelta(minutes=10)
 
 
@@ -66,7 +68,8 @@ def _status(
     incomplete: tuple[str, ...] = (),
     **conditions: Any,
 ) -> Status:
-    look = snapshot(taken_at=now, incomplete=incomplete)
+    groups = {verdict.group.id: verdict.group for verdict in verdicts}
+    look = snapshot(groups=groups, taken_at=now, incomplete=incomplete)
     return build_status(policy, previous, plan(policy, verdicts, **conditions), outcomes or [], look)
 
 
@@ -96,7 +99,7 @@ def _failed(name: str, reason: str = reasons.DELETE_FAILED) -> Outcome:
 
 def test_first_run() -> None:
     """A run that could judge everything is Ready, for the generation that it saw, and neither tries on nor is stuck."""
-    status = _status(delete(), [match("a"), keep("b")])
+    status = _status(delete(), [match("a"), refused("b")])
     assert _kinds(status) == {"Ready", "DeletionBlocked"}
     assert _condition(status, "Ready") == {
         "type": "Ready",
@@ -113,18 +116,18 @@ def test_first_run() -> None:
 def test_transition_time_moves_with_the_status_only() -> None:
     """lastTransitionTime stays while a condition's status does, whatever else changes, and moves when it turns."""
     first = _status(delete(), [match("a")])
-    second = _status(delete(), [keep("a")], first, now=_LATER)
+    second = _status(delete(), [refused("a")], first, now=_LATER)
     assert _condition(second, "Ready")["message"] != _condition(first, "Ready")["message"]
     assert _condition(second, "Ready")["lastTransitionTime"] == timestamp(NOW)
-    third = _status(delete(), [keep("a")], second, now=_LATER, incomplete=("broker 1: lost",))
+    third = _status(delete(), [refused("a")], second, now=_LATER, incomplete=("broker 1: lost",))
     assert _condition(third, "Ready")["lastTransitionTime"] == timestamp(_LATER)
     assert _condition(third, "DeletionBlocked")["lastTransitionTime"] == timestamp(NOW)
 
 
 def test_trying_and_stuck_are_shown_only_while_true() -> None:
     """Reconciling and Stalled appear only while they hold, never both, and leave when all is well."""
-    trying = build_problem_status(3, _NEW, Problem(reasons.CONNECTION_NOT_FOUND, "none (yet)"), NOW)
-    stuck = build_problem_status(3, trying, Problem(reasons.INVALID_SPEC, "must", stalled=True), NOW)
+    trying = build_problem_status(3, _NEW, Refusal(reasons.CONNECTION_NOT_FOUND, "none (yet)"), NOW)
+    stuck = build_problem_status(3, trying, Refusal(reasons.INVALID_SPEC, "must"), NOW)
     assert _kinds(trying) == {"Ready", "Reconciling"}
     assert _kinds(stuck) == {"Ready", "Stalled"}
     for status, kind in ((trying, "Reconciling"), (stuck, "Stalled")):
@@ -146,8 +149,8 @@ def test_deletion_blocked_is_about_delete_only() -> None:
 
 
 def test_deletion_blocked_says_why() -> None:
-    """What refuses a deletion is shown in DeletionBlocked, and the policy stays Ready."""
-    refusal = Keep(reasons.TOPICS_HIDDEN, "topics are hidden")
+    """What refuses a deletion is shown in DeletionBlocked; a dry run stays Ready, since it would delete nothing."""
+    refusal = Refusal(reasons.TOPICS_HIDDEN, "topics are hidden")
     status = _status(delete(), [match("a")], refusals=(refusal,))
     blocked = _condition(status, "DeletionBlocked")
     assert (blocked["status"], blocked["reason"], blocked["message"]) == ("True", refusal.reason, refusal.message)
@@ -155,9 +158,29 @@ def test_deletion_blocked_says_why() -> None:
     assert refusal.message in _condition(status, "Ready")["message"]
 
 
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        pytest.param(reasons.LIMIT_EXCEEDED, "Stalled", id="needs-a-decision"),
+        pytest.param(reasons.TOPICS_HIDDEN, "Stalled", id="needs-a-permission"),
+        pytest.param(reasons.LEDGER_UNAVAILABLE, "Reconciling", id="may-pass"),
+        pytest.param(reasons.TOTAL_UNKNOWN, "Reconciling", id="is-read-again"),
+    ],
+)
+def test_blocked_deletions_are_not_ready(reason: str, kind: str) -> None:
+    """A policy that enforces is Ready=False for what blocks it: Stalled where only a user can end that."""
+    status = _status(_ENFORCE, [match("a")], refusals=(Refusal(reason, "why"),))
+    assert _kinds(status) == {"Ready", kind, "DeletionBlocked"}
+    for condition in (_condition(status, "Ready"), _condition(status, kind)):
+        assert (condition["reason"], condition["message"]) == (reason, "why")
+    assert (_condition(status, "Ready")["status"], _condition(status, kind)["status"]) == ("False", "True")
+    after = _status(_ENFORCE, [match("a")], status)
+    assert _kinds(after) == {"Ready", "DeletionBlocked"}
+
+
 def test_incomplete_snapshot_is_not_ready() -> None:
     """When groups may be missing from the answers, the policy is not Ready, before any other failure."""
-    status = _status(delete(), [keep("a", reasons.DENIED)], incomplete=("broker 1: lost", "b", "c", "d"))
+    status = _status(delete(), [refused("a", reasons.DENIED)], incomplete=("broker 1: lost", "b", "c", "d"))
     ready = _condition(status, "Ready")
     assert (ready["status"], ready["reason"]) == ("False", reasons.SNAPSHOT_INCOMPLETE)
     assert ready["message"] == "broker 1: lost; b; c"
@@ -166,19 +189,19 @@ def test_incomplete_snapshot_is_not_ready() -> None:
 @pytest.mark.parametrize(
     ("verdicts", "outcomes", "reason", "text"),
     [
-        pytest.param([keep("a", reasons.OFFSETS_UNKNOWN)], [], reasons.OFFSETS_UNKNOWN, "group 'a'", id="offsets"),
-        pytest.param([keep("a", reasons.TOPICS_UNKNOWN)], [], reasons.TOPICS_UNKNOWN, "group 'a'", id="topics"),
-        pytest.param([keep("a", reasons.LAG_UNKNOWN)], [], reasons.LAG_UNKNOWN, "group 'a'", id="lag"),
+        pytest.param([refused("a", reasons.OFFSETS_UNKNOWN)], [], reasons.OFFSETS_UNKNOWN, "group 'a'", id="offsets"),
+        pytest.param([refused("a", reasons.TOPICS_UNKNOWN)], [], reasons.TOPICS_UNKNOWN, "group 'a'", id="topics"),
+        pytest.param([refused("a", reasons.LAG_UNKNOWN)], [], reasons.LAG_UNKNOWN, "group 'a'", id="lag"),
         pytest.param([match("a")], [_failed("a")], reasons.DELETE_FAILED, "group 'a'", id="deletion"),
         pytest.param(
-            [keep("a", reasons.LAG_UNKNOWN), keep("z", reasons.DENIED), keep("y", reasons.DENIED)],
+            [refused("a", reasons.LAG_UNKNOWN), refused("z", reasons.DENIED), refused("y", reasons.DENIED)],
             [],
             reasons.DENIED,
             "group 'y': seen unchanged for 1h of 72h (and 2 more groups)",
             id="denied-first-by-name",
         ),
         pytest.param(
-            [keep("a", reasons.OFFSETS_UNKNOWN), match("z")],
+            [refused("a", reasons.OFFSETS_UNKNOWN), match("z")],
             [_failed("z", reasons.DENIED)],
             reasons.DENIED,
             "group 'z': no (and 1 more groups)",
@@ -188,7 +211,7 @@ def test_incomplete_snapshot_is_not_ready() -> None:
 )
 def test_failures_are_not_ready(verdicts: list[Verdict], outcomes: list[Outcome], reason: str, text: str) -> None:
     """A group that could not be judged or deleted turns Ready; a denied permission is told before all else."""
-    status = _status(delete(), [*verdicts, keep("fine")], outcomes=outcomes)
+    status = _status(delete(), [*verdicts, refused("fine")], outcomes=outcomes)
     ready = _condition(status, "Ready")
     assert (ready["status"], ready["reason"]) == ("False", reason)
     assert text in ready["message"]
@@ -205,7 +228,7 @@ def test_kept_on_purpose_is_no_failure() -> None:
 
 def test_long_messages_are_cut() -> None:
     """No message grows beyond what a status should hold."""
-    problem = Problem(reasons.BROKERS_UNREACHABLE, "x" * 5_000)
+    problem = Refusal(reasons.BROKERS_UNREACHABLE, "x" * 5_000)
     message = _condition(build_problem_status(3, _NEW, problem, NOW), "Ready")["message"]
     assert len(message) == 1_000
     assert message.endswith("...")
@@ -225,7 +248,7 @@ def test_long_messages_are_cut() -> None:
 def test_no_status_is_too_large_for_etcd(character: str) -> None:
     """Ids and messages of 32 KB: what is shown of each is limited in bytes of JSON, as the API server stores it."""
     names = [f"{number}-{character * (32_000 // len(character.encode()))}" for number in range(30)]
-    verdicts = [keep(name, reasons.OFFSETS_UNKNOWN, name) for name in names]
+    verdicts = [refused(name, reasons.OFFSETS_UNKNOWN, name) for name in names]
     status = _status(delete(), verdicts, incomplete=(names[0],))
     assert len(status["sample"]) == 20
     for entry in status["sample"]:
@@ -241,8 +264,8 @@ def test_no_status_is_too_large_for_etcd(character: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "verdicts", "outcomes", "conditions", "message"),
     [
-        pytest.param(alert(), [match("a"), keep("b")], [], {}, "1 of 2 groups match", id="alert"),
-        pytest.param(delete(), [keep("b")], [], {}, "0 of 1 groups match", id="nothing"),
+        pytest.param(alert(), [match("a"), refused("b")], [], {}, "1 of 2 groups match", id="alert"),
+        pytest.param(delete(), [refused("b")], [], {}, "0 of 1 groups match", id="nothing"),
         pytest.param(
             delete(enforce=True), [match("a")], [_deleted("a")], {}, "1 of 1 groups match; 1 deleted", id="deleted"
         ),
@@ -267,7 +290,7 @@ def test_no_status_is_too_large_for_etcd(character: str) -> None:
             [match("a")],
             [],
             {"marks": {}, "refusals": (_NO_LEDGER,)},
-            "1 of 1 groups match; none is marked: no ledger",
+            "no ledger",
             id="can't-be-marked",
         ),
         pytest.param(
@@ -275,8 +298,8 @@ def test_no_status_is_too_large_for_etcd(character: str) -> None:
             [match("a")],
             [],
             {"total": 2},
-            "1 of 1 groups match; 1 marked; none is deleted: 1 of 2 groups are due (50.0%), more than 20%: none is "
-            "deleted. Look at them; if that is right, raise delete.maxPercent of the policy in Git",
+            "1 of 2 groups are due (50.0%), more than 20%: none is deleted. Check them; if they are right, raise "
+            "delete.maxPercent of the policy in Git",
             id="refused",
         ),
         pytest.param(
@@ -311,13 +334,34 @@ def test_summary_of_paced_run() -> None:
 
 def test_counts() -> None:
     """Each judged group is counted once as matched, kept or failed; totals grow from what they were."""
-    verdicts = [match("a"), match("b"), keep("c"), keep("d", reasons.CAUGHT_UP), keep("e", reasons.LAG_UNKNOWN)]
+    verdicts = [
+        match("a"),
+        match("b"),
+        refused("c"),
+        refused("d", reasons.CAUGHT_UP),
+        refused("e", reasons.LAG_UNKNOWN),
+    ]
     previous = {**_NEW, "totals": {"deleted": 40}}
     status = _status(delete(enforce=True), verdicts, previous, [_deleted("a"), _kept("b")])
-    counts = {"scanned": 5, "matched": 2, "marked": 1, "due": 2, "deleted": 1, "kept": 2, "failed": 1}
+    counts = {"scanned": 5, "matched": 2, "marked": 1, "due": 2, "deleted": 1, "skipped": 2, "failed": 1}
     assert status["groups"] == counts
     assert status["totals"] == {"deleted": 41}
-    assert status["reasons"] == {"BecameActive": 1, "CaughtUp": 1, "Deleted": 1, "LagUnknown": 1, "TooRecent": 1}
+    found = ("BecameActive", "CaughtUp", "Deleted", "LagUnknown", "TooRecent")
+    assert status["groupsByReason"] == [{"reason": reason, "count": 1} for reason in found]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        pytest.param(delete(enforce=True), {"due": 1}, id="enforce"),
+        pytest.param(delete(), {"wouldDelete": 1}, id="dry-run"),
+        pytest.param(alert(), {}, id="alert"),
+    ],
+)
+def test_due_is_of_policies_that_enforce(policy: Policy, expected: dict[str, int]) -> None:
+    """In a dry run nothing is due, and an alert has neither of the two numbers."""
+    status = _status(policy, [match("a")])
+    assert {key: status["groups"][key] for key in ("due", "wouldDelete") if key in status["groups"]} == expected
 
 
 def test_totals_accumulate() -> None:
@@ -331,7 +375,7 @@ def test_totals_accumulate() -> None:
 def test_sample_is_bounded_with_matches_first() -> None:
     """At most 20 groups: what matches in the order of deletion, then some of each reason to keep."""
     old = [match(f"m{n}", unchanged=seen(since=NOW - timedelta(hours=100 + n))) for n in range(3)]
-    kept = [keep(f"a{n:03}") for n in range(100)] + [keep("z", reasons.CAUGHT_UP)]
+    kept = [refused(f"a{n:03}") for n in range(100)] + [refused("z", reasons.CAUGHT_UP)]
     status = _status(delete(), [*kept, *old], total=1_000)
     names = [entry["group"] for entry in status["sample"]]
     assert names[:3] == ["m2", "m1", "m0"]
@@ -354,20 +398,23 @@ def test_truncated(count: int, truncated: bool) -> None:
     [
         pytest.param({"lag": {"atLeast": 1}}, {P0: Bounds(0, 15), P1: Bounds(0, 20)}, {"lag": 5}, id="lag"),
         pytest.param(
-            {"outOfRange": True}, {P0: Bounds(11, 15), P1: Bounds(0, 19)}, {"lag": 4, "outOfRange": 2}, id="range"
+            {"offsets": "OutOfRange"},
+            {P0: Bounds(11, 15), P1: Bounds(0, 19)},
+            {"lag": 4, "outOfRangePartitions": 2},
+            id="range",
         ),
         pytest.param({"lag": {"atLeast": 1}}, {P0: Bounds(0, 15), P1: NO_TOPIC}, {"lag": 5}, id="deleted-topic"),
         pytest.param({"lag": {"atLeast": 1}}, {P0: Bounds(0, 15), P1: FAULT}, {}, id="no-number-that-may-be-too-low"),
         pytest.param({"lag": {"atLeast": 1}}, {P0: Bounds(0, 15)}, {}, id="not-all-read"),
         pytest.param({"lag": {"atLeast": 1}}, None, {}, id="not-read"),
-        pytest.param({"topics": "SomeDeleted"}, {P0: Bounds(0, 15), P1: Bounds(0, 20)}, {}, id="not-asked"),
+        pytest.param({"deletedTopics": "Some"}, {P0: Bounds(0, 15), P1: Bounds(0, 20)}, {}, id="not-asked"),
     ],
 )
 def test_sample_tells_lag(when: dict[str, Any], bounds: Any, expected: dict[str, int]) -> None:
     """Beside the state, records and partitions out of range, where the policy asks and both numbers are exact."""
     (entry,) = _status(alert(**when), [match("a", bounds=bounds)])["sample"]
     assert entry["state"] == "Empty"
-    assert {key: entry[key] for key in ("lag", "outOfRange") if key in entry} == expected
+    assert {key: entry[key] for key in ("lag", "outOfRangePartitions") if key in entry} == expected
 
 
 def test_lag_alone_is_no_news() -> None:
@@ -380,7 +427,9 @@ def test_lag_alone_is_no_news() -> None:
 def test_sample_entries() -> None:
     """An entry tells group, state, type and verdict, and why it stays; an outcome says it better than the verdict."""
     stable = Verdict(
-        group("c", state=GroupState.STABLE, type=GroupType.CONSUMER), evidence(unchanged=None), Keep("NotEmpty", "is")
+        group("c", state=GroupState.STABLE, type=GroupType.CONSUMER),
+        evidence(unchanged=None),
+        Refusal("NotEmpty", "is"),
     )
     status = _status(delete(enforce=True), [match("a"), match("b"), stable], outcomes=[_kept("a")])
     since = timestamp(NOW - timedelta(hours=72))
@@ -399,7 +448,7 @@ def test_sample_entries() -> None:
             "group": "c",
             "state": "Stable",
             "type": "Consumer",
-            "verdict": "Keep",
+            "verdict": "Skip",
             "reason": "NotEmpty",
             "message": "is",
         },
@@ -409,12 +458,19 @@ def test_sample_entries() -> None:
 def test_problem_keeps_what_was_seen() -> None:
     """An object that can't be looked at keeps its counts and the time of its last run."""
     before = _status(delete(), [match("a")])
-    status = build_problem_status(4, before, Problem(reasons.CONNECTION_NOT_READY, "down"), _LATER)
+    status = build_problem_status(4, before, Refusal(reasons.CONNECTION_NOT_READY, "down"), _LATER)
     assert {key: status[key] for key in ("groups", "sample", "lastRunTime", "totals")} == {
         key: before[key] for key in ("groups", "sample", "lastRunTime", "totals")
     }
     assert status["observedGeneration"] == 4
     assert _condition(status, "Ready")["lastTransitionTime"] == timestamp(_LATER)
+    assert _condition(status, "DeletionBlocked") == _condition(before, "DeletionBlocked")
+
+
+def test_conditions_of_other_programs_come_last() -> None:
+    """Whoever may patch a status may add some; they end no run."""
+    theirs = {"type": "Theirs", "status": "True"}
+    assert in_order([theirs, {"type": "Alerting"}, {"type": "Ready"}])[-1] is theirs
 
 
 def test_suspended_is_healthy() -> None:
@@ -439,7 +495,7 @@ def test_marks_in_the_sample() -> None:
         ("new", "2030-01-31T12:00:00Z", "2030-02-01T12:00:00Z"),
     ]
     assert status["groups"]["marked"] == 3
-    assert "nextDueTime" not in _status(_ENFORCE, [keep("a")])
+    assert "nextDueTime" not in _status(_ENFORCE, [refused("a")])
     assert _status(_ENFORCE, [match("new")], marks={})["nextDueTime"] == "2030-02-01T12:00:00Z"
 
 
@@ -447,11 +503,11 @@ def test_the_newest_mark_is_told() -> None:
     """What the next run reads: it moves with new marks, stays when marks end, never moves back, and is news."""
     first = _status(_ENFORCE, [match("new")], marks={})
     assert first["lastMarkedTime"] == "2030-01-31T12:00:00Z"
-    assert told(first) == NOW
+    assert last_marked(first) == NOW
     assert _status(_ENFORCE, [match("old")])["lastMarkedTime"] < first["lastMarkedTime"]
     assert _status(_ENFORCE, [match("old")], previous=first)["lastMarkedTime"] == first["lastMarkedTime"]
-    assert _status(_ENFORCE, [keep("a")], previous=first)["lastMarkedTime"] == first["lastMarkedTime"]
-    assert told(_status(_ENFORCE, [keep("a")])) is None
+    assert _status(_ENFORCE, [refused("a")], previous=first)["lastMarkedTime"] == first["lastMarkedTime"]
+    assert last_marked(_status(_ENFORCE, [refused("a")])) is None
     assert needs_write(first, {**first, "lastMarkedTime": "2030-01-31T12:00:01Z"}, NOW)
 
 
@@ -471,10 +527,10 @@ def test_the_newest_mark_is_told() -> None:
 )
 def test_a_date_that_somebody_else_wrote(date: Any, expected: datetime | None) -> None:
     """Whatever stands in a status: what can't be read shows no mark, and the next status has a date again."""
-    assert told({"lastMarkedTime": date}) == expected
+    assert last_marked({"lastMarkedTime": date}) == expected
     after = _status(_ENFORCE, [match("old")], previous={"lastMarkedTime": date})["lastMarkedTime"]
     assert after == _status(_ENFORCE, [match("old")], previous={"lastMarkedTime": after})["lastMarkedTime"]
-    assert told({"lastMarkedTime": after}) is not None
+    assert last_marked({"lastMarkedTime": after}) is not None
 
 
 def test_access_limited() -> None:
@@ -495,11 +551,11 @@ def test_timestamp_is_utc() -> None:
 # Evidence
 
 
-def _covered(problem: Keep | None = None, covered: int = 50, as_of: datetime | None = NOW) -> Coverage:
+def _covered(problem: Refusal | None = None, covered: int = 50, as_of: datetime | None = NOW) -> Coverage:
     return Coverage(problem, covered, 50, as_of)
 
 
-_STALE = Keep(reasons.EVIDENCE_STALE, "partition 7 of __consumer_offsets was read last at ...")
+_STALE = Refusal(reasons.EVIDENCE_STALE, "partition 7 of __consumer_offsets was read last at ...")
 
 
 def test_evidence_of_a_policy() -> None:
@@ -511,12 +567,12 @@ def test_evidence_of_a_policy() -> None:
     assert (_condition(good, "EvidenceReady")["status"], _condition(good, "Ready")["status"]) == ("True", "True")
     assert good["sample"][0]["idleSince"] == timestamp(NOW - timedelta(hours=90))
     assert "unchangedSince" not in good["sample"][0]
-    kept = plan(asks, [keep("a", reasons.EVIDENCE_STALE)])
+    kept = plan(asks, [refused("a", reasons.EVIDENCE_STALE)])
     bad = build_status(asks, good, kept, [], snapshot(coverage=_covered(_STALE, 49)))
     condition = _condition(bad, "EvidenceReady")
     assert (condition["status"], condition["reason"], condition["message"]) == ("False", *astuple(_STALE))
     assert _condition(bad, "Ready")["status"] == "True"
-    assert (bad["reasons"], bad["groups"]["failed"]) == ({"EvidenceStale": 1}, 0)
+    assert (bad["groupsByReason"], bad["groups"]["failed"]) == ([{"reason": "EvidenceStale", "count": 1}], 0)
     assert needs_write(good, bad, NOW)
     plain = build_status(delete(), _NEW, plan(delete(), []), [], snapshot(coverage=_covered()))
     assert "EvidenceReady" not in _kinds(plain)
@@ -530,7 +586,7 @@ def test_evidence_of_a_connection() -> None:
     nobody_looked = build_connection_status(2, first, _facts(has_activity=True))
     assert _condition(nobody_looked, "EvidenceReady") == _condition(first, "EvidenceReady")
     assert nobody_looked["evidence"] == first["evidence"]
-    missing = snapshot(coverage=Coverage(Keep(reasons.EVIDENCE_MISSING, "no tables"), 0, 50, None))
+    missing = snapshot(coverage=Coverage(Refusal(reasons.EVIDENCE_MISSING, "no tables"), 0, 50, None))
     bad = build_connection_status(2, first, _facts(has_activity=True, snapshot=missing))
     assert _condition(bad, "EvidenceReady")["reason"] == reasons.EVIDENCE_MISSING
     assert bad["evidence"] == {"coveredPartitions": 0, "partitions": 50}
@@ -559,7 +615,7 @@ def test_ledger_of_a_connection() -> None:
     good = build_connection_status(2, _NEW, _facts(ledger=LedgerFacts("hygiene", "id-1", 0)))
     assert _condition(good, "LedgerReady")["status"] == "True"
     assert good["ledger"] == {"topic": "hygiene", "id": "id-1", "unreadableRecords": 0}
-    reset = LedgerFacts("hygiene", "id-2", 3, Keep(reasons.LEDGER_RESET, "another ledger"))
+    reset = LedgerFacts("hygiene", "id-2", 3, Refusal(reasons.LEDGER_RESET, "another ledger"))
     bad = build_connection_status(2, good, _facts(ledger=reset))
     assert _condition(bad, "LedgerReady")["status"] == "False"
     assert _condition(bad, "LedgerReady")["reason"] == reasons.LEDGER_RESET
@@ -577,12 +633,12 @@ def test_connection_status() -> None:
     }
     status = build_connection_status(2, _NEW, _facts(all_groups=groups, snapshot=snapshot(notes=("old brokers",))))
     assert _condition(status, "Ready")["message"] == "2 of 2 brokers answer; old brokers"
-    assert (status["clusterId"], status["features"], status["offsetsRetentionMinutes"]) == ("cluster-1", ["A"], 10_080)
+    assert (status["clusterID"], status["features"], status["offsetsRetentionMinutes"]) == ("cluster-1", ["A"], 10_080)
     assert status["brokers"] == {"answered": 2, "expected": 2}
     assert status["groups"] == {
         "total": 3,
-        "byState": {"Empty": 2, "Stable": 1},
-        "byType": {"Classic": 2, "Share": 1},
+        "states": [{"state": "Empty", "count": 2}, {"state": "Stable", "count": 1}],
+        "types": [{"type": "Classic", "count": 2}, {"type": "Share", "count": 1}],
         "asOf": "2030-01-31T12:00:00Z",
     }
 
@@ -601,10 +657,10 @@ def test_connection_keeps_groups_of_the_last_full_list() -> None:
 
 def test_connection_remembers_its_cluster() -> None:
     """The cluster id of the first answer stays, and a problem is shown before what the snapshot says."""
-    problem = Problem(reasons.CLUSTER_CHANGED, "another one", stalled=True)
-    before = {**_NEW, "clusterId": "cluster-0"}
+    problem = Refusal(reasons.CLUSTER_CHANGED, "another one")
+    before = {**_NEW, "clusterID": "cluster-0"}
     status = build_connection_status(2, before, _facts(problem=problem, snapshot=snapshot(incomplete=("x",))))
-    assert status["clusterId"] == "cluster-0"
+    assert status["clusterID"] == "cluster-0"
     assert _kinds(status) == {"Ready", "Stalled"}
     assert _condition(status, "Stalled")["reason"] == reasons.CLUSTER_CHANGED
 
@@ -612,7 +668,7 @@ def test_connection_remembers_its_cluster() -> None:
 # Writing
 
 
-_OLD = _status(delete(), [match("a"), keep("b")])
+_OLD = _status(delete(), [match("a"), refused("b")])
 
 
 def _again(verdicts: list[Verdict], after: timedelta, **changes: Any) -> tuple[Status, datetime]:
@@ -624,21 +680,27 @@ def _again(verdicts: list[Verdict], after: timedelta, **changes: Any) -> tuple[S
     [
         pytest.param(_OLD, NOW + timedelta(hours=9), False, id="nothing"),
         pytest.param({**_OLD, "lastRunID": "b"}, NOW + timedelta(hours=9), False, id="run-alone"),
-        pytest.param(*_again([match("a"), keep("b")], timedelta(minutes=1)), False, id="time-alone"),
-        pytest.param(*_again([match("a"), keep("b")], timedelta(seconds=299)), False, id="time-just-before-5-min"),
-        pytest.param(*_again([match("a"), keep("b")], timedelta(minutes=5)), True, id="time-after-5-min"),
-        pytest.param(*_again([match("a"), keep("b", "CaughtUp")], timedelta(minutes=1)), False, id="reason-to-keep"),
-        pytest.param(*_again([match("a"), keep("b", "CaughtUp")], timedelta(minutes=5)), True, id="reason-after-5-min"),
-        pytest.param(*_again([match("a"), *map(keep, "bcd")], timedelta(minutes=1)), False, id="more-groups-kept"),
-        pytest.param(*_again([match("a"), *map(keep, "bcd")], timedelta(minutes=6)), True, id="more-kept-after-5-min"),
-        pytest.param(*_again([match("c"), keep("b")], timedelta(minutes=1)), True, id="another-match"),
-        pytest.param(*_again([match("a"), match("b")], timedelta(minutes=1)), True, id="more-matches"),
-        pytest.param(*_again([keep("a"), keep("b")], timedelta(minutes=1)), True, id="no-match"),
-        pytest.param(*_again([match("a"), keep("b", "LagUnknown")], timedelta(minutes=1)), True, id="failure"),
+        pytest.param(*_again([match("a"), refused("b")], timedelta(minutes=1)), False, id="time-alone"),
+        pytest.param(*_again([match("a"), refused("b")], timedelta(seconds=299)), False, id="time-just-before-5-min"),
+        pytest.param(*_again([match("a"), refused("b")], timedelta(minutes=5)), True, id="time-after-5-min"),
+        pytest.param(*_again([match("a"), refused("b", "CaughtUp")], timedelta(minutes=1)), False, id="reason-to-keep"),
         pytest.param(
-            *_again([match("a"), keep("b")], timedelta(minutes=1), observedGeneration=4), True, id="generation"
+            *_again([match("a"), refused("b", "CaughtUp")], timedelta(minutes=5)), True, id="reason-after-5-min"
         ),
-        pytest.param(*_again([match("a"), keep("b")], timedelta(minutes=1), totals={"deleted": 1}), True, id="totals"),
+        pytest.param(*_again([match("a"), *map(refused, "bcd")], timedelta(minutes=1)), False, id="more-groups-kept"),
+        pytest.param(
+            *_again([match("a"), *map(refused, "bcd")], timedelta(minutes=6)), True, id="more-kept-after-5-min"
+        ),
+        pytest.param(*_again([match("c"), refused("b")], timedelta(minutes=1)), True, id="another-match"),
+        pytest.param(*_again([match("a"), match("b")], timedelta(minutes=1)), True, id="more-matches"),
+        pytest.param(*_again([refused("a"), refused("b")], timedelta(minutes=1)), True, id="no-match"),
+        pytest.param(*_again([match("a"), refused("b", "LagUnknown")], timedelta(minutes=1)), True, id="failure"),
+        pytest.param(
+            *_again([match("a"), refused("b")], timedelta(minutes=1), observedGeneration=4), True, id="generation"
+        ),
+        pytest.param(
+            *_again([match("a"), refused("b")], timedelta(minutes=1), totals={"deleted": 1}), True, id="totals"
+        ),
     ],
 )
 def test_needs_write(new: Status, now: datetime, write: bool) -> None:
@@ -656,7 +718,7 @@ def test_a_status_names_the_run_that_wrote_it() -> None:
 
 def test_needs_write_of_refusal_numbers() -> None:
     """A refusal whose numbers move with the size of the cluster is no news; its coming and going is."""
-    verdicts = [match("a"), keep("b")]
+    verdicts = [match("a"), refused("b")]
     small = _status(delete(), verdicts, total=1)
     assert not needs_write(small, _status(delete(), verdicts, small, total=2), NOW)
     assert needs_write(small, _status(delete(), verdicts, small, total=100), NOW)
@@ -664,15 +726,15 @@ def test_needs_write_of_refusal_numbers() -> None:
 
 def test_needs_write_of_another_problem() -> None:
     """A problem whose text changes is written at once: another broker, another cause."""
-    first = build_problem_status(3, _OLD, Problem(reasons.BROKERS_UNREACHABLE, "kafka-0"), NOW)
-    second = build_problem_status(3, first, Problem(reasons.BROKERS_UNREACHABLE, "kafka-1"), NOW)
+    first = build_problem_status(3, _OLD, Refusal(reasons.BROKERS_UNREACHABLE, "kafka-0"), NOW)
+    second = build_problem_status(3, first, Refusal(reasons.BROKERS_UNREACHABLE, "kafka-1"), NOW)
     assert needs_write(first, second, NOW)
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"clusterId": "x"}, id="cluster"),
+        pytest.param({"clusterID": "x"}, id="cluster"),
         pytest.param({"brokers": {"answered": 1, "expected": 2}}, id="brokers"),
         pytest.param({"features": []}, id="features"),
         pytest.param({"groups": {"total": 1}}, id="total"),

@@ -11,13 +11,13 @@ from xml.sax.saxutils import escape
 import pytest
 from aiohttp import web
 
-from group_hygiene import reasons
-from group_hygiene.activity import Reading, Tables, refused
-from group_hygiene.connection import ActivitySpec
-from group_hygiene.egress import Egress, parse_egress
 from group_hygiene.errors import SecretProblem, UsageError
-from group_hygiene.model import Fault
-from group_hygiene.storage import Allowed, Store, parse_grant, read_store
+from group_hygiene.evidence.reader import Reading, Tables, refused
+from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.network.egress import Egress, parse_egress
+from group_hygiene.spec.connection import ActivitySpec
+from group_hygiene.spec.storage import Allowed, Store, parse_grant, read_store
 from sandbox.kafka.tls import Authority
 from tests.receiving import Receiver
 from tests.warehouse import Warehouse, idle
@@ -75,12 +75,12 @@ def pod(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def _asked(uri: str, texts: Mapping[str, str], egress: Egress = _LOOPBACK) -> Reading | Fault:
+def _asked(uri: str, texts: Mapping[str, str], egress: Egress = _LOOPBACK) -> Reading | Refusal:
     spec = ActivitySpec(uri, secret="bucket")
     try:
         store = spec.store(lambda name, keys: {key: texts[key] for key in keys if key in texts})
     except SecretProblem as error:
-        return Fault(reasons.EVIDENCE_UNREADABLE, str(error))
+        return Refusal(reasons.EVIDENCE_UNREADABLE, str(error))
     return Tables(spec, store, egress).read(["billing"], 60)
 
 
@@ -117,7 +117,7 @@ def test_the_operators_identity_goes_to_no_tenants_host(
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.ca))
     with Receiver() as plain, Receiver(authority.issue("store")) as secure:
         given = {key: text.format(http=plain.url().rstrip("/"), port=secure.port) for key, text in texts.items()}
-        assert isinstance(_asked(uri, given), Fault)
+        assert isinstance(_asked(uri, given), Refusal)
         assert _of_the_operator(plain) + _of_the_operator(secure) == []
 
 
@@ -138,8 +138,8 @@ def test_tables_behind_an_endpoint(tmp_path: Path, server: Bucket, pod: None) ->
     [
         pytest.param("127.0.0.1", Egress(), "an address of the operator itself", id="loopback"),
         pytest.param("localhost", Egress(), "an address of the operator itself", id="a-name-of-loopback"),
-        pytest.param("169.254.169.254", Egress(), "a cloud tells its machines", id="metadata"),
-        pytest.param("[fd00:ec2::254]", Egress(), "a cloud tells its machines", id="metadata-v6"),
+        pytest.param("169.254.169.254", Egress(), "a cloud's metadata service", id="metadata"),
+        pytest.param("[fd00:ec2::254]", Egress(), "a cloud's metadata service", id="metadata-v6"),
         pytest.param("10.1.2.3", parse_egress(["minio.example.com"]), "does not name", id="not-listed"),
     ],
 )
@@ -147,7 +147,7 @@ def test_endpoints_go_where_receivers_may(server: Bucket, host: str, egress: Egr
     """The rules of `--allow-receiver` hold for them, by the address that is connected to."""
     texts = {**_KEYS, "AWS_ENDPOINT_URL": f"http://{host}:{server.port}", "AWS_ALLOW_HTTP": "true"}
     told = _asked("s3://b/x", texts, egress)
-    assert isinstance(told, Fault)
+    assert isinstance(told, Refusal)
     assert why in told.message
     assert server.requests == []
 
@@ -158,7 +158,7 @@ def test_redirects_lead_nowhere(server: Bucket) -> None:
         server.answers["/b/x/coverage/_delta_log/_last_checkpoint"] = (307, {"Location": other.url("/elsewhere")})
         texts = {**_KEYS, "AWS_ENDPOINT_URL": server.url().rstrip("/"), "AWS_ALLOW_HTTP": "true"}
         told = _asked("s3://b/x", texts)
-        assert isinstance(told, Fault)
+        assert isinstance(told, Refusal)
         assert server.at("/b/x/coverage/_delta_log/_last_checkpoint")
         assert other.requests == []
 
@@ -177,7 +177,7 @@ def test_a_host_that_leads_elsewhere_a_moment_later(server: Bucket, monkeypatch:
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     endpoint = f"http://rebinding.example.com:{server.port}"
     told = _asked("s3://b/x", {**_KEYS, "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true"}, Egress())
-    assert isinstance(told, Fault)
+    assert isinstance(told, Refusal)
     assert asked
     assert server.requests == []
 
@@ -335,5 +335,5 @@ def test_a_store_without_options_is_no_identity(server: Bucket, monkeypatch: pyt
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url().rstrip("/"))
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     told = Tables(ActivitySpec("s3://b/main"), Store({}, frozenset())).read(["billing"], 20)
-    assert isinstance(told, Fault)
+    assert isinstance(told, Refusal)
     assert server.requests == []

@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from group_hygiene import tracing
+from group_hygiene.telemetry import tracing
 from tests.receiving import Receiver
 
 ROOT = Path(__file__).parents[2]
@@ -20,17 +20,19 @@ ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
 LOADED = """
 import sys
 import group_hygiene.controller.app
-from group_hygiene import tracing
+from group_hygiene.telemetry import tracing
 with tracing.span("run"):
     tracing.note(groups=1)
 print(tracing.start(), [name for name in sys.modules if name.partition(".")[0] == "opentelemetry"])
 """
 # Python finds no module of that name.
-BARE = "import sys; sys.modules['opentelemetry.sdk'] = None; from group_hygiene import tracing; tracing.start()"
+BARE = (
+    "import sys; sys.modules['opentelemetry.sdk'] = None; from group_hygiene.telemetry import tracing; tracing.start()"
+)
 # A span of what fails, for an error whose text is a secret.
 FAILS = """
 import threading
-from group_hygiene import tracing
+from group_hygiene.telemetry import tracing
 tracing.start()
 try:
     with tracing.span("run", connection="main"):
@@ -53,9 +55,9 @@ def python(code: str, environment: Mapping[str, str]) -> subprocess.CompletedPro
     [
         pytest.param({}, id="nothing-said"),
         pytest.param(ENDPOINT | {"OTEL_SDK_DISABLED": "true"}, id="disabled"),
-        pytest.param(ENDPOINT | {"OTEL_TRACES_EXPORTER": "none"}, id="no-exporter"),
-        pytest.param({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, id="empty"),
-        pytest.param({"OTEL_SERVICE_NAME": "x"}, id="only-a-name"),
+        pytest.param(ENDPOINT | {"OTEL_TRACES_EXPORTER": "none"}, id="no-exporter", marks=pytest.mark.slow),
+        pytest.param({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, id="empty", marks=pytest.mark.slow),
+        pytest.param({"OTEL_SERVICE_NAME": "x"}, id="only-a-name", marks=pytest.mark.slow),
     ],
 )
 def test_without_a_collector_nothing_is_loaded(environment: Mapping[str, str]) -> None:
@@ -66,8 +68,8 @@ def test_without_a_collector_nothing_is_loaded(environment: Mapping[str, str]) -
 def test_which_variable_asks() -> None:
     """That of traces comes before that of everything."""
     traces = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9/v1/traces"}
-    assert tracing.asked_for(ENDPOINT) == "OTEL_EXPORTER_OTLP_ENDPOINT"
-    assert tracing.asked_for(ENDPOINT | traces) == "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+    assert tracing.endpoint_variable(ENDPOINT) == "OTEL_EXPORTER_OTLP_ENDPOINT"
+    assert tracing.endpoint_variable(ENDPOINT | traces) == "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 
 
 @pytest.mark.parametrize(
@@ -76,20 +78,20 @@ def test_which_variable_asks() -> None:
         pytest.param(
             BARE,
             ENDPOINT,
-            "OTEL_EXPORTER_OTLP_ENDPOINT asks for traces, and what sends them is not installed: pip install "
+            "OTEL_EXPORTER_OTLP_ENDPOINT enables traces, but OpenTelemetry is not installed: pip install "
             "'kafka-group-hygiene[tracing]'",
             id="not-installed",
         ),
         pytest.param(
-            "from group_hygiene import tracing; tracing.start()",
+            "from group_hygiene.telemetry import tracing; tracing.start()",
             ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
             "traces are sent by OTLP as http/protobuf only, and the environment asks for 'grpc'",
             id="another-protocol",
         ),
         pytest.param(
-            "from group_hygiene import tracing; tracing.start()",
+            "from group_hygiene.telemetry import tracing; tracing.start()",
             {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9/v1/traces?key=s3cret"},
-            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT must hold no user and no query: a key belongs in "
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT must have no user and no query: a key belongs in "
             "OTEL_EXPORTER_OTLP_HEADERS",
             id="key-in-the-address",
         ),
@@ -117,7 +119,7 @@ def test_a_collector_that_nobody_is_ends_nothing() -> None:
     """The last spans are given up, and one line says so."""
     done = python(FAILS, ENDPOINT | {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"})
     assert (done.returncode, done.stdout) == (0, "True\n")
-    assert done.stderr.splitlines() == ["the collector of traces takes none: they are lost"]
+    assert done.stderr.splitlines() == ["the collector of traces fails: spans are lost"]
 
 
 def test_a_collector_that_hangs_holds_nothing_up() -> None:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from group_hygiene.patterns import Patterns
-from group_hygiene.pipeline.replay import COMMIT, History, Record, Sign, Steps, replay
-from group_hygiene.pipeline.trial import Fate, Removed, Trial, World, untriable
-from group_hygiene.policy import Policy, parse_policy
+from group_hygiene.pipeline.backtest.replay import COMMIT, History, Record, Sign, Steps, replay
+from group_hygiene.pipeline.backtest.trial import Removed, Simulation, Trial, World, untriable
+from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.policy import Policy, parse_policy
 from tests.unit import make
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -62,11 +62,11 @@ def replayed(records: Iterable[Record]) -> History:
     return replay("group", records, START)
 
 
-def fate(records: Iterable[Record], of: Policy | None = None, world: World = WORLD) -> Fate:
-    return Trial(of or policy(), world).fate(replayed(records))
+def simulate(records: Iterable[Record], of: Policy | None = None, world: World = WORLD) -> Simulation:
+    return Trial(of or policy(), world).simulate(replayed(records))
 
 
-def removed(found: Fate) -> list[tuple[float, float, int | None, str | None]]:
+def removed(found: Simulation) -> list[tuple[float, float, int | None, str | None]]:
     """Days on which it was marked and deleted, when it came back (in milliseconds) and how."""
     told = [(one, one.back or Sign(START, "")) for one in found.removed]
     return [
@@ -79,7 +79,7 @@ def day_of(moment: datetime) -> float:
     return (moment - START) / DAY
 
 
-def spans(found: Fate) -> list[tuple[float, float]]:
+def spans(found: Simulation) -> list[tuple[float, float]]:
     """First and last day on which it matches."""
     return [(day_of(first), STEPS.first_from(end) - 1) for first, end in found.spans]
 
@@ -124,19 +124,19 @@ ONCE = [joined(0.5), commit(0.55), left(0.6)]
 )
 def test_fate(records: list[Record], then: list[tuple[int, int, float | None, str | None]]) -> None:
     """Idle for five days, one of grace, looked at once a day; a deleted group that is back is kept for ten."""
-    assert removed(fate(records)) == [(*one[:2], None if one[2] is None else ms(one[2]), one[3]) for one in then]
+    assert removed(simulate(records)) == [(*one[:2], None if one[2] is None else ms(one[2]), one[3]) for one in then]
 
 
 def test_spans() -> None:
     """It matches from its mark on to the step at which it is deleted, and not while it is gone or in use."""
-    found = fate([*ONCE, joined(9.0), left(9.25)])
+    found = simulate([*ONCE, joined(9.0), left(9.25)])
     assert spans(found) == [(6, 7), (17, 18)]
     assert list(map(day_of, found.marked)) == [6, 17]
 
 
 def test_alert_deletes_nothing() -> None:
     """An Alert policy matches for as long as the group is idle."""
-    found = fate([*ONCE, joined(9.0), left(9.25)], policy("Alert", idleFor="120h"))
+    found = simulate([*ONCE, joined(9.0), left(9.25)], policy("Alert", idleFor="120h"))
     assert (spans(found), found.removed) == ([(6, 8), (15, 39)], [])
 
 
@@ -144,42 +144,42 @@ def test_other_periods() -> None:
     """A longer idleFor or grace period than the group ever needs saves it."""
     came_back = replayed([*ONCE, joined(9.25)])
     trial = Trial(policy(), WORLD)
-    assert removed(trial.with_idle_for(7 * DAY).fate(came_back)) == [(8, 9, ms(9.25), "Join")]
-    assert removed(trial.with_idle_for(8 * DAY).fate(came_back)) == []
-    assert removed(trial.with_grace(3 * DAY).fate(came_back)) == [(6, 9, ms(9.25), "Join")]
-    assert removed(trial.with_grace(4 * DAY).fate(came_back)) == []
+    assert removed(trial.with_idle_for(7 * DAY).simulate(came_back)) == [(8, 9, ms(9.25), "Join")]
+    assert removed(trial.with_idle_for(8 * DAY).simulate(came_back)) == []
+    assert removed(trial.with_grace(3 * DAY).simulate(came_back)) == [(6, 9, ms(9.25), "Join")]
+    assert removed(trial.with_grace(4 * DAY).simulate(came_back)) == []
 
 
 def test_unchanged_for_sees_what_commits_don_t_change() -> None:
     """A consumer that commits the same offset again and again is unchanged, and deleting its group hurts."""
     records = [joined(0.5), left(0.6), *(commit(day + 0.5, 7) for day in range(1, 12))]
-    assert removed(fate(records, policy(unchangedFor="72h"))) == [
+    assert removed(simulate(records, policy(unchangedFor="72h"))) == [
         (5, 6, ms(6.5), "Commit"),
         # Kept as reappeared for ten days; until then, nothing changed.
         (16, 17, None, None),
     ]
     changing = [joined(0.5), left(0.6), *(commit(day + 0.5, day) for day in range(1, 12))]
-    assert removed(fate(changing, policy(unchangedFor="72h"))) == [(15, 16, None, None)]
+    assert removed(simulate(changing, policy(unchangedFor="72h"))) == [(15, 16, None, None)]
 
 
 def test_protected() -> None:
     """What the connection protects is not deleted, and a protected neighbour changes nothing."""
-    assert not fate(ONCE, world=replace(WORLD, protect=Patterns(["gro*"]))).removed
-    assert fate(ONCE, world=replace(WORLD, protect=Patterns(["other"]))).removed
+    assert not simulate(ONCE, world=replace(WORLD, protect=Patterns(["gro*"]))).removed
+    assert simulate(ONCE, world=replace(WORLD, protect=Patterns(["other"]))).removed
 
 
 def test_records_were_lost() -> None:
     """From when it is known, nobody counts as idle since before; what was known earlier was known."""
     early = replace(replayed(ONCE), complete_since=START + 4 * DAY)
-    assert removed(Trial(policy(), WORLD).fate(early)) == [(9, 10, None, None)]
+    assert removed(Trial(policy(), WORLD).simulate(early)) == [(9, 10, None, None)]
     late = replace(replayed([*ONCE, joined(9.25)]), complete_since=START + 30 * DAY)
-    assert removed(Trial(policy(), WORLD).fate(late)) == [(6, 7, ms(9.25), "Join")]
+    assert removed(Trial(policy(), WORLD).simulate(late)) == [(6, 7, ms(9.25), "Join")]
 
 
 def test_it_looks_as_often_as_the_operator() -> None:
     """However coarse the slices are: a group that is deleted on Sunday evening is missed on Monday morning."""
     weekend = [joined(4.3), commit(4.5), left(4.7), joined(7.4)]
-    hurt = fate(weekend, replace(policy(idleFor="24h"), interval=timedelta(minutes=10)))
+    hurt = simulate(weekend, replace(policy(idleFor="24h"), interval=timedelta(minutes=10)))
     (one,) = hurt.removed
     assert START + 6.7 * DAY <= one.at <= START + 6.7 * DAY + timedelta(minutes=20)
     assert one.back == Sign(START + timedelta(milliseconds=ms(7.4) - ms(0)), "Join")
@@ -188,9 +188,9 @@ def test_it_looks_as_often_as_the_operator() -> None:
 @pytest.mark.parametrize(
     ("of", "retention", "why"),
     [
-        pytest.param(policy("Alert", topics="AllDeleted"), DAY, "when.topics can't be tried", id="topics"),
+        pytest.param(policy("Alert", deletedTopics="All"), DAY, "when.deletedTopics can't be tried", id="topics"),
         pytest.param(policy(idleFor="24h", lag={"atLeast": 1}), DAY, "when.lag can't be tried", id="lag"),
-        pytest.param(policy("Alert", outOfRange=True), DAY, "when.outOfRange can't be tried", id="range"),
+        pytest.param(policy("Alert", offsets="OutOfRange"), DAY, "when.offsets can't be tried", id="range"),
         pytest.param(policy("Alert", expiresWithin="24h"), None, "give --offsets-retention", id="retention-unknown"),
         pytest.param(policy("Alert", expiresWithin="24h"), DAY, None, id="retention-known"),
         pytest.param(policy(), None, None, id="idle"),
@@ -227,9 +227,9 @@ def policies() -> st.SearchStrategy[Policy]:
     return st.builds(built, whens, st.integers(1, 200), st.integers(1, 720), st.integers(1, 24), st.booleans())
 
 
-def every_look(trial: Trial, records: Sequence[Record], world: World) -> Fate:
+def every_look(trial: Trial, records: Sequence[Record], world: World) -> Simulation:
     """The same, told by a look at each and every interval."""
-    history, found = replayed(records), Fate()
+    history, found = replayed(records), Simulation()
     looks = Steps(world.start, trial.policy.interval, (world.end - world.start) // trial.policy.interval + 1)
     mark, absent_until, last = None, world.start, None
     ends = [*(stretch.begins for stretch in history.stretches[1:]), world.end + timedelta(microseconds=1)]
@@ -263,7 +263,7 @@ def test_not_every_look_need_be_looked_at(records: list[Record], of: Policy) -> 
     """Leaving out looks changes nothing: in a stretch, all that time does to a group is to make it match."""
     world = replace(WORLD, retention=timedelta(hours=168))
     trial = Trial(of, world)
-    assert fate(records, of, world) == every_look(trial, records, world)
+    assert simulate(records, of, world) == every_look(trial, records, world)
 
 
 @given(lives(), policies(), st.integers(1, 20), st.integers(1, 20))
@@ -275,6 +275,6 @@ def test_who_is_not_deleted_is_not_after_longer(records: list[Record], of: Polic
     if of.when.idle_for or of.when.unchanged_for:
         pairs.append((trial.with_idle_for(one * DAY), trial.with_idle_for((one + more) * DAY)))
     for shorter, longer in pairs:
-        before, after = shorter.fate(history), longer.fate(history)
+        before, after = shorter.simulate(history), longer.simulate(history)
         assert before.removed or not after.removed
         assert any(removed.back for removed in before.removed) or not any(removed.back for removed in after.removed)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from group_hygiene import reasons, reconcile
-from group_hygiene.connection import Connection, parse_connection
-from group_hygiene.contents import Contents
+from group_hygiene import reconcile
 from group_hygiene.controller.restores import Restores
-from group_hygiene.model import Keep
+from group_hygiene.errors import Unreachable
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.journal import Journal
+from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.spec.connection import Connection, parse_connection
 
 
 @dataclass
@@ -41,7 +44,7 @@ class Told:
 class Guard:
     left: float = 60.0
 
-    def refusal(self) -> Keep | None:
+    def refusal(self) -> Refusal | None:
         return None
 
     def seconds_left(self) -> float:
@@ -55,8 +58,8 @@ def a_connection(generation: int = 1) -> Connection:
 
 def a_context(connection: Connection, clock: Clock) -> reconcile.Context:
     """Of a run in which the ledger can't be read, so that every restore waits."""
-    unread = Keep(reasons.LEDGER_UNAVAILABLE, "nobody answers")
-    journal = reconcile.Journal(None, Contents(), {}, problem=unread)
+    unread = Refusal(reasons.LEDGER_UNAVAILABLE, "nobody answers")
+    journal = Journal(None, Contents(), {}, problem=unread)
     return reconcile.Context(cast(Any, None), connection, reconcile.Memory(), clock, journal)
 
 
@@ -78,6 +81,33 @@ def test_each_try_waits_longer() -> None:
         restores.run(a_context(connection, clock), asked, lambda _: Guard())
         assert (restores.due(connection, [RESTORE]), restores.seconds_to_wait()) == ([], expected)
     assert set(told.reasons) == {reasons.LEDGER_UNAVAILABLE}
+
+
+def test_a_result_is_not_replaced_by_an_error_after_it() -> None:
+    """When policies of the same round fail: the result may be the last that is written."""
+    clock, told = Clock(), Told()
+    restores = Restores(cast(Any, None), cast(Any, told), clock, "kafka", "main")
+    asked = restores.due(a_connection(), [RESTORE])
+    restores.run(a_context(a_connection(), clock), asked, lambda _: Guard())
+    restores.tell_not_ready(asked, Unreachable("nobody answers"))
+    assert told.reasons == [reasons.LEDGER_UNAVAILABLE]
+    clock.seconds += 60
+    restores.tell_not_ready(restores.due(a_connection(), [RESTORE]), Unreachable("nobody answers"))
+    assert told.reasons == [reasons.LEDGER_UNAVAILABLE, reasons.CONNECTION_NOT_READY]
+
+
+def test_an_error_of_our_own_ends_no_round() -> None:
+    """Policies that run after the restores still run."""
+    clock, told = Clock(), Told()
+    restores = Restores(cast(Any, None), cast(Any, told), clock, "kafka", "main")
+    asked = restores.due(a_connection(), [RESTORE])
+    context = a_context(a_connection(), clock)
+    broken = cast(Any, object())
+    context = replace(
+        context, memory=reconcile.Memory(ledger=broken), journal=Journal(broken, Contents(), {}, writable=True)
+    )
+    restores.run(context, asked, lambda _: Guard())
+    assert told.reasons == [reasons.INTERNAL_ERROR]
 
 
 def test_who_does_not_lead_tells_nothing() -> None:

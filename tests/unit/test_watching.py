@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from group_hygiene import watching
-from group_hygiene.entries import LogEnd, Seen, Watch
-from group_hygiene.policy import Policy
-from tests.unit.make import NOW, delete
+from group_hygiene.decide import unchanged as watching
+from group_hygiene.model.entries import LogEnd, Seen, Watch
+from group_hygiene.spec.policy import Policy
+from tests.unit.make import NOW, alert, delete
 
 _POLICY = delete()
 _INTERVAL = _POLICY.interval.total_seconds()
@@ -28,7 +28,7 @@ class World:
     offset: timedelta = timedelta(0)
     watch: Watch | None = None
     seen: dict[str, Seen] = field(default_factory=dict)
-    looks: watching.Looks = field(default_factory=watching.Looks)
+    scans: watching.ScanHistory = field(default_factory=watching.ScanHistory)
 
     @property
     def now(self) -> datetime:
@@ -36,19 +36,19 @@ class World:
 
     def look(self, *read: tuple[str, bytes], unread: tuple[str, ...] = (), log_end: LogEnd | None = _END) -> None:
         """A look that reads these groups, and fails to read those."""
-        watch = watching.look(self.watch, self.policy, self.now, self.real, self.looks)
+        watch = watching.record_scan(self.watch, self.policy, self.now, self.real, self.scans)
         for name, print_ in read:
             new = watching.seen_again(
-                self.seen.get(name), watch, self.looks, name, watching.Observed(print_, log_end), self.now
+                self.seen.get(name), watch, self.scans, name, watching.Observed(print_, log_end), self.now
             )
             if new is not None:
                 self.seen[name] = new
-        self.watch, ended = watching.finish(watch, self.looks, self.seen, unread)
+        self.watch, ended = watching.end_scan(watch, self.scans, self.seen, unread)
         for name in ended:
             del self.seen[name]
 
     def restart(self) -> None:
-        self.looks = watching.Looks()
+        self.scans = watching.ScanHistory()
 
     def observed(self, name: str = "a") -> float | None:
         """Seconds for which the group was seen unchanged; None = not seen."""
@@ -56,7 +56,7 @@ class World:
         return None if unchanged is None else unchanged.observed.total_seconds()
 
     def missed(self, name: str = "a") -> timedelta | None:
-        unchanged = watching.unchanged(self.seen.get(name), self.watch, self.looks)
+        unchanged = watching.unchanged(self.seen.get(name), self.watch, self.scans)
         return None if unchanged is None else unchanged.missed
 
 
@@ -234,6 +234,15 @@ def test_unchanged_of_nothing(world: World) -> None:
     assert watching.unchanged(None, watch) is None
     assert watching.unchanged(seen, None) is None
     assert watching.unchanged(structs.replace(seen, epoch=0), watch) is None
+
+
+def test_what_a_plan_assumes(world: World) -> None:
+    """A group that the scan found Empty counts as unchanged for just as long as the policy asks; others are unknown."""
+    known = watching.assumed(world.seen["a"], _POLICY, NOW)
+    assert known is not None
+    assert (known.observed, known.since) == (_POLICY.when.unchanged_for, NOW - known.observed)
+    assert watching.assumed(None, _POLICY, NOW) is None
+    assert watching.assumed(world.seen["a"], alert(), NOW) is None
 
 
 _STEPS = st.one_of(

@@ -22,7 +22,8 @@ def test_a_namespace_that_hangs_leaves_threads_to_others() -> None:
         stuck = [asyncio.create_task(workers.run("team-a", hanging.wait)) for _ in range(300)]
         try:
             for _ in range(3):
-                assert await asyncio.wait_for(workers.run("team-b", lambda: "served"), _SECONDS) == "served"
+                async with asyncio.timeout(_SECONDS):
+                    assert await workers.run("team-b", lambda: "served") == "served"
         finally:
             hanging.set()
             await asyncio.gather(*stuck)
@@ -84,7 +85,8 @@ def test_namespaces_that_hang_leave_threads_as_long_as_their_shares_do() -> None
         names = [f"team-{number}" for number in range(31)]
         stuck = [asyncio.create_task(workers.run(name, hanging.wait)) for name in names for _ in range(2 * share)]
         try:
-            assert await asyncio.wait_for(workers.run("last", lambda: "served"), _SECONDS) == "served"
+            async with asyncio.timeout(_SECONDS):
+                assert await workers.run("last", lambda: "served") == "served"
         finally:
             hanging.set()
             await asyncio.gather(*stuck)

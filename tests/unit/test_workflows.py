@@ -15,8 +15,10 @@ import yaml
 
 from sandbox.actionlint import lint
 from sandbox.helm import helm, program
+from sandbox.node.requirements import PACKAGES
 
 ROOT = Path(__file__).parents[2]
+HOME_URL = "https://docs.example.com/group-hygiene"
 FILES = [*ROOT.glob(".github/workflows/*.yml"), *ROOT.glob("examples/**/*.yml")]
 WORKFLOWS = [pytest.param(file, id=str(file.relative_to(ROOT))) for file in sorted(FILES)]
 
@@ -64,14 +66,49 @@ def test_what_they_run_is_there(file: Path) -> None:
         assert subprocess.run(["bash", "-n"], input=shell, text=True, check=False).returncode == 0
 
 
+def _jobs_with_a_node() -> list[Any]:
+    """The steps of each job that starts a Kubernetes node by itself."""
+    jobs = [
+        (f"{file.name}: {name}", job.get("steps", []))
+        for file in FILES
+        for name, job in yaml.safe_load(file.read_text())["jobs"].items()
+    ]
+    scripts = {name: "\n".join(step.get("run", "") for step in steps) for name, steps in jobs}
+    return [
+        pytest.param(steps, id=name)
+        for name, steps in jobs
+        if re.search(r"\.ci/run|make test-node(?!.*KUBECONFIG=)", scripts[name])
+    ]
+
+
+@pytest.mark.parametrize("steps", _jobs_with_a_node())
+def test_a_job_with_a_node_has_what_a_node_needs(steps: list[dict[str, Any]]) -> None:
+    """Root with the variables of the job, Debian's packages, and the history, which has the first release."""
+    (checkout,) = [step for step in steps if step.get("uses", "").startswith("actions/checkout@")]
+    assert checkout["with"]["fetch-depth"] == 0
+    script = "\n".join(step.get("run", "") for step in steps)
+    assert re.findall(r".*(?:\.ci/run|make test-node).*", script) == ['sudo -E env PATH="$PATH" .ci/run']
+    (installed,) = re.findall(r"sudo apt-get install -q -y (.*)", script)
+    assert set(installed.split()) | {"runc"} == PACKAGES
+
+
+def test_a_job_with_a_node_is_found() -> None:
+    """The test before this one has something to test."""
+    assert [param.id for param in _jobs_with_a_node()] == ["check.yml: check"]
+
+
 def test_the_released_chart_asks_for_the_released_images(tmp_path: Path) -> None:
-    """The step that packs it, really run: whatever the owner is called, its images are those that were pushed."""
+    """The step that packs it, really run: images are those that were pushed, links lead to the published docs."""
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
     (packing,) = [step["run"] for step in jobs["chart"]["steps"] if "helm package" in step.get("run", "")]
     shutil.copytree(ROOT / "deploy" / "helm", tmp_path / "deploy" / "helm")
-    told = {"REGISTRY": "ghcr.io", "GITHUB_REPOSITORY_OWNER": "Some-Owner", "VERSION": "1.2.3"}
+    told = {"REGISTRY": "ghcr.io", "GITHUB_REPOSITORY_OWNER": "Some-Owner", "VERSION": "1.2.3", "HOME_URL": HOME_URL}
     environment = {**os.environ, **told, "PATH": f"{program().parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
     subprocess.run(["bash", "-ec", packing], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    chart = tmp_path / "deploy" / "helm" / "group-hygiene"
+    assert yaml.safe_load((chart / "Chart.yaml").read_text())["home"] == HOME_URL
+    rules = yaml.safe_load((chart / "values.yaml").read_text())["monitoring"]["rules"]
+    assert rules["runbookUrl"] == f"{HOME_URL}/runbook.html"
     pipeline = "{namespace: kafka, name: main, warehouse: x, secrets: []}"
     connections = tmp_path / "values.yaml"
     connections.write_text(f"pipeline: {{enabled: true, connections: [{pipeline}]}}")

@@ -1,7 +1,12 @@
-"""Alerts: what receivers are told of policies, in which form, and how it gets there. Knows no Kafka, no Kubernetes.
+"""Alerts: which messages receivers get about policies, and how they are delivered.
 
-`situation` says what a run found that is worth telling, `state` what a receiver must hear of it given what it was told,
-`messages` how that looks; all pure. `outbox` holds both sides for one connection, `courier` carries it out beside the
-runs, `sending` is one request, which `group_hygiene.gate` lets go only where `group_hygiene.egress` allows.
-`endpoints` reads what Secrets say of a receiver.
+Knows no Kafka and no Kubernetes; imports neither `kafka` nor `ledger` nor `controller`.
+
+    situation  what one run found that receivers may have to be notified of; pure
+    state      how the alerts of a policy go on from run to run, and what a receiver still has to get of them; pure
+    messages   a message as Alertmanager, Slack or a webhook takes it; pure
+    queue      both sides for one connection: runs fill it, a courier empties it
+    courier    delivers messages beside the runs, with growing pauses after a failure
+    delivery   one request to one receiver, which `network.gate` lets through only where `network.egress` allows
+    endpoints  the address and the credentials of one receiver, from its Secrets
 """

@@ -1,7 +1,6 @@
-"""Carries messages out, beside the runs: one at a time to each receiver, with growing pauses after a failure.
+"""Sends messages beside the runs: one at a time to each receiver, with growing pauses after a failure.
 
-A receiver that hangs holds up its own messages, and those of others only where many hang at once. Never sends what a
-process may not send that does not lead any more.
+A receiver that hangs delays only its own messages. A process that no longer leads sends nothing.
 """
 
 from __future__ import annotations
@@ -9,153 +8,122 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from group_hygiene.alerts.endpoints import Endpoint
+from group_hygiene.alerts.delivery import post
 from group_hygiene.alerts.messages import body
-from group_hygiene.alerts.outbox import Box, Letter, Outbox
-from group_hygiene.alerts.sending import Failure, post
-from group_hygiene.egress import Egress
+from group_hygiene.alerts.queue import Message, Queue
+from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.network.egress import Egress
 
 log = logging.getLogger(__name__)
 
 _PAUSE_START_S, _PAUSE_CAP_S = 5.0, 300.0
-# An Alertmanager is told again in time also while no policy runs, as Kafka can't be reached.
+# Alerts are renewed at an Alertmanager also while no policy runs because Kafka can't be reached.
 _LOOK_S = 300.0
-_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
 class Links:
-    """What a courier needs of its process. may_send: whether it leads. told: called after news of a delivery.
+    """What a courier needs of its process. may_send: whether it leads.
 
-    count: the receiver's kind and whether a message arrived.
+    changed: called when the ledger or a status should show what came of a message. count: called after each attempt
+    with the receiver's kind and whether the message arrived.
     """
 
     egress: Egress
     may_send: Callable[[], bool]
-    told: Callable[[], None]
+    changed: Callable[[], None]
     count: Callable[[str, bool], None]
 
 
-@dataclass
-class _Pause:
-    until: float
-    length: float
-
-
 class Courier:
-    """Of one connection; lives in its event loop."""
+    """Of one connection (namespace/name). All but `wake` is for the event loop."""
 
-    def __init__(self, where: str, outbox: Outbox, links: Links) -> None:
-        self._where, self._outbox, self._links = where, outbox, links
-        self._wake = asyncio.Event()
-        self._pauses: dict[Box, _Pause] = {}
-        self._under_way: dict[Box, asyncio.Task[None]] = {}
-        # Whose message just ended, and when all are looked at again, in monotonic time.
-        self._ended: set[Box] = set()
-        self._all_at = 0.0
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+    def __init__(self, where: str, queue: Queue, links: Links) -> None:
+        self.queue = queue
+        self._where, self._links = where, links
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake, self._finishing = asyncio.Event(), asyncio.Event()
+        # By name of receiver.
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def wake(self) -> None:
-        """There may be something to send; to be called in the event loop."""
-        self._all_at = 0.0
-        self._wake.set()
+        """There may be something to send. May be called from any thread."""
+        # A run may end after the event loop did.
+        with suppress(RuntimeError):
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._wake.set)
 
     async def run(self) -> None:
         """Until cancelled."""
+        self._loop = asyncio.get_running_loop()
         try:
             while True:
                 self._wake.clear()
-                await self._start(self._next())
-                try:
-                    await asyncio.wait_for(self._wake.wait(), self._seconds_to_wait())
-                except TimeoutError:
-                    continue
+                self._serve_all()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        await self._wake.wait()
         finally:
-            for task in self._under_way.values():
+            for task in self._tasks.values():
                 task.cancel()
 
-    async def settle(self, seconds: float) -> None:
-        """Let what is under way arrive."""
-        if self._under_way:
-            await asyncio.wait(self._under_way.values(), timeout=seconds)
+    async def finish(self, seconds: float) -> None:
+        """Let messages in flight arrive, and send once what is pending, if this process may still send."""
+        self._finishing.set()
+        self._serve_all()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=seconds)
+        self._finishing.clear()
 
-    async def last_round(self, seconds: float) -> None:
-        """One try for everything that is still to be said, as nobody will say it later."""
-        self._pauses.clear()
-        await self._start(self._outbox.boxes())
-        await self.settle(seconds)
+    def _serve_all(self) -> None:
+        self._tasks = {name: task for name, task in self._tasks.items() if not task.done()}
+        for name in self.queue.names():
+            if name not in self._tasks:
+                self._tasks[name] = asyncio.create_task(self._serve(name), name=f"alerts of {self._where} to {name}")
 
-    def _next(self) -> Iterable[Box]:
-        """Whom to look at: all of them after a run, and in time; else who was busy or waited."""
-        now, ended = time.monotonic(), self._ended
-        self._ended = set()
-        if now < self._all_at:
-            return ended | {box for box, pause in self._pauses.items() if pause.until <= now}
-        self._all_at = now + _LOOK_S
-        boxes = self._outbox.boxes()
-        there = set(boxes)
-        self._pauses = {box: pause for box, pause in self._pauses.items() if box in there}
-        return boxes
+    async def _serve(self, name: str) -> None:
+        """Send one message after the other, until there is nothing left for this receiver."""
+        pause = _PAUSE_START_S
+        try:
+            while self._links.may_send():
+                message = self.queue.message(name, datetime.now(UTC))
+                if message is None:
+                    return
+                wait = await self._send(name, message, pause)
+                if wait and self._finishing.is_set():
+                    return
+                pause = min(pause * 2, _PAUSE_CAP_S) if wait else _PAUSE_START_S
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._finishing.wait()
+        except Exception:
+            log.exception("connection %s: receiver %s: no message could be made", self._where, name)
 
-    async def _start(self, boxes: Iterable[Box]) -> None:
-        for box in boxes:
-            # The Lease is renewed in this event loop: it gets its turn between thousands of receivers.
-            await asyncio.sleep(0)
-            pause = self._pauses.get(box)
-            if box in self._under_way or (pause is not None and time.monotonic() < pause.until):
-                continue
-            if not self._links.may_send():
-                return
-            try:
-                letter = self._outbox.letter(box, datetime.now(UTC))
-            except Exception:
-                log.exception("connection %s: receiver %s: no message could be made", self._where, box[1])
-                self._pauses[box] = _Pause(time.monotonic() + _PAUSE_CAP_S, _PAUSE_CAP_S)
-                continue
-            if letter is None:
-                self._pauses.pop(box, None)
-            else:
-                task = asyncio.create_task(self._send(box, *letter), name=f"alerts of {self._where}")
-                self._under_way[box] = task
-                task.add_done_callback(lambda _, box=box: self._end(box))  # type: ignore[misc]
-
-    def _end(self, box: Box) -> None:
-        self._under_way.pop(box, None)
-        self._ended.add(box)
-        self._wake.set()
-
-    def _seconds_to_wait(self) -> float:
-        now = time.monotonic()
-        ends = [pause.until - now for box, pause in self._pauses.items() if box not in self._under_way]
-        # One that just ended and had nothing to say does not make us run in circles.
-        return max(0.0, min([self._all_at - now, *(max(1.0, left) for left in ends)]))
-
-    async def _send(self, box: Box, letter: Letter, endpoint: Endpoint) -> None:
-        async with self._slots:
-            if not self._links.may_send():
-                return
-            now = datetime.now(UTC)
-            try:
-                failure = await post(endpoint, body(endpoint.kind, letter.items, now), now, self._links.egress)
-            except Exception as error:
-                # Its text may hold a URL or a token.
-                log.error("connection %s: receiver %s: unexpected %s", self._where, box[1], type(error).__name__)
-                failure = Failure("InternalError", f"{type(error).__name__}: a mistake of the operator's")
-        self._links.count(endpoint.kind, failure is None)
-        before = self._pauses.pop(box, None)
+    async def _send(self, name: str, message: Message, pause: float) -> float:
+        """Returns the seconds to wait before the next message."""
+        to = message.to
+        try:
+            failure, asked = await post(to, body(to.kind, message.items, message.at), message.at, self._links.egress)
+        except Exception as error:
+            # Its text may hold a URL or a token.
+            log.error("connection %s: receiver %s: unexpected %s", self._where, name, type(error).__name__)
+            failure = Refusal(reasons.INTERNAL_ERROR, f"{type(error).__name__}: a mistake of the operator's")
+            asked = 0.0
+        self._links.count(to.kind, failure is None)
         if failure is None:
-            log.info("connection %s: receiver %s: told of %d alerts", self._where, box[1], len(letter.items))
-            self._outbox.delivered(box, letter)
-        else:
-            length = min(before.length * 2, _PAUSE_CAP_S) if before else _PAUSE_START_S
-            wait = max(length * random.uniform(0.8, 1.2), failure.retry_after)
-            self._pauses[box] = _Pause(time.monotonic() + wait, length)
-            log.warning("connection %s: receiver %s: %s; again in %.0f s", self._where, box[1], failure.message, wait)
-            self._outbox.failed(box, letter, failure)
-        if failure is None or before is None:
-            self._links.told()
+            log.info("connection %s: receiver %s: sent %d alerts", self._where, name, len(message.items))
+            self.queue.sent(name, message, None)
+            self._links.changed()
+            return 0.0
+        wait = max(pause * random.uniform(0.8, 1.2), asked)
+        log.warning("connection %s: receiver %s: %s; again in %.0f s", self._where, name, failure.message, wait)
+        self.queue.sent(name, message, failure)
+        if pause == _PAUSE_START_S:
+            self._links.changed()
+        return wait

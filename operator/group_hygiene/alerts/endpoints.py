@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from yarl import URL
 
-from group_hygiene import reasons
 from group_hygiene.errors import SecretProblem, SpecError
-from group_hygiene.receivers import Kind, Receiver
-from group_hygiene.secret import Hidden, SecretRef
+from group_hygiene.model import reasons
+from group_hygiene.network.authorities import trusting
+from group_hygiene.spec.receivers import Kind, Receiver
+from group_hygiene.spec.secret import Hidden, SecretRef
 
 _PATH = "/api/v2/alerts"
 # As RFC 9110 wants a header's value to be.
@@ -22,7 +22,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """url: what is posted to. ca: PEM, None = the system's authorities."""
+    """url: what is posted to. ca: PEM, None = the system's authorities. digest: of the place, as Receiver.digest."""
 
     name: str
     kind: Kind
@@ -30,6 +30,7 @@ class Endpoint:
     token: Hidden | None = None
     hmac: Hidden | None = None
     ca: str | None = None
+    digest: str = ""
 
 
 def read_endpoint(receiver: Receiver, read_secret: Callable[[SecretRef], str]) -> Endpoint:
@@ -55,17 +56,18 @@ def read_endpoint(receiver: Receiver, read_secret: Callable[[SecretRef], str]) -
         raise _invalid(receiver.hmac, "is empty")
     if ca is not None:
         try:
-            ssl.create_default_context(cadata=ca.reveal())
-        except (ssl.SSLError, ValueError):
+            trusting(ca.reveal(), "ca")
+        except SecretProblem:
             raise _invalid(receiver.ca, "is no certificate in PEM") from None
     if receiver.kind is Kind.ALERTMANAGER and not parts.path.rstrip("/").endswith(_PATH):
         text = urlunsplit(parts._replace(path=parts.path.rstrip("/") + _PATH))
-    return Endpoint(receiver.name, receiver.kind, Hidden(text), token, key, None if ca is None else ca.reveal())
+    trusted = None if ca is None else ca.reveal()
+    return Endpoint(receiver.name, receiver.kind, Hidden(text), token, key, trusted, receiver.digest)
 
 
 def _split(text: str) -> SplitResult | None:
     try:
-        # As strictly as what sends later, which would fail anew with each message.
+        # As strictly as the HTTP client, which would fail with each message.
         URL(text)
         parts = urlsplit(text)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)

@@ -1,6 +1,6 @@
 """How a message looks: for an Alertmanager, for Slack, for a webhook of one's own. Pure; docs/alerts.md shows each.
 
-What comes from Kafka is text that anybody may have chosen: shown on one line, cut, and never as markup.
+Any client of Kafka may have chosen its texts: they are shown without line breaks, cut, and never as markup.
 """
 
 from __future__ import annotations
@@ -8,19 +8,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from group_hygiene import __version__
-from group_hygiene.alerts.situation import News
-from group_hygiene.alerts.state import NAME_MAX, Item, Status
-from group_hygiene.durations import timestamp
-from group_hygiene.naming import printable
-from group_hygiene.policy import Action
-from group_hygiene.receivers import Kind
+from group_hygiene.alerts.situation import DETAIL_MAX, NAME_MAX, News
+from group_hygiene.alerts.state import Item, Status
+from group_hygiene.model.naming import printable
+from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.policy import Action
+from group_hygiene.spec.receivers import Kind
 
-_DETAIL_MAX = 1_000
 # Slack cuts a text at 40,000 characters.
 _SLACK_MAX, _SLACK_NAMES = 30_000, 10
 _SEVERITY = {News.GROUPS_DELETED: "info", News.TEST: "info"}
@@ -28,28 +27,28 @@ _SEVERITY = {News.GROUPS_DELETED: "info", News.TEST: "info"}
 
 def body(kind: Kind, items: Sequence[Item], now: datetime) -> bytes:
     """One message that holds all of `items`, as the body of one POST; JSON in UTF-8."""
+    others = [item for item in items if item.status is not Status.REPLACED]
+    content: Any = _webhook(others, now)
     if kind is Kind.ALERTMANAGER:
-        content: Any = [_alert(item, now) for item in items]
+        content = [_alert(item, now) for item in items]
     elif kind is Kind.SLACK:
-        content = {"text": _slack(items)}
-    else:
-        content = _webhook(items, now)
+        content = {"text": _slack(others)}
     return json.dumps(content).encode()
 
 
 def signed(content: bytes, key: str, now: datetime) -> dict[str, str]:
-    """The headers by which a receiver knows who sent a message and when: HMAC-SHA256 of `<timestamp>.<body>`."""
+    """The headers that prove sender and time of a message: HMAC-SHA256 of `<timestamp>.<body>`."""
     timestamp = str(int(now.timestamp()))
     mac = hmac.new(key.encode(), f"{timestamp}.".encode() + content, hashlib.sha256)
     return {"X-Group-Hygiene-Timestamp": timestamp, "X-Group-Hygiene-Signature": f"sha256={mac.hexdigest()}"}
 
 
 def summary(item: Item) -> str:
-    """What it is about, in one line."""
+    """A one-line summary."""
     who = f"policy {item.policy}" if item.policy else f"KafkaConnection {item.connection}"
     groups = f"{item.total} consumer group{'s' if item.total != 1 else ''}"
     if item.action:
-        groups = Action(item.action).what_of(groups)
+        groups = Action(item.action).describe_targets(groups)
     if item.news is News.TEST:
         return f"This is only a test: alerts of {who} arrive here. Nothing needs to be done."
     if item.status is Status.REPLACED:
@@ -76,8 +75,8 @@ def _of_them_new(item: Item) -> str:
 
 def _alert(item: Item, now: datetime) -> dict[str, Any]:
     """One alert of Alertmanager's API v2. Its labels are what it is known by: each news has a `since` of its own."""
-    ends = item.until if item.status in (Status.FIRING, Status.RENEWED, Status.NOTICE) else max(now, item.since)
-    description = "\n".join([summary(item), *([_cut(item.detail, _DETAIL_MAX)] if item.detail else []), _names(item)])
+    ends = item.until if item.status in (Status.FIRING, Status.NOTICE) else max(now, item.since)
+    description = "\n".join([summary(item), *([_cut(item.detail, DETAIL_MAX)] if item.detail else []), _names(item)])
     labels = {
         "alertname": str(item.news),
         "app": "group-hygiene",
@@ -91,8 +90,8 @@ def _alert(item: Item, now: datetime) -> dict[str, Any]:
     return {
         "labels": labels,
         "annotations": {"summary": summary(item), "description": description.strip()},
-        "startsAt": _precise(item.since),
-        **({} if ends is None else {"endsAt": _precise(ends)}),
+        "startsAt": timestamp(item.since, "milliseconds"),
+        **({} if ends is None else {"endsAt": timestamp(ends, "milliseconds")}),
     }
 
 
@@ -113,7 +112,7 @@ def _slack(items: Sequence[Item]) -> str:
 
 
 def _urgency(item: Item) -> int:
-    """0 = what somebody may want to stop."""
+    """0 = an alert of something that a user may want to stop."""
     if item.status is Status.RESOLVED:
         return 2
     return 0 if item.news in (News.GROUPS_MARKED, News.DELETION_BLOCKED) else 1
@@ -126,7 +125,7 @@ def _slack_line(item: Item) -> str:
 def _slack_block(item: Item) -> str:
     lines = [_slack_line(item)]
     if item.detail:
-        lines.append(_code(_cut(printable(item.detail), _DETAIL_MAX)))
+        lines.append(_code(_cut(printable(item.detail), DETAIL_MAX)))
     names = [f"• {_code(shown(group))}" for group in item.groups[:_SLACK_NAMES]]
     if item.groups and item.total > len(names):
         names.append(f"• and {item.total - len(names)} more")
@@ -145,7 +144,7 @@ def _webhook(items: Sequence[Item], now: datetime) -> dict[str, Any]:
 
 def _webhook_alert(item: Item) -> dict[str, Any]:
     namespace, _, name = item.policy.partition("/")
-    known: Mapping[str, Any] = {
+    return {
         "status": str(item.status),
         "kind": str(item.news),
         "connection": item.connection,
@@ -155,14 +154,13 @@ def _webhook_alert(item: Item) -> dict[str, Any]:
         "mode": item.mode or None,
         "since": timestamp(item.since),
         "summary": summary(item),
-        "detail": _cut(item.detail, _DETAIL_MAX) or None,
+        "detail": _cut(item.detail, DETAIL_MAX) or None,
         "groups": [_cut(group, NAME_MAX) for group in item.groups],
         "total": item.total,
         "new": item.new,
         "truncated": item.total > len(item.groups),
         "firstDueTime": timestamp(item.first_due) if item.first_due else None,
     }
-    return dict(known)
 
 
 def shown(text: str) -> str:
@@ -176,7 +174,7 @@ def _names(item: Item) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As Slack asks: else `<!channel>` in the id of a group would call everybody."""
+    """As Slack requires: else `<!channel>` in the id of a group would notify the whole channel."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -188,7 +186,3 @@ def _code(text: str) -> str:
 
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
-
-
-def _precise(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

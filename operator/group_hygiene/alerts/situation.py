@@ -5,18 +5,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
-from group_hygiene import reasons
-from group_hygiene.model import Outcome, OutcomeKind
-from group_hygiene.plan import Plan, not_known
-from group_hygiene.policy import Action, Mode
-from group_hygiene.snapshot import Snapshot
+from group_hygiene.decide.plan import Plan, not_known
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Notice
+from group_hygiene.model.snapshot import Snapshot
+from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.spec.policy import Action, Mode
+
+# Of the groups of an alert, how many are named.
+NAMED_MAX = 20
+# Of a name, as Kafka takes 32,767 bytes; and of why nothing is deleted, which a broker may have said.
+NAME_MAX, DETAIL_MAX = 200, 1_000
 
 
 class News(StrEnum):
-    """What an alert is about. All but the last two are firing for as long as they hold; those are told once."""
+    """What an alert is about. All but the last two fire for as long as they hold; those two are sent once."""
 
     GROUPS_MATCHED = reasons.GROUPS_MATCHED
     GROUPS_MARKED = reasons.GROUPS_MARKED
@@ -29,7 +35,7 @@ class News(StrEnum):
 class Finding:
     """What holds now, of one kind.
 
-    groups: digest -> name, of what one more of which is news. named: whom a message shows instead, if that is other.
+    groups: digest -> name; a new digest is news. named: the groups that a message shows instead, if they differ.
     at_least: fewer are no alert. detail: why, in words. first_due: when the first of the groups may be deleted.
     """
 
@@ -43,41 +49,26 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """One policy after a run. connection: namespace/name. deleted: groups that this run deleted.
+    """One policy after a run. deleted: the groups that this run deleted.
 
-    unknown: digests of groups that could not be judged now: whoever matched before may match still. judged: of all
-    groups that were judged, where others may be missing from the answers of the brokers; None = none is missing.
+    unknown: digests of groups that could not be judged now: those that matched before may match still. judged: of all
+    groups that were judged, if others may be missing from the answers of the brokers; None = none is missing.
     """
 
     uid: str
-    namespace: str
-    name: str
-    connection: str
-    action: str
-    mode: str
-    interval: timedelta
     at: datetime
     findings: tuple[Finding, ...]
-    deleted: tuple[str, ...] = ()
+    deleted: Notice | None = None
     unknown: frozenset[bytes] = frozenset()
     judged: frozenset[bytes] | None = None
 
     @property
-    def sees_all(self) -> bool:
-        """Whether no group is out of sight."""
+    def is_complete(self) -> bool:
+        """Whether every group could be judged."""
         return not self.unknown and self.judged is None
 
-    def held(self, before: Iterable[bytes]) -> frozenset[bytes]:
-        """Of groups that matched before, those that may match still and are only out of sight."""
-        matched = self.matched
-        return frozenset(digest for digest in before if digest not in matched and self._out_of_sight(digest))
-
-    @property
-    def matched(self) -> Mapping[bytes, str]:
-        """What an alert of matching groups is about now."""
-        return next((found.groups for found in self.findings if found.news is News.GROUPS_MATCHED), {})
-
-    def _out_of_sight(self, digest: bytes) -> bool:
+    def may_match(self, digest: bytes) -> bool:
+        """Whether a group that does not match could not be judged."""
         return digest in self.unknown or (self.judged is not None and digest not in self.judged)
 
 
@@ -97,29 +88,33 @@ def assess(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> Situa
     gone = set(deleted)
     waiting = {group: plan.due_time(group) for group in plan.marked if group not in gone}
     dates = {group: due for group, due in waiting.items() if due is not None}
-    # With its date: a group that is marked anew has another one, of which nobody knows yet.
+    # With its date: a group that is marked again has another date, which no message has shown yet.
     newest = {group: plan.newest_due(group) or due for group, due in dates.items()}
     marked = {digest_of(group, due.isoformat()): group for group, due in newest.items()}
     findings.append(Finding(News.GROUPS_MARKED, marked, first_due=min(dates.values(), default=None)))
     if plan.refusal is not None:
         # Another reason is news, and another number in its message is not.
         why = {digest_of(plan.refusal.reason): plan.refusal.reason}
-        detail = f"{plan.refusal.reason}: {plan.refusal.message}"
+        detail = f"{plan.refusal.reason}: {plan.refusal.message}"[: DETAIL_MAX + 1]
         findings.append(Finding(News.DELETION_BLOCKED, why, named=plan.due, detail=detail))
     return Situation(
-        uid=policy.uid,
-        namespace=policy.namespace,
-        name=policy.name,
-        connection=f"{policy.connection_namespace}/{policy.connection_name}",
-        action=str(policy.action),
-        mode=str(policy.mode),
-        interval=policy.interval,
-        at=snapshot.taken_at,
-        findings=tuple(findings),
-        deleted=deleted,
+        policy.uid,
+        snapshot.taken_at,
+        tuple(findings),
+        deleted=Notice(snapshot.taken_at, len(deleted), named(deleted)) if deleted else None,
         unknown=frozenset(digest_of(name) for name, verdict in plan.verdicts.items() if not_known(verdict)),
         judged=None if snapshot.complete else frozenset(map(digest_of, plan.verdicts)),
     )
+
+
+def named(groups: Iterable[str]) -> list[str]:
+    """Those that a message names, each once."""
+    return list(dict.fromkeys(map(cut, groups)))[:NAMED_MAX]
+
+
+def cut(group: str) -> str:
+    """As it is remembered: one character more than a message shows, so that it shows that the name is cut."""
+    return group[: NAME_MAX + 1]
 
 
 def _digests(groups: Iterable[str]) -> dict[bytes, str]:

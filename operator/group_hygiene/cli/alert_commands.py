@@ -9,7 +9,7 @@ from group_hygiene.cli.options import short_output_option
 
 @click.group()
 def alert() -> None:
-    """Try out what tells people of groups.
+    """Test the receivers of notifications.
 
     \b
     Examples:
@@ -21,20 +21,20 @@ def alert() -> None:
 
 @alert.command()
 @click.argument("connection", metavar="[CONNECTION]", required=False)
-@click.option("--policy", metavar="NAME", help="Instead of a connection: the receivers that this GroupPolicy tells.")
-@click.option("--receiver", metavar="NAME", help="Only this one.")
+@click.option("--policy", metavar="NAME", help="Test the receivers of this GroupPolicy, instead of a connection.")
+@click.option("--receiver", metavar="NAME", help="Test only this receiver.")
 @click.option(
     "-n",
     "--namespace",
     metavar="NAME",
-    help="Of the KafkaConnection or GroupPolicy.  [default: that of the kubeconfig's current context]",
+    help="Namespace of the KafkaConnection or GroupPolicy.  [default: that of the kubeconfig's current context]",
 )
 @click.option(
     "--allow-receiver",
     multiple=True,
     metavar="HOST|CIDR",
-    help="As the operator's option: where the message may go; may be given more than once, and then nowhere else. "
-    "Loopback, link-local and the like must be named as addresses. Default: all but those.",
+    help="Allow messages only to this host, address or network, like the operator's option; repeatable. Loopback, "
+    "link-local and similar addresses must be listed as addresses. Default: all other addresses.",
 )
 @short_output_option
 def test(
@@ -45,24 +45,24 @@ def test(
     allow_receiver: tuple[str, ...],
     output: str,
 ) -> int:
-    """Send a message that says it is a test to the receivers of a KafkaConnection, or of a GroupPolicy.
+    """Send a test message to the receivers of a KafkaConnection or a GroupPolicy.
 
-    It goes from this machine, with the Secrets that you may read, in the same way as from the operator. Nothing else
-    is changed, and the operator does not learn of it.
+    This machine sends it like the operator does, with the Secrets that you may read. The command changes nothing else,
+    and the operator does not notice it.
 
     \b
     Examples:
       group-hygiene alert test main -n kafka
       group-hygiene alert test main -n kafka --receiver team-chat
-      group-hygiene alert test --policy litter -n kafka -o json
+      group-hygiene alert test --policy unused -n kafka -o json
 
-    Exit codes: 0 each receiver took it, 1 an error, or one did not.
+    Exit codes: 0 each receiver accepted the message, 1 an error, or a receiver did not accept it.
     """
-    from group_hygiene.cli import alerting
+    from group_hygiene.cli import alert_test
     from group_hygiene.cli import output as out
     from group_hygiene.cli.kubeconfig import current_namespace
 
     if (connection is None) == (policy is None):
         raise click.UsageError("either CONNECTION or --policy must be given")
-    wanted = alerting.Wanted(namespace or current_namespace(), connection, policy, receiver, allow_receiver)
-    return out.show(alerting.send_tests(wanted), output)
+    wanted = alert_test.Wanted(namespace or current_namespace(), connection, policy, receiver, allow_receiver)
+    return out.show(alert_test.send_tests(wanted), output)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import click
 
@@ -17,12 +17,13 @@ from group_hygiene.cli.options import (
     activity_option,
     file_option,
     flattened,
+    grouped,
     ledger_option,
     output_option,
     target_options,
 )
-from group_hygiene.connection import ActivitySpec
-from group_hygiene.model import GroupState, GroupType
+from group_hygiene.model.groups import GroupState, GroupType
+from group_hygiene.spec.connection import ActivitySpec
 
 
 @click.command("list")
@@ -32,7 +33,7 @@ from group_hygiene.model import GroupState, GroupType
     type=Names(GroupState),
     multiple=True,
     metavar="STATE[,...]",
-    help="Only groups in one of these states, as Kafka spells them: Empty, Stable, ...",
+    help="Only groups in one of these states, in Kafka's spelling: Empty, Stable, ...",
 )
 @click.option(
     "--type",
@@ -48,7 +49,7 @@ from group_hygiene.model import GroupState, GroupType
     type=Pattern(),
     multiple=True,
     metavar="PATTERN",
-    help="Only groups whose whole id fits one of these patterns, in which * is any run of characters.",
+    help="Only groups whose whole id matches one of these patterns; * matches any run of characters.",
 )
 @output_option
 @target_options
@@ -67,7 +68,7 @@ def list_(
       group-hygiene list --state Empty,Dead --match 'console-consumer-*' -o name
       group-hygiene list --type Consumer --connection main -n kafka -o json
 
-    Exit codes: 0 all groups are listed, 1 an error, or groups may be missing; those that were found are printed.
+    Exit codes: 0 all groups are listed, 1 an error, or groups may be missing; the list has all groups that were found.
     """
     from group_hygiene.cli import groups
     from group_hygiene.cli import output as out
@@ -77,12 +78,12 @@ def list_(
 
 @click.command()
 @click.argument("names", type=Text(), metavar="GROUP...", nargs=-1, required=True)
-@click.option("--members", is_flag=True, help="Also each member: host, client id, instance id, assignment.")
-@click.option("--offsets", is_flag=True, help="Also each partition: committed, start, end, lag.")
+@click.option("--members", is_flag=True, help="Show each member: host, client id, instance id, assignment.")
+@click.option("--offsets", is_flag=True, help="Show each partition: committed, start, end, lag.")
 @output_option
 @target_options
 def describe(target: Target, output: str, names: tuple[str, ...], members: bool, offsets: bool) -> int:
-    """Show groups in detail: coordinator, state, type, assignor, epoch, and how many members.
+    """Show groups in detail. Coordinator, state, type, assignor, epoch and number of members.
 
     \b
     Examples:
@@ -103,10 +104,10 @@ def describe(target: Target, output: str, names: tuple[str, ...], members: bool,
 @output_option
 @target_options
 def offsets(target: Target, output: str, names: tuple[str, ...]) -> int:
-    """Show the committed offsets of groups, where their partitions begin and end, and the lag.
+    """Show committed offsets and lag of groups. With start and end offsets of the partitions.
 
-    Partitions are those with a committed offset, and those that a member has now; - means that there is no value.
-    Topics that you may not describe are left out by the brokers: an error names them.
+    The list has the partitions with a committed offset and those that are assigned to a member; - means no value.
+    Brokers leave out topics that you may not describe: an error names them.
 
     \b
     Examples:
@@ -127,12 +128,12 @@ def offsets(target: Target, output: str, names: tuple[str, ...]) -> int:
 @output_option
 @target_options
 def plan(target: Target, output: str, files: tuple[str, ...], activity: ActivitySpec | None) -> int:
-    """Show what GroupPolicies would do, before they are applied. Reads only, and needs no Kubernetes.
+    """Show the effect of GroupPolicies before they are applied. Changes nothing, and needs no Kubernetes.
 
-    Every document is held against the CRDs first; a mistake or an unknown field is an error. A KafkaConnection in the
-    same files supplies bootstrapServers, protect, limits and activity. Secrets come from --command-config or
-    --connection. Policies of several KafkaConnections are planned each on its own, or with --connection those of that
-    one.
+    The command validates every document against the CRDs first; a mistake or an unknown field is an error. A
+    KafkaConnection in the same files supplies bootstrapServers, protect, limits and activity. --command-config or
+    --connection supplies Secrets. Each policy is planned on the cluster of its own KafkaConnection; with --connection,
+    only policies of that connection are planned.
 
     \b
     Examples:
@@ -141,13 +142,13 @@ def plan(target: Target, output: str, files: tuple[str, ...], activity: Activity
       group-hygiene plan -f policy.yaml --activity s3://kafka-hygiene/main --bootstrap-server kafka:9092
       kustomize build . | group-hygiene plan -f - -o json
 
-    Exit codes: 0 nothing would be done, 2 some group matches and would be reported or deleted, 1 an error, or groups
+    Exit codes: 0 no group matches, 2 at least one group matches and would be reported or deleted, 1 an error, or groups
     may be missing.
     """
     from group_hygiene.cli import output as out
-    from group_hygiene.cli import planning
+    from group_hygiene.cli import plans
 
-    return out.show(planning.plan(target, files, activity), output)
+    return out.show(plans.plan(target, files, activity), output)
 
 
 @click.command()
@@ -157,40 +158,40 @@ def plan(target: Target, output: str, files: tuple[str, ...], activity: Activity
 @output_option
 @target_options
 def explain(target: Target, output: str, name: str, files: tuple[str, ...], activity: ActivitySpec | None) -> int:
-    """Show why GroupPolicies keep one group or match it: each check, why it exists, and what it says.
+    """Show why policies match one group or not. Lists each check with its purpose and result.
 
     \b
     Examples:
       group-hygiene explain console-consumer-48213 -f policy.yaml --bootstrap-server kafka:9092
       group-hygiene explain billing -f policies/ --connection main -n kafka -o yaml
 
-    Exit codes: 0 explained, 1 an error, or something that decides could not be read, or groups may be missing.
+    Exit codes: 0 explained, 1 an error, or data that the checks need could not be read, or groups may be missing.
     """
-    from group_hygiene.cli import explaining
+    from group_hygiene.cli import explanations
     from group_hygiene.cli import output as out
 
-    return out.show(explaining.explain(target, name, files, activity), output)
+    return out.show(explanations.explain(target, name, files, activity), output)
 
 
 @click.command()
 @click.argument("names", type=Text(), metavar="GROUP...", nargs=-1)
-@click.option("--since", type=Period(), metavar="DURATION", help="Only what happened in the last 7d, 12h, ...")
+@click.option("--since", type=Period(), metavar="DURATION", help="Only entries of the last 7d, 12h, ...")
 @ledger_option
 @output_option
 @target_options
 def history(
     target: Target, output: str, names: tuple[str, ...], since: timedelta | None, ledger_topic: str | None
 ) -> int:
-    """Show what the operator did with groups and why: marked, deleted, kept, restored; and what is asked to be kept.
+    """Show the recorded actions on groups. Marks, deletions, refusals, restores and keep requests, with their reasons.
 
-    BACKUP-UNTIL says until when a deleted group can be restored; - means that there is no whole backup.
+    BACKUP-UNTIL shows until when a deleted group can be restored; - means that there is no complete backup.
 
     \b
     Examples:
       group-hygiene history --since 7d --bootstrap-server kafka:9092
       group-hygiene history billing --connection main -n kafka -o yaml
 
-    Exit codes: 0 shown, 1 an error, or an entry can't be read; the others are shown.
+    Exit codes: 0 all entries are shown, 1 an error, or an entry can't be read; the others are shown.
     """
     from group_hygiene.cli import history as telling
     from group_hygiene.cli import output as out
@@ -198,90 +199,135 @@ def history(
     return out.show(telling.history(target, names, since, ledger_topic), output)
 
 
+@dataclass(frozen=True, slots=True)
+class KeepOptions:
+    """Options of `keep` beside --remove; None = not given."""
+
+    period: timedelta | None
+    why: str | None
+    by: str | None
+    replace: bool
+
+
 @click.command()
 @click.argument("names", type=Text(), metavar="GROUP...", nargs=-1, required=True)
-@click.option("--for", "period", type=Period(), metavar="DURATION", help="For how long: 30d, 12h, 1d12h.")
-@click.option("--why", type=Text(), metavar="TEXT", help="Why, for whoever reads it later.")
-@click.option("--by", type=Text(), metavar="NAME", help="Who asks. Default: the user of this computer.")
-@click.option("--replace", is_flag=True, help="Also in place of a request that lasts longer.")
-@click.option("--remove", is_flag=True, help="Take the request back.")
+@click.option("--for", "period", type=Period(), metavar="DURATION", help="Duration of the request: 30d, 12h, 1d12h.")
+@click.option("--why", type=Text(), metavar="TEXT", help="Reason, for later readers.")
+@click.option("--by", type=Text(), metavar="NAME", help="Author of the request. Default: the user of this computer.")
+@click.option("--replace", is_flag=True, help="Replace an existing request that lasts longer.")
+@click.option("--remove", is_flag=True, help="Withdraw the request.")
 @ledger_option
 @output_option
 @target_options
+@grouped("wish", KeepOptions)
 def keep(
-    target: Target, output: str, names: tuple[str, ...], ledger_topic: str | None, remove: bool, **words: Any
+    target: Target, output: str, names: tuple[str, ...], ledger_topic: str | None, remove: bool, wish: KeepOptions
 ) -> int:
-    """Ask the operator to leave groups alone for a while, whatever policies say.
+    """Protect groups from all policies for a while.
 
-    In place of an earlier request for the group; one that lasts longer stays, unless --replace is given.
+    The request replaces an earlier one for the group; a request that lasts longer stays, unless --replace is given.
 
     \b
     Examples:
       group-hygiene keep billing --for 30d --why 'back after the migration' --bootstrap-server kafka:9092
       group-hygiene keep billing --remove --connection main -n kafka
 
-    Exit codes: 0 the ledger holds it, 1 an error, or a group has a request that lasts longer.
+    Exit codes: 0 the request is in the ledger, 1 an error, or a group has a request that lasts longer.
     """
-    import getpass
-
-    from group_hygiene.cli import keeping
+    from group_hygiene.cli import keep_requests
     from group_hygiene.cli import output as out
 
-    period, why, by, replace = words["period"], words["why"], words["by"], words["replace"]
     if not all(names):
         raise click.UsageError("GROUP must not be empty")
     if remove:
-        if period or why or by or replace:
+        if wish.period or wish.why or wish.by or wish.replace:
             raise click.UsageError("--remove can't be given with --for, --why, --by or --replace")
-        return out.show(keeping.unkeep(target, names, ledger_topic), output)
-    if period is None or not (why or "").strip():
+        return out.show(keep_requests.unkeep(target, names, ledger_topic), output)
+    if wish.period is None or wish.why is None or not wish.why.strip():
         raise click.UsageError("--for and --why must be given")
-    wish = keeping.Wish(period, why, by or getpass.getuser(), replace)
-    return out.show(keeping.keep(target, names, wish, ledger_topic), output)
+    request = keep_requests.Wish(wish.period, wish.why, wish.by or _user(), wish.replace)
+    return out.show(keep_requests.keep(target, names, request, ledger_topic), output)
+
+
+def _user() -> str:
+    """The name of the user of this process. Raises UsageError if it has none, as with any UID in a pod."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    # OSError since Python 3.13.
+    except (KeyError, OSError):
+        raise click.UsageError("--by must be given: the user of this computer has no name") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreOptions:
+    """Options of `restore` that say what to restore and how; None = not given."""
+
+    at: datetime | None
+    policy: str | None
+    deleted_after: datetime | None
+    out_of_range: str
+    allow_unknown_topic_identity: bool
 
 
 @click.command()
 @click.argument("names", type=Text(), metavar="GROUP...", nargs=-1)
-@click.option("--at", type=Moment(), metavar="TIME", help="The newest backup that is not newer. Default: the newest.")
-@click.option("--policy", metavar="NAMESPACE/NAME", help="Instead of groups: all that this GroupPolicy deleted.")
-@click.option("--deleted-after", type=Moment(), metavar="TIME", help="With --policy: only those deleted since.")
+@click.option(
+    "--at", type=Moment(), metavar="TIME", help="Restore the newest backup that is not newer. Default: the newest."
+)
+@click.option("--policy", metavar="NAMESPACE/NAME", help="Restore all groups that this GroupPolicy deleted.")
+@click.option("--deleted-after", type=Moment(), metavar="TIME", help="With --policy: only groups deleted since then.")
 @click.option(
     "--out-of-range",
     type=click.Choice(["Skip", "Clamp"], case_sensitive=False),
     default="Skip",
     show_default=True,
-    help="An offset that its partition does not hold: leave it out, or commit the nearest one.",
+    help="For an offset that its partition no longer contains: skip it, or commit the nearest one.",
 )
 @click.option(
-    "--allow-unknown-topic-identity", is_flag=True, help="Also on brokers below 2.8, which have no topic ids."
+    "--allow-unknown-topic-identity", is_flag=True, help="Restore also on brokers below 2.8, which have no topic ids."
 )
-@click.option("--preview", is_flag=True, help="Only show what would be done. Changes nothing.")
+@click.option("--preview", is_flag=True, help="Show the result without changing anything.")
 @ledger_option
 @output_option
 @target_options
+@grouped("wanted", RestoreOptions)
 def restore(
-    target: Target, output: str, names: tuple[str, ...], preview: bool, ledger_topic: str | None, **wanted: Any
+    target: Target,
+    output: str,
+    names: tuple[str, ...],
+    preview: bool,
+    ledger_topic: str | None,
+    wanted: RestoreOptions,
 ) -> int:
-    """Bring the committed offsets of deleted groups back. Never overwrites one, and needs groups without members.
+    """Restore the committed offsets of deleted groups. Never overwrites an offset; needs groups without members.
 
     \b
     Examples:
       group-hygiene restore billing --preview --bootstrap-server kafka:9092
       group-hygiene restore billing shipping --at 2030-01-31T12:00:00Z
-      group-hygiene restore --policy kafka/litter --deleted-after 2030-01-31T12:00:00Z --connection main -n kafka
+      group-hygiene restore --policy kafka/unused --deleted-after 2030-01-31T12:00:00Z --connection main -n kafka
 
-    Exit codes: 0 all of them are restored, or would be, 1 an error, or one is not, or only in part.
+    Exit codes: 0 all groups are restored, or would be, 1 an error, or a group is not restored, or only in part.
     """
     import secrets
 
     from group_hygiene.cli import output as out
-    from group_hygiene.cli import restoring
-    from group_hygiene.reconcile.restorable import OutOfRange, RestoreRequest
+    from group_hygiene.cli import restores
+    from group_hygiene.restore.restorable import OutOfRange, RestoreRequest
 
-    if bool(names) == bool(wanted["policy"]):
+    if bool(names) == bool(wanted.policy):
         raise click.UsageError("either GROUP... or --policy must be given")
-    if bool(wanted["policy"]) != bool(wanted["deleted_after"]):
+    if bool(wanted.policy) != bool(wanted.deleted_after):
         raise click.UsageError("--deleted-after must be given with --policy, and only with it")
-    wanted["out_of_range"] = OutOfRange(wanted["out_of_range"])
-    request = RestoreRequest(id=f"cli-{secrets.token_hex(8)}", groups=names, **wanted)
-    return out.show(restoring.restore_groups(target, request, preview, ledger_topic), output)
+    request = RestoreRequest(
+        id=f"cli-{secrets.token_hex(8)}",
+        groups=names,
+        policy=wanted.policy,
+        deleted_after=wanted.deleted_after,
+        at=wanted.at,
+        out_of_range=OutOfRange(wanted.out_of_range),
+        allow_unknown_topic_identity=wanted.allow_unknown_topic_identity,
+    )
+    return out.show(restores.restore_groups(target, request, preview, ledger_topic), output)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from group_hygiene.cli.doctor_findings import Area, Finding, failed, looking, report_of
 from group_hygiene.cli.doctor_kafka import Cluster, examine_kafka
 from group_hygiene.cli.doctor_kubernetes import Account, Kubernetes, examine_kubernetes
-from group_hygiene.cli.findings import Area, Finding, failed, looking, report_of
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Report, working
 from group_hygiene.cli.target import Session, read_settings
-from group_hygiene.connection import ActivitySpec, Connection
 from group_hygiene.errors import AuthenticationFailed, ConnectError, TLSFailed
 from group_hygiene.kafka.client import connect
-from group_hygiene.model import Claims
+from group_hygiene.kafka.probe import UNRESOLVED
+from group_hygiene.model.evidence import Claims
+from group_hygiene.spec.connection import ActivitySpec, Connection
 
 
 def examine(target: Target, document: Connection | None, activity: ActivitySpec | None, account: Account) -> Report:
@@ -22,28 +23,28 @@ def examine(target: Target, document: Connection | None, activity: ActivitySpec 
     findings: list[Finding] = []
     if target.connection is None:
         connection, settings = read_settings(target, document)
-        findings += _kafka(Cluster(connection, settings, activity), target)
+        findings += _kafka(Cluster(connection, settings, activity), target, account)
     else:
         with working("asking the API server"):
             known = Kubernetes(target.namespace, target.connection, account)
             findings += examine_kubernetes(known)
         if known.connection is not None and known.settings is not None:
             cluster = Cluster(known.connection, known.settings, activity, known)
-            findings += _kafka(cluster, target)
+            findings += _kafka(cluster, target, account)
         elif known.connection is not None:
             advice = "mend what is above, and look again"
             findings.append(failed(Area.KAFKA, "Kafka", "not asked: how to log in is not known", advice))
     return report_of(findings)
 
 
-def _kafka(cluster: Cluster, target: Target) -> Sequence[Finding]:
+def _kafka(cluster: Cluster, target: Target, account: Account) -> Sequence[Finding]:
     if target.timeout is not None:
         cluster.connection = replace(cluster.connection, timeout=target.timeout)
         cluster.settings = replace(cluster.settings, timeout=target.timeout)
-    return list(looking(Area.KAFKA, "Kafka", lambda: _connected(cluster)))
+    return list(looking(Area.KAFKA, "Kafka", lambda: _connected(cluster, account)))
 
 
-def _connected(cluster: Cluster) -> Iterator[Finding]:
+def _connected(cluster: Cluster, account: Account) -> Iterator[Finding]:
     try:
         with working(f"connecting to {', '.join(cluster.settings.bootstrap_servers)}"):
             client = connect(cluster.settings)
@@ -53,6 +54,9 @@ def _connected(cluster: Cluster) -> Iterator[Finding]:
         return
     except ConnectError as error:
         advice = "check the addresses, network policies, and whether the brokers want TLS or SASL"
+        if UNRESOLVED in str(error):
+            pod = f"kubectl exec -n {account.namespace} deploy/group-hygiene -- group-hygiene doctor ..."
+            advice = f"the name of a Service resolves only in its Kubernetes cluster: {pod}; else correct the name"
         yield failed(Area.KAFKA, "Kafka", f"{error.reason}: {error}", advice)
         return
     try:

@@ -11,7 +11,7 @@ from group_hygiene.cli.options import (
     short_output_option,
     target_options,
 )
-from group_hygiene.connection import ActivitySpec
+from group_hygiene.spec.connection import ActivitySpec
 
 
 @click.command()
@@ -19,12 +19,12 @@ from group_hygiene.connection import ActivitySpec
 @click.option(
     "--service-account",
     metavar="NAMESPACE/NAME",
-    help="Ask what this ServiceAccount may do in Kubernetes, as the operator's own. Default: what you may do.",
+    help="The operator's ServiceAccount, to check its permissions in Kubernetes. Default: your own permissions.",
 )
 @click.option(
     "--operator-namespace",
     metavar="NAME",
-    help="Where the operator and its Lease are. Default: that of --service-account, else $POD_NAMESPACE, else "
+    help="Namespace of the operator and its Lease. Default: that of --service-account, else $POD_NAMESPACE, else "
     "group-hygiene.",
 )
 @activity_option
@@ -38,18 +38,19 @@ def doctor(
     activity: ActivitySpec | None,
     output: str,
 ) -> int:
-    """Look whether everything is there that the operator needs, and say what to do where it is not.
+    """Check the operator's prerequisites. Suggests a remedy for each failure.
 
-    With --connection: the API server, CRDs, rights, Lease, Secrets and receivers, then Kafka as the KafkaConnection
-    says; else Kafka alone: brokers, permissions, ledger, the pipeline's tables, clocks. It writes nothing anywhere.
+    With --connection the command checks the API server, CRDs, permissions, Lease, Secrets and receivers, and then the
+    Kafka cluster of the KafkaConnection. Without it, only Kafka: brokers, permissions, ledger, the pipeline's tables,
+    clocks. It changes nothing.
 
     \b
     Examples:
       group-hygiene doctor --connection main -n kafka --service-account group-hygiene/group-hygiene
       group-hygiene doctor --bootstrap-server kafka:9092 --activity /data/hygiene -o json
 
-    Exit codes: 0 nothing failed, 1 wrong usage; else of the first that failed: 10 Kubernetes, 11 the KafkaConnection or
-    a Secret, 12 Kafka, 13 permissions in Kafka, 14 the ledger, 15 the evidence, 16 a clock.
+    Exit codes: 0 no check failed, 1 wrong usage, else by the first failed check: 10 Kubernetes, 11 the KafkaConnection
+    or a Secret, 12 Kafka, 13 permissions in Kafka, 14 the ledger, 15 the evidence, 16 a clock.
     """
     from group_hygiene.cli import output as out
     from group_hygiene.cli.doctor import examine

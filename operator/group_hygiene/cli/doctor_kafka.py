@@ -8,24 +8,26 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from group_hygiene import reasons
-from group_hygiene.cli.findings import Area, Finding, failed, looking, ok, warning
+from group_hygiene.cli.doctor_findings import Area, Finding, failed, looking, ok, warning
 from group_hygiene.cli.target import Session, open_tables
-from group_hygiene.connection import ActivitySpec, Connection, ReadSecretTexts, Settings
-from group_hygiene.durations import timestamp
 from group_hygiene.errors import ApiError, Unreachable
+from group_hygiene.evidence import trust
 from group_hygiene.kafka import brokers, permissions
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
-from group_hygiene.kafka.ledger import LedgerSettings
-from group_hygiene.kafka.ledger_topic import may_create
 from group_hygiene.kafka.mirror import checkpoint_topics
 from group_hygiene.kafka.offsets import offsets_at
 from group_hygiene.kafka.permissions import Allowed, Operation
-from group_hygiene.model import Fault, Partition
-from group_hygiene.policy import Action, Policy
-from group_hygiene.reconcile import SKEW_MAX, Context, Journal, Memory, Need, evidence, ledger_settings, open_journal
-from group_hygiene.snapshot import Cluster as Seen
+from group_hygiene.ledger.journal import SKEW_MAX, Journal
+from group_hygiene.ledger.ledger import LedgerSettings
+from group_hygiene.ledger.topic import may_create
+from group_hygiene.model import reasons
+from group_hygiene.model.groups import Fault, Partition
+from group_hygiene.model.snapshot import Cluster as Seen
+from group_hygiene.reconcile import Context, LedgerNeed, Memory, ledger_settings, open_journal
+from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings
+from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.policy import Action, Policy
 
 if TYPE_CHECKING:
     from group_hygiene.cli.doctor_kubernetes import Kubernetes
@@ -101,7 +103,7 @@ def _brokers(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Finding
     if leaderless:
         found = f"{len(leaderless)} partitions of {kafka_cluster.OFFSETS_TOPIC} have no leader: {leaderless[0]}"
         yield failed(_KAFKA, "offsets log", found, "start the brokers that lead them; nothing is deleted until then")
-    before = ((cluster.known.obj.get("status") or {}).get("clusterId")) if cluster.known else None
+    before = ((cluster.known.obj.get("status") or {}).get("clusterID")) if cluster.known else None
     if before is not None and before != seen.id:
         found = f"bootstrapServers led to {before} and now lead to {seen.id}"
         yield failed(_KAFKA, "cluster id", found, "the runbook, ClusterChanged")
@@ -264,7 +266,7 @@ def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
         else:
             allowed = [ledger_settings(cluster.connection, status, owner) for owner in owners]
     for settings in allowed:
-        journal = open_journal(cluster.memory, session.client, settings, Need.READ, (), session.deadline())
+        journal = open_journal(cluster.memory, session.client, settings, LedgerNeed.READ, (), session.deadline())
         if journal.problem is None or journal.problem.reason != reasons.LEDGER_OWNED:
             break
     if journal.problem is not None:
@@ -303,7 +305,7 @@ def _evidence(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Findin
     context = Context(
         session.client, cluster.connection, memory, session.clock, journal, claims=session.claims, tables=tables
     )
-    coverage = evidence.look(context, seen, (), session.deadline()).coverage
+    coverage = trust.read_evidence(context, seen, (), session.deadline()).coverage
     as_of = "" if coverage.as_of is None else f", read at {timestamp(coverage.as_of)} or later"
     if coverage.problem is None:
         found = f"the tables cover all {coverage.partitions} partitions of the offsets log{as_of}"

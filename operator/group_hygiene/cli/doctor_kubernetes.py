@@ -11,26 +11,27 @@ from io import StringIO
 from typing import NamedTuple
 
 from group_hygiene.alerts.endpoints import read_endpoint
-from group_hygiene.cli.findings import Area, Finding, failed, looking, ok, warning
-from group_hygiene.cli.schemas import PLURALS, fields_of, load_crd
-from group_hygiene.connection import Connection, Role, Settings, parse_connection, receivers_of
+from group_hygiene.cli.doctor_findings import Area, Finding, failed, looking, ok, warning
+from group_hygiene.cli.validation import PLURALS, fields_of, fields_of_schema, load_crd
 from group_hygiene.controller import inspection
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, VERSION, Api, Object, connection_of, load_config
 from group_hygiene.controller.leader import NAME as LEASE
-from group_hygiene.durations import format_duration
 from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, SecretProblem, SpecError
-from group_hygiene.model import Fault
-from group_hygiene.naming import some_of
-from group_hygiene.policy import Policy, parse_policy
-from group_hygiene.receivers import Receiver
-from group_hygiene.reconcile import SKEW_MAX
-from group_hygiene.secret import SecretRef
+from group_hygiene.ledger.journal import SKEW_MAX
+from group_hygiene.model.naming import truncated_list
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.spec.connection import Connection, Role, Settings, parse_connection, receivers_of
+from group_hygiene.spec.durations import format_duration
+from group_hygiene.spec.policy import Policy, parse_policy
+from group_hygiene.spec.receivers import Receiver
+from group_hygiene.spec.secret import SecretRef
 
 _TIMEOUT_S = 10.0
 _SKEW_SEEN = timedelta(seconds=5)
 _SHOWN = 5
 _KUBERNETES, _CONNECTION = Area.KUBERNETES, Area.CONNECTION
 _CLAIMS = "objects that name groups"
+_ASK_OTHERS = "run doctor as a user who may list GroupPolicies there"
 
 
 # What else writes groups of another cluster, and leaves nothing there that shows it.
@@ -78,8 +79,12 @@ class Kubernetes:
         """Where the API server is; nothing is asked of it. Raises HygieneError."""
         # The Kubernetes library prints what it tries, where our answer belongs.
         with redirect_stdout(StringIO()):
-            client = load_config()
-        self.api, self.inspection = Api(client), inspection.Inspection(client)
+            self._client = load_config()
+        self.api, self.inspection = Api(self._client), inspection.Inspection(self._client)
+
+    def api_of(self, namespace: str) -> Api:
+        """The API server as an operator of that namespace alone sees it."""
+        return Api(self._client, (namespace,))
 
     def now(self) -> datetime:
         """By the API server's clock."""
@@ -129,27 +134,34 @@ def _apart(ahead: timedelta) -> str:
 
 def _crds(known: Kubernetes) -> Iterator[Finding]:
     advice = (
-        "group-hygiene crds | kubectl apply --server-side --force-conflicts -f -; "
-        "helm upgrade and kubectl apply -k do not apply them"
+        "group-hygiene crds | kubectl apply --server-side --force-conflicts -f -; an upgrade of the chart applies them "
+        "too, unless crds.enabled is false; kubectl apply -k does not"
     )
-    for kind, plural in PLURALS.items():
-        try:
-            installed = known.inspection.crd(plural)
-        except Forbidden:
-            yield warning(_KUBERNETES, f"CRD {kind}", "you may not read it", "ask somebody who may")
-            continue
-        ours = fields_of(load_crd(kind), VERSION)
-        theirs = fields_of(installed, VERSION) if installed else frozenset()
-        lacks = sorted(ours - theirs)
-        if installed is None:
+    for kind in PLURALS:
+        ours, theirs = fields_of(load_crd(kind), VERSION), _fields_in_use(known, kind)
+        lacks = sorted(ours - (theirs or frozenset()))
+        if theirs is None:
             yield failed(_KUBERNETES, f"CRD {kind}", "is not installed", advice)
         elif not theirs:
             yield failed(_KUBERNETES, f"CRD {kind}", f"does not serve {VERSION}", advice)
         elif lacks:
-            shown = f"is of another version than this program: it lacks {some_of(lacks, _SHOWN)}"
+            shown = f"is of another version than this program: it lacks {truncated_list(lacks, _SHOWN)}"
             yield warning(_KUBERNETES, f"CRD {kind}", shown, advice)
         else:
             yield ok(_KUBERNETES, f"CRD {kind}", f"serves {VERSION}, with all fields that this program knows")
+
+
+def _fields_in_use(known: Kubernetes, kind: str) -> frozenset[str] | None:
+    """The fields of a CRD as the API server has it; empty = in another version; None = there is none.
+
+    Users who may not read CRDs, as the operator, read the published schema, which has served versions alone.
+    """
+    try:
+        installed = known.inspection.crd(PLURALS[kind])
+    except Forbidden:
+        published = known.inspection.schemas().get(kind)
+        return None if published is None else fields_of_schema(published)
+    return None if installed is None else fields_of(installed, VERSION)
 
 
 def _rights(known: Kubernetes) -> Iterator[Finding]:
@@ -170,13 +182,14 @@ def _rights(known: Kubernetes) -> Iterator[Finding]:
         yield ok(_KUBERNETES, "rights in Kubernetes", f"{who} may do all that the operator asks for")
         return
     effects = "; ".join(dict.fromkeys(right.what_for for right in missing))
-    found = f"{who} may not {some_of(missing, _SHOWN)}: as the operator, {effects}"
+    found = f"{who} may not {truncated_list(missing, _SHOWN)}: as the operator, {effects}"
     if person:
         yield warning(_KUBERNETES, "rights in Kubernetes", found, "to ask for the operator: --service-account")
     else:
         advice = (
-            "apply chart or manifests again; Secrets: bind the ClusterRole group-hygiene-secrets in that namespace; "
-            "objects that name groups, and workloads: bind group-hygiene-claims for all namespaces"
+            "apply the chart or the manifests again; Secrets: name the namespace in the chart's rbac.secretNamespaces, "
+            "or bind the role for Secrets there (of the manifests: group-hygiene-secrets, docs/install.md); "
+            "objects that name groups, and workloads: the chart's rbac.claims, or group-hygiene-claims of the manifests"
         )
         yield failed(_KUBERNETES, "rights in Kubernetes", found, advice)
 
@@ -285,47 +298,72 @@ def _secrets(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
     yield ok(_CONNECTION, "Secrets", counted)
 
 
+_MENDED = {
+    "SecretNotFound": "create it there, or correct its name in the object",
+    "SecretKeyMissing": "add the key, or correct its name in the object",
+    "SecretInvalid": "correct its value",
+    "SecretForbidden": "name the namespace in the chart's rbac.secretNamespaces, or bind the role for Secrets there",
+}
+
+
 def _mend(error: HygieneError) -> str:
-    return f"the runbook, {error.reason}"
+    runbook = f"the runbook, {error.reason}"
+    return f"{_MENDED[error.reason]} ({runbook})" if error.reason in _MENDED else runbook
 
 
 def _receivers(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
     """Whether each could be spoken to, as far as Secrets and addresses tell; nothing is sent."""
-    problems: list[Finding] = []
-    every = [("the connection", connection.namespace, receiver) for receiver in connection.receivers]
-    try:
-        known.policies = list(_policies(known, connection))
-    except ApiError as error:
-        problems.append(
-            warning(_CONNECTION, "receivers", f"policies can't be listed: {error}", "ask as somebody who may")
-        )
+    objects, problems = _listed_policies(known, connection)
+    known.policies = list(_policies(objects, connection))
     for policy in known.policies:
-        for name, receiver, own in receivers_of(connection, policy):
+        for name, receiver in receivers_of(connection, policy).items():
             if receiver is None:
                 found = f"GroupPolicy {policy.key} names {name}, which the connection does not have"
                 problems.append(failed(_CONNECTION, "receiver", found, "the runbook, ReceiverNotFound"))
-            elif own:
-                every.append((f"GroupPolicy {policy.key}", policy.namespace, receiver))
-    for whose, namespace, receiver in every:
-        problems += _receiver(known, whose, namespace, receiver)
+    for receiver in connection.receivers:
+        problems += _receiver(known, connection.namespace, receiver)
     yield from problems
     if not problems:
-        found = f"{len(every)}, each with what it needs (nothing was sent)" if every else "there are none"
+        many = len(connection.receivers)
+        found = f"{many}, each with what it needs (nothing was sent)" if many else "there are none"
         yield ok(_CONNECTION, "receivers", found)
 
 
-def _receiver(known: Kubernetes, whose: str, namespace: str, receiver: Receiver) -> Iterable[Finding]:
+def _receiver(known: Kubernetes, namespace: str, receiver: Receiver) -> Iterable[Finding]:
     try:
         read_endpoint(receiver, partial(known.api.read_secret, namespace))
     except HygieneError as error:
-        found = f"{receiver.name} of {whose}: {error.reason}: {error}"
+        found = f"{receiver.name}: {error.reason}: {error}"
         return [failed(_CONNECTION, "receiver", found, _mend(error))]
     return []
 
 
-def _policies(known: Kubernetes, connection: Connection) -> Iterator[Policy]:
+def _listed_policies(known: Kubernetes, connection: Connection) -> tuple[list[Object], list[Finding]]:
+    """The policies of all namespaces that may use the connection, and a warning if some of them can't be listed.
+
+    An operator of some namespaces may not list those of others. Without `access` no other namespace may use it.
+    """
+    try:
+        return known.api.list_all(POLICIES), []
+    except ApiError:
+        pass
+    found: list[Object] = []
+    problems: list[Finding] = []
+    if connection.selects_by_label:
+        text = "policies of namespaces that spec.access selects by labels can't be listed"
+        problems.append(warning(_CONNECTION, "receivers", text, _ASK_OTHERS))
+    for namespace in sorted({connection.namespace}.union(*(entry.names for entry in connection.access))):
+        try:
+            found += known.api_of(namespace).list_all(POLICIES)
+        except ApiError as error:
+            text = f"policies of namespace {namespace} can't be listed: {error}"
+            problems.append(warning(_CONNECTION, "receivers", text, _ASK_OTHERS))
+    return found, problems
+
+
+def _policies(objects: Iterable[Object], connection: Connection) -> Iterator[Policy]:
     """Those that name the connection, and say what can be."""
-    for obj in known.api.list_all(POLICIES):
+    for obj in objects:
         if connection_of(obj) != (connection.namespace, connection.name):
             continue
         try:
@@ -339,12 +377,12 @@ def _claims(known: Kubernetes) -> Iterator[Finding]:
     try:
         claimed = known.api.claimed_groups()
     except ApiError as error:
-        claimed = Fault("API_SERVER_ERROR", str(error))
-    if isinstance(claimed, Fault):
+        claimed = Refusal.of(error)
+    if isinstance(claimed, Refusal):
         found = f"which groups they name is not known, so every group is kept: {claimed.message}"
         advice = "ask as somebody who may read them, or mend the object that is named"
         yield warning(_KUBERNETES, _CLAIMS, found, advice)
         return
     links = sorted({*claimed.synced.values(), *claimed.prefixes.values()})
-    synced = f"; groups are synced by {some_of(links, _SHOWN)}" if links else ""
+    synced = f"; groups are synced by {truncated_list(links, _SHOWN)}" if links else ""
     yield ok(_KUBERNETES, _CLAIMS, f"name {len(claimed.named)} groups{synced}")

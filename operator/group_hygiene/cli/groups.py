@@ -15,10 +15,10 @@ from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.share_offsets import ShareOffsets, share_offsets
-from group_hygiene.model import NO_SUCH_TOPIC, Fault, Group, GroupState, GroupType, Offsets, Partition
-from group_hygiene.naming import some_of
-from group_hygiene.patterns import Patterns
-from group_hygiene.snapshot import Cluster, Description, Listing
+from group_hygiene.model.groups import NO_SUCH_TOPIC, Fault, Group, GroupState, GroupType, Offsets, Partition
+from group_hygiene.model.naming import truncated_list
+from group_hygiene.model.snapshot import Cluster, Description, Listing
+from group_hygiene.spec.patterns import Patterns
 
 # Brokers refuse the name of a type that they don't know; Classic and Consumer all with a filter know.
 _NAMEABLE = frozenset({GroupType.CLASSIC, GroupType.CONSUMER})
@@ -59,7 +59,7 @@ def list_groups(
     unknown = {name: fault for name, fault in sorted(listing.group_faults.items()) if not patterns or fits(name)}
     errors += [f"group {printable(name)}: {fault}" for name, fault in unknown.items()]
     document = {
-        "clusterId": cluster.id,
+        "clusterID": cluster.id,
         "groups": [layout.listed(cluster, group) for group in groups],
         "notes": list(listing.notes),
         "errors": errors,
@@ -70,7 +70,7 @@ def list_groups(
 
 def incomplete(cluster: Cluster, listing: Listing, after: Cluster | Fault) -> list[str]:
     """Why groups may be missing from a list; empty = none is."""
-    return kafka_groups.left_out(cluster, listing, after, "some moved to another broker in between; list again")
+    return kafka_groups.list_problems(cluster, listing, after, "some moved to another broker in between; list again")
 
 
 def unknown_states(listing: Listing, groups: Sequence[Group]) -> list[str]:
@@ -86,7 +86,7 @@ def describe(target: Target, names: Sequence[str], members: bool, with_offsets: 
         read = _positions(session, found) if with_offsets else _NOTHING_READ
     notes, errors = [*found.notes, *read.notes], _errors(found, read)
     document = {
-        "clusterId": found.cluster.id,
+        "clusterID": found.cluster.id,
         "groups": [layout.described(found, name, d, read.positions) for name, d in found.readable.items()],
         "notes": notes,
         "errors": errors,
@@ -106,7 +106,7 @@ def offsets(target: Target, names: Sequence[str]) -> Report:
         read = _positions(session, found)
     notes, errors = [*found.notes, *read.notes], _errors(found, read)
     document = {
-        "clusterId": found.cluster.id,
+        "clusterID": found.cluster.id,
         "groups": [
             {"group": name, "partitions": [layout.partition(position) for position in positions]}
             for name, positions in read.positions.items()
@@ -210,7 +210,7 @@ def _positions(session: Session, found: Found) -> _Read:
 def _left_out(hidden: Sequence[str]) -> list[str]:
     if not hidden:
         return []
-    topics = some_of(hidden, _NAMED_TOPICS)
+    topics = truncated_list(hidden, _NAMED_TOPICS)
     return [f"offsets of topics that may not be described are left out: {topics} (needs DESCRIBE on each topic)"]
 
 

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Column, Report, Table, working
 from group_hygiene.cli.target import Session, open_session
-from group_hygiene.durations import timestamp
-from group_hygiene.entries import Backup, Entry, KeepRequest, Key, Mark, Outcome, group_of, whole
 from group_hygiene.errors import LedgerProblem
-from group_hygiene.kafka.ledger import Ledger, LedgerSettings, open_ledger
+from group_hygiene.ledger.codec import group_of
+from group_hygiene.ledger.ledger import Ledger, LedgerSettings, open_ledger
+from group_hygiene.model.backups import Backup, whole
+from group_hygiene.model.entries import Entry, KeepRequest, Key, Mark, Outcome
+from group_hygiene.spec.durations import timestamp
 
 _KINDS = frozenset({"outcome", "mark", "keep", "backup"})
 _HISTORY = (

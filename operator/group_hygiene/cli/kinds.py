@@ -1,4 +1,4 @@
-"""The command `crds`: the kinds that this version knows, as they came with the package."""
+"""The command `crds`: the CRDs of this version, from the package."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ _KINDS = ("KafkaConnection", "GroupPolicy", "GroupRestore")
 @click.command()
 @click.argument("kinds", nargs=-1, type=click.Choice(_KINDS, case_sensitive=False), metavar="[KIND]...")
 def crds(kinds: tuple[str, ...]) -> int:
-    """Print the CustomResourceDefinitions of this version as YAML: all, or those of KafkaConnection, GroupPolicy or
-    GroupRestore.
+    """Print the CRDs of this version as YAML. All of them, or those of the named resources: KafkaConnection,
+    GroupPolicy, GroupRestore.
 
-    Apply them before the operator of this version is started, at each upgrade too: Helm does not upgrade them.
+    Without Helm, apply them before you start or upgrade the operator to this version. The Helm chart installs and
+    upgrades them itself, unless crds.enabled is false.
 
     \b
     Examples:
@@ -23,7 +24,7 @@ def crds(kinds: tuple[str, ...]) -> int:
 
     Exit codes: 0 done, 1 an error.
     """
-    from group_hygiene.cli.schemas import crd_text
+    from group_hygiene.cli.validation import crd_text
 
     texts = [crd_text(kind).removeprefix("---\n") for kind in _KINDS if not kinds or kind in kinds]
     click.echo("---\n".join(texts), nl=False)

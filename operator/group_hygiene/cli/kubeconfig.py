@@ -35,7 +35,8 @@ def _files(names: str) -> Iterator[Mapping[str, Any]]:
     for name in filter(None, names.split(os.pathsep)):
         try:
             config = yaml.safe_load(_text(Path(name).expanduser()))
-        except yaml.YAMLError:
+        # RuntimeError: in a container without HOME, whose user has no entry in /etc/passwd.
+        except (yaml.YAMLError, RuntimeError):
             continue
         if isinstance(config, Mapping):
             yield config

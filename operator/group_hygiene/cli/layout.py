@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from group_hygiene.cli.output import Cell, Column, Table
-from group_hygiene.model import Fault, Group, Partition
-from group_hygiene.snapshot import Cluster, Description, Member
+from group_hygiene.model.groups import Fault, Group, Partition
+from group_hygiene.model.snapshot import Cluster, Description, Member
 
 _LIST = (
     Column("GROUP"),
@@ -157,7 +157,7 @@ def partition(position: Position) -> dict[str, Any]:
         "end": position.end,
         "lag": position.lag,
         "topicExists": position.topic_exists,
-        "member": None if member is None else {"id": member.id, "host": member.host, "clientId": member.client_id},
+        "member": None if member is None else {"id": member.id, "host": member.host, "clientID": member.client_id},
     }
 
 
@@ -221,9 +221,9 @@ def _assignment(partitions: Sequence[Partition]) -> str | None:
 def _member(member: Member) -> dict[str, Any]:
     return {
         "id": member.id,
-        "clientId": member.client_id,
+        "clientID": member.client_id,
         "host": member.host,
-        "instanceId": member.instance_id,
+        "instanceID": member.instance_id,
         "epoch": member.epoch,
         "topics": sorted(member.topics),
         "assignment": [{"topic": p.topic, "partition": p.partition} for p in sorted(member.assignment)],

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from group_hygiene.cli.documents import read_documents
-from group_hygiene.cli.schemas import API_VERSION, PLURALS, Complaint, complaints, without_nulls
-from group_hygiene.connection import Connection, parse_connection
+from group_hygiene.cli.validation import API_VERSION, PLURALS, Complaint, complaints, without_nulls
 from group_hygiene.errors import SpecError, UsageError
-from group_hygiene.policy import Policy, parse_policy
+from group_hygiene.spec.connection import Connection, parse_connection
+from group_hygiene.spec.policy import Policy, parse_policy
 
 
 @dataclass
@@ -84,8 +84,8 @@ def _parse_policy(obj: Mapping[str, Any], manifests: Manifests) -> None:
 
 def _parse_connection(obj: Mapping[str, Any], manifests: Manifests) -> None:
     sasl = obj["spec"].get("sasl", {})
-    if sasl.get("mechanism") == "OAUTHBEARER" and sasl.keys() & {"username", "password"}:
-        raise SpecError("spec.sasl.username and password must not be given with mechanism OAUTHBEARER")
+    if sasl.get("mechanism") == "OAUTHBEARER" and sasl.keys() & {"username", "passwordSecretRef"}:
+        raise SpecError("spec.sasl.username and passwordSecretRef must not be given with mechanism OAUTHBEARER")
     connection = parse_connection(obj)
     # Whether its parts fit together shows when it is read with Secrets, here with empty ones.
     connection.settings(lambda ref: "")

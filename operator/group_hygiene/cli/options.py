@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -16,10 +16,10 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from group_hygiene.cli.output import printable
-from group_hygiene.connection import ActivitySpec, parse_activity
-from group_hygiene.durations import parse_duration
 from group_hygiene.errors import SpecError
-from group_hygiene.patterns import parse_pattern
+from group_hygiene.spec.connection import ActivitySpec, parse_activity
+from group_hygiene.spec.durations import parse_duration
+from group_hygiene.spec.patterns import parse_pattern
 
 E = TypeVar("E", bound=StrEnum)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -177,7 +177,7 @@ _TARGET_OPTIONS = (
         type=Servers(),
         envvar="GROUP_HYGIENE_BOOTSTRAP_SERVER",
         show_envvar=True,
-        help="Kafka brokers to start from.",
+        help="Kafka bootstrap servers.",
     ),
     click.option(
         "--command-config",
@@ -185,24 +185,24 @@ _TARGET_OPTIONS = (
         metavar="FILE",
         envvar="GROUP_HYGIENE_COMMAND_CONFIG",
         show_envvar=True,
-        help="Kafka's client properties: TLS and SASL, passwords included (see docs/cli.md for what is supported).",
+        help="Kafka client properties with TLS and SASL settings and passwords (docs/cli.md lists the supported ones).",
     ),
     click.option(
         "--connection",
         metavar="NAME",
-        help="Instead of these two: a KafkaConnection of the Kubernetes cluster, with the Secrets that it names.",
+        help="Use a KafkaConnection of the Kubernetes cluster and its Secrets, instead of these two options.",
     ),
     click.option(
         "-n",
         "--namespace",
         metavar="NAME",
-        help="The namespace of --connection, and of objects in files that name none.  "
+        help="Namespace of --connection, and of objects in files without a namespace.  "
         "[default: with --connection that of the kubeconfig's current context, else `default`]",
     ),
     click.option(
         "--timeout",
         type=Duration(),
-        help="How long connecting, and then each reading of the cluster, may take, from 1s to 10m.  "
+        help="Maximum time for connecting, and for each read of the cluster, from 1s to 10m.  "
         "[default: the connection's, else 30s]",
     ),
 )
@@ -242,6 +242,20 @@ def target_options(command: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
+def grouped(name: str, record: type) -> Callable[[F], F]:
+    """Give the command all options that are fields of a dataclass as one argument of this name."""
+
+    def decorate(command: F) -> F:
+        @functools.wraps(command)
+        def wrapped(**given: Any) -> Any:
+            options = {field.name: given.pop(field.name) for field in fields(record)}
+            return command(**{name: record(**options)}, **given)
+
+        return wrapped  # type: ignore[return-value]
+
+    return decorate
+
+
 def output_option(command: F) -> F:
     """Add `-o`; the command gets it as `output`."""
     return click.option(
@@ -250,7 +264,7 @@ def output_option(command: F) -> F:
         type=click.Choice(["table", "wide", "json", "yaml", "name"]),
         default="table",
         show_default=True,
-        help="table; wide = with more columns; json, yaml; name = only the ids of the groups, one a line.",
+        help="Output format; wide is a table with more columns, name prints only group ids, one per line.",
     )(command)
 
 
@@ -262,7 +276,7 @@ def short_output_option(command: F) -> F:
         type=click.Choice(["table", "json", "yaml"]),
         default="table",
         show_default=True,
-        help="table = for people; json, yaml.",
+        help="Output format.",
     )(command)
 
 
@@ -275,7 +289,7 @@ def file_option(command: F) -> F:
         multiple=True,
         required=True,
         metavar="FILE",
-        help="A YAML file of GroupPolicies, a folder of such, or - for stdin; may be given more than once.",
+        help="YAML file with GroupPolicies, a folder of such files, or - for stdin; repeatable.",
     )(command)
 
 
@@ -285,9 +299,9 @@ def activity_option(command: F) -> F:
         "--activity",
         type=Activity(),
         metavar="URI",
-        help="Where the tables of `group-hygiene pipeline` are, for idleFor and expiresWithin: a folder, or s3://, "
-        "gs://, az:// or abfss:// with credentials in the environment (AWS_ACCESS_KEY_ID, ...). Default: activity of "
-        "the KafkaConnection.",
+        help="Folder with the tables of `group-hygiene pipeline`, for idleFor and expiresWithin: a local path, or "
+        "s3://, gs://, az:// or abfss:// with credentials in the environment (AWS_ACCESS_KEY_ID, ...). Default: "
+        "activity of the KafkaConnection.",
     )(command)
 
 
@@ -296,7 +310,7 @@ def connection_file_option(command: F) -> F:
     return click.option(
         "--connection-file",
         metavar="FILE",
-        help="A YAML file with a KafkaConnection; if it names Secrets, --command-config supplies TLS and SASL.",
+        help="YAML file with a KafkaConnection; if it names Secrets, --command-config supplies TLS and SASL.",
     )(command)
 
 
@@ -305,24 +319,20 @@ def flattened(lists: Iterable[tuple[E, ...]]) -> frozenset[E]:
     return frozenset(member for one in lists for member in one)
 
 
-_DAYS = re.compile(r"([0-9]{1,5})d(.*)")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _PERIOD_MAX = timedelta(days=3650)
 
 
 class Period(click.ParamType[timedelta]):
-    """A duration that may begin with days: 30d, 1d12h, 90m. Kubernetes itself knows no days."""
+    """A duration: 30d, 1d12h, 90m."""
 
     name = "period"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
         if isinstance(value, timedelta):
             return value
-        days, rest = 0, str(value)
-        if (match := _DAYS.fullmatch(rest)) is not None:
-            days, rest = int(match[1]), match[2]
         try:
-            period = timedelta(days=days) + (parse_duration(rest, "it") if rest or not days else timedelta())
+            period = parse_duration(str(value), "it")
         except SpecError:
             self.fail(f"{str(value)!r} is no duration like 30d, 12h or 1d12h", param, ctx)
         if not timedelta() < period <= _PERIOD_MAX:
@@ -376,5 +386,5 @@ def ledger_option(command: F) -> F:
         "--ledger-topic",
         type=Text(),
         metavar="TOPIC",
-        help="The topic of the operator's ledger. Default: that of --connection, else __group_hygiene.",
+        help="Topic of the operator's ledger. Default: that of --connection, else __group_hygiene.",
     )(command)

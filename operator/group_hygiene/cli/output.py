@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TextIO
 
 import click
 
-from group_hygiene import naming
+from group_hygiene.model import naming
 
 _PROGRESS_AFTER_S = 1.0
 _COLOURS = {
@@ -21,7 +21,7 @@ _COLOURS = {
     "Empty": "yellow",
     "Dead": "red",
     "Match": "yellow",
-    "Keep": "green",
+    "Skip": "green",
 }
 # How a line begins that says how something went, by its result.
 MARKS = {"Ok": "✓", "Warning": "!", "Failed": "✗"}

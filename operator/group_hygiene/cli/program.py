@@ -1,7 +1,7 @@
 """The program: its commands, and how it ends.
 
-Exit codes: 0 done, 1 an error, 2 `plan` would act, 3 `backtest` found too much regret, 10 to 16 what `doctor` found
-wrong, 130 interrupted.
+Exit codes: 0 done, 1 an error, 2 `plan` would act, 3 `backtest` found too much regret, 10 to 16 a check of `doctor`
+failed, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any, NoReturn
 import click
 
 from group_hygiene import __version__
-from group_hygiene.cli import alert_commands, commands, doctor_command, kinds, looking_back, pipelining
+from group_hygiene.cli import alert_commands, backtest_commands, commands, doctor_command, kinds, pipeline_commands
 from group_hygiene.cli.options import Namespace
 from group_hygiene.errors import HygieneError
-from group_hygiene.logs import FORMS, configure
-from group_hygiene.naming import printable
+from group_hygiene.model.naming import printable
+from group_hygiene.process.start import start
+from group_hygiene.telemetry.logs import FORMS, configure
 
 _INTERRUPTED = 130
 # What a full disk, a quota, or a terminal or file that is gone answers to a write.
@@ -93,7 +94,7 @@ def _name() -> str | None:
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(__version__, prog_name="group-hygiene")
 def main() -> None:
-    """Keep Kafka consumer groups tidy: find the groups that nobody uses, prove it, and only then act.
+    """Find Kafka consumer groups that no client uses, prove it, and only then delete them.
 
     \b
     Examples:
@@ -101,11 +102,12 @@ def main() -> None:
       group-hygiene describe billing --members --connection main -n kafka
       group-hygiene plan -f policies/
 
-    Only `operator` and `restore` ever change a group, and `keep` writes to the operator's ledger; all others read.
+    Only `operator` and `restore` change groups, and `keep` writes to the operator's ledger; all other commands read.
 
-    Exit codes: 0 done, 1 an error, 2 plan would act, 3 backtest found more regret than allowed, 10 to 16 what doctor
-    found wrong.
+    Exit codes: 0 done, 1 an error, 2 plan would act, 3 backtest found more regret than allowed, 10 to 16 a check of
+    doctor failed.
     """
+    start()
 
 
 @main.command()
@@ -115,7 +117,7 @@ def main() -> None:
     type=Namespace(),
     multiple=True,
     metavar="NAME",
-    help="Serve only what is in this namespace; may be given more than once. Then rights in these suffice (see "
+    help="Serve only objects in this namespace; repeatable. The operator then needs permissions only there (see "
     "docs/install.md). Default: all namespaces.",
 )
 @click.option("--health-port", default=8080, show_default=True, help="Port of /healthz, /readyz and /metrics; 0 = any.")
@@ -123,8 +125,7 @@ def main() -> None:
     "--leader-election-namespace",
     "lease_namespace",
     metavar="NAMESPACE",
-    help="Where the Lease is by which several replicas agree on who acts. Default: the pod's namespace, else the "
-    "kubeconfig's.",
+    help="Namespace of the Lease for leader election. Default: the pod's namespace, else the kubeconfig's.",
 )
 @click.option(
     "--lease-duration",
@@ -132,7 +133,7 @@ def main() -> None:
     metavar="SECONDS",
     default=30,
     show_default=True,
-    help="For how long another replica waits after the last renewal before it takes over.",
+    help="Time after the leader's last renewal until another replica takes over.",
 )
 @click.option(
     "--allow-local-activity",
@@ -140,24 +141,24 @@ def main() -> None:
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="DIR",
-    help="A folder of this machine in which tables of a pipeline may be read (activity.uri of a KafkaConnection); may "
-    "be given more than once. Default: none, only object stores.",
+    help="Allow activity.uri of KafkaConnections in this folder of the machine; repeatable. Default: none, only object "
+    "stores.",
 )
 @click.option(
     "--allow-activity-identity",
     "activity_identity",
     multiple=True,
     metavar="NAMESPACE=URI",
-    help="Connections of this namespace may have tables at or below this address (s3://bucket/path) read by the "
-    "operator's own cloud identity, without a secretRef; may be given more than once. Default: none.",
+    help="For KafkaConnections of this namespace without a secretRef: read tables at or below this address "
+    "(s3://bucket/path) with the operator's own cloud identity; repeatable. Default: none.",
 )
 @click.option(
     "--allow-receiver",
     multiple=True,
     metavar="HOST|CIDR",
-    help="Where alerts, and requests to token endpoints and to endpoints of object stores, may go: a host, an address, "
-    "or a network like 10.0.0.0/8; may be given more than once, and then nothing else is reached. Loopback, link-local "
-    "and the like must be named as addresses. Default: all but those.",
+    help="Allow alerts, and requests to token endpoints and object stores, only to this host, address or network "
+    "(10.0.0.0/8); repeatable. Loopback, link-local and similar addresses must be listed as addresses. Default: all "
+    "other addresses.",
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
 @click.option(
@@ -165,7 +166,7 @@ def main() -> None:
     type=click.Choice(FORMS),
     default="text",
     show_default=True,
-    help="text, or one JSON object a line.",
+    help="Format of the log; json writes one object per line.",
 )
 def operator(
     namespaces: tuple[str, ...],
@@ -174,9 +175,10 @@ def operator(
     log_format: str,
     **given: Any,
 ) -> int:
-    """Run the operator against the cluster of the pod's ServiceAccount, or of $KUBECONFIG.
+    """Run the operator.
 
-    Of several that run at the same time, one acts; the others stand by.
+    It serves the Kubernetes cluster of the pod's ServiceAccount, or of $KUBECONFIG. Of several replicas one is the
+    leader; the others are standbys.
 
     \b
     Examples:
@@ -185,11 +187,11 @@ def operator(
       KUBECONFIG=~/.kube/config group-hygiene operator --health-port 0 --log-level debug
       group-hygiene operator --log-format json
 
-    Exit codes: 0 stopped by a signal, 1 a part of it failed, it lost the leadership, or the CRDs are missing.
+    Exit codes: 0 stopped by a signal, 1 a part of the operator failed, it lost the leadership, or the CRDs are missing.
     """
     from group_hygiene.controller import app
-    from group_hygiene.egress import parse_egress
-    from group_hygiene.storage import Allowed, parse_grant
+    from group_hygiene.network.egress import parse_egress
+    from group_hygiene.spec.storage import Allowed, parse_grant
 
     egress = parse_egress(allow_receiver)
     grants = tuple(map(parse_grant, given.pop("activity_identity")))
@@ -214,6 +216,6 @@ def operator(
 for command in (
     *(commands.list_, commands.describe, commands.offsets, commands.plan, commands.explain),
     *(commands.history, commands.keep, commands.restore, alert_commands.alert, doctor_command.doctor),
-    *(pipelining.pipeline, looking_back.backtest, looking_back.report, kinds.crds),
+    *(pipeline_commands.pipeline, backtest_commands.backtest, backtest_commands.report, kinds.crds),
 ):
     main.add_command(command)

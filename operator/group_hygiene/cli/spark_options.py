@@ -40,27 +40,29 @@ _SPARK_OPTIONS = (
         "--warehouse",
         metavar="URI",
         required=True,
-        help="Where the Delta tables of this Kafka cluster are: a folder, or s3a://, abfss:// or gs://.",
+        help="Folder of the Delta tables of this Kafka cluster: a local one, or s3a://, abfss:// or gs://.",
     ),
     click.option(
         "--master",
         metavar="URL",
-        help="Where Spark runs.  [default: as spark-submit says, else local[*]: all cores of this machine]",
+        help="Spark master.  [default: that of spark-submit, else local[*], all cores of this machine]",
     ),
     click.option(
         "--jars",
         type=click.Path(path_type=Path, exists=True, file_okay=False),
         envvar="GROUP_HYGIENE_SPARK_JARS",
         show_envvar=True,
-        help="A folder with Spark's Kafka source and Delta, so that Spark does not download them from Maven Central.",
+        help="Folder with Spark's Kafka source and Delta. Without it, Spark downloads them from Maven Central.",
     ),
-    click.option("--memory", type=Size(), default="2g", show_default=True, help="Of Spark's Java process: 4g, 800m."),
+    click.option(
+        "--memory", type=Size(), default="2g", show_default=True, help="Memory of Spark's Java process: 4g, 800m."
+    ),
     click.option(
         "--log-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="For all that Spark itself says.  [default: group-hygiene-spark-<uid>.log among temporary files]",
+        help="File for Spark's own log.  [default: group-hygiene-spark-<uid>.log in the folder of temporary files]",
     ),
-    click.option("--ui-port", type=click.IntRange(1, 65535), help="Port of Spark's web page.  [default: no page]"),
+    click.option("--ui-port", type=click.IntRange(1, 65535), help="Port of Spark's web UI.  [default: no web UI]"),
 )
 
 

@@ -11,24 +11,19 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from group_hygiene import reasons
-from group_hygiene.activity import Tables
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import note, working
-from group_hygiene.client_properties import ClientProperties, parse_client_properties
-from group_hygiene.clock import SystemClock
-from group_hygiene.connection import (
-    ActivitySpec,
-    Connection,
-    ReadSecretTexts,
-    Settings,
-    parse_connection,
-)
 from group_hygiene.errors import Forbidden, NotFound, SecretProblem, UsageError
+from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline, connect
-from group_hygiene.model import Claims, Fault
-from group_hygiene.patterns import Patterns
-from group_hygiene.secret import SecretRef
+from group_hygiene.model import reasons
+from group_hygiene.model.evidence import Claims
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.process.clock import SystemClock
+from group_hygiene.spec.client_properties import ClientProperties, parse_client_properties
+from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings, parse_connection
+from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.secret import SecretRef
 
 if TYPE_CHECKING:
     from group_hygiene.controller.api import Api
@@ -45,9 +40,9 @@ class Session:
 
     client: Client
     connection: Connection
-    claimed: Claims | Fault = field(default_factory=Claims)
+    claimed: Claims | Refusal = field(default_factory=Claims)
 
-    def claims(self) -> Claims | Fault:
+    def claims(self) -> Claims | Refusal:
         """As reconcile.Context asks."""
         return self.claimed
 
@@ -74,7 +69,7 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
 
     `claims`: also look, where there is a Kubernetes cluster to ask, for objects that name groups. Raises HygieneError.
     """
-    claimed: Claims | Fault = Claims()
+    claimed: Claims | Refusal = Claims()
     read_secret: ReadSecretTexts | None = None
     if target.connection is not None:
         with working("reading the KafkaConnection"):
@@ -114,7 +109,7 @@ def read_connection_file(name: str | None) -> Connection | None:
     return parse_connection(found[0].content)
 
 
-def open_tables(session: Session, asked: ActivitySpec | None) -> Tables | Fault | None:
+def open_tables(session: Session, asked: ActivitySpec | None) -> Tables | Refusal | None:
     """The pipeline's tables: those that were `asked` for, else the connection's; None = it names none.
 
     Credentials come from the Secret that the connection names, where Kubernetes can be asked for it, else from the
@@ -130,7 +125,7 @@ def open_tables(session: Session, asked: ActivitySpec | None) -> Tables | Fault 
     try:
         return Tables(own, own.store(session.read_secret))
     except SecretProblem as error:
-        return Fault(reasons.EVIDENCE_UNREADABLE, str(error))
+        return Refusal(reasons.EVIDENCE_UNREADABLE, str(error))
 
 
 def names_cluster(target: Target) -> bool:

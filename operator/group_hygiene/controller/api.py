@@ -16,9 +16,10 @@ import kubernetes.config
 from group_hygiene.controller.claims import ClaimReader
 from group_hygiene.controller.requests import TIMEOUT_S, call
 from group_hygiene.errors import Forbidden, HygieneError, NotFound, SecretProblem
-from group_hygiene.model import Claims, Fault
-from group_hygiene.secret import SecretRef
-from group_hygiene.tracing import traced
+from group_hygiene.model.evidence import Claims
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.spec.secret import SecretRef
+from group_hygiene.telemetry.tracing import traced
 
 GROUP, VERSION = "grouphygiene.io", "v1alpha1"
 CONNECTIONS, POLICIES, RESTORES = "kafkaconnections", "grouppolicies", "grouprestores"
@@ -145,7 +146,7 @@ class Api:
             served = set()
         return [f"{plural}.{GROUP} ({VERSION})" for plural in KINDS if plural not in served]
 
-    def claimed_groups(self) -> Claims | Fault:
+    def claimed_groups(self) -> Claims | Refusal:
         """What custom resources of other products say of groups; see `claims.ClaimReader.read`."""
         return self._claims.read()
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import kopf
 
-from group_hygiene import memory, tracing
 from group_hygiene.controller.api import (
     CONNECTIONS,
     GROUP,
@@ -28,13 +28,16 @@ from group_hygiene.controller.api import (
 )
 from group_hygiene.controller.health import Health
 from group_hygiene.controller.leader import DURATION_S, Leader
-from group_hygiene.controller.loop import ConnectionLoop, Services
+from group_hygiene.controller.loop import ConnectionLoop
 from group_hygiene.controller.recorder import Recorder
+from group_hygiene.controller.services import Services
 from group_hygiene.controller.workers import Workers
-from group_hygiene.egress import Egress
 from group_hygiene.errors import HygieneError
-from group_hygiene.metrics import Metrics
-from group_hygiene.storage import Allowed
+from group_hygiene.network.egress import Egress
+from group_hygiene.process import memory
+from group_hygiene.spec.storage import Allowed
+from group_hygiene.telemetry import tracing
+from group_hygiene.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +144,8 @@ class Operator:
         await asyncio.wait([watch, beat, lead, flushed, *tasks], timeout=_REST_ENDS_WITHIN_S)
         workers.stop()
         log.info("stopped")
+        if in_flight:
+            _exit(0 if self._failure is None else 1)
         if self._failure is not None:
             raise self._failure
 
@@ -268,6 +273,12 @@ class Operator:
 
         task.add_done_callback(done)
         return task
+
+
+def _exit(code: int) -> NoReturn:
+    """End the process while threads still run: Python would wait for each of them, and for requests that hang."""
+    logging.shutdown()
+    os._exit(code)
 
 
 def run(options: Options) -> None:

@@ -6,33 +6,41 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from group_hygiene import reasons, reconcile, status
-from group_hygiene.connection import Connection, admit, nothing_granted
+from group_hygiene import status
 from group_hygiene.controller.api import POLICIES, Api, Object, connection_of
-from group_hygiene.controller.guarding import Granted, read_grant
-from group_hygiene.controller.telling import Teller
+from group_hygiene.controller.guard import Granted, read_grant
+from group_hygiene.controller.status_writer import Teller
 from group_hygiene.errors import HygieneError, SpecError
-from group_hygiene.policy import Policy, parse_policy
-from group_hygiene.status import Problem
+from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.process.clock import Clock
+from group_hygiene.spec.connection import Connection, admit, nothing_granted
+from group_hygiene.spec.policy import Policy, parse_policy
 
 
 @dataclass
 class Bound:
-    """A policy of this connection, as listed in this run. granted: None until the connection was asked."""
+    """A policy of this connection, as listed in this run."""
 
     obj: Object
     policy: Policy
-    granted: Granted | None = None
 
     @property
     def status(self) -> Mapping[str, Any]:
         return self.obj.get("status") or {}
 
 
+@dataclass
+class Admitted(Bound):
+    """A policy that the connection admits, narrowed to what it grants."""
+
+    granted: Granted
+
+
 class Binding:
     """The policies that name one connection."""
 
-    def __init__(self, api: Api, teller: Teller, clock: reconcile.Clock, namespace: str, name: str) -> None:
+    def __init__(self, api: Api, teller: Teller, clock: Clock, namespace: str, name: str) -> None:
         """namespace, name: of the connection, whether there is one or not."""
         self._api, self._teller, self._clock = api, teller, clock
         self._namespace, self._name = namespace, name
@@ -46,35 +54,30 @@ class Binding:
             try:
                 policy = parse_policy(obj)
             except SpecError as error:
-                self._teller.problem(POLICIES, obj, Problem(reasons.INVALID_SPEC, str(error), stalled=True))
+                self._teller.problem(POLICIES, obj, Refusal.of(error))
                 continue
             bound.append(Bound(obj, policy))
         return bound
 
-    def active(self, connection: Connection, bound: Sequence[Bound]) -> list[Bound]:
-        """Those that the connection lets in, each narrowed to what it grants, and that are not suspended."""
-        return self._settle_suspended(self._admit(connection, bound))
-
-    def _admit(self, connection: Connection, bound: Sequence[Bound]) -> list[Bound]:
-        admitted: list[Bound] = []
+    def active(self, connection: Connection, bound: Sequence[Bound]) -> list[Admitted]:
+        """Those that the connection admits and that are not suspended; the others get their status here."""
+        active: list[Admitted] = []
         for entry in bound:
             granted = read_grant(self._api, connection, entry.policy.namespace)
             try:
-                admitted.append(Bound(entry.obj, admit(connection, entry.policy, granted.grant), granted))
+                policy = admit(connection, entry.policy, granted.grant)
             except SpecError as error:
                 # Not stalled: an edit of the connection helps as well as one of the policy.
-                self._teller.problem(POLICIES, entry.obj, Problem(error.reason, str(error)))
-        return admitted
-
-    def _settle_suspended(self, bound: Sequence[Bound]) -> list[Bound]:
-        for entry in bound:
-            if entry.policy.suspend:
-                now = self._clock.now()
-                new = status.build_suspended_status(entry.policy.generation, entry.status, now)
+                self._teller.problem(POLICIES, entry.obj, Refusal.of(error))
+                continue
+            if policy.suspend:
+                new = status.build_suspended_status(policy.generation, entry.status, self._clock.now())
                 self._teller.tell(POLICIES, entry.obj, new)
-        return [entry for entry in bound if not entry.policy.suspend]
+            else:
+                active.append(Admitted(entry.obj, policy, granted))
+        return active
 
-    def tell(self, bound: Sequence[Bound], problem: Problem) -> None:
+    def tell(self, bound: Sequence[Bound], problem: Refusal) -> None:
         for entry in bound:
             self._teller.problem(POLICIES, entry.obj, problem)
 
@@ -82,12 +85,12 @@ class Binding:
         """There is no such connection; to other namespaces that is no other news than one that grants them nothing."""
         for entry in bound:
             if entry.policy.namespace == self._namespace:
-                problem = Problem(
+                problem = Refusal(
                     reasons.CONNECTION_NOT_FOUND, f"there is no KafkaConnection {self._namespace}/{self._name} (yet)"
                 )
             else:
                 message = nothing_granted(f"{self._namespace}/{self._name}", entry.policy.namespace)
-                problem = Problem(reasons.CROSS_NAMESPACE, message)
+                problem = Refusal(reasons.CROSS_NAMESPACE, message)
             self._teller.problem(POLICIES, entry.obj, problem)
 
     def tell_not_ready(self, bound: Sequence[Bound], error: HygieneError) -> None:

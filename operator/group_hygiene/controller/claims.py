@@ -19,11 +19,13 @@ import kubernetes.client
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from group_hygiene import memory
-from group_hygiene.checks.needed import ID_MAX
 from group_hygiene.controller.requests import TIMEOUT_S, call
+from group_hygiene.decide.checks.needed import ID_MAX
 from group_hygiene.errors import ApiError, Forbidden, NotFound
-from group_hygiene.model import Claims, Fault
+from group_hygiene.model import reasons
+from group_hygiene.model.evidence import Claims
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.process import memory
 
 T = TypeVar("T")
 Kind = tuple[str, str]
@@ -109,7 +111,7 @@ class _Found:
 
 class _Answer(NamedTuple):
     began: float
-    claims: Claims | Fault | None
+    claims: Claims | Refusal | None
     error: str
 
 
@@ -125,15 +127,15 @@ class ClaimReader:
         self._reading = threading.Lock()
         self._last = _Answer(-1.0, None, "")
 
-    def read(self) -> Claims | Fault:
-        """All groups that objects name; a Fault = some may be missing, as its message says. Raises ApiError.
+    def read(self) -> Claims | Refusal:
+        """All groups that objects name; a Refusal = some may be missing, as its message says. Raises ApiError.
 
         No answer is older than the call: callers share one that began while they waited for an earlier one.
         """
         asked = time.monotonic()
         # The reading that is under way, and one that is for all who wait.
         if not self._reading.acquire(timeout=2 * max(self._limits.seconds, TIMEOUT_S)):
-            return Fault("CLAIMS_UNKNOWN", "other readings of objects that may name groups take too long")
+            return Refusal(reasons.CLAIMED, "other readings of objects that may name groups take too long")
         try:
             if self._last.began < asked:
                 began = time.monotonic()
@@ -148,7 +150,7 @@ class ClaimReader:
             raise ApiError(answer.error)
         return answer.claims
 
-    def _read(self) -> Claims | Fault:
+    def _read(self) -> Claims | Refusal:
         found, budget = _Found(self._limits.named_bytes), _Budget(self._limits)
         try:
             for (group, plural), version in self.kinds().items():
@@ -160,11 +162,11 @@ class ClaimReader:
                         most = self._limits.elements
                         raise _Unknown(f"{reading.owner}, or what it refers to, has a list of over {most}") from None
         except memory.TooMuch as problem:
-            return Fault("CLAIMS_UNKNOWN", str(problem))
+            return Refusal(reasons.CLAIMED, str(problem))
         except _Unknown as problem:
-            return Fault("CLAIMS_UNKNOWN", str(problem))
+            return Refusal(reasons.CLAIMED, str(problem))
         if len(found.prefixes) > self._limits.prefixes:
-            return Fault("CLAIMS_UNKNOWN", f"ShadowLinks name more than {self._limits.prefixes} prefixes of groups")
+            return Refusal(reasons.CLAIMED, f"ShadowLinks name more than {self._limits.prefixes} prefixes of groups")
         return Claims(found.named, found.synced, found.prefixes)
 
     def kinds(self) -> dict[Kind, str]:

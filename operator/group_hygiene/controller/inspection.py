@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import kubernetes.client
 
-from group_hygiene.controller.api import GROUP, KINDS, Object
+from group_hygiene.controller.api import GROUP, KINDS, VERSION, Object
 from group_hygiene.controller.claims import KEDA
 from group_hygiene.controller.requests import TIMEOUT_S, call
 from group_hygiene.errors import ApiError, NotFound
@@ -79,6 +79,7 @@ class Inspection:
     """Questions to one API server. Raises ApiError, as Api does."""
 
     def __init__(self, client: kubernetes.client.ApiClient) -> None:
+        self._client = client
         self._version = kubernetes.client.VersionApi(client)
         self._who = kubernetes.client.AuthenticationV1Api(client)
         self._rights = kubernetes.client.AuthorizationV1Api(client)
@@ -129,3 +130,25 @@ class Inspection:
             return dict(call(lambda: self._custom.get_cluster_custom_object(*place, _request_timeout=TIMEOUT_S)))
         except NotFound:
             return None
+
+    def schemas(self) -> dict[str, Object]:
+        """The schema of each CRD of ours by kind, as OpenAPI v3 publishes it; {} = the API server serves none.
+
+        Every authenticated user may read it (ClusterRole system:discovery). It follows a changed CRD within seconds.
+        """
+        path = f"/openapi/v3/apis/{GROUP}/{VERSION}"
+        request = self._client.param_serialize(
+            "GET", path, header_params={"Accept": "application/json"}, auth_settings=["BearerToken"]
+        )
+
+        def ask() -> Any:
+            response = self._client.call_api(*request, _request_timeout=TIMEOUT_S)
+            response.read()
+            return self._client.response_deserialize(response, {"200": "object"}).data
+
+        try:
+            published = call(ask)["components"]["schemas"]
+        except NotFound:
+            return {}
+        named = "x-kubernetes-group-version-kind"
+        return {kind["kind"]: schema for schema in published.values() for kind in schema.get(named, ())}

@@ -16,9 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from group_hygiene.clock import elapsed
 from group_hygiene.controller.api import Api, Object
 from group_hygiene.errors import ApiError, Conflict, HygieneError, NotFound
+from group_hygiene.process.clock import elapsed
+from group_hygiene.spec.durations import timestamp
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +110,8 @@ class Leader:
     async def _ask(self, step: Callable[[], Object | None]) -> Object | None:
         asking = asyncio.get_running_loop().run_in_executor(self._thread, step)
         try:
-            return await asyncio.wait_for(asking, self._retry)
+            async with asyncio.timeout(self._retry):
+                return await asking
         except TimeoutError as error:
             raise ApiError(f"the API server does not answer within {self._retry:g} s") from error
 
@@ -204,4 +206,4 @@ def _number(lease: Object, field: str) -> int:
 
 def _now() -> str:
     """For people who look at the Lease: a MicroTime."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return timestamp(datetime.now(UTC), "microseconds")

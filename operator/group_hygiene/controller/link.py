@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from group_hygiene import reasons, reconcile, status
-from group_hygiene.connection import Connection, Settings
+from group_hygiene import reconcile, status
 from group_hygiene.controller.api import CONNECTIONS, Api, Object
 from group_hygiene.controller.evidence import Source
 from group_hygiene.errors import ApiError, NotFound
 from group_hygiene.kafka import client as kafka_client
 from group_hygiene.kafka import cluster as kafka_cluster
-from group_hygiene.memory import Intake, Turns
-from group_hygiene.model import Claims, Fault
-from group_hygiene.snapshot import Cluster
-from group_hygiene.status import Problem
-from group_hygiene.storage import Allowed
+from group_hygiene.ledger.journal import Journal
+from group_hygiene.model import reasons
+from group_hygiene.model.evidence import Claims
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Cluster
+from group_hygiene.process.clock import Clock
+from group_hygiene.process.memory import Intake, Turns
+from group_hygiene.spec.connection import Connection, Settings
+from group_hygiene.spec.storage import Allowed
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ class Link:
             # Another object of that name: nothing that was learnt about the old one holds.
             self.uid = obj["metadata"]["uid"]
             self.close()
-            self.memory = reconcile.Memory(cluster_id=(obj.get("status") or {}).get("clusterId"))
+            self.memory = reconcile.Memory(cluster_id=(obj.get("status") or {}).get("clusterID"))
         return obj
 
     def connect(self, connection: Connection) -> kafka_client.Client:
@@ -68,8 +71,8 @@ class Link:
         self,
         connection_obj: Object,
         connection: Connection,
-        clock: reconcile.Clock,
-        need: reconcile.Need,
+        clock: Clock,
+        need: reconcile.LedgerNeed,
         policies: Sequence[str],
     ) -> reconcile.Context:
         """Whom a run talks to, over the client that `connect` made, with the ledger read to its end.
@@ -81,13 +84,20 @@ class Link:
         settings = reconcile.ledger_settings(connection, connection_obj.get("status") or {}, self._installation)
         deadline = kafka_client.Deadline(connection.timeout.total_seconds())
         journal = reconcile.open_journal(self.memory, self._client, settings, need, policies, deadline)
-        who = self._client, connection, self.memory, clock, journal
-        return reconcile.Context(*who, claims=self._claims, tables=self._evidence.tables(connection))
+        return reconcile.Context(
+            client=self._client,
+            connection=connection,
+            memory=self.memory,
+            clock=clock,
+            journal=journal,
+            claims=self._claims,
+            tables=self._evidence.tables(connection),
+        )
 
-    def journal(self) -> reconcile.Journal:
+    def journal(self) -> Journal:
         """Of what is open, for a last note after the runs."""
         memory = self.memory
-        return reconcile.Journal(memory.ledger, memory.contents, memory.unwritten, writable=memory.claimed)
+        return Journal(memory.ledger, memory.contents, memory.unwritten, writable=memory.claimed)
 
     def end_run(self) -> None:
         """When what a run took in is needed no more."""
@@ -105,14 +115,25 @@ class Link:
         self.close()
         self.memory = reconcile.Memory(cluster_id=self.memory.cluster_id)
 
-    def features(self, context: reconcile.Context, anew: bool) -> tuple[str, ...]:
-        """What the brokers can do; asked once, and again when `anew`."""
-        if anew or not self._features:
+    def facts(
+        self, context: reconcile.Context, observation: reconcile.Observation, full: bool
+    ) -> status.ConnectionFacts:
+        """What the connection's status shows after a scan. full: whether to ask again what the brokers support."""
+        if full or not self._features:
             self._features = kafka_cluster.features(context.client)
-        return self._features
+        connection = context.connection
+        return status.ConnectionFacts(
+            snapshot=observation.snapshot,
+            features=self._features,
+            retention=context.memory.retention,
+            all_groups=observation.all_groups,
+            problem=self._identity_problem(observation.snapshot.cluster),
+            ledger=_ledger_facts(context.journal, connection.ledger.topic),
+            has_activity=connection.activity is not None,
+        )
 
-    def identity_problem(self, cluster: Cluster) -> Problem | None:
-        """Why the cluster that answers may not be the one that is meant."""
+    def _identity_problem(self, cluster: Cluster) -> Refusal | None:
+        """Why this may not be the cluster that the connection led to before."""
         known = self.memory.cluster_id
         if known is None or known == cluster.id:
             return None
@@ -120,21 +141,21 @@ class Link:
             f"bootstrapServers led to cluster {known} and now lead to {cluster.id}: nothing is deleted. "
             f"If that is right, delete this KafkaConnection and apply it again"
         )
-        return Problem(reasons.CLUSTER_CHANGED, message, stalled=True)
+        return Refusal(reasons.CLUSTER_CHANGED, message)
 
-    def _claims(self) -> Claims | Fault:
+    def _claims(self) -> Claims | Refusal:
         """See reconcile.Context; unknown, and so everybody's, when the API server does not tell."""
         try:
             found = self._api.claimed_groups()
         except ApiError as error:
-            found = Fault("API_SERVER_ERROR", str(error))
-        if isinstance(found, Fault):
+            found = Refusal.of(error)
+        if isinstance(found, Refusal):
             log.warning("which groups Kubernetes objects name is not known: %s", found.message)
         return found
 
 
-def ledger_facts(journal: reconcile.Journal, topic: str) -> status.LedgerFacts | None:
-    """What a status shows of the ledger; None = there is none, and nobody needs one."""
+def _ledger_facts(journal: Journal, topic: str) -> status.LedgerFacts | None:
+    """What a status shows of the ledger; None = there is none, and no policy needs one."""
     if not journal.exists and journal.problem is None:
         return None
     owner = journal.contents.owner

@@ -1,7 +1,6 @@
-"""One loop per connection: when to run, whom to run, and the straight line from what is due to the patched status.
+"""One loop per connection. `run_due` is one round: from the objects in the API server to their new statuses.
 
-`run_due` is a plain function of what the API server and Kafka say now; it runs in a thread. The asyncio part only
-waits: for a wake-up, or for the next policy to fall due.
+A round runs in a thread. The asyncio part only waits: for a wake-up, or until the next policy is due.
 """
 
 from __future__ import annotations
@@ -9,76 +8,50 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
-from group_hygiene import reasons, reconcile, runs, status, tracing
-from group_hygiene.clock import SystemClock
-from group_hygiene.connection import Connection, parse_admitting, parse_connection
-from group_hygiene.controller.alerting import Alerting
-from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, Api, Object
-from group_hygiene.controller.binding import Binding, Bound
-from group_hygiene.controller.guarding import Granted, Guard, Leadership
-from group_hygiene.controller.link import Link, ledger_facts
-from group_hygiene.controller.recorder import Recorder
+from group_hygiene import reconcile
+from group_hygiene.alerts.courier import Courier, Links
+from group_hygiene.alerts.queue import Queue
+from group_hygiene.controller.alerts import Alerting
+from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, Object
+from group_hygiene.controller.binding import Admitted, Binding, Bound
+from group_hygiene.controller.link import Link
+from group_hygiene.controller.policies import Policies, internal_error
 from group_hygiene.controller.restores import Asked, Restores
-from group_hygiene.controller.schedule import Schedule
-from group_hygiene.controller.telling import Teller
-from group_hygiene.controller.workers import Workers
-from group_hygiene.egress import Egress
+from group_hygiene.controller.services import Services
+from group_hygiene.controller.status_writer import Teller
 from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, SpecError
-from group_hygiene.metrics import Metrics
-from group_hygiene.model import Outcome, OutcomeKind
-from group_hygiene.plan import Plan, due_groups, make_plan
-from group_hygiene.policy import Mode
-from group_hygiene.snapshot import Snapshot
-from group_hygiene.status import Problem
-from group_hygiene.storage import Allowed
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.process import runs
+from group_hygiene.spec.connection import Connection, parse_access_only, parse_connection
+from group_hygiene.telemetry import tracing
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _DEBOUNCE_S = 0.3
-_FULL_LIST_INTERVAL = timedelta(minutes=10)
 _BACKOFF_START_S, _BACKOFF_CAP_S = 5.0, 120.0
-_SWEEP_EVERY_S, _SWEEP_AGAIN_S = 24 * 3600.0, 600.0
-
-
-class Lease(Leadership, Protocol):
-    """By which one process leads."""
-
-    def is_confirmed(self) -> bool:
-        """Whether this one leads by the Lease as it is now, read again. Raises ApiError."""
+# How long messages may take to arrive when the connection is gone, and when the process stops.
+_LAST_MESSAGES_S, _IN_FLIGHT_S = 12.0, 2.0
 
 
 @dataclass(frozen=True)
-class Services:
-    """What all loops share. installation: who we are to the ledgers. stopping: set when the process must end.
+class _Served:
+    """What the connection admits. obj: its object. invalid: why its spec can't be used; then nothing runs.
 
-    activity: where a pipeline's tables may be. egress: where messages may go.
+    active: policies. asked: restores that are due.
     """
 
-    api: Api
-    recorder: Recorder
-    metrics: Metrics
-    workers: Workers
-    leadership: Lease
-    installation: str
-    clock: reconcile.Clock = field(default_factory=SystemClock)
-    stopping: threading.Event = field(default_factory=threading.Event)
-    activity: Allowed = field(default_factory=Allowed)
-    egress: Egress = field(default_factory=Egress)
-
-    def leads(self) -> bool:
-        return self.leadership.seconds_left() > 0
-
-    def may_send(self) -> bool:
-        """Whether this process may tell receivers anything."""
-        return self.leads() and not self.stopping.is_set()
+    obj: Object
+    connection: Connection
+    active: Sequence[Admitted]
+    asked: Sequence[Asked]
+    invalid: SpecError | None = None
 
 
 class ConnectionLoop:
@@ -88,16 +61,15 @@ class ConnectionLoop:
         self.namespace, self.name = namespace, name
         self._services = services
         self._wake = asyncio.Event()
-        self._schedule = Schedule(services.clock)
         self._teller = Teller(services.api, services.recorder, services.metrics, services.clock)
         self._binding = Binding(services.api, self._teller, services.clock, namespace, name)
         self._restores = Restores(services.api, self._teller, services.clock, namespace, name)
         self._link = Link(namespace, name, services.api, services.installation, services.activity)
-        self._alerts = Alerting((namespace, name), services.api, services.metrics, services.clock, self._teller)
+        where, count = f"{namespace}/{name}", partial(services.metrics.alert_sent, namespace, name)
+        self._courier = Courier(where, Queue(where), Links(services.egress, services.may_send, self._wake.set, count))
+        self._alerts = Alerting(services.api, services.metrics, services.clock, self._teller, self._courier)
+        self._policies = Policies(services, self._link, self._teller, self._alerts)
         self._backoff = _BACKOFF_START_S
-        self._had_policies = False
-        self._owed: dict[str, int] = {}
-        self._sweep_at = 0.0
 
     def wake(self) -> None:
         self._wake.set()
@@ -110,12 +82,12 @@ class ConnectionLoop:
     async def _run_rounds(self) -> None:
         stopping = self._services.stopping
         wait: float | None = 0.0
-        self._alerts.start(self._services, self._wake)
+        sending = asyncio.create_task(self._courier.run(), name=f"alerts of {self.namespace}/{self.name}")
         try:
             while not stopping.is_set() and wait is not None:
-                self._alerts.check()
                 try:
-                    await asyncio.wait_for(self._wake.wait(), timeout=wait)
+                    async with asyncio.timeout(wait):
+                        await self._wake.wait()
                     await asyncio.sleep(_DEBOUNCE_S)
                 except TimeoutError:
                     pass
@@ -123,15 +95,15 @@ class ConnectionLoop:
                 if not stopping.is_set():
                     wait = await self._in_thread(self._run_safely)
                 if wait is None:
-                    await self._alerts.finish()
+                    await self._courier.finish(_LAST_MESSAGES_S)
                 if wait is None and self._wake.is_set():
                     # Something of ours was applied while this round found nothing left.
                     wait = 0.0
             if stopping.is_set():
-                await self._alerts.settle()
+                await self._courier.finish(_IN_FLIGHT_S)
                 await self._in_thread(self._note_last)
         finally:
-            self._alerts.stop()
+            sending.cancel()
             self._link.close()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -161,9 +133,11 @@ class ConnectionLoop:
             if isinstance(error, MemoryError):
                 self._link.forget()
             try:
-                self._tell_bug(error)
+                self._report_internal_error(error)
             except ApiError as unwritten:
                 log.warning("connection %s/%s: %s", self.namespace, self.name, unwritten)
+            except Exception:
+                log.exception("connection %s/%s: no status could be written", self.namespace, self.name)
         self._link.close()
         return self._back_off()
 
@@ -176,8 +150,8 @@ class ConnectionLoop:
         except HygieneError as error:
             log.warning("connection %s/%s: what was told last is not noted: %s", self.namespace, self.name, error)
 
-    def _tell_bug(self, error: Exception) -> None:
-        problem = _bug(error)
+    def _report_internal_error(self, error: Exception) -> None:
+        problem = internal_error(error)
         obj = self._link.read_object()
         if obj is not None:
             self._teller.problem(CONNECTIONS, obj, problem)
@@ -186,264 +160,97 @@ class ConnectionLoop:
         self._binding.tell(bound, problem)
 
     def run_due(self) -> float | None:
-        """One round: list, observe, decide, apply, patch. Returns the seconds until the next, None = nothing left."""
-        services = self._services
-        connection_obj = self._link.read_object()
-        every = services.api.list_all(POLICIES)
+        """One round: read the objects, run what is due. Returns the seconds until the next; None = nothing is left.
+
+        Raises ApiError, and LedgerFenced if another process leads: then this one must not even write a status.
+        """
+        obj = self._link.read_object()
+        every = self._services.api.list_all(POLICIES)
         bound, restores = self._binding.bind(every), self._restores.open()
-        if connection_obj is None:
-            services.metrics.forget_connection(self.namespace, self.name)
-        if connection_obj is None and not bound and not restores and not self._had_policies:
-            return None
-        self._forget_gone(bound)
-        if connection_obj is None:
-            self._alerts.release()
-            self._binding.tell_missing(bound)
-            self._restores.tell_missing(restores)
-            return self._back_off() if bound or restores else None
-        active: list[Bound] = []
-        asked: list[Asked] = []
+        if obj is None:
+            return self._without_connection(bound, restores)
+        self._forget_others(bound)
         again = self._teller.take_refused()
+        served = self._admit(obj, bound, restores)
+        if served.invalid is not None:
+            return self._connection_failed(served, served.invalid)
+        connection, active = served.connection, served.active
         try:
-            try:
-                connection = parse_connection(connection_obj)
-            except SpecError:
-                # Those whom it lets in are told so below: what they were told last is no longer true.
-                admitting = parse_admitting(connection_obj)
-                active, asked = self._binding.active(admitting, bound), self._restores.due(admitting, restores)
-                raise
-            active = self._binding.active(connection, bound)
-            asked = self._restores.due(connection, restores)
             self._alerts.bind(connection, active)
             self._link.connect(connection)
-            due = [
-                entry
-                for entry in active
-                if entry.policy.uid in again or self._schedule.due(entry.policy.uid, entry.policy.generation)
-            ]
-            full = connection.uid in again or self._schedule.due(connection.uid, connection.generation)
-            if due or full or asked or self._alerts.unwritten:
-                context = self._context(connection_obj, connection, active, bool(asked))
-                reconcile.forget_policies(context, {obj["metadata"]["uid"] for obj in every})
+            due = self._policies.due(obj, connection, active, again)
+            if due or served.asked or self._alerts.unwritten:
+                context = self._open_context(served)
+                reconcile.forget_policies(context, {policy["metadata"]["uid"] for policy in every})
                 self._restores.run(
-                    context, asked, lambda asked: self._guard((RESTORES, asked.obj), connection_obj, asked.granted)
+                    context,
+                    served.asked,
+                    lambda asked: self._services.guard(RESTORES, asked.obj, obj, asked.granted),
                 )
-            if due or full:
-                self._run(context, connection_obj, due, full, active)
-            self._alerts.tell([entry for entry in active if entry not in due], services.clock.now())
+                if due:
+                    self._policies.run(context, due)
+            self._alerts.tell([entry for entry in active if entry not in due.policies], self._services.clock.now())
+        except ApiError:
+            raise
+        except LedgerFenced as error:
+            if not self._services.leadership.is_confirmed():
+                raise
+            return self._connection_failed(served, error)
         except HygieneError as error:
-            if isinstance(error, ApiError):
-                raise
-            if isinstance(error, LedgerFenced) and not services.leadership.is_confirmed():
-                # Another process took over. This one must not even write a status any more.
-                raise
-            self._restores.tell_not_ready(asked, error)
-            return self._connection_failed(connection_obj, active, error)
+            return self._connection_failed(served, error)
         self._backoff = _BACKOFF_START_S
-        wait = self._schedule.wait([connection.uid, *(entry.policy.uid for entry in active)])
-        others = self._restores.seconds_to_wait(), self._teller.seconds_to_wait()
-        return min([wait, *(each for each in others if each is not None)])
+        waits = (
+            self._policies.seconds_to_wait(connection, active),
+            self._restores.seconds_to_wait(),
+            self._teller.seconds_to_wait(),
+        )
+        return min(wait for wait in waits if wait is not None)
 
-    def _context(
-        self, connection_obj: Object, connection: Connection, active: Sequence[Bound], restoring: bool
-    ) -> reconcile.Context:
-        """Whom this run talks to, with the ledger read to its end and what earlier runs left open settled."""
-        need = reconcile.Need.WRITE if restoring or self._alerts.unwritten else reconcile.Need.READ
-        if any(entry.policy.enforced for entry in active) or self._alerts.needs_ledger(connection, active):
-            need = reconcile.Need.MAKE
+    def _admit(self, obj: Object, bound: Sequence[Bound], restores: Sequence[Object]) -> _Served:
+        invalid = None
+        try:
+            connection = parse_connection(obj)
+        except SpecError as error:
+            # The statuses of those that it admits must show that it can't be used now.
+            connection, invalid = parse_access_only(obj), error
+        active, asked = self._binding.active(connection, bound), self._restores.due(connection, restores)
+        return _Served(obj, connection, active, asked, invalid)
+
+    def _open_context(self, served: _Served) -> reconcile.Context:
+        """The ledger is read to its end, and deletions that an earlier run left open are recovered."""
+        connection, active = served.connection, served.active
+        need = reconcile.LedgerNeed.WRITE if served.asked or self._alerts.unwritten else reconcile.LedgerNeed.READ
+        if any(entry.policy.enforced for entry in active) or self._alerts.needs_ledger:
+            need = reconcile.LedgerNeed.CREATE
         uids = [entry.policy.uid for entry in active]
-        context = self._link.open_context(connection_obj, connection, self._services.clock, need, uids)
-        for uid, count in reconcile.settle(context).items():
-            self._owed[uid] = self._owed.get(uid, 0) + count
+        context = self._link.open_context(served.obj, connection, self._services.clock, need, uids)
+        self._policies.add_deleted(reconcile.recover_intents(context))
         self._alerts.begin(context)
         return context
 
-    def _sweep(self, context: reconcile.Context, observation: reconcile.Observation) -> None:
-        """Take out of the ledger what is past its time, once a day: a run that may delete no group removes nothing."""
-        clock = self._services.clock
-        if observation.conditions.refusals or clock.monotonic() < self._sweep_at:
-            return
-        swept = context.journal.sweep(clock.now())
-        self._sweep_at = clock.monotonic() + (_SWEEP_EVERY_S if swept else _SWEEP_AGAIN_S)
+    def _without_connection(self, bound: Sequence[Bound], restores: Sequence[Object]) -> float | None:
+        self._services.metrics.forget_connection(self.namespace, self.name)
+        self._forget_others(bound)
+        self._alerts.release()
+        self._binding.tell_missing(bound)
+        self._restores.tell_missing(restores)
+        return self._back_off() if bound or restores else None
 
-    def _run(
-        self,
-        context: reconcile.Context,
-        connection_obj: Object,
-        due: Sequence[Bound],
-        full: bool,
-        active: Sequence[Bound],
-    ) -> None:
-        """active: all policies that may delete something, whether they are due now or not."""
-        services, clock = self._services, self._services.clock
-        connection = context.connection
-        started = clock.monotonic()
-        observation = reconcile.observe(context, [entry.policy for entry in due], full)
-        snapshot = observation.snapshot
-        services.metrics.scanned(self.namespace, self.name, clock.monotonic() - started, snapshot)
-        deleted, failure, budget = 0, None, observation.conditions.budget
-        # Before the first deletion: what is due by all policies together is what the connection's maxPercent is about.
-        due_by = self._due_by_policy(context, observation, due, active)
-        with self._alerts.round(context.journal):
-            for entry in due:
-                others = frozenset().union(*(groups for uid, groups in due_by.items() if uid != entry.policy.uid))
-                left = None if budget is None else budget - deleted
-                told = status.told(entry.status)
-                conditions = replace(observation.conditions, budget=left, due_elsewhere=others, told=told)
-                seen = replace(observation, conditions=conditions)
-                with runs.about(policy=entry.policy.key):
-                    acted = self._act_alone(context, connection_obj, entry, seen)
-                    try:
-                        if isinstance(acted, Problem):
-                            # What it deleted before the fault is not known: at most all that was due.
-                            deleted += len(due_by[entry.policy.uid])
-                            self._teller.problem(POLICIES, entry.obj, acted)
-                        else:
-                            plan, outcomes = acted
-                            deleted += sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
-                            self._publish(entry, plan, outcomes, snapshot)
-                    except ApiError as error:
-                        failure = error
-        facts = status.ConnectionFacts(
-            snapshot=snapshot,
-            features=self._link.features(context, anew=full),
-            retention=context.memory.retention,
-            all_groups=observation.all_groups,
-            problem=self._link.identity_problem(snapshot.cluster),
-            ledger=ledger_facts(context.journal, connection.ledger.topic),
-            has_activity=connection.activity is not None,
-        )
-        services.metrics.observed(self.namespace, self.name, facts)
-        new = status.build_connection_status(connection.generation, connection_obj.get("status") or {}, facts)
-        self._teller.tell(CONNECTIONS, connection_obj, new)
-        if full:
-            self._schedule.ran(connection.uid, connection.generation, _FULL_LIST_INTERVAL)
-        if deleted:
-            # So that the counts of the connection don't go on showing what is gone.
-            self._schedule.forget(connection.uid)
-        self._sweep(context, observation)
-        if failure is not None:
-            raise failure
-
-    def _act_alone(
-        self, context: reconcile.Context, connection_obj: Object, entry: Bound, observation: reconcile.Observation
-    ) -> tuple[Plan, list[Outcome]] | Problem:
-        """`_act`; a Problem after a fault of our own, which is no matter of other policies.
-
-        The next run settles what is open in the ledger. Raises HygieneError; and MemoryError, after which all that is
-        remembered of the connection is dropped.
-        """
-        try:
-            return self._act(context, connection_obj, entry, observation)
-        except (HygieneError, MemoryError):
-            raise
-        except Exception as error:
-            log.exception("policy %s: unexpected; trying again at its next run", entry.policy.key)
-            return _bug(error)
-
-    def _act(
-        self, context: reconcile.Context, connection_obj: Object, entry: Bound, observation: reconcile.Observation
-    ) -> tuple[Plan, list[Outcome]]:
-        """Decide and apply, for one policy."""
-        policy, snapshot, clock = entry.policy, observation.snapshot, self._services.clock
-        # Noted first: whatever fails from here on, the policy's pace is its interval.
-        self._schedule.ran(policy.uid, policy.generation, policy.interval)
-        marks = context.journal.contents.marks.get(policy.uid, {})
-        verdicts = observation.verdicts[policy.key]
-        scanned = policy.match.visible(snapshot.groups)
-        plan = make_plan(policy, scanned, verdicts, observation.conditions, marks, clock.now())
-        unwritten = reconcile.note_marks(context, plan)
-        if unwritten is not None:
-            plan = plan.halted(unwritten)
-        outcomes: list[Outcome] = []
-        # What was deleted and could not be written to the status yet is owed; until then nothing more is deleted.
-        if plan.actions and not self._owed.get(policy.uid, 0):
-            if entry.granted is None:
-                raise RuntimeError("a policy runs only where its connection lets it in")
-            guard = self._guard((POLICIES, entry.obj), connection_obj, entry.granted)
-            outcomes = reconcile.apply(context, plan, observation, guard)
-        return plan, outcomes
-
-    def _publish(self, entry: Bound, plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> None:
-        """What one policy's run did, everywhere it shows; a fault of our own in it is no matter of other policies.
-
-        Raises ApiError when the API server does not answer.
-        """
-        uid, key = entry.policy.uid, entry.policy.key
-        for outcome in outcomes:
-            log.info("policy %s: group %r: %s: %s", key, outcome.group, outcome.reason, outcome.message)
-        if entry.policy.crosses_namespace:
-            plan, outcomes, snapshot = status.redact_run(plan, outcomes, snapshot, f"{self.namespace}/{self.name}")
-        owed = self._owed.get(uid, 0)
-        self._owed[uid] = owed + sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
-        try:
-            self._services.metrics.policy_ran(plan, outcomes, self._services.clock.now().timestamp())
-            self._alerts.heard(plan, outcomes, snapshot)
-            new = status.build_status(entry.policy, entry.status, plan, outcomes, snapshot, owed)
-            if self._teller.tell(POLICIES, entry.obj, self._alerts.in_status(entry, plan, snapshot, new)):
-                del self._owed[uid]
-                self._teller.run(entry.obj, new, plan, outcomes)
-        except HygieneError:
-            raise
-        except Exception as error:
-            log.exception("policy %s: what it did could not be shown; trying again at its next run", key)
-            self._teller.problem(POLICIES, entry.obj, _bug(error))
-
-    def _due_by_policy(
-        self,
-        context: reconcile.Context,
-        observation: reconcile.Observation,
-        due: Sequence[Bound],
-        active: Sequence[Bound],
-    ) -> dict[str, frozenset[str]]:
-        """Policy uid -> the groups that it would delete now; by their marks for policies that don't run now.
-
-        A policy that is suspended, or not let in, deletes nothing, whatever it has marked.
-        """
-        now, marks = self._services.clock.now(), context.journal.contents.marks
-        groups = {
-            entry.policy.uid: frozenset(
-                name for name, mark in marks.get(entry.policy.uid, {}).items() if mark.due <= now
-            )
-            for entry in active
-            if entry.policy.enforced
-        }
-        for entry in due:
-            policy, verdicts = entry.policy, observation.verdicts[entry.policy.key]
-            of_policy = due_groups(policy, verdicts, marks.get(policy.uid, {}), now)
-            groups[policy.uid] = frozenset(of_policy if policy.mode is Mode.ENFORCE else ())
-        return groups
-
-    def _guard(self, of: tuple[str, Object], connection_obj: Object, granted: Granted) -> Guard:
-        """Of a run of a policy, or of a restore: its plural and object."""
-        services = self._services
-        return Guard(services.api, services.leadership, services.stopping, (of, (CONNECTIONS, connection_obj)), granted)
-
-    # What belongs to this connection
-
-    def _forget_gone(self, bound: Sequence[Bound]) -> None:
+    def _forget_others(self, bound: Sequence[Bound]) -> None:
+        """Forget policies that no longer belong to the connection."""
         self._services.metrics.follow(self.namespace, self.name, [entry.policy for entry in bound])
-        self._had_policies = bool(bound)
         kept = {entry.policy.uid for entry in bound}
-        self._schedule.forget_all_but(kept | ({self._link.uid} if self._link.uid else set()))
+        self._policies.forget_all_but(kept | ({self._link.uid} if self._link.uid else set()))
 
-    def _connection_failed(self, obj: Object, active: Sequence[Bound], error: HygieneError) -> float:
-        problem = Problem(error.reason, str(error), stalled=isinstance(error, SpecError))
-        self._teller.problem(CONNECTIONS, obj, problem)
-        self._binding.tell_not_ready(active, error)
-        self._services.metrics.failed(self.namespace, self.name, error.reason, [entry.policy for entry in active])
+    def _connection_failed(self, served: _Served, error: HygieneError) -> float:
+        self._restores.tell_not_ready(served.asked, error)
+        self._teller.problem(CONNECTIONS, served.obj, Refusal.of(error))
+        self._binding.tell_not_ready(served.active, error)
+        policies = [entry.policy for entry in served.active]
+        self._services.metrics.failed(self.namespace, self.name, error.reason, policies)
         self._link.close()
         return self._back_off()
 
     def _back_off(self) -> float:
         wait, self._backoff = self._backoff, min(self._backoff * 2, _BACKOFF_CAP_S)
         return wait * random.uniform(0.8, 1.2)
-
-
-def _bug(error: Exception) -> Problem:
-    """Its text may hold anything, a secret too: that stays in the log's traceback."""
-    if isinstance(error, MemoryError):
-        return Problem(
-            reasons.MEMORY_EXHAUSTED, "the operator's memory does not hold what this run needs; it tries again"
-        )
-    return Problem(reasons.INTERNAL_ERROR, f"{type(error).__name__}: see the operator's log; it tries again")

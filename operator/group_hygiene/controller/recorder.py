@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from group_hygiene import runs
 from group_hygiene.controller.api import GROUP, KINDS, VERSION, Api
-from group_hygiene.durations import timestamp
 from group_hygiene.errors import ApiError, Conflict
-from group_hygiene.naming import message_shown
+from group_hygiene.model.naming import message_shown
+from group_hygiene.process import runs
+from group_hygiene.spec.durations import timestamp
 
 log = logging.getLogger(__name__)
 

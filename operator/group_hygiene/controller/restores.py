@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from group_hygiene import reasons, reconcile, runs
-from group_hygiene.access import Right
-from group_hygiene.connection import Connection, nothing_granted
+from group_hygiene import reconcile
 from group_hygiene.controller.api import RESTORES, Api, Object, connection_of
-from group_hygiene.controller.guarding import Granted, read_grant
-from group_hygiene.controller.telling import Teller
+from group_hygiene.controller.guard import Granted, read_grant
+from group_hygiene.controller.policies import internal_error
+from group_hygiene.controller.status_writer import Teller
 from group_hygiene.errors import HygieneError, LedgerProblem, SpecError
-from group_hygiene.reconcile.grouprestore import build_restore_status, parse_restore, redact_results
-from group_hygiene.reconcile.restorable import GroupResult, RestoreRequest
-from group_hygiene.reconcile.restoration import Restorer, Saved, Turn, Wanted, read_saved, restore
-from group_hygiene.status import Problem, connection_not_ready, redact_problem
-from group_hygiene.tracing import traced
+from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.process import runs
+from group_hygiene.process.clock import Clock
+from group_hygiene.restore.grouprestore import build_restore_status, parse_restore, redact_results
+from group_hygiene.restore.restorable import GroupResult, RestoreRequest
+from group_hygiene.restore.restoration import Restorer, Saved, Turn, Wanted, read_saved, restore
+from group_hygiene.spec.access import Right
+from group_hygiene.spec.connection import Connection, nothing_granted
+from group_hygiene.status import connection_not_ready, redact_problem
+from group_hygiene.telemetry.tracing import traced
+
+log = logging.getLogger(__name__)
 
 # How soon a restore that waits is tried again: each try reads the whole ledger.
 _AGAIN_START_S, _AGAIN_CAP_S = 15.0, 120.0
@@ -50,7 +58,7 @@ class _Waiting(NamedTuple):
 class Restores:
     """The GroupRestores that name one connection."""
 
-    def __init__(self, api: Api, teller: Teller, clock: reconcile.Clock, namespace: str, name: str) -> None:
+    def __init__(self, api: Api, teller: Teller, clock: Clock, namespace: str, name: str) -> None:
         """namespace, name: of the connection, whether there is one or not."""
         self._api, self._teller, self._clock = api, teller, clock
         self._namespace, self._name = namespace, name
@@ -61,6 +69,8 @@ class Restores:
         # uid of what took longer than its turn -> the results of the groups that were tried.
         self._results: dict[str, dict[str, GroupResult]] = {}
         self._unfinished = False
+        # uids of those that got their result in this round.
+        self._finished: set[str] = set()
 
     def open(self) -> list[Object]:
         """Those that have not come to an end: it is written into their status, once and for good."""
@@ -76,13 +86,14 @@ class Restores:
     def due(self, connection: Connection, objects: Sequence[Object]) -> list[Asked]:
         """Those of them that the connection lets in, and that are to be tried now; who may not is told so."""
         admitted: list[Asked] = []
+        self._finished.clear()
         for obj in objects:
             try:
                 _, request = parse_restore(obj)
                 granted = self._granted(connection, obj["metadata"]["namespace"])
             except SpecError as error:
                 # What is not granted now may be granted later; only a spec of its own can never become right.
-                self._tell(obj, Problem(error.reason, str(error), stalled=error.reason == SpecError.reason))
+                self._tell(obj, Refusal.of(error))
                 continue
             before = self._of(obj)
             if before is None or before.generation != connection.generation or before.at <= self._clock.monotonic():
@@ -108,9 +119,9 @@ class Restores:
             guard, metadata = guarding(asked), asked.obj["metadata"]
             with runs.about(restore=f"{metadata['namespace']}/{metadata['name']}"):
                 turn = Turn(budget, self._results_of(asked.obj, generation))
-                results = saved if isinstance(saved, Problem) else self._try(context, asked, guard, saved, turn)
-                shown: Sequence[GroupResult] | Problem
-                if isinstance(results, Problem):
+                results = saved if isinstance(saved, Refusal) else self._try(context, asked, guard, saved, turn)
+                shown: Sequence[GroupResult] | Refusal
+                if isinstance(results, Refusal):
                     shown = redact_problem(results, metadata["namespace"], self._key)
                 else:
                     shown = redact_results(results, metadata["namespace"], self._key)
@@ -118,10 +129,11 @@ class Restores:
                     # Whoever leads now tells what became of it.
                     return
                 self._tried[metadata["uid"]] = self._served[metadata["namespace"]] = self._clock.monotonic()
-                if not turn.is_complete or isinstance(results, Problem):
+                if not turn.is_complete or isinstance(results, Refusal):
                     self._results[metadata["uid"]] = turn.results
                 self._wait(asked.obj, generation, unfinished=not turn.is_complete)
                 self._tell(asked.obj, shown)
+                self._finished.add(metadata["uid"])
 
     def _in_turn(self, restores: Sequence[Asked]) -> list[Asked]:
         """In which order they are tried: namespaces take turns, and in each what was tried longest ago comes first."""
@@ -135,18 +147,23 @@ class Restores:
             of_namespace[namespace] += 1
         return sorted(oldest, key=lambda asked: turns[asked.obj["metadata"]["uid"]])
 
-    def _read(self, context: reconcile.Context, restores: Sequence[Asked]) -> Saved | Problem:
+    def _read(self, context: reconcile.Context, restores: Sequence[Asked]) -> Saved | Refusal:
         """What the ledger has of all of them, in one reading, or why nothing can be restored now."""
         ledger, why = context.memory.ledger, context.journal.problem
         if why is not None:
-            return Problem(why.reason, why.message)
+            return why
         if ledger is None or not context.journal.writable:
             message = "there is no ledger, and so no backup: it is made once a GroupPolicy deletes (mode Enforce)"
-            return Problem(reasons.LEDGER_UNAVAILABLE, message)
+            return Refusal(reasons.LEDGER_UNAVAILABLE, message)
         try:
             return read_saved(ledger, [Wanted(each.request, each.grants) for each in restores], context.deadline())
         except LedgerProblem as error:
-            return Problem(error.reason, str(error))
+            return Refusal.of(error)
+        except (HygieneError, MemoryError):
+            raise
+        except Exception as error:
+            log.exception("connection %s: unexpected; trying its restores again", self._key)
+            return internal_error(error)
 
     def seconds_to_wait(self) -> float | None:
         """Until the next of those that were tried is due; None = none waits."""
@@ -161,14 +178,15 @@ class Restores:
             namespace = obj["metadata"]["namespace"]
             if namespace == self._namespace:
                 message = f"there is no KafkaConnection {self._key} (yet)"
-                self._tell(obj, Problem(reasons.CONNECTION_NOT_FOUND, message))
+                self._tell(obj, Refusal(reasons.CONNECTION_NOT_FOUND, message))
             else:
-                self._tell(obj, Problem(reasons.CROSS_NAMESPACE, nothing_granted(self._key, namespace)))
+                self._tell(obj, Refusal(reasons.CROSS_NAMESPACE, nothing_granted(self._key, namespace)))
 
     def tell_not_ready(self, restores: Sequence[Asked], error: HygieneError) -> None:
-        """The connection can't be used now, for this error."""
+        """The connection can't be used now, for this error. A result of this round stays: it may be the last."""
         for asked in restores:
-            self._tell(asked.obj, connection_not_ready(error, _namespace(asked.obj), self._key))
+            if asked.obj["metadata"]["uid"] not in self._finished:
+                self._tell(asked.obj, connection_not_ready(error, _namespace(asked.obj), self._key))
 
     @property
     def _key(self) -> str:
@@ -193,7 +211,7 @@ class Restores:
     @traced("restore")
     def _try(
         self, context: reconcile.Context, asked: Asked, guard: reconcile.Guard, saved: Saved, turn: Turn
-    ) -> Sequence[GroupResult] | Problem:
+    ) -> Sequence[GroupResult] | Refusal:
         ledger = context.memory.ledger
         if ledger is None:
             raise RuntimeError("what was saved was read from a ledger")
@@ -202,7 +220,12 @@ class Restores:
         try:
             return restore(restorer, asked.request, saved=saved, turn=turn)
         except LedgerProblem as error:
-            return Problem(error.reason, str(error))
+            return Refusal.of(error)
+        except (HygieneError, MemoryError):
+            raise
+        except Exception as error:
+            log.exception("a restore of connection %s: unexpected; trying again", self._key)
+            return internal_error(error)
 
     def _granted(self, connection: Connection, namespace: str) -> Granted:
         """What the namespace is granted. Raises SpecError where it may restore nothing."""
@@ -215,7 +238,7 @@ class Restores:
             raise SpecError(message, reasons.ACTION_NOT_GRANTED)
         return granted
 
-    def _tell(self, obj: Object, results: Sequence[GroupResult] | Problem) -> None:
+    def _tell(self, obj: Object, results: Sequence[GroupResult] | Refusal) -> None:
         new = build_restore_status(obj, results, self._clock.now())
         if self._teller.tell(RESTORES, obj, new) and "completionTime" in new:
             self._waiting.pop(obj["metadata"]["uid"], None)

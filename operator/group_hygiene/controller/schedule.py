@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from group_hygiene.reconcile import Clock
+from group_hygiene.process.clock import Clock
 
 
 class Schedule:

@@ -1,21 +1,25 @@
-"""The bytes of the two widest answers -> records, without the library's object for every row and partition.
+"""Decodes the two largest responses, ListGroups and OffsetFetch, without the library's object per row and partition.
 
-ListGroupsResponse v3 to v5 and OffsetFetchResponse v8, as Apache Kafka's message definitions lay them out: a text or an
-array begins with its length plus one, as a varint; each struct ends with its tagged fields. Pure: bytes in, records
-out. Whatever is not laid out like that raises KafkaProtocolError.
+ListGroupsResponse v3 to v5 and OffsetFetchResponse v8, by Apache Kafka's message definitions: a string or an array
+begins with its length plus one, as a varint; each struct ends with its tagged fields. Pure: bytes in, records out.
+Bytes of another layout raise KafkaProtocolError.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
 
 from kafka.errors import KafkaProtocolError
 
 from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.client import fault_of_code
-from group_hygiene.model import CommittedOffset, Fault, GroupState, GroupType, Listed, Offsets, Partition
+from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, GroupType, Listed, Offsets, Partition
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _TYPES = {kind.lower(): kind for kind in GroupType}
 _STATES = {state.lower(): state for state in GroupState}
@@ -24,24 +28,35 @@ _STATES = {state.lower(): state for state in GroupState}
 _PARTITION = struct.Struct(">iqiI")
 _POSITION = struct.Struct(">iqi")
 _SHORT = struct.Struct(">h")
-# In that number: all bits but the one that tells empty metadata from none. Where they are 0, nothing follows.
+# In that number: all bits but the one that distinguishes empty metadata from null. If they are 0, nothing follows.
 _MORE = 0xFEFFFFFF
-# How a row goes on after the group id is the same for most groups, so only the first of each kind is read. A protocol
-# type can be anything, so not more than these are remembered.
+# The bytes of a row after the group id are the same for most groups, so equal ones are decoded once. A protocol type
+# can be any text, so only this many are remembered.
 _KNOWN = 8
 
 
+def _checked(read: Callable[Concatenate[bytes, P], R]) -> Callable[Concatenate[bytes, P], R]:
+    """Raises KafkaProtocolError where the bytes are not laid out as expected."""
+
+    @functools.wraps(read)
+    def checked(data: bytes, /, *arguments: P.args, **named: P.kwargs) -> R:
+        try:
+            return read(data, *arguments, **named)
+        except (IndexError, ValueError, struct.error) as error:
+            raise KafkaProtocolError(f"an answer of {len(data)} bytes can't be decoded: {error}") from error
+
+    return checked
+
+
+@_checked
 def listed(data: bytes, version: int, coordinator: int, rows: Rows) -> dict[str, Listed] | Fault:
-    """The groups of one broker's answer to ListGroups v3 to v5; what a version doesn't say is Unknown or Classic.
+    """The groups of one broker's answer to ListGroups v3 to v5. Fields that a version lacks are Unknown or Classic.
 
     rows: counts the groups. Raises TooMuch.
     """
-    with _reading(data):
-        (error,) = _SHORT.unpack_from(data, 4)
-        return fault_of_code(error) if error else _listed(data, version, coordinator, rows)
-
-
-def _listed(data: bytes, version: int, coordinator: int, rows: Rows) -> dict[str, Listed]:
+    (error,) = _SHORT.unpack_from(data, 4)
+    if error:
+        return fault_of_code(error)
     groups: dict[str, Listed] = {}
     known: list[tuple[bytes, Listed]] = []
     count, at = _length(data, 6)
@@ -81,7 +96,7 @@ def _row(data: bytes, at: int, version: int, coordinator: int) -> tuple[Listed, 
 
 
 class _Topic(dict[int, Partition]):
-    """The partitions of a topic, made when first asked for: one object for all groups that commit there."""
+    """The partitions of a topic, created on first use: one object for all groups that commit there."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -91,16 +106,12 @@ class _Topic(dict[int, Partition]):
         return made
 
 
+@_checked
 def committed(data: bytes, rows: Rows) -> dict[str, Offsets | Fault]:
     """The answer to OffsetFetch v8 for each group: its committed offsets, or the first Fault of one of them.
 
     rows: counts groups, their offsets, and topics once each. Raises TooMuch.
     """
-    with _reading(data):
-        return _committed(data, rows)
-
-
-def _committed(data: bytes, rows: Rows) -> dict[str, Offsets | Fault]:
     count, at = _length(data, 4)
     rows.take(count)
     topics: dict[bytes, _Topic] = {}
@@ -142,7 +153,7 @@ def _partitions(
         for index, offset, epoch, rest in _PARTITION.iter_unpack(data[at:end])
         if offset >= 0 and not rest & _MORE
     }
-    # If one were longer, it would itself be missing: so all of them are where they were looked for.
+    # A longer entry would be missing here. So if all are here, each was at the position that was decoded.
     return (plain, end) if len(plain) == count else _any_partitions(data, at, count, topic)
 
 
@@ -165,24 +176,16 @@ def _any_partitions(
     return fault or offsets, at
 
 
-@contextmanager
-def _reading(data: bytes) -> Iterator[None]:
-    try:
-        yield
-    except (IndexError, ValueError, struct.error) as error:
-        raise KafkaProtocolError(f"an answer of {len(data)} bytes cannot be read: {error}") from error
-
-
 def _text(data: bytes, at: int) -> tuple[str, int]:
     size, at = _length(data, at)
     return data[at : at + size].decode(), at + size
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    """The length of a text or an array, and where it begins. Raises ValueError for a null, or more than is there."""
+    """Length and begin of a string or an array. Raises ValueError for null, or if it exceeds the data."""
     value, at = _varint(data, at)
     if not 0 < value <= len(data) - at + 1:
-        raise ValueError(f"no length: {value - 1} at byte {at}")
+        raise ValueError(f"invalid length {value - 1} at byte {at}")
     return value - 1, at
 
 

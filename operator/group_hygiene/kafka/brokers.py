@@ -1,4 +1,4 @@
-"""Each broker of a cluster asked by itself: does it answer, and of which version is it."""
+"""Asks each broker of a cluster for its version."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from kafka.protocol.broker_version_data import infer_broker_version_from_api_ver
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from group_hygiene.kafka.client import CLIENT_ID, Call, Client, Deadline, fault_of_code
-from group_hygiene.model import Fault
-from group_hygiene.snapshot import Cluster
+from group_hygiene.model.groups import Fault
+from group_hygiene.model.snapshot import Cluster
 
-# From this version on brokers load a partition where offsets stand before the records of their Streams group.
+# From this version on, brokers load a partition in which offsets precede the records of their Streams group.
 _LOADS_STREAMS = (4, 3)
 # The version of the request that every broker since 2.4 answers.
 _VERSION = 3
@@ -21,7 +21,7 @@ _SINCE_4_4 = (DeleteGroupsRequest.API_KEY, 3)
 
 
 def versions(client: Client, cluster: Cluster, deadline: Deadline) -> Mapping[int, str | Fault]:
-    """Broker -> its version as far as its requests tell (`3.9`; a patch level is never told), or why it gave none."""
+    """Broker -> its version as its ApiVersions show it (`3.9`, never with the patch level), or the Fault."""
     request = ApiVersionsRequest(
         client_software_name=CLIENT_ID, client_software_version="unknown", max_version=_VERSION
     )
@@ -41,11 +41,11 @@ def versions(client: Client, cluster: Cluster, deadline: Deadline) -> Mapping[in
 
 
 def without_streams(client: Client, cluster: Cluster, deadline: Deadline) -> tuple[str, ...] | Fault:
-    """The versions of brokers on which a group of the Streams protocol can't come back; a Fault if that can't be told.
+    """The versions of brokers on which a group of the Streams protocol can't be restored; a Fault if not known.
 
-    The restored offsets stand before the group's own records in `__consumer_offsets`. Once compaction has removed the
+    The restored offsets precede the group's own records in `__consumer_offsets`. Once compaction has removed the
     tombstone between them, a coordinator of 4.2.0 fails to load the whole partition (KAFKA-20254). 4.2.1 has the fix,
-    but brokers don't tell their patch level, nor is it known which ones of 4.1 have it.
+    but brokers don't report their patch level; which releases of 4.1 have it is not known.
     """
     found = versions(client, cluster, deadline)
     for version in found.values():

@@ -1,13 +1,11 @@
-"""The one door to kafka-python: connect, send requests side by side, and turn every failure into a Fault.
+"""Connects to brokers, sends requests concurrently, and turns every failure into a Fault.
 
-Nothing else touches the library's connection manager. Requests go to a broker by id, so that each broker's and each
-chunk's failure stays its own: the library's high-level calls raise at the first error and lose all other answers.
+Only this module uses the library's connection manager. Requests go to a broker by id, so that one broker's or chunk's
+failure does not affect others: the library's high-level calls raise at the first error and lose all other answers.
 """
 
 from __future__ import annotations
 
-import gc
-import logging
 import random
 import ssl
 import time
@@ -22,26 +20,17 @@ from kafka.net.selector import NetworkSelector
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.parser import KafkaProtocol
 
-from group_hygiene.clock import elapsed
-from group_hygiene.connection import Mechanism, Settings
-from group_hygiene.egress import Egress
 from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError, Unreachable
 from group_hygiene.kafka.bounds import ANSWER_BYTES, DECODED_BYTES, DECODED_WEIGHT, FRAME_BYTES, TooMuch
-from group_hygiene.kafka.messages import RawHeader
 from group_hygiene.kafka.oauth import TokenProvider
 from group_hygiene.kafka.probe import probe
+from group_hygiene.kafka.protocol import RawHeader
 from group_hygiene.kafka.tls import client_context
-from group_hygiene.memory import Intake
-from group_hygiene.model import Fault
-
-log = logging.getLogger(__name__)
-
-# Above DEBUG the library logs what it also raises.
-logging.getLogger("kafka").setLevel(logging.CRITICAL)
-# At DEBUG it logs requests, and PLAIN and OAUTHBEARER send the password or the token in one. Whoever configures logging
-# sets levels, of these loggers, too; filters stay.
-for _name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "kafka"]:
-    logging.getLogger(_name).addFilter(lambda record: record.levelno > logging.DEBUG)
+from group_hygiene.model.groups import Fault
+from group_hygiene.network.egress import Egress
+from group_hygiene.process.clock import elapsed
+from group_hygiene.process.memory import Intake
+from group_hygiene.spec.connection import Mechanism, Settings
 
 Request = Any
 Response = Any
@@ -52,11 +41,11 @@ CLIENT_ID = "group-hygiene"
 _IN_FLIGHT_PER_BROKER = 4
 _ENDED_IN_SASL = "it ended the connection (wrong username, password or mechanism?)"
 _BACKOFF_START, _BACKOFF_CAP = 0.1, 2.0
-_LOOK_S = 0.01
+_POLL_S = 0.01
 _UNSEEN_BYTES = 256 << 10
 _TIMED_OUT = Fault("REQUEST_TIMED_OUT", "no answer in time", retriable=True)
-_NO_ANSWER = Fault("NO_ANSWER", "the broker's answer leaves it out")
-# Of one answer, which may be smaller where less is asked; and of all answers together.
+NO_ANSWER = Fault("NO_ANSWER", "the broker's answer leaves it out")
+# The code for a single answer, which a smaller request may avoid; and that for all answers together.
 _TOO_LARGE, TOO_MUCH = "ANSWER_TOO_LARGE", "ANSWERS_TOO_LARGE"
 _FLOOD = Fault(TOO_MUCH, f"the brokers' answers together are larger than {ANSWER_BYTES} bytes")
 
@@ -69,7 +58,7 @@ class Call(NamedTuple):
 
 
 class Deadline:
-    """A point in elapsed time that a whole scan must keep."""
+    """A point in elapsed time that limits a whole scan."""
 
     def __init__(self, seconds: float) -> None:
         self._at = elapsed() + seconds
@@ -80,10 +69,10 @@ class Deadline:
 
 
 class _Meter:
-    """A socket that counts what it receives, and receives no more than is left of the bytes of all brokers together.
+    """A socket that counts received bytes, within the limit for all brokers together.
 
-    Below the library's reading: that goes on for as long as more is there, before it looks at anything. So there seems
-    to be no more after some bytes, and the library looks at the length of the answer that they belong to.
+    The library reads as long as there are bytes, before it parses any. So after some bytes this socket pretends that
+    there are no more, and the library checks the length of the answer that they belong to.
     """
 
     def __init__(self, sock: Any, manager: _Manager) -> None:
@@ -95,7 +84,7 @@ class _Meter:
         return getattr(self._sock, name)
 
     def recv(self, size: int) -> bytes:
-        # What TLS has decrypted already would not wake a reader.
+        # Bytes that TLS has already decrypted would not wake the reader.
         if self._unseen >= _UNSEEN_BYTES and not (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()):
             self._unseen = 0
             raise BlockingIOError
@@ -106,9 +95,9 @@ class _Meter:
 
 
 class _Parser(KafkaProtocol):  # type: ignore[misc]
-    """The library's reading of a connection, with a limit for each answer by the request that it belongs to.
+    """The library's parser of a connection, with a limit for each answer by its request.
 
-    Records are bytes to the library, too: an answer to Fetch may be as large as one that is read from its bytes.
+    The library does not decode records either: an answer to Fetch may be as large as one that the operator decodes.
     """
 
     def __init__(self, manager: _Manager) -> None:
@@ -121,14 +110,14 @@ class _Parser(KafkaProtocol):  # type: ignore[misc]
         most = FRAME_BYTES if raw else DECODED_BYTES
         if not 0 <= nbytes <= most:
             raise kafka_errors.InvalidReceiveError(f"a broker's answer is larger than {most} bytes")
-        # Before there is a buffer for it.
+        # Before the buffer for it is allocated.
         self._manager.weigh(nbytes if raw else nbytes * DECODED_WEIGHT)
 
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc]
-    """The library's connections, whose answers to what is sent together have a limit, and an end in time.
+    """The library's connections, with limits of size and time for the answers to requests that are sent together.
 
-    refused: why nothing more is taken in; None = nothing was refused since `begin`.
+    refused: why no more bytes are accepted; None = none were refused since `begin`.
     """
 
     def __init__(self, net: NetworkSelector, intake: Intake, deadline: Deadline, **config: Any) -> None:
@@ -137,12 +126,12 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
         self.begin(deadline)
 
     def begin(self, deadline: Deadline) -> None:
-        """Before requests are sent: their answers together have a limit of their own."""
+        """Start a new limit for the answers to the requests that are sent next."""
         self._left, self._deadline = ANSWER_BYTES, deadline
         self.refused: Fault | None = None
 
     def take(self, size: int) -> None:
-        """Count received bytes. Raises an error of the library's where they are too many."""
+        """Count received bytes. Raises an error of the library if they are too many."""
         self._left -= size
         if self._left < 0:
             self.refused = _FLOOD
@@ -150,12 +139,25 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
         self.weigh(size)
 
     def weigh(self, size: int) -> None:
-        """Count bytes that what was received takes. Raises an error of the library's where there are too many."""
+        """Count the memory of received data, in bytes. Raises an error of the library if it is too much."""
         try:
             self.intake.take(size, self._deadline.left)
         except TooMuch as error:
             self.refused = Fault(TOO_MUCH, str(error))
             raise kafka_errors.InvalidReceiveError(str(error)) from error
+
+    def keep_bootstrap(self, connection: Any) -> None:
+        """Bootstrap by this connection, and end those to the other bootstrap servers. Runs in the network thread.
+
+        Of several servers, the library would choose one at random and wait for it to the end, even if it hangs.
+        """
+        for broker in self.cluster.bootstrap_brokers():
+            if broker.node_id != connection.node_id:
+                self.close(broker.node_id)
+        self.cluster._bootstrap_brokers = {connection.node_id: self.cluster.broker_metadata(connection.node_id)}
+        self.broker_version_data = connection.broker_version_data
+        # The answers of the other servers no longer count.
+        self.begin(self._deadline)
 
     async def _connect(self, node: Any, conn: Any, *arguments: Any, **options: Any) -> None:
         made = conn.connection_made
@@ -174,7 +176,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
 
 
 class Client:
-    """A connection to one Kafka cluster. Thread-safe; made by `connect`, ended by `close`."""
+    """A connection to one Kafka cluster. Thread-safe. `connect` creates it, `close` ends it."""
 
     def __init__(self, manager: _Manager, net: NetworkSelector, settings: Settings) -> None:
         self._manager = manager
@@ -185,7 +187,7 @@ class Client:
         self.intake = manager.intake
 
     def supports(self, request_class: Any, version: int = 0) -> bool:
-        """Whether the cluster's brokers know this version of a request, by ApiVersions and not by their names."""
+        """Whether the cluster's brokers know this version of a request, by ApiVersions and not by their release."""
         try:
             return bool(self._manager.broker_version_data.api_version(request_class) >= version)
         except kafka_errors.IncompatibleBrokerVersion:
@@ -201,10 +203,10 @@ class Client:
         deadline: Deadline,
         reduce: Callable[[K, Response], R] | None = None,
     ) -> dict[K, R | Fault]:
-        """All requests side by side, a few at a time per broker; for each key its answer or the Fault that it met.
+        """Send all requests concurrently, a few at a time per broker; returns for each key its answer or Fault.
 
-        `reduce` turns an answer into what is kept of it as soon as it is there, so that raw answers don't pile up. It
-        may raise TooMuch. ANSWER_TOO_LARGE is the Fault of one answer beyond `bounds`, ANSWERS_TOO_LARGE that of all.
+        `reduce` converts each answer when it arrives, so that raw answers don't accumulate. It may raise TooMuch. The
+        Fault is ANSWER_TOO_LARGE if one answer exceeds `bounds`, ANSWERS_TOO_LARGE if all together do.
         """
         results: dict[K, R | Fault] = {}
         queues: dict[int | None, list[tuple[K, Call]]] = {}
@@ -214,19 +216,18 @@ class Client:
         async def worker(queue: list[tuple[K, Call]]) -> None:
             while queue:
                 key, call = queue.pop()
-                await self._keep_pace()
-                if deadline.left <= 0 or self._manager.refused is not None:
+                if not await self._keep_pace(deadline) or self._manager.refused is not None:
                     results[key] = self._manager.refused or _named(_TIMED_OUT, call.broker)
                     continue
                 try:
-                    # Any broker may be one that hangs: leave time to ask another.
+                    # The library may choose a broker that hangs: leave time for another one.
                     seconds = (
                         deadline.left if call.broker is not None else min(deadline.left, max(1, deadline.left / 4))
                     )
                     timeout_ms = max(1, int(seconds * 1000))
                     sent = self._manager.send(call.request, call.broker, request_timeout_ms=timeout_ms)
-                    # Its own timeout starts only when the connection stands, which takes its time with a hung broker.
-                    # It is never sent later: the library drops what is overdue by then.
+                    # The request's timeout starts only when the connection is open, which takes long with a broker that
+                    # hangs. It is never sent late: the library drops overdue requests.
                     answer = await self._manager.wait_for(sent, timeout_ms)
                     results[key] = answer if reduce is None else reduce(key, answer)
                 except kafka_errors.UnknownBrokerIdError as error:
@@ -239,7 +240,7 @@ class Client:
                 except UnicodeEncodeError:
                     results[key] = Fault("INVALID_REQUEST", "a name in it is no valid text")
                 except AuthenticationFailed as error:
-                    # A connection that was lost could not get a token, and so nothing was sent.
+                    # A lost connection could not get a token, so nothing was sent.
                     results[key] = Fault("SASL_AUTHENTICATION_FAILED", str(error))
 
         async def run_all() -> None:
@@ -257,20 +258,27 @@ class Client:
         self._manager.run(run_all)
         return results
 
-    async def _keep_pace(self) -> None:
-        """Wait for this request's turn, where the connection limits requests per second. Runs in the network thread."""
-        rate = self.settings.requests_per_second
-        if rate is None:
-            return
+    async def _keep_pace(self, deadline: Deadline) -> bool:
+        """Wait for this request's turn, if the connection limits requests per second. Runs in the network thread.
+
+        False, without waiting, if the turn would come after the deadline.
+        """
+        rate, left = self.settings.requests_per_second, deadline.left
+        if rate is None or left <= 0:
+            return left > 0
         now = elapsed()
         turn = max(now, self._next_at)
+        wait = 0.0 if self._in_burst else turn - now
+        if wait >= left:
+            return False
         self._next_at = turn + 1 / rate
-        if turn > now and not self._in_burst:
-            await self._net.sleep(turn - now)
+        if wait > 0:
+            await self._net.sleep(wait)
+        return True
 
     @contextmanager
     def burst(self) -> Iterator[None]:
-        """Send at once what must come in quick succession; requests after it wait longer, so that the rate holds."""
+        """Send requests without pauses; later ones wait longer, so that the rate is met on average."""
         self._in_burst = True
         try:
             yield
@@ -285,14 +293,15 @@ class Client:
 def connect(
     settings: Settings, timeout: float | None = None, egress: Egress | None = None, intake: Intake | None = None
 ) -> Client:
-    """Connect to the first bootstrap server that answers, within `timeout` seconds (default: the settings').
+    """Connect to all bootstrap servers and continue with the first that accepts, within `timeout` seconds.
 
-    egress: where an endpoint of OAuth tokens may be; None = anywhere. intake: counts what is received; default: one
-    without turns.
+    timeout: default: the settings'.
 
-    Raises SecretProblem (malformed PEM), TLSFailed, AuthenticationFailed or Unreachable, each with what to look at.
+    egress: which addresses an endpoint of OAuth tokens may have; None = any. intake: counts received bytes; default:
+    one without turns.
+
+    Raises SecretProblem (malformed PEM), TLSFailed, AuthenticationFailed or Unreachable, each with what to check.
     """
-    _collect_rarely()
     seconds = timeout if timeout is not None else settings.timeout.total_seconds()
     deadline = Deadline(seconds)
     config = library_config(settings, seconds, egress) | {
@@ -302,26 +311,18 @@ def connect(
         "socket_connection_setup_timeout_ms": min(10_000, int(seconds * 1000)),
     }
     if "sasl_oauth_token_provider" in config:
-        config["sasl_oauth_token_provider"].token()  # the library would only log why there is none, and try again
-    intake = intake or Intake()
+        config["sasl_oauth_token_provider"].token()  # the library would only log the error, and try again
     net = NetworkSelector(**config)
-    manager = _Manager(net, intake, deadline, **config)
+    manager = _Manager(net, intake or Intake(), deadline, **config)
     try:
         net.start()
-        answering = _reach_one(manager, net, settings, config["ssl_context"], deadline)
-        if len(settings.bootstrap_servers) > 1:
-            # The library would ask one of them at random, and wait for it to the end, also if that one hangs.
-            _end(manager, net)
-            config["bootstrap_servers"] = [answering]
-            net = NetworkSelector(**config)
-            manager = _Manager(net, intake, deadline, **config)
-            net.start()
+        _reach_one(manager, net, settings, config["ssl_context"], deadline)
         manager.run(_bootstrap, manager, int(max(1.0, deadline.left) * 1000))
     except kafka_errors.KafkaError as error:
         _end(manager, net)
         raise _explain(settings, config["ssl_context"], [error], deadline) from error
     except (ValueError, OverflowError) as error:
-        # A name that can't be one (an empty label, one of 64 characters) fails where it is encoded.
+        # An invalid host name (an empty label, one of 64 characters) fails when it is encoded.
         _end(manager, net)
         raise Unreachable(f"bootstrapServers {', '.join(settings.bootstrap_servers)}: {error}") from error
     except BaseException:
@@ -347,7 +348,7 @@ def fault_of(error: kafka_errors.KafkaError) -> Fault:
 
 
 def _named(fault: Fault, broker: int | None) -> Fault:
-    """Whoever reads that nobody answered in time wants to know who."""
+    """Name the broker in the message of a timeout."""
     if fault is not _TIMED_OUT or broker is None:
         return fault
     return replace(fault, message=f"no answer from broker {broker} in time")
@@ -357,7 +358,7 @@ def fault_of_code(code: int, message: str | None = None) -> Fault:
     """A protocol error code (org.apache.kafka.common.protocol.Errors) as a Fault. `code` is not 0."""
     kind = kafka_errors.for_code(code)
     name = kind.message or f"ERROR_{code}"
-    # A transaction may stay open for as long as its producer likes, so waiting for its end is not a retry.
+    # A transaction may stay open for any time, so a retry is not useful.
     retriable = bool(kind.retriable) and name != "UNSTABLE_OFFSET_COMMIT"
     return Fault(name, message or _ADVICE.get(name) or kind.description or "", retriable)
 
@@ -377,16 +378,17 @@ def retrying(
     attempt: Callable[[list[K]], Mapping[K, R | Fault]],
     deadline: Deadline,
 ) -> dict[K, R | Fault]:
-    """Call `attempt` for all keys, then for those with a retriable Fault again, with growing pauses, to the deadline.
+    """Call `attempt` for all keys, then again for those with a retriable Fault, with growing pauses, until the
+    deadline.
 
-    A key that `attempt` leaves out gets a Fault: an answer that is missing is never an empty answer.
+    A key that `attempt` omits gets a Fault: a missing answer is never an empty one.
     """
     results: dict[K, R | Fault] = {}
     left, pause = list(keys), _BACKOFF_START
     while left:
         answers = attempt(left)
         for key in left:
-            results[key] = answers.get(key, _NO_ANSWER)
+            results[key] = answers.get(key, NO_ANSWER)
         left = [key for key in left if isinstance(fault := results[key], Fault) and fault.retriable]
         if not left or deadline.left <= pause:
             break
@@ -396,7 +398,7 @@ def retrying(
 
 
 def library_config(settings: Settings, timeout: float, egress: Egress | None = None) -> dict[str, Any]:
-    """What the library needs to reach the cluster. timeout: seconds that a token may take. egress: see `connect`.
+    """The library's settings for the cluster. timeout: seconds to get a token. egress: see `connect`.
 
     Raises SecretProblem for malformed PEM.
     """
@@ -424,36 +426,34 @@ def _protocol(settings: Settings) -> str:
     return "SSL" if settings.tls else "PLAINTEXT"
 
 
-def _collect_rarely() -> None:
-    # A scan keeps a million small records, none of them in a cycle. At Python's default of one look per 700 new objects
-    # the garbage collector takes a third of a full scan's time, and frees nothing.
-    gc.set_threshold(100_000, 50, 100)
-
-
 def _end(manager: KafkaConnectionManager, net: NetworkSelector) -> None:
     manager.close()
     net.close()
 
 
 async def _bootstrap(manager: _Manager, timeout_ms: int) -> None:
-    """The library's own, with a limit also for the handshake of its connection, which may be another one by now."""
-    await manager.wait_for(manager.bootstrap_async(timeout_ms), timeout_ms)
+    """The library's bootstrap, with a time limit that includes the handshake of its connection.
+
+    The library may have done it already, as its metadata refresh starts by itself: then the connection is closed.
+    """
+    if not manager.bootstrapped:
+        await manager.wait_for(manager.bootstrap_async(timeout_ms), timeout_ms)
 
 
 def _reach_one(
-    manager: KafkaConnectionManager,
+    manager: _Manager,
     net: NetworkSelector,
     settings: Settings,
     context: ssl.SSLContext | None,
     deadline: Deadline,
-) -> str:
-    """Connect to the bootstrap servers side by side: the first that lets us in. Raises why none does.
+) -> None:
+    """Connect to the bootstrap servers concurrently, and use the first that accepts. Raises the reason if none does.
 
-    The library's own bootstrap would try again until its time is up, whatever the reason, and only log that.
+    The library's own bootstrap would try again until its timeout, whatever the error, and only log it.
     """
     failures: list[kafka_errors.KafkaError] = []
 
-    async def reach(broker: Any) -> str | None:
+    async def reach(broker: Any) -> Any:
         connection = manager.get_connection(broker.node_id, timeout_ms=deadline.left * 1000)
         try:
             await connection
@@ -461,30 +461,29 @@ def _reach_one(
             failures.append(kafka_errors.KafkaConnectionError(str(error)))
             return None
         except kafka_errors.KafkaError as error:
-            # Over TLS the library loses the broker's refusal: the connection ends in the same moment. But when the
-            # versions were exchanged, what the broker ended was the authentication.
+            # Over TLS the library loses the broker's refusal: the connection ends in the same moment. But after the
+            # exchange of versions, the broker can only have ended the authentication.
             in_sasl = settings.sasl is not None and connection.broker_version is not None
             ended = in_sasl and not isinstance(error, kafka_errors.BrokerResponseError)
             failures.append(kafka_errors.SaslAuthenticationFailedError(_ENDED_IN_SASL) if ended else error)
             return None
-        return f"[{broker.host}]:{broker.port}" if ":" in broker.host else f"{broker.host}:{broker.port}"
+        return connection
 
-    async def reach_all() -> str | None:
+    async def reach_all() -> bool:
         attempts = [manager.call_soon(reach, broker) for broker in manager.cluster.bootstrap_brokers()]
         while True:
             # The library sets no time limit on a TLS handshake.
             over = deadline.left <= 0 or all(attempt.is_done for attempt in attempts)
             for attempt in attempts:
-                if attempt.is_done and attempt.value:
-                    return str(attempt.value)
+                if attempt.is_done and attempt.value is not None:
+                    manager.keep_bootstrap(attempt.value)
+                    return True
             if over:
-                return None
-            await net.sleep(_LOOK_S)
+                return False
+            await net.sleep(_POLL_S)
 
-    answering: str | None = manager.run(reach_all)
-    if answering is None:
+    if not manager.run(reach_all):
         raise _explain(settings, context, failures, deadline)
-    return answering
 
 
 def _explain(
@@ -493,7 +492,7 @@ def _explain(
     errors: Sequence[kafka_errors.KafkaError],
     deadline: Deadline,
 ) -> HygieneError:
-    """Why connecting failed, in the words of whoever refused; what the library can't tell, plain sockets find out."""
+    """Why connecting failed, with the broker's message; without one, by `probe`."""
     refused = (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
     for error in errors:
         if isinstance(error, refused):
@@ -504,5 +503,5 @@ def _explain(
     for problem in found.values():
         if isinstance(problem, ConnectError):
             return problem
-    told = "; ".join(f"{server}: {problem}" for server, problem in found.items())
-    return Unreachable(f"no bootstrap server answers ({told})")
+    results = "; ".join(f"{server}: {problem}" for server, problem in found.items())
+    return Unreachable(f"no bootstrap server answers ({results})")

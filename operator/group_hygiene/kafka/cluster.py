@@ -1,4 +1,4 @@
-"""Who is in the cluster and what we may see of it: brokers, leaders of `__consumer_offsets`, topics, permissions."""
+"""Reads the cluster as the operator's Kafka user sees it: brokers, leaders of `__consumer_offsets`, topics."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from group_hygiene.kafka.bounds import BROKERS, ROWS, Rows
 from group_hygiene.kafka.client import TOO_MUCH, Call, Client, Deadline, fault_of_code, retrying
-from group_hygiene.kafka.messages import ConsumerGroupDescribeRequest, RawDescribeLogDirsRequest, RawMetadataRequest
+from group_hygiene.kafka.protocol import ConsumerGroupDescribeRequest, RawDescribeLogDirsRequest, RawMetadataRequest
 from group_hygiene.kafka.topic_answers import LogDirs, Metadata, Topic, log_dirs, metadata
-from group_hygiene.model import NO_SUCH_TOPIC, Fault
-from group_hygiene.snapshot import Cluster
+from group_hygiene.model.groups import NO_SUCH_TOPIC, Fault
+from group_hygiene.model.snapshot import Cluster
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _UNKNOWN_TOPIC = 3
-# Each of `__consumer_offsets` costs an id that is found by trial (see `loaded`).
+# For each partition of `__consumer_offsets`, `loaded` searches a group id by trial.
 _PARTITIONS = 10_000
 # Of topics and their partitions, in one answer to Metadata, or in those of all brokers to DescribeLogDirs.
 _TOPIC_ROWS = ROWS // 2
-# org.apache.kafka.common.acl.AclOperation.DESCRIBE; and the one bit that is set where nobody asked or knows.
+# org.apache.kafka.common.acl.AclOperation.DESCRIBE; and the one bit that is set if the request did not ask, or the
+# broker does not know.
 _DESCRIBE = 8
 UNKNOWN_OPERATIONS = frozenset({31})
 
 
 def read_cluster(client: Client, deadline: Deadline) -> Cluster | Fault:
-    """Brokers, cluster id and the leaders of `__consumer_offsets`, fresh from a broker.
+    """Brokers, cluster id and the leaders of `__consumer_offsets`, read from a broker now.
 
-    `Cluster.problems` tells what makes every list of groups doubtful: a partition without a leader, and a missing
-    DESCRIBE on the cluster, without which brokers leave groups out of their lists without an error (KIP-430 tells).
+    `Cluster.problems` says why groups may be missing from lists: a partition has no leader, or DESCRIBE on the cluster
+    is denied, so that brokers omit groups without an error (KIP-430 shows that).
     """
     answer = _metadata(client, [OFFSETS_TOPIC], deadline)
     if isinstance(answer, Fault):
@@ -58,7 +59,7 @@ def read_cluster(client: Client, deadline: Deadline) -> Cluster | Fault:
             leaders[partition.partition_index] = (partition.leader_id, partition.leader_epoch)
             if partition.leader_id not in brokers:
                 problems.append(f"{OFFSETS_TOPIC}-{partition.partition_index} has no leader")
-    # Where a group's records are follows from how many partitions there are: none may be left out, or named twice.
+    # The number of partitions determines the partition of a group's records: none may be omitted, or named twice.
     if sorted(leaders) != list(range(partitions)):
         return Fault("INVALID_PARTITIONS", f"the metadata does not name the partitions of {OFFSETS_TOPIC} from 0 on")
     operations = cluster_operations(client, deadline)
@@ -70,7 +71,7 @@ def read_cluster(client: Client, deadline: Deadline) -> Cluster | Fault:
 
 
 def read_topics(client: Client, deadline: Deadline) -> dict[str, int] | Fault:
-    """Every topic that we may DESCRIBE -> its number of partitions."""
+    """Every topic that the user may DESCRIBE -> its number of partitions."""
     answer = _metadata(client, None, deadline)
     if isinstance(answer, Fault):
         return answer
@@ -78,10 +79,10 @@ def read_topics(client: Client, deadline: Deadline) -> dict[str, int] | Fault:
 
 
 def ask_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, Topic | Fault]:
-    """One Metadata request by name, as an all-topics answer leaves out what we may not see; it is not asked again.
+    """One Metadata request by name, sent once: an answer about all topics omits those that the user may not DESCRIBE.
 
-    For each topic its row of the answer, or its own Fault, by Kafka's code. That of a topic which does not exist is not
-    retriable here: it would be asked for until the deadline.
+    For each topic its row of the answer, or its own Fault, by Kafka's code. The Fault of a topic that does not exist is
+    not retriable here: the client would repeat the request until the deadline.
     """
     wanted = sorted(set(topics))
     answer = _ask_metadata(client, wanted, deadline)
@@ -96,7 +97,7 @@ def ask_topics(client: Client, topics: Iterable[str], deadline: Deadline) -> dic
 
 
 def topics_exist(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, bool | Fault]:
-    """Whether each topic exists, or the Fault that hides it: a topic that we may not DESCRIBE may well exist."""
+    """Whether each topic exists, or the Fault: a topic that the user may not DESCRIBE may exist."""
 
     def existence(row: Topic | Fault) -> bool | Fault:
         if not isinstance(row, Fault):
@@ -107,22 +108,22 @@ def topics_exist(client: Client, topics: Iterable[str], deadline: Deadline) -> d
 
 
 def partition_counts(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, int | Fault]:
-    """The number of partitions of each topic, or the Fault that hides it."""
+    """The number of partitions of each topic, or the Fault."""
     rows = _topic_rows(client, topics, deadline)
     return {topic: row if isinstance(row, Fault) else len(row.partitions) for topic, row in rows.items()}
 
 
 def topic_ids(client: Client, topics: Iterable[str], deadline: Deadline) -> dict[str, str | Fault]:
-    """Each topic -> its id (KIP-516), another one once it was made anew, empty below 2.8; or its own Fault."""
+    """Each topic -> its id (KIP-516), or its Fault. A recreated topic has another id; below 2.8 ids are empty."""
     rows = _topic_rows(client, topics, deadline)
     return {topic: row if isinstance(row, Fault) else str(row.topic_id or "") for topic, row in rows.items()}
 
 
 def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple[str, ...] | Fault:
-    """Topics with data on the brokers' disks that Metadata does not show us, by DescribeLogDirs of all topics.
+    """Topics with data on the brokers' disks that Metadata does not show to the user, by DescribeLogDirs of all topics.
 
-    Their committed offsets are left out of OffsetFetch without an error, so a backup would be partial. A Fault also
-    where a broker is gone, as the partitions of visible topics tell: nobody can look at its disks.
+    OffsetFetch omits their committed offsets without an error, so a backup would be partial. Also a Fault if visible
+    topics have replicas on a broker that is gone: its disks can't be checked.
     """
     calls = {broker: Call(broker, RawDescribeLogDirsRequest(topics=None)) for broker in cluster.brokers}
 
@@ -139,9 +140,9 @@ def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple
         if found.error_code:
             return fault_of_code(found.error_code)
         on_disk |= found.topics
-    # DescribeLogDirs answers an empty list, without an error, to who may not DESCRIBE the cluster.
+    # Without DESCRIBE on the cluster, DescribeLogDirs answers an empty list, without an error.
     if not on_disk and cluster.leaders:
-        return Fault("CLUSTER_AUTHORIZATION_FAILED", "DescribeLogDirs shows nothing: needs DESCRIBE on the cluster")
+        return Fault("CLUSTER_AUTHORIZATION_FAILED", "DescribeLogDirs shows no topics: needs DESCRIBE on the cluster")
     answer = _metadata(client, None, deadline)
     if isinstance(answer, Fault):
         return answer
@@ -155,7 +156,7 @@ def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple
 
 
 def features(client: Client) -> tuple[str, ...]:
-    """What these brokers can do that older ones can't, by ApiVersions; names are part of the status."""
+    """Features that older brokers lack, by ApiVersions; the names are part of the status."""
     known = {
         "ListGroupsStateFilter": client.supports(ListGroupsRequest, 4),
         "ListGroupsTypeFilter": client.supports(ListGroupsRequest, 5),
@@ -171,7 +172,7 @@ def features(client: Client) -> tuple[str, ...]:
 
 
 def offsets_retention_minutes(client: Client, cluster: Cluster, deadline: Deadline) -> int | None:
-    """`offsets.retention.minutes` of one broker; None where DESCRIBE_CONFIGS is denied or nothing answers."""
+    """`offsets.retention.minutes` of one broker; None if DESCRIBE_CONFIGS is denied or no broker answers."""
     broker = next(iter(cluster.brokers), None)
     if broker is None:
         return None
@@ -182,10 +183,10 @@ def offsets_retention_minutes(client: Client, cluster: Cluster, deadline: Deadli
 
 
 def offsets_write_bytes(client: Client, deadline: Deadline) -> int | None:
-    """`max.message.bytes` of `__consumer_offsets`; None where DESCRIBE_CONFIGS is denied or nothing answers.
+    """`max.message.bytes` of `__consumer_offsets`; None if DESCRIBE_CONFIGS is denied or no broker answers.
 
-    A coordinator appends all that a request changes in an offsets partition as one batch of at most so many bytes, or
-    nothing of it, and answers UNKNOWN_SERVER_ERROR (CoordinatorRuntime; RecordTooLargeException).
+    A coordinator appends all changes of a request in an offsets partition as one batch. If the batch is larger than
+    this, it appends nothing and answers UNKNOWN_SERVER_ERROR (CoordinatorRuntime; RecordTooLargeException).
     """
     resource = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=2, resource_name=OFFSETS_TOPIC, configuration_keys=["max.message.bytes"]
@@ -194,7 +195,7 @@ def offsets_write_bytes(client: Client, deadline: Deadline) -> int | None:
 
 
 def _number(client: Client, call: Call, deadline: Deadline) -> int | None:
-    """The one setting that is asked for."""
+    """The value of the one requested setting."""
     answer = client.send(call, deadline)
     if isinstance(answer, Fault):
         return None
@@ -203,7 +204,7 @@ def _number(client: Client, call: Call, deadline: Deadline) -> int | None:
 
 
 def whole_number(text: str | None) -> int | None:
-    """A setting as brokers write it, -1 among them; None for what is no whole number, or longer than a long of Java."""
+    """A setting as a number, possibly -1; None if it is no whole number, or has more digits than a Java long."""
     return int(text) if text is not None and re.fullmatch(r"-?[0-9]{1,19}", text) else None
 
 
@@ -212,7 +213,7 @@ def _metadata(client: Client, topics: list[str] | None, deadline: Deadline) -> M
 
 
 def _ask_metadata(client: Client, topics: list[str] | None, deadline: Deadline) -> Metadata | Fault:
-    """topics: None = all. Asked once."""
+    """topics: None = all. Sent once."""
     named = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
     request = RawMetadataRequest(topics=named, allow_auto_topic_creation=False)
     return client.send_each(
@@ -227,7 +228,9 @@ def _topic_rows(client: Client, topics: Iterable[str], deadline: Deadline) -> di
 
 
 def cluster_operations(client: Client, deadline: Deadline) -> frozenset[int] | Fault:
-    """What we may do on the cluster (KIP-430): from DescribeCluster (2.8 on), from Metadata v8 to v10 before that."""
+    """The user's operations on the cluster (KIP-430): from DescribeCluster (2.8 on), before that from Metadata
+    v8-10.
+    """
     if client.supports(DescribeClusterRequest):
         request: Any = DescribeClusterRequest(include_cluster_authorized_operations=True)
     elif client.supports(MetadataRequest, 8):

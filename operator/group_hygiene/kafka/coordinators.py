@@ -1,6 +1,6 @@
-"""Ask groups' coordinators: in chunks, side by side, and with every failure kept at its own group.
+"""Sends requests to the coordinators of groups: in chunks, concurrently, with one result or Fault per group.
 
-Describe, offset fetch, commit and delete all go through `ask`, so each of them isolates failures in the same way.
+Describe and offset fetch use `ask`, commit and delete use `ask_once`: all isolate failures in the same way.
 """
 
 from __future__ import annotations
@@ -11,13 +11,23 @@ from typing import Any
 
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 
-from group_hygiene.kafka.client import TOO_MUCH, Call, Client, Deadline, Request, Response, fault_of_code, retrying
-from group_hygiene.model import Fault
+from group_hygiene.kafka.client import (
+    NO_ANSWER,
+    TOO_MUCH,
+    Call,
+    Client,
+    Deadline,
+    Request,
+    Response,
+    fault_of_code,
+    retrying,
+)
+from group_hygiene.model.groups import Fault
 
 _LOOKUP_CHUNK = 1_000
 _ROUNDS = 3
 _SHORTEST_ROUND_S = 1.0
-# The group's coordinator is not who was asked: look it up before asking again.
+# Another broker may coordinate the group: look it up before the next request.
 _MOVED = frozenset(
     {"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "NETWORK_EXCEPTION", "BROKER_NOT_AVAILABLE", "REQUEST_TIMED_OUT"}
 )
@@ -25,9 +35,9 @@ _MOVED = frozenset(
 
 @dataclass(frozen=True)
 class Question:
-    """What to ask of many groups.
+    """A request about many groups.
 
-    request: the request for these groups. answers: from them and its response, a result or a Fault for each.
+    request: builds the request for these groups. answers: reads a result or a Fault for each of them from the response.
     chunk: groups per request.
     """
 
@@ -36,52 +46,63 @@ class Question:
     chunk: int
 
 
-def ask(
-    client: Client, groups: Mapping[str, int | None], question: Question, deadline: Deadline, retry: bool = True
-) -> dict[str, Any]:
-    """Put `question` to the coordinator of each group. `groups`: id -> coordinator as last known, None = look it up.
+def ask(client: Client, groups: Mapping[str, int | None], question: Question, deadline: Deadline) -> dict[str, Any]:
+    """Send `question` to the coordinator of each group. `groups`: id -> last known coordinator, None = look it up.
 
-    A request that fails as a whole is split in halves until the group that spoils it stands alone. Retriable failures
-    are asked again until the deadline, at a coordinator looked up anew; with `retry` False each group is asked once,
-    and nothing is split.
+    A request that fails as a whole is split in halves until the failing group is alone. Retriable failures are repeated
+    until the deadline, after another lookup of the coordinator.
     """
-    coordinators: dict[str, int | None] = dict(groups)
-    # A broker that hangs holds up its round: what others could not answer yet must get another one.
+    coordinators = dict(groups)
+    # A broker that hangs delays its round: groups without an answer from other brokers need another round.
     round_seconds = max(_SHORTEST_ROUND_S, deadline.left / _ROUNDS)
 
     def attempt(left: list[str]) -> dict[str, Any]:
-        results: dict[str, Any] = {}
-        until = Deadline(min(deadline.left, round_seconds)) if retry else deadline
-        unknown = [group for group in left if coordinators[group] is None]
-        if unknown:
-            for group, found in look_up(client, unknown, until).items():
-                if isinstance(found, Fault):
-                    results[group] = found
-                else:
-                    coordinators[group] = found
-        by_broker: dict[int, list[str]] = {}
-        for group in left:
-            broker = coordinators[group]
-            if broker is not None:
-                by_broker.setdefault(broker, []).append(group)
-        chunks = [
-            (broker, tuple(members[start : start + question.chunk]))
-            for broker, members in by_broker.items()
-            for start in range(0, len(members), question.chunk)
-        ]
-        results.update(_ask_chunks(client, chunks, question, until, split=retry))
+        until = Deadline(min(deadline.left, round_seconds))
+        results = _ask_round(client, coordinators, left, question, until, split=True)
         for group, answer in results.items():
             if isinstance(answer, Fault) and answer.code in _MOVED:
                 coordinators[group] = None
         return results
 
-    return retrying(groups, attempt, deadline if retry else Deadline(0))
+    return retrying(groups, attempt, deadline)
 
 
-def _ask_chunks(
-    client: Client, chunks: list[tuple[int, tuple[str, ...]]], question: Question, deadline: Deadline, split: bool
+def ask_once(
+    client: Client, groups: Mapping[str, int | None], question: Question, deadline: Deadline
 ) -> dict[str, Any]:
+    """As `ask`, for requests that change something: each group is asked once, and no request is split."""
+    results = _ask_round(client, dict(groups), list(groups), question, deadline, split=False)
+    return {group: results.get(group, NO_ANSWER) for group in groups}
+
+
+def _ask_round(
+    client: Client,
+    coordinators: dict[str, int | None],
+    groups: Sequence[str],
+    question: Question,
+    deadline: Deadline,
+    *,
+    split: bool,
+) -> dict[str, Any]:
+    """Coordinators that are None are looked up, and noted in `coordinators`."""
     results: dict[str, Any] = {}
+    unknown = [group for group in groups if coordinators[group] is None]
+    if unknown:
+        for group, found in look_up(client, unknown, deadline).items():
+            if isinstance(found, Fault):
+                results[group] = found
+            else:
+                coordinators[group] = found
+    by_broker: dict[int, list[str]] = {}
+    for group in groups:
+        broker = coordinators[group]
+        if broker is not None:
+            by_broker.setdefault(broker, []).append(group)
+    chunks = [
+        (broker, tuple(members[start : start + question.chunk]))
+        for broker, members in by_broker.items()
+        for start in range(0, len(members), question.chunk)
+    ]
     while chunks:
         calls = {chunk: Call(chunk[0], question.request(list(chunk[1]))) for chunk in chunks}
         answers = client.send_each(calls, deadline, lambda chunk, response: question.answers(chunk[1], response))

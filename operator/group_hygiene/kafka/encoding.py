@@ -1,23 +1,23 @@
-"""Kafka's encoding of messages (KIP-482): what `__consumer_offsets` and the protocol are written in. Pure.
+"""Reads Kafka's encoding of messages (KIP-482), which `__consumer_offsets` and the protocol use. Pure.
 
-Reads what there is to tell and goes over the rest, and takes nothing that is not there. Imports nothing.
+Checks that every byte belongs to the expected layout. Imports nothing.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# A layout: so many bytes; "text", "text?" (may be null), "bytes"; [of an array's elements]; (of a structure's fields);
-# a set with the one layout of a structure that may be null.
+# A layout: a number of bytes; "text", "text?" (may be null), "bytes"; [layout of an array's elements]; (layouts of a
+# struct's fields); a set with the one layout of a struct that may be null.
 Layout = Any
 
 
-class Misfit(ValueError):
-    """The bytes are not what their layout says."""
+class LayoutError(ValueError):
+    """The bytes do not fit the expected layout."""
 
 
 class Reader:
-    """Reads a message of Kafka's from its bytes (KIP-482 where `flexible`), and takes nothing that is not there."""
+    """Reads a message of Kafka from its bytes, with KIP-482's encoding if `flexible`. Raises LayoutError."""
 
     __slots__ = ("at", "data", "flexible")
 
@@ -27,7 +27,7 @@ class Reader:
     def take(self, size: int) -> bytes:
         taken = self.data[self.at : self.at + size]
         if size < 0 or len(taken) != size:
-            raise Misfit(f"{size} bytes are to follow at {self.at} of {len(self.data)}")
+            raise LayoutError(f"{size} bytes should follow at {self.at} of {len(self.data)}")
         self.at += size
         return taken
 
@@ -37,7 +37,7 @@ class Reader:
     def text(self) -> str:
         size = self._length(2)
         if size is None:
-            raise Misfit(f"a text that must be there is null at {self.at}")
+            raise LayoutError(f"a required text is null at {self.at}")
         return self.take(size).decode()
 
     def text_or_null(self) -> str | None:
@@ -47,13 +47,13 @@ class Reader:
     def count(self) -> int:
         """The length of an array."""
         size = self._length(4)
-        # Every element has a byte at least.
+        # Every element has at least one byte.
         if size is None or size > len(self.data) - self.at:
-            raise Misfit(f"an array of {size} at {self.at} of {len(self.data)}")
+            raise LayoutError(f"an array of {size} at {self.at} of {len(self.data)}")
         return size
 
     def skip(self, layout: Layout) -> None:
-        """Go over a structure."""
+        """Skip a struct."""
         for each in layout:
             self.skip_field(each)
         self.tagged()
@@ -69,14 +69,14 @@ class Reader:
         elif isinstance(layout, frozenset):
             present = self.number(1)
             if present not in (-1, 1):
-                raise Misfit(f"a structure is neither there nor null at {self.at}")
+                raise LayoutError(f"a struct is neither present nor null at {self.at}")
             if present == 1:
                 self.skip(next(iter(layout)))
         else:
             self._skip_sized(layout)
 
     def tagged(self) -> None:
-        """Go over tagged fields: newer versions may add some, and older ones need none of them."""
+        """Skip tagged fields: newer versions may add some, which older ones don't need."""
         if self.flexible:
             for _ in range(self._unsigned()):
                 self._unsigned()
@@ -84,13 +84,13 @@ class Reader:
 
     def end(self) -> None:
         if self.at != len(self.data):
-            raise Misfit(f"{len(self.data) - self.at} bytes are left over")
+            raise LayoutError(f"{len(self.data) - self.at} bytes are left over")
 
     def _skip_sized(self, layout: str) -> None:
         size = self._length(4 if layout == "bytes" else 2)
         if size is None:
             if layout != "text?":
-                raise Misfit(f"what must be there is null at {self.at}")
+                raise LayoutError(f"a required value is null at {self.at}")
         elif layout == "bytes":
             self.take(size)
         else:
@@ -99,7 +99,7 @@ class Reader:
     def _length(self, width: int) -> int | None:
         size = self._unsigned() - 1 if self.flexible else self.number(width)
         if size < -1:
-            raise Misfit(f"a length of {size} at {self.at}")
+            raise LayoutError(f"a length of {size} at {self.at}")
         return None if size == -1 else size
 
     def _unsigned(self) -> int:
@@ -110,4 +110,4 @@ class Reader:
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-        raise Misfit(f"a number of more than five bytes at {self.at}")
+        raise LayoutError(f"a number of more than five bytes at {self.at}")

@@ -1,4 +1,4 @@
-"""Groups: list (KIP-518), describe (KIP-40, KIP-848, KIP-932, KIP-1071) and delete (KIP-229), results per group."""
+"""Lists (KIP-518), describes (KIP-40, KIP-848, KIP-932, KIP-1071) and deletes groups (KIP-229); results per group."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ from group_hygiene.kafka import answers
 from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, partition_counts
-from group_hygiene.kafka.coordinators import Question, ask
+from group_hygiene.kafka.coordinators import Question, ask, ask_once
 from group_hygiene.kafka.loaded import not_loaded_before, not_loaded_since
-from group_hygiene.kafka.messages import (
+from group_hygiene.kafka.protocol import (
     ConsumerGroupDescribeRequest,
     RawAnswer,
     RawListGroupsRequest,
     ShareGroupDescribeRequest,
     StreamsGroupDescribeRequest,
 )
-from group_hygiene.model import Fault, Group, Groups, GroupState, GroupType, Listed, Partition
-from group_hygiene.snapshot import Cluster, Description, Listing, Member
-from group_hygiene.tracing import traced
+from group_hygiene.model.groups import Fault, Group, Groups, GroupState, GroupType, Listed, Partition
+from group_hygiene.model.snapshot import Cluster, Description, Listing, Member
+from group_hygiene.telemetry.tracing import traced
 
 _DESCRIBE_CHUNK = 200
 _DELETE_CHUNK = 50
-# Of a list's time, for leaders that are loading: the groups of the others are needed, too.
+# The share of a list's time to wait for leaders that are loading: the groups of the others are needed, too.
 _SHARE_FOR_LOADING = 0.25
 _GROUP_DENIED = 30
 _DELETE_ADVICE = {_GROUP_DENIED: "needs DELETE on the group"}
 
 
-def left_out(before: Cluster, listing: Listing, after: Cluster | Fault, moved: str) -> list[str]:
-    """Why groups may be missing from a list, by what the cluster looked like before and after it; empty = none is.
+def list_problems(before: Cluster, listing: Listing, after: Cluster | Fault, moved: str) -> list[str]:
+    """Why groups may be missing from a list, by the cluster before and after it; empty = none is missing.
 
-    Each of these leaves groups out without an error: a coordinator that is lost or moves takes its groups along.
-    moved: what to say when one did.
+    A list omits the groups of a coordinator that is lost or moves, without an error. moved: the message if one moved.
     """
     problems = [*before.problems, *unanswered(listing)]
     if isinstance(after, Fault):
@@ -50,8 +49,8 @@ def left_out(before: Cluster, listing: Listing, after: Cluster | Fault, moved: s
 
 
 def unanswered(listing: Listing) -> list[str]:
-    """Why groups may be missing from a list by the answers to it alone; empty = none is."""
-    problems = [f"broker {broker} gave no list: {fault}" for broker, fault in sorted(listing.faults.items())]
+    """Why groups may be missing from a list, by its answers alone; empty = none is missing."""
+    problems = [f"broker {broker} did not list its groups: {fault}" for broker, fault in sorted(listing.faults.items())]
     for fault, number in Counter(listing.not_loaded.values()).items():
         problems.append(f"{number} partitions of {OFFSETS_TOPIC} may not be loaded by their leaders: {fault}")
     return problems
@@ -67,9 +66,9 @@ def list_groups(
 ) -> Listing:
     """The groups of every broker, all brokers at once; empty `states` or `types` = all.
 
-    Filters are pushed down where the brokers know them (states: ListGroups v4, types: v5). Older brokers are asked for
-    all groups; below v4 their states come from DescribeGroups, and one that can't be described is listed as Unknown.
-    `Listing.notes` says so. Before and after, each leader of `__consumer_offsets` proves that it leaves no group out.
+    Brokers filter if they can (states: ListGroups v4, types: v5); older ones list all groups. Below v4 the states come
+    from DescribeGroups, and a group that can't be described is listed as Unknown. `Listing.notes` says so. Before and
+    after the list, `loaded` checks that each leader of `__consumer_offsets` omits no group.
     """
     notes: list[str] = []
     filters: dict[str, Any] = {}
@@ -87,7 +86,7 @@ def list_groups(
     unloaded = not_loaded_before(client, cluster, Deadline(deadline.left * _SHARE_FOR_LOADING))
     answered = retrying(calls, attempt, deadline)
     if not unloaded and not any(isinstance(answer, Fault) for answer in answered.values()):
-        # A leader that lost a partition before it answered has left its groups out, too.
+        # A leader that lost a partition before it answered has omitted its groups, too.
         unloaded = not_loaded_since(client, cluster, deadline)
     rows: dict[str, Listed] = {}
     faults: dict[int, Fault] = {}
@@ -96,7 +95,7 @@ def list_groups(
         if isinstance(answer, Fault):
             faults[broker] = answer
             continue
-        # Listed twice while its coordinator moves: believe the one that says it is in use.
+        # While a coordinator moves, two brokers may list the group: the one that reports it in use counts.
         in_use = {name: rows[name] for name in rows.keys() & answer.keys() if rows[name].state is not GroupState.EMPTY}
         rows.update(answer)
         rows.update(in_use)
@@ -144,10 +143,10 @@ def _with_states(client: Client, groups: Groups, deadline: Deadline) -> tuple[di
 
 
 def describe_groups(client: Client, groups: Iterable[Group], deadline: Deadline) -> dict[str, Description | Fault]:
-    """State, protocol, epoch and members of each group, by the request that its type needs.
+    """State, protocol, epoch and members of each group, by the request for its type.
 
     DescribeGroups answers Dead for groups of the newer protocols and, up to v5, for groups that don't exist; from v6 on
-    those get GROUP_ID_NOT_FOUND. Only the state of such an answer says which: Dead = gone.
+    the latter get GROUP_ID_NOT_FOUND. The state Dead in such an answer means that the group is gone.
     """
     by_type: dict[GroupType, dict[str, int | None]] = {}
     for group in groups:
@@ -155,13 +154,15 @@ def describe_groups(client: Client, groups: Iterable[Group], deadline: Deadline)
     results: dict[str, Description | Fault] = {}
     for kind, members in by_type.items():
         results.update(ask(client, members, _describe_question(kind), deadline))
-    return results | _without_phantoms(client, results, deadline)
+    return results | _existing_assignments(client, results, deadline)
 
 
-def _without_phantoms(
+def _existing_assignments(
     client: Client, described: Mapping[str, Description | Fault], deadline: Deadline
 ) -> dict[str, Description]:
-    """The Streams groups, without partitions that don't exist: a subtopology has tasks for its widest topic."""
+    """The Streams groups, without nonexistent partitions: a subtopology has tasks for its largest topic's
+    partitions.
+    """
     streams = {
         name: answer
         for name, answer in described.items()
@@ -218,7 +219,7 @@ def _classic_member(protocol_type: str, member: Any) -> Member:
     assignment: list[Partition] = []
     topics: tuple[str, ...] = ()
     if protocol_type == "consumer":
-        # A custom assignor may write what it likes; then there is no assignment to show, and no reason to fail.
+        # A custom assignor may write any bytes: then there is no assignment to show, which is no error.
         try:
             if member.member_assignment:
                 decoded = ConsumerProtocolAssignment.decode(member.member_assignment)
@@ -253,7 +254,7 @@ def _described_new(kind: GroupType, row: Any) -> Description | Fault:
 
 
 def _sources(topology: Any) -> dict[str, list[str]]:
-    """What each subtopology reads: its source topics, and the repartition topics that the application makes itself."""
+    """The topics that each subtopology reads: its source topics, and the application's own repartition topics."""
     parts = topology.subtopologies if topology is not None else None
     return {
         part.subtopology_id: [*part.source_topics, *(topic.name for topic in part.repartition_source_topics)]
@@ -262,7 +263,7 @@ def _sources(topology: Any) -> dict[str, list[str]]:
 
 
 def _new_member(member: Any, sources: Mapping[str, Sequence[str]] | None) -> Member:
-    """`sources` of a Streams group: its members are given tasks, each one partition of all topics of a subtopology."""
+    """sources: of a Streams group: its members have tasks, each for one partition of all topics of a subtopology."""
     if sources is not None:
         topics = {topic for part in sources.values() for topic in part}
         assignment = {
@@ -291,29 +292,29 @@ def _new_member(member: Any, sources: Mapping[str, Sequence[str]] | None) -> Mem
 
 
 def subscribed_topics(described: Description | Fault) -> frozenset[str] | Fault:
-    """The topics that a group's members read; a Fault where what is told can't be all of them, or is not yet."""
+    """The topics that a group's members read; a Fault if the description does not name all of them, or not yet."""
     if isinstance(described, Fault):
         return described
     state = described.group.state
     if described.group.type is GroupType.CLASSIC and state is not GroupState.STABLE:
-        # Brokers leave the members' subscriptions out until then.
+        # Brokers omit the members' subscriptions until then.
         return Fault("REBALANCE_IN_PROGRESS", f"it is {state}", retriable=True)
     if not described.members:
-        return Fault("NO_MEMBERS", "they left meanwhile", retriable=True)
+        return Fault("NO_MEMBERS", "its members have left", retriable=True)
     for member in described.members:
         if member.pattern:
             return Fault("SUBSCRIBED_BY_PATTERN", f"a member subscribes by the pattern {member.pattern!r}")
         if not member.topics:
-            return Fault("SUBSCRIPTION_NOT_TOLD", f"member {member.id!r} does not tell what it reads")
+            return Fault("SUBSCRIPTION_NOT_TOLD", f"member {member.id!r} does not report what it reads")
     assigned = {place.topic for member in described.members for place in member.assignment}
     return frozenset(assigned.union(*(member.topics for member in described.members)))
 
 
 def delete_groups(client: Client, groups: Mapping[str, int | None], deadline: Deadline) -> dict[str, Fault | None]:
-    """Delete each group at its coordinator, asked exactly once: None = deleted, else the Fault.
+    """Delete each group by one request to its coordinator: None = deleted, else the Fault.
 
-    Never asked again from here: a request that got no answer may have been carried out, and by the time of a second
-    one somebody may use the group. NON_EMPTY_GROUP is the broker's own guard; GROUP_ID_NOT_FOUND means already gone.
+    Never repeats a request: the broker may have carried out one without an answer, and by the time of a second one a
+    consumer may use the group. NON_EMPTY_GROUP is the broker's own check; GROUP_ID_NOT_FOUND = already gone.
     """
     question = Question(
         request=lambda ids: DeleteGroupsRequest(groups_names=ids),
@@ -323,4 +324,4 @@ def delete_groups(client: Client, groups: Mapping[str, int | None], deadline: De
         },
         chunk=_DELETE_CHUNK,
     )
-    return ask(client, groups, question, deadline, retry=False)
+    return ask_once(client, groups, question, deadline)

@@ -1,7 +1,7 @@
-"""Whether a partition holds a committed record from some offset on, found from its end backwards.
+"""Finds out whether a partition holds a committed record from some offset on, by a search backwards from its end.
 
-The end alone does not tell: marks of transactions and records that were taken back (KIP-98) have offsets, too. Only the
-heads of batches are looked at. Reads only.
+The end alone does not show it: transaction markers and aborted records (KIP-98) have offsets, too. The search reads
+only the headers of batches. Reads only.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 from group_hygiene.kafka.client import Client, Deadline, retrying
 from group_hygiene.kafka.offsets import leaders_of
-from group_hygiene.kafka.partition import Heads, fetch_heads
-from group_hygiene.model import Fault, Partition
+from group_hygiene.kafka.partition import BatchHeaders, fetch_batch_headers
+from group_hygiene.model.groups import Fault, Partition
 
-# How much further back each look begins: most logs end in a record, or in the mark behind one.
+# How much further back each step begins: most logs end in a record, or in the marker after one.
 _FACTOR = 10
 
 
-class Sought(NamedTuple):
-    """What to look for in a partition that ends at `end`: records from `first` on; one at `enough` or later will do."""
+class SearchRange(NamedTuple):
+    """What to search in a partition that ends at `end`: records from `first` on; one at `enough` or later suffices."""
 
     first: int
     enough: int
@@ -28,34 +28,34 @@ class Sought(NamedTuple):
 
 
 class LastRecord(NamedTuple):
-    """What is known of a partition that ended at `end`.
+    """The result of a search in a partition that ended at `end`.
 
-    offset: there or later is a committed record; -1 = of none is known. clear: from there to the end is none that a
-    consumer of what is committed could read.
+    offset: a committed record is at this offset or later; -1 = none is known. clear: from this offset to the end there
+    is no record that a read_committed consumer could read.
     """
 
     offset: int
     clear: int
     end: int
 
-    def tells(self, first: int, end: int) -> bool | None:
+    def has_record(self, first: int, end: int) -> bool | None:
         """Whether a record waits from `first` on in the partition, which ends at `end` now; None = not known."""
         if self.offset >= first:
             return True
         return False if self.end == end and self.clear <= first else None
 
-    def added(self, other: LastRecord) -> LastRecord:
-        """With what a later search found."""
+    def merged(self, other: LastRecord) -> LastRecord:
+        """This result merged with that of a later search."""
         clear = min(self.clear, other.clear) if self.end == other.end else other.clear
         return LastRecord(max(self.offset, other.offset), clear, other.end)
 
 
 def last_records(
-    client: Client, sought: Mapping[Partition, Sought], deadline: Deadline
+    client: Client, sought: Mapping[Partition, SearchRange], deadline: Deadline
 ) -> dict[Partition, LastRecord | Fault]:
-    """Search each partition backwards, all side by side: one answer each where a log ends in a record.
+    """Search all partitions backwards, concurrently: a log that ends in a record takes one request.
 
-    TOPIC_AUTHORIZATION_FAILED is the Fault of a topic that we may not READ.
+    TOPIC_AUTHORIZATION_FAILED is the Fault of a topic that the user may not READ.
     """
 
     def attempt(left: list[Partition]) -> dict[Partition, LastRecord | Fault]:
@@ -69,7 +69,7 @@ def last_records(
         searches = {place: _Search(place, sought[place]) for place in leaders}
         while searches:
             positions = {place: search.position for place, search in searches.items()}
-            for place, answer in fetch_heads(client, positions, leaders, deadline).items():
+            for place, answer in fetch_batch_headers(client, positions, leaders, deadline).items():
                 found = answer if isinstance(answer, Fault) else searches[place].take(answer)
                 if found is not None:
                     results[place] = found
@@ -81,10 +81,10 @@ def last_records(
 
 @dataclass
 class _Search:
-    """One partition's search: it reads stretches of the log, from `began` to `until`, each before the last one."""
+    """The search in one partition. Reads sections of the log, from `began` to `until`, each before the previous one."""
 
     place: Partition
-    sought: Sought
+    sought: SearchRange
     last: int = -1
     back: int = 1
 
@@ -92,11 +92,11 @@ class _Search:
         self.until = self.sought.end
         self.began = self.position = max(self.sought.first, self.sought.end - self.back)
 
-    def take(self, answer: Heads) -> LastRecord | Fault | None:
-        """Take an answer in: what is known at last, or None = ask on from `position`."""
+    def take(self, answer: BatchHeaders) -> LastRecord | Fault | None:
+        """Process an answer: the result of the search, or None = continue from `position`."""
         first, enough, end = self.sought
         if answer.end < end:
-            # A leader that took over a moment ago hides the end until its followers have it.
+            # A new leader hides the end until its followers have it.
             return Fault("OFFSET_OUT_OF_RANGE", f"{self.place} ends at {answer.end}", retriable=True)
         if answer.last is not None:
             self.last = max(self.last, answer.last)

@@ -1,7 +1,7 @@
-"""Leader epochs of a log (KIP-101): where the records of one end, as the leader has them now. Only reads.
+"""Leader epochs of a log (KIP-101): where the records of an epoch end in the leader's log now. Reads only.
 
-Who read up to an offset while a partition was led in some epoch, and finds that epoch to end before it, read records
-that an unclean leader election has cut off since (KIP-320).
+A reader that read up to an offset in some epoch, and now finds that the epoch ends before that offset, read records
+that an unclean leader election has since truncated (KIP-320).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 
 from group_hygiene.kafka.client import Call, Client, Deadline, fault_of_code, retrying
 from group_hygiene.kafka.offsets import leaders_of
-from group_hygiene.model import NO_LEADER_EPOCH, Fault, Partition
+from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, Partition
 
 _CONSUMER = -1
 _NOT_ANSWERED = Fault("NO_ANSWER", "the broker's answer leaves it out")
@@ -22,8 +22,8 @@ _NOT_ANSWERED = Fault("NO_ANSWER", "the broker's answer leaves it out")
 def epoch_ends(client: Client, epochs: Mapping[Partition, int], deadline: Deadline) -> dict[Partition, int | Fault]:
     """By OffsetForLeaderEpoch: the offset after the last record of this leader epoch, or of the last one before it.
 
-    NO_LEADER_EPOCH where the leader knows none of them: of a log that was created anew, or of an old format. No entry
-    for a partition whose epoch is NO_LEADER_EPOCH: there is nothing to ask. Needs DESCRIBE on the topic.
+    NO_LEADER_EPOCH if the leader knows neither: the log was recreated, or has an old format. Partitions whose epoch is
+    NO_LEADER_EPOCH have no entry. Needs DESCRIBE on the topic.
     """
     asked = {place: epoch for place, epoch in epochs.items() if epoch != NO_LEADER_EPOCH}
 

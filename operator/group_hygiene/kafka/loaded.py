@@ -1,15 +1,14 @@
-"""Whether a list of groups has all groups that the leaders of `__consumer_offsets` know.
+"""Checks that a list of groups has all groups that the leaders of `__consumer_offsets` know.
 
-A list doesn't show it. ListGroups asks the coordinators that exist: it leaves out, without an error, the groups of a
-partition whose leader was just elected and has not begun to load it, or could not load it
-(GroupCoordinatorService.listGroups, CoordinatorRuntime.scheduleReadAllOperation; before 4.0
-GroupCoordinator.handleListGroups). Metadata names the new leader before that. A coordinator of 4.0 or later lists what
-its log had up to the high watermark. That of a new leader stays behind until its followers have fetched, so groups
-that the previous leader had committed are missing.
+The list doesn't show it. ListGroups omits, without an error, the groups of a partition whose leader was just elected
+and has not begun to load it, or could not load it (GroupCoordinatorService.listGroups,
+CoordinatorRuntime.scheduleReadAllOperation; before 4.0 GroupCoordinator.handleListGroups). Metadata names the new
+leader before that. A coordinator of 4.0 or later lists groups up to the high watermark. A new leader's high watermark
+lags until its followers have fetched, so groups that the previous leader had committed are missing.
 
-What proves it, for each partition, by its leader alone: before the list, it leads in the epoch that metadata named, has
-loaded, and all that was in its log is committed; after the list, it has it loaded, and leads in the same epoch still. A
-broker that lost a partition and has it again leads in a later epoch, whatever metadata says.
+The leader of each partition must confirm: before the list, that it leads in the epoch that metadata named, has loaded
+the partition, and all records in its log are committed; after the list, that it has the partition loaded and still
+leads in the same epoch. A broker that lost a partition and got it back leads in a later epoch, whatever metadata says.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from group_hygiene.kafka import answers
 from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.messages import RawOffsetFetchRequest
-from group_hygiene.model import Fault
-from group_hygiene.snapshot import Cluster
+from group_hygiene.kafka.protocol import RawOffsetFetchRequest
+from group_hygiene.model.groups import Fault
+from group_hygiene.model.snapshot import Cluster
 
-# Of ids that no consumer uses, one for each partition.
+# Prefix of group ids that no consumer uses, one for each partition.
 PREFIX = "group-hygiene-loaded-"
 _CHUNK = 200
 _LOADING, _NOT_COORDINATOR = "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"
-_UNCOMMITTED = "loaded, but not all of it counts as committed: the next commit of any group in the partition ends that"
-# Brokers follow the metadata one after another.
+_UNCOMMITTED = "loaded, but not all records count as committed: the next commit of any group in the partition ends that"
+# For how long a broker may lag behind the metadata.
 _UNAWARE_S = 2.0
 _GROUP_DENIED = "GROUP_AUTHORIZATION_FAILED"
 _NONE, _GROUP_ID_NOT_FOUND, _FENCED_LEADER_EPOCH = 0, 69, 74
@@ -42,18 +41,18 @@ _CONSUMER = -1
 
 
 def not_loaded_before(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, Fault]:
-    """Partition of `__consumer_offsets` -> why a list that begins now may lack its groups; empty = none may.
+    """Partition of `__consumer_offsets` -> why a list that begins now may lack its groups; empty = it can't.
 
-    Each leader is asked about its partitions, up to 200 in a request: whether it leads in the epoch that `cluster` has
-    (OffsetForLeaderEpoch v2, KIP-320), for a group of each that does not exist (DescribeGroups), which only a
-    coordinator that has loaded the partition knows, and for the offsets of that group. With `require_stable` a
-    coordinator of 4.0 or later answers when all that it had loaded or written by then is committed
+    Asks each leader about its partitions, up to 200 in a request: whether it leads in the epoch in `cluster`
+    (OffsetForLeaderEpoch v2, KIP-320); for a nonexistent group of each partition (DescribeGroups), which only a
+    coordinator that has loaded the partition answers; and for the offsets of that group. With `require_stable` a
+    coordinator of 4.0 or later answers once all that it had loaded or written is committed
     (GroupCoordinatorService.fetchAllOffsets). Brokers before 3.0 have no OffsetFetch for several groups and no such
     coordinator. Needs DESCRIBE on `__consumer_offsets` and on groups that begin with PREFIX. Partitions without a
-    leader are left out: they are a problem of the cluster already.
+    leader have no entry: `Cluster.problems` has them.
 
-    Asks again, until the deadline where a leader is loading, and for two seconds where one does not know yet that it
-    leads.
+    Repeats the requests until the deadline while a leader is loading, and for two seconds if it does not know yet that
+    it leads.
     """
     ids = ids_by_partition(len(cluster.leaders), deadline)
     if isinstance(ids, Fault):
@@ -63,9 +62,9 @@ def not_loaded_before(client: Client, cluster: Cluster, deadline: Deadline) -> d
 
 
 def not_loaded_since(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, Fault]:
-    """The same of a list that has just ended, and for which `not_loaded_before` found nothing; each is asked once.
+    """The same for a list that has just ended, after `not_loaded_before` found nothing; each leader is asked once.
 
-    A leader that lost a partition and got it back in the meantime has it in another epoch.
+    A leader that lost a partition during the list and got it back has it in another epoch.
     """
     ids = ids_by_partition(len(cluster.leaders), deadline)
     if isinstance(ids, Fault):
@@ -75,7 +74,7 @@ def not_loaded_since(client: Client, cluster: Cluster, deadline: Deadline) -> di
 
 @dataclass(frozen=True)
 class _Question:
-    """What to ask a leader about partitions, and for each of those that the answer has: a Fault, or None = proven."""
+    """A request to a leader. answers: for each partition in the response a Fault, or None = confirmed."""
 
     request: Callable[[Sequence[int]], Request]
     answers: Callable[[Response], Mapping[int, Fault | None]]
@@ -84,7 +83,7 @@ class _Question:
 def _ask(
     client: Client, cluster: Cluster, questions: Sequence[_Question], deadline: Deadline, wait: bool = True
 ) -> dict[int, Fault]:
-    """The first Fault for each partition; what one question leaves open is not asked the next one."""
+    """The first Fault for each partition. A partition with a Fault is left out of the next question."""
     leaders = {index: leader for index, (leader, _) in cluster.leaders.items() if leader in cluster.brokers}
     faults: dict[int, Fault] = {}
     for question in questions:
@@ -128,7 +127,7 @@ def _epochs(cluster: Cluster) -> _Question:
 
     def fault(code: int) -> Fault:
         found = fault_of_code(code)
-        # One who leads in a later epoch never goes back.
+        # A leader in a later epoch never returns to an earlier one.
         return replace(found, retriable=found.retriable and code != _FENCED_LEADER_EPOCH)
 
     def answered(response: Response) -> dict[int, Fault | None]:
@@ -142,10 +141,10 @@ def _epochs(cluster: Cluster) -> _Question:
 
 
 def _committed(ids: Mapping[int, str]) -> _Question:
-    """Of partitions that are loaded. What takes longer than `offsets.commit.timeout.ms` is answered NOT_COORDINATOR.
+    """Whether all records of loaded partitions are committed; NOT_COORDINATOR: not within `offsets.commit.timeout.ms`.
 
-    A coordinator that misses how its high watermark moves while it loads counts its groups as uncommitted until the
-    next write to that partition (CoordinatorRuntime registers its listener when it has loaded).
+    A coordinator whose high watermark moves while it loads misses that, and counts its groups as uncommitted until the
+    next write to that partition (CoordinatorRuntime registers its listener after loading).
     """
     partitions = len(ids)
     group_class = OffsetFetchRequest.OffsetFetchRequestGroup
@@ -166,7 +165,7 @@ def _committed(ids: Mapping[int, str]) -> _Question:
 
 
 def _described(ids: Mapping[int, str]) -> _Question:
-    """It answers Dead for a group that does not exist, from v6 on GROUP_ID_NOT_FOUND (KIP-1043)."""
+    """A loaded coordinator answers Dead for a group that does not exist, from v6 on GROUP_ID_NOT_FOUND (KIP-1043)."""
     partitions = len(ids)
 
     def answered(response: Response) -> dict[int, Fault | None]:
@@ -188,12 +187,12 @@ def _advised(fault: Fault) -> Fault:
 
 
 def partition_of(group: str, partitions: int) -> int:
-    """Where in `__consumer_offsets` a group's records are (GroupCoordinatorService.partitionFor, String.hashCode)."""
+    """A group's partition of `__consumer_offsets` (GroupCoordinatorService.partitionFor, String.hashCode)."""
     return _partition(_hash(group), partitions)
 
 
 def _hash(text: str) -> int:
-    """String.hashCode, as a number without a sign."""
+    """String.hashCode, as an unsigned number."""
     code = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -203,11 +202,11 @@ def _hash(text: str) -> int:
 
 def _partition(code: int, partitions: int) -> int:
     signed = code - (1 << 32) if code >> 31 else code
-    # Utils.abs: the one number that has no counterpart is 0.
+    # As Utils.abs: the smallest number, which has no positive counterpart, becomes 0.
     return (0 if signed == -(1 << 31) else abs(signed)) % partitions
 
 
-# How ids end, with their hashes: the hash of an id follows from those of its two parts.
+# Endings of ids with their hashes: the hash of an id follows from those of its two parts.
 _ENDINGS = tuple((text, _hash(text)) for text in (f"{number:03}" for number in range(1_000)))
 _SHIFT = 31**3
 
@@ -215,15 +214,15 @@ _SHIFT = 31**3
 def ids_by_partition(partitions: int, deadline: Deadline) -> dict[int, str] | Fault:
     """Partition of `__consumer_offsets` -> a group id that no consumer uses and whose records would be there.
 
-    Found by trial: some hundred thousand for 10,000 partitions. REQUEST_TIMED_OUT is the Fault where the deadline
-    passes meanwhile.
+    Searches by trial: some hundred thousand ids for 10,000 partitions. The Fault is REQUEST_TIMED_OUT if the deadline
+    passes.
     """
     found: dict[int, str] = {}
     for number in count():
         if len(found) == partitions:
             break
         if deadline.left <= 0:
-            return Fault("REQUEST_TIMED_OUT", f"no time was left to find {partitions} group ids", retriable=True)
+            return Fault("REQUEST_TIMED_OUT", f"{partitions} group ids were not found in time", retriable=True)
         start = f"{PREFIX}{number}"
         shifted = _hash(start) * _SHIFT
         for ending, code in _ENDINGS:

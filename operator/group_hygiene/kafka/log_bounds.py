@@ -1,6 +1,6 @@
-"""The offsets log as its brokers tell of it: which topic it is, where its partitions begin and end.
+"""Where the partitions of `__consumer_offsets` begin and end, as brokers report it, and the topic's id.
 
-Of records it reads no more than the time of the first one of an open transaction.
+Of the records it reads only the time of the first one of an open transaction.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from datetime import UTC, datetime, timedelta
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
 from group_hygiene.kafka.leader_epochs import epoch_ends
-from group_hygiene.kafka.offsets import decided_offsets, end_offsets, start_offsets
+from group_hygiene.kafka.offsets import end_offsets, last_stable_offsets, start_offsets
 from group_hygiene.kafka.partition import Leader, fetch_time
-from group_hygiene.model import NO_LEADER_EPOCH, NO_SUCH_TOPIC, Fault, Partition
+from group_hygiene.model.groups import NO_LEADER_EPOCH, NO_SUCH_TOPIC, Fault, Partition
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """topic_id None = brokers that know none (before 2.8). No partition = no topic: no group ever committed.
+    """topic_id: None = the brokers know none (before 2.8). No partitions = no topic: no group ever committed.
 
-    starts, ends: partition of the log -> the first offset that is still there, and the one up to which all transactions
-    were decided at `asked_at` or later.
+    starts, ends: partition of the log -> its first offset, and its last stable offset at `asked_at` or later.
     undecided_since: of each partition with an open transaction, the time of its first record, by the broker's clock.
-    leader_epochs: of each partition as it was led then; NO_LEADER_EPOCH = its log holds none (formats before 0.11).
+    leader_epochs: of each partition then; NO_LEADER_EPOCH = its log holds none (formats before 0.11).
     """
 
     cluster_id: str
@@ -39,7 +38,7 @@ class LogBounds:
 
 
 def read_log_bounds(client: Client, deadline: Deadline) -> LogBounds | Fault:
-    """All partitions, or the first Fault: of a log that is known in part nothing can be said."""
+    """The bounds of all partitions, or the first Fault: bounds of a part of the log prove nothing."""
     asked_at = datetime.now(UTC)
     cluster = read_cluster(client, deadline)
     if isinstance(cluster, Fault):
@@ -51,8 +50,9 @@ def read_log_bounds(client: Client, deadline: Deadline) -> LogBounds | Fault:
         return LogBounds(cluster.id, None, {}, {}, asked_at)
     places = [Partition(OFFSETS_TOPIC, index) for index in cluster.leaders]
     found: list[dict[int, int]] = []
-    # In this order: what was written before the end was asked for, and is behind the last stable offset, is undecided.
-    for ask in (start_offsets, end_offsets, decided_offsets):
+    # In this order: a record that was written before the request for the end, and is after the last stable offset, is
+    # undecided.
+    for ask in (start_offsets, end_offsets, last_stable_offsets):
         answers = ask(client, places, deadline)
         for place, answer in answers.items():
             if isinstance(answer, Fault):

@@ -1,7 +1,7 @@
-"""Which groups MirrorMaker 2 mirrors into this cluster, by the checkpoints that it writes (KIP-382).
+"""Finds the groups that MirrorMaker 2 mirrors into this cluster, by its checkpoints (KIP-382).
 
-MirrorMaker commits translated offsets only for groups that are Empty or absent here, so that a failover finds them.
-The record key of a checkpoint begins with the group id (org.apache.kafka.connect.mirror.Checkpoint.KEY_SCHEMA).
+MirrorMaker commits translated offsets only for groups that are Empty or absent here, for a later failover. The record
+key of a checkpoint begins with the group id (org.apache.kafka.connect.mirror.Checkpoint.KEY_SCHEMA).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from group_hygiene.kafka.client import TOO_MUCH, Client, Deadline
 from group_hygiene.kafka.cluster import partition_counts, topic_ids
 from group_hygiene.kafka.offsets import end_offsets, start_offsets
 from group_hygiene.kafka.partition import Leader, fetch
-from group_hygiene.model import Fault, Partition
+from group_hygiene.model.groups import Fault, Partition
 
-# DefaultReplicationPolicy builds the name with replication.policy.separator, by default a dot.
-# A quarter of a million ids: each takes so many bytes beside its characters.
+# A quarter of a million ids: each takes this many bytes beside its characters. DefaultReplicationPolicy builds the
+# topic's name with replication.policy.separator, by default a dot.
 _MOST_BYTES, _OBJECT_BYTES = 32 << 20, 100
 _CHECKPOINTS = re.compile(r".[^a-zA-Z0-9]checkpoints[^a-zA-Z0-9]internal\Z")
 
@@ -28,26 +28,25 @@ def is_checkpoints(topic: str) -> bool:
 
 
 def checkpoint_topics(topics: Iterable[str], named: Collection[str] | None) -> list[str]:
-    """Which topics hold checkpoints: those that are named, there or not, or else all `topics` of such a name."""
+    """The topics with checkpoints: `named`, whether they exist or not; None = those of `topics` with such a name."""
     return [topic for topic in topics if is_checkpoints(topic)] if named is None else sorted(named)
 
 
 class Checkpoints:
-    """Remembers what was read, so that each look costs only what is new.
+    """Remembers the groups that it has read, so that each call of `read` reads new records only.
 
-    Ids are kept for good, up to so many bytes: whoever may write to a topic of such a name can make up any number.
+    Ids are never dropped, up to `most_bytes`: a client that may write to such a topic can invent any number.
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._most_bytes = most_bytes
-        # By topic id, as a topic that was made anew is unread; below 2.8, which has none, its end before our position
-        # tells.
+        # By topic id, as a recreated topic is unread. Below 2.8, without ids, an end before our position shows it.
         self._positions: dict[tuple[str, Partition], int] = {}
         self._groups: set[str] = set()
         self._bytes = 0
 
     def read(self, client: Client, topics: Iterable[str], deadline: Deadline) -> frozenset[str] | Fault:
-        """All group ids named by checkpoints up to the topics' ends, or the Fault that kept us from reading them."""
+        """All group ids in checkpoints up to the topics' ends, or the Fault of the read."""
         wanted = sorted(set(topics))
         ids, counts = topic_ids(client, wanted, deadline), partition_counts(client, wanted, deadline)
         for topic in wanted:
@@ -74,7 +73,7 @@ class Checkpoints:
             answer = fetch(leader, position, deadline)
             if isinstance(answer, Fault):
                 if answer.code == "OFFSET_OUT_OF_RANGE":
-                    # Cut off, or made anew: read from its beginning the next time.
+                    # Truncated or recreated: the next call reads it from the beginning.
                     self._positions.pop(key, None)
                 return answer
             self._remember(group for record in answer.records if (group := _group_of(record.key)) is not None)

@@ -6,19 +6,20 @@ import asyncio
 import base64
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from group_hygiene.connection import OAuth
-from group_hygiene.egress import Egress
 from group_hygiene.errors import AuthenticationFailed
-from group_hygiene.kafka.tls import trusting
+from group_hygiene.network.authorities import trusting
+from group_hygiene.network.egress import Egress
+from group_hygiene.spec.connection import OAuth
 
 if TYPE_CHECKING:
-    from group_hygiene.gate import Gate
+    from group_hygiene.network.gate import Gate
+    from group_hygiene.network.post import Request
 
 _RENEW_BEFORE_S = 30.0
 _TIMEOUT_MAX_S = 10.0
@@ -28,17 +29,16 @@ _LIFETIME_MAX_S = 24 * 3600.0
 
 
 class _Answer(msgspec.Struct):
-    """What RFC 6749, section 5.1, says of the answer, as far as it is used. expires_in: seconds."""
+    """The fields of the answer (RFC 6749, section 5.1) that are used. expires_in: seconds."""
 
     access_token: str
     expires_in: float = 300.0
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
-    """Gives one token to all connections until shortly before it expires. Thread-safe.
+    """Returns one token for all connections until shortly before it expires. Thread-safe.
 
-    timeout: seconds that the endpoint has for its whole answer, if that is less than 10. egress: where it may be;
-    None = anywhere.
+    timeout: seconds for the endpoint's whole answer, at most 10. egress: which addresses it may have; None = any.
     """
 
     def __init__(self, oauth: OAuth, timeout: float, egress: Egress | None = None) -> None:
@@ -46,15 +46,15 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._token = ""
         self._renew_at = 0.0
-        # Without what may stand before an @: messages show it.
+        # Without credentials before an @, as messages show it.
         parts = urlsplit(oauth.token_endpoint)
         self._shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-        self._context = trusting(oauth.ca, "sasl.oauth.ca")
+        self._context = trusting(oauth.ca, "sasl.oauth.caSecretRef")
         self._timeout = min(_TIMEOUT_MAX_S, timeout)
 
     def token(self) -> str:
-        """The current access token. Raises AuthenticationFailed with what the endpoint said, never with a secret."""
+        """The current access token. Raises AuthenticationFailed with the endpoint's answer, never with a secret."""
         with self._lock:
             if time.monotonic() >= self._renew_at:
                 self._token, lifetime = self._fetch()
@@ -62,15 +62,17 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
             return self._token
 
     def _fetch(self) -> tuple[str, float]:
+        # Imported here: it takes longer to load than the rest of a command that needs no token.
         import aiohttp
 
-        from group_hygiene.gate import Gate
+        from group_hygiene.network.gate import Gate
+        from group_hygiene.network.post import send
 
         gate = None if self._egress is None else Gate(self._egress, urlsplit(self._url).hostname or "")
         # Not asyncio.run: its end would wait for the thread of a name server that hangs.
         loop = asyncio.new_event_loop()
         try:
-            status, body = loop.run_until_complete(self._post(gate))
+            status, _, body = loop.run_until_complete(send(self._request(gate)))
         except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
             if gate is not None and gate.refused is not None:
                 raise AuthenticationFailed(f"the token endpoint {self._shown} leads to {gate.refused}") from error
@@ -87,39 +89,23 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
             raise AuthenticationFailed(f"the token endpoint {self._shown} answers without a token") from error
         return answer.access_token, answer.expires_in
 
-    async def _post(self, gate: Gate | None) -> tuple[int, bytes]:
-        """Status and body of the answer, of which no more is read than is too much. One time limit for all of it.
-
-        A limit for each read, as urllib3 has it, never comes where an endpoint sends a byte now and then. Nothing is
-        decompressed: the answer is small, and what it would grow to is not known before.
-        """
-        # Here, as it takes longer to load than the rest of a command that needs no token.
-        import aiohttp
+    def _request(self, gate: Gate | None) -> Request:
         from yarl import URL
 
+        from group_hygiene.network.post import Request
+
         oauth = self._oauth
-        fields = {"grant_type": "client_credentials", **({"scope": oauth.scope} if oauth.scope else {})}
         credentials = f"{oauth.client_id}:{oauth.client_secret.reveal()}".encode()
-        headers = {
-            "Accept": "application/json",
-            "Accept-Encoding": "identity",
-            "Authorization": "Basic " + base64.b64encode(credentials).decode("ascii"),
-        }
-        guarded: dict[str, Any] = {}
-        if gate is not None:
-            guarded = {"resolver": gate, "use_dns_cache": False, "socket_factory": gate.socket}
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._context, force_close=True, **guarded),
-            timeout=aiohttp.ClientTimeout(total=self._timeout),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trust_env=False,
+        return Request(
+            URL(self._url, encoded=True),
+            {"grant_type": "client_credentials", **({"scope": oauth.scope} if oauth.scope else {})},
+            {
+                "Accept": "application/json",
+                "Accept-Encoding": "identity",
+                "Authorization": "Basic " + base64.b64encode(credentials).decode("ascii"),
+            },
+            gate,
+            self._context,
+            self._timeout,
+            read=_ANSWER_BYTES + 1,
         )
-        url = URL(self._url, encoded=True)
-        async with session, session.post(url, data=fields, headers=headers, allow_redirects=False) as answer:
-            body = b""
-            async for chunk in answer.content.iter_any():
-                body += chunk
-                if len(body) > _ANSWER_BYTES:
-                    break
-            return answer.status, body

@@ -1,4 +1,4 @@
-"""Offsets: what groups committed (KIP-88, KIP-447, KIP-709), to commit and delete them, and where partitions end."""
+"""Reads (KIP-88, KIP-447, KIP-709), commits and deletes (KIP-496) committed offsets; lists partitions' offsets."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from group_hygiene.kafka import answers
 from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
 from group_hygiene.kafka.cluster import ask_topics
-from group_hygiene.kafka.coordinators import Question, ask
-from group_hygiene.kafka.messages import RawOffsetFetchRequest
-from group_hygiene.model import NO_SUCH_TOPIC, CommittedOffset, Fault, Offsets, Partition
+from group_hygiene.kafka.coordinators import Question, ask, ask_once
+from group_hygiene.kafka.protocol import RawOffsetFetchRequest
+from group_hygiene.model.groups import NO_SUCH_TOPIC, CommittedOffset, Fault, Offsets, Partition
 
 T = TypeVar("T")
 
-# Groups per OffsetFetch: large enough that the round trip does not count, small enough that answers don't pile up.
+# Groups per OffsetFetch: large enough that round trips cost little, small enough for the memory of the answers.
 _FETCH_CHUNK = 500
 # Groups times named partitions per OffsetFetch: some 2 MB of answer.
 _NAMED_PARTITIONS = 50_000
@@ -31,14 +31,14 @@ _PARTITION_CHUNK = 5_000
 # Bytes of records per request that writes: the broker appends them as one batch, of 1 MB at most by default
 # (`cluster.offsets_write_bytes`).
 WRITE_BYTES = 500_000
-# What a record has beside its names and metadata, at most; more than enough, so that the batch's header fits too.
+# At most the bytes of a record beside its names and metadata, with room for the batch's header.
 _RECORD_BYTES = 100
 _LATEST, _EARLIEST = -1, -2
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _TOPIC_DENIED, _GROUP_DENIED, _UNKNOWN_TOPIC_ID = 29, 30, 100
 # From this version on, OffsetCommit and OffsetFetch name topics by their ids (KIP-848; Kafka 4.1).
 _BY_TOPIC_ID = 10
-# What a write needs, by the API key of its answer and the code of the refusal.
+# The advice for a refused write, by the API key of its answer and the error code.
 _WRITE_ADVICE = {
     (OffsetCommitRequest.API_KEY, _TOPIC_DENIED): "needs READ on the topic",
     (OffsetCommitRequest.API_KEY, _GROUP_DENIED): "needs READ on the group",
@@ -56,18 +56,18 @@ def committed_offsets(
     partitions: Collection[Partition] | None = None,
     require_stable: bool = False,
 ) -> dict[str, Offsets | Fault]:
-    """The committed offsets of each group, of all its partitions or of `partitions`; those without one are left out.
+    """The committed offsets of each group, of all its partitions or of `partitions`, without those that have none.
 
-    `groups` maps id -> coordinator, None = look it up. Batched per coordinator from OffsetFetch v8 on, one request a
-    group below. With `require_stable` (v7) a partition with a pending transactional commit makes its group a Fault
-    UNSTABLE_OFFSET_COMMIT, but only for partitions that are named or have a committed offset already.
+    `groups` maps id -> coordinator, None = look it up. Batched per coordinator from OffsetFetch v8 on; one request per
+    group below. With `require_stable` (v7), a partition with a pending transactional commit makes the result of its
+    group a Fault UNSTABLE_OFFSET_COMMIT, but only for partitions that are named or already have a committed offset.
     """
     batched = client.supports(OffsetFetchRequest, 8)
     group_class, single = OffsetFetchRequest.OffsetFetchRequestGroup, OffsetFetchRequest.OffsetFetchRequestTopic
     topic_class = group_class.OffsetFetchRequestTopics if batched else single
     named = None
     if partitions is not None:
-        # Once for all requests: a cluster's topics take megabytes in each.
+        # Built once for all requests: the topics of a cluster take megabytes.
         named = [topic_class(name=name, partition_indexes=some) for name, some in _by_topic(partitions).items()]
     extra: dict[str, Any] = {"require_stable": True} if require_stable else {}
 
@@ -82,7 +82,7 @@ def committed_offsets(
         return ask(
             client, groups, Question(request, lambda ids, response: {ids[0]: _offsets_of(response)}, 1), deadline
         )
-    # An answer must stay small also when many partitions are named for each group.
+    # An answer must stay small even if the request names many partitions for each group.
     chunk = _FETCH_CHUNK if partitions is None else _NAMED_PARTITIONS // max(1, len(partitions))
     rows = Rows()
     size = max(1, min(_FETCH_CHUNK, chunk))
@@ -91,7 +91,7 @@ def committed_offsets(
 
 
 def _offsets_of(row: Any, names: Mapping[str, str] = MappingProxyType({})) -> Offsets | Fault:
-    """names: topic id -> name, where topics were asked for by id; one that is unknown to the broker has no offsets."""
+    """names: topic id -> name, if the request has ids; a topic that the broker doesn't know has no offsets."""
     if row.error_code:
         return fault_of_code(row.error_code)
     offsets: dict[Partition, CommittedOffset] = {}
@@ -113,20 +113,20 @@ def _offsets_of(row: Any, names: Mapping[str, str] = MappingProxyType({})) -> Of
 
 def committed_by_topic_id(
     client: Client,
-    home: Mapping[str, int | None],
+    coordinators: Mapping[str, int | None],
     partitions: Collection[Partition],
     topic_ids: Mapping[str, str],
     deadline: Deadline,
 ) -> Offsets | Fault:
-    """What one group has committed for these partitions of the topics with these ids, and not of others of that name.
+    """The committed offsets of one group for partitions of the topics with these ids, not of other topics of that name.
 
-    Topics without an id, and all of them on brokers before 4.1 (OffsetFetch v10), are asked for by name. home: the
-    group's id and coordinator, None = look it up.
+    Topics without an id, and all topics on brokers before 4.1 (OffsetFetch v10), are requested by name. coordinators:
+    the group's id and coordinator, None = look it up.
     """
     by_id, by_name = _split(client, OffsetFetchRequest, partitions, topic_ids)
     found: dict[Partition, CommittedOffset] = {}
     if by_name:
-        (named,) = committed_offsets(client, home, deadline, by_name).values()
+        (named,) = committed_offsets(client, coordinators, deadline, by_name).values()
         if isinstance(named, Fault):
             return named
         found |= named
@@ -144,7 +144,7 @@ def committed_by_topic_id(
     def read(ids: Sequence[str], response: Response) -> dict[str, Offsets | Fault]:
         return {row.group_id: _offsets_of(row, names) for row in response.groups}
 
-    (identified,) = ask(client, home, Question(request, read, 1), deadline).values()
+    (identified,) = ask(client, coordinators, Question(request, read, 1), deadline).values()
     return identified if isinstance(identified, Fault) else found | identified
 
 
@@ -158,10 +158,10 @@ def commit_offsets(
 ) -> dict[Partition, Fault | None]:
     """Commit as an assign+commit consumer does (generation -1): for each partition None = committed, else the Fault.
 
-    coordinator: as last known; None = look it up. Nothing is sent after the deadline, and nothing twice: a commit
-    without an answer may have been carried out. A group with members answers UNKNOWN_MEMBER_ID; an absent one is made,
-    as a simple group, even under the id of a share group that was deleted. topic_ids: name -> id of the topics whose
-    offsets these are; brokers that know OffsetCommit v10 (Kafka 4.1) then refuse another topic of that name with
+    coordinator: the last known one; None = look it up. Sends nothing after the deadline, and nothing twice: the broker
+    may have carried out a commit without an answer. A group with members answers UNKNOWN_MEMBER_ID. If the group is
+    absent, the broker creates a simple group, even under the id of a deleted share group. topic_ids: name -> id of the
+    topics of these offsets; brokers with OffsetCommit v10 (Kafka 4.1) refuse another topic of that name with
     UNKNOWN_TOPIC_ID.
     """
     by_id, by_name = _split(client, OffsetCommitRequest, offsets, topic_ids)
@@ -191,17 +191,17 @@ def commit_offsets(
         topics = rows(chunk, lambda topic: {"topic_id": topic_ids[topic]})
         return OffsetCommitRequest(group_id=group, topics=topics, min_version=_BY_TOPIC_ID, max_version=_BY_TOPIC_ID)
 
-    home = {group: coordinator}
+    coordinators = {group: coordinator}
     names = {topic_ids[place.topic]: place.topic for place in by_id}
-    return _write(client, home, {place: offsets[place].metadata for place in by_name}, named, deadline) | _write(
-        client, home, {place: offsets[place].metadata for place in by_id}, identified, deadline, names
-    )
+    return _write(
+        client, coordinators, {place: offsets[place].metadata for place in by_name}, named, deadline
+    ) | _write(client, coordinators, {place: offsets[place].metadata for place in by_id}, identified, deadline, names)
 
 
 def _split(
     client: Client, request_class: Any, partitions: Iterable[Partition], topic_ids: Mapping[str, str]
 ) -> tuple[list[Partition], list[Partition]]:
-    """The partitions whose topics a request can name by their ids, and the others."""
+    """The partitions whose topics a request can name by id, and the others."""
     known = topic_ids if client.supports(request_class, _BY_TOPIC_ID) else {}
     by_id = [place for place in partitions if place.topic in known]
     return by_id, [place for place in partitions if place.topic not in known]
@@ -216,8 +216,9 @@ def delete_offsets(
 ) -> dict[Partition, Fault | None]:
     """Delete a group's committed offsets (KIP-496): for each partition None = none is left, else the Fault.
 
-    coordinator: as last known; None = look it up. Asked once. GROUP_SUBSCRIBED_TO_TOPIC is the Fault of a partition
-    whose topic a member subscribes to, and UNSUPPORTED_VERSION that of all of them where brokers are older than 2.4.
+    coordinator: the last known one; None = look it up. Each request is sent once. GROUP_SUBSCRIBED_TO_TOPIC is the
+    Fault of a partition whose topic a member subscribes to; UNSUPPORTED_VERSION that of all partitions on brokers older
+    than 2.4.
     """
     row_class = OffsetDeleteRequest.OffsetDeleteRequestTopic
     entry_class = row_class.OffsetDeleteRequestPartition
@@ -234,48 +235,49 @@ def delete_offsets(
 
 def _write(
     client: Client,
-    home: Mapping[str, int | None],
+    coordinators: Mapping[str, int | None],
     places: Mapping[Partition, str],
     request: Callable[[list[Partition]], Any],
     deadline: Deadline,
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[Partition, Fault | None]:
-    """Send `request` for the partitions (each with its metadata) to a group's coordinator, in as many as it takes.
+    """Send `request` for the partitions (each with its metadata) to a group's coordinator, in chunks of WRITE_BYTES.
 
-    home: the one group, and its coordinator; None = look it up. names: topic id -> name, where `request` gives ids.
+    coordinators: the one group, and its coordinator; None = look it up. names: topic id -> name, where `request` gives
+    ids.
     """
     results: dict[Partition, Fault | None] = {}
-    (group,) = home
+    (group,) = coordinators
     for chunk in write_chunks(group, dict(sorted(places.items())), WRITE_BYTES):
-        answer = _write_once(client, home, request(chunk), deadline, names)
+        answer = _write_once(client, coordinators, request(chunk), deadline, names)
         for place in chunk:
             results[place] = answer if isinstance(answer, Fault) else answer.get(place, _NOT_ANSWERED)
     return results
 
 
 def _write_once(
-    client: Client, home: Mapping[str, int | None], message: Any, deadline: Deadline, names: Mapping[str, str]
+    client: Client, coordinators: Mapping[str, int | None], message: Any, deadline: Deadline, names: Mapping[str, str]
 ) -> dict[Partition, Fault | None] | Fault:
     question = Question(lambda _: message, lambda ids, response: {ids[0]: _written(response, names)}, 1)
     answer: dict[Partition, Fault | None] | Fault
-    (answer,) = ask(client, home, question, deadline, retry=False).values()
+    (answer,) = ask_once(client, coordinators, question, deadline).values()
     return answer
 
 
 def record_bytes(group: str, topic: str = "", metadata: str = "") -> int:
-    """What a record of the offsets log takes in the broker's batch, at most: a commit or a tombstone."""
+    """The largest size of a record of the offsets log in the broker's batch: a commit or a tombstone."""
     return _RECORD_BYTES + len(group.encode()) + len(topic) + len(metadata.encode())
 
 
 def write_chunks(group: str, places: Mapping[Partition, str], write_bytes: int) -> Iterator[list[Partition]]:
-    """The partitions (each with its metadata), in their order, in chunks of at most so many bytes of records."""
+    """The partitions (each with its metadata), in order, in chunks of at most `write_bytes` bytes of records."""
     return in_chunks(
         {place: record_bytes(group, place.topic, metadata) for place, metadata in places.items()}, write_bytes
     )
 
 
 def in_chunks(sizes: Mapping[T, int], limit: int) -> Iterator[list[T]]:
-    """The items, in their order, in chunks whose sizes add up to no more than `limit`; each has one at least."""
+    """The items, in order, in chunks whose sizes add up to at most `limit`; each chunk has at least one item."""
     chunk: list[T] = []
     total = 0
     for item, size in sizes.items():
@@ -303,28 +305,26 @@ def _written(response: Response, names: Mapping[str, str]) -> dict[Partition, Fa
 
 
 def end_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
-    """The offset after the last record that a read_uncommitted consumer can see (high watermark), of each partition."""
+    """The high watermark of each partition: the offset after the last record for read_uncommitted consumers."""
     return _list_offsets(client, dict.fromkeys(partitions, _LATEST), deadline)
 
 
-def decided_offsets(
+def last_stable_offsets(
     client: Client, partitions: Iterable[Partition], deadline: Deadline
 ) -> dict[Partition, int | Fault]:
-    """The offset up to which a read_committed consumer reads (last stable offset): that of the first record of an open
-    transaction, or the end.
-    """
+    """The last stable offset of each partition: the first record of an open transaction, or the end."""
     return _list_offsets(client, dict.fromkeys(partitions, _LATEST), deadline, _READ_COMMITTED)
 
 
 def start_offsets(client: Client, partitions: Iterable[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
-    """The offset of the first record that retention or DeleteRecords left (log start), of each partition."""
+    """The log start offset of each partition."""
     return _list_offsets(client, dict.fromkeys(partitions, _EARLIEST), deadline)
 
 
 def offsets_at(
     client: Client, times: Mapping[Partition, int], deadline: Deadline
 ) -> dict[Partition, int | Fault | None]:
-    """The offset of the first record with that timestamp (ms since the epoch) or a later one; None = there is none."""
+    """The offset of the first record with this timestamp (ms since the epoch) or a later one; None = there is none."""
     answers = _list_offsets(client, times, deadline)
     return {place: None if answer == -1 else answer for place, answer in answers.items()}
 
@@ -377,7 +377,7 @@ def _list_offsets_request(partitions: list[Partition], timestamps: Mapping[Parti
 
 
 def leaders_of(client: Client, partitions: Collection[Partition], deadline: Deadline) -> dict[Partition, int | Fault]:
-    """The broker that leads each partition; LEADER_NOT_AVAILABLE is not retriable, as it may be so for long."""
+    """The broker that leads each partition. LEADER_NOT_AVAILABLE is not retriable."""
     rows = ask_topics(client, {partition.topic for partition in partitions}, deadline)
     known = {
         Partition(topic, entry.partition_index): entry.leader_id
@@ -392,7 +392,7 @@ def leaders_of(client: Client, partitions: Collection[Partition], deadline: Dead
             return row
         if partition not in known:
             return Fault(NO_SUCH_TOPIC, str(partition))
-        # An offline partition may stay so for long: waiting for a leader would use up the scan's time.
+        # A partition may stay offline for long: waiting for a leader would use up the scan's time.
         return Fault("LEADER_NOT_AVAILABLE", f"{partition} has no leader") if known[partition] < 0 else known[partition]
 
     return {partition: leader(partition) for partition in partitions}

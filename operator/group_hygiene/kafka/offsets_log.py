@@ -1,8 +1,8 @@
-"""What a record of `__consumer_offsets` says: bytes in, one frozen record out, or BrokenRecord. Pure.
+"""Decodes records of `__consumer_offsets`: bytes in, one frozen record out, or BrokenRecord. Pure.
 
-Whatever Kafka 2.5 to 4.4 writes. Layouts: group-coordinator/src/main/resources/common/message/*.json of each version,
-and the Scala schemas of kafka.coordinator.group.GroupMetadataManager before those. Spark's workers import this module:
-of this package it may import `errors` and `encoding` alone, and no client library.
+All records of Kafka 2.5 to 4.4. Layouts: group-coordinator/src/main/resources/common/message/*.json of each version,
+and before those the Scala schemas of kafka.coordinator.group.GroupMetadataManager. Spark's workers import this module:
+of this package it may import only `errors` and `encoding`, and no client library.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from group_hygiene.errors import HygieneError
-from group_hygiene.kafka.encoding import Layout, Misfit, Reader
+from group_hygiene.kafka.encoding import Layout, LayoutError, Reader
 
 
 class BrokenRecord(HygieneError):
-    """No record that Kafka 2.5 to 4.4 writes: an unknown version, or bytes that do not fit their layout exactly."""
+    """Not a record of Kafka 2.5 to 4.4: an unknown version, or bytes that do not fit their layout exactly."""
 
     reason = "EvidenceUnreadable"
 
 
 class Commit(NamedTuple):
-    """A group committed an offset; offset None = a tombstone: expired, deleted, or its topic is gone.
+    """An offset that a group committed; offset None = a tombstone: expired, deleted, or its topic is gone.
 
-    leader_epoch: -1 = not given. commit_ms: when it was committed; expire_ms: when it ends, if the client said so.
-    legacy: written under the key of Kafka 0.8, beside which the same partition may have another offset.
+    leader_epoch: -1 = not given. commit_ms: time of the commit; expire_ms: time of expiry, if the client gave one.
+    legacy: under the key of Kafka 0.8; the same partition may also have an offset under the current key.
     """
 
     group: str
@@ -44,12 +44,12 @@ class Commit(NamedTuple):
 
 
 class GroupState(NamedTuple):
-    """Anything else that is told of a group; gone = a tombstone, which has none of the fields but `member_id`.
+    """Any other record of a group. gone: it is a tombstone, which has no other fields than `member_id`.
 
-    kind: see `KINDS`; `classic` is a whole group, `*-epoch` an epoch bump, `*-member` one member that is in the group.
+    kind: see `KINDS`; `classic` is a whole group, `*-epoch` an epoch bump, `*-member` one member of the group.
     generation: of a classic group, or the epoch that the record sets (of the group, its assignment or its member).
-    members: how many members a classic group has. state_ms: since when a classic group is in its state (Empty, if it
-    has no members), None where that is not told.
+    members: the number of members of a classic group. state_ms: since when a classic group is in its state (Empty, if
+    it has no members); None = not in the record.
     """
 
     group: str
@@ -63,9 +63,9 @@ class GroupState(NamedTuple):
 
 
 def decode(key: bytes | None, value: bytes | None) -> Commit | GroupState:
-    """What one record says; no value = a tombstone. Raises BrokenRecord, and nothing else.
+    """Decode one record; no value = a tombstone. Raises only BrokenRecord.
 
-    The bytes of a transaction's marker (control batch) are no such record: leave those out.
+    Transaction markers (control batches) are no such records: the caller omits them.
     """
     if key is None:
         raise BrokenRecord("a record without a key")
@@ -77,16 +77,16 @@ def decode(key: bytes | None, value: bytes | None) -> Commit | GroupState:
                 return Commit(group, topic, partition, legacy=number == 0)
             return Commit(group, topic, partition, *_commit_value(value), legacy=number == 0)
         return _group_state(number, key, value)
-    except _MISFITS as misfit:
-        raise BrokenRecord(f"its bytes do not fit their layout: {misfit}") from misfit
+    except _LAYOUT_ERRORS as error:
+        raise BrokenRecord(f"its bytes do not fit their layout: {error}") from error
 
 
-_MISFITS = (Misfit, struct.error, UnicodeDecodeError)
+_LAYOUT_ERRORS = (LayoutError, struct.error, UnicodeDecodeError)
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _COMMIT_KEYS = (0, 1)
-# version, offset, (leader epoch,) length of the metadata; behind the metadata: commit time, (time of expiry).
+# version, offset, (leader epoch,) length of the metadata; after the metadata: commit time, (time of expiry).
 _HEAD_V0, _HEAD_V3 = struct.Struct(">hqh"), struct.Struct(">hqih")
 _TAIL_V1 = struct.Struct(">qq")
 
@@ -95,11 +95,11 @@ def _commit_place(key: bytes) -> tuple[str, str, int]:
     """OffsetCommitKey, LegacyOffsetCommitKey: group, topic, partition."""
     group_ends = 4 + _INT16.unpack_from(key, 2)[0]
     if group_ends < 4:
-        raise Misfit("a text of negative length")
+        raise LayoutError("a text of negative length")
     topic_at = group_ends + 2
     topic_ends = topic_at + _INT16.unpack_from(key, group_ends)[0]
     if topic_ends < topic_at or len(key) != topic_ends + 4:
-        raise Misfit("the key of a commit is too short, or too long")
+        raise LayoutError("the key of a commit is too short, or too long")
     return key[4:group_ends].decode(), key[topic_at:topic_ends].decode(), _INT32.unpack_from(key, topic_ends)[0]
 
 
@@ -118,7 +118,7 @@ def _commit_value(value: bytes) -> tuple[int, int, str, int, int | None]:
         raise BrokenRecord(f"the value of a commit is of version {version}, which is not known")
     ends = at + size
     if size < 0 or len(value) != ends + (16 if version == 1 else 8):
-        raise Misfit("the value of a commit is too short, or too long")
+        raise LayoutError("the value of a commit is too short, or too long")
     if version != 1:
         return offset, epoch, value[at:ends].decode(), _INT64.unpack_from(value, ends)[0], None
     time, expiry = _TAIL_V1.unpack_from(value, ends)
@@ -148,9 +148,9 @@ _EPOCH: Layout = (4,)
 
 
 class _Kind(NamedTuple):
-    """A record type. second: what its key has behind the group's id. counts: its value begins with an epoch.
+    """A record type. second: the field after the group's id in its key. counts: its value begins with an epoch.
 
-    layouts: of its value of version 0, the newest first; early-access versions changed them and kept the number.
+    layouts: of its value of version 0, the newest first; early-access releases changed them under the same version.
     """
 
     name: str
@@ -175,7 +175,7 @@ _KINDS = {
         "member",
         counts=True,
     ),
-    # The second is Kafka 4.0's, as of the share groups' epoch and state below.
+    # The second is Kafka 4.0's, as for the share groups' epoch and state below.
     9: _Kind("share-topics", (_SHARE_STATE_4_0, (_TOPICS_WITH_RACKS,))),
     10: _Kind("share-member", (("text?", "text", "text", ["text"]),), "member"),
     11: _Kind("share-epoch", ((4, 8), _EPOCH), counts=True),
@@ -185,8 +185,8 @@ _KINDS = {
     15: _Kind("share-state", (([_NAMED_TOPIC], [_NAMED_TOPIC], [(16, "text")]), _SHARE_STATE_4_0)),
     16: _Kind("consumer-regex", ((["text"], 8, 8),), "regex"),
     17: _Kind("streams-epoch", ((4, 8),), counts=True),
-    # 18 was to be a Streams group's topics (StreamsGroupPartitionMetadata). It left Kafka's sources before 4.1: that is
-    # the first release which makes such groups.
+    # 18 was a Streams group's topics (StreamsGroupPartitionMetadata). Kafka removed it before 4.1, the first release
+    # that creates such groups.
     19: _Kind(
         "streams-member",
         (("text?", "text?", "text", "text", 4, 4, "text", frozenset([("text", 2)]), [("text", "text")]),),
@@ -227,16 +227,16 @@ def _group_state(number: int, key: bytes, value: bytes | None) -> GroupState:
 
 
 def _check(value: bytes, layouts: Sequence[Layout]) -> None:
-    misfit: Exception = Misfit("no layout")
+    last: Exception = LayoutError("no layout")
     for layout in layouts:
         try:
             reader = Reader(value, 2, flexible=True)
             reader.skip(layout)
             reader.end()
             return
-        except _MISFITS as error:
-            misfit = error
-    raise misfit
+        except _LAYOUT_ERRORS as error:
+            last = error
+    raise last
 
 
 def _classic(group: str, version: int, value: bytes) -> GroupState:
@@ -249,8 +249,8 @@ def _classic(group: str, version: int, value: bytes) -> GroupState:
     reader.skip_field("text?")
     reader.skip_field("text?")
     since = reader.number(8) if version >= 2 else -1
-    static, patient = ["text?"] * (version >= 3), [4] * (version >= 1)
-    member = ("text", *static, "text", "text", *patient, 4, "bytes", "bytes")
+    static, rebalance_timeout = ["text?"] * (version >= 3), [4] * (version >= 1)
+    member = ("text", *static, "text", "text", *rebalance_timeout, 4, "bytes", "bytes")
     members = reader.count()
     for _ in range(members):
         reader.skip(member)

@@ -1,7 +1,7 @@
-"""The log of one partition, as its leader tells it: where it ends, and what is committed in it (KIP-98).
+"""Reads the log of one partition from its leader: its end, and the committed records in it (KIP-98).
 
-The library's consumer can't say whether the position that it stays at is the end, or where a transaction is open. Here
-both are in the answer. Only reads; what the records mean is not its subject.
+The library's consumer can't distinguish the end of the log from the start of an open transaction; here the answer
+contains both. Reads only, and does not interpret records.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.record import MemoryRecords
 from kafka.record.util import decode_varint
 
-from group_hygiene.kafka.bounds import Room, TooMuch
+from group_hygiene.kafka.bounds import FetchBudget, TooMuch
 from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying
-from group_hygiene.memory import Intake
-from group_hygiene.model import Fault, Partition
+from group_hygiene.model.groups import Fault, Partition
+from group_hygiene.process.memory import Intake
 
 T = TypeVar("T")
 
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _FETCH_BYTES = 8_000_000
-# Of each of many partitions at once. To take in the records of 50 such answers must not take longer than a moment.
+# For each of many partitions at once. Processing the records of 50 such answers must take less than a second.
 _EACH_BYTES = 250_000
-# Of each where only the heads of batches matter. One batch comes whole, however large it is (KIP-74).
-_HEADS_BYTES = 64_000
-# Unpacked bytes after which an answer is not read on: the rest is fetched again, once these are taken in.
+# For each partition if only the headers of batches matter. A broker sends at least one whole batch, of any size
+# (KIP-74).
+_HEADERS_BYTES = 64_000
+# Unpacked bytes after which the rest of an answer is skipped, and fetched again later.
 _ENOUGH, _ENOUGH_OF_EACH = 8_000_000, 1_000_000
-# org.apache.kafka.common.record.DefaultRecordBatch: the records begin behind its header; codecs by number.
+# org.apache.kafka.common.record.DefaultRecordBatch: the records begin after its header; codecs by number.
 _RECORDS_AT = 61
 _PLAIN, _GZIP = 0, 1
-# To how many times its bytes a batch is unpacked, at least as far as memory is asked for before that is known.
+# The assumed ratio of unpacked to packed bytes of a batch, to reserve memory before unpacking.
 _TYPICAL_RATIO = 20
 _MARKER = struct.Struct(">hh")
 # org.apache.kafka.common.protocol.Errors.THROTTLING_QUOTA_EXCEEDED.
@@ -43,7 +44,7 @@ _THROTTLED = 89
 
 
 class Record(NamedTuple):
-    """A record as it is in the log: no value = a tombstone."""
+    """A record in the log; no value = a tombstone."""
 
     offset: int
     key: bytes | None
@@ -51,7 +52,7 @@ class Record(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What one answer holds: committed records (`fetch`) or all (`fetch_all`), and the offset to go on from.
+    """The content of one answer: committed records (`fetch`) or all (`fetch_all`), and the offset to continue from.
 
     stable: the offset of the first record of an open transaction, or the end; no committed record is behind it.
     end: the offset after the last record that all in-sync replicas have (high watermark).
@@ -63,11 +64,11 @@ class Fetched(NamedTuple):
     end: int
 
 
-class Heads(NamedTuple):
-    """What the heads of an answer's batches tell: `last` = at or after that offset is a committed record; None = the
-    answer has none. No record is unpacked.
+class BatchHeaders(NamedTuple):
+    """The result of reading only the headers of an answer's batches. last: a committed record is at this offset or
+    later; None = the answer has none.
 
-    position, stable, end: as of `Fetched`.
+    position, stable, end: as in `Fetched`.
     """
 
     last: int | None
@@ -77,7 +78,7 @@ class Heads(NamedTuple):
 
 
 class Leader:
-    """Asks the leader of one partition, and looks it up anew when it moved."""
+    """Sends requests to the leader of one partition, and looks it up again when it moved."""
 
     def __init__(self, client: Client, partition: Partition) -> None:
         self.client = client
@@ -85,7 +86,7 @@ class Leader:
         self._broker: int | None = None
 
     def ask(self, request: Callable[[], Request], code: Callable[[Response], int], deadline: Deadline) -> Any | Fault:
-        """The answer to a request that may be sent more than once; `code` finds the partition's error in it."""
+        """The answer to a request that may be sent more than once; `code` returns the partition's error in it."""
 
         def attempt(_: Sequence[None]) -> dict[None, Any | Fault]:
             broker = self._broker if self._broker is not None else self._look_up(deadline)
@@ -94,7 +95,7 @@ class Leader:
             answer = self.client.send(Call(broker, request()), deadline)
             if not isinstance(answer, Fault) and (error := code(answer)):
                 answer = fault_of_code(error)
-            # Also after an answer that did not come: who does not answer may not lead any more.
+            # Also without an answer: a broker that does not answer may not lead any more.
             self._broker = None if isinstance(answer, Fault) else broker
             return {None: answer}
 
@@ -115,10 +116,10 @@ class Leader:
 
 
 def fetch(leader: Leader, position: int, deadline: Deadline, wait_ms: int = 0) -> Fetched | Fault:
-    """What is committed from `position` on, as much as one answer holds; for the first byte the broker waits `wait_ms`.
+    """The committed records from `position` on, as many as one answer holds. wait_ms: for the first byte.
 
-    An answer without a record that stays at its position, before `stable`: there is nothing up to there, as after
-    compaction. Damaged bytes are the Fault CORRUPT_MESSAGE, and so is a batch that is too large when unpacked.
+    No record, and the same position before `stable`: there are no records up to `stable`, as after compaction. The
+    Fault is CORRUPT_MESSAGE for damaged bytes and for a batch that is too large when unpacked.
     """
     answer = leader.ask(
         lambda: _request(leader.partition, position, _READ_COMMITTED, wait_ms, _FETCH_BYTES), _fetch_error, deadline
@@ -129,9 +130,9 @@ def fetch(leader: Leader, position: int, deadline: Deadline, wait_ms: int = 0) -
 def fetch_all(
     client: Client, positions: Mapping[Partition, int], leaders: Mapping[Partition, int], deadline: Deadline
 ) -> dict[Partition, Fetched | Fault]:
-    """Of each partition what follows its position, committed or not, as much as one answer holds; asked once.
+    """The records of each partition from its position on, committed or not, as many as one answer holds; asked once.
 
-    An answer without a record that stays at its position: there is nothing from there to `end`.
+    No record, and the same position: there are no records up to `end`.
     """
     calls = {
         partition: Call(leaders[partition], _request(partition, position, _READ_UNCOMMITTED, 0, _EACH_BYTES))
@@ -145,33 +146,32 @@ def fetch_all(
     )
 
 
-def fetch_heads(
+def fetch_batch_headers(
     client: Client, positions: Mapping[Partition, int], leaders: Mapping[Partition, int], deadline: Deadline
-) -> dict[Partition, Heads | Fault]:
-    """Of each partition which committed records follow its position, as far as one small answer holds; asked once.
+) -> dict[Partition, BatchHeaders | Fault]:
+    """The headers of each partition's batches from its position on, as many as one small answer holds; asked once.
 
-    An answer that stays at its position: nothing is committed from there to `stable`. Topics of any format and codec.
+    The same position: there is no committed record up to `stable`. Works for any message format and codec.
     """
     calls = {
-        partition: Call(leaders[partition], _request(partition, position, _READ_COMMITTED, 0, _HEADS_BYTES))
+        partition: Call(leaders[partition], _request(partition, position, _READ_COMMITTED, 0, _HEADERS_BYTES))
         for partition, position in positions.items()
     }
     return client.send_each(
         calls,
         deadline,
-        lambda partition, answer: _parsed(partition, positions[partition], _without_error(answer), _heads),
+        lambda partition, answer: _parsed(partition, positions[partition], _without_error(answer), _batch_headers),
     )
 
 
 def fetch_time(leader: Leader, position: int, deadline: Deadline) -> int | Fault | None:
-    """The time of the first record at or after `position`, committed or not, in ms since the epoch; None = there is
-    none.
+    """The time of the first record from `position` on, committed or not, in ms since the epoch; None = there is none.
 
-    As the head of its batch has it, so that nothing is unpacked: by the producer's clock, or by the broker's where the
-    topic has LogAppendTime.
+    From the header of its batch, without unpacking: by the producer's clock, or the broker's if the topic has
+    LogAppendTime.
     """
     answer = leader.ask(
-        lambda: _request(leader.partition, position, _READ_UNCOMMITTED, 0, _HEADS_BYTES), _fetch_error, deadline
+        lambda: _request(leader.partition, position, _READ_UNCOMMITTED, 0, _HEADERS_BYTES), _fetch_error, deadline
     )
     return _parsed(leader.partition, position, answer, _time)
 
@@ -185,25 +185,25 @@ def _request(partition: Partition, position: int, isolation: int, wait_ms: int, 
         max_bytes=size,
         isolation_level=isolation,
         topics=[topic_class(topic=partition.topic, partitions=[place])],
-        # From v13 on a topic is named by its id.
+        # From v13 on, requests name topics by id.
         max_version=12,
     )
 
 
 class _Unpacking:
-    """Unpacks batches of one or more answers within their bounds. enough: bytes after which an answer is left."""
+    """Unpacks batches of answers within the limits. enough: bytes after which the rest of an answer is skipped."""
 
     def __init__(self, intake: Intake, deadline: Deadline, enough: int) -> None:
-        self._room, self._intake, self._deadline = Room(), intake, deadline
+        self._budget, self._intake, self._deadline = FetchBudget(), intake, deadline
         self.enough = enough
 
     def body(self, batch: Any) -> bytes:
-        """The records of a batch as bytes. Raises TooMuch where they do not fit."""
-        most = self._room.largest
+        """The records of a batch as bytes. Raises TooMuch if they do not fit."""
+        most = self._budget.largest
         if batch.compression_type != _PLAIN:
             self._intake.take(min(most, len(batch._buffer) * _TYPICAL_RATIO), self._deadline.left)
         body = _body(batch, most)
-        self._room.take(len(body), batch.records_count)
+        self._budget.take(len(body), batch.records_count)
         return body
 
 
@@ -230,7 +230,7 @@ def _without_error(answer: Response | Fault) -> Response | Fault:
 def _fetch_error(answer: Response) -> int:
     if answer.error_code:
         return int(answer.error_code)
-    # Who exceeds a quota gets an answer without the partition (KIP-219), which must not be taken for an empty one.
+    # A client that exceeds a quota gets an answer without the partition (KIP-219), which is not an empty partition.
     if not answer.responses:
         return _THROTTLED
     return int(answer.responses[0].partitions[0].error_code)
@@ -258,10 +258,10 @@ def _records(data: Any, position: int, unpacking: _Unpacking) -> Fetched:
 
 
 def _body(batch: Any, most: int) -> bytes:
-    """The records of a batch (format 2) as bytes, decompressed; of more than `most` bytes only one more.
+    """The decompressed records of a batch (format 2) as bytes, at most `most` + 1 of them.
 
-    The library would decompress all there is, to a thousand times the bytes of the batch. This program comes with no
-    codec but gzip.
+    The library would decompress everything, up to a thousand times the bytes of the batch. This program has no codec
+    but gzip.
     """
     packed = memoryview(batch._buffer)[_RECORDS_AT:]
     if batch.compression_type == _PLAIN:
@@ -276,14 +276,14 @@ def _body(batch: Any, most: int) -> bytes:
 
 
 def _unpacked(batch: Any, body: bytes) -> Iterator[Record]:
-    """The records in the body of a batch (KIP-98); headers are passed over. Raises ValueError or IndexError."""
+    """The records in the body of a batch (KIP-98), without their headers. Raises ValueError or IndexError."""
     at = 0
     for _ in range(batch.records_count):
         size, at = decode_varint(body, at)
         end = at + size
         if size <= 0 or end > len(body):
             raise ValueError(f"a record of {size} bytes in the batch at offset {batch.base_offset}")
-        # Behind the attributes, one byte.
+        # After the attributes, one byte.
         _, at = decode_varint(body, at + 1)
         delta, at = decode_varint(body, at)
         key, at = _bytes(body, at, end)
@@ -303,17 +303,17 @@ def _bytes(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     return body[at : at + size], at + size
 
 
-def _heads(data: Any, position: int) -> Heads:
+def _batch_headers(data: Any, position: int) -> BatchHeaders:
     last: int | None = None
     for batch, committed in _batches(data, oldest=0):
-        # Before transactions were known (magic 0 and 1) a batch was named by the offset of its last record. Since then
-        # compaction leaves first and last offset as they were, also of records that are gone, and of empty batches.
+        # In formats without transactions (magic 0 and 1) a batch has the offset of its last record. In format 2,
+        # compaction retains the first and last offset, also of removed records and of empty batches.
         old = batch.magic < 2
         known = batch.base_offset if old else batch.base_offset + batch.records_count - 1
         if committed and (old or batch.records_count):
             last = known if last is None else max(last, known)
         position = max(position, batch.base_offset + 1 if old else batch.next_offset)
-    return Heads(last, position, data.last_stable_offset, data.high_watermark)
+    return BatchHeaders(last, position, data.last_stable_offset, data.high_watermark)
 
 
 def _time(data: Any, position: int) -> int | None:
@@ -325,10 +325,9 @@ def _time(data: Any, position: int) -> int | None:
 
 
 def _batches(data: Any, oldest: int) -> Iterator[tuple[Any, bool]]:
-    """Each batch, and whether it holds records that are committed.
+    """Each batch, and whether it holds committed records.
 
-    Not those of transactions that the answer names as aborted, as it does to who reads what is committed. oldest: the
-    format (magic) that is not too old.
+    A read_committed answer names the aborted transactions. oldest: the oldest accepted format (magic).
     """
     begun = sorted(
         (transaction.first_offset, transaction.producer_id) for transaction in data.aborted_transactions or []
@@ -343,7 +342,7 @@ def _batches(data: Any, oldest: int) -> Iterator[tuple[Any, bool]]:
         while begun and begun[0][0] <= batch.last_offset:
             aborted.add(begun.pop(0)[1])
         if batch.is_control_batch:
-            if any(_aborts(marker) for marker in _unpacked(batch, _body(batch, _HEADS_BYTES))):
+            if any(_aborts(marker) for marker in _unpacked(batch, _body(batch, _HEADERS_BYTES))):
                 aborted.discard(batch.producer_id)
             yield batch, False
         else:
@@ -351,5 +350,5 @@ def _batches(data: Any, oldest: int) -> Iterator[tuple[Any, bool]]:
 
 
 def _aborts(marker: Record) -> bool:
-    """Whether the record of a control batch ends a transaction that was aborted (ControlRecordType)."""
+    """Whether the record of a control batch aborts a transaction (ControlRecordType)."""
     return marker.key is not None and _MARKER.unpack_from(marker.key)[1] == 0

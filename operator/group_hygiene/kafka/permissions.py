@@ -1,6 +1,6 @@
-"""What our Kafka user may do, as brokers tell it beside other answers (KIP-430). Tries nothing out, changes nothing.
+"""Reads from brokers what the operator's Kafka user may do (KIP-430). Changes nothing, and attempts no operation.
 
-What brokers can't be asked is not here: whether we may write under a transactional.id; below Kafka 2.3 anything.
+Brokers don't report permissions on transactional.ids, and before Kafka 2.3 none at all.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from kafka.protocol.metadata import MetadataRequest
 from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
 from group_hygiene.kafka.cluster import UNKNOWN_OPERATIONS, cluster_operations
 from group_hygiene.kafka.coordinators import Question, ask
-from group_hygiene.model import Fault
+from group_hygiene.model.groups import Fault
 
 _CHUNK = 200
-# The last version in which a group that does not exist is no error, and so has its operations told.
+# The last version in which a group that does not exist is no error, so that the answer has its operations.
 _ABSENT_IS_DEAD = 5
 
 
 class Operation(IntEnum):
-    """org.apache.kafka.common.acl.AclOperation, of those that matter here."""
+    """Members of org.apache.kafka.common.acl.AclOperation that matter here."""
 
     READ = 3
     WRITE = 4
@@ -35,18 +35,18 @@ class Operation(IntEnum):
         return self.name
 
 
-# What may be done; None = the brokers don't tell.
+# The allowed operations; None = the brokers don't report them.
 Allowed = frozenset[int] | None
 
 
 def on_cluster(client: Client, deadline: Deadline) -> Allowed | Fault:
-    """What we may do on the cluster itself."""
+    """The user's operations on the cluster itself."""
     operations = cluster_operations(client, deadline)
     return operations if isinstance(operations, Fault) else _known(operations)
 
 
 def on_topics(client: Client, deadline: Deadline) -> Mapping[str, Allowed] | Fault:
-    """What we may do on each topic that we may DESCRIBE; of others brokers say nothing."""
+    """The user's operations on each topic that it may DESCRIBE; brokers don't report the others."""
     if not client.supports(MetadataRequest, 8):
         return {}
     request = MetadataRequest(topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=True)
@@ -57,8 +57,8 @@ def on_topics(client: Client, deadline: Deadline) -> Mapping[str, Allowed] | Fau
 
 
 def on_groups(client: Client, groups: Iterable[str], deadline: Deadline) -> Mapping[str, Allowed | Fault]:
-    """What we may do on each of the groups, whether it exists or not; a group that is denied is a Fault."""
-    question = Question(_describe, lambda _, response: _told(response), _CHUNK)
+    """The user's operations on each group, whether it exists or not; a Fault if the user may not DESCRIBE it."""
+    question = Question(_describe, lambda _, response: _parse_groups(response), _CHUNK)
     return ask(client, dict.fromkeys(groups), question, deadline)
 
 
@@ -66,7 +66,7 @@ def _describe(groups: list[str]) -> DescribeGroupsRequest:
     return DescribeGroupsRequest(groups=groups, include_authorized_operations=True, max_version=_ABSENT_IS_DEAD)
 
 
-def _told(response: Response) -> dict[str, Allowed | Fault]:
+def _parse_groups(response: Response) -> dict[str, Allowed | Fault]:
     return {
         row.group_id: fault_of_code(row.error_code) if row.error_code else _known(row.authorized_operations)
         for row in response.groups
@@ -74,7 +74,7 @@ def _told(response: Response) -> dict[str, Allowed | Fault]:
 
 
 def _known(operations: Iterable[int] | int | None) -> Allowed:
-    # A number is the library's default, of answers in a version without the field.
+    # A number is the library's default for versions without the field.
     if operations is None or isinstance(operations, int):
         return None
     found = frozenset(operations)

@@ -1,4 +1,4 @@
-"""What is there at an address where connecting failed, found out by plain sockets. Asks nothing of kafka-python."""
+"""Finds out by plain sockets, without kafka-python, why connecting to an address failed."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from collections.abc import Sequence
 
 from group_hygiene.errors import ConnectError, TLSFailed
 
+UNRESOLVED = "does not resolve"
 _MAX_S, _MIN_S = 3.0, 1.0
-# ApiVersions, version 0, correlation 1, without a client id: who speaks Kafka answers it before anybody has logged in.
+# ApiVersions, version 0, correlation 1, without a client id: a Kafka broker answers it before authentication.
 _API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
 
 
 def probe(
     servers: Sequence[str], context: ssl.SSLContext | None, with_sasl: bool, seconds: float
 ) -> dict[str, str | ConnectError]:
-    """What each of the servers (host:port) does: in words, or the error that by itself says why connecting failed.
+    """The result for each of the servers (host:port): a text, or the error that explains why connecting failed.
 
-    All at once, for `seconds`, but at least 1 and at most 3. with_sasl: it was tried with SASL.
+    All at once, for `seconds`, but at least 1 and at most 3. with_sasl: the failed attempt used SASL.
     """
     seconds = min(_MAX_S, max(_MIN_S, seconds))
     found: dict[str, str | ConnectError] = {}
 
-    def look(server: str) -> None:
+    def run(server: str) -> None:
         found[server] = _probe(server, context, with_sasl, seconds)
 
-    # No pool: its end would wait for a resolver that hangs.
-    threads = [threading.Thread(target=look, args=(server,), daemon=True) for server in servers]
+    # No pool: its shutdown would wait for a resolver that hangs.
+    threads = [threading.Thread(target=run, args=(server,), daemon=True) for server in servers]
     end = time.monotonic() + seconds + 0.2
     for thread in threads:
         thread.start()
@@ -57,7 +58,7 @@ def _probe(server: str, context: ssl.SSLContext | None, with_sasl: bool, seconds
     except ssl.SSLError as error:
         return TLSFailed(f"{server}: the TLS handshake fails: {error.reason or error}")
     except socket.gaierror:
-        return f"the name {host} does not resolve"
+        return f"the name {host} {UNRESOLVED}"
     except TimeoutError:
         does = "accepts connections but gives no answer" if connected else "no answer to a TCP connect"
         return f"{does} within {seconds:.0f} s"
@@ -74,6 +75,6 @@ def _plain(raw: socket.socket, with_sasl: bool) -> str:
     except ConnectionError:
         answer = b""
     if answer[4:] == _API_VERSIONS[8:12]:
-        return "speaks Kafka but lets nobody in" + ("" if with_sasl else " without SASL, it seems")
+        return "speaks Kafka but refuses connections" + ("" if with_sasl else " without SASL, it seems")
     wants = "TLS" if with_sasl else "TLS or SASL"
     return f"accepts connections but does not speak Kafka in plain text (does it want {wants}?)"

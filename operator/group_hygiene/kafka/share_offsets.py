@@ -1,7 +1,7 @@
-"""Start offsets of share groups (KIP-932): read them, and set them. OffsetFetch and OffsetCommit know nothing of them.
+"""Reads and sets the start offsets of share groups (KIP-932), which OffsetFetch and OffsetCommit don't handle.
 
-A share group has one start offset per partition, and is done with every record before it. Which of the records after it
-it is done with too, and how often others were delivered, no request tells in whole, and none can set.
+A share group has one start offset per partition, and has finished every record before it. No request reads in full, or
+sets, which later records it has finished and how often others were delivered.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from group_hygiene.kafka.client import Client, Deadline, Response, fault_of_code
-from group_hygiene.kafka.coordinators import Question, ask
-from group_hygiene.kafka.messages import AlterShareGroupOffsetsRequest, DescribeShareGroupOffsetsRequest
+from group_hygiene.kafka.coordinators import Question, ask, ask_once
 from group_hygiene.kafka.offsets import end_offsets, start_offsets
-from group_hygiene.model import CommittedOffset, Fault, Offsets, Partition
+from group_hygiene.kafka.protocol import AlterShareGroupOffsetsRequest, DescribeShareGroupOffsetsRequest
+from group_hygiene.model.groups import CommittedOffset, Fault, Offsets, Partition
 
-# The broker asks for the state of each partition by a request of its own.
+# The broker sends one request for the state of each partition.
 _CHUNK = 20
-_LOOK_S = 0.1
+_POLL_S = 0.1
 # org.apache.kafka.server.share.persister.PartitionFactory
 _UNSET, _DEFAULT_EPOCH = -1, 0
 _UNSUPPORTED = Fault("UNSUPPORTED_VERSION", "offsets of share groups need brokers of 4.1 or later")
@@ -30,12 +30,12 @@ _WRITE_ADVICE = {_TOPIC_DENIED: "needs READ on the topic", _GROUP_DENIED: "needs
 
 @dataclass(frozen=True, slots=True)
 class ShareOffsets:
-    """Where a share group begins in each partition.
+    """The start offsets of a share group.
 
-    started: its start offsets, without epoch and metadata, as nobody can set these. unset: partitions that are the
-    group's and show no start offset, as nobody consumed of them yet (share.auto.offset.reset decides then). unsure:
-    those of them that may have one: what could not be read, Kafka shows as unset in leader epoch 0, without an error
-    (GroupCoordinatorService.computeShareGroupLagAndBuildResponse).
+    started: its start offsets, without epoch and metadata, which no request can set. unset: partitions of the group
+    without a start offset, as no consumer has read them yet (share.auto.offset.reset decides then). unsure: those of
+    `unset` that may have one: Kafka shows a partition that it could not read as unset in leader epoch 0, without an
+    error (GroupCoordinatorService.computeShareGroupLagAndBuildResponse).
     """
 
     started: Offsets
@@ -49,7 +49,7 @@ def share_offsets(
     """The start offsets of each share group. `groups` maps id -> coordinator, None = look it up.
 
     A group that does not exist, or is of another type, has none, without an error. UNSUPPORTED_VERSION is the Fault of
-    every group where the brokers can tell no offsets, or can tell them and not set them.
+    every group if the brokers can't both read and set start offsets.
     """
     if not client.supports(AlterShareGroupOffsetsRequest):
         return dict.fromkeys(groups, _UNSUPPORTED)
@@ -81,16 +81,18 @@ def _offsets_of(row: Any) -> ShareOffsets | Fault:
     return ShareOffsets(started, frozenset(unset), frozenset(unsure))
 
 
-def whole_offsets(client: Client, groups: Mapping[str, int | None], deadline: Deadline) -> dict[str, Offsets | Fault]:
-    """The start offsets of each share group, where these are surely all that it has; else a Fault.
+def complete_offsets(
+    client: Client, groups: Mapping[str, int | None], deadline: Deadline
+) -> dict[str, Offsets | Fault]:
+    """The start offsets of each share group if these are certainly complete, else a Fault.
 
-    A partition that may have one has none to lose as long as it holds no records. If it does, the Fault is
-    NO_START_OFFSET: whether the group has a place in it, no answer tells.
+    An unsure partition without records has no start offset to lose. If it holds records, the Fault is NO_START_OFFSET:
+    no answer shows whether the group has a start offset in it.
     """
     found = share_offsets(client, groups, deadline)
-    doubtful = {place for answer in found.values() if not isinstance(answer, Fault) for place in answer.unsure}
-    starts = start_offsets(client, doubtful, deadline)
-    ends = end_offsets(client, doubtful, deadline)
+    unsure = {place for answer in found.values() if not isinstance(answer, Fault) for place in answer.unsure}
+    starts = start_offsets(client, unsure, deadline)
+    ends = end_offsets(client, unsure, deadline)
 
     def judged(answer: ShareOffsets | Fault) -> Offsets | Fault:
         if isinstance(answer, Fault):
@@ -98,7 +100,7 @@ def whole_offsets(client: Client, groups: Mapping[str, int | None], deadline: De
         for place in sorted(answer.unsure):
             start, end = starts[place], ends[place]
             if isinstance(start, Fault) or isinstance(end, Fault) or start < end:
-                why = "it was not consumed yet or could not be read, for Kafka answers both alike"
+                why = "it was not consumed yet or could not be read, as Kafka answers both alike"
                 return Fault("NO_START_OFFSET", f"{place} holds records and shows no start offset: {why}")
         return answer.started
 
@@ -108,10 +110,10 @@ def whole_offsets(client: Client, groups: Mapping[str, int | None], deadline: De
 def set_offsets(
     client: Client, group: str, offsets: Offsets, deadline: Deadline, coordinator: int | None = None
 ) -> dict[Partition, Fault | None]:
-    """Set start offsets of an Empty share group, or make one that has them: for each None = set, else the Fault.
+    """Set start offsets of an Empty share group, or create one with them: for each None = set, else the Fault.
 
-    A group with members answers NON_EMPTY_GROUP, and one of another type GROUP_ID_NOT_FOUND. Nothing is sent after the
-    deadline, and nothing twice. coordinator: as last known; None = look it up.
+    A group with members answers NON_EMPTY_GROUP, and one of another type GROUP_ID_NOT_FOUND. Sends nothing after the
+    deadline, and nothing twice. coordinator: the last known one; None = look it up.
     """
     topic_class = AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic
     entry_class = topic_class.AlterShareGroupOffsetsRequestPartition
@@ -122,25 +124,25 @@ def set_offsets(
     rows = [topic_class(topic_name=name, partitions=entries) for name, entries in topics.items()]
     request = AlterShareGroupOffsetsRequest(group_id=group, topics=rows)
     question = Question(lambda _: request, lambda ids, response: {ids[0]: _set(response)}, 1)
-    answer = ask(client, {group: coordinator}, question, deadline, retry=False)[group]
+    answer = ask_once(client, {group: coordinator}, question, deadline)[group]
     if isinstance(answer, Fault):
         return dict.fromkeys(offsets, answer)
     return {place: answer.get(place, _NOT_ANSWERED) for place in offsets}
 
 
-def wait_shown(
-    client: Client, home: Mapping[str, int | None], partitions: Collection[Partition], deadline: Deadline
+def wait_until_shown(
+    client: Client, coordinators: Mapping[str, int | None], partitions: Collection[Partition], deadline: Deadline
 ) -> None:
-    """Wait until a group shows start offsets for these partitions, or the deadline.
+    """Wait until a group shows start offsets for these partitions, or until the deadline.
 
-    Brokers answer that they are set before they note in the group that it has them (persisterInitialize). home: the
-    group's id and coordinator.
+    Brokers answer before the group itself shows the offsets (persisterInitialize). coordinators: the group's id -> its
+    coordinator.
     """
     while partitions:
-        (found,) = share_offsets(client, home, deadline).values()
-        if isinstance(found, Fault) or found.started.keys() >= set(partitions) or deadline.left <= _LOOK_S:
+        (found,) = share_offsets(client, coordinators, deadline).values()
+        if isinstance(found, Fault) or found.started.keys() >= set(partitions) or deadline.left <= _POLL_S:
             return
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _set(response: Response) -> dict[Partition, Fault | None] | Fault:

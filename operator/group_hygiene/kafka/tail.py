@@ -1,6 +1,6 @@
-"""What the offsets log says of a group after a place in it, of open and aborted transactions too.
+"""Reads the offsets log for records of groups from a given offset on, including open and aborted transactions.
 
-Only reads. Whether that matters to anybody is not its subject.
+Reads only. Does not decide which records matter.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, GroupState, decode
 from group_hygiene.kafka.partition import Record, fetch_all
-from group_hygiene.model import Fault, Partition
+from group_hygiene.model.groups import Fault, Partition
 
-# Partitions that are asked together: as many answers are in memory at once.
+# Partitions per round: this many answers are in memory at once.
 _AT_ONCE = 16
 
 
 class Place(NamedTuple):
-    """A partition of the log, and the first offset there that is to be looked at."""
+    """A partition of the log, and the first offset to read there."""
 
     partition: int
     offset: int
@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
 
 class Tail:
-    """Follows the log of some groups from a place on; each `read_on` goes as far as the log then does."""
+    """Reads the log of some groups from their places on; each `read_on` continues to the current end of the log."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class Tail:
         self._faults: dict[Partition, Fault] = {}
 
     def read_on(self, deadline: Deadline) -> dict[str, Found | Fault | None]:
-        """What is known of each group now: its first record, nothing (None), or why that can't be told.
+        """The result for each group so far: its first record, None = there is none, or the Fault.
 
         OFFSET_OUT_OF_RANGE: the log begins after the place, or ends before it. CORRUPT_MESSAGE: some record of the
-        partition, of whatever group, can't be read. Time that is over is a Fault too. A Fault stays.
+        partition, of any group, can't be read. Also a Fault: the deadline passed. A Fault is permanent.
         """
         ends: dict[Partition, int] = {}
         left = self._unknown()
@@ -71,7 +71,7 @@ class Tail:
             for place, read in answers.items():
                 answer = read
                 if not isinstance(answer, Fault) and answer.end < self._positions[place]:
-                    # A leader that took over a moment ago hides the end until its followers have it.
+                    # A new leader hides the end until its followers have it.
                     answer = Fault("OFFSET_OUT_OF_RANGE", f"{place} ends at {answer.end}", retriable=True)
                 if isinstance(answer, Fault):
                     self._faults[place] = answer
@@ -79,7 +79,7 @@ class Tail:
                 self._take(place, answer.records)
                 ends.setdefault(place, answer.end)
                 if answer.position == self._positions[place]:
-                    # Compaction has left nothing up to the end.
+                    # Compaction has removed all records up to the end.
                     ends[place] = answer.position
                 self._positions[place] = answer.position
             left = [place for place in self._unknown() if place not in ends or self._positions[place] < ends[place]]
@@ -90,7 +90,7 @@ class Tail:
         return self._positions[Partition(OFFSETS_TOPIC, partition)]
 
     def _unknown(self) -> list[Partition]:
-        """Partitions with a group of which nothing is known yet."""
+        """Partitions with a group that has no result yet."""
         waiting = {place.partition for name, place in self._groups.items() if name not in self._found}
         return [place for place in self._positions if place.partition in waiting and place not in self._faults]
 

@@ -1,7 +1,7 @@
-"""The bytes of answers about all topics -> what is kept of them, without the library's object for every partition.
+"""Decodes answers about all topics, Metadata and DescribeLogDirs, without the library's object for every partition.
 
-MetadataResponse v5 to v12 and DescribeLogDirsResponse v1 to v5, as Apache Kafka's message definitions lay them out.
-Pure: bytes in, records out. Bytes that do not fit their layout raise KafkaProtocolError.
+MetadataResponse v5 to v12 and DescribeLogDirsResponse v1 to v5, by Apache Kafka's message definitions. Pure: bytes in,
+records out. Bytes of another layout raise KafkaProtocolError.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from kafka.errors import KafkaProtocolError
 
 from group_hygiene.kafka.bounds import BROKERS, Rows, TooMuch
-from group_hygiene.kafka.encoding import Misfit, Reader
+from group_hygiene.kafka.encoding import LayoutError, Reader
 
 _NO_ID = uuid.UUID(int=0)
 
@@ -26,7 +26,7 @@ class Broker(NamedTuple):
 
 
 class TopicPartition(NamedTuple):
-    """Named as in Kafka's message definition; leader_epoch -1 = not known (before v7)."""
+    """The names are those of Kafka's message definition; leader_epoch: -1 = not known (before v7)."""
 
     partition_index: int
     leader_id: int
@@ -52,7 +52,9 @@ class Metadata(NamedTuple):
 
 
 class LogDirs(NamedTuple):
-    """The first error of the answer or of one of its directories, 0 = none; the topics with data in the others."""
+    """error_code: the first one of the answer or a directory, 0 = none. topics: those in directories without an
+    error.
+    """
 
     error_code: int
     topics: frozenset[str]
@@ -61,7 +63,7 @@ class LogDirs(NamedTuple):
 def metadata(data: bytes, version: int, rows: Rows) -> Metadata:
     """The answer to Metadata v5 to v12. rows: counts brokers, topics and partitions.
 
-    Raises TooMuch, also where more than BROKERS brokers have replicas.
+    Raises TooMuch, also if more than BROKERS brokers have replicas.
     """
     with _reading(data):
         reader = Reader(data, 4, flexible=version >= 9)
@@ -144,5 +146,5 @@ def _each(reader: Reader, rows: Rows) -> range:
 def _reading(data: bytes) -> Iterator[None]:
     try:
         yield
-    except (Misfit, ValueError) as error:
-        raise KafkaProtocolError(f"an answer of {len(data)} bytes cannot be read: {error}") from error
+    except (LayoutError, ValueError) as error:
+        raise KafkaProtocolError(f"an answer of {len(data)} bytes can't be decoded: {error}") from error

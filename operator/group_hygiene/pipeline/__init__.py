@@ -1,5 +1,16 @@
 """From Kafka's offsets log to Delta tables, on Spark: the only package that imports pyspark.
 
-It writes nothing to Kafka and joins no group; what it may use of this product is what `.importlinter` says. Spark's
-workers import parts of it too, so this file imports nothing.
+It writes nothing to Kafka and joins no group; `.importlinter` lists the modules that it may import. Spark's workers
+import parts of it, too, so this file imports nothing.
+
+    ingest    from the offsets log to the bronze tables
+    activity  one row per group, and the findings of the report
+    backtest  policies tried on the past
+    jobs      ingest, activity and maintain in one Spark session
+    maintain  drops old rows, compacts and removes files
+    tables    the Delta tables: names, schemas, properties, paths
+    store     Delta tables without Spark
+    shape     the Arrow schema of a table's rows; imports only pyarrow
+    session   the Spark session
+    tasks     the progress of a Spark stage
 """

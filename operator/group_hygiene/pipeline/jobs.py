@@ -1,4 +1,4 @@
-"""What is run in one Spark session: ingest, activity, maintain, in that order, once or again and again."""
+"""The jobs of one Spark session: ingest, activity, maintain, in that order, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pyspark.sql import SparkSession
 
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.client import Client
-from group_hygiene.pipeline.activity import update
-from group_hygiene.pipeline.ingest import ingest
+from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline.ingest.batches import ingest
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.session import Options, spark_session
 
 T = TypeVar("T")
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
-# Where Spark's connectors and delta-rs both write.
+# Object stores that both Spark's connectors and delta-rs support.
 _STORES = ("s3a", "s3", "abfss", "abfs", "gs")
 
 
@@ -38,11 +38,11 @@ class Job(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """jobs: which of them. warehouse: a folder or a URI. history: how long it is kept; None = the default.
+    """jobs: the jobs to run. warehouse: a folder or a URI. history: its retention, None = the default.
 
     start_over: see progress.plan; for the first round only.
 
-    every: how long to wait before the next round; None = there is none.
+    every: time between rounds; None = one round only.
     """
 
     jobs: Collection[Job]
@@ -52,38 +52,38 @@ class Work:
     every: timedelta | None = None
 
 
-def run(options: Options, client: Client | None, work: Work, tell: Tell) -> None:
-    """Do the work in a session of its own, again and again if so asked. Only ingest needs a client.
+def run(options: Options, client: Client | None, work: Work, report: Report) -> None:
+    """Run the jobs in a new session, repeatedly if `work.every` is set. Only ingest needs a client.
 
-    May be killed, or left by an exception, at any point: what is written is whole. Raises HygieneError.
+    May be killed at any point: the tables stay consistent. Raises HygieneError.
     """
-    tell("starting Spark")
+    report("starting Spark")
     with spark_session(options) as spark:
-        repeat(spark, client, work, tell, options.log)
+        repeat(spark, client, work, report, options.log)
 
 
-def once(options: Options, work: Callable[[SparkSession], T], tell: Tell) -> T:
-    """The answer of some other work, in a session of its own. Raises HygieneError."""
-    tell("starting Spark")
+def once(options: Options, work: Callable[[SparkSession], T], report: Report) -> T:
+    """Run `work` in a new session, and return its result. Raises HygieneError."""
+    report("starting Spark")
     with spark_session(options) as spark, _explained(options.log):
         return work(spark)
 
 
-def repeat(spark: SparkSession, client: Client | None, work: Work, tell: Tell, log: Path) -> None:
-    """The rounds in a session that is there. log: its own.
+def repeat(spark: SparkSession, client: Client | None, work: Work, report: Report, log: Path) -> None:
+    """Run the rounds in an existing session. log: of the session.
 
-    Where further rounds follow, one that fails is told and tried again. Raises PipelineError where none follows, where
-    a person must say how to go on (Halted), and where the session is gone.
+    If further rounds follow, a failure is reported, and the next round retries. Otherwise raises PipelineError, as it
+    does if a user must choose how to continue (Halted), or if the session has ended.
     """
     start_over = work.start_over
     while True:
         try:
             with _explained(log):
-                _round(spark, client, work, start_over, tell)
+                _round(spark, client, work, start_over, report)
         except PipelineError as error:
             if work.every is None or isinstance(error, Halted) or not _alive(spark):
                 raise
-            tell(f"failed, and is tried again: {error}")
+            report(f"failed, will retry: {error}")
         if work.every is None:
             return
         start_over = False
@@ -91,7 +91,7 @@ def repeat(spark: SparkSession, client: Client | None, work: Work, tell: Tell, l
 
 
 def warehouse_uri(text: str) -> str:
-    """A URI as it is; a path of this machine as an absolute one. Raises PipelineError where no table can be."""
+    """The URI unchanged, or a local path as an absolute one. Raises PipelineError if it can't hold tables."""
     scheme, separator, rest = text.partition("://")
     if separator and scheme != "file":
         if scheme not in _STORES:
@@ -100,30 +100,30 @@ def warehouse_uri(text: str) -> str:
         return text.rstrip("/")
     path = Path(unquote(rest) if separator else text).expanduser().absolute()
     if path.exists() and not path.is_dir():
-        raise PipelineError(f"--warehouse {text} is no folder")
+        raise PipelineError(f"--warehouse {text} is not a folder")
     if set("%\\") & set(str(path)):
-        raise PipelineError(f"--warehouse {text} has a % or \\ in it, which Delta's libraries take for something else")
+        raise PipelineError(f"--warehouse {text} contains % or \\, which Delta's libraries misinterpret")
     return str(path)
 
 
-def _round(spark: SparkSession, client: Client | None, work: Work, start_over: bool, tell: Tell) -> None:
+def _round(spark: SparkSession, client: Client | None, work: Work, start_over: bool, report: Report) -> None:
     if Job.INGEST in work.jobs and client is not None:
-        written = ingest(spark, client, work.warehouse, lambda line: tell(f"ingest: {line}"), start_over)
-        tell(
+        written = ingest(spark, client, work.warehouse, lambda line: report(f"ingest: {line}"), start_over)
+        report(
             f"ingest: {written.commits:,} commits ({written.aborted:,} of aborted transactions), "
-            f"{written.states:,} group records, {written.quarantined:,} broken ones kept aside"
+            f"{written.states:,} group records, {written.quarantined:,} malformed ones in quarantine"
         )
     if Job.ACTIVITY in work.jobs:
-        tell(f"activity: {update(spark, work.warehouse)}")
+        report(f"activity: {update(spark, work.warehouse)}")
     if Job.MAINTAIN in work.jobs:
-        keep = Retention() if work.history is None else Retention(history=work.history)
-        # Beside other jobs it comes along with each round, and is worth its time once a day.
-        if maintain(spark, work.warehouse, keep, timedelta(days=1) if len(work.jobs) > 1 else None):
-            tell("maintain: done")
+        retention = Retention() if work.history is None else Retention(history=work.history)
+        # With other jobs, once a day is enough.
+        if maintain(spark, work.warehouse, retention, timedelta(days=1) if len(work.jobs) > 1 else None):
+            report("maintain: done")
 
 
 def _alive(spark: SparkSession) -> bool:
-    """Whether its Java process answers and can work."""
+    """Whether its Java process answers and is not stopped."""
     context: Any = spark.sparkContext
     try:
         return not context._jsc.sc().isStopped()
@@ -133,10 +133,10 @@ def _alive(spark: SparkSession) -> bool:
 
 @contextmanager
 def _explained(log: Path) -> Iterator[None]:
-    """What Spark can't do, in a line; the rest is in its log."""
+    """Raise Spark's errors as PipelineError with their first line; the rest is in Spark's log."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
         text = str(error).strip()
         first = text.splitlines()[0] if text else type(error).__name__
-        raise PipelineError(f"Spark can't go on: {first} ({log} says more)") from error
+        raise PipelineError(f"Spark failed: {first} (details in {log})") from error

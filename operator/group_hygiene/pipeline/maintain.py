@@ -1,6 +1,6 @@
-"""Keeps the tables small and quick: drops what is too old, puts small files together, removes files of old versions.
+"""Maintains the tables: drops old rows, compacts small files, removes files of old versions.
 
-Never drops a bronze row that `activity` lacks, nor a file that `coverage` may still name.
+Never drops a bronze row that is not in `activity` yet, nor a file of a version that `coverage` may still name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, INGESTED, PRUNED, QUARANTINE, RECORDS, Table
 
-# When it was done last, in seconds since 1970: a property of the table that is written to least often.
+# Time of the last maintenance, in seconds since 1970: a property of the table with the fewest writes.
 _MAINTAINED = "grouphygiene.maintained"
 
 
@@ -23,7 +23,7 @@ _MAINTAINED = "grouphygiene.maintained"
 class Retention:
     """history: of records, by their time in the log, and of groups that are gone. files: of old versions of a table.
 
-    Delta refuses less than a week for files: readers of an old version would lose them while they read.
+    Delta refuses less than a week for files, as it would remove them under readers of an old version.
     """
 
     history: timedelta = timedelta(days=90)
@@ -31,23 +31,23 @@ class Retention:
 
 
 def maintain(
-    spark: SparkSession, warehouse: str, keep: Retention | None = None, at_most_every: timedelta | None = None
+    spark: SparkSession, warehouse: str, retention: Retention | None = None, at_most_every: timedelta | None = None
 ) -> bool:
-    """All of it, for every table that is there. False = not due. Not while `activity.update` runs: one of both fails.
+    """Maintain all existing tables. False = not due. If `activity.update` runs at the same time, one of both fails.
 
-    at_most_every: not if it was done, or the tables were made, less than that ago.
+    at_most_every: not due if the last maintenance, or the tables' creation, is more recent than this.
     """
-    keep, now = keep or Retention(), datetime.now(UTC)
+    retention, now = retention or Retention(), datetime.now(UTC)
     if not INGESTED.exists(warehouse):
         return False
     if not QUARANTINE.exists(warehouse):
-        # Tables of a later version are refused before anything is written.
+        # Refuses tables of a later version before anything is written.
         _taken_in(warehouse)
-        # No record was kept aside yet. It also tells when all of this was done.
+        # No record is in quarantine yet, but the table also holds the time of the last maintenance.
         QUARANTINE.append(spark, warehouse, QUARANTINE.none(spark))
     if at_most_every is not None and now - _last(spark, warehouse) < at_most_every:
         return False
-    oldest = now - keep.history
+    oldest = now - retention.history
     taken_in = _taken_in(warehouse)
     for table in RECORDS:
         _prune(spark, warehouse, table, oldest, taken_in)
@@ -57,16 +57,16 @@ def maintain(
     for table in (*RECORDS, INGESTED, ACTIVITY, COVERAGE):
         if (found := table.open(spark, warehouse)) is not None:
             found.optimize().executeCompaction()
-            found.vacuum(keep.files / timedelta(hours=1))
+            found.vacuum(retention.files / timedelta(hours=1))
     _note(spark, warehouse, QUARANTINE, _MAINTAINED, str(int(now.timestamp())))
     return True
 
 
 def _last(spark: SparkSession, warehouse: str) -> datetime:
-    told = DeltaTable.forPath(spark, QUARANTINE.path(warehouse)).detail().collect()[0]
-    done = told["properties"].get(_MAINTAINED)
-    # Spark answers with the time zone of this machine, and does not say so.
-    return told["createdAt"].astimezone(UTC) if done is None else datetime.fromtimestamp(int(done), UTC)
+    detail = DeltaTable.forPath(spark, QUARANTINE.path(warehouse)).detail().collect()[0]
+    done = detail["properties"].get(_MAINTAINED)
+    # Spark returns a time in the local time zone, without naming it.
+    return detail["createdAt"].astimezone(UTC) if done is None else datetime.fromtimestamp(int(done), UTC)
 
 
 def _taken_in(warehouse: str) -> int:
@@ -77,7 +77,7 @@ def _taken_in(warehouse: str) -> int:
 
 def _prune(spark: SparkSession, warehouse: str, table: Table, oldest: datetime, taken_in: int) -> None:
     rows = (F.col("record_time") < oldest) & (F.col("batch") <= taken_in)
-    # Before: who makes `activity` anew from what is left, or looks back, must not take that for all there was.
+    # The note comes first: a rebuild of `activity`, or a backtest, must know that the rows are incomplete.
     _drop(spark, warehouse, table, rows, lambda: _note(spark, warehouse, table, PRUNED, oldest.isoformat()))
 
 

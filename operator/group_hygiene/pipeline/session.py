@@ -1,6 +1,6 @@
-"""The Spark session: where it runs, what it needs, where its noise goes. Knows nothing of connections or of tables.
+"""The Spark session: its master, settings, jars and log. Independent of connections and tables.
 
-Settings of a session are arguments of a process that everybody can list: no secret may become one.
+Settings of a session are arguments of a process, which all users of the machine can list: they must hold no secret.
 """
 
 from __future__ import annotations
@@ -23,27 +23,26 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.pipeline.files import UNLIKE
+from group_hygiene.pipeline.shape import NEARLY_UNIQUE
 
-# What pyspark 4.0.0 lacks; Spark downloads it from Maven Central where no jars are given.
+# Jars that pyspark 4.0.0 lacks; Spark downloads them from Maven Central unless jars are given.
 PACKAGES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0,io.delta:delta-spark_2.13:4.0.0"
-# It logs what is raised as well, with a traceback.
+# It logs each error that it raises, with a traceback.
 logging.getLogger("py4j").setLevel(logging.CRITICAL)
 _SECRETS = r"(?i)secret|password|passwd|token|credential|access[.]?key|jaas|keystore|truststore|kafka[.](sasl|ssl)"
-# A run of half a minute on few cores is mostly a Java that warms up. It ends earlier by an eighth with a collector that
-# has no threads beside the work, and a thorough compiler that leaves alone what won't run for long: its four
-# thresholds are twelve times their defaults.
+# A run of half a minute on few cores is mostly the warm-up of Java. It takes an eighth less time with a collector
+# without concurrent threads, and with C2 compiling less: its four thresholds are twelve times their defaults.
 _COLLECTOR = "-XX:+UseParallelGC"
-# Otherwise all of the heap is collected each time the classes outgrow what they may take: 21 MB, and so on.
+# Otherwise a full collection runs each time the classes outgrow the metaspace, which begins with 21 MB.
 _CLASSES = "-XX:MetaspaceSize=256m"
 _COMPILER = (
     "-XX:Tier4InvocationThreshold=60000 -XX:Tier4MinInvocationThreshold=7200 "
     "-XX:Tier4CompileThreshold=180000 -XX:Tier4BackEdgeThreshold=480000"
 )
-# Each task writes a file of its own, and whoever reads the table opens all of them.
+# Each task writes its own file, and each reader of the table opens all of them.
 _SHUFFLED = 8
-# No dictionaries for these, as where the workers write.
-_UNLIKE = (*UNLIKE, "offsets.list.element.offset")
+# Columns without dictionaries, as in files that the workers write.
+_WITHOUT_DICTIONARY = (*NEARLY_UNIQUE, "offsets.list.element.offset")
 _WEB_IDENTITY = "software.amazon.awssdk.auth.credentials.WebIdentityTokenFileCredentialsProvider"
 _SETTINGS = {
     "spark.app.name": "group-hygiene",
@@ -52,33 +51,33 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "true",
     "spark.databricks.delta.snapshotPartitions": "1",
-    # VACUUM lists each table by so many tasks, 10,000 by default: minutes for a folder without folders in it.
+    # VACUUM's tasks for listing a table; the default of 10,000 takes minutes for a flat folder.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     "spark.databricks.delta.stats.collect.using.tableSchema": "true",
-    # By default, of 12 bytes: slow to write and to read.
+    # The default has 12 bytes, and is slow to write and to read.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # What is kept is read twice, a moment later: not worth looking for what is alike in it.
+    # Persisted rows are read twice, at once: compressing them does not pay.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.redaction.regex": _SECRETS,
     "spark.sql.redaction.options.regex": _SECRETS,
-    # Also in texts that name no option, such as plans: all that follows, as a password may hold whatever would end it.
-    # Looked for in every plan, again and again: it must not begin with anything that can be long.
+    # For texts without options, such as plans: redacts all that follows, as a password may contain any delimiter. It is
+    # matched against every plan, so it must not begin with a repetition.
     "spark.sql.redaction.string.regex": r"(?is)(jaas|keystore|truststore|password|secret).*",
     "spark.ui.showConsoleProgress": "false",
-    # One of each partition of the log for each way of reading it; beyond that, they are made anew each time.
+    # One consumer per partition of the log and isolation level; beyond that, each is created again for each use.
     "spark.kafka.consumer.cache.capacity": "256",
-} | {f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _UNLIKE}
+} | {f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _WITHOUT_DICTIONARY}
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """master: where Spark runs; None = as spark-submit said, else on all cores of this machine.
+    """master: Spark's master; None = of spark-submit, else all cores of this machine.
 
-    jars: a folder of jars that PySpark lacks; None = Spark downloads PACKAGES. memory: of the driver, and with that of
-    all, where Spark runs on this machine. log: the file for all that Spark says, appended to. ui_port: of Spark's web
-    page, which is for this machine alone where Spark runs on it; None = none. settings: further ones, which win; never
-    a secret (see above).
+    jars: a folder of jars that PySpark lacks; None = Spark downloads PACKAGES. memory: of the driver, which includes
+    the executors if Spark runs locally. log: file for Spark's output, appended to. ui_port: of Spark's web UI, which
+    listens on localhost if Spark runs locally; None = off. settings: further ones, which take precedence; never a
+    secret.
     """
 
     master: str | None = None
@@ -91,9 +90,9 @@ class Options:
 
 @contextmanager
 def spark_session(options: Options) -> Iterator[SparkSession]:
-    """A session of its own Java process, both gone at the end; under spark-submit, the session of that.
+    """A session in a new Java process, which ends with the context; under spark-submit, its session.
 
-    Raises PipelineError with what to do: no Java, no jars, a master that is not there.
+    Raises PipelineError with what to do, for example without Java, without jars, or if the master is unreachable.
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted and shutil.which("java", path=_java_path()) is None:
@@ -103,12 +102,12 @@ def spark_session(options: Options) -> Iterator[SparkSession]:
     conf = SparkConf(loadDefaults=False)
     for name, value in _settings(options, submitted).items():
         conf.set(name, value)
-    # Workers otherwise start the first python3 of the PATH, which has other packages than this one.
+    # Otherwise workers start the first python3 of the PATH, which may lack packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if conf.get("spark.master", "").startswith("local"):
-        # No setting says where Spark's web page listens: without this, at all addresses of this machine.
+        # There is no setting for the address of Spark's web UI: without this, it listens on all.
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # Java makes folders in the one where it is started: that must be neither the user's nor one that can't be written.
+    # Java creates folders in its working directory, which must be writable, and not the user's.
     with tempfile.TemporaryDirectory(prefix="group-hygiene-", ignore_cleanup_errors=True) as place:
         context, gateway = _start(options, conf, place)
         spark = SparkSession(context)
@@ -124,7 +123,7 @@ def _start(options: Options, conf: SparkConf, place: str) -> tuple[SparkContext,
         options.log.parent.mkdir(parents=True, exist_ok=True)
         opened = options.log.open("ab")
     except OSError as error:
-        raise PipelineError(f"the log {options.log} can't be written: {error.strerror}; name another one") from error
+        raise PipelineError(f"the log {options.log} can't be written: {error.strerror}; choose another one") from error
     try:
         with opened as log, chdir(place):
             gateway: Any = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
@@ -150,13 +149,13 @@ def _settings(options: Options, submitted: bool) -> dict[str, str]:
         else:
             jars = sorted(str(jar.resolve()) for jar in options.jars.glob("*.jar"))
             if not jars:
-                raise PipelineError(f"{options.jars} holds no jars: leave --jars out, or name a folder that holds them")
+                raise PipelineError(f"{options.jars} contains no jars: omit --jars, or name a folder with jars")
             settings["spark.jars"] = ",".join(jars)
         if master.startswith("local"):
             settings["spark.driver.host"] = "127.0.0.1"
             settings["spark.driver.bindAddress"] = "127.0.0.1"
             settings["spark.driver.defaultJavaOptions"] = _java_options()
-            # What one machine shuffles: neither 200 tasks, nor a new plan after each step, are worth their time.
+            # For shuffles on one machine, neither 200 tasks nor adaptive plans pay.
             settings["spark.sql.shuffle.partitions"] = str(min(_SHUFFLED, os.cpu_count() or 1))
             settings["spark.sql.adaptive.enabled"] = "false"
     elif options.master is not None:
@@ -169,10 +168,10 @@ def _settings(options: Options, submitted: bool) -> dict[str, str]:
 
 
 def s3a_settings(variables: Mapping[str, str]) -> dict[str, str]:
-    """Settings for Hadoop's S3A, from the variables by which delta-rs finds S3 and a role in it; none of them a secret.
+    """Settings for Hadoop's S3A, from the environment variables of delta-rs; none of them is a secret.
 
-    S3A takes keys from AWS_ACCESS_KEY_ID and the like by itself. It looks for no place there and, in a pod of EKS, not
-    for the role of its ServiceAccount (AWS_WEB_IDENTITY_TOKEN_FILE): it would use the node's identity.
+    S3A reads keys from AWS_ACCESS_KEY_ID etc. by itself, but neither endpoint and region nor, in a pod of EKS, the role
+    of the ServiceAccount (AWS_WEB_IDENTITY_TOKEN_FILE): it would use the node's identity.
     """
     settings: dict[str, str] = {}
     if endpoint := variables.get("AWS_ENDPOINT_URL"):
@@ -186,7 +185,7 @@ def s3a_settings(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _java_options() -> str:
-    """Java ends at once where two collectors are named: one that the environment names stays."""
+    """A collector of the environment takes precedence, as Java refuses to start with two."""
     given = " ".join(os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))
     options = f"{_CLASSES} {_COMPILER}"
     return options if re.search(r"Use\w+GC", given) else f"{_COLLECTOR} {options}"
@@ -198,11 +197,11 @@ def _java_path() -> str | None:
 
 
 def _start_failed(options: Options) -> PipelineError:
-    return PipelineError(f"Spark does not start: the end of {options.log} says why")
+    return PipelineError(f"Spark does not start: see the end of {options.log}")
 
 
 def _end(gateway: Any) -> None:
-    """End the Java process too: it would stay until this process ends, and be used again by the next session."""
+    """End the Java process, too: otherwise it runs until this process ends, and the next session uses it again."""
     if gateway.proc is None:
         return
     gateway.shutdown()

@@ -1,7 +1,7 @@
-"""Delta tables without Spark, by delta-rs: what is small, and files that others wrote.
+"""Delta tables without Spark, by delta-rs: small tables, and commits of files that Spark's workers wrote.
 
-Spark takes several jobs and half a second for a table of some kilobytes. Both read and write the same tables. What an
-object store wants to know is in the environment, as delta-rs names it: AWS_ACCESS_KEY_ID, AWS_REGION and so on.
+Spark takes several jobs and half a second for a table of some kilobytes. Both read and write the same tables. The
+options of an object store come from the environment, by delta-rs' names: AWS_ACCESS_KEY_ID, AWS_REGION and so on.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.secret import in_a_line
+from group_hygiene.spec.secret import one_line
 
 
 class Once(NamedTuple):
-    """A writer's name, and a number of its own that rises: what was written by that number is not written again."""
+    """Delta's application transaction: a writer's name and a rising number. No number is written twice."""
 
     writer: str
     number: int
 
 
 class File(NamedTuple):
-    """A Parquet file in a table's folder. size: in bytes. stats: of its columns, as Delta's log has them."""
+    """A Parquet file in a table's folder. size: in bytes. stats: of its columns, in the JSON of Delta's log."""
 
     path: str
     size: int
@@ -38,7 +38,7 @@ class File(NamedTuple):
 
 
 def opened(uri: str) -> DeltaTable | None:
-    """None = there is no table. Raises PipelineError where that can't be told; so do all the others here."""
+    """None = there is no table. Like all functions here, raises PipelineError if the table can't be read or written."""
     with _explained(uri):
         try:
             return DeltaTable(uri)
@@ -47,7 +47,7 @@ def opened(uri: str) -> DeltaTable | None:
 
 
 def rows(uri: str) -> list[dict[str, Any]]:
-    """All of a small table, times in UTC; none where it isn't there."""
+    """All rows of a small table, times in UTC; none if it does not exist."""
     if (table := opened(uri)) is None:
         return []
     with _explained(uri):
@@ -58,11 +58,11 @@ def rows(uri: str) -> list[dict[str, Any]]:
 def change(
     uri: str, version: int, keys: pa.Table, changed: Callable[[pa.Table], pa.Table], schema: pa.Schema, mark: str
 ) -> None:
-    """The rows that a key names are replaced by what `changed` makes of them; it may add rows of keys that have none.
+    """Replace the rows with these keys by the result of `changed`, which may add rows for keys without one.
 
-    keys: one column of the table, each value once; there is a row at most for each. All of the table is read, as it is
-    at that version, and those of its files are written anew that hold such a row: refused where anybody made a later
-    version. mark: what the table's history says of it, where Spark's Delta has `userMetadata`.
+    keys: one column of the table, with unique values; each has at most one row. Reads the whole table at that version,
+    and rewrites the files with such rows. Fails if the table has a later version. mark: `userMetadata` in the table's
+    history, as Spark's Delta calls it.
     """
     (key,) = keys.column_names
     found: list[pa.RecordBatch] = []
@@ -72,7 +72,7 @@ def change(
             known = batch.cast(schema)
             found.append(known.filter(pc.is_in(known.column(key), value_set=keys.column(key))))
     made = changed(pa.Table.from_batches(found, schema))
-    # Java's Arrow leaves out the one offset that an array without values has, and Rust's reads it all the same.
+    # Java's Arrow omits the single offset of an empty array, which Rust's Arrow requires.
     made = made.take(pa.array(range(made.num_rows), pa.int64()))
     same, history = f't."{key}" = s."{key}"', CommitProperties({"userMetadata": mark})
     with _explained(uri):
@@ -81,20 +81,20 @@ def change(
 
 
 def add_columns(uri: str, schema: pa.Schema, mark: str) -> None:
-    """Those of the schema that the table lacks, in one version of it; none, where there is no table. mark: as above."""
+    """Add the columns that the table lacks, in one version, if the table exists. mark: see `change`."""
     if (table := opened(uri)) is not None:
         with _explained(uri):
             _add_columns(table, schema, CommitProperties({"userMetadata": mark}))
 
 
 def setting(uri: str, name: str) -> str | None:
-    """The value of one of the table's properties; None = it has none of this name, or is not there."""
+    """The value of a table property; None = the property or the table does not exist."""
     table = opened(uri)
     return None if table is None else table.metadata().configuration.get(name)
 
 
 def replace(uri: str, data: pa.Table, properties: Mapping[str, str], once: Once | None = None) -> None:
-    """These rows instead of all that were there, in a table that is made with the properties when it isn't there."""
+    """Overwrite the table with these rows; creates it with the properties if it does not exist."""
     table = opened(uri)
     with _explained(uri):
         if _was_done(table, once):
@@ -110,7 +110,7 @@ def replace(uri: str, data: pa.Table, properties: Mapping[str, str], once: Once 
 
 
 def add(uri: str, schema: pa.Schema, files: Iterable[File], properties: Mapping[str, str], once: Once) -> None:
-    """These files to the table, in one version of it; the table is made with them, or with none."""
+    """Add these files to the table in one version; creates it if it does not exist, even without files."""
     table, now = opened(uri), int(time.time() * 1000)
     actions: list[Any] = [AddAction(file.path, file.size, {}, now, True, file.stats) for file in files]
     columns, commit = Schema.from_arrow(schema), _commit(once)
@@ -125,14 +125,14 @@ def add(uri: str, schema: pa.Schema, files: Iterable[File], properties: Mapping[
 
 
 def size(uri: str) -> int:
-    """How many bytes the table's files hold; 0 where there is none."""
+    """The size of the table's files in bytes; 0 if it does not exist."""
     if (table := opened(uri)) is None:
         return 0
     return sum(pa.table(table.get_add_actions(flatten=True)).column("size_bytes").to_pylist())
 
 
 def total(uri: str, column: str) -> int:
-    """The sum of a column of whole numbers; 0 where there is no table."""
+    """The sum of a column of whole numbers; 0 if the table does not exist."""
     if (table := opened(uri)) is None:
         return 0
     with _explained(uri):
@@ -140,10 +140,10 @@ def total(uri: str, column: str) -> int:
 
 
 def files_between(table: DeltaTable, column: str, least: int, most: int) -> list[str]:
-    """The files, by their paths in its folder, that may hold a row in which that column is one of these numbers."""
+    """Paths (in the table's folder) of files that may have a row in which the column is from `least` to `most`."""
     found = []
     for file in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-        # Of a file of which nothing is said, nobody knows.
+        # A file without statistics may have any row.
         low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
         if low is None or high is None or (low <= most and high >= least):
             found.append(unquote(file["path"]))
@@ -151,15 +151,15 @@ def files_between(table: DeltaTable, column: str, least: int, most: int) -> list
 
 
 def _read(table: DeltaTable, what: str) -> pa.RecordBatchReader:
-    # Not to_pyarrow_table: it was seen to abort the process when that ends. Nor by the reader that is answered with:
-    # what it raises is no error of a kind.
+    # Not to_pyarrow_table: it sometimes aborts the process at exit. And not the reader that `execute` returns, as it
+    # raises plain Exception.
     query = f"SELECT {what} FROM t"  # noqa: S608
     return pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute(query))
 
 
 def _add_columns(table: DeltaTable, schema: pa.Schema, commit: CommitProperties) -> None:
-    held = {field.name for field in table.schema().fields}
-    if missing := [field for field in Schema.from_arrow(schema).fields if field.name not in held]:
+    existing = {field.name for field in table.schema().fields}
+    if missing := [field for field in Schema.from_arrow(schema).fields if field.name not in existing]:
         table.alter.add_columns(missing, commit_properties=commit)
 
 
@@ -179,9 +179,9 @@ def _explained(uri: str) -> Iterator[None]:
     try:
         yield
     except CommitFailedError as error:
-        # What follows helps who calls delta-rs.
-        why = in_a_line(str(error).partition("Help:")[0]).rstrip(". ")
-        told = f"the table {uri} got no new version: {why}"
-        raise PipelineError(f"{told}. Where another run wrote it meanwhile, run this one again") from error
+        # The rest is for users of delta-rs.
+        why = one_line(str(error).partition("Help:")[0]).rstrip(". ")
+        message = f"the table {uri} got no new version: {why}"
+        raise PipelineError(f"{message}. If another run wrote it at the same time, run this one again") from error
     except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
-        raise PipelineError(f"the table {uri} can't be read or written: {in_a_line(str(error))}") from error
+        raise PipelineError(f"the table {uri} can't be read or written: {one_line(str(error))}") from error

@@ -1,13 +1,12 @@
-"""The Delta tables of one Kafka cluster: names, schemas, properties, where they lie. Not how they are filled.
+"""The Delta tables of one Kafka cluster: names, schemas, properties, paths. How they are filled is elsewhere.
 
-One warehouse (a folder or an object store URI) holds one cluster. Of every bronze row, the first columns say where it
-was read: `era` counts the lives of the log (0, and one more each time the topic was created anew and the user said to
-go on: offsets begin anew with it), `batch` counts what was read at a time, over all eras, `log_partition` and
-`log_offset` say where the record lies, `record_time` the time in it. They come first, since Delta keeps minima and
-maxima of the first columns only: they are what a later read filters by.
+One warehouse (a folder or an object store URI) holds one cluster. The first columns of every bronze row are the
+record's position: `era` is 0, and rises each time that the topic was recreated and a user chose to continue, since
+offsets then start again; `batch` is the number of the micro-batch, over all eras; `log_partition`, `log_offset` and
+`record_time` are the record's own. They are first because Delta has minima and maxima of the first columns only, and
+later reads filter by them.
 
-Columns that came after release 0.1.0 may be missing in tables that are there: they are read as null, and added by the
-first write.
+Existing tables may lack columns that were added after release 0.1.0: they read as null, and the first write adds them.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from pyspark.sql.types import (
 )
 
 from group_hygiene.errors import Halted
-from group_hygiene.model import TABLES_VERSION
+from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.pipeline import store
-from group_hygiene.pipeline.files import Shape
+from group_hygiene.pipeline.shape import Shape
 from group_hygiene.pipeline.store import File, Once
 
-# A property of a bronze table: rows from before that moment (ISO 8601) were dropped, which were in `activity` by then.
+# A property of a bronze table: rows from before this time (ISO 8601) were dropped, after `activity` had them.
 PRUNED = "grouphygiene.pruned"
 
 _POSITION = (
@@ -51,13 +50,13 @@ _POSITION = (
     StructField("log_offset", LongType(), False),
     StructField("record_time", TimestampType()),
 )
-# When all that was decided in this partition was read before, and the record was not there, or its transaction open:
-# it was written later, whatever its own times say. null = the partition was not read before, or by release 0.1.0.
+# Time of the previous complete read of the partition, which did not find the record, or found its transaction open: the
+# record was written later, whatever its own times are. null = there was no such read, or release 0.1.0 read it.
 _WRITTEN_AFTER = StructField("written_after", TimestampType())
 
 
 class State(NamedTuple):
-    """A table as it is now. Another table in the same place has another id."""
+    """The id and version of a table. Another table at the same path has another id."""
 
     id: str
     version: int
@@ -66,8 +65,8 @@ class State(NamedTuple):
 class Table(NamedTuple):
     """One table: `indexed` of its first columns have minima and maxima in Delta's log.
 
-    It is made with the first rows that are written to it. A column of the schema that is not nullable never holds a
-    null, but Delta doesn't watch that. mark: of a bronze table, see Shape.
+    The first write creates it. A column that is not nullable here never holds a null, but Delta does not enforce that.
+    mark: of a bronze table, see Shape.
     """
 
     name: str
@@ -83,61 +82,61 @@ class Table(NamedTuple):
         return store.opened(self.path(warehouse)) is not None
 
     def read(self, spark: SparkSession, warehouse: str) -> DataFrame:
-        """No rows where it isn't there."""
+        """Its rows; none if it does not exist."""
         found = self.open(spark, warehouse)
         return self.none(spark) if found is None else self.completed(found.toDF())
 
     def completed(self, frame: DataFrame) -> DataFrame:
-        """Rows of this table, of an earlier release too: with all columns of the schema."""
+        """Rows of this table with all columns of the schema, also if an earlier release wrote it."""
         added = {
             field.name: F.lit(None).cast(field.dataType) for field in self.schema if field.name not in frame.columns
         }
         return frame.withColumns(added).select(*self.schema.names) if added else frame
 
     def none(self, spark: SparkSession) -> DataFrame:
-        """No rows. By the limit, Spark knows, and leaves out of its plans whatever comes of them."""
+        """No rows. With the limit, Spark knows that, and simplifies its plans."""
         return spark.createDataFrame([], self.schema).limit(0)
 
     def open(self, spark: SparkSession, warehouse: str) -> DeltaTable | None:
-        """None = it is not there."""
+        """None = it does not exist."""
         return DeltaTable.forPath(spark, self.path(warehouse)) if self.exists(warehouse) else None
 
     def batches(self, spark: SparkSession, warehouse: str, first: int, last: int) -> DataFrame:
-        """Of a bronze table, the rows of these batches; no file is opened that holds none of them."""
+        """The rows of these batches in a bronze table; opens only files that may have such rows."""
         table = store.opened(self.path(warehouse))
         if table is None:
             return self.none(spark)
         if table.protocol().min_reader_version > 1:
-            # More is to be known of its rows than its files say: Spark finds it out, by some jobs of its own.
+            # Deletion vectors or other features apply: Spark must read it, with some more jobs.
             rows = self.read(spark, warehouse)
         else:
             rows = self.read_files(spark, warehouse, store.files_between(table, "batch", first, last))
         return rows.where((F.col("batch") >= first) & (F.col("batch") <= last))
 
     def read_files(self, spark: SparkSession, warehouse: str, paths: Sequence[str]) -> DataFrame:
-        """What is in these files of its folder."""
+        """The rows of these files in its folder."""
         if not paths:
             return self.none(spark)
-        # Spark looks for patterns in them.
+        # Spark expands globs in paths.
         found = [re.sub(r"([{}\[\]*?\\])", r"\\\1", f"{self.path(warehouse)}/{path}") for path in paths]
         return spark.read.schema(self.schema).parquet(*found)
 
     def rows(self, warehouse: str) -> list[dict[str, Any]]:
-        """All of a small table, `ingested` or `coverage`, times in UTC, all columns; none where it isn't there.
+        """All rows of a small table, `ingested` or `coverage`, times in UTC, all columns; none if it does not exist.
 
-        Raises Halted where a newer program wrote it.
+        Raises Halted if a newer program wrote it.
         """
         missing: dict[str, Any] = dict.fromkeys(self.schema.names)
         rows = [missing | row for row in store.rows(self.path(warehouse))]
         if (newer := max((row["version"] for row in rows), default=TABLES_VERSION)) > TABLES_VERSION:
             raise Halted(
-                f"the tables at {warehouse} are of version {newer}, and this program knows version {TABLES_VERSION}: "
-                "a newer one wrote them. Run that one, or name another --warehouse"
+                f"the tables at {warehouse} have version {newer}, and this program supports version {TABLES_VERSION}: "
+                "a newer one wrote them. Run that one, or use another --warehouse"
             )
         return rows
 
     def state(self, spark: SparkSession, warehouse: str) -> State | None:
-        """As Spark has it, which knows its own versions without a look at them; None = it is not there."""
+        """By Spark, which knows versions of its own without reading the log; None = it does not exist."""
         jvm: Any = spark._jvm
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self.path(warehouse))
         nothing = jvm.scala.Option.empty()
@@ -147,42 +146,42 @@ class Table(NamedTuple):
     def change(
         self, warehouse: str, version: int, keys: pa.Table, changed: Callable[[pa.Table], pa.Table], mark: str
     ) -> None:
-        """The rows that a key names become what `changed` makes of them: see store.change."""
+        """Replace the rows with these keys: see store.change."""
         store.change(self.path(warehouse), version, keys, changed, self.shape.schema, mark)
 
     def size(self, warehouse: str) -> int:
-        """How many bytes its files hold; 0 where it isn't there."""
+        """The size of its files in bytes; 0 if it does not exist."""
         return store.size(self.path(warehouse))
 
     def total(self, warehouse: str, column: str) -> int:
-        """The sum of a column of whole numbers; 0 where it isn't there."""
+        """The sum of a column of whole numbers; 0 if it does not exist."""
         return store.total(self.path(warehouse), column)
 
     def setting(self, warehouse: str, name: str) -> str | None:
-        """The value of one of its properties; None = it has none of this name, or is not there."""
+        """The value of a table property; None = the property or the table does not exist."""
         return store.setting(self.path(warehouse), name)
 
     def add_columns(self, warehouse: str, mark: str) -> None:
-        """Those of the schema that a table of an earlier release lacks, as nulls."""
+        """Add the columns that a table of an earlier release lacks, as nulls."""
         store.add_columns(self.path(warehouse), self.shape.schema, mark)
 
     def append(self, spark: SparkSession, warehouse: str, frame: DataFrame) -> None:
-        """Add these rows; the table is made with its first ones, or with none."""
-        # Options of a table that is made now; one that is there keeps its own.
+        """Append these rows; creates the table if it does not exist, even without rows."""
+        # The options apply only if this creates the table.
         writer = frame.select(*self.schema.names).write.format("delta").mode("append").options(**self._properties)
         writer.option("mergeSchema", "true").save(self.path(warehouse))
 
     def add(self, warehouse: str, files: Sequence[File], once: Once) -> None:
-        """Files of `shape`, in its folder: their rows, from now on; the table is made with them, or with none."""
+        """Add files of `shape` in its folder; creates the table if it does not exist, even without files."""
         store.add(self.path(warehouse), self.shape.schema, files, self._properties, once)
 
     def overwrite(self, warehouse: str, rows: Sequence[Mapping[str, Any]], once: Once | None = None) -> None:
-        """These rows instead of all that were there, in a small table that is made when it isn't there."""
-        told = [{name: row[name] for name in self.schema.names} for row in rows]
-        store.replace(self.path(warehouse), pa.Table.from_pylist(told, self.shape.schema), self._properties, once)
+        """Overwrite a small table with these rows; creates it if it does not exist."""
+        data = [{name: row[name] for name in self.schema.names} for row in rows]
+        store.replace(self.path(warehouse), pa.Table.from_pylist(data, self.shape.schema), self._properties, once)
 
-    def make_anew(self, spark: SparkSession, warehouse: str) -> None:
-        """An empty table of another id in the place of this one."""
+    def recreate(self, spark: SparkSession, warehouse: str) -> None:
+        """Replace this table by an empty one with another id."""
         builder = DeltaTable.replace(spark).location(self.path(warehouse)).addColumns(self.schema)
         for name, value in self._properties.items():
             builder = builder.property(name, value)
@@ -190,20 +189,20 @@ class Table(NamedTuple):
 
     @property
     def shape(self) -> Shape:
-        """As Arrow has it, and as Spark makes tables: every column may hold nulls."""
+        """The Arrow schema, in which every column is nullable, as in tables that Spark creates."""
         fields = [field.with_nullable(True) for field in to_arrow_schema(self.schema)]
         return Shape(pa.schema(fields), self.mark, self.indexed)
 
     @property
     def _properties(self) -> dict[str, str]:
-        # As often as Spark would; delta-rs does it less often, and whoever opens the table reads all versions since.
-        often = {"delta.checkpointInterval": "10"}
-        return {"delta.dataSkippingNumIndexedCols": str(self.indexed)} | often | dict(self.properties)
+        # As in Spark; delta-rs has a longer interval, and each reader reads all versions since the last checkpoint.
+        interval = {"delta.checkpointInterval": "10"}
+        return {"delta.dataSkippingNumIndexedCols": str(self.indexed)} | interval | dict(self.properties)
 
 
-# Every commit of an offset, and every tombstone of one (committed_offset null; then no commit_ms either). `aborted`:
-# written by a transaction that was aborted later: its time is activity, its offset never counted. commit_ms: as the
-# record's value holds it, milliseconds since 1970; leader_epoch -1 = not known.
+# Every commit of an offset, and every tombstone of one (committed_offset and commit_ms are null). aborted: its
+# transaction was aborted, so its time counts as activity, but its offset never applied. commit_ms: from the record's
+# value, in milliseconds since 1970. leader_epoch: -1 = unknown.
 COMMITS = Table(
     "commits",
     StructType(
@@ -224,7 +223,7 @@ COMMITS = Table(
     mark="topic",
 )
 
-# Every other record of a group: see offsets_log.GroupState for what the columns mean for each kind.
+# Every other record of a group: see offsets_log.GroupState for the columns of each kind of record.
 GROUP_STATES = Table(
     "group_states",
     StructType(
@@ -245,7 +244,7 @@ GROUP_STATES = Table(
     mark="state",
 )
 
-# Records that could not be decoded, as they are, and why.
+# Records that could not be decoded, unchanged, and why.
 QUARANTINE = Table(
     "quarantine",
     StructType(
@@ -261,14 +260,13 @@ QUARANTINE = Table(
     mark="aside",
 )
 
-# One row a log partition: every record of that era before `covered_to` is in the three tables above, and none beyond it
-# is from before `read_at`: where a transaction was open, the time of its first record (null = it was never read to its
-# end). leader_epoch: in which the partition was led when it was read so far, -1 = its log holds none; null = read by
-# release 0.1.0. batch: the last one that was finished, 0 =
-# none; rows of a later one come again. complete_since: what was written before that was lost unread, in whole or in
-# part (null = nothing was). first_read_at: when it was read to its end for the first time: of what is older, compaction
-# had left the last records only. topic_id null = a broker that knows none (before 2.8). stream: the checkpoint's name.
-# version: of all tables of the warehouse, TABLES_VERSION of who wrote this.
+# One row per log partition: every record of that era before `covered_to` is in the three tables above, and no later
+# record was written before `read_at` (with an open transaction, the time of its first record; null = never completely
+# read). leader_epoch: of the partition at that read, -1 = its log has none, null = release 0.1.0 read it. batch: the
+# last completed one, 0 = none; rows of a later one will be written again. complete_since: records from before this time
+# were lost unread, in whole or in part (null = none). first_read_at: time of the first complete read; of older records,
+# compaction had left only the last ones. topic_id: null = a broker before 2.8, which has none. stream: the checkpoint's
+# name. version: TABLES_VERSION of the writer, for all tables of the warehouse.
 INGESTED = Table(
     "ingested",
     StructType(
@@ -289,7 +287,7 @@ INGESTED = Table(
     ),
 )
 
-# What a group had committed last, in each partition where it still has an offset.
+# A group's last commit in each partition for which it still has an offset.
 _OFFSET = StructType(
     [
         StructField("topic", StringType()),
@@ -301,9 +299,9 @@ _OFFSET = StructType(
     ]
 )
 
-# One row a group. Times are those of the log's records; null = not known. `*_after`: the latest `written_after` of its
-# commits, of the record that says its state, and of the commits for each topic of `offsets`: these were no earlier.
-# Deletion vectors: where it is large, a run writes the rows that changed, not the files that hold them.
+# One row per group. Times are those of the log's records; null = unknown. `*_after`: the latest `written_after` of its
+# commits, of the record of its state, and of the commits for each topic of `offsets`: these were written no earlier.
+# Deletion vectors: in a large table, a run writes the changed rows only, not their whole files.
 ACTIVITY = Table(
     "activity",
     StructType(
@@ -341,7 +339,7 @@ ACTIVITY = Table(
     (("delta.enableDeletionVectors", "true"),),
 )
 
-# One row a log partition, copied from `ingested` once all of that is in version `activity_version` of `activity`.
+# One row per log partition, copied from `ingested` once version `activity_version` of `activity` includes all of it.
 COVERAGE = Table(
     "coverage",
     StructType(
@@ -353,5 +351,5 @@ COVERAGE = Table(
     ),
 )
 
-# What every record of the log is in one of.
+# The bronze tables: every record of the log is in one of them.
 RECORDS = (COMMITS, GROUP_STATES, QUARANTINE)

@@ -1,4 +1,4 @@
-"""How far Spark is with the stage that it works on, told while somebody waits for it."""
+"""Reports the progress of Spark's current stage."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _EVERY_S = 5.0
 
 
 @contextmanager
-def telling_tasks(spark: SparkSession, tell: Callable[[int, int], None]) -> Iterator[None]:
-    """Meanwhile, tell every few seconds how many tasks of the newest stage are done, of how many, if that changed."""
+def report_tasks(spark: SparkSession, report: Callable[[int, int], None]) -> Iterator[None]:
+    """Within the context, call `report(done, all)` every few seconds with the tasks of the newest stage, on changes."""
     over = threading.Event()
 
     def watch() -> None:
-        told = (0, 0)
+        last = (0, 0)
         while not over.wait(_EVERY_S):
             now = _newest(spark)
-            if now != told and now[0]:
-                tell(*now)
-            told = now
+            if now != last and now[0]:
+                report(*now)
+            last = now
 
     thread = threading.Thread(target=watch, name="progress", daemon=True)
     thread.start()

@@ -1,27 +1,37 @@
-"""The story of one run: observe -> decide -> apply. Knows Kafka and the policies; no Kubernetes, no clock of its own.
+"""One run: observe -> decide -> apply. Knows Kafka and the policies; no Kubernetes, no clock of its own.
 
-`open_journal` finds out what earlier runs wrote, and `settle` brings to an end what one of them left open. `observe`
-looks at a cluster once for all policies that are due. `plan.make_plan` decides for each. `note_marks` writes whom that
-warns, and `apply` deletes; it is called for a plan that has actions and for nothing else: a dry run is a run in which
-nobody calls it.
+`open_journal` reads the ledger, and `recover_intents` resolves interrupted deletions. `observe` scans the cluster once
+for all due policies. `decide.plan.make_plan` decides for each. `note_marks` writes the marks, and `apply` deletes.
+`apply` is called only for a plan with actions: a dry run never calls it.
+
+    context          the records that the steps of a run share
+    opening          opens the ledger for one run, if its policies need one
+    recovery         resolves deletions that an earlier process began and did not finish
+    scan             the first half: scans the cluster and judges groups; changes none
+    saved_offsets    reads and restores the offsets of a group of any type
+    uses             finds uses of a group between two scans in the offsets log
+    unread           finds out whether a group has unread records
+    marks            writes new marks and removes ended ones
+    deletion         the second half: reads each group again, and deletes it
+    recheck          reads all evidence about a group again before its deletion
+    vetoes           the checks of a group that was read again
+    delete_requests  sends the requests that delete, and interprets their responses
+    large_groups     deletes groups that need several requests
+    interruptions    groups whose deletion was interrupted
 """
 
-from group_hygiene.reconcile.context import Clock, Context, Memory, Observation
+from group_hygiene.reconcile.context import Context, Memory, Observation
 from group_hygiene.reconcile.deletion import Guard, apply
-from group_hygiene.reconcile.journal import SKEW_MAX, Journal
-from group_hygiene.reconcile.marking import forget_policies, note_marks
-from group_hygiene.reconcile.opening import Need, ledger_settings, open_journal
+from group_hygiene.reconcile.marks import forget_policies, note_marks
+from group_hygiene.reconcile.opening import LedgerNeed, ledger_settings, open_journal
+from group_hygiene.reconcile.recovery import recover_intents
 from group_hygiene.reconcile.scan import observe
-from group_hygiene.reconcile.settling import settle
 
 __all__ = [
-    "SKEW_MAX",
-    "Clock",
     "Context",
     "Guard",
-    "Journal",
+    "LedgerNeed",
     "Memory",
-    "Need",
     "Observation",
     "apply",
     "forget_policies",
@@ -29,5 +39,5 @@ __all__ = [
     "note_marks",
     "observe",
     "open_journal",
-    "settle",
+    "recover_intents",
 ]

@@ -1,79 +1,62 @@
-"""Whom a run talks to, what it remembers, and what it saw: the records that `observe` and `apply` share."""
+"""The records that `observe` and `apply` share: the clients of a run, its memory and its observation."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Protocol
+from datetime import timedelta
 
-from group_hygiene import watching
-from group_hygiene.activity import Tables
-from group_hygiene.connection import Connection, Role
-from group_hygiene.contents import Contents
-from group_hygiene.entries import Change, Key
+from group_hygiene.decide import unchanged
+from group_hygiene.decide.plan import Conditions
+from group_hygiene.decide.unchanged import ScanHistory
+from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka import brokers
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.last_records import LastRecord
-from group_hygiene.kafka.ledger import Ledger
 from group_hygiene.kafka.mirror import Checkpoints, checkpoint_topics
-from group_hygiene.model import (
-    Activity,
-    Bounds,
-    Claims,
-    Evidence,
-    Fault,
-    Group,
-    GroupType,
-    Offsets,
-    Partition,
-    Protections,
-    Unchanged,
-    Verdict,
-)
-from group_hygiene.plan import Conditions
-from group_hygiene.policy import Policy
-from group_hygiene.reconcile.journal import Journal
-from group_hygiene.snapshot import Cluster, Snapshot
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.journal import Journal
+from group_hygiene.ledger.ledger import Ledger
+from group_hygiene.model.entries import Change, Key
+from group_hygiene.model.evidence import Activity, Claims, Evidence, Protections
+from group_hygiene.model.groups import Bounds, Fault, Group, GroupType, Offsets, Partition
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Cluster, Snapshot
+from group_hygiene.model.verdicts import Verdict
+from group_hygiene.process.clock import Clock
+from group_hygiene.spec.connection import Connection, Role
+from group_hygiene.spec.policy import Policy
 
-# How many groups are read again, saved and deleted at once at most.
+# At most this many groups are read again, saved and deleted at once.
 BATCH = 50
-
-
-class Clock(Protocol):
-    """Wall time for what people read, monotonic seconds for what must not be fooled by a clock that is set."""
-
-    def now(self) -> datetime: ...
-
-    def monotonic(self) -> float: ...
 
 
 @dataclass
 class Memory:
-    """What is remembered of one connection between runs. Lost with the process, which only delays.
+    """The state of one connection between runs. A restart loses it, which only causes delays.
 
-    contents: what the ledger says, or what it would say if there were one. unwritten: what it does not say yet.
-    ledger: open, or None. claimed: whether this process writes it.
-    looks: policy uid -> what only this process knows of its looks.
-    intents: id of a deletion that came to no end -> monotonic time at which this process first knew of it.
-    unrecorded: id of a deletion that surely happened, and may not be told in the ledger -> uid of its policy.
-    cluster_id: of the first answer; another one later means that the address leads elsewhere now.
-    last_records: where partitions have records that waited for somebody.
+    contents: of the ledger, or what it would contain if there were one. unwritten: changes still to be written.
+    ledger: the open one, or None. claimed: whether this process writes it.
+    scan_histories: policy uid -> this process's history of its scans.
+    intents: id of an unresolved deletion -> monotonic time at which this process first read of it.
+    unrecorded: id of a deletion that certainly happened, and may not be in the ledger -> uid of its policy. cluster_id:
+    of the first answer; another one later means that the address now leads to another cluster.
+    last_records: the last known record of partitions that had unread records.
     answered_last: the id of the cluster that answered the last scan.
-    due_before: whether the last scan found something that a policy would delete.
-    retention: the brokers' offsets.retention.minutes; None = not known. retention_asked: whether they were asked.
-    batch: how many groups can be read again and saved at once while that is fresh.
-    write_bytes: of records that one request may make a coordinator write.
+    due_before: whether the last scan found matches of a policy that deletes.
+    retention: the brokers' offsets.retention.minutes; None = not known. retention_asked: whether it was requested.
+    batch: how many groups can be read again and saved at once within FRESH_S.
+    write_bytes: the most bytes of records that one request may make a coordinator write.
     """
 
     contents: Contents = field(default_factory=Contents)
     unwritten: dict[Key, Change] = field(default_factory=dict)
     ledger: Ledger | None = None
     claimed: bool = False
-    looks: dict[str, watching.Looks] = field(default_factory=dict)
+    scan_histories: dict[str, ScanHistory] = field(default_factory=dict)
     intents: dict[str, float] = field(default_factory=dict)
     unrecorded: dict[str, str] = field(default_factory=dict)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
@@ -86,24 +69,19 @@ class Memory:
     batch: int = BATCH
     write_bytes: int = kafka_offsets.WRITE_BYTES
 
-    def meet(self, cluster_id: str) -> None:
-        """Note which cluster answers. What was seen of another one says nothing of this."""
+    def note_cluster(self, cluster_id: str) -> None:
+        """Note which cluster answers. Observations of another cluster are dropped."""
         if self.answered_last not in (None, cluster_id):
             self.contents.seen.clear()
             self.contents.watches.clear()
             self.contents.covered.clear()
             self.retention_asked = False
-            self.looks.clear()
+            self.scan_histories.clear()
             self.last_records.clear()
             self.unwritten.clear()
         self.answered_last = cluster_id
         if self.cluster_id is None:
             self.cluster_id = cluster_id
-
-    def unchanged(self, policy: Policy, group: str) -> Unchanged | None:
-        """How long a group was seen unchanged. Who looks only once may override this."""
-        seen = self.contents.seen.get(policy.uid, {}).get(group)
-        return watching.unchanged(seen, self.contents.watches.get(policy.uid), self.looks.get(policy.uid))
 
     def close_ledger(self) -> None:
         if self.ledger is not None:
@@ -114,10 +92,12 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Whom a run talks to.
+    """The clients and the state of one run.
 
-    claims: asks which groups Kubernetes objects name. A run may take minutes, so what is deleted is asked for again.
-    tables: of the pipeline; None = the connection has none, a Fault = why they can't be asked.
+    claims: reads which groups Kubernetes objects name. A run may take minutes, so it is called again before a deletion.
+    tables: of the pipeline; None = the connection has none, a Refusal = why they can't be read.
+    assume_unchanged: count `unchangedFor` as met by every group that this scan finds Empty, to show what a policy would
+    match later. Only for commands that delete nothing.
     """
 
     client: Client
@@ -125,8 +105,9 @@ class Context:
     memory: Memory
     clock: Clock
     journal: Journal
-    claims: Callable[[], Claims | Fault] = Claims
-    tables: Tables | Fault | None = None
+    claims: Callable[[], Claims | Refusal] = Claims
+    tables: Tables | Refusal | None = None
+    assume_unchanged: bool = False
 
     def deadline(self) -> Deadline:
         return Deadline(self.connection.timeout.total_seconds())
@@ -134,7 +115,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one scan saw: the snapshot, each due policy's verdicts, and what holds for any deletion in this run."""
+    """The result of one scan: the snapshot, each due policy's verdicts, and the conditions for the run's deletions."""
 
     snapshot: Snapshot
     verdicts: Mapping[str, Mapping[str, Verdict]]
@@ -145,13 +126,13 @@ class Observation:
 
 @dataclass
 class Facts:
-    """What was read of groups so far, by their ids; what is not there was not read. bounds: of all their partitions.
+    """The evidence read so far, by group id; a missing entry was not read. bounds: of all partitions of the groups.
 
     records: see `Evidence`.
     """
 
     protections: Protections = field(default_factory=Protections)
-    activity: dict[str, Activity | Fault] = field(default_factory=dict)
+    activity: dict[str, Activity | Refusal] = field(default_factory=dict)
     offsets: dict[str, Offsets | Fault] = field(default_factory=dict)
     missing_topics: dict[str, frozenset[str] | Fault] = field(default_factory=dict)
     bounds: dict[Partition, Bounds | Fault] = field(default_factory=dict)
@@ -160,8 +141,15 @@ class Facts:
 
 
 def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) -> Evidence:
-    """What was read of a group, with what is known of it unread: the connection's word, the ledger's, our own looks."""
+    """The evidence about a group: `facts`, the connection's spec, the ledger and the operator's own scans."""
     contents = context.journal.contents
+    seen = contents.seen.get(policy.uid, {}).get(group.id)
+    if context.assume_unchanged:
+        known = unchanged.assumed(seen, policy, context.clock.now())
+    else:
+        known = unchanged.unchanged(
+            seen, contents.watches.get(policy.uid), context.memory.scan_histories.get(policy.uid)
+        )
     return Evidence(
         protections=facts.protections,
         protected_by=context.connection.protect.matching(group.id),
@@ -169,7 +157,7 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
         keep_request=contents.keeps.get(group.id),
         deleted=contents.deletions.get(group.id),
         damaged=contents.damaged.get(group.id),
-        unchanged=context.memory.unchanged(policy, group.id),
+        unchanged=known,
         offsets=facts.offsets.get(group.id),
         missing_topics=facts.missing_topics.get(group.id),
         bounds=facts.bounds,
@@ -188,9 +176,9 @@ def read_protections(
     topics: Mapping[str, int] | Fault,
     deadline: Deadline,
 ) -> Protections:
-    """What topics, checkpoints and Kubernetes objects say of who is needed; what can't be read protects everybody.
+    """The protections by topics, checkpoints and Kubernetes objects. A source that can't be read protects all groups.
 
-    groups: those to judge. Of which version the brokers are is asked only for Streams groups.
+    groups: those to judge. The versions of the brokers are read only for Streams groups.
     """
     old: tuple[str, ...] | Fault = ()
     if any(group.type is GroupType.STREAMS for group in groups):
@@ -203,20 +191,22 @@ def read_protections(
     return Protections(streams, None if isinstance(mirrored, Fault) else mirrored, _claims(context), old)
 
 
-def _claims(context: Context) -> Claims | Fault:
-    """What Kubernetes objects name; a ShadowLink does not say which cluster it writes, so a connection's role may."""
+def _claims(context: Context) -> Claims | Refusal:
+    """The groups that Kubernetes objects name; with `role: Primary` not by ShadowLinks, which don't name their
+    target.
+    """
     found = context.claims()
-    if isinstance(found, Fault) or context.connection.role is not Role.PRIMARY:
+    if isinstance(found, Refusal) or context.connection.role is not Role.PRIMARY:
         return found
     return Claims(found.named)
 
 
 def _applications(topics: Iterable[str], ids: Iterable[str]) -> frozenset[str]:
-    """Those of the ids that a topic `<id>-<something>-changelog` or `-repartition` may belong to."""
+    """The ids for which a topic `<id>-<name>-changelog` or `<id>-<name>-repartition` may exist."""
     owned = sorted(topic.rpartition("-")[0] for topic in topics if topic.endswith(("-changelog", "-repartition")))
 
     def owns(name: str) -> bool:
-        # Where it would stand in the order: those that begin with it come next.
+        # The place of the prefix in the order: topics that begin with it follow.
         at = bisect_left(owned, f"{name}-")
         return at < len(owned) and owned[at].startswith(f"{name}-")
 
@@ -226,9 +216,9 @@ def _applications(topics: Iterable[str], ids: Iterable[str]) -> frozenset[str]:
 def read_bounds(
     client: Client, committed: Iterable[Iterable[Partition]], deadline: Deadline
 ) -> dict[Partition, Bounds | Fault]:
-    """Where every partition of these offsets begins and ends: each is asked once, whoever committed there.
+    """The start and end of every partition of these offsets. Each partition is requested once.
 
-    To be read after the offsets: by an older end, who has read on since would look as if out of range.
+    Call this after reading the offsets: against an older end, a newer offset would appear out of range.
     """
     partitions = {partition for partitions in committed for partition in partitions}
     starts = kafka_offsets.start_offsets(client, partitions, Deadline(deadline.left / 2))
@@ -239,9 +229,9 @@ def read_bounds(
 def read_missing_topics(
     client: Client, topics: Mapping[str, Set[str]], deadline: Deadline
 ) -> dict[str, frozenset[str] | Fault]:
-    """group -> those of its topics that do not exist; a Fault if that can't be said of one of them.
+    """group -> those of its topics that do not exist; a Fault if that is not known for one of them.
 
-    A topic whose existence is not known is a matter of the groups that committed there, and of no others.
+    A Fault of a topic affects only the groups that committed there.
     """
     exist = kafka_cluster.topics_exist(client, set().union(*topics.values()), deadline)
 
@@ -262,5 +252,5 @@ def _bounds(start: int | Fault, end: int | Fault) -> Bounds | Fault:
 
 
 def readable(offsets: Offsets | Fault | None) -> Offsets:
-    """The offsets, or none where they were not or could not be read."""
+    """The offsets; none if they were not or could not be read."""
     return {} if offsets is None or isinstance(offsets, Fault) else offsets

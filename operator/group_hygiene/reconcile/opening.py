@@ -1,4 +1,4 @@
-"""Open the ledger of a connection for one run, as far as its policies need one."""
+"""Opens the ledger of a connection for one run, if its policies need one."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from group_hygiene.connection import Connection
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.ledger import LedgerSettings, open_ledger
-from group_hygiene.model import Keep
+from group_hygiene.ledger.journal import Journal
+from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
+from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile.context import Memory
-from group_hygiene.reconcile.journal import Journal
-from group_hygiene.reconcile.settling import leaves_open
-from group_hygiene.tracing import traced
+from group_hygiene.reconcile.recovery import has_unresolved
+from group_hygiene.spec.connection import Connection
+from group_hygiene.telemetry.tracing import traced
 
 
-class Need(Enum):
-    """What a run needs the ledger for."""
+class LedgerNeed(Enum):
+    """A run's use of the ledger."""
 
-    READ = "to know what it says"
-    WRITE = "to restore what is in it, so that there must be one"
-    MAKE = "some policy may change Kafka or has receivers, so that it is made where there is none"
+    READ = "to read its entries"
+    WRITE = "to restore from it, so it must exist"
+    CREATE = "some policy may change Kafka or has receivers, so it is created if there is none"
 
 
 def ledger_settings(connection: Connection, status: Mapping[str, Any], installation: str) -> LedgerSettings:
-    """Where a connection's ledger is, and which it must be. status: of its object, as it is now."""
+    """The settings of a connection's ledger. status: the current one of its object."""
     return LedgerSettings(
         topic=connection.ledger.topic,
         replication_factor=connection.ledger.replication_factor,
@@ -41,36 +41,36 @@ def open_journal(
     memory: Memory,
     client: Client,
     settings: LedgerSettings,
-    need: Need,
+    need: LedgerNeed,
     policies: Iterable[str],
     deadline: Deadline,
 ) -> Journal:
-    """The journal of one run: the ledger read to its end, where there is one or a policy needs one.
+    """The journal of one run: the ledger read to its end, if there is one or a policy needs one.
 
-    It is made for Need.MAKE only. This process writes it for that, for a restore, or while it holds a mark of one of
-    `policies` (their uids) or a deletion of this connection that came to no end, whatever became of its policy. Raises
-    LedgerFenced.
+    Creates the ledger only for LedgerNeed.CREATE. This process writes it for that, for a restore, or while it has a
+    mark of one of `policies` (their uids) or an unresolved deletion of this connection, even of a deleted policy.
+    Raises LedgerFenced.
     """
     try:
         if memory.ledger is None:
-            making = need is Need.MAKE
-            memory.ledger = open_ledger(client, settings, deadline, making, claim=making)
-            memory.claimed = making
+            create = need is LedgerNeed.CREATE
+            memory.ledger = open_ledger(client, settings, deadline, create, claim=create)
+            memory.claimed = create
         ledger = memory.ledger
         if ledger is None:
             return Journal(None, memory.contents, memory.unwritten)
         ledger.read_on(deadline)
-        # An empty topic is nobody's ledger yet, and becomes nobody's by a restore.
-        needed = need is Need.MAKE or (need is Need.WRITE and ledger.id is not None)
+        # An empty topic has no owner yet, and a restore does not claim it.
+        needed = need is LedgerNeed.CREATE or (need is LedgerNeed.WRITE and ledger.id is not None)
         marked = any(ledger.contents.marks.get(uid) for uid in policies)
-        writes = needed or marked or leaves_open(ledger.contents, ledger.writer)
+        writes = needed or marked or has_unresolved(ledger.contents, ledger.writer)
         if writes and not memory.claimed:
             ledger.claim(deadline)
             memory.claimed = True
     except LedgerProblem as error:
         memory.close_ledger()
-        return Journal(None, memory.contents, memory.unwritten, problem=Keep(error.reason, str(error)))
+        return Journal(None, memory.contents, memory.unwritten, problem=Refusal.of(error))
     ledger.contents.apply(memory.unwritten.values())
-    # From now on the same: should the ledger be out of reach later, what it said is still known.
+    # The same object from now on: if the ledger is not reachable later, its contents are still known.
     memory.contents = ledger.contents
     return Journal(ledger, ledger.contents, memory.unwritten, writes)

@@ -1,8 +1,8 @@
-"""Whether the offsets log shows a use of groups that the operator's scans saw unchanged. Reads only.
+"""Finds uses of groups in the offsets log that the operator's scans did not see. Reads only.
 
 Scans are some minutes apart. A consumer that joins, reads and dies between two of them, and never commits, leaves its
-group Empty with the same offsets at each scan. Brokers write each membership, and each commit, to
-`__consumer_offsets`. Compaction may remove all of a group's records there but the last ones, which is enough.
+group Empty with the same offsets at each scan. Brokers write each membership, and each commit, to `__consumer_offsets`.
+Compaction retains the last records of a group, which is enough.
 """
 
 from __future__ import annotations
@@ -11,25 +11,26 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from group_hygiene import reasons
-from group_hygiene.entries import Change, LogEnd, Removal, Seen
+from group_hygiene.decide.plan import Plan
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.offsets import end_offsets
 from group_hygiene.kafka.offsets_log import Commit
 from group_hygiene.kafka.tail import Found, Place, Tail
-from group_hygiene.model import NO_LEADER_EPOCH, TOPIC_DENIED, Fault, Keep, Partition
-from group_hygiene.plan import Plan
-from group_hygiene.policy import Unprotect
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Change, LogEnd, Removal, Seen
+from group_hygiene.model.groups import NO_LEADER_EPOCH, TOPIC_DENIED, Fault, Partition
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile.context import Context
-from group_hygiene.snapshot import Cluster
+from group_hygiene.spec.policy import Unprotect
 
-_BEGINS_AGAIN = frozenset({reasons.RECENTLY_ACTIVE, reasons.EVIDENCE_INCOMPLETE})
+_RESTARTS_COUNT = frozenset({reasons.RECENTLY_ACTIVE, reasons.EVIDENCE_INCOMPLETE})
 
 
 def read_log_ends(client: Client, cluster: Cluster, deadline: Deadline) -> list[LogEnd | None]:
-    """Where each partition of the offsets log ends now, by its number; None = no answer. Needs DESCRIBE on it."""
+    """The current end of each partition of the offsets log, by its number; None = no answer. Needs DESCRIBE on it."""
     places = [Partition(OFFSETS_TOPIC, index) for index in range(len(cluster.leaders))]
     answers = end_offsets(client, places, deadline)
     epochs = {index: epoch for index, (_, epoch) in cluster.leaders.items()}
@@ -42,12 +43,12 @@ def read_log_ends(client: Client, cluster: Cluster, deadline: Deadline) -> list[
 class Uses:
     """Uses of the groups that a policy with `unchangedFor` is about to delete, from their `Seen.log_end` on.
 
-    Any record of a group counts, whoever wrote it: those that no client causes (offsets that expire, or whose topic was
-    deleted) change the committed offsets as well, and then a scan has begun again after them.
+    Any record of a group counts. Records that no client causes (offsets expire, or their topic is deleted) also change
+    the committed offsets, so that the count began again after them.
     """
 
     def __init__(self, context: Context, plan: Plan, cluster: Cluster, deadline: Deadline) -> None:
-        """cluster: as the scan saw it."""
+        """cluster: as in the scan."""
         policy = plan.policy
         self._policy_uid, self._epochs = policy.uid, {index: epoch for index, (_, epoch) in cluster.leaders.items()}
         self._trusts_scans = Unprotect.UNREADABLE_OFFSETS_LOG in policy.match.unprotect
@@ -63,23 +64,23 @@ class Uses:
         self._tail = Tail(context.client, places, leaders)
         self._answers: Mapping[str, Found | Fault | None] = {}
 
-    def read_on(self, deadline: Deadline) -> dict[str, Keep]:
-        """The groups that stay, by what the log has now: used since, or not known. Each partition is read once."""
+    def read_on(self, deadline: Deadline) -> dict[str, Refusal]:
+        """The groups that must not be deleted by the log up to now: used, or not known. Reads each partition once."""
         self._answers = self._tail.read_on(deadline)
-        kept = {name: self._keep(name) for name in self._seen}
-        return {name: keep for name, keep in kept.items() if keep is not None}
+        refusals = {name: self._refusal(name) for name in self._seen}
+        return {name: refusal for name, refusal in refusals.items() if refusal is not None}
 
     def changes(self) -> list[Change]:
-        """What to remember after `read_on`: the time of a group that was used begins again with the next scan.
+        """The changes to write after `read_on`: the count of a group that was used begins again with the next scan.
 
-        Where the log could not be read to its end in time, a later run reads on from where this one came to.
+        If the log could not be read to its end in time, a later run continues from there.
         """
         changes: list[Change] = []
         for name, seen in self._seen.items():
-            keep, answer = self._keep(name), self._answers.get(name)
-            if seen is None or keep is None:
+            refusal, answer = self._refusal(name), self._answers.get(name)
+            if seen is None or refusal is None:
                 continue
-            if keep.reason in _BEGINS_AGAIN:
+            if refusal.reason in _RESTARTS_COUNT:
                 changes.append(Removal(seen.key))
             elif seen.log_end is not None and isinstance(answer, Fault) and answer.retriable:
                 index = seen.log_end.partition
@@ -88,34 +89,34 @@ class Uses:
                     changes.append(replace(seen, log_end=reached))
         return changes
 
-    def _keep(self, name: str) -> Keep | None:
+    def _refusal(self, name: str) -> Refusal | None:
         seen, answer = self._seen[name], self._answers.get(name)
         if seen is None or seen.log_end is None:
-            return Keep(reasons.EVIDENCE_INCOMPLETE, "from where on the offsets log shows its uses is not known")
+            return Refusal(reasons.EVIDENCE_INCOMPLETE, "from which offset on the log shows its uses is not known")
         if isinstance(answer, Found):
-            return Keep(reasons.RECENTLY_ACTIVE, f"{words(answer)}, since it was first seen unchanged")
+            return Refusal(reasons.RECENTLY_ACTIVE, f"{describe(answer)}, since it was first seen unchanged")
         fault = self._lost.get(name) or answer
         if fault is None or (fault.code == TOPIC_DENIED and self._trusts_scans):
             return None
         lost = fault.code == "OFFSET_OUT_OF_RANGE"
         hint = " (match.unprotect: [UnreadableOffsetsLog] to trust scans alone)" if fault.code == TOPIC_DENIED else ""
-        return Keep(
+        return Refusal(
             reasons.EVIDENCE_INCOMPLETE if lost else reasons.EVIDENCE_UNREADABLE,
             f"whether it was used between scans: {fault}{hint}",
         )
 
 
-def words(found: Found) -> str:
-    """What a record of the offsets log shows of its group, and where it is."""
+def describe(found: Found) -> str:
+    """A record of the offsets log in words, with its place."""
     record, where = found.record, f"at offset {found.place.offset} of {OFFSETS_TOPIC}-{found.place.partition}"
     if not isinstance(record, Commit):
-        return f"the log tells of its members ({record.kind}), {where}"
+        return f"the log has a record of its members ({record.kind}), {where}"
     partition = Partition(record.topic, record.partition)
     return (f"its offset of {partition} was deleted" if record.gone else f"it committed for {partition}") + f", {where}"
 
 
 def _cut_off(client: Client, ends: Mapping[str, LogEnd], deadline: Deadline) -> dict[str, Fault]:
-    """Groups whose records may be gone: an unclean leader election took some that were there (KIP-320)."""
+    """Groups whose records may be lost by an unclean leader election (KIP-320)."""
     left = {(end.partition, end.leader_epoch) for end in ends.values() if end.offset}
     answers: dict[tuple[int, int], int | Fault] = {}
     while left:

@@ -1,1 +1,10 @@
-"""The report: one HTML file about the groups of a cluster. Draws what it is given; reads no table, knows no Spark."""
+"""The report: one HTML file about the groups of a cluster.
+
+Renders the findings that it is given: reads no table and imports no Spark. Of the operator, only `cli` imports `page`
+and `charts`.
+
+    findings  the content of the report, as records
+    wording   names, numbers, times and links as text
+    charts    findings as SVG
+    page      findings as HTML, by page.html.j2, page.css and page.js
+"""

@@ -1,6 +1,6 @@
-"""Findings as charts: SVG texts that take their colours from the page's CSS, and whose marks lead to the groups behind.
+"""Findings as charts: SVG texts with colours from the page's CSS, whose bars and lines link to the groups behind them.
 
-Drawn 336 px wide, so that they are legible on a phone as they are; nothing is asked of the network.
+Drawn 336 px wide, so that they are legible on a phone; without requests to the network.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from group_hygiene.report.findings import Age, Findings, Growth
 from group_hygiene.report.wording import counted, link, number, printable, weekday
 
 _WIDTH = 336
-# A line for each of these patterns, a bar for each of those.
+# Patterns in the line chart and in the bar chart.
 _LINES = 5
 _PATTERNS = 10
-# How wide letters are is known to the browser alone. Labels have room, and names are cut, as if its font were wide.
-# Vega could cut them itself, but in the midst of a character beyond U+FFFF, and then it draws nothing.
+# Only the browser knows the width of letters, so labels and cuts assume a wide font. Vega can cut names itself, but may
+# do so inside a character beyond U+FFFF, and then it draws nothing.
 _LETTER = 7.2
 _LONGEST = 40.0
 _STATES = {"Empty": "var(--accent)", "Active": "var(--live)", "Unknown": "var(--faint)", "Gone": "var(--faint)"}
@@ -35,7 +35,7 @@ _XLINK = "{http://www.w3.org/1999/xlink}href"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One piece of a row of bars: so many groups, what they are in words, and where a click on them leads."""
+    """One part of a row's bar. groups: its length. words: a description. href: the target of a click."""
 
     row: str
     part: str
@@ -45,7 +45,7 @@ class Bar:
 
 
 def draw(findings: Findings) -> dict[str, str]:
-    """SVG texts by name: `age`, `type`, `growth`, `patterns`, `expiring`; "" where there is nothing to draw."""
+    """SVG texts by name: `age`, `type`, `growth`, `patterns`, `expiring`; "" if there is nothing to draw."""
     return {
         "age": by_age(findings),
         "type": by_type(findings),
@@ -89,7 +89,7 @@ def by_type(findings: Findings) -> str:
 
 
 def by_pattern(findings: Findings) -> str:
-    """Of the patterns with the most groups ever: how many are idle, in use, and gone."""
+    """The patterns with the most groups ever, each bar divided by idle, not idle and gone."""
     bars = []
     for found in _most_seen(findings.patterns, _PATTERNS):
         name = printable(found.pattern)
@@ -104,7 +104,7 @@ def by_pattern(findings: Findings) -> str:
 
 
 def expiring(findings: Findings) -> str:
-    """Groups that lose their first offsets within a week, by day; days without any are there as well."""
+    """Groups that lose their first offsets within a week, by day, including days without any."""
     if not any(findings.expiring.values()):
         return ""
     days = days_of_expiry(findings)
@@ -116,12 +116,12 @@ def expiring(findings: Findings) -> str:
 
 
 def days_of_expiry(findings: Findings) -> list[date]:
-    """Each day from that of the reading to a week later."""
+    """Each day from the read of the log to a week later."""
     return [findings.read_at.date() + timedelta(days=n) for n in range(8)]
 
 
 def growth(findings: Findings) -> str:
-    """Group ids seen so far, by day, of the patterns with the most; "" where all of them came on one day."""
+    """Group ids seen so far, by day, of the patterns with the most; "" if all of them appeared on one day."""
     shown = _most_seen(findings.patterns, _LINES)
     first = min((day for found in shown for day in found.new), default=None)
     last = findings.read_at.date()
@@ -168,7 +168,7 @@ def _summed(found: Growth, first: date, last: date) -> Iterable[tuple[date, int]
 
 
 def _states(findings: Findings) -> dict[str, str]:
-    """State -> colour: the known ones in their order, then what else there may be."""
+    """State -> colour: known states in their order, then others."""
     there = {c.state for c in findings.counts}
     known = [state for state in _STATES if state in there]
     return {state: _STATES.get(state, "var(--faint)") for state in [*known, *sorted(there - set(known))]}
@@ -179,7 +179,7 @@ def _millis(day: date) -> int:
 
 
 def _bars(bars: Sequence[Bar], colours: Mapping[str, str], title: str, above: bool = False) -> str:
-    """Rows of bars, each divided in parts, with its total at its end. above: the row's name stands over its bar."""
+    """Rows of bars, each divided into parts, with its total at its end. above: the row's name is above its bar."""
     totals: dict[str, int] = {}
     for bar in bars:
         totals[bar.row] = totals.get(bar.row, 0) + bar.groups
@@ -201,7 +201,7 @@ def _bars(bars: Sequence[Bar], colours: Mapping[str, str], title: str, above: bo
     ends = [{"row": row, "name": _cut(row), "groups": total, "text": number(total)} for row, total in totals.items()]
     axis = alt.Axis(title=None, domain=False, ticks=False, labelPadding=8, labelLimit=0, minExtent=_room(totals))
     y = alt.Y("row:N", sort=list(totals), axis=None if above else axis, scale=alt.Scale(padding=0))
-    # Room for the number behind the longest bar, which is drawn in pixels.
+    # Leaves space for the number behind the longest bar.
     x = alt.X("groups:Q", axis=None, scale=alt.Scale(domain=[0, max(totals.values()) * (1.2 if above else 1.35)]))
     down = 8 if above else 0
     legend = alt.Legend(orient="bottom", title=None, symbolType="square", columnPadding=14, offset=8)
@@ -232,7 +232,7 @@ def _bars(bars: Sequence[Bar], colours: Mapping[str, str], title: str, above: bo
 
 
 def _cut(name: str) -> str:
-    """The beginning of a name that has room in a chart's width."""
+    """The name, truncated to a chart's width."""
     room = _LONGEST
     for place, letter in enumerate(name):
         room -= 2 if east_asian_width(letter) in "WF" else 1.7 if letter.isupper() or letter in "mw@%" else 1
@@ -255,13 +255,13 @@ def _svg(chart: Any, title: str) -> str:
         .configure_axis(**text, gridColor="var(--line)", domainColor="var(--line)", tickColor="var(--line)")
         .configure_legend(**text)
     )
-    return _at_home_in_a_page(vl_convert.vegalite_to_svg(chart.to_dict()), title)
+    return _embeddable(vl_convert.vegalite_to_svg(chart.to_dict()), title)
 
 
-def _at_home_in_a_page(svg: str, title: str) -> str:
-    """The chart as part of a page: as wide as there is room, its links within the page, each with one name.
+def _embeddable(svg: str, title: str) -> str:
+    """The chart as part of a page: of flexible width, with links inside the page, each with one accessible name.
 
-    Vega makes links absolute by a base of its own, and gives roles to everything that it draws, most of it unnamed.
+    Vega makes links absolute with its own base, and gives ARIA roles to all elements, most of them without a name.
     """
     ElementTree.register_namespace("", _SVG)
     root = ElementTree.fromstring(svg)  # noqa: S314, as Vega has just written it
@@ -277,7 +277,7 @@ def _at_home_in_a_page(svg: str, title: str) -> str:
                 element.set("href", "#" + target.partition("#")[2])
                 element.set("aria-label", element[0].get("aria-label", ""))
             else:
-                # Of a mark that leads nowhere.
+                # A mark without a link.
                 element.tag = f"{{{_SVG}}}g"
     for name in ("width", "height", "version"):
         root.attrib.pop(name)

@@ -1,6 +1,6 @@
-"""What the report tells, as plain records: how it is found out is in `pipeline.survey`, how it looks in `report.page`.
+"""The content of the report, as records: `pipeline.activity.survey` computes them, and `report.page` renders them.
 
-All times are UTC. Where a list is cut, its whole length stands beside it.
+All times are UTC. Beside each truncated list is its whole length.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Age(StrEnum):
-    """How long ago a group's last commit was when the log was read. In order."""
+    """The age of a group's last commit when the log was read. In order."""
 
     HOUR = "under an hour"
     DAY = "under a day"
@@ -25,7 +25,7 @@ class Age(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """So many groups have this type and state (as the table `activity` spells them), and a last commit of this age."""
+    """Number of groups with this type and state (as in the table `activity`), and a last commit of this age."""
 
     type: str
     state: str
@@ -35,11 +35,11 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Groups whose names have one pattern (as `match.groups` takes it), those that are gone included.
+    """Groups whose names match one pattern (as in `match.groups`), including groups that are gone.
 
-    seen: all there ever were in the tables; there: how many of them there are now; idle: of these, how many are idle
-    for 7 days or more. new: first day of a group in the tables -> groups; days without new ones are left out. made:
-    whether the names look made by a program: most of them have digits where the pattern has a star.
+    seen: all groups that were ever in the tables. there: of these, groups that exist now. idle: of these, groups that
+    are idle for 7 days or more. new: day -> groups that first appeared on it, without days of none. made: whether the
+    names seem generated: most of them have digits in place of the star.
     """
 
     pattern: str
@@ -52,11 +52,11 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One group. None = not known, or does not apply.
+    """One group. None = unknown, or not applicable.
 
-    idle_since: since when nobody committed or was a member. expires: when Kafka drops the first of its offsets, while
-    it stays as it is. due: the day under which `Findings.expiring` counts it; None = not counted there. behind: records
-    that wait for it at the least, since other groups have read them; None = no other group reads its partitions.
+    idle_since: the last commit or the end of the last membership, whichever is later. expires: when Kafka drops its
+    first offsets, unless the group changes. due: its day in `Findings.expiring`, None = not counted there. behind: lag
+    in records, at least, by what other groups have read; None = no other group reads its partitions.
     """
 
     group: str
@@ -75,7 +75,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class StaleTopic:
-    """A topic of which a group that is in use has not committed for 7 days or more, though it has offsets of it."""
+    """A topic for which an active group has offsets, but has not committed for 7 days or more."""
 
     group: str
     topic: str
@@ -86,11 +86,11 @@ class StaleTopic:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A policy for one pattern, tried on the past.
+    """A policy for one pattern, with the results of its backtest.
 
-    policy: ready YAML of a GroupPolicy. idle_for: what it asks. deleted, regret: groups that it would have deleted in
-    the range, and those of them that were used again later. longer: what it says of other idleFor: (idleFor, deleted,
-    regret), ascending. why_not: a sentence, where there is nothing to suggest; then policy is empty.
+    policy: YAML of a GroupPolicy. idle_for: its idleFor. deleted, regret: groups that it would have deleted, and those
+    of them that were used again later. longer: the same for other idleFor: (idleFor, deleted, regret), ascending.
+    why_not: a sentence, if there is nothing to suggest; then policy is empty.
     """
 
     pattern: str
@@ -107,13 +107,13 @@ class Suggestion:
 class Findings:
     """Everything that the report shows.
 
-    read_at: as of when. began: since when the tables hold all there was; None = that can't be told. retention: the
-    brokers' offsets.retention.minutes that the days of expiry are computed with. groups: how many there are, those that
-    are gone not counted. idle: how many of them are idle for 7 days or more. counts: all of them. patterns: those with
-    the most groups first. others: how many more patterns there are. rows: groups worth a look, of `groups`: the longest
-    idle first. expiring: day -> groups whose first offsets go then, within a week; those in use are not counted, nor
-    those that should have lost theirs more than a day ago. stale: of `stale_total`. suggestions: one for each pattern
-    that was tried. notes: sentences on what the tables can't tell, and what to do about it.
+    read_at: when the log was read. began: since when the tables are complete, None = unknown. retention: the brokers'
+    offsets.retention.minutes, for the days of expiry. groups: existing groups. idle: of these, idle for 7 days or more.
+    counts: of all existing groups. patterns: in descending order of groups. others: number of further patterns. rows:
+    the relevant groups, longest idle first. expiring: day -> groups whose first offsets expire on it, within a week,
+    without active groups, and without groups whose offsets should have expired more than a day ago. stale: of
+    `stale_total`. suggestions: one for each pattern that was tried. notes: sentences on gaps of the tables, and what to
+    do about them.
     """
 
     cluster_id: str

@@ -1,5 +1,5 @@
 "use strict";
-// Sorts, filters and pages the tables of rows. What is shown of groups stands in the location's hash.
+// Sorts, filters and pages the tables of rows. The filters of the groups are in the location's hash.
 (() => {
   const STEP = 50;
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -35,15 +35,15 @@
     until: (value) => withTime(value < data.readAt ? "overdue" : duration(value - data.readAt), value),
   };
 
-  // One table: its rows, in which order, how many of them are in the document.
-  function table(name, told) {
-    const box = document.getElementById(name);
-    if (!box) return null;
+  // One table: its rows, their order, and how many of them are in the document. summary: text for (shown, all).
+  function table(name, summary) {
+    const root = document.getElementById(name);
+    if (!root) return null;
     const { columns, rows } = data.tables[name];
-    const heads = [...box.querySelectorAll("thead th")];
-    const body = box.querySelector("tbody");
-    const more = box.querySelector(".more");
-    const status = box.querySelector(".shown");
+    const heads = [...root.querySelectorAll("thead th")];
+    const body = root.querySelector("tbody");
+    const more = root.querySelector(".more");
+    const status = root.querySelector(".shown");
     const labels = heads.map((head) => head.textContent);
     let sorted = heads.findIndex((head) => head.ariaSort);
     let descending = heads[sorted].ariaSort === "descending";
@@ -65,10 +65,10 @@
 
     function draw() {
       const [at, kind] = columns[sorted];
-      // A longer time since is an earlier moment.
+      // A longer duration is an earlier time.
       const way = descending === (kind === "since") ? 1 : -1;
       const order = [...found].sort((a, b) => {
-        // What is not known comes last, whichever way.
+        // Unknown values are last in either order.
         if (a[at] === null || b[at] === null) return (a[at] === null) - (b[at] === null);
         return way * collator(a[at], b[at]);
       });
@@ -78,7 +78,7 @@
         else head.removeAttribute("aria-sort");
       });
       more.hidden = found.length <= count;
-      status.textContent = told(Math.min(count, found.length), found.length);
+      status.textContent = summary(Math.min(count, found.length), found.length);
     }
 
     heads.forEach((head, n) => {
@@ -96,7 +96,7 @@
       const before = count;
       count += STEP;
       draw();
-      // Where the reader goes on; the button may be gone.
+      // Focus the first new row, as the button may be hidden now.
       body.rows[before].tabIndex = -1;
       body.rows[before].focus({ preventScroll: true });
     });
@@ -127,11 +127,11 @@
     state: (row, value) => row[3] === value,
     age: (row, value) => row[4] === value,
     idle: (row, value) => isIdle(row) === (value === "yes"),
-    // Not by when they expire: groups in use have such a time as well, and the chart does not count them.
+    // Not by the time of expiry: active groups have one, too, but the chart does not count them.
     expires: (row, value) => row[11] !== null && (value === "week" || row[11] === value),
   };
 
-  // How many groups of the whole cluster fit the filters, where the page knows that.
+  // How many groups of the whole cluster match the filters; null = unknown.
   function everywhere() {
     const { pattern, expires, idle, search, ...rest } = wanted;
     const others = Object.keys(rest).length;
@@ -162,7 +162,7 @@
     for (const name of FILTERS) {
       const value = given.get(name) ?? "";
       const field = form.elements[name];
-      // A link may name what the page offers no choice of.
+      // A link may have a value that is no option of the filter.
       if (value && field.options && ![...field.options].some((o) => o.value === value)) field.append(new Option(value, value));
       field.value = value;
       if (value) wanted[name] = value;
@@ -204,7 +204,7 @@
     else groups.show(() => true);
   }
 
-  // Light and dark: what the system says, until somebody says otherwise.
+  // Light and dark: the system's setting, unless the reader chooses.
   const theme = document.getElementById("theme");
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => (document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";

@@ -1,7 +1,7 @@
-"""Findings as one HTML file: it loads nothing, and shows what it is given as text, whatever groups are called.
+"""Findings as one HTML file, which loads nothing, and shows all names as text (escaped).
 
-How it looks is in `page.html.j2` and `page.css`; `page.js` sorts and filters the tables. What does not fit into a file
-that a browser opens at once is left out, and the page says so.
+Its layout is in `page.html.j2` and `page.css`; `page.js` sorts and filters the tables. Rows beyond the size that a
+browser opens quickly are left out, and the page says so.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from group_hygiene.report.charts import days_of_expiry, draw
 from group_hygiene.report.findings import Age, Findings, Growth, Row, Suggestion
 from group_hygiene.report.wording import IDLE, counted, number, printable
 
-# Of the 3 MB that a page may have: what the rest needs is far below what these leave.
+# Of the 3 MB that a page may have; the rest of the page needs far less than these limits leave.
 _ROWS_BYTES = 1_800_000
 _STALE_BYTES = 150_000
 _PATTERNS_BYTES = 40_000
 _SUGGESTIONS_BYTES = 200_000
-# What a suggestion takes besides its own words.
+# Of a suggestion, without its texts.
 _CARD_BYTES = 2_500
-# Rows that are there without JavaScript, and that come at once with it: `page.js` has the same number.
+# Rows per step, and all rows without JavaScript: `page.js` has the same number.
 _STEP = 50
 
 Cell = str | int | None
@@ -39,7 +39,7 @@ Cell = str | int | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """at: which cell of a row; kind: how it is shown and sorted, as the template and `page.js` know it."""
+    """at: index of the cell in a row. kind: its format and order, defined in the template and `page.js`."""
 
     title: str
     at: int
@@ -48,7 +48,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows with JSON's own types, times as seconds since 1970. `total`: how many there are, those left out as well."""
+    """Rows of JSON types, with times as seconds since 1970. total: number of rows, including those left out."""
 
     name: str
     caption: str
@@ -99,10 +99,10 @@ _STALE = (
 
 
 def render(findings: Findings) -> str:
-    """The page, as text of an HTML file in UTF-8: the same findings make the same text."""
+    """The page, as the text of an HTML file in UTF-8. Deterministic."""
     rows = _fitting([_cells(row) for row in findings.rows], _ROWS_BYTES)
     behind = sorted(
-        (cells for row, cells in zip(findings.rows, rows, strict=False) if _lag_of_nobody(row, findings)),
+        (cells for row, cells in zip(findings.rows, rows, strict=False) if _is_idle_with_lag(row, findings)),
         key=lambda row: -_number(row[_BEHIND]),
     )
     soon = sorted(
@@ -134,7 +134,7 @@ def render(findings: Findings) -> str:
             _BEHIND,
             True,
             behind,
-            sum(1 for row in findings.rows if _lag_of_nobody(row, findings)),
+            sum(1 for row in findings.rows if _is_idle_with_lag(row, findings)),
         ),
         Table(
             "stale-table",
@@ -173,7 +173,7 @@ def render(findings: Findings) -> str:
 def _cells(row: Row) -> tuple[Cell, ...]:
     return (
         printable(row.group),
-        # Most groups that are no litter are a pattern of their own.
+        # Most names that are not generated are their own pattern.
         printable(row.pattern) if row.pattern != row.group else None,
         row.type,
         row.state,
@@ -192,7 +192,7 @@ def _is_idle(row: Row, findings: Findings) -> bool:
     return row.idle_since is not None and findings.read_at - row.idle_since >= IDLE
 
 
-def _lag_of_nobody(row: Row, findings: Findings) -> bool:
+def _is_idle_with_lag(row: Row, findings: Findings) -> bool:
     return bool(row.behind) and _is_idle(row, findings)
 
 
@@ -204,7 +204,7 @@ def _pattern(found: Growth, findings: Findings) -> dict[str, Any]:
 
 
 def _options(findings: Findings, patterns: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, str]]]:
-    """What the filters offer: filter -> (value, what is shown)."""
+    """The options of the filters: filter -> (value, label)."""
     return {
         "state": _same(sorted({*(c.state for c in findings.counts), *(row.state for row in findings.rows)})),
         "type": _same(sorted({*(c.type for c in findings.counts), *(row.type for row in findings.rows)})),
@@ -214,7 +214,7 @@ def _options(findings: Findings, patterns: Sequence[Mapping[str, Any]]) -> dict[
             ("week", "within a week"),
             *((f"{day}", wording.weekday(day)) for day in days_of_expiry(findings)),
         ],
-        "pattern": [(found["name"], wording.shortened(found["name"], 60)) for found in patterns],
+        "pattern": [(found["name"], wording.truncated(found["name"], 60)) for found in patterns],
     }
 
 
@@ -223,7 +223,7 @@ def _same(values: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _data(findings: Findings, tables: Sequence[Table], patterns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `page.js` works with. Where rows are some of the groups', they are named by their place there."""
+    """The data for `page.js`. Tables that show rows of the groups' table refer to these by index."""
     groups = next(table for table in tables if table.name == "groups-table")
     place = {id(row): n for n, row in enumerate(groups.rows)}
     return {
@@ -243,7 +243,7 @@ def _data(findings: Findings, tables: Sequence[Table], patterns: Sequence[Mappin
 
 
 def _fitting(items: Sequence[Any], limit: int, size: Any = None) -> list[Any]:
-    """As many of the first ones as have room in so many bytes."""
+    """The first items that fit into so many bytes."""
     fitting = []
     for item in items:
         limit -= size(item) if size else len(json.dumps(item, ensure_ascii=False).encode()) + _escapes(item)
@@ -258,7 +258,7 @@ def _card_bytes(found: Suggestion) -> int:
 
 
 def _escapes(item: Any) -> int:
-    """By how many bytes what must not be in a script element grows: each such character is written as six."""
+    """Additional bytes of characters that are escaped in a script element: six bytes for one."""
     text = json.dumps(item, ensure_ascii=False)
     return 5 * sum(text.count(character) for character in "<>&'")
 
@@ -297,5 +297,5 @@ def _file(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """How a page's security policy names the one script, or the one style, that it allows."""
+    """The source expression of a Content-Security-Policy that allows exactly this script or style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

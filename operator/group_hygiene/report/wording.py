@@ -1,22 +1,22 @@
-"""How the report spells names, numbers, times and links. All of it is plain text: whoever shows it escapes it."""
+"""Names, numbers, times and links as the report shows them. The results are plain text: the caller escapes them."""
 
 from __future__ import annotations
 
 from datetime import date, datetime, timedelta
 from urllib.parse import quote, urlencode
 
-from group_hygiene import naming
+from group_hygiene.model import naming
 
 IDLE = timedelta(days=7)
 
 
 def printable(name: str) -> str:
-    """A name as one line in which nothing is invisible or turns the text around; no name at all is shown as quotes."""
+    """A name as one line without invisible or bidirectional control characters; an empty name is shown as quotes."""
     return naming.printable(name) or '""'
 
 
-def shortened(name: str, length: int) -> str:
-    """Its beginning, where it is longer than that."""
+def truncated(name: str, length: int) -> str:
+    """The name, truncated to so many characters."""
     return name if len(name) <= length else name[: length - 1] + "…"
 
 
@@ -31,7 +31,7 @@ def counted(count: int, one: str, several: str = "") -> str:
 
 
 def duration(time: timedelta) -> str:
-    """In its largest unit that is full: 12 d, 5 h, 3 min; less than a minute is 0 min. `page.js` says the same."""
+    """In the largest unit that is at least 1: 12 d, 5 h, 3 min; less than a minute is 0 min. As in `page.js`."""
     minutes = max(0, int(time.total_seconds())) // 60
     if minutes >= 1440:
         return f"{minutes // 1440:,} d"
@@ -39,18 +39,18 @@ def duration(time: timedelta) -> str:
 
 
 def period(time: timedelta) -> str:
-    """Exactly, in days where these are whole, else in hours: 2 d, 36 h."""
+    """In whole days, else in hours: 2 d, 36 h."""
     hours = time / timedelta(hours=1)
     return f"{hours / 24:,.0f} d" if hours % 24 == 0 else f"{hours:,g} h"
 
 
 def moment(time: datetime) -> str:
-    """To the minute, as it is read."""
+    """To the minute: 2030-01-31 12:00."""
     return f"{time:%Y-%m-%d %H:%M}"
 
 
 def weekday(day: date) -> str:
-    """Mon 23 Nov, in English whatever the locale is."""
+    """Mon 23 Nov, in English in any locale."""
     return f"{_WEEKDAYS[day.weekday()]} {day.day} {_MONTHS[day.month - 1]}"
 
 

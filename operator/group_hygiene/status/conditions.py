@@ -1,47 +1,54 @@
-"""Conditions, as metav1.Condition and kstatus have them, and the statuses that are nothing else. Pure."""
+"""Conditions, by metav1.Condition and kstatus, and statuses that consist only of them. Pure."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from group_hygiene import reasons
-from group_hygiene.durations import timestamp
-from group_hygiene.model import Keep
-from group_hygiene.naming import message_shown
-from group_hygiene.snapshot import Coverage
+from group_hygiene.model import reasons
+from group_hygiene.model.naming import message_shown
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Coverage
+from group_hygiene.spec.durations import timestamp
 
-# In the order in which statuses have them.
+# In their order in a status.
 TYPES = (
     *("Ready", "Reconciling", "Stalled", "DeletionBlocked", "LedgerReady", "EvidenceReady"),
     *("Alerting", "AlertsDelivered"),
 )
 
+_PLACES = {kind: place for place, kind in enumerate(TYPES)}
+
 Status = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a run did not come to an answer. stalled: only an edit can help, so waiting is pointless."""
-
-    reason: str
-    message: str
-    stalled: bool = False
+# What tools understand by kstatus' rules, about the object as a whole.
+_KSTATUS = frozenset({"Ready", "Reconciling", "Stalled"})
+# Only an edit of the object ends these.
+_STALLED = frozenset({reasons.INVALID_SPEC, reasons.CLUSTER_CHANGED})
 
 
-def build_problem_status(generation: int, previous: Mapping[str, Any], problem: Problem, now: datetime) -> Status:
-    """A status for an object that could not be looked at: what was seen before stays, Ready turns False."""
+def is_stalled(refusal: Refusal) -> bool:
+    """Whether an object with this refusal waits for an edit (kstatus: Stalled), and not for a retry (Reconciling)."""
+    return refusal.reason in _STALLED
+
+
+def build_problem_status(generation: int, previous: Mapping[str, Any], problem: Refusal, now: datetime) -> Status:
+    """The status of an object that could not be processed: Ready turns False, and all else stays."""
     conditions = Conditions(previous, generation, now)
-    conditions.not_ready(problem.reason, problem.message, stalled=problem.stalled)
+    for kind in TYPES:
+        if kind not in _KSTATUS:
+            conditions.leave(kind)
+    conditions.not_ready(problem)
     return {**previous, "observedGeneration": generation, "conditions": conditions.result()}
 
 
 def build_suspended_status(generation: int, previous: Mapping[str, Any], now: datetime) -> Status:
-    """A status for a suspended policy: healthy, and doing nothing."""
+    """The status of a suspended policy: healthy, but inactive."""
     conditions = Conditions(previous, generation, now)
-    conditions.ready(reasons.SUSPENDED, "suspended: nothing is looked at, alerted or deleted")
+    conditions.ready(reasons.SUSPENDED, "suspended: no scans, alerts or deletions")
     return {**previous, "observedGeneration": generation, "conditions": conditions.result()}
 
 
@@ -69,18 +76,21 @@ class Conditions:
     def ready(self, reason: str, message: str) -> None:
         self.set("Ready", True, reason, message)
 
-    def not_ready(self, reason: str, message: str, stalled: bool = False) -> None:
-        self.set("Ready", False, reason, message)
-        self.set("Stalled" if stalled else "Reconciling", True, reason, message)
+    def not_ready(self, why: Refusal, stalled: bool = False) -> None:
+        """stalled: only an edit can help, even if `is_stalled` of the reason is False."""
+        self.set("Ready", False, why.reason, why.message)
+        self.set("Stalled" if stalled or is_stalled(why) else "Reconciling", True, why.reason, why.message)
 
     def evidence(self, coverage: Coverage) -> None:
-        why = coverage.problem or Keep(
-            reasons.EVIDENCE_READY, f"the tables cover all {coverage.partitions} partitions of the offsets log"
-        )
-        self.set("EvidenceReady", coverage.problem is None, why.reason, why.message)
+        problem = coverage.problem
+        if problem is not None:
+            self.set("EvidenceReady", False, problem.reason, problem.message)
+        else:
+            covered = f"the tables cover all {coverage.partitions} partitions of the offsets log"
+            self.set("EvidenceReady", True, reasons.EVIDENCE_READY, covered)
 
     def leave(self, kind: str) -> None:
-        """As it was: nobody looked this time."""
+        """Copy the previous condition: this run did not check it."""
         if kind in self._before:
             self._new[kind] = {**self._before[kind]}
 
@@ -88,6 +98,11 @@ class Conditions:
         return in_order(self._new.values())
 
 
+def counted(key: str, values: Iterable[str]) -> list[dict[str, Any]]:
+    """How often each value occurs, as a list of {key, count}: Kubernetes prefers lists of objects to maps."""
+    return [{key: str(value), "count": count} for value, count in sorted(Counter(values).items())]
+
+
 def in_order(conditions: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The conditions in the order in which statuses have them."""
-    return sorted(conditions, key=lambda condition: TYPES.index(condition["type"]))
+    """The conditions in their order in a status; those that another program wrote come last."""
+    return sorted(conditions, key=lambda condition: _PLACES.get(condition["type"], len(TYPES)))

@@ -1,4 +1,4 @@
-"""What a policy's status says of its alerts: whether it alerts, and whether its receivers can be told. Pure."""
+"""The conditions of a policy's alerts: Alerting and AlertsDelivered. Pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from group_hygiene import reasons
-from group_hygiene.model import Keep
-from group_hygiene.plan import Plan
-from group_hygiene.policy import Action
+from group_hygiene.decide.plan import Plan
+from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.spec.policy import Action
 from group_hygiene.status.conditions import Conditions, Status, in_order
 
 ALERTING, DELIVERED = "Alerting", "AlertsDelivered"
 
 
-def with_alerting(new: Status, previous: Mapping[str, Any], plan: Plan, at: datetime, held: int) -> Status:
+def with_alerting(new: Status, previous: Mapping[str, Any], plan: Plan, at: datetime, goes_on: bool) -> Status:
     """The status of a run with the condition Alerting, which only policies with action Alert have.
 
-    held: how many groups that matched before could not be judged now, which ends no alert.
+    goes_on: whether an alert that fired before goes on because some groups could not be judged now.
     """
     if plan.policy.action is not Action.ALERT:
         return new
@@ -26,7 +26,7 @@ def with_alerting(new: Status, previous: Mapping[str, Any], plan: Plan, at: date
     matched, wanted = len(plan.matched), plan.policy.alert.groups_at_least
     if matched >= wanted:
         conditions.set(ALERTING, True, reasons.GROUPS_MATCHED, _counted(matched))
-    elif is_alerting(previous) and matched + held >= wanted:
+    elif is_alerting(previous) and goes_on:
         conditions.leave(ALERTING)
     elif matched:
         few = f"{_counted(matched)}; alert.groupsAtLeast is {wanted}"
@@ -37,9 +37,9 @@ def with_alerting(new: Status, previous: Mapping[str, Any], plan: Plan, at: date
 
 
 def with_delivery(
-    new: Status, previous: Mapping[str, Any], failures: Mapping[str, Keep | None], now: datetime
+    new: Status, previous: Mapping[str, Any], failures: Mapping[str, Refusal | None], now: datetime
 ) -> Status:
-    """The status with the condition AlertsDelivered. failures: by receiver; without any receiver it says nothing."""
+    """The status with the condition AlertsDelivered. failures: by receiver; empty = the condition is left out."""
     conditions = Conditions(previous, new["observedGeneration"], now)
     failing = [failure for _, failure in sorted(failures.items()) if failure is not None]
     if failing:
@@ -52,7 +52,7 @@ def with_delivery(
 
 
 def is_alerting(status: Mapping[str, Any]) -> bool | None:
-    """Whether the policy alerts, by its status; None = it does not say."""
+    """Whether the policy alerts, by its status; None = the status does not have the condition."""
     found = (c["status"] == "True" for c in status.get("conditions") or [] if c["type"] == ALERTING)
     return next(found, None)
 

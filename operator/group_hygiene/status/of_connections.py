@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from group_hygiene import reasons
-from group_hygiene.durations import timestamp
-from group_hygiene.model import NEVER, Group, Keep
-from group_hygiene.snapshot import Coverage, Snapshot
-from group_hygiene.status.conditions import Conditions, Problem, Status
+from group_hygiene.model import reasons
+from group_hygiene.model.evidence import NEVER
+from group_hygiene.model.groups import Group
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Coverage, Snapshot
+from group_hygiene.spec.durations import timestamp
+from group_hygiene.status.conditions import Conditions, Status, counted
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """What is known of a connection's ledger. id: None = not known. problem: why nothing may be written to it."""
+    """The state of a connection's ledger. id: None = unknown. problem: why it may not be written."""
 
     topic: str
     id: str | None
     unreadable: int
-    problem: Keep | None = None
+    problem: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFacts:
-    """What a connection's status shows beside its conditions.
+    """The input of a connection's status.
 
-    retention: the brokers' offsets.retention.minutes, None = not known. all_groups: None = no full list in this run.
-    ledger: None = no policy needs one. has_activity: whether its spec names the tables of a pipeline.
+    retention: the brokers' offsets.retention.minutes, None = unknown. all_groups: None = this run did not list all.
+    ledger: None = no policy needs one. has_activity: whether the spec names the tables of a pipeline.
     """
 
     snapshot: Snapshot
     features: Sequence[str]
     retention: timedelta | None
     all_groups: Mapping[str, Group] | None
-    problem: Problem | None = None
+    problem: Refusal | None = None
     ledger: LedgerFacts | None = None
     has_activity: bool = False
 
@@ -49,14 +50,14 @@ def build_connection_status(generation: int, previous: Mapping[str, Any], facts:
     conditions = Conditions(previous, generation, now)
     brokers = {"answered": snapshot.answered, "expected": len(snapshot.cluster.brokers)}
     if facts.problem is not None:
-        conditions.not_ready(facts.problem.reason, facts.problem.message, stalled=facts.problem.stalled)
+        conditions.not_ready(facts.problem)
     elif not snapshot.complete:
-        conditions.not_ready(reasons.SNAPSHOT_INCOMPLETE, "; ".join(snapshot.incomplete[:3]))
+        conditions.not_ready(Refusal(reasons.SNAPSHOT_INCOMPLETE, "; ".join(snapshot.incomplete[:3])))
     else:
         notes = "".join(f"; {note}" for note in snapshot.notes)
         conditions.ready(reasons.CONNECTED, f"{brokers['answered']} of {brokers['expected']} brokers answer{notes}")
     if facts.ledger is not None:
-        why = facts.ledger.problem or Keep(reasons.LEDGER_READY, f"topic {facts.ledger.topic}")
+        why = facts.ledger.problem or Refusal(reasons.LEDGER_READY, f"topic {facts.ledger.topic}")
         conditions.set("LedgerReady", facts.ledger.problem is None, why.reason, why.message)
     if facts.has_activity:
         if snapshot.coverage is not None:
@@ -67,7 +68,7 @@ def build_connection_status(generation: int, previous: Mapping[str, Any], facts:
         **previous,
         "observedGeneration": generation,
         "conditions": conditions.result(),
-        "clusterId": previous.get("clusterId") or snapshot.cluster.id,
+        "clusterID": previous.get("clusterID") or snapshot.cluster.id,
         "brokers": brokers,
         "features": list(facts.features),
         "lastScanTime": timestamp(now),
@@ -84,15 +85,15 @@ def build_connection_status(generation: int, previous: Mapping[str, Any], facts:
         groups = facts.all_groups.values()
         status["groups"] = {
             "total": len(groups),
-            "byState": dict(sorted(Counter(str(group.state) for group in groups).items())),
-            "byType": dict(sorted(Counter(str(group.type) for group in groups).items())),
+            "states": counted("state", (group.state for group in groups)),
+            "types": counted("type", (group.type for group in groups)),
             "asOf": timestamp(now),
         }
     return status
 
 
 def _ledger(facts: LedgerFacts, before: Mapping[str, Any]) -> dict[str, Any]:
-    """The id stays while there is a problem: another ledger must not become ours by being looked at."""
+    """The id stays while there is a problem: reading another ledger must not replace it."""
     id_ = before.get("id") if facts.problem is not None else facts.id or before.get("id")
     return {"topic": facts.topic, "unreadableRecords": facts.unreadable, **({"id": id_} if id_ else {})}
 

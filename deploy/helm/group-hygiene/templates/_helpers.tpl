@@ -26,7 +26,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{ include "group-hygiene.commonLabels" . }}
 {{- end -}}
 
-{{/* Call with a dict of an image's values, the default tag, and what its repository is called among the values. */}}
+{{/* Call with a dict of an image's values, the default tag, and the name of the value with its repository. */}}
 {{- define "group-hygiene.image" -}}
 {{- $repository := required (printf "%s is missing: the name under which you pushed the image (docs/images.md)" .value) .image.repository -}}
 {{- if .image.digest -}}
@@ -44,13 +44,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- end -}}
 {{- end -}}
 
-{{/* The namespaces in which the operator may read Secrets, as a list under `list`. */}}
+{{/* Where the operator may read Secrets, as a list of {namespace, names} under `list`; names is empty for all Secrets. */}}
 {{- define "group-hygiene.secretNamespaces" -}}
-{{- $own := list -}}
-{{- if or (not .Values.watchNamespaces) (has .Release.Namespace .Values.watchNamespaces) -}}
-{{- $own = list .Release.Namespace -}}
+{{- $entries := list -}}
+{{- range .Values.rbac.secretNamespaces -}}
+{{- if kindIs "string" . -}}
+{{- $entries = append $entries (dict "namespace" . "names" list) -}}
+{{- else -}}
+{{- $entries = append $entries . -}}
 {{- end -}}
-{{- dict "list" (concat $own .Values.rbac.secretNamespaces | uniq) | toYaml -}}
+{{- end -}}
+{{- dict "list" $entries | toYaml -}}
 {{- end -}}
 
 {{/* A binding's reference to a role of its own name; call with a dict of the root, the kind and the name. */}}
@@ -62,10 +66,10 @@ roleRef:
 subjects:
   - kind: ServiceAccount
     name: {{ include "group-hygiene.serviceAccount" .root }}
-    namespace: {{ .root.Release.Namespace }}
+    namespace: {{ .root.Release.Namespace | quote }}
 {{- end -}}
 
-{{/* What the operator may do in each namespace that it serves. It may not change anybody's objects: only their status. */}}
+{{/* Permissions of the operator in each namespace that it serves. It may change only the status of objects. */}}
 {{- define "group-hygiene.rules" -}}
 - apiGroups: [grouphygiene.io]
   resources: [kafkaconnections, grouppolicies, grouprestores]
@@ -73,19 +77,23 @@ subjects:
 - apiGroups: [grouphygiene.io]
   resources: [kafkaconnections/status, grouppolicies/status, grouprestores/status]
   verbs: [patch]
-# Repeated events are counted up instead of written again: hence get and patch.
+# For a repeated event the operator raises the count of the existing one: hence get and patch.
 - apiGroups: [""]
   resources: [events]
   verbs: [create, get, patch]
-# The uid of kube-system names the cluster; labels of namespaces decide where spec.access of a connection selects by them.
+# The uid of kube-system identifies the cluster; spec.access of a connection may select namespaces by their labels.
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [get]
 {{- end -}}
 
+{{/* Call with a list of names; empty = all Secrets. */}}
 {{- define "group-hygiene.secretRules" -}}
 - apiGroups: [""]
   resources: [secrets]
+  {{- with . }}
+  resourceNames: {{- toYaml . | nindent 4 }}
+  {{- end }}
   verbs: [get]
 {{- end -}}
 
@@ -98,6 +106,15 @@ subjects:
     - {protocol: {{ . }}, port: {{ $port }}}
     {{- end }}
     {{- end }}
+{{- end -}}
+
+{{/* A CronJob's name has at most 52 characters. A hash keeps two names apart that begin alike. Call with a dict of the root and the connection's name. */}}
+{{- define "group-hygiene.pipelineName" -}}
+{{- $name := printf "%s-pipeline-%s" (include "group-hygiene.fullname" .root) .connection -}}
+{{- if gt (len $name) 52 -}}
+{{- $name = printf "%s-%s" (regexReplaceAll "[-.]+$" (trunc 43 $name) "") (sha256sum $name | trunc 8) -}}
+{{- end -}}
+{{- $name -}}
 {{- end -}}
 
 {{- define "group-hygiene.pipelineLabels" -}}
@@ -113,7 +130,10 @@ first: an installer with rights in these namespaces alone may not read kube-syst
 */}}
 {{- define "group-hygiene.requireNamespaces" -}}
 {{- if or (lookup "v1" "Namespace" "" .Release.Namespace) (lookup "v1" "Namespace" "" "kube-system") -}}
-{{- $named := list (dict "value" "watchNamespaces" "names" .Values.watchNamespaces) (dict "value" "rbac.secretNamespaces" "names" .Values.rbac.secretNamespaces) -}}
+{{- $named := list (dict "value" "watchNamespaces" "names" .Values.watchNamespaces) -}}
+{{- range (include "group-hygiene.secretNamespaces" . | fromYaml).list -}}
+{{- $named = append $named (dict "value" "rbac.secretNamespaces" "names" (list .namespace)) -}}
+{{- end -}}
 {{- if .Values.pipeline.enabled -}}
 {{- range .Values.pipeline.connections -}}
 {{- $named = append $named (dict "value" "pipeline.connections" "names" (list .namespace)) -}}

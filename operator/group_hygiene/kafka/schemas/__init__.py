@@ -1,1 +1,1 @@
-"""Message schemas, in the format of Kafka's own message definitions, that `messages` turns into classes."""
+"""Message schemas, in the format of Kafka's own message definitions, that `protocol` turns into classes."""

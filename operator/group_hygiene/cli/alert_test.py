@@ -1,0 +1,158 @@
+"""`alert test`: a message that says it is a test, to receivers of a connection or policy, sent as the operator does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from group_hygiene.alerts.delivery import post
+from group_hygiene.alerts.endpoints import read_endpoint
+from group_hygiene.alerts.messages import body
+from group_hygiene.alerts.queue import no_such
+from group_hygiene.alerts.situation import News
+from group_hygiene.alerts.state import Item, Status
+from group_hygiene.cli.output import Column, Report, Table, working
+from group_hygiene.errors import Forbidden, HygieneError, NotFound, UsageError
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.network.egress import Egress, parse_egress
+from group_hygiene.spec.connection import Connection, parse_connection, receivers_of
+from group_hygiene.spec.policy import Policy, parse_policy
+from group_hygiene.spec.receivers import Receiver
+
+if TYPE_CHECKING:
+    from group_hygiene.controller.api import Api, Object
+
+# As long as an Alertmanager should show it at most.
+_STANDS = timedelta(minutes=10)
+_COLUMNS = (Column("RECEIVER"), Column("TYPE"), Column("RESULT"), Column("REASON"), Column("MESSAGE"))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Whose receivers: a connection's or a policy's, by name. receiver: only this one. allowed: see egress."""
+
+    namespace: str
+    connection: str | None
+    policy: str | None
+    receiver: str | None
+    allowed: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A receiver to test; None = the connection has none of that name. namespace: of its Secrets."""
+
+    name: str
+    receiver: Receiver | None
+    namespace: str
+
+
+def send_tests(wanted: Wanted) -> Report:
+    """Send to each, all at once; one result per receiver. Raises HygieneError where there is nobody to send to."""
+    egress = parse_egress(wanted.allowed)
+    with working("reading from Kubernetes"):
+        api = _api()
+        policy = (
+            None if wanted.policy is None else parse_policy(_get(api, "GroupPolicy", wanted.namespace, wanted.policy))
+        )
+        connection = _connection(api, wanted, policy)
+    places = _places(connection, policy)
+    if wanted.receiver is not None:
+        places = [place for place in places if place.name == wanted.receiver]
+    if not places:
+        which = "no receivers" if wanted.receiver is None else f"no receiver {wanted.receiver!r}"
+        whose = f"KafkaConnection {connection.key}" if policy is None else f"GroupPolicy {policy.key}"
+        raise UsageError(f"{whose} has {which}")
+    item = _test_item(connection, policy)
+    with working(f"sending to {len(places)} receivers"):
+        failures = asyncio.run(_send_all(api, places, item, egress))
+    return _report(places, failures)
+
+
+async def _send_all(api: Api, places: Sequence[_Place], item: Item, egress: Egress) -> list[Refusal | None]:
+    return list(await asyncio.gather(*(_send(api, place, item, egress) for place in places)))
+
+
+async def _send(api: Api, place: _Place, item: Item, egress: Egress) -> Refusal | None:
+    if place.receiver is None:
+        return no_such(place.name)
+    try:
+        # In a thread: an API server that is slow with one Secret holds up no message that is under way.
+        endpoint = await asyncio.to_thread(
+            read_endpoint, place.receiver, lambda ref: api.read_secret(place.namespace, ref)
+        )
+    except HygieneError as error:
+        # The API's own advice is for the operator.
+        denied = f"you may not read the Secrets that it names in namespace {place.namespace}"
+        return Refusal(error.reason, denied if error.reason == "SecretForbidden" else str(error))
+    now = datetime.now(UTC)
+    failure, _ = await post(endpoint, body(endpoint.kind, [item], now), now, egress)
+    return failure
+
+
+def _api() -> Api:
+    from group_hygiene.controller.api import Api, load_config
+
+    # The Kubernetes library prints what it tries, where our answer belongs.
+    with redirect_stdout(StringIO()):
+        return Api(load_config())
+
+
+def _connection(api: Api, wanted: Wanted, policy: Policy | None) -> Connection:
+    if policy is None:
+        return parse_connection(_get(api, "KafkaConnection", wanted.namespace, wanted.connection or ""))
+    return parse_connection(_get(api, "KafkaConnection", policy.connection_namespace, policy.connection_name))
+
+
+def _get(api: Api, kind: str, namespace: str, name: str) -> Object:
+    from group_hygiene.controller.api import KINDS
+
+    plural = next(plural for plural, known in KINDS.items() if known == kind)
+    try:
+        return api.get(plural, namespace, name)
+    except NotFound:
+        raise UsageError(f"there is no {kind} {namespace}/{name}") from None
+    except Forbidden:
+        raise UsageError(f"you may not read {kind} {namespace}/{name}") from None
+
+
+def _places(connection: Connection, policy: Policy | None) -> list[_Place]:
+    if policy is None:
+        return [_Place(receiver.name, receiver, connection.namespace) for receiver in connection.receivers]
+    return [_Place(name, receiver, connection.namespace) for name, receiver in receivers_of(connection, policy).items()]
+
+
+def _test_item(connection: Connection, policy: Policy | None) -> Item:
+    now = datetime.now(UTC)
+    return Item(
+        status=Status.NOTICE,
+        news=News.TEST,
+        policy="" if policy is None else policy.key,
+        connection=connection.key,
+        since=now,
+        until=now + _STANDS,
+        action="" if policy is None else str(policy.action),
+        mode="" if policy is None else str(policy.mode),
+    )
+
+
+def _report(places: Sequence[_Place], failures: Sequence[Refusal | None]) -> Report:
+    results = [
+        {
+            "receiver": place.name,
+            "type": None if place.receiver is None else str(place.receiver.kind),
+            "result": "Delivered" if failure is None else "Failed",
+            "reason": None if failure is None else failure.reason,
+            "message": None if failure is None else failure.message,
+        }
+        for place, failure in zip(places, failures, strict=True)
+    ]
+    errors = [f"receiver {r['receiver']}: {r['reason']}: {r['message']}" for r in results if r["result"] == "Failed"]
+    rows = [(r["receiver"], r["type"], r["result"], r["reason"], r["message"]) for r in results]
+    delivered = [str(r["receiver"]) for r in results if r["result"] == "Delivered"]
+    return Report({"results": results, "errors": errors}, delivered, [Table(_COLUMNS, rows)], (), errors)

@@ -1,0 +1,277 @@
+"""`backtest`: what came of policies that were tried on the past, as tables and as JSON. Spark is in `pipeline`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from group_hygiene.cli.manifests import Manifests, read_manifests
+from group_hygiene.cli.output import Cell, Column, Report, Table
+from group_hygiene.cli.spark_options import needs_spark, teller
+from group_hygiene.errors import UsageError
+from group_hygiene.spec.durations import format_duration, whole_seconds
+from group_hygiene.spec.policy import Action
+
+if TYPE_CHECKING:
+    from group_hygiene.pipeline.backtest.run import Backtest, Candidate, Tried, Variant
+
+_TOO_MUCH_REGRET = 3
+# Of what hurt, and of patterns, in tables; JSON has all.
+_SHOWN = 20
+_DAYS = tuple(
+    Column(title, number=title != "AT") for title in ("AT", "GROUPS", "MATCHED", "MARKED", "DELETED", "REGRET")
+)
+_REGRETS = (
+    Column("REGRETTED GROUP"),
+    Column("MARKED", wide=True),
+    Column("DELETED"),
+    Column("CAME BACK"),
+    Column("AFTER", number=True),
+    Column("BY"),
+    Column("PATTERN", wide=True),
+)
+_PATTERNS = (
+    Column("PATTERN"),
+    Column("DELETED", number=True),
+    Column("REGRET", number=True),
+    Column("LEAST PERIOD WITHOUT REGRET"),
+)
+_TAKEN = (
+    "what the tables don't hold is taken so that more is deleted, not less: records wait for every group, nobody "
+    "mirrors or claims it, no topic of Kafka Streams protects it, and limits hold nothing back"
+)
+
+
+def backtest(given: Mapping[str, Any]) -> Report:
+    """Try the policies of files. given: the options, by their names.
+
+    Raises UsageError for files or options that are wrong, PipelineError for tables that can tell nothing of it.
+    """
+    with needs_spark():
+        from group_hygiene.pipeline import jobs
+        from group_hygiene.pipeline.backtest import run as pipeline
+        from group_hygiene.pipeline.session import Options
+    manifests = read_manifests(given["files"], given["namespace"])
+    candidates, errors = _candidates(manifests, given["offsets_retention"])
+    if not candidates:
+        raise UsageError("; ".join(_untriable(manifests, given["offsets_retention"]).values()))
+    terms = pipeline.Terms(given["start"], given["end"], given["step"], given["offsets_retention"])
+    warehouse = jobs.warehouse_uri(given["warehouse"])
+    tell = teller()
+    found = jobs.once(
+        Options(**given["spark"]),
+        lambda spark: pipeline.backtest(spark, warehouse, candidates, terms, tell),
+        tell,
+    )
+    return answer(found, manifests, errors, given)
+
+
+def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: Mapping[str, Any]) -> Report:
+    """What came of it, in every form. errors: policies that were not tried, and why. given: as above."""
+    hurt, max_regret = sum(tried.regret for tried in found.tried), given["max_regret"]
+    errors = [*errors, *found.untried]
+    notes = [_TAKEN, f"who comes back after {_time(found.reach.read_at)} is not known: late deletions had little time"]
+    untriable = _untriable(manifests, given["offsets_retention"])
+    notes += [text for text in untriable.values() if text not in errors]
+    asked = given["start"]
+    asked = found.steps.end - asked if isinstance(asked, timedelta) else asked
+    if asked is not None and asked < found.reach.began:
+        notes.append(f"there is no history before {_time(found.reach.began)}, which is later than --from")
+    if found.reach.pruned:
+        told = "what they did before is not in the tables any more"
+        notes.append(f"groups that nobody used since {_time(found.reach.began)} count as unused: {told}")
+    if found.reach.complete_since:
+        late = max(found.reach.complete_since.values())
+        notes.append(f"records from before {_time(late)} were lost: no group of theirs counts as idle since before")
+    tables = [table for tried in found.tried for table in _tables(tried, manifests)]
+    exit_code = 0
+    if max_regret is not None and hurt > max_regret:
+        exit_code = _TOO_MUCH_REGRET
+        notes.append(f"{_counted(hurt, 'deletion')} would have hurt, and --max-regret is {max_regret}")
+    names = sorted({regret.group for tried in found.tried for regret in tried.regrets})
+    return Report(_document(found, errors), names, tables, notes, errors, exit_code)
+
+
+def _candidates(manifests: Manifests, retention: timedelta | None) -> tuple[list[Candidate], list[str]]:
+    """What can be tried; and of policies that would delete and can't be tried, why: nobody knows whom they hurt."""
+    from group_hygiene.pipeline.backtest.run import Candidate
+
+    candidates, errors = [], []
+    untriable = _untriable(manifests, retention)
+    for policy in manifests.policies:
+        if policy.key not in untriable:
+            connection = manifests.connections.get((policy.connection_namespace, policy.connection_name))
+            candidates.append(Candidate(policy, None if connection is None else connection.protect))
+        elif policy.action is Action.DELETE:
+            errors.append(untriable[policy.key])
+    return candidates, errors
+
+
+def _untriable(manifests: Manifests, retention: timedelta | None) -> dict[str, str]:
+    """The policies that can't be tried, by their keys: a sentence each."""
+    from group_hygiene.pipeline.backtest.trial import untriable
+
+    why = {policy.key: untriable(policy, retention) for policy in manifests.policies}
+    return {key: f"GroupPolicy {key}: {text}" for key, text in why.items() if text is not None}
+
+
+def _tables(tried: Tried, manifests: Manifests) -> list[Table]:
+    days = [day for day in tried.days if day.marked or day.deleted or day is tried.days[-1]]
+    rows: list[Sequence[Cell]] = [
+        (_time(day.at), day.groups, day.matched, day.marked, day.deleted, day.regret) for day in days
+    ]
+    tables = [Table(_DAYS, rows, _heading(tried, manifests))]
+    if tried.regrets:
+        more = tried.regret - _SHOWN
+        note = [f"  and {more:,} more: -o json has all of them"] if more > 0 else []
+        rows = [
+            (
+                *(regret.group, _time(regret.marked_at), _time(regret.deleted_at), _time(regret.back_at)),
+                *(format_duration(whole_seconds(regret.back_at - regret.deleted_at)), regret.by, regret.pattern),
+            )
+            for regret in tried.regrets[:_SHOWN]
+        ]
+        tables.append(Table(_REGRETS, rows, note))
+    own = tried.policy.when.idle_for or tried.policy.when.unchanged_for
+    field = "IDLE-FOR" if tried.policy.when.idle_for else "UNCHANGED-FOR"
+    for title, variants, chosen in (
+        (field, tried.periods, own),
+        ("GRACE-PERIOD", tried.graces, tried.policy.grace_period),
+    ):
+        if variants:
+            columns = (Column(title), Column("DELETED", number=True), Column("REGRET", number=True), Column(""))
+            tables.append(Table(columns, [_variant(variant, chosen) for variant in variants]))
+    if tried.patterns:
+        rows = [
+            (
+                *(pattern.pattern, pattern.deleted, pattern.regret),
+                "none of these" if pattern.safe is None else format_duration(pattern.safe),
+            )
+            for pattern in tried.patterns[:_SHOWN]
+        ]
+        tables.append(Table(_PATTERNS, rows))
+    return tables
+
+
+def _heading(tried: Tried, manifests: Manifests) -> list[str]:
+    policy, days = tried.policy, tried.days
+    lines = [
+        f"GroupPolicy {policy.key} ({policy.action}): {_counted(len(days), 'step')}, from {_time(days[0].at)} to "
+        f"{_time(days[-1].at)}"
+    ]
+    if policy.action is not Action.DELETE:
+        return [*lines, f"  it would have reported up to {max(day.matched for day in days):,} groups at a time"]
+    told = "none of them was used again"
+    if tried.regret:
+        told = f"{tried.regret:,} of them {'was' if tried.regret == 1 else 'were'} used again later"
+    groups = _counted(tried.deleted, "group")
+    lines.append(f"  it would have deleted {groups}; {told if tried.deleted else 'so none is missed'}")
+    if tried.unwatched:
+        lines.append(f"  {_counted(tried.unwatched, 'deletion')} came so late that nobody can tell yet who is missed")
+    return lines + _limits(tried, manifests)
+
+
+def _limits(tried: Tried, manifests: Manifests) -> list[str]:
+    """Where limits would have held something back, which here they don't."""
+    policy = tried.policy
+    connection = manifests.connections.get((policy.connection_namespace, policy.connection_name))
+    limits = policy.limits.stricter(None if connection is None else connection.limits)
+    lines, over, gone = [], [], 0
+    for day in tried.days:
+        # Those that were deleted before are not there any more, unlike in the history.
+        left = max(day.deleted, day.groups - gone)
+        if day.deleted * 100 > limits.max_percent * left:
+            over.append((day.deleted, left, day.at))
+        gone += day.deleted - day.regret
+    if over:
+        deleted, left, at = max(over)
+        share = f"{deleted:,} of {left:,} groups at {_time(at)}"
+        lines.append(
+            f"  LimitExceeded at {_counted(len(over), 'step')}: {share}, more than maxPercent {limits.max_percent}: "
+            "none is deleted before somebody raises that"
+        )
+    most_at_once = max(day.deleted for day in tried.days)
+    if most_at_once > limits.max_per_run:
+        runs = -(-most_at_once // limits.max_per_run)
+        lines.append(f"  maxPerRun {limits.max_per_run} spreads {most_at_once:,} deletions over {runs:,} runs")
+    return lines
+
+
+def _variant(variant: Variant, own: timedelta | None) -> tuple[Cell, ...]:
+    # No text at all would be shown as quotes.
+    mine = "<- as in the policy" if variant.period == own else " "
+    return format_duration(variant.period), variant.deleted, variant.regret, mine
+
+
+def _document(found: Backtest, errors: Sequence[str]) -> dict[str, Any]:
+    return {
+        "clusterID": found.reach.cluster,
+        "historyBegan": _time(found.reach.began),
+        "readAt": _time(found.reach.read_at),
+        "from": _time(found.steps.start),
+        "to": _time(found.steps.end),
+        "step": format_duration(found.steps.every),
+        "policies": [_policy(tried) for tried in found.tried],
+        "errors": list(errors),
+    }
+
+
+def _policy(tried: Tried) -> dict[str, Any]:
+    policy = tried.policy
+    return {
+        "namespace": policy.namespace,
+        "name": policy.name,
+        "action": str(policy.action),
+        "deleted": tried.deleted,
+        "regret": tried.regret,
+        "unwatched": tried.unwatched,
+        "steps": [
+            {
+                "at": _time(day.at),
+                **{name: getattr(day, name) for name in ("groups", "matched", "marked", "deleted", "regret")},
+            }
+            for day in tried.days
+        ],
+        "regrets": [
+            {
+                "group": regret.group,
+                "pattern": regret.pattern,
+                "markedAt": _time(regret.marked_at),
+                "deletedAt": _time(regret.deleted_at),
+                "cameBackAt": _time(regret.back_at),
+                "by": regret.by,
+            }
+            for regret in tried.regrets
+        ],
+        "periods": {
+            "field": "idleFor" if policy.when.idle_for else "unchangedFor" if policy.when.unchanged_for else None,
+            "tried": _variants(tried.periods),
+        },
+        "gracePeriods": _variants(tried.graces),
+        "patterns": [
+            {
+                "pattern": pattern.pattern,
+                "deleted": pattern.deleted,
+                "regret": pattern.regret,
+                "leastWithoutRegret": None if pattern.safe is None else format_duration(pattern.safe),
+                "tried": _variants(pattern.variants),
+            }
+            for pattern in tried.patterns
+        ],
+        "lastStep": dict(tried.reasons),
+    }
+
+
+def _variants(variants: Sequence[Variant]) -> list[dict[str, Any]]:
+    return [{"period": format_duration(one.period), "deleted": one.deleted, "regret": one.regret} for one in variants]
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _time(moment: datetime) -> str:
+    """RFC 3339 in UTC; milliseconds where there are any."""
+    milliseconds = moment.microsecond // 1000
+    return f"{moment:%Y-%m-%dT%H:%M:%S}{f'.{milliseconds:03}' if milliseconds else ''}Z"

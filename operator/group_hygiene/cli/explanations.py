@@ -1,0 +1,164 @@
+"""`explain`: the chain of checks for one group, one by one, as `checks.judge` walks it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from group_hygiene.cli.options import Target
+from group_hygiene.cli.output import Cell, Column, Report, Table, printable
+from group_hygiene.cli.plans import Scan, expiry, granted, judged, look
+from group_hygiene.decide import checks
+from group_hygiene.decide.checks import offsets, used
+from group_hygiene.model.groups import Group
+from group_hygiene.model.verdicts import Need, Verdict
+from group_hygiene.spec.connection import ActivitySpec
+from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.policy import Match, Policy
+
+_COLUMNS = (
+    Column("CHECK"),
+    Column("RESULT"),
+    Column("MESSAGE", wide=True),
+    Column("WHY"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One check: its name, why it exists, and its result; `keep` is its answer where the result is Skips."""
+
+    check: str
+    why: str
+    result: str
+    reason: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Explained:
+    policy: Policy
+    group: Group
+    verdict: Verdict | None
+    steps: Sequence[_Step]
+
+
+def explain(target: Target, name: str, files: Sequence[str], activity: ActivitySpec | None = None) -> Report:
+    """What each check of each policy in the files says of one group."""
+    scans = look(target, files, activity, lambda policy: _only(policy, name), full=True)
+    notes, errors = list(scans.notes), list(scans.errors)
+    there = [scan for scan in scans.every if name in scan.snapshot.groups]
+    if scans.every and not there:
+        errors.append(f"there is no group {printable(name)}")
+    elif there:
+        elsewhere = [scan.connection for scan in scans.every if scan not in there]
+        notes += [f"there is no group {printable(name)} in the cluster of KafkaConnection {key}" for key in elsewhere]
+    every = [_explain_one(scan, policy, name) for scan in there for policy in scan.policies]
+    every.sort(key=lambda explained: explained.policy.key)
+    document = {"policies": [_document(explained) for explained in every], "notes": notes, "errors": errors}
+    matches = [name] if any(one.verdict is not None and one.verdict.matches for one in every) else []
+    return Report(document, matches, [_table(explained) for explained in every], notes, errors)
+
+
+def _only(policy: Policy, name: str) -> Policy:
+    """The same policy for this one group, so that nothing is read of the others."""
+    groups = policy.match.groups
+    if not groups.matches(name):
+        return policy if not groups.sources else replace(policy, match=replace(policy.match, groups=Patterns([])))
+    exactly = name.replace("\\", "\\\\").replace("*", "\\*")
+    return replace(policy, match=replace(policy.match, groups=Patterns([exactly])))
+
+
+def _explain_one(scan: Scan, policy: Policy, name: str) -> _Explained:
+    group = scan.snapshot.groups[name]
+    verdict = scan.observation.verdicts[policy.key].get(name)
+    steps = [_match_step(policy, group)]
+    decided = verdict is None
+    for check in checks.CHECKS:
+        what = (check.__name__, _why(check))
+        if decided or verdict is None:
+            steps.append(_Step(*what, "NotReached"))
+            continue
+        answer = check(policy, group, verdict.evidence, scan.snapshot.taken_at)
+        refusal = answer.refusal if isinstance(answer, Need) else answer
+        decided = refusal is not None
+        steps.append(
+            _passed(policy, verdict, what)
+            if refusal is None
+            else _Step(*what, "Skips", refusal.reason, refusal.message)
+        )
+    return _Explained(policy, group, verdict, steps)
+
+
+def _passed(policy: Policy, verdict: Verdict, what: tuple[str, str]) -> _Step:
+    told = None
+    if what[0] == used.unchanged.__name__:
+        told = granted(policy)
+    elif what[0] == offsets.expires.__name__ and policy.when.expires_within is not None:
+        told = expiry(verdict)
+    return _Step(*what, "Passed", message=told)
+
+
+def _match_step(policy: Policy, group: Group) -> _Step:
+    what = ("match", _why(Match.selects))
+    if policy.match.selects(group):
+        return _Step(*what, "Passed")
+    return _Step(*what, "Skips", message=f"the policy does not look at it: {_unselected(policy.match, group)}")
+
+
+def _unselected(match: Match, group: Group) -> str:
+    if not match.groups.matches(group.id):
+        return "its id fits none of match.groups"
+    excluded = match.exclude.matching(group.id)
+    if excluded is not None:
+        return f"match.exclude has {excluded!r}"
+    if group.state not in match.states:
+        return f"its state is {group.state}, and match.states is {', '.join(sorted(match.states))}"
+    if group.type not in match.types:
+        return f"its type is {group.type}, and match.types is {', '.join(sorted(match.types))}"
+    return f"its protocol type is {group.protocol_type!r}, which match.protocolTypes has not"
+
+
+def _why(check: Any) -> str:
+    """The docstring: the sentence on why a check exists."""
+    return " ".join((inspect.getdoc(check) or "").split())
+
+
+def _table(explained: _Explained) -> Table:
+    policy, group = explained.policy, explained.group
+    protocol = f"protocol type {group.protocol_type}" if group.protocol_type else "a simple group"
+    heading = [
+        f"GroupPolicy {policy.key} ({policy.action}, {policy.mode}): {_outcome(explained)}",
+        f"  {group.id}: {group.state}, {group.type}, {protocol}",
+    ]
+    heading += [f"  {step.message}" for step in explained.steps if step.result == "Passed" and step.message]
+    return Table(_COLUMNS, [_row(step) for step in explained.steps], heading)
+
+
+def _outcome(explained: _Explained) -> str:
+    """In one line: Match, or which check keeps it and why."""
+    kept = next((step for step in explained.steps if step.result == "Skips"), None)
+    if kept is None:
+        return "Match"
+    return f"Skip: {kept.message}" if kept.reason is None else f"Skip: {kept.reason}: {kept.message}"
+
+
+def _row(step: _Step) -> tuple[Cell, ...]:
+    shown = {"Passed": "passed", "NotReached": "not reached", "Skips": "skips"}[step.result]
+    result = f"{shown} ({step.reason})" if step.reason else shown
+    return step.check, result, step.message, step.why
+
+
+def _document(explained: _Explained) -> dict[str, Any]:
+    policy, verdict = explained.policy, explained.verdict
+    return {
+        "namespace": policy.namespace,
+        "name": policy.name,
+        "group": None if verdict is None else judged(policy, explained.group.id, verdict),
+        "checks": [
+            {"check": s.check, "why": s.why, "result": s.result, "reason": s.reason, "message": s.message}
+            for s in explained.steps
+        ],
+    }

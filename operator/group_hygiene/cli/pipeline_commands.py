@@ -1,0 +1,163 @@
+"""The commands of the Spark pipeline: what each takes, and its help. Spark itself is loaded when one of them runs."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from group_hygiene.cli.options import Period, Target, connection_file_option, target_options
+from group_hygiene.cli.spark_options import needs_spark, spark_options, teller
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group()
+def pipeline() -> None:
+    """Read Kafka's offsets log with Spark. Records when each group was last in use.
+
+    Policies with `idleFor` or `expiresWithin` use its tables. It writes nothing to Kafka and joins no group.
+
+    \b
+    Examples:
+      group-hygiene pipeline run --bootstrap-server kafka:9092 --warehouse /data/hygiene
+      group-hygiene pipeline ingest --command-config client.properties --warehouse s3a://bucket/hygiene
+      group-hygiene pipeline activity --warehouse /data/hygiene
+
+    Exit codes: 0 done, 1 an error.
+    """
+
+
+def _read_options(command: F) -> F:
+    """Add what a job takes that reads Kafka."""
+    for option in reversed(
+        (
+            connection_file_option,
+            click.option(
+                "--continuous/--once",
+                default=False,
+                help="Run until a signal, or end after all of the log is read (default).",
+            ),
+            click.option(
+                "--every",
+                type=Period(),
+                metavar="DURATION",
+                default="30s",
+                show_default=True,
+                help="With --continuous: time between two reads.",
+            ),
+            click.option(
+                "--start-over",
+                is_flag=True,
+                help="Continue although the log was recreated or lost unread records. History is not deleted.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _retention_option(command: F) -> F:
+    return click.option(
+        "--keep-history",
+        type=Period(),
+        metavar="DURATION",
+        help="Retention of commits and group records in the tables: 90d, 720h.  [default: 90d]",
+    )(command)
+
+
+@pipeline.command()
+@_read_options
+@spark_options
+@target_options
+def ingest(target: Target, **given: Any) -> int:
+    """Read new records of the offsets log. Writes the tables commits, group_states and quarantine.
+
+    \b
+    Examples:
+      group-hygiene pipeline ingest --bootstrap-server kafka:9092 --warehouse /data/hygiene
+      group-hygiene pipeline ingest --command-config client.properties --warehouse /data/hygiene --continuous
+
+    Exit codes: 0 all of the log is in the tables, 1 an error; the next run continues at the same place.
+    """
+    return _run(("ingest",), target, given)
+
+
+@pipeline.command()
+@spark_options
+def activity(**given: Any) -> int:
+    """Update the table activity. It has one row per group, made from the ingested records. Needs no Kafka.
+
+    \b
+    Example:
+      group-hygiene pipeline activity --warehouse /data/hygiene
+
+    Exit codes: 0 done, 1 an error.
+    """
+    return _run(("activity",), None, given)
+
+
+@pipeline.command()
+@_retention_option
+@spark_options
+def maintain(**given: Any) -> int:
+    """Compact and clean up the tables. Removes history and files older than the retention. Needs no Kafka.
+
+    \b
+    Example:
+      group-hygiene pipeline maintain --warehouse /data/hygiene --keep-history 90d
+
+    Exit codes: 0 done, 1 an error.
+    """
+    return _run(("maintain",), None, given)
+
+
+@pipeline.command()
+@_retention_option
+@_read_options
+@spark_options
+@target_options
+def run(target: Target, **given: Any) -> int:
+    """Run ingest, activity and maintain in one session.
+
+    \b
+    Examples:
+      group-hygiene pipeline run --bootstrap-server kafka:9092 --warehouse /data/hygiene
+      group-hygiene pipeline run --connection main -n kafka --warehouse s3a://bucket/hygiene --continuous --every 5m
+
+    Exit codes: 0 done, or stopped by a signal, 1 an error.
+    """
+    return _run(("ingest", "activity", "maintain"), target, given)
+
+
+def _run(names: tuple[str, ...], target: Target | None, given: dict[str, Any]) -> int:
+    with needs_spark():
+        from group_hygiene.pipeline import jobs
+        from group_hygiene.pipeline.session import Options
+    work = jobs.Work(
+        jobs=[jobs.Job(name) for name in names],
+        warehouse=jobs.warehouse_uri(given["warehouse"]),
+        history=given.get("keep_history"),
+        start_over=given.get("start_over", False),
+        every=given["every"] if given.get("continuous") else None,
+    )
+    options = Options(**given["spark"])
+    if target is None:
+        jobs.run(options, None, work, teller())
+        return 0
+    from group_hygiene.cli.target import open_session, read_connection_file
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        with open_session(target, read_connection_file(given["connection_file"])) as session:
+            jobs.run(options, session.client, work, teller())
+    except KeyboardInterrupt:
+        if work.every is None:
+            raise
+    return 0
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt

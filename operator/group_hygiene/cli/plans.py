@@ -1,0 +1,386 @@
+"""`plan`: what unapplied policies would do, by the operator's own scan and checks. Deleting is not imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from group_hygiene.cli.manifests import Manifests, read_manifests
+from group_hygiene.cli.options import Target
+from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
+from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
+from group_hygiene.decide.plan import FAILURES, Plan, make_plan, max_deletions
+from group_hygiene.errors import HygieneError, SpecError, UsageError
+from group_hygiene.ledger.journal import Journal
+from group_hygiene.ledger.ledger import LedgerSettings
+from group_hygiene.model import reasons
+from group_hygiene.model.evidence import Protections
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Snapshot
+from group_hygiene.model.verdicts import Verdict
+from group_hygiene.reconcile import Context, LedgerNeed, Memory, Observation, observe, open_journal
+from group_hygiene.spec.connection import ActivitySpec, Connection, admit, grant
+from group_hygiene.spec.durations import format_duration, timestamp
+from group_hygiene.spec.policy import Action, Mode, Policy
+from group_hygiene.status import lag_entry, warns_late
+
+_WOULD_ACT = 2
+_COLUMNS = (
+    Column("GROUP"),
+    Column("STATE", coloured=True),
+    Column("TYPE"),
+    Column("PROTOCOL-TYPE", wide=True),
+    Column("VERDICT", coloured=True),
+    Column("REASON"),
+    Column("MESSAGE"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Policies of one connection, and what one scan of its cluster says of them."""
+
+    connection: str
+    policies: Sequence[Policy]
+    observation: Observation
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.observation.snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Scans:
+    """One scan for each connection whose cluster could be looked at; and what is to be said of all."""
+
+    every: Sequence[Scan]
+    notes: list[str]
+    errors: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One policy, and what it would do in mode Enforce once its grace period is over. first: in its first run then."""
+
+    policy: Policy
+    made: Plan
+    first: Sequence[str]
+    snapshot: Snapshot
+
+
+def plan(target: Target, files: Sequence[str], activity: ActivitySpec | None = None) -> Report:
+    """What each policy in the files would do now. activity: instead of what the connection says."""
+    scans = look(target, files, activity)
+    every = [_plan_one(scan, policy) for scan in scans.every for policy in scan.policies]
+    every.sort(key=lambda planned: planned.policy.key)
+    document = {"policies": [_document(planned) for planned in every], "notes": scans.notes, "errors": scans.errors}
+    matched = sorted({name for planned in every for name in planned.made.matched})
+    tables = [_table(planned) for planned in every]
+    return Report(document, matched, tables, scans.notes, scans.errors, _WOULD_ACT if matched else 0)
+
+
+def _plan_one(scan: Scan, policy: Policy) -> _Planned:
+    verdicts = dict(sorted(scan.observation.verdicts[policy.key].items()))
+    conditions = scan.observation.conditions
+    # In a dry run everything that matches is due, as if grace were over.
+    dry = replace(policy, mode=Mode.DRY_RUN)
+    made = make_plan(dry, verdicts, {}, conditions, datetime.now(UTC))
+    first = made.due[: max_deletions(policy, conditions)] if made.refusal is None else ()
+    return _Planned(policy, made, first, scan.snapshot)
+
+
+def look(
+    target: Target,
+    files: Sequence[str],
+    activity: ActivitySpec | None = None,
+    narrowed: Callable[[Policy], Policy] = lambda policy: policy,
+    full: bool = False,
+) -> Scans:
+    """One scan for the policies of each connection, which remembers nothing and takes `unchangedFor` for granted.
+
+    A connection whose cluster can't be reached is an error of its policies, and does not stop the others. `narrowed`:
+    what to ask of each policy instead.
+    """
+    manifests = read_manifests(files, target.namespace)
+    chosen = _by_connection(target, manifests)
+    notes, errors = _first_notes(target, manifests), _first_errors(target, manifests)
+    every: list[Scan] = []
+    for key, policies in chosen.items():
+        document = manifests.connections.get(key)
+        try:
+            with open_session(target, document, claims=True) as session, working("reading groups"):
+                admitted, refused = _admitted(session.connection, policies)
+                errors += refused
+                memory = Memory()
+                journal = _read_ledger(session, memory)
+                if journal.problem is not None:
+                    notes.append(f"who asked to keep a group is not known here: {journal.problem.message}")
+                    # A plan is about the policies: the operator may be able to write where we may not even read.
+                    journal.problem = None
+                context = Context(
+                    client=session.client,
+                    connection=session.connection,
+                    memory=memory,
+                    clock=session.clock,
+                    journal=journal,
+                    claims=session.claims,
+                    tables=open_tables(session, activity),
+                    assume_unchanged=True,
+                )
+                observation = observe(context, [narrowed(policy) for policy in admitted], full)
+        except HygieneError as error:
+            errors.append(f"GroupPolicy {', '.join(policy.key for policy in policies)}: {error}")
+            continue
+        scan = Scan("/".join(key), admitted, observation)
+        if target.connection is None and document is None:
+            notes.append(
+                f"KafkaConnection {scan.connection} is in none of the files: its protect and limits are not known here"
+            )
+        notes += _scan_notes(scan, session.in_kubernetes)
+        errors += _scan_errors(scan)
+        every.append(scan)
+    return Scans(every, list(dict.fromkeys(notes)), errors)
+
+
+def _read_ledger(session: Session, memory: Memory) -> Journal:
+    """What the ledger says of groups that somebody asked to keep, and of earlier deletions; nothing is written."""
+    settings = LedgerSettings(installation=None, writer="", topic=session.connection.ledger.topic)
+    return open_journal(memory, session.client, settings, LedgerNeed.READ, (), session.deadline())
+
+
+def _admitted(connection: Connection, policies: Sequence[Policy]) -> tuple[list[Policy], list[str]]:
+    """The policies as the connection lets them in, and what is wrong with the others."""
+    admitted: list[Policy] = []
+    errors: list[str] = []
+    for policy in policies:
+        if not policy.crosses_namespace:
+            admitted.append(policy)
+            continue
+        try:
+            # Labels of namespaces are not known here: what is granted by them looks refused.
+            admitted.append(admit(connection, policy, grant(connection, policy.namespace, None)))
+        except SpecError as error:
+            errors.append(f"GroupPolicy {policy.key}: {error.reason}: {error}")
+    return admitted, errors
+
+
+def _strangers(target: Target, manifests: Manifests) -> list[Policy]:
+    """Policies of other namespaces than their KafkaConnection's, which is not there to say what it grants them."""
+    asked = target.namespace, target.connection
+    return [
+        policy
+        for policy in manifests.policies
+        if policy.crosses_namespace and _reference(policy) not in (asked, *manifests.connections)
+    ]
+
+
+def _by_connection(target: Target, manifests: Manifests) -> dict[tuple[str, str], list[Policy]]:
+    """The policies that would run, by the KafkaConnection that each refers to: that of --connection alone, if given.
+
+    Raises UsageError where they are of several connections, and options lead to one cluster: it would be the wrong one
+    for some of them.
+    """
+    chosen: dict[tuple[str, str], list[Policy]] = {}
+    strangers = _strangers(target, manifests)
+    for policy in manifests.policies:
+        if not policy.suspend and policy not in strangers:
+            chosen.setdefault(_reference(policy), []).append(policy)
+    named = ", ".join("/".join(key) for key in sorted(chosen))
+    if target.connection is not None:
+        asked = target.namespace, target.connection
+        if chosen and asked not in chosen:
+            raise UsageError(f"no GroupPolicy in the files is for KafkaConnection {'/'.join(asked)}, but for {named}")
+        return {key: policies for key, policies in chosen.items() if key == asked}
+    if len(chosen) > 1 and names_cluster(target):
+        raise UsageError(
+            f"the files hold GroupPolicies of {len(chosen)} KafkaConnections ({named}), and the options lead to one "
+            "cluster (--bootstrap-server, GROUP_HYGIENE_BOOTSTRAP_SERVER, or bootstrap.servers of --command-config): "
+            "give with -f the policies of one connection, or choose one with --connection"
+        )
+    return chosen
+
+
+def _reference(policy: Policy) -> tuple[str, str]:
+    return policy.connection_namespace, policy.connection_name
+
+
+def _first_notes(target: Target, manifests: Manifests) -> list[str]:
+    """What to know before any cluster was asked."""
+    notes = [f"{kind}: not ours, left out" for kind in sorted(manifests.skipped)]
+    for policy in manifests.policies:
+        if policy.suspend:
+            notes.append(f"GroupPolicy {policy.key} is suspended: it would do nothing")
+        elif target.connection is not None and _reference(policy) != (target.namespace, target.connection):
+            notes.append(f"GroupPolicy {policy.key}: is for KafkaConnection {'/'.join(_reference(policy))}, left out")
+    return notes
+
+
+def _first_errors(target: Target, manifests: Manifests) -> list[str]:
+    advice = "is not known here: put it into the files, or give --connection"
+    return [
+        f"GroupPolicy {policy.key}: {reasons.CROSS_NAMESPACE}: "
+        f"what KafkaConnection {'/'.join(_reference(policy))} grants other namespaces {advice}"
+        for policy in _strangers(target, manifests)
+    ]
+
+
+def _scan_notes(scan: Scan, in_kubernetes: bool) -> list[str]:
+    """What makes a match doubtful, and what old brokers made slow."""
+    notes = list(scan.snapshot.notes)
+    matched = any(verdict.matches for verdicts in scan.observation.verdicts.values() for verdict in verdicts.values())
+    if matched and not in_kubernetes:
+        notes.append(
+            "which groups a ScaledObject or KafkaConnector names is not known here: --connection asks Kubernetes"
+        )
+    return notes
+
+
+def _scan_errors(scan: Scan) -> list[str]:
+    """Why groups may be missing, what keeps all groups only since it could not be read, and groups not judged."""
+    errors = [f"groups may be missing: {problem}" for problem in scan.snapshot.incomplete]
+    everything = scan.observation.verdicts.values()
+    kept = {verdict.refusal.reason for verdicts in everything for verdict in verdicts.values() if verdict.refusal}
+    errors += not_read(scan.observation.protections, kept)
+    coverage = scan.snapshot.coverage
+    if coverage is not None and coverage.problem is not None and coverage.problem.reason in kept:
+        problem = coverage.problem
+        errors.append(f"groups are kept for lack of evidence: {problem.reason}: {problem.message}")
+    for key, verdicts in scan.observation.verdicts.items():
+        for name, verdict in sorted(verdicts.items()):
+            if verdict.refusal is not None and verdict.refusal.reason in FAILURES:
+                errors.append(
+                    f"GroupPolicy {key}: group {printable(name)}: {verdict.refusal.reason}: {verdict.refusal.message}"
+                )
+    return errors
+
+
+def not_read(protections: Protections, kept: Collection[str]) -> list[str]:
+    """What could not be read of that which protects groups, and so kept some that may not be needed at all.
+
+    kept: the reasons of all groups that are kept.
+    """
+    errors = []
+    if isinstance(protections.claimed, Refusal) and reasons.CLAIMED in kept:
+        errors.append(
+            "every group is kept, since not all objects that may name groups could be read: "
+            f"{protections.claimed.message}"
+        )
+    if protections.streams is None and reasons.STREAMS in kept:
+        errors.append("every group is kept that may be a Kafka Streams application: topics could not be listed")
+    if protections.mirrored is None and reasons.MIRROR_MAKER in kept:
+        errors.append(
+            "every group is kept that MirrorMaker 2 may write: its checkpoints could not be read: "
+            "needs READ on each topic *.checkpoints.internal"
+        )
+    return errors
+
+
+def granted(policy: Policy) -> str | None:
+    """What was taken for granted, in one line."""
+    if policy.when.unchanged_for is None:
+        return None
+    wanted = format_duration(policy.when.unchanged_for)
+    return f"unchangedFor is taken for granted: what is Empty now would match once seen unchanged for {wanted}"
+
+
+def _would(planned: _Planned) -> str:
+    """What a run of the policy would do, in one line."""
+    policy, made = planned.policy, planned.made
+    text = f"{len(made.matched)} of {len(made.verdicts)} groups match"
+    if not made.matched:
+        return f"{text}: it would do nothing"
+    if policy.action is Action.ALERT:
+        return f"{text}: it would report them"
+    them = policy.action.describe_targets("them")
+    if made.refusal is not None:
+        return f"{text}: it would report them, and delete nothing: {made.refusal.reason}: {made.refusal.message}"
+    pace_ = f", {len(planned.first)} in the first run" if len(planned.first) < len(made.due) else ""
+    later = f"and delete {them} after {format_duration(policy.grace_period)}{pace_}"
+    if policy.mode is Mode.DRY_RUN:
+        return f"{text}: it would report them; mode Enforce would mark them {later}"
+    return f"{text}: it would mark them {later}"
+
+
+def _table(planned: _Planned) -> Table:
+    policy, made = planned.policy, planned.made
+    heading = [f"GroupPolicy {policy.key} ({policy.action}, {policy.mode})", f"  {_would(planned)}"]
+    taken = granted(policy)
+    if taken is not None and made.verdicts:
+        heading.append(f"  {taken}")
+    late = warns_late(made, planned.snapshot)
+    if late is not None:
+        heading.append(f"  {late}")
+    return Table(_COLUMNS, [_row(policy, name, verdict) for name, verdict in made.verdicts.items()], heading)
+
+
+def _row(policy: Policy, name: str, verdict: Verdict) -> tuple[Cell, ...]:
+    group, refusal = verdict.group, verdict.refusal
+    why = (None, _found(policy, verdict)) if refusal is None else (refusal.reason, refusal.message)
+    return name, str(group.state), str(group.type), group.protocol_type or None, _word(verdict), *why
+
+
+def _found(policy: Policy, verdict: Verdict) -> str | None:
+    """What of a match its policy is about: topics, lag, range or when it expires; None = the whole group."""
+    if verdict.topics:
+        return f"offsets of {', '.join(sorted(verdict.topics))}"
+    found = lag_entry(policy, verdict)
+    if not found:
+        return expiry(verdict)
+    outside = (
+        f", {found['outOfRangePartitions']} of its offsets are out of range" if "outOfRangePartitions" in found else ""
+    )
+    return f"{found['lag']} records wait for it{outside}"
+
+
+def expiry(verdict: Verdict) -> str | None:
+    """When the group loses the first of its offsets, in words."""
+    at = verdict.expires
+    return None if at is None else f"the first of its offsets expire at {timestamp(at)}"
+
+
+def _word(verdict: Verdict) -> str:
+    return "Match" if verdict.matches else "Skip"
+
+
+def _document(planned: _Planned) -> dict[str, Any]:
+    policy, made = planned.policy, planned.made
+    unchanged_for, refusal = policy.when.unchanged_for, made.refusal
+    return {
+        "namespace": policy.namespace,
+        "name": policy.name,
+        "action": str(policy.action),
+        "mode": str(policy.mode),
+        "clusterID": planned.snapshot.cluster.id,
+        "takenAt": timestamp(planned.snapshot.taken_at),
+        "takenForGranted": {} if unchanged_for is None else {"unchangedFor": format_duration(unchanged_for)},
+        "would": _would(planned),
+        "judged": len(made.verdicts),
+        "matched": len(made.matched),
+        "due": list(made.due),
+        "firstRun": list(planned.first),
+        "nextExpiryTime": None if made.next_expiry is None else timestamp(made.next_expiry),
+        "refusal": None if refusal is None else {"reason": refusal.reason, "message": refusal.message},
+        "groups": [judged(policy, name, verdict) for name, verdict in made.verdicts.items()],
+    }
+
+
+def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
+    """One verdict as JSON; reason and message only where the group is kept, lag only where the policy asks for it, and
+    expiresTime only where it is known.
+    """
+    refusal = verdict.refusal
+    why: Mapping[str, Any] = {} if refusal is None else {"reason": refusal.reason, "message": refusal.message}
+    group = verdict.group
+    return {
+        "group": name,
+        "state": str(group.state),
+        "type": str(group.type),
+        "protocolType": group.protocol_type,
+        "verdict": _word(verdict),
+        **({"topics": sorted(verdict.topics)} if verdict.topics else {}),
+        **why,
+        **lag_entry(policy, verdict),
+        **({} if verdict.expires is None else {"expiresTime": timestamp(verdict.expires)}),
+    }

@@ -1,0 +1,92 @@
+"""`restore`: bring committed offsets back from the ledger, as a GroupRestore does, and lay out what became of each."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from group_hygiene.cli.history import open_books
+from group_hygiene.cli.options import Target
+from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
+from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.restore.restorable import GroupResult, Kind, PartitionResult, RestoreRequest
+from group_hygiene.restore.restoration import Restorer, restore
+from group_hygiene.spec.durations import timestamp
+
+_GROUPS = (
+    Column("GROUP"),
+    Column("RESULT"),
+    Column("REASON"),
+    Column("BACKUP"),
+    Column("MESSAGE"),
+)
+_PARTITIONS = (
+    Column("GROUP"),
+    Column("TOPIC"),
+    Column("PARTITION", number=True),
+    Column("SAVED", number=True),
+    Column("COMMIT", number=True),
+    Column("REASON"),
+    Column("MESSAGE"),
+)
+
+
+class ByHand:
+    """The guard of somebody at a terminal: there is no Lease to lose, and no object to be edited meanwhile."""
+
+    def refusal(self) -> Refusal | None:
+        return None
+
+    def seconds_left(self) -> float:
+        return math.inf
+
+
+def restore_groups(target: Target, request: RestoreRequest, preview: bool, topic: str | None) -> Report:
+    """Restore, or with `preview` only tell what would be done."""
+    with open_books(target, topic, writes=not preview) as (session, ledger), working("restoring"):
+        seconds = session.connection.timeout.total_seconds()
+        restorer = Restorer(session.client, ledger, session.clock, ByHand(), seconds)
+        results = restore(restorer, request, preview)
+    errors = [f"group {printable(r.group)}: {r.reason}: {r.message}" for r in results if r.kind is not Kind.RESTORED]
+    if not results:
+        errors.append(f"the ledger has no backup of a group that {request.policy} deleted since then")
+    document = {"preview": preview, "groups": [_document(result) for result in results], "errors": errors}
+    tables = [Table(_GROUPS, [_row(result) for result in results])]
+    tables.append(Table(_PARTITIONS, [_partition_row(r.group, p) for r in results for p in r.partitions]))
+    return Report(document, [r.group for r in results if r.kind is Kind.RESTORED], tables, (), errors)
+
+
+def _row(result: GroupResult) -> tuple[Cell, ...]:
+    saved_at = timestamp(result.saved_at) if result.saved_at else None
+    kind = "-" if result.reason == reasons.WOULD_RESTORE else str(result.kind)
+    return (result.group, kind, str(result.reason), saved_at, result.message)
+
+
+def _partition_row(group: str, result: PartitionResult) -> tuple[Cell, ...]:
+    topic, number = result.partition
+    commit = result.commit.offset if result.commit else None
+    return (group, topic, number, result.saved.offset, commit, str(result.reason), result.message or None)
+
+
+def _document(result: GroupResult) -> dict[str, Any]:
+    return {
+        "group": result.group,
+        "result": str(result.kind),
+        "reason": str(result.reason),
+        "message": result.message,
+        "backupTime": timestamp(result.saved_at) if result.saved_at else None,
+        "partitions": [
+            {
+                "topic": p.partition.topic,
+                "partition": p.partition.partition,
+                "saved": p.saved.offset,
+                "commit": p.commit.offset if p.commit else None,
+                "leaderEpoch": p.saved.leader_epoch,
+                "metadata": p.saved.metadata,
+                "reason": str(p.reason),
+                "message": p.message,
+            }
+            for p in result.partitions
+        ],
+    }

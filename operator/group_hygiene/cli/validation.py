@@ -1,0 +1,187 @@
+"""Objects held against the CRDs without an API server. The CRDs are the source: structure, and rules of a simple form.
+
+Rules that compare fields with each other are left to `policy.parse_policy` and `connection.parse_connection`. No
+complaint shows a value: somebody may have put a password where the name of a Secret belongs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jsonschema
+import yaml
+
+PLURALS = {"GroupPolicy": "grouppolicies", "KafkaConnection": "kafkaconnections", "GroupRestore": "grouprestores"}
+API_VERSION = "grouphygiene.io/v1alpha1"
+
+_NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+_METADATA_FIELDS = (
+    *("annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers"),
+    *("generateName", "generation", "labels", "managedFields", "name", "namespace", "ownerReferences"),
+    *("resourceVersion", "selfLink", "uid"),
+)
+_METADATA = {
+    "type": "object",
+    "required": ["name"],
+    "additionalProperties": False,
+    "properties": {
+        **{field: {} for field in _METADATA_FIELDS},
+        "namespace": {"type": "string"},
+        "name": {
+            "type": "string",
+            "maxLength": 253,
+            "x-kubernetes-validations": [
+                {"rule": f"self.matches('{_NAME}')", "message": "must be lower-case letters, digits, '-' and '.'"}
+            ],
+        },
+    },
+}
+_MATCHES = re.compile(r"self\.matches\(\s*(r?)'((?:[^'\\]|\\.)*)'\s*\)")
+_TYPES = {
+    "string": "a text",
+    "integer": "a whole number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+}
+
+
+class Complaint(NamedTuple):
+    """What is wrong with one field: its path in the object, and what must be."""
+
+    path: tuple[str | int, ...]
+    message: str
+
+    @property
+    def field(self) -> str:
+        text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
+        return text.removeprefix(".")
+
+
+def without_nulls(value: Any) -> Any:
+    """As the API server prunes them: a field that is null is a field that was left out."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(child) for key, child in value.items() if child is not None}
+    return [without_nulls(child) for child in value] if isinstance(value, list) else value
+
+
+def complaints(obj: Mapping[str, Any]) -> list[Complaint]:
+    """All that the CRD of the object's kind has against it, in the order of the fields; [] = nothing."""
+    found = [complaint for error in _validator(obj["kind"]).iter_errors(obj) for complaint in _complaints_of(error)]
+    return sorted(set(found), key=lambda complaint: (complaint.field, complaint.message))
+
+
+@functools.cache
+def _validator(kind: str) -> Any:
+    validator = jsonschema.validators.extend(jsonschema.Draft7Validator, {"x-kubernetes-validations": _check_rules})
+    return validator(_schema(kind))
+
+
+def crd_text(kind: str) -> str:
+    """The file of a kind's CRD, as it came with this package: YAML with its comments, and a line end at its end."""
+    return (importlib.resources.files("group_hygiene") / "crds" / f"{PLURALS[kind]}.yaml").read_text("utf-8")
+
+
+def load_crd(kind: str) -> Any:
+    """The CRD of a kind, as it came with this package."""
+    return yaml.safe_load(crd_text(kind))
+
+
+def fields_of(crd: Mapping[str, Any], version: str) -> frozenset[str]:
+    """The paths of all fields that a version of a CRD has, like `spec.match.groups[]`; empty = no such version."""
+    served = [each for each in crd["spec"]["versions"] if each["name"] == version and each["served"]]
+    return frozenset[str]().union(*(fields_of_schema(each["schema"]["openAPIV3Schema"]) for each in served))
+
+
+def fields_of_schema(schema: Mapping[str, Any]) -> frozenset[str]:
+    """The paths of all fields that a schema has, as of `fields_of`."""
+    found: set[str] = set()
+
+    def collect(schema: Mapping[str, Any], path: str) -> None:
+        for name, child in (schema.get("properties") or {}).items():
+            found.add(f"{path}{name}")
+            collect(child, f"{path}{name}.")
+        if "items" in schema:
+            collect(schema["items"], f"{path.removesuffix('.')}[].")
+
+    collect(schema, "")
+    return frozenset(found)
+
+
+def _schema(kind: str) -> dict[str, Any]:
+    versions = load_crd(kind)["spec"]["versions"]
+    version = next(v for v in versions if v["name"] == API_VERSION.partition("/")[2])
+    schema = _strict(version["schema"]["openAPIV3Schema"])
+    schema["properties"] |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": _METADATA}
+    schema["required"] = [*schema.get("required", ()), "metadata"]
+    return schema
+
+
+def _strict(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A structural schema as JSON Schema that refuses unknown fields, as `kubectl apply --validate=strict` does."""
+    strict = dict(schema)
+    if "properties" in schema:
+        strict["properties"] = {name: _strict(child) for name, child in schema["properties"].items()}
+        if not schema.get("x-kubernetes-preserve-unknown-fields"):
+            strict.setdefault("additionalProperties", False)
+    if "items" in schema:
+        strict["items"] = _strict(schema["items"])
+    if schema.get("x-kubernetes-list-type") == "set":
+        strict["uniqueItems"] = True
+    return strict
+
+
+def _check_rules(
+    validator: Any, rules: Sequence[Mapping[str, str]], instance: Any, schema: Mapping[str, Any]
+) -> Iterator[jsonschema.ValidationError]:
+    """The rules that need no CEL. As in the CRDs each guards the ones after it, so one mistake gets one complaint."""
+    if not validator.is_type(instance, schema.get("type", "object")):
+        return
+    for rule in rules:
+        if rule_holds(rule["rule"], instance) is False:
+            yield jsonschema.ValidationError(rule["message"])
+            return
+
+
+def rule_holds(rule: str, value: Any) -> bool | None:
+    """Whether a CEL rule of the form `self.size() > 0` or `self.matches('...') && ...` holds; None = another form."""
+    if rule.strip() == "self.size() > 0":
+        return len(value) > 0
+    patterns = [text if raw else text.replace("\\\\", "\\") for raw, text in _MATCHES.findall(rule)]
+    if not patterns or _MATCHES.sub("", rule).replace("&&", "").strip():
+        return None
+    # In Go `$` is the very end of a text, in Python a line end may follow.
+    return all(re.search(re.sub(r"\$$", r"\\Z", pattern), value) for pattern in patterns)
+
+
+def _complaints_of(error: Any) -> Iterator[Complaint]:
+    path, wanted = tuple(error.absolute_path), error.validator_value
+    match error.validator:
+        case "additionalProperties":
+            known = error.schema["properties"]
+            for name in error.instance:
+                if name not in known:
+                    yield Complaint((*path, str(name)), "unknown field")
+        case "required":
+            missing = [name for name in wanted if name not in error.instance]
+            yield from (Complaint((*path, name), "must be given") for name in missing)
+        case "type":
+            yield Complaint(path, f"must be {_TYPES.get(wanted, wanted)}")
+        case "enum":
+            yield Complaint(path, f"must be one of {', '.join(map(str, wanted))}")
+        case "minimum" | "maximum":
+            bound = "at least" if error.validator == "minimum" else "at most"
+            yield Complaint(path, f"must be {bound} {wanted}")
+        case "maxItems" | "maxLength":
+            unit = "entries" if error.validator == "maxItems" else "characters"
+            yield Complaint(path, f"must have at most {wanted} {unit}")
+        case "uniqueItems":
+            yield Complaint(path, "must not hold the same value twice")
+        case "x-kubernetes-validations":
+            yield Complaint(path, error.message)
+        case other:
+            yield Complaint(path, f"does not fit the schema ({other})")

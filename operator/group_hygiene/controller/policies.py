@@ -1,0 +1,252 @@
+"""Runs the due policies of one connection: observes once for all, decides for all, then executes and publishes each.
+
+An error in our own code for one policy does not stop the others. Errors of Kafka, the ledger and the API server do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import ParamSpec, TypeVar
+
+from group_hygiene import reconcile, status
+from group_hygiene.controller.alerts import Alerting
+from group_hygiene.controller.api import CONNECTIONS, POLICIES, Object
+from group_hygiene.controller.binding import Admitted
+from group_hygiene.controller.link import Link
+from group_hygiene.controller.schedule import Schedule
+from group_hygiene.controller.services import Services
+from group_hygiene.controller.status_writer import Teller
+from group_hygiene.decide.plan import Plan, due_groups, make_plan
+from group_hygiene.errors import ApiError, HygieneError
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Mark
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Snapshot
+from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.process import runs
+from group_hygiene.spec.connection import Connection
+from group_hygiene.spec.policy import Mode, Policy
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_FULL_LIST_INTERVAL = timedelta(minutes=10)
+_SWEEP_EVERY_S, _SWEEP_AGAIN_S = 24 * 3600.0, 600.0
+
+
+@dataclass(frozen=True)
+class Due:
+    """What a round runs. connection: its object, as read in this round. full: whether all groups must be listed.
+
+    active: all policies that may delete something, whether they are due now or not.
+    """
+
+    connection: Object
+    active: Sequence[Admitted]
+    policies: Sequence[Admitted]
+    full: bool
+
+    def __bool__(self) -> bool:
+        return bool(self.policies) or self.full
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one policy will do. plan: a Refusal = an error in our own code. due: groups to delete, without limits."""
+
+    entry: Admitted
+    plan: Plan | Refusal
+    due: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Executed:
+    """What one policy did."""
+
+    plan: Plan
+    outcomes: Sequence[Outcome] = ()
+
+    @property
+    def deleted(self) -> int:
+        return sum(outcome.kind is OutcomeKind.DELETED for outcome in self.outcomes)
+
+
+def decide(
+    due: Due, observation: reconcile.Observation, marks: Mapping[str, Mapping[str, Mark]], now: datetime
+) -> list[Decision]:
+    """The plan of each due policy, before any of them deletes. Pure.
+
+    marks: policy uid -> group -> its mark. The connection's maxPercent limits what all its policies would delete
+    together. A policy that does not run now counts by its marks; one that is suspended or not admitted deletes nothing.
+    """
+    groups = {
+        entry.policy.uid: frozenset(name for name, mark in marks.get(entry.policy.uid, {}).items() if mark.due <= now)
+        for entry in due.active
+        if entry.policy.enforced
+    }
+    for entry in due.policies:
+        policy = entry.policy
+        names = due_groups(policy, observation.verdicts[policy.key], marks.get(policy.uid, {}), now)
+        groups[policy.uid] = frozenset(names if policy.mode is Mode.ENFORCE else ())
+    decisions = []
+    for entry in due.policies:
+        policy = entry.policy
+        elsewhere = frozenset[str]().union(*(names for uid, names in groups.items() if uid != policy.uid))
+        announced = status.last_marked(entry.status)
+        conditions = replace(observation.conditions, due_elsewhere=elsewhere, announced=announced)
+        verdicts, marked = observation.verdicts[policy.key], marks.get(policy.uid, {})
+        plan = _isolated(policy, make_plan, policy, verdicts, marked, conditions, now)
+        decisions.append(Decision(entry, plan, groups[policy.uid]))
+    return decisions
+
+
+class Policies:
+    """The policies of one connection: when each is due, and what its runs do."""
+
+    def __init__(self, services: Services, link: Link, teller: Teller, alerts: Alerting) -> None:
+        self._services, self._link, self._teller, self._alerts = services, link, teller, alerts
+        self._clock = services.clock
+        self._schedule = Schedule(services.clock)
+        # Policy uid -> deletions that its status does not show yet; until it does, the policy deletes nothing more.
+        self._unreported: Counter[str] = Counter()
+        self._sweep_at = 0.0
+
+    def due(self, obj: Object, connection: Connection, active: Sequence[Admitted], again: Collection[str]) -> Due:
+        """obj: of the connection. again: uids of objects whose status the API server refused before."""
+
+        def is_due(uid: str, generation: int) -> bool:
+            return uid in again or self._schedule.due(uid, generation)
+
+        policies = [entry for entry in active if is_due(entry.policy.uid, entry.policy.generation)]
+        return Due(obj, active, policies, is_due(connection.uid, connection.generation))
+
+    def seconds_to_wait(self, connection: Connection, active: Sequence[Admitted]) -> float:
+        return self._schedule.wait([connection.uid, *(entry.policy.uid for entry in active)])
+
+    def forget_all_but(self, uids: set[str]) -> None:
+        self._schedule.forget_all_but(uids)
+
+    def add_deleted(self, counts: Mapping[str, int]) -> None:
+        """Deletions by earlier runs that only became known now, by policy uid."""
+        self._unreported.update(counts)
+
+    def run(self, context: reconcile.Context, due: Due) -> None:
+        """Raises HygieneError, and MemoryError, after which the connection's memory must be dropped."""
+        connection, started = context.connection, self._clock.monotonic()
+        observation = reconcile.observe(context, [entry.policy for entry in due.policies], due.full)
+        seconds = self._clock.monotonic() - started
+        self._services.metrics.scanned(connection.namespace, connection.name, seconds, observation.snapshot)
+        decisions = decide(due, observation, context.journal.contents.marks, self._clock.now())
+        deleted, unwritten = 0, None
+        with self._alerts.round(context.journal):
+            for decision in decisions:
+                entry = decision.entry
+                with runs.about(policy=entry.policy.key):
+                    done = _isolated(entry.policy, self._execute, context, due, observation, decision, deleted)
+                    # After an error it is not known what was deleted: at most all that was due.
+                    deleted += len(decision.due) if isinstance(done, Refusal) else done.deleted
+                    try:
+                        self._publish(connection, entry, done, observation.snapshot)
+                    except ApiError as error:
+                        unwritten = error
+        self._publish_connection(context, due, observation)
+        if deleted:
+            # The counts in the connection's status include what is gone now.
+            self._schedule.forget(connection.uid)
+        self._sweep(context, observation)
+        if unwritten is not None:
+            raise unwritten
+
+    def _execute(
+        self,
+        context: reconcile.Context,
+        due: Due,
+        observation: reconcile.Observation,
+        decision: Decision,
+        deleted: int,
+    ) -> Executed | Refusal:
+        """Mark and delete. deleted: how many groups other policies of this run have deleted.
+
+        After an error in our own code, the next run recovers what is open in the ledger.
+        """
+        policy, limits = decision.entry.policy, context.connection.limits
+        # First of all: if anything fails from here on, the policy still runs no more often than its interval says.
+        self._schedule.ran(policy.uid, policy.generation, policy.interval)
+        if isinstance(decision.plan, Refusal):
+            return decision.plan
+        plan = decision.plan.at_turn(self._clock.now(), None if limits is None else limits.max_per_run - deleted)
+        unwritten = reconcile.note_marks(context, plan)
+        if unwritten is not None:
+            plan = plan.halted(unwritten)
+        if not plan.actions or self._unreported[policy.uid]:
+            return Executed(plan)
+        guard = self._services.guard(POLICIES, decision.entry.obj, due.connection, decision.entry.granted)
+        return Executed(plan, reconcile.apply(context, plan, observation, guard))
+
+    def _publish(self, connection: Connection, entry: Admitted, done: Executed | Refusal, snapshot: Snapshot) -> None:
+        """Log, metrics, alerts, status and Events of one policy's run. Raises ApiError if the API server is away."""
+        if isinstance(done, Refusal):
+            self._teller.problem(POLICIES, entry.obj, done)
+            return
+        uid, key = entry.policy.uid, entry.policy.key
+        plan, outcomes = done.plan, done.outcomes
+        for outcome in outcomes:
+            log.info("policy %s: group %r: %s: %s", key, outcome.group, outcome.reason, outcome.message)
+        if entry.policy.crosses_namespace:
+            plan, outcomes, snapshot = status.redact_run(plan, outcomes, snapshot, connection.key)
+        before = self._unreported[uid]
+        self._unreported[uid] += done.deleted
+        try:
+            self._services.metrics.policy_ran(plan, outcomes, self._clock.now().timestamp())
+            self._alerts.heard(plan, outcomes, snapshot)
+            new = status.build_status(entry.policy, entry.status, plan, outcomes, snapshot, before)
+            if self._teller.tell(POLICIES, entry.obj, self._alerts.in_status(entry, plan, snapshot, new)):
+                del self._unreported[uid]
+                self._teller.run(entry.obj, new, plan, outcomes)
+        except HygieneError:
+            raise
+        except Exception as error:
+            log.exception("policy %s: what it did could not be shown; trying again at its next run", key)
+            self._teller.problem(POLICIES, entry.obj, internal_error(error))
+
+    def _publish_connection(self, context: reconcile.Context, due: Due, observation: reconcile.Observation) -> None:
+        connection, facts = context.connection, self._link.facts(context, observation, due.full)
+        self._services.metrics.observed(connection.namespace, connection.name, facts)
+        previous = due.connection.get("status") or {}
+        new = status.build_connection_status(connection.generation, previous, facts)
+        self._teller.tell(CONNECTIONS, due.connection, new)
+        if due.full:
+            self._schedule.ran(connection.uid, connection.generation, _FULL_LIST_INTERVAL)
+
+    def _sweep(self, context: reconcile.Context, observation: reconcile.Observation) -> None:
+        """Remove expired entries from the ledger once a day, unless something forbids deletions in this run."""
+        if observation.conditions.refusals or self._clock.monotonic() < self._sweep_at:
+            return
+        swept = context.journal.sweep(self._clock.now())
+        self._sweep_at = self._clock.monotonic() + (_SWEEP_EVERY_S if swept else _SWEEP_AGAIN_S)
+
+
+def _isolated(policy: Policy, work: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R | Refusal:
+    """What `work` returns for a policy; a Refusal after an error in our own code, which stops no other policy."""
+    try:
+        return work(*arguments, **named)
+    except (HygieneError, MemoryError):
+        raise
+    except Exception as error:
+        log.exception("policy %s: unexpected; trying again at its next run", policy.key)
+        return internal_error(error)
+
+
+def internal_error(error: Exception) -> Refusal:
+    """An error in our own code. Its text may contain anything, even a secret: it stays in the log's traceback."""
+    if isinstance(error, MemoryError):
+        return Refusal(
+            reasons.MEMORY_EXHAUSTED, "the operator's memory does not hold what this run needs; it tries again"
+        )
+    return Refusal(reasons.INTERNAL_ERROR, f"{type(error).__name__}: see the operator's log; it tries again")

@@ -1,0 +1,54 @@
+"""What the loops of all connections share."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from group_hygiene.controller.api import CONNECTIONS, Api, Object
+from group_hygiene.controller.guard import Granted, Guard, Leadership
+from group_hygiene.controller.recorder import Recorder
+from group_hygiene.controller.workers import Workers
+from group_hygiene.network.egress import Egress
+from group_hygiene.process.clock import Clock, SystemClock
+from group_hygiene.spec.storage import Allowed
+from group_hygiene.telemetry.metrics import Metrics
+
+
+class Lease(Leadership, Protocol):
+    """The Lease that makes one process the leader."""
+
+    def is_confirmed(self) -> bool:
+        """Whether this process still holds the Lease, read again from the API server. Raises ApiError."""
+
+
+@dataclass(frozen=True)
+class Services:
+    """installation: the id under which this installation writes ledgers. stopping: set when the process must end.
+
+    activity: where a pipeline's tables may be. egress: where messages may go.
+    """
+
+    api: Api
+    recorder: Recorder
+    metrics: Metrics
+    workers: Workers
+    leadership: Lease
+    installation: str
+    clock: Clock = field(default_factory=SystemClock)
+    stopping: threading.Event = field(default_factory=threading.Event)
+    activity: Allowed = field(default_factory=Allowed)
+    egress: Egress = field(default_factory=Egress)
+
+    def leads(self) -> bool:
+        return self.leadership.seconds_left() > 0
+
+    def may_send(self) -> bool:
+        """Whether this process may send messages to receivers."""
+        return self.leads() and not self.stopping.is_set()
+
+    def guard(self, plural: str, obj: Object, connection: Object, granted: Granted) -> Guard:
+        """The guard of one run of a policy, or of one restore, given by its plural and object."""
+        objects = ((plural, obj), (CONNECTIONS, connection))
+        return Guard(self.api, self.leadership, self.stopping, objects, granted)

@@ -1,0 +1,158 @@
+"""What people see of a run: the status, written where it changed, and Events where it turned. Decides nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from group_hygiene import status
+from group_hygiene.controller.api import KINDS, POLICIES, Api, Object
+from group_hygiene.controller.recorder import Recorder
+from group_hygiene.decide.plan import Plan
+from group_hygiene.errors import Conflict, NotFound, Refused
+from group_hygiene.model import reasons
+from group_hygiene.model.naming import truncated_list
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.process import runs
+from group_hygiene.process.clock import Clock
+from group_hygiene.spec.durations import format_duration
+from group_hygiene.spec.policy import Action, Mode, Policy
+from group_hygiene.telemetry.metrics import Metrics
+
+_NAMES_IN_EVENT, _TOPICS_IN_EVENT = 10, 3
+_WRITE_ATTEMPTS = 5
+_AGAIN_S = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class Teller:
+    """Writes statuses and Events of the objects that one loop serves."""
+
+    def __init__(self, api: Api, recorder: Recorder, metrics: Metrics, clock: Clock) -> None:
+        self._api, self._recorder, self._metrics, self._clock = api, recorder, metrics, clock
+        # uid of an object whose status was refused -> when it is due again, in monotonic seconds.
+        self._refused: dict[str, float] = {}
+
+    def tell(self, plural: str, obj: Object, new: status.Status) -> bool:
+        """Patch the status if the change is worth it; over an edit made meanwhile too, since what was done was done.
+
+        False = the API server refuses it. That concerns this object alone, which is due again soon (`take_refused`).
+        Raises ApiError when the API server does not answer.
+        """
+        metadata = obj["metadata"]
+        try:
+            self._write(plural, obj, new)
+        except Refused as error:
+            name = f"{KINDS[plural]} {metadata['namespace']}/{metadata['name']}"
+            log.warning("%s: its status could not be written: %s; trying again", name, error)
+            self._refused[metadata["uid"]] = self._clock.monotonic() + _AGAIN_S
+            return False
+        return True
+
+    def take_refused(self) -> set[str]:
+        """The uids of objects whose status is to be tried again now; each is named once."""
+        now = self._clock.monotonic()
+        due = {uid for uid, at in self._refused.items() if at <= now}
+        self._refused = {uid: at for uid, at in self._refused.items() if uid not in due}
+        return due
+
+    def seconds_to_wait(self) -> float | None:
+        """Until the next of these is due; None = there is none."""
+        now = self._clock.monotonic()
+        return min((max(0.0, at - now) for at in self._refused.values()), default=None)
+
+    def _write(self, plural: str, obj: Object, new: status.Status) -> None:
+        api, old = self._api, obj.get("status") or {}
+        if not status.needs_write(old, new, self._clock.now()):
+            return
+        patch = status.merge_patch(old, status.signed(new, runs.current().get("run")))
+        for attempt in range(_WRITE_ATTEMPTS):
+            try:
+                api.patch_status(plural, obj, patch)
+                break
+            except NotFound:
+                return
+            except Conflict:
+                if attempt == _WRITE_ATTEMPTS - 1:
+                    raise
+                fresh = api.get(plural, obj["metadata"]["namespace"], obj["metadata"]["name"])
+                if fresh["metadata"]["uid"] != obj["metadata"]["uid"]:
+                    return
+                obj = fresh
+        self._metrics.status_written(plural)
+        self._record_readiness(plural, obj, old, new)
+
+    def problem(self, plural: str, obj: Object, problem: Refusal) -> None:
+        generation = int(obj["metadata"].get("generation") or 0)
+        old = obj.get("status") or {}
+        self.tell(plural, obj, status.build_problem_status(generation, old, problem, self._clock.now()))
+
+    def _record_readiness(self, plural: str, obj: Object, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """An Event when Ready turns, or is not True for another reason than before."""
+        before, after = _ready(old), _ready(new)
+        if after is None or (before and (before["status"], before["reason"]) == (after["status"], after["reason"])):
+            return
+        warning = after["status"] != "True"
+        if before is None and not warning:
+            return
+        self._recorder.event(plural, obj, after["reason"], after["message"], warning)
+
+    def run(self, obj: Object, new: status.Status, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+        """Events of one run: newly matching groups, what was deleted, and why due groups may not be."""
+        record = self._recorder.event
+        before, enforced = obj.get("status") or {}, plan.policy.mode is Mode.ENFORCE
+        alert = plan.policy.action is Action.ALERT
+        matched = plan.due or plan.matched
+        news = len(matched) >= plan.policy.alert.groups_at_least and _matching(before) != _matching(new)
+        if matched and (alert or not enforced) and news:
+            verb = "match" if alert else "would be deleted (DryRun)"
+            record(
+                POLICIES,
+                obj,
+                reasons.GROUPS_MATCHED,
+                f"{_counted(plan.policy, matched)} {verb}: {_names(plan, matched)}",
+                alert,
+            )
+        marked = tuple(dict.fromkeys((*sorted(plan.marking), *plan.unannounced)))
+        if marked:
+            when = f"after {format_duration(plan.policy.grace_period)}, unless somebody uses or keeps them"
+            message = f"{_counted(plan.policy, marked)} will be deleted {when}: {_names(plan, marked)}"
+            record(POLICIES, obj, reasons.GROUPS_MARKED, message, True)
+        deleted = [outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED]
+        if deleted:
+            message = f"deleted {_counted(plan.policy, deleted)}: {_names(plan, deleted)}"
+            record(POLICIES, obj, reasons.GROUPS_DELETED, message)
+        blocked = next((c for c in before.get("conditions") or [] if c["type"] == "DeletionBlocked"), None)
+        ready = _ready(new)
+        if plan.refusal is None or (ready is not None and ready["reason"] == plan.refusal.reason):
+            # Where deletions are blocked, Ready turns False, which is an Event already.
+            return
+        if blocked is None or blocked["reason"] != plan.refusal.reason:
+            record(POLICIES, obj, plan.refusal.reason, plan.refusal.message, True)
+
+
+def _matching(of: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
+    """How many groups a status says match, and those of them that it names."""
+    named = frozenset(row["group"] for row in of.get("sample") or [] if row["verdict"] == "Match")
+    return (of.get("groups") or {}).get("matched", 0), named
+
+
+def _ready(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    return next((condition for condition in of.get("conditions") or [] if condition["type"] == "Ready"), None)
+
+
+def _counted(policy: Policy, groups: Sequence[str]) -> str:
+    return policy.action.describe_targets(f"{len(groups)} group{'s' if len(groups) != 1 else ''}")
+
+
+def _names(plan: Plan, groups: Sequence[str]) -> str:
+    return truncated_list(groups, _NAMES_IN_EVENT, lambda group: repr(group) + _topics(plan, group))
+
+
+def _topics(plan: Plan, group: str) -> str:
+    verdict = plan.verdicts.get(group)
+    topics = sorted(verdict.topics) if verdict is not None else []
+    return f" ({truncated_list(topics, _TOPICS_IN_EVENT)})" if topics else ""

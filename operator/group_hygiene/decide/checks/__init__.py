@@ -1,0 +1,73 @@
+"""Judges one group by an ordered chain of pure functions `(policy, group, evidence, now) -> Answer`.
+
+The chain begins with protections, continues with the policy's conditions and ends with signs of use; the first answer
+that is not None decides. Missing evidence refuses: a check without its evidence answers with a Need.
+`reconcile.observe` reads only that evidence, only for these groups, and judges again.
+
+    needed   groups that are protected, or for which being Empty is normal
+    used     whether the group is in use: its state, the offsets log, and the operator's scans
+    offsets  whether the committed offsets are known, and when Kafka deletes them
+    stale    DeleteOffsets: topics that no member reads
+    unread   records after the committed offsets
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from group_hygiene.decide.checks import needed, offsets, stale, unread, used
+from group_hygiene.model.evidence import Evidence
+from group_hygiene.model.groups import Group
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.verdicts import Need, Verdict
+from group_hygiene.spec.policy import Action, Policy
+
+Answer = Refusal | Need | None
+Check = Callable[[Policy, Group, Evidence, datetime], Answer]
+
+
+def judge(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Verdict:
+    """The verdict on a group that `policy.match` selects: the first answer of the chain, or a match."""
+    for check in CHECKS:
+        answer = check(policy, group, evidence, now)
+        if isinstance(answer, Need):
+            return Verdict(group, evidence, answer.refusal, need=answer)
+        if answer is not None:
+            return Verdict(group, evidence, answer)
+    topics = stale.unread_topics(policy, evidence, now) if policy.action is Action.DELETE_OFFSETS else None
+    return Verdict(group, evidence, None, topics if isinstance(topics, frozenset) else frozenset())
+
+
+CHECKS: tuple[Check, ...] = (
+    needed.own_group,
+    needed.id_too_long,
+    needed.protected,
+    needed.failover_target,
+    needed.kept_on_request,
+    needed.record_unreadable,
+    needed.reappeared,
+    needed.claimed,
+    needed.connect,
+    needed.streams,
+    needed.streams_state,
+    needed.streams_lost,
+    needed.mirror_maker,
+    needed.share,
+    used.dead,
+    used.not_empty,
+    stale.lives,
+    used.simple,
+    used.evidence_known,
+    used.idle,
+    offsets.expires,
+    stale.used_lately,
+    offsets.offsets_known,
+    offsets.committed,
+    offsets.topics_deleted,
+    used.unchanged,
+    stale.unread,
+    unread.caught_up,
+    unread.lag,
+    unread.in_range,
+)

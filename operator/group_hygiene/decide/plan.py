@@ -1,0 +1,401 @@
+"""Plans one run from verdicts and marks: the groups to mark, and those to delete in order. Pure.
+
+A group is marked first and deleted only when its mark is older than the policy's grace period. A mark that is older
+than the group's last use does not count: the group is marked again, with a new date. A run that would delete more than
+`maxPercent` of all groups deletes none, since a policy that suddenly matches half of a cluster is more likely a mistake
+than half a cluster of unused groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from msgspec import structs
+
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Mark
+from group_hygiene.model.groups import GroupType
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.verdicts import Verdict
+from group_hygiene.spec.policy import Limits, Mode, Policy
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+# Reasons of groups that could not be judged or deleted, as opposed to those that must stay.
+FAILURES = frozenset(
+    {reasons.DENIED, reasons.OFFSETS_UNKNOWN, reasons.TOPICS_UNKNOWN, reasons.LAG_UNKNOWN, reasons.DELETE_FAILED}
+)
+# Reasons of groups that could not be judged this time: their marks stay.
+_NOT_KNOWN = FAILURES | {
+    reasons.SUBSCRIPTION_UNKNOWN,
+    reasons.RECORD_UNREADABLE,
+    reasons.EVIDENCE_MISSING,
+    reasons.EVIDENCE_STALE,
+    reasons.EVIDENCE_INCOMPLETE,
+    reasons.EVIDENCE_OF_ANOTHER_CLUSTER,
+    reasons.EVIDENCE_WENT_BACK,
+    reasons.EVIDENCE_UNREADABLE,
+}
+# Reasons for not marking: without a ledger a mark can't be written; a wrong clock gives it a wrong date; and another
+# cluster has other groups.
+_NO_MARKS = frozenset(
+    {
+        reasons.LEDGER_UNAVAILABLE,
+        reasons.LEDGER_RESET,
+        reasons.LEDGER_OWNED,
+        reasons.LEDGER_FENCED,
+        reasons.CLOCK_SKEW,
+        reasons.CLUSTER_CHANGED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The plan of a run of one policy.
+
+    due: groups that may be deleted now, oldest first, before limits: in Enforce those whose grace period is over, in
+    DryRun all that match. actions: the groups that this run deletes, in that order; empty in DryRun, for Alert, and
+    when refused. refusal: why no due group is deleted, or no match is marked. marking: groups that get a new mark now.
+    unmarking: groups that lose their mark, and why. marks: the mark of each group that has one and retains it with its
+    date. at: the time of the decision, and the date of the new marks. unannounced: marked groups that no status shows
+    yet, since their run was interrupted: they are not deleted, even if due.
+    """
+
+    policy: Policy
+    verdicts: Mapping[str, Verdict]
+    due: tuple[str, ...]
+    actions: tuple[str, ...]
+    refusal: Refusal | None
+    marking: frozenset[str] = frozenset()
+    unmarking: Mapping[str, Refusal] = field(default_factory=dict)
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+    at: datetime = _NEVER
+    unannounced: tuple[str, ...] = ()
+
+    @property
+    def next_expiry(self) -> datetime | None:
+        """When brokers delete the first offset of all groups that match, for `expiresWithin`; None = not known.
+
+        Other policies have no such date: whether their verdicts know it depends on which other policies run at that
+        time.
+        """
+        if self.policy.when.expires_within is None:
+            return None
+        return min(filter(None, (self.verdicts[name].expires for name in self.matched)), default=None)
+
+    @property
+    def matched(self) -> tuple[str, ...]:
+        return tuple(sorted(group for group, verdict in self.verdicts.items() if verdict.matches))
+
+    @property
+    def marked(self) -> tuple[str, ...]:
+        """All groups that are marked after this run."""
+        return tuple(sorted({*self.marks, *self.marking}))
+
+    def due_time(self, group: str) -> datetime | None:
+        """When a marked group may be deleted at the earliest; None = it is not marked."""
+        if group in self.marks:
+            return self.marks[group].due
+        return self.at + self.policy.grace_period if group in self.marking else None
+
+    def first_topics(self, group: str) -> list[str]:
+        """For DeleteOffsets, the topics whose offsets are due at `due_time`; all that match, if the group is
+        unmarked.
+        """
+        mark, matching = self.marks.get(group), self.verdicts[group].topics
+        return sorted(matching if mark is None else (t for t, since in mark.topics.items() if since == mark.since))
+
+    def newest_due(self, group: str) -> datetime | None:
+        """As `due_time`, for the topics that were marked last."""
+        mark = self.marks.get(group)
+        return self.due_time(group) if mark is None else mark.newest + (mark.due - mark.since)
+
+    def at_turn(self, now: datetime, budget: int | None) -> Plan:
+        """The plan when its policy's turn comes, after other policies of the connection deleted.
+
+        Its new marks get the date `now`, as they are written then. budget: how many more groups this run of the
+        connection may delete; None = no limit.
+        """
+        marks = self.marks
+        if self.policy.by_topic:
+            marks = {name: _redated(mark, self.at, now) for name, mark in marks.items()}
+        actions = self.actions if budget is None else self.actions[: max(0, budget)]
+        return replace(self, actions=actions, marks=marks, at=now)
+
+    def halted(self, why: Refusal) -> Plan:
+        """The plan if its marks can't be written: nothing is marked, nothing is deleted."""
+        return replace(self, marking=frozenset(), actions=(), refusal=why)
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The conditions of the cluster and the connection for all deletions of a run.
+
+    limits: the connection's own. total: groups of the whole cluster, from one unfiltered list; None = not known.
+    refusals: why no group may be deleted now (hidden topics, a ledger that can't be written, a wrong clock).
+    complete: whether the snapshot is complete, so that a missing group is gone or in use.
+    due_elsewhere: groups that are due by other policies of this connection: its maxPercent holds for all together.
+    announced: the date of the newest mark that the policy's status shows; None = it shows none.
+    """
+
+    limits: Limits | None = None
+    total: int | None = None
+    refusals: Sequence[Refusal] = ()
+    complete: bool = True
+    due_elsewhere: Collection[str] = frozenset()
+    announced: datetime | None = None
+
+    @property
+    def may_mark(self) -> bool:
+        return not any(refusal.reason in _NO_MARKS for refusal in self.refusals)
+
+
+def make_plan(
+    policy: Policy,
+    verdicts: Mapping[str, Verdict],
+    marks: Mapping[str, Mark],
+    conditions: Conditions,
+    now: datetime,
+) -> Plan:
+    """Mark matches, order due groups, ask each of VETOES, and decide.
+
+    verdicts: of the groups that the policy selects. marks: the policy's, of each group that has one, as in the ledger.
+    """
+    unmarking = _unmarking(policy, verdicts, conditions, marks)
+    valid_marks = {
+        name: _updated_mark(policy, mark, verdicts.get(name), now if conditions.may_mark else None)
+        for name, mark in marks.items()
+        if policy.enforced and mark.digest == policy.digest and name not in unmarking
+        if not is_outdated(policy, mark, verdicts.get(name))
+    }
+    due = due_groups(policy, verdicts, valid_marks, now)
+    vetoes = (veto(policy, due, conditions) for veto in VETOES if due)
+    refusal = next(filter(None, vetoes), None) or _marks_refusal(policy, verdicts, conditions)
+    # No status showed these marks: the process ended after it wrote the mark, or the API server refused the status.
+    announced = conditions.announced
+    unannounced = {
+        name
+        for name, mark in valid_marks.items()
+        if announced is None or mark.newest.replace(microsecond=0) > announced
+    }
+    ready = [name for name in due if name not in unannounced]
+    return Plan(
+        policy=policy,
+        verdicts=verdicts,
+        due=due,
+        actions=tuple(ready[: max_deletions(policy, conditions)]) if policy.enforced and refusal is None else (),
+        refusal=refusal,
+        marking=_marking(policy, verdicts, conditions, marks, valid_marks),
+        unmarking=unmarking,
+        marks=valid_marks,
+        at=now,
+        unannounced=tuple(sorted(unannounced)),
+    )
+
+
+def _marking(
+    policy: Policy,
+    verdicts: Mapping[str, Verdict],
+    conditions: Conditions,
+    marks: Mapping[str, Mark],
+    valid_marks: Mapping[str, Mark],
+) -> frozenset[str]:
+    """Matches without a valid mark, and matches with topics that are marked now."""
+    if not policy.enforced or not conditions.may_mark:
+        return frozenset()
+    return frozenset(
+        name
+        for name, verdict in verdicts.items()
+        if verdict.matches
+        and (name not in valid_marks or valid_marks[name].topics.items() - marks[name].topics.items())
+    )
+
+
+def _updated_mark(policy: Policy, mark: Mark, verdict: Verdict | None, new: datetime | None) -> Mark:
+    """The mark after this run. A topic that no longer matches, or for which the group committed after it was marked, is
+    removed; if it matches again, it gets a new date.
+
+    new: the date of newly matching topics; None = none may be marked.
+    """
+    if not policy.by_topic or verdict is None or not verdict.matches:
+        return mark
+    topics = {topic: since for topic, since in mark.topics.items() if _topic_stands(verdict, topic, since)}
+    if new is not None:
+        topics |= dict.fromkeys(verdict.topics.difference(topics), new)
+    since = min(topics.values(), default=mark.since)
+    return structs.replace(mark, topics=topics, since=since, due=since + policy.grace_period)
+
+
+def _redated(mark: Mark, before: datetime, now: datetime) -> Mark:
+    """The mark with the date `now` for its topics that were marked at `before`."""
+    if before not in mark.topics.values():
+        return mark
+    topics = {topic: now if since == before else since for topic, since in mark.topics.items()}
+    since = min(topics.values())
+    return structs.replace(mark, topics=topics, since=since, due=since + (mark.due - mark.since))
+
+
+def due_topics(policy: Policy, mark: Mark, verdict: Verdict, now: datetime) -> frozenset[str]:
+    """The topics whose offsets may be deleted: they match and have been marked for the grace period."""
+    return frozenset(
+        topic
+        for topic, since in mark.topics.items()
+        if _topic_stands(verdict, topic, since) and since <= now and now >= since + policy.grace_period
+    )
+
+
+def _topic_stands(verdict: Verdict, topic: str, since: datetime) -> bool:
+    """Whether a topic that was marked at `since` matches, and the group has not committed for it after that."""
+    return topic in verdict.topics and not verdict.evidence.used_since(since, topic)
+
+
+def is_outdated(policy: Policy, mark: Mark, verdict: Verdict | None) -> bool:
+    """Whether the group matches, and was used after it was marked: the announcement was about its earlier state."""
+    if policy.by_topic or verdict is None or not verdict.matches:
+        return False
+    return verdict.evidence.used_since(mark.since)
+
+
+def due_groups(
+    policy: Policy, verdicts: Mapping[str, Verdict], marks: Mapping[str, Mark], now: datetime
+) -> tuple[str, ...]:
+    """The matches that are due, oldest first: in DryRun all, in Enforce those whose grace period is over."""
+    if not policy.action.changes:
+        return ()
+    matching = [verdict for verdict in verdicts.values() if verdict.matches]
+    if policy.mode is Mode.ENFORCE:
+        matching = [verdict for verdict in matching if _is_due(policy, verdict, marks.get(verdict.group.id), now)]
+
+    def age(verdict: Verdict) -> tuple[datetime, datetime, str]:
+        mark = marks.get(verdict.group.id)
+        return (mark.since if mark else _NEVER, verdict.evidence.idle_since or _NEVER, verdict.group.id)
+
+    return tuple(verdict.group.id for verdict in sorted(matching, key=age))
+
+
+def _is_due(policy: Policy, verdict: Verdict, mark: Mark | None, now: datetime) -> bool:
+    if mark is None or not policy.by_topic:
+        return grace_elapsed(policy, mark, now) and not (mark and is_outdated(policy, mark, verdict))
+    return mark.digest == policy.digest and bool(due_topics(policy, mark, verdict, now))
+
+
+def grace_elapsed(policy: Policy, mark: Mark | None, now: datetime) -> bool:
+    """Whether a mark is of the current policy and its grace period has elapsed; never for a mark from the future."""
+    if mark is None or mark.digest != policy.digest:
+        return False
+    return mark.since <= now and now >= max(mark.due, mark.since + policy.grace_period)
+
+
+def _unmarking(
+    policy: Policy, verdicts: Mapping[str, Verdict], conditions: Conditions, marks: Mapping[str, Mark]
+) -> dict[str, Refusal]:
+    """The marks that end, and why. Missing evidence ends no mark, and neither does a scan of another cluster."""
+    if any(refusal.reason == reasons.CLUSTER_CHANGED for refusal in conditions.refusals):
+        return {}
+    ending: dict[str, Refusal] = {}
+    for name, mark in marks.items():
+        refusal = _mark_refusal(policy, verdicts.get(name), conditions, mark)
+        if refusal is not None:
+            ending[name] = refusal
+    return ending
+
+
+def _mark_refusal(policy: Policy, verdict: Verdict | None, conditions: Conditions, mark: Mark) -> Refusal | None:
+    """Why a mark ends; None = it stays, or a new one takes its place."""
+    if not policy.action.changes:
+        return Refusal(reasons.POLICY_CHANGED, "the policy deletes nothing any more")
+    if policy.mode is Mode.DRY_RUN:
+        return Refusal(reasons.DRY_RUN, "the policy is a dry run now")
+    if verdict is not None and verdict.refusal is not None and not not_known(verdict):
+        return verdict.refusal
+    if verdict is None and conditions.complete:
+        return Refusal(reasons.GONE, "the policy no longer selects it: it is gone, in use again, or excluded")
+    if mark.digest != policy.digest and (verdict is None or not verdict.matches):
+        return Refusal(reasons.POLICY_CHANGED, "the policy was edited since it was marked")
+    return None
+
+
+def not_known(verdict: Verdict) -> bool:
+    """Whether the group is not deleted only because something could not be read this time."""
+    reason = verdict.refusal.reason if verdict.refusal else None
+    known = verdict.evidence.protections
+    return (
+        reason in _NOT_KNOWN
+        # A rebalance passes; a group that has lost its members is not selected any more.
+        or reason == reasons.NOT_STABLE
+        or (reason == reasons.CLAIMED and isinstance(known.claimed, Refusal))
+        or (reason == reasons.MIRROR_MAKER and known.mirrored is None)
+        or (reason == reasons.STREAMS and known.streams is None and verdict.group.type is not GroupType.STREAMS)
+        or (reason == reasons.STREAMS_STATE and known.streams is None)
+    )
+
+
+def max_deletions(policy: Policy, conditions: Conditions) -> int:
+    """The most groups that this run may delete."""
+    return policy.limits.stricter(conditions.limits).max_per_run
+
+
+def forbidden(policy: Policy, due: Collection[str], conditions: Conditions) -> Refusal | None:
+    """Hidden topics, a ledger that can't be written, a wrong clock: nothing may be deleted now."""
+    return next(iter(conditions.refusals), None)
+
+
+def scan_incomplete(policy: Policy, due: Collection[str], conditions: Conditions) -> Refusal | None:
+    """A broker that did not answer may have other data about due groups."""
+    if conditions.complete:
+        return None
+    return Refusal(reasons.SNAPSHOT_INCOMPLETE, "groups may be missing from the answers of the brokers")
+
+
+def total_unknown(policy: Policy, due: Collection[str], conditions: Conditions) -> Refusal | None:
+    """Without the number of all groups there is no percentage."""
+    if conditions.total is not None:
+        return None
+    return Refusal(
+        reasons.TOTAL_UNKNOWN, "the number of groups in the cluster is not known, so maxPercent can't be checked"
+    )
+
+
+def too_many_of_policy(policy: Policy, due: Collection[str], conditions: Conditions) -> Refusal | None:
+    """A policy that suddenly matches a large share of the cluster is more likely a mistake."""
+    most = policy.limits.max_percent
+    return _too_many(len(due), conditions.total or 0, most, "delete.maxPercent of the policy")
+
+
+def too_many_of_connection(policy: Policy, due: Collection[str], conditions: Conditions) -> Refusal | None:
+    """The limit of the connection holds for all its policies together."""
+    if conditions.limits is None:
+        return None
+    together, most = len({*due, *conditions.due_elsewhere}), conditions.limits.max_percent
+    return _too_many(together, conditions.total or 0, most, "limits.maxPercent of the KafkaConnection")
+
+
+# Due groups are deleted if none of these refuses; the first Refusal counts. Percentages need the total.
+VETOES: tuple[Callable[[Policy, Collection[str], Conditions], Refusal | None], ...] = (
+    forbidden,
+    scan_incomplete,
+    total_unknown,
+    too_many_of_policy,
+    too_many_of_connection,
+)
+
+
+def _marks_refusal(policy: Policy, verdicts: Mapping[str, Verdict], conditions: Conditions) -> Refusal | None:
+    """Why no match is marked."""
+    if not policy.enforced or not any(verdict.matches for verdict in verdicts.values()):
+        return None
+    return next((refusal for refusal in conditions.refusals if refusal.reason in _NO_MARKS), None)
+
+
+def _too_many(due: int, total: int, percent: int, field_: str) -> Refusal | None:
+    if due * 100 <= percent * total:
+        return None
+    share = due * 100 / total if total else 100
+    return Refusal(
+        reasons.LIMIT_EXCEEDED,
+        f"{due} of {total} groups are due ({share:.1f}%), more than {percent}%: none is deleted. "
+        f"Check them; if they are right, raise {field_} in Git",
+    )

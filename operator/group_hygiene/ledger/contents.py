@@ -1,0 +1,209 @@
+"""The current state of a ledger, computed from its log of entries. Pure: no I/O, no Kafka."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from group_hygiene.ledger.codec import Unreadable, decode, decode_key, group_of
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import (
+    Change,
+    Covered,
+    Entry,
+    Intent,
+    KeepRequest,
+    Key,
+    Mark,
+    Outcome,
+    OutcomeType,
+    Owner,
+    PolicyAlerts,
+    Receipt,
+    Removal,
+    Seen,
+    Watch,
+)
+from group_hygiene.model.evidence import Deletion
+
+# What receivers had been sent, as 0.1.0 wrote it.
+_FORMER = ("told",)
+
+
+@dataclass
+class Contents:
+    """The entries of a ledger that the operator needs in memory: no backups, no history.
+
+    watches: policy uid -> its Watch. covered: connection uid -> its Covered. seen, marks: policy uid -> group -> entry.
+    keeps, intents, deletions: by group. offset_deletions: group -> topic -> the last deletion of its offsets.
+    alerts: by key, the alerts of policies and what each receiver has received of them.
+    unresolved: groups that still existed after an interrupted deletion, whose request may still be carried out.
+    unfinished: group -> policy uid -> an interrupted deletion of offsets of topics, or with "" as the uid of the whole
+    group, that did not delete everything; until a deletion succeeds. Some offsets of its backup may be gone.
+    restored: groups with an open intent whose own backup was restored: offsets were missing, so they had been deleted.
+    damaged: group -> why an entry about it can't be read. unreadable: the number of unreadable records.
+    """
+
+    owner: Owner | None = None
+    watches: dict[str, Watch] = field(default_factory=dict)
+    covered: dict[str, Covered] = field(default_factory=dict)
+    seen: dict[str, dict[str, Seen]] = field(default_factory=dict)
+    marks: dict[str, dict[str, Mark]] = field(default_factory=dict)
+    keeps: dict[str, KeepRequest] = field(default_factory=dict)
+    intents: dict[str, Intent] = field(default_factory=dict)
+    deletions: dict[str, Deletion] = field(default_factory=dict)
+    offset_deletions: dict[str, dict[str, Deletion]] = field(default_factory=dict)
+    unresolved: dict[str, Outcome] = field(default_factory=dict)
+    unfinished: dict[str, dict[str, Outcome]] = field(default_factory=dict)
+    restored: set[str] = field(default_factory=set)
+    damaged: dict[str, str] = field(default_factory=dict)
+    alerts: dict[Key, PolicyAlerts | Receipt] = field(default_factory=dict)
+    _unreadable_keys: dict[bytes, str | None] = field(default_factory=dict)
+
+    @property
+    def unreadable(self) -> int:
+        return len(self._unreadable_keys)
+
+    def take(self, raw_key: bytes | None, value: bytes | None) -> None:
+        """Apply one record of the log. Never raises: an unreadable record makes its group `damaged`."""
+        group: str | None = None
+        try:
+            key = decode_key(raw_key)
+            if key[:1] == _FORMER:
+                return
+            group = group_of(key)
+            change: Change = Removal(key) if value is None else decode(key, value)
+        except Unreadable as error:
+            if value is None:
+                # A tombstone removes the unreadable record.
+                self._clear_unreadable(raw_key or b"")
+                return
+            self._unreadable_keys[raw_key or b""] = group
+            if group is not None:
+                self.damaged[group] = str(error)
+            return
+        self._clear_unreadable(raw_key or b"")
+        self.apply([change])
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Apply changes that were written, or that need not be written."""
+        for change in changes:
+            if isinstance(change, Removal):
+                self._remove(change.key)
+            else:
+                self._put(change)
+
+    def _clear_unreadable(self, raw_key: bytes) -> None:
+        """A readable record or a tombstone replaced an unreadable one."""
+        if raw_key not in self._unreadable_keys:
+            return
+        group = self._unreadable_keys.pop(raw_key)
+        if group is not None and group not in self._unreadable_keys.values():
+            self.damaged.pop(group, None)
+
+    def _put(self, entry: Entry) -> None:
+        match entry:
+            case Owner():
+                self.owner = entry
+            case Watch():
+                self.watches[entry.policy_uid] = entry
+            case Covered():
+                self.covered[entry.connection_uid] = entry
+            case Seen():
+                self.seen.setdefault(sys.intern(entry.policy_uid), {})[entry.group] = entry
+            case Mark():
+                self.marks.setdefault(sys.intern(entry.policy_uid), {})[entry.group] = entry
+            case PolicyAlerts() | Receipt():
+                self.alerts[entry.key] = entry
+            case KeepRequest():
+                self.keeps[entry.group] = entry
+            case Intent():
+                self.intents[entry.group] = entry
+                self.restored.discard(entry.group)
+            case Outcome():
+                self._put_outcome(entry)
+
+    def _put_outcome(self, outcome: Outcome) -> None:
+        group = outcome.group
+        if outcome.what is OutcomeType.KEPT and outcome.reason == reasons.INTERRUPTED:
+            self.unfinished.setdefault(group, {})[outcome.policy_uid if outcome.topics else ""] = outcome
+        if outcome.what is OutcomeType.KEPT and outcome.reason == reasons.REAPPEARED:
+            _remember(self.deletions, group, outcome)
+        match outcome.what:
+            case OutcomeType.KEPT if outcome.type:
+                self.unresolved[group] = outcome
+            case OutcomeType.KEPT:
+                self._resolve(group, outcome.id)
+            case OutcomeType.RESTORED if group in self.intents and outcome.backup == self.intents[group].id:
+                # By the order of the log, independent of clocks.
+                self.restored.add(group)
+            case OutcomeType.DELETED:
+                self.unresolved.pop(group, None)
+                self.unfinished.pop(group, None)
+                _remember(self.deletions, group, outcome)
+            case OutcomeType.OFFSETS_DELETED:
+                self.unresolved.pop(group, None)
+                self.unfinished.get(group, {}).pop(outcome.policy_uid, None)
+                of_group = self.offset_deletions.setdefault(group, {})
+                for topic in outcome.topics:
+                    _remember(of_group, sys.intern(topic), outcome)
+
+    def _remove(self, key: Key) -> None:
+        match key:
+            case ("owner",):
+                self.owner = None
+            case ("watch", uid):
+                self.watches.pop(uid, None)
+            case ("covered", uid):
+                self.covered.pop(uid, None)
+            case ("seen", uid, group):
+                self.seen.get(uid, {}).pop(group, None)
+            case ("mark", uid, group):
+                self.marks.get(uid, {}).pop(group, None)
+            case ("alerts" | "receipt", *_):
+                self.alerts.pop(key, None)
+            case ("keep", group):
+                self.keeps.pop(group, None)
+            case ("intent", group):
+                self.intents.pop(group, None)
+                self.restored.discard(group)
+            case ("outcome", group, id_, OutcomeType.KEPT):
+                self._resolve(group, id_)
+                self._end_unfinished(group, id_)
+
+    def _resolve(self, group: str, id_: str) -> None:
+        known = self.unresolved.get(group)
+        if known is not None and known.id == id_:
+            del self.unresolved[group]
+
+    def _end_unfinished(self, group: str, id_: str) -> None:
+        for uid, known in list(self.unfinished.get(group, {}).items()):
+            if known.id == id_:
+                del self.unfinished[group][uid]
+
+    def forget_expired(self, now: datetime) -> None:
+        """Drop expired entries. now: a broker's time, with which the operator's clock agrees.
+
+        This process never reads dropped entries again. A clock that jumped ahead must not drop a request to keep a
+        group, so callers that use an entry compare its date themselves.
+        """
+        self.unresolved = {group: outcome for group, outcome in self.unresolved.items() if outcome.expires > now}
+        of_unfinished = self.unfinished.items()
+        going_on = {group: {uid: o for uid, o in by_uid.items() if o.expires > now} for group, by_uid in of_unfinished}
+        self.unfinished = {group: by_uid for group, by_uid in going_on.items() if by_uid}
+        self.deletions = {group: d for group, d in self.deletions.items() if d.until > now}
+        of_groups = self.offset_deletions.items()
+        current = {group: {topic: d for topic, d in topics.items() if d.until > now} for group, topics in of_groups}
+        self.offset_deletions = {group: topics for group, topics in current.items() if topics}
+        self.keeps = {group: request for group, request in self.keeps.items() if request.until > now}
+        self.alerts = {key: entry for key, entry in self.alerts.items() if entry.expires > now}
+
+
+def _remember(deletions: dict[str, Deletion], name: str, outcome: Outcome) -> None:
+    known = deletions.get(name)
+    if known is None or known.at <= outcome.at:
+        deletions[name] = Deletion(
+            outcome.at, sys.intern(outcome.policy), outcome.expires, outcome.what is OutcomeType.KEPT
+        )

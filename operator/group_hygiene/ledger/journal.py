@@ -1,0 +1,140 @@
+"""Records the changes of one run: in the ledger, or only in memory while there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from group_hygiene.errors import LedgerProblem
+from group_hygiene.kafka.client import Deadline
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.ledger import Ledger
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Change, Entry, Key
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.spec.durations import format_duration
+
+# If the clocks of the operator and a broker differ by more than this, one of them is wrong, and so are dates.
+SKEW_MAX = timedelta(minutes=5)
+
+
+class Journal:
+    """One connection's state, for one run.
+
+    contents: of the ledger, with all unwritten changes applied. problem: why no group may be deleted; None = writes
+    reach the ledger. writable False: a ledger that is only read, since no policy of the connection may change Kafka.
+    unwritten: changes still to be written, shared between runs. stamp: the broker's time of the last write; None =
+    nothing was written yet, or its time is not known.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger | None,
+        contents: Contents,
+        unwritten: dict[Key, Change],
+        writable: bool = False,
+        problem: Refusal | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._unwritten = unwritten
+        self._writable = writable
+        self.contents = contents
+        self.problem = problem
+        self.stamp: datetime | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a ledger, and it can be read."""
+        return self._ledger is not None
+
+    @property
+    def writable(self) -> bool:
+        """Whether `record` writes to the ledger."""
+        return self._ledger is not None and self._writable and self.problem is None
+
+    @property
+    def writer(self) -> str:
+        """The transactional.id of this connection's processes; empty without a ledger."""
+        return "" if self._ledger is None else self._ledger.writer
+
+    def skew(self, now: datetime) -> Refusal | None:
+        """Why dates can't be trusted, by the operator's `now` and the broker's time of the last write, or None."""
+        if self.stamp is None:
+            return Refusal(reasons.CLOCK_SKEW, "the broker's time of a write to the ledger is not known")
+        apart = abs(now - self.stamp)
+        if apart <= SKEW_MAX:
+            return None
+        return Refusal(
+            reasons.CLOCK_SKEW,
+            f"the clocks of the operator and of a broker are {format_duration(apart)} apart: no date can be trusted",
+        )
+
+    def read_on(self, deadline: Deadline) -> Refusal | None:
+        """Read what other processes have written since the last read; returns why that failed, None = it succeeded."""
+        if self._ledger is None or self.problem is not None:
+            return self.problem
+        try:
+            self._ledger.read_on(deadline)
+        except LedgerProblem as error:
+            self.problem = Refusal.of(error)
+        return self.problem
+
+    def entries(self, wanted: Callable[[Key], bool], deadline: Deadline) -> list[Entry] | Refusal:
+        """Every readable entry of the whole ledger whose key is wanted; a Refusal if it can't be read."""
+        if self._ledger is None or self.problem is not None:
+            return self.problem or Refusal(reasons.LEDGER_UNAVAILABLE, "there is no ledger")
+        try:
+            return list(self._ledger.entries(wanted, deadline))
+        except LedgerProblem as error:
+            self.problem = Refusal.of(error)
+            return self.problem
+
+    def note(self, changes: Sequence[Change], deadline: Deadline | None = None) -> datetime | None:
+        """Apply changes, only in memory if the ledger can't be written. Returns the broker's time of a write.
+
+        Only for changes whose loss at a restart merely causes a delay.
+        """
+        self.contents.apply(changes)
+        self._unwritten.update((change.key, change) for change in changes)
+        if not self._unwritten or not self.writable:
+            return None
+        stamp, _ = self._write([], deadline)
+        return stamp
+
+    def record(self, changes: Sequence[Change], deadline: Deadline | None = None) -> Refusal | None:
+        """Write changes that must not be lost, all or none; returns why they are not written, None = they are."""
+        if self.problem is not None:
+            return self.problem
+        if not self.writable:
+            return Refusal(
+                reasons.LEDGER_UNAVAILABLE, "no policy of this connection may change Kafka, so nothing is written"
+            )
+        return self._write(changes, deadline)[1]
+
+    def _write(self, changes: Sequence[Change], deadline: Deadline | None) -> tuple[datetime | None, Refusal | None]:
+        if self._ledger is None:
+            return None, self.problem
+        try:
+            # Changes that could not be written before come first: a restart must not bring back an older entry.
+            stamp = self._ledger.write([*self._unwritten.values(), *changes], deadline)
+        except LedgerProblem as error:
+            self.problem = Refusal.of(error)
+            return None, self.problem
+        self._unwritten.clear()
+        self.stamp = stamp
+        return stamp, None
+
+    def sweep(self, now: datetime) -> bool:
+        """Remove expired entries from the ledger; returns whether that was done.
+
+        By the broker's time of this run's last write, and only if the operator's `now` agrees: the removal is final,
+        also of backups.
+        """
+        if self._ledger is None or not self.writable or self.stamp is None or self.skew(now) is not None:
+            return False
+        try:
+            self._ledger.sweep(self.stamp)
+        except LedgerProblem as error:
+            self.problem = Refusal.of(error)
+            return False
+        return True

@@ -1,0 +1,387 @@
+"""The ledger of one Kafka cluster: entries in a compacted topic, written in transactions by one process at a time.
+
+`model.entries` defines the entries. Makes no decisions; an entry counts as written only once a broker confirmed it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NoReturn
+
+from group_hygiene.errors import LedgerFenced, LedgerProblem
+from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.offsets import start_offsets
+from group_hygiene.kafka.partition import Fetched, Leader, Record, fetch
+from group_hygiene.ledger import topic as ledger_topic
+from group_hygiene.ledger.codec import Unreadable, decode, decode_key, encode_key, encode_value, expires
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.writer import MOVED, Pair, State, Writer, Written
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Change, Entry, Key, Owner, Removal
+from group_hygiene.model.groups import Fault, Partition
+
+TOPIC = "__group_hygiene"
+_CALL_SECONDS = 20.0
+# How long reads wait for another client's open transaction.
+_OPEN_SECONDS = 10.0
+_WAIT_MS = 100
+_ANSWER_SECONDS = 0.5
+# A transaction of this many small entries takes a second; more entries are written in several transactions.
+_TRANSACTION_ENTRIES = 100_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OWNER_KEY = encode_key(("owner",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerSettings:
+    """The owner and the topic of a ledger.
+
+    installation: the required owner; None = any. writer: the transactional.id; a new process with the same one fences
+    the previous writer. known: the ledger id that was seen before. transaction_timeout: seconds after which brokers
+    abort a transaction that a dead process left open; until then no client can read past it.
+    """
+
+    installation: str | None
+    writer: str
+    known: str | None = None
+    topic: str = TOPIC
+    replication_factor: int = 3
+    transaction_timeout: float = 60.0
+
+
+def open_ledger(
+    client: Client, settings: LedgerSettings, deadline: Deadline, create: bool, claim: bool = False
+) -> Ledger | None:
+    """The ledger, read to its end; None = there is no such topic, and `create` is False.
+
+    claim: claim it before reading, as a transaction that the previous writer left open hides later records until
+    brokers end it. Without `claim`, no entry is written.
+
+    Raises LedgerProblem: LedgerUnavailable, LedgerReset or LedgerOwnedByAnother.
+    """
+    topic = ledger_topic.find(client, settings.topic, deadline)
+    if topic is None:
+        if settings.known is not None:
+            raise LedgerProblem(
+                f"the topic {settings.topic} is gone, and with it the ledger {settings.known}", reasons.LEDGER_RESET
+            )
+        if not create:
+            return None
+        topic = ledger_topic.create(client, settings.topic, settings.replication_factor, deadline)
+    if isinstance(topic, Fault):
+        raise LedgerProblem(_cannot(settings, "opened", topic))
+    wrong = ledger_topic.check(client, settings.topic, topic, deadline)
+    if isinstance(wrong, Fault):
+        raise LedgerProblem(_cannot(settings, "checked", wrong))
+    if wrong:
+        raise LedgerProblem(f"the settings of the topic {settings.topic} are wrong: {wrong}")
+    ledger = Ledger(client, settings, topic.id)
+    if claim:
+        ledger.claim(deadline)
+    else:
+        ledger.read_on(deadline)
+    return ledger
+
+
+class Ledger:
+    """Created by `open_ledger`. For one thread at a time.
+
+    contents: the state up to the last read. Replaced by another object, with a LedgerProblem, only after the topic was
+    recreated.
+    """
+
+    def __init__(self, client: Client, settings: LedgerSettings, topic_id: str) -> None:
+        self.contents = Contents()
+        self._client = client
+        self._settings = settings
+        self._topic_id = topic_id
+        self._known = settings.known
+        self._leader = Leader(client, Partition(settings.topic, 0))
+        self._writer = Writer(self._leader, settings.writer, settings.transaction_timeout)
+        # The offset of the next read; None = the first record.
+        self._position: int | None = None
+        self._empty = True
+        self._owner_problem = ""
+
+    @property
+    def writer(self) -> str:
+        """The transactional.id of this process, and of its predecessors for the same connection."""
+        return self._settings.writer
+
+    @property
+    def id(self) -> str | None:
+        """The ledger's own id, to be passed as `known` later; None = it is not claimed yet."""
+        return self.contents.owner.ledger if self.contents.owner else None
+
+    def read_on(self, deadline: Deadline) -> None:
+        """Read the records committed since the last read, up to the current end of the log.
+
+        Raises LedgerProblem, also if another client's open transaction hides later records, and LedgerFenced.
+        """
+        if self._writer.state is State.UNKNOWN:
+            self._begin(deadline)
+        topic = ledger_topic.find(self._client, self._settings.topic, deadline)
+        if isinstance(topic, Fault):
+            raise LedgerProblem(_cannot(self._settings, "read", topic))
+        if topic is None:
+            raise LedgerProblem(f"the topic {self._settings.topic} is gone", reasons.LEDGER_RESET)
+        other = topic.id != self._topic_id or not self._continue(deadline)
+        if other:
+            self._forget()
+            self._topic_id = topic.id
+            self._continue(deadline)
+        self._check_owner()
+        if other:
+            # Callers must not continue with the former contents.
+            raise LedgerProblem(
+                f"the topic {self._settings.topic} was recreated, with the ledger in it: it is read again"
+            )
+
+    def claim(self, deadline: Deadline | None = None) -> None:
+        """Become the only writer, read to the end, and claim an empty topic if no ledger is known.
+
+        Raises LedgerProblem and LedgerFenced.
+        """
+        deadline = deadline or Deadline(_CALL_SECONDS)
+        self._begin(deadline)
+        self.read_on(deadline)
+        if self.contents.owner is not None:
+            return
+        if self._settings.installation is None:
+            raise LedgerProblem(f"the topic {self._settings.topic} is not claimed as a ledger yet")
+        owner = Owner(installation=self._settings.installation, ledger=uuid.uuid4().hex, since=datetime.now(UTC))
+        self.write([owner], deadline)
+        # Another installation may have claimed it at the same time: the last Owner counts, for both.
+        self.read_on(deadline)
+
+    def write(self, changes: Iterable[Change], deadline: Deadline | None = None) -> datetime | None:
+        """Write all in one transaction (beyond 100,000 in several) and apply it to `contents`. Call `claim` first.
+
+        Returns the broker's time of the last record; None if nothing was to be written, or the topic lost its
+        LogAppendTime. Raises LedgerProblem: no record of this is visible, or, if the message says so, that is not
+        known, and the next call finds out first. Raises LedgerFenced when another process took over.
+        """
+        deadline = deadline or Deadline(_CALL_SECONDS)
+        pairs = [_pair(change) for change in changes]
+        self._get_ready(deadline)
+        time = None
+        for at in range(0, len(pairs), _TRANSACTION_ENTRIES):
+            written = self._write(pairs[at : at + _TRANSACTION_ENTRIES], deadline)
+            if isinstance(written, Fault):
+                self._fail(written)
+            time = _EPOCH + timedelta(milliseconds=written.time) if written.time >= 0 else None
+        return time
+
+    def _get_ready(self, deadline: Deadline) -> None:
+        if self._writer.state is State.NEW:
+            raise RuntimeError("a ledger must be claimed before it is written")
+        if self._writer.state is State.UNKNOWN:
+            self.read_on(deadline)
+
+    def _write(self, pairs: Sequence[Pair], deadline: Deadline, at: int | None = None) -> Written | Fault:
+        """Write one transaction and apply it to `contents`. at: see `Writer.write`."""
+        written = self._writer.write(pairs, deadline, at)
+        if isinstance(written, Fault):
+            return written
+        for key, value in pairs:
+            self._take(key, value)
+        # If no other client wrote in between, these records need not be read.
+        if written.start == self._position:
+            self._position = written.end
+        return written
+
+    def entries(self, wanted: Callable[[Key], bool], deadline: Deadline) -> Iterator[Entry]:
+        """The latest entry of each key that is wanted, from the whole log, without unreadable ones.
+
+        Raises LedgerProblem.
+        """
+        return (entry for _, entry in self.latest(wanted, deadline) if entry is not None)
+
+    def latest(self, wanted: Callable[[Key], bool], deadline: Deadline) -> Iterator[tuple[Key, Entry | None]]:
+        """The same with their keys; unreadable entries are None. Raises LedgerProblem."""
+        latest: dict[Key, bytes] = {}
+        for key, record in self._all(deadline):
+            if not wanted(key):
+                continue
+            latest.pop(key, None)
+            if record.value is not None:
+                latest[key] = record.value
+        for key, value in latest.items():
+            try:
+                entry: Entry | None = decode(key, value)
+            except Unreadable:
+                entry = None
+            yield key, entry
+
+    def sweep(self, now: datetime, deadline: Deadline | None = None) -> int:
+        """Remove expired entries; returns their number.
+
+        An entry that is written again meanwhile stays: removals are committed only if the log has no newer records.
+
+        now: a broker's time of a write, never the operator's clock, as the removal of a backup is final. Raises
+        LedgerProblem, also if other clients write all the time, and LedgerFenced.
+        """
+        deadline = deadline or Deadline(_CALL_SECONDS)
+        self._get_ready(deadline)
+        expired: set[Key] = set()
+        removed, position = 0, self._find_expired(self._start(deadline), expired, now, deadline)
+        while expired:
+            pairs = [_pair(Removal(key)) for key in list(expired)[:_TRANSACTION_ENTRIES]]
+            written = self._write(pairs, deadline, position)
+            if isinstance(written, Written):
+                removed += len(pairs)
+            elif written.code != MOVED:
+                self._fail(written)
+            # Entries that were written meanwhile have not expired.
+            position = self._find_expired(position, expired, now, deadline)
+        self.contents.forget_expired(now)
+        return removed
+
+    def _find_expired(self, position: int, expired: set[Key], now: datetime, deadline: Deadline) -> int:
+        """Update the keys of expired entries from the offset to the end of the log, which is returned."""
+        for fetched in self._fetches(position, deadline):
+            for key, record in _readable(fetched):
+                if record.value is not None and _has_expired(key, record.value, now):
+                    expired.add(key)
+                else:
+                    expired.discard(key)
+            position = fetched.position
+        return position
+
+    def close(self) -> None:
+        """Does nothing: the caller owns the client, and no transaction outlives its `write`."""
+
+    def _begin(self, deadline: Deadline) -> None:
+        fault = self._writer.begin(deadline)
+        if fault is not None:
+            self._fail(fault)
+
+    def _all(self, deadline: Deadline) -> Iterator[tuple[Key, Record]]:
+        """Every record of the log whose key can be read, in order."""
+        for fetched in self._fetches(self._start(deadline), deadline):
+            yield from _readable(fetched)
+
+    def _start(self, deadline: Deadline) -> int:
+        place = self._leader.partition
+        start = start_offsets(self._client, [place], deadline)[place]
+        if isinstance(start, Fault):
+            raise LedgerProblem(_cannot(self._settings, "read", start))
+        return start
+
+    def _continue(self, deadline: Deadline) -> bool:
+        """Read to the end; False = the log ends before the position, so it is another one."""
+        if self._position is None:
+            self._position = self._start(deadline)
+        try:
+            for fetched in self._fetches(self._position, deadline):
+                for record in fetched.records:
+                    self._take(record.key, record.value)
+                self._position = fetched.position
+        except _OutOfRange:
+            return False
+        return True
+
+    def _fetches(self, position: int, deadline: Deadline) -> Iterator[Fetched]:
+        """Answers from `position` to the end of the log as it is at the first of them."""
+        end: int | None = None
+        stuck: Deadline | None = None
+        while end is None or position < end:
+            fetched = fetch(self._leader, position, deadline, _WAIT_MS if stuck else 0)
+            if isinstance(fetched, Fault):
+                problem = _OutOfRange if fetched.code == "OFFSET_OUT_OF_RANGE" else LedgerProblem
+                raise problem(_cannot(self._settings, "read", fetched))
+            end = fetched.end if end is None else end
+            moved, position = fetched.position > position, fetched.position
+            yield fetched
+            if moved:
+                stuck = None
+            elif fetched.stable >= end:
+                return
+            else:
+                # Leave time for one more answer, so that the error names the transaction and not the deadline.
+                stuck = stuck or Deadline(min(_OPEN_SECONDS, deadline.left - _ANSWER_SECONDS))
+                if stuck.left <= 0 and position < end:
+                    raise LedgerProblem(
+                        f"a transaction has been open in the topic {self._settings.topic} since offset "
+                        f"{fetched.stable}: later records can't be read before it ends"
+                    )
+
+    def _take(self, key: bytes | None, value: bytes | None) -> None:
+        self._empty = False
+        self.contents.take(key, value)
+        if key == _OWNER_KEY:
+            self._owner_problem = _problem(("owner",), value)
+
+    def _check_owner(self) -> None:
+        topic, owner, mine = self._settings.topic, self.contents.owner, self._settings.installation
+        if self._owner_problem:
+            raise LedgerProblem(f"the owner of the ledger in the topic {topic} can't be read: {self._owner_problem}")
+        if owner is None:
+            if self._known is not None:
+                message = f"the topic {topic} does not hold the ledger {self._known} any more"
+                raise LedgerProblem(message, reasons.LEDGER_RESET)
+            if not self._empty:
+                raise LedgerProblem(f"the topic {topic} is no ledger: it holds records of something else")
+            return
+        if mine is not None and owner.installation != mine:
+            message = f"the ledger in the topic {topic} belongs to the installation {owner.installation}, not to {mine}"
+            raise LedgerProblem(message, reasons.LEDGER_OWNED)
+        if self._known is not None and owner.ledger != self._known:
+            message = f"the topic {topic} holds the ledger {owner.ledger}, not {self._known} as before"
+            raise LedgerProblem(message, reasons.LEDGER_RESET)
+        self._known = owner.ledger
+
+    def _forget(self) -> None:
+        self.contents = Contents()
+        self._position = None
+        self._empty = True
+        self._owner_problem = ""
+
+    def _fail(self, fault: Fault) -> NoReturn:
+        if self._writer.state is State.FENCED:
+            raise LedgerFenced(
+                f"another process writes the ledger in the topic {self._settings.topic} now, as {self._settings.writer}"
+            )
+        raise LedgerProblem(_cannot(self._settings, "written", fault))
+
+
+class _OutOfRange(LedgerProblem):
+    """The log begins after the requested position, or ends before it."""
+
+
+def _cannot(settings: LedgerSettings, what: str, fault: Fault) -> str:
+    return f"the ledger in the topic {settings.topic} can't be {what}: {fault}"
+
+
+def _readable(fetched: Fetched) -> Iterator[tuple[Key, Record]]:
+    """The records whose keys can be read."""
+    for record in fetched.records:
+        try:
+            yield decode_key(record.key), record
+        except Unreadable:
+            continue
+
+
+def _pair(change: Change) -> Pair:
+    return encode_key(change.key), None if isinstance(change, Removal) else encode_value(change)
+
+
+def _problem(key: Key, value: bytes | None) -> str:
+    try:
+        if value is not None:
+            decode(key, value)
+    except Unreadable as error:
+        return str(error)
+    return ""
+
+
+def _has_expired(key: Key, value: bytes, now: datetime) -> bool:
+    try:
+        entry = decode(key, value)
+    except Unreadable:
+        return False
+    until = expires(entry)
+    return until is not None and until <= now

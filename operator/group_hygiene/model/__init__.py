@@ -1,0 +1,14 @@
+"""The records that all packages share: frozen, without I/O and without decisions.
+
+Imports nothing of this package but `errors`.
+
+    groups    groups, committed offsets, bounds of partitions, and the error of one of them
+    refusal   reason and message of an action that is not done
+    snapshot  one observation of a cluster
+    entries   the entries of the ledger, except backups
+    backups   the backup of one group, in parts and whole
+    evidence  the evidence about one group when it is judged
+    verdicts  the verdict on one group, and the outcome
+    reasons   the reasons of statuses, events, metrics and commands; docs/reasons.md has each
+    naming    truncates names and texts for messages, and makes them printable
+"""

@@ -1,0 +1,129 @@
+"""The backups of groups: entries of the ledger in parts, their assembly and merging. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from group_hygiene.model.entries import Entry, Key, Time
+
+_CHUNK_BYTES = 400_000
+# GroupType.SHARE, as Kafka names it.
+_SHARE = "Share"
+
+
+class SavedOffset(NamedTuple):
+    """One partition of a backup. lag: records after the committed offset, None = not known."""
+
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    lag: int | None
+
+
+class Backup(Entry, frozen=True, kw_only=True, gc=False, tag="backup"):
+    """The offsets of a group before a deletion: one part of `parts`, complete only with all of them.
+
+    id: of the deletion. offsets: topic -> its committed partitions. topic_ids: topic -> id (KIP-516), empty below 2.8.
+    evidence: why it was due, in words. expires: until when the backup is retained. internal_topics: of a Streams
+    application, with their ids; its offsets belong to them. partial: the group stayed, with other offsets.
+    continues: the id of an earlier, interrupted deletion that may have taken a part: this backup includes that part.
+    """
+
+    group: str
+    id: str
+    part: int
+    parts: int
+    type: str
+    protocol_type: str
+    cluster: str
+    policy: str
+    policy_uid: str
+    generation: int
+    at: Time
+    expires: Time
+    evidence: str
+    offsets: dict[str, list[SavedOffset]]
+    topic_ids: dict[str, str]
+    internal_topics: dict[str, str] = msgspec.field(default_factory=dict)
+    partial: bool = False
+    continues: str = ""
+
+    @property
+    def key(self) -> Key:
+        return ("backup", self.group, self.id, str(self.part))
+
+
+def in_parts(backup: Backup, chunk_bytes: int = _CHUNK_BYTES) -> list[Backup]:
+    """The backup as parts of at most about `chunk_bytes` each, as brokers refuse larger records."""
+    chunks: list[dict[str, list[SavedOffset]]] = [{}]
+    size = 0
+    for topic, rows in backup.offsets.items():
+        for row in rows:
+            cost = 48 + len(row.metadata.encode()) * 2 + (0 if topic in chunks[-1] else len(topic) + 8)
+            if size + cost > chunk_bytes and chunks[-1]:
+                chunks.append({})
+                size = 0
+            chunks[-1].setdefault(topic, []).append(row)
+            size += cost
+    return [
+        msgspec.structs.replace(
+            backup,
+            part=index,
+            parts=len(chunks),
+            offsets=offsets,
+            topic_ids={topic: backup.topic_ids[topic] for topic in offsets if topic in backup.topic_ids},
+        )
+        for index, offsets in enumerate(chunks)
+    ]
+
+
+def whole(parts: Sequence[Backup]) -> Backup | None:
+    """The backup assembled from all its parts; None if one is missing."""
+    by_part = {part.part: part for part in parts}
+    # Another client may have written `parts`: memory must not grow with it.
+    if not by_part or len(by_part) != parts[0].parts or set(by_part) != set(range(len(by_part))):
+        return None
+    offsets: dict[str, list[SavedOffset]] = {}
+    topic_ids: dict[str, str] = {}
+    for index in sorted(by_part):
+        for topic, rows in by_part[index].offsets.items():
+            offsets.setdefault(topic, []).extend(rows)
+        topic_ids |= by_part[index].topic_ids
+    return msgspec.structs.replace(by_part[0], part=0, parts=1, offsets=offsets, topic_ids=topic_ids)
+
+
+def with_earlier(backup: Backup, earlier: Backup) -> Backup:
+    """The backup, with offsets of an earlier one of the same group that the group no longer has.
+
+    Offsets of a topic that was recreated since are left out, as they belong to another topic. Backups of a share group
+    and of another type with the same id are not merged. An Empty group of the other types may change its type and
+    retains its offsets (KIP-848, KIP-1071).
+    """
+    if (backup.type == _SHARE) != (earlier.type == _SHARE):
+        return backup
+    offsets, ids = dict(backup.offsets), dict(backup.topic_ids)
+    for topic, rows in earlier.offsets.items():
+        if topic in offsets and ids.get(topic) != earlier.topic_ids.get(topic):
+            continue
+        present = {row.partition for row in offsets.get(topic, ())}
+        missing = [row for row in rows if row.partition not in present]
+        if missing:
+            offsets[topic] = sorted([*offsets.get(topic, ()), *missing])
+            ids |= {topic: earlier.topic_ids[topic]} if topic in earlier.topic_ids else {}
+    return msgspec.structs.replace(backup, offsets=offsets, topic_ids=ids)
+
+
+def with_newer_offsets(backup: Backup, newer: Backup) -> Backup:
+    """The backup, with the offsets of a newer one of the same group for the same partitions of the same topics."""
+    if (backup.type == _SHARE) != (newer.type == _SHARE):
+        return backup
+    offsets = dict(backup.offsets)
+    for topic in offsets.keys() & newer.offsets.keys():
+        if backup.topic_ids.get(topic) == newer.topic_ids.get(topic):
+            later = {row.partition: row for row in newer.offsets[topic]}
+            offsets[topic] = [later.get(row.partition, row) for row in offsets[topic]]
+    return msgspec.structs.replace(backup, offsets=offsets)

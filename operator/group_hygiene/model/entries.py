@@ -1,0 +1,294 @@
+"""The entries of the ledger except backups: records, without I/O. `ledger.codec` reads and writes their JSON.
+
+Each entry has its own key; a later one under that key replaces it, and a removal ends it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+
+Key = tuple[str, ...]
+# A time without a zone can't be compared with another one.
+Time = Annotated[datetime, msgspec.Meta(tz=True)]
+# About 30,000 years: within the range of timedelta.
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+
+
+class OutcomeType(StrEnum):
+    """The type of an Outcome."""
+
+    DELETED = "Deleted"
+    OFFSETS_DELETED = "OffsetsDeleted"
+    KEPT = "Kept"
+    FAILED = "Failed"
+    UNMARKED = "Unmarked"
+    RESTORED = "Restored"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag_field="kind"):
+    """Base of all entries. `v`: the version of the format; later ones can't be read."""
+
+    v: Literal[1] = 1
+
+    @property
+    def key(self) -> Key:
+        raise NotImplementedError
+
+
+class Owner(Entry, frozen=True, kw_only=True, gc=False, tag="owner"):
+    """The installation that writes this ledger. ledger: its id, which never changes; another id is another ledger."""
+
+    installation: str
+    ledger: str
+    since: Time
+
+    @property
+    def key(self) -> Key:
+        return ("owner",)
+
+
+class Watch(Entry, frozen=True, kw_only=True, gc=False, tag="watch"):
+    """The state of a policy's count of scans.
+
+    digest: Policy.digest; another one starts a new epoch. epoch: grows when scans were missed, and invalidates every
+    Seen of an earlier one. watched: the sum of monotonic seconds between the scans of this epoch. at: the last scan;
+    complete_at: the last one that could read every group that may be Empty and unchanged.
+    """
+
+    policy_uid: str
+    digest: str
+    epoch: int
+    watched: Seconds
+    at: Time
+    complete_at: Time
+
+    @property
+    def key(self) -> Key:
+        return ("watch", self.policy_uid)
+
+
+class LogEnd(NamedTuple):
+    """The end of a partition of `__consumer_offsets`. leader_epoch: the one at that time; -1 = not known."""
+
+    partition: int
+    offset: int
+    leader_epoch: int
+
+
+class Seen(Entry, frozen=True, kw_only=True, gc=False, tag="seen"):
+    """Since when a policy's scans have found a group Empty with the same committed offsets.
+
+    fingerprint: of `groups.fingerprint`. watched: the Watch's seconds at the first of those scans. log_end: all records
+    of the group since that scan are at or after this offset; None = not known (older releases).
+    """
+
+    policy_uid: str
+    group: str
+    epoch: int
+    fingerprint: bytes
+    since: Time
+    watched: Seconds
+    log_end: LogEnd | None = None
+
+    @property
+    def key(self) -> Key:
+        return ("seen", self.policy_uid, self.group)
+
+
+class Covered(Entry, frozen=True, kw_only=True, gc=False, tag="covered"):
+    """The largest coverage of the pipeline's tables that a connection has seen: older tables must not replace them.
+
+    to: partition of `__consumer_offsets` -> the log offset up to which they had every record. topic_id: of that log,
+    None below 2.8. table, version: Delta's, of the activity table.
+    """
+
+    connection_uid: str
+    topic_id: str | None
+    to: dict[int, int]
+    table: str
+    version: int
+    at: Time
+    expires: Time
+
+    @property
+    def key(self) -> Key:
+        return ("covered", self.connection_uid)
+
+
+class Mark(Entry, frozen=True, kw_only=True, gc=False, tag="mark"):
+    """A policy will delete a group, not before `due`. digest: of the policy that marked it.
+
+    topics: only the offsets of these topics will be deleted, topic -> date of its mark; empty = the whole group. With
+    topics, `since` and `due` are those of the first one.
+    """
+
+    policy_uid: str
+    group: str
+    policy: str
+    digest: str
+    since: Time
+    due: Time
+    topics: dict[str, Time] = msgspec.field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @property
+    def newest(self) -> datetime:
+        """The date of the newest mark of a topic; for a whole group, the date of the mark."""
+        return max(self.topics.values(), default=self.since)
+
+    @property
+    def key(self) -> Key:
+        return ("mark", self.policy_uid, self.group)
+
+
+class KeepRequest(Entry, frozen=True, kw_only=True, gc=False, tag="keep"):
+    """A request not to delete a group until a date, by any policy."""
+
+    group: str
+    until: Time
+    why: str
+    by: str
+    at: Time
+
+    @property
+    def key(self) -> Key:
+        return ("keep", self.group)
+
+
+class Intent(Entry, frozen=True, kw_only=True, gc=False, tag="intent"):
+    """A DeleteGroups request for this group may be sent until `deadline`, or an OffsetDelete request for its offsets of
+    `topics`, if there are any. Its Outcome ends it.
+
+    id: of the deletion. type: the group's type, for the request that finds out whether it is gone. writer: the process
+    that may send the request and resolves it, as `LedgerSettings.writer`. partitions: the number of committed offsets,
+    if the deletion takes several requests, so that a part of them may be gone; 0 = one request.
+    """
+
+    group: str
+    id: str
+    type: str
+    policy: str
+    policy_uid: str
+    generation: int
+    at: Time
+    deadline: Time
+    expires: Time
+    marked_since: Time | None = None
+    writer: str = ""
+    topics: tuple[str, ...] = ()
+    partitions: int = 0
+
+    @property
+    def key(self) -> Key:
+        return ("intent", self.group)
+
+
+class Outcome(Entry, frozen=True, kw_only=True, gc=False, tag="outcome"):
+    """History: an action on a group, or why there was none. id: of the deletion or restore, else unique.
+
+    topics: those whose offsets were or should have been deleted; empty = the whole group.
+    type, writer: the intent's, if the group may still turn out to be deleted (see `Contents.unresolved`).
+    backup: of a restore, the id of the deletion that it proves, as offsets of its backup were missing.
+    """
+
+    group: str
+    id: str
+    at: Time
+    what: OutcomeType
+    reason: str
+    message: str
+    policy: str
+    policy_uid: str
+    generation: int
+    expires: Time
+    marked_since: Time | None = None
+    type: str = ""
+    writer: str = ""
+    topics: tuple[str, ...] = ()
+    backup: str = ""
+
+    @property
+    def key(self) -> Key:
+        return ("outcome", self.group, self.id, self.what)
+
+
+class Firing(NamedTuple):
+    """One kind of alert of a policy, while it fires.
+
+    since: when its latest change was found. digests: of its groups, see `alerts.state`. total: how many groups.
+    reported, new: how many it had at its latest change, and how many of these were new. groups: names of some, new ones
+    first. detail, first_due: as of `alerts.situation.Finding`.
+    """
+
+    since: Time
+    digests: bytes
+    total: int
+    reported: int
+    new: int
+    groups: list[str]
+    detail: str = ""
+    first_due: Time | None = None
+
+
+class PolicyAlerts(Entry, frozen=True, kw_only=True, gc=False, tag="alerts"):
+    """The alerts of a policy after its latest run, by kind, so that a restart repeats none."""
+
+    connection_uid: str
+    policy_uid: str
+    firing: dict[str, Firing]
+    expires: Time
+
+    @property
+    def key(self) -> Key:
+        return ("alerts", self.connection_uid, self.policy_uid)
+
+
+class Notice(NamedTuple):
+    """Groups that were deleted: when the last of them, how many, and the names of some."""
+
+    at: Time
+    total: int
+    groups: list[str]
+
+
+class Got(NamedTuple):
+    """What a receiver has got of the alerts of a policy (namespace/name).
+
+    since: by kind, `Firing.since` of the alert that it got last. deleted: what it has not got yet.
+    """
+
+    policy: str
+    since: dict[str, Time]
+    deleted: Notice | None = None
+
+
+class Receipt(Entry, frozen=True, kw_only=True, gc=False, tag="receipt"):
+    """The same, so that a restart repeats nothing. receiver: its name. digest: of its place (Receiver.digest)."""
+
+    connection_uid: str
+    receiver: str
+    policy_uid: str
+    digest: str
+    got: Got
+    expires: Time
+
+    @property
+    def key(self) -> Key:
+        return ("receipt", self.connection_uid, self.receiver, self.policy_uid)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The end of an entry: a tombstone under its key."""
+
+    key: Key
+
+
+Change = Entry | Removal

@@ -1,0 +1,265 @@
+"""The evidence about one group when it is judged: records, without I/O and without decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from group_hygiene.model.entries import KeepRequest
+from group_hygiene.model.groups import Bounds, Fault, Group, GroupType, Offsets, Partition
+from group_hygiene.model.refusal import Refusal
+
+# The version of the pipeline's tables. Tables of another version are not read (docs/upgrades.md).
+TABLES_VERSION = 1
+
+
+# Brokers never delete committed offsets. Longer than any duration that is compared with it.
+NEVER = timedelta(days=36_500)
+
+
+def offsets_retention(minutes: int | None) -> timedelta | None:
+    """How long brokers retain offsets, by their offsets.retention.minutes: negative = for ever, None = not known.
+
+    Apache Kafka accepts 1 or more; compatible brokers also accept -1. Longer than NEVER is for ever, too.
+    """
+    if minutes is None:
+        return None
+    return NEVER if minutes < 0 or minutes >= NEVER / timedelta(minutes=1) else timedelta(minutes=minutes)
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """How long the operator saw a group Empty with the same committed offsets, at every scan: see `decide.unchanged`.
+
+    since: for messages. observed: for decisions; never longer than the time that has really passed.
+    missed: the time between the last two scans, if it was so long that the count began again.
+    """
+
+    since: datetime
+    observed: timedelta
+    missed: timedelta | None = None
+
+
+class Commits(NamedTuple):
+    """The first and the last time at which a group committed for the partitions of a topic for which it has offsets.
+
+    oldest: by the timestamps in the records, as brokers count. latest: see `Activity.last_commit_after`.
+    """
+
+    oldest: datetime
+    latest: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """The history of one group in the offsets log, up to an offset. A time that is None is not known.
+
+    type, protocol_type: the group as the log last described it. state: Empty, Active, Gone or Unknown, likewise.
+    first_seen: of any record. last_commit: of any partition, even in an aborted transaction.
+    oldest_commit: the least of the last commit times of the partitions that still have an offset.
+    empty_since: when its last member left; None also if no consumer ever joined it.
+    log_partition: of `__consumer_offsets`. covered_to: every record before that log offset is included. read_at: when
+    that was the last stable offset. complete_since: before this time, records were lost unread; None = none were.
+    last_commit_after, state_after: the log was read to its end then, without the last commit, or the record of its
+    state: so these are newer, whatever their timestamps, which a client or a wrong clock may have set. by_topic: when
+    it committed for each topic for which it has offsets. Read only for groups with members whose oldest commit is old
+    enough to matter; None = not read.
+    """
+
+    type: GroupType
+    protocol_type: str
+    state: str
+    first_seen: datetime | None
+    last_commit: datetime | None
+    oldest_commit: datetime | None
+    empty_since: datetime | None
+    log_partition: int
+    covered_to: int
+    read_at: datetime
+    complete_since: datetime | None = None
+    by_topic: Mapping[str, Commits] | None = None
+    last_commit_after: datetime | None = None
+    state_after: datetime | None = None
+
+    @property
+    def simple(self) -> bool:
+        return self.type is GroupType.CLASSIC and self.protocol_type == ""
+
+    def is_of_type(self, group: Group) -> bool:
+        """Whether its type in the log, and for Classic its protocol type, are those of the listed group."""
+        classic = self.type is GroupType.CLASSIC
+        return self.type is group.type and (not classic or self.protocol_type == group.protocol_type)
+
+    def is_of(self, group: Group) -> bool:
+        """Whether its type and state in the log fit the listed group."""
+        with_members = self.state == "Active" if group.in_use else self.state in ("Empty", "Unknown")
+        return self.is_of_type(group) and with_members
+
+    def used_last(self, topic: str) -> datetime | None:
+        """When it last committed for a topic for which it has offsets; None = not known."""
+        known = None if self.by_topic is None else self.by_topic.get(topic)
+        return None if known is None else max(filter(None, (known.latest, self.complete_since)))
+
+    @property
+    def idle_since(self) -> datetime | None:
+        """Since when it has had no commit and no member; None = not known, so it may be in use.
+
+        A group with members before it was Empty needs both times: clients skip commits of unchanged offsets
+        (librdkafka), and records of KIP-848 groups carry no time at which they became Empty.
+        """
+        needed = self.last_commit if self.simple else self.empty_since
+        if needed is None or self.type is GroupType.UNKNOWN:
+            return None
+        left = None if self.simple else self.state_after
+        return max(filter(None, (needed, self.last_commit, self.last_commit_after, left, self.complete_since)))
+
+    @property
+    def committed_after_empty(self) -> bool:
+        """Whether it committed after its last member left: by the timestamps, or by reads of the log in between."""
+        if self.empty_since is None or self.last_commit is None:
+            return False
+        left = max(filter(None, (self.empty_since, self.state_after)))
+        later = self.last_commit_after is not None and self.last_commit_after > left
+        return later or self.last_commit > self.empty_since
+
+    @property
+    def nothing_committed(self) -> bool:
+        """Whether the log proves that it has no offsets; False also if records were lost, so that it is not known."""
+        return self.oldest_commit is None and self.complete_since is None
+
+    def first_expiry(self, retention: timedelta) -> datetime | None:
+        """When brokers delete the first of its offsets, while it stays Empty; None = not known, or there are none.
+
+        retention: the brokers' offsets.retention.minutes. It begins when a Classic group becomes Empty, regardless of
+        later commits (ClassicGroup.offsetExpirationCondition); for all others it begins with each commit.
+        """
+        return None if self.nothing_committed else self._expiry(self.oldest_commit, retention)
+
+    def last_expiry(self, retention: timedelta) -> datetime | None:
+        """When brokers delete the last of its offsets, and the group with it; as `first_expiry`."""
+        return self._expiry(self.last_commit, retention)
+
+    def expiry_in_use(self, subscribed: Collection[str], retention: timedelta) -> datetime | None:
+        """When brokers delete the first of its offsets while it has members; None = none of those in `by_topic`.
+
+        subscribed: the topics that its members read, whose offsets don't expire. For others, the retention begins with
+        each commit (ConsumerGroup.offsetExpirationCondition, and ClassicGroup's for the protocol type `consumer`).
+        """
+        by_topic = self.by_topic or {}
+        first = min((commits.oldest for topic, commits in by_topic.items() if topic not in subscribed), default=None)
+        return None if first is None else first + retention
+
+    def _expiry(self, commit: datetime | None, retention: timedelta) -> datetime | None:
+        if self.type is GroupType.CLASSIC and not self.simple:
+            return None if self.empty_since is None else self.empty_since + retention
+        if commit is None:
+            return None
+        # An old offset did not expire before the last member left (KIP-848).
+        return max(commit + retention, self.empty_since or commit)
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The groups that Kubernetes objects of other products name: each id or prefix -> the object.
+
+    named: groups that their workloads use. synced, prefixes: groups that Redpanda ShadowLinks write on their targets.
+    """
+
+    named: Mapping[str, str] = field(default_factory=dict)
+    synced: Mapping[str, str] = field(default_factory=dict)
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+
+    def owner(self, group: str) -> str | None:
+        """The object that names a group."""
+        exact = self.named.get(group) or self.synced.get(group)
+        if exact is not None or not group.startswith(tuple(self.prefixes)):
+            return exact
+        return next(owner for prefix, owner in self.prefixes.items() if group.startswith(prefix))
+
+
+@dataclass(frozen=True, slots=True)
+class Protections:
+    """Other evidence in the cluster that groups are needed.
+
+    streams: ids of judged groups that own topics named `<id>-*-changelog` or `<id>-*-repartition`; None = topics could
+        not be read.
+    mirrored: ids that MirrorMaker 2 checkpoints name; None = this is a mirror target whose checkpoints were not read.
+    claimed: groups that Kubernetes objects of other products name; a Refusal = such objects may exist, but could not be
+    read.
+    without_streams: versions of brokers on which a group of the Streams protocol can't be restored; empty = none, or
+        there is no such group to judge.
+    """
+
+    streams: frozenset[str] | None = frozenset()
+    mirrored: frozenset[str] | None = frozenset()
+    claimed: Claims | Refusal = field(default_factory=Claims)
+    without_streams: tuple[str, ...] | Fault = ()
+
+
+class Deletion(NamedTuple):
+    """The last deletion of a group, or of its offsets of a topic: its time, its policy, and until when it counts.
+
+    is_partial: it was interrupted, and the group has been used since.
+    """
+
+    at: datetime
+    policy: str
+    until: datetime
+    is_partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The evidence about one group when it is judged. None = not read (yet); a Fault or Refusal = not readable.
+
+    protected_by: the connection's `protect` pattern that covers the group.
+    failover_target: whether the connection's role is FailoverTarget.
+    keep_request: a user's request to keep the group, from the ledger.
+    deleted: its last deletion by this operator, if the ledger still has it.
+    damaged: why a record about it in the ledger can't be read.
+    missing_topics: its committed topics that do not exist.
+    bounds: of all committed partitions, if they were read, also those of other groups (see `lag`).
+    records: for partitions that appear to have unread records, an offset at or after which there is a committed record;
+        -1 = there is none from the committed offset on. Only of as many partitions as necessary (see
+        `decide.lag.waiting`).
+    activity: a Refusal has one of the reasons that begin with Evidence.
+    retention: the brokers' offsets.retention.minutes.
+    subscribed: the topics that its members read.
+    offsets_deleted: topic -> the last deletion of its offsets by this operator, if the ledger still has it.
+    """
+
+    protections: Protections
+    protected_by: str | None = None
+    failover_target: bool = False
+    keep_request: KeepRequest | None = None
+    deleted: Deletion | None = None
+    damaged: str | None = None
+    unchanged: Unchanged | None = None
+    offsets: Offsets | Fault | None = None
+    missing_topics: frozenset[str] | Fault | None = None
+    bounds: Mapping[Partition, Bounds | Fault] | None = None
+    records: Mapping[Partition, int | Fault] | None = None
+    activity: Activity | Refusal | None = None
+    retention: timedelta | None = None
+    subscribed: frozenset[str] | Fault | None = None
+    offsets_deleted: Mapping[str, Deletion] = field(default_factory=dict)
+
+    @property
+    def idle_since(self) -> datetime | None:
+        """Since when it is not in use: by the offsets log if known, else by the operator's own scans."""
+        known = self.activity.idle_since if isinstance(self.activity, Activity) else None
+        return known or (self.unchanged.since if self.unchanged else None)
+
+    def used_since(self, moment: datetime, topic: str | None = None) -> bool:
+        """Whether the log, or the operator's own scans, show a use of the group at that time or later.
+
+        topic: only commits for this topic count. The log has the brokers' time (see `Journal.skew`).
+        """
+        activity = self.activity if isinstance(self.activity, Activity) else None
+        if topic is not None:
+            uses = [activity.used_last(topic) if activity else None]
+        else:
+            uses = [activity.idle_since if activity else None, self.unchanged.since if self.unchanged else None]
+        return any(use >= moment for use in uses if use is not None)

@@ -1,0 +1,141 @@
+"""Groups, their committed offsets and the bounds of partitions: records, without I/O and without decisions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+# The leader of a partition knows no leader epochs (KIP-101): its log has a format before Kafka 0.11.
+NO_LEADER_EPOCH = -1
+
+
+class GroupType(StrEnum):
+    """The type of a group, as in ListGroups v5 (KIP-848, KIP-932, KIP-1071)."""
+
+    CLASSIC = "Classic"
+    CONSUMER = "Consumer"
+    SHARE = "Share"
+    STREAMS = "Streams"
+    UNKNOWN = "Unknown"
+
+
+class GroupState(StrEnum):
+    """The state of a group, as in ListGroups v4 (KIP-518)."""
+
+    UNKNOWN = "Unknown"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    NOT_READY = "NotReady"
+
+
+class Partition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class CommittedOffset(NamedTuple):
+    """A group's committed offset for one partition (OffsetFetchResponse); `leader_epoch` -1 = the client gave none."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class Bounds(NamedTuple):
+    """The bounds of one partition (ListOffsets): the offset of its first record, and the offset after the last."""
+
+    start: int
+    end: int
+
+
+Offsets = Mapping[Partition, CommittedOffset]
+# The code of a Fault: there is no such topic, or it has no such partition.
+NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PARTITION"
+# The code of a Fault: the user lacks a permission on the topic.
+TOPIC_DENIED = "TOPIC_AUTHORIZATION_FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why there is no answer for one broker, group or partition; `refusal.Refusal` explains why that is another type.
+
+    code: Kafka's name of the error, or one of the operator's own (NO_ANSWER). retriable: the same request may succeed.
+    """
+
+    code: str
+    message: str
+    retriable: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}" if self.message else self.code
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One listed group. `protocol_type` is empty for a *simple* group: no consumer ever joined (assign+commit)."""
+
+    id: str
+    type: GroupType
+    protocol_type: str
+    state: GroupState
+    coordinator: int
+
+    @property
+    def simple(self) -> bool:
+        return self.protocol_type == ""
+
+    @property
+    def in_use(self) -> bool:
+        """Whether it has members."""
+        return self.state not in (GroupState.EMPTY, GroupState.DEAD, GroupState.UNKNOWN)
+
+
+class Listed(NamedTuple):
+    """The fields of a group in ListGroups except its id: equal for most groups of a broker, which share one object."""
+
+    type: GroupType
+    protocol_type: str
+    state: GroupState
+    coordinator: int
+
+
+class Groups(Mapping[str, Group]):
+    """Groups by id, with little memory for large clusters: each Group is created on access."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: Mapping[str, Listed]) -> None:
+        self.rows = rows
+
+    def __getitem__(self, name: str) -> Group:
+        return Group(name, *self.rows[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"Groups({dict(self)!r})"
+
+
+def fingerprint(group: Group, offsets: Offsets) -> bytes:
+    """16 bytes that change with the group's type, protocol type and any committed offset."""
+    rows = sorted([(*place, *offset) for place, offset in offsets.items()])
+    text = repr((group.type.value, group.protocol_type, rows))
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,0 +1,10 @@
+"""The tables `activity` (one row per group) and `coverage` (how far `activity` is complete), and the report's findings.
+
+Does not connect to Kafka. Imports `ingest`, but not `backtest`.
+
+    update         adds newly ingested records to `activity`
+    fold           how new records change a group's row, in SQL
+    coverage       reads `coverage`
+    name_patterns  finds the patterns of generated group names
+    survey         the report's findings about the current groups
+"""

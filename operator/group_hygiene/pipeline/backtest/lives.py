@@ -1,0 +1,198 @@
+"""Reads the records of each group in order, for `replay`: the last ones of each slice of time. Reads only.
+
+Within a slice, the last of several similar records is enough, with the time of the first. So the size of the result
+depends on slices and partitions, not on the frequency of commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from group_hygiene.errors import PipelineError
+from group_hygiene.pipeline.activity.coverage import activity_at, read_coverage
+from group_hygiene.pipeline.activity.name_patterns import patterned
+from group_hygiene.pipeline.backtest.replay import COMMIT, Known, Record, Steps, milliseconds_of
+from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, PRUNED, RECORDS, State
+
+_PLACE = ("group", "era")
+# Rows are sorted by group, era and position; then follow Record's fields in its order.
+_BEFORE = ("group", "position", "known")
+# Small parts, for progress reports, and so that cores don't wait long for the last part.
+_PARTS_A_CORE = 8
+_COLUMNS = (*_BEFORE, *Record._fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The range of the tables.
+
+    cluster: id of the log's cluster. activity: the version to read. began, read_at: the time for which they are
+    complete. complete_since: partition of `__consumer_offsets` -> records from before this time are missing; see
+    `model.evidence.Activity`. batch: the last one to read. pruned: whether old records were dropped.
+    """
+
+    cluster: str
+    activity: State
+    began: datetime
+    read_at: datetime
+    complete_since: Mapping[int, datetime]
+    batch: int
+    pruned: bool
+
+
+class GroupRecords(NamedTuple):
+    """One group of the tables. known: see `replay.Known`; None = no records are missing."""
+
+    group: str
+    pattern: str
+    log_partition: int
+    known: Known | None
+    records: list[Record]
+
+
+def extent(spark: SparkSession, warehouse: str) -> Extent:
+    """The range of the tables. Raises PipelineError, with what to do, if they have no history yet.
+
+    The log is compacted: its first read finds the last records only, so history begins with that read.
+    """
+    covered = read_coverage(spark, warehouse)
+    rows = covered.places.values()
+    if len(rows) < covered.partitions:
+        raise PipelineError(
+            "the offsets log was not read to its end yet: run `group-hygiene pipeline run` until it says complete"
+        )
+    since = {row["log_partition"]: row["complete_since"] for row in rows if row["complete_since"] is not None}
+    dropped = [table.setting(warehouse, PRUNED) for table in RECORDS]
+    moments = [row["first_read_at"] for row in rows] + [datetime.fromisoformat(text) for text in dropped if text]
+    return Extent(
+        cluster=covered.cluster_id,
+        activity=covered.activity,
+        began=max(moments),
+        read_at=min(row["read_at"] for row in rows),
+        complete_since=since,
+        batch=max(row["batch"] for row in rows),
+        pruned=any(dropped),
+    )
+
+
+def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> DataFrame:
+    """Rows for `group_records`: the row of `activity` of each group, then its records in order.
+
+    slices: ends of the slices; the first has all records until it, and one more slice all after the last.
+
+    Only batches that `activity` includes: concurrent writes to the tables change nothing.
+    """
+    upto = F.col("batch") <= reach.batch
+    commits = COMMITS.read(spark, warehouse).where(upto)
+    states = GROUP_STATES.read(spark, warehouse).where(upto)
+    rows = _known(spark, warehouse, reach)
+    for records in (_latest_commits(commits, slices), _latest_states(states, slices)):
+        rows = rows.unionByName(records, allowMissingColumns=True)
+    parts = _PARTS_A_CORE * spark.sparkContext.defaultParallelism
+    return rows.select(*_COLUMNS).repartition(parts, "group").sortWithinPartitions("group", "era", "position")
+
+
+def _known(spark: SparkSession, warehouse: str, reach: Extent) -> DataFrame:
+    activity = activity_at(spark, warehouse, reach.activity)
+    names = patterned(activity.select("group"))
+    # Not needed if no records were dropped.
+    needed = F.col("offsets") if reach.pruned else F.slice("offsets", 1, 0)
+    offsets = F.transform(
+        needed, lambda it: F.struct(it["topic"], it["partition"], it["offset"], F.unix_millis(it["commit_time"]))
+    )
+    times = (F.unix_millis(name).alias(name) for name in ("last_commit", "empty_since", "first_seen"))
+    columns = map(F.col, ("pattern", "log_partition", "type", "protocol_type", "state"))
+    known = F.struct(*columns, *times, offsets.alias("offsets"))
+    first = {"era": F.lit(-1), "position": F.lit(-1).cast("bigint"), "known": known}
+    return activity.join(names, "group").select("group", *(value.alias(name) for name, value in first.items()))
+
+
+def _latest_commits(commits: DataFrame, slices: Steps) -> DataFrame:
+    """The last commit, tombstone and aborted commit of each partition of a group in each slice."""
+    wiped = F.col("committed_offset").isNull()
+    rows = commits.withColumn("slice", _slice(slices)).withColumn("wiped", wiped)
+    latest = rows.groupBy(*_PLACE, "slice", "topic", "partition", "wiped", "aborted").agg(
+        F.max("log_offset").alias("position"),
+        F.unix_millis(F.min("record_time")).alias("first_ms"),
+        F.unix_millis(F.max("record_time")).alias("record_ms"),
+        F.max_by("committed_offset", "log_offset").alias("offset"),
+        F.max("commit_ms").alias("commit_ms"),
+    )
+    return latest.drop("wiped").withColumn("kind", F.lit(COMMIT))
+
+
+def _latest_states(states: DataFrame, slices: Steps) -> DataFrame:
+    """The last record of each kind and member in each slice; records with members are separate."""
+    joined = (F.coalesce("members", F.lit(0)) > 0) | (F.coalesce("protocol_type", F.lit("")) != "")
+    rows = states.withColumn("slice", _slice(slices)).withColumn("joined", joined)
+    last = F.max_by(F.struct("protocol_type", "members", "state_ms"), "log_offset")
+    latest = rows.groupBy(*_PLACE, "slice", "kind", "member_id", "gone", "joined").agg(
+        F.max("log_offset").alias("position"),
+        F.unix_millis(F.min("record_time")).alias("first_ms"),
+        F.unix_millis(F.max("record_time")).alias("record_ms"),
+        last.alias("last"),
+    )
+    return latest.select("*", "last.*").drop("last", "joined")
+
+
+def _slice(slices: Steps) -> Column:
+    """The index of the first slice end that is not before the record; `slices.count` = none."""
+    start = F.unix_micros(F.lit(slices.start))
+    every = slices.every // timedelta(microseconds=1)
+    index = F.ceil((F.unix_micros("record_time") - start) / F.lit(every))
+    return F.greatest(F.lit(0), F.least(F.lit(slices.count), index)).cast("int")
+
+
+def group_records(batches: Iterable[pa.RecordBatch], began: datetime) -> Iterator[GroupRecords]:
+    """The groups in rows of `lives`. began: of the history."""
+    began_ms = milliseconds_of(began)
+    for group, rows in groupby(_rows(batches), key=itemgetter(0)):
+        first, *rest = rows
+        activity = first[_BEFORE.index("known")]
+        # A group without a row in `activity` was written since.
+        if activity is not None:
+            records = [Record._make(row[len(_BEFORE) :]) for row in rest]
+            known = _lost(activity, records, began_ms)
+            yield GroupRecords(group, activity["pattern"], activity["log_partition"], known, records)
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+    for batch in batches:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _lost(activity: Mapping[str, Any], records: list[Record], began_ms: int) -> Known | None:
+    """The group's state before its records, if earlier ones were dropped; None = there were none before them.
+
+    Unknown facts are assumed so that the group rather matches: it was unused since the history began, until its first
+    record shows use.
+    """
+    first = min((record.first_ms for record in records), default=None)
+    if first is not None and first <= activity["first_seen"]:
+        return None
+    commits = {(record.topic, record.partition) for record in records if record.commit_ms is not None}
+    # Offsets from before the records; a later commit hides the earlier offset.
+    offsets = {
+        (topic, partition): (offset, at)
+        for topic, partition, offset, at in (tuple(one.values()) for one in activity["offsets"])
+        if (topic, partition) not in commits
+    }
+    last, empty = activity["last_commit"], activity["empty_since"]
+    if commits:
+        last = max((at for _, at in offsets.values()), default=began_ms)
+    state = activity["state"]
+    if any(record.kind != COMMIT for record in records):
+        state, empty = "Empty", began_ms
+    elif state == "Gone" and records:
+        # A simple group, whose tombstones are among the records.
+        state = "Empty"
+    return Known(activity["type"], activity["protocol_type"], state, last, empty, offsets)

@@ -1,0 +1,268 @@
+"""Reconstructs the state of one group at any time from its records in order. Pure; runs in Spark's workers.
+
+Records mean the same as in `fold`, which computes the current state of all groups by SQL; this module replays one group
+record by record. A test compares both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import NamedTuple
+
+from group_hygiene.model.groups import Group, GroupState, GroupType
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_TYPES = {
+    "classic": GroupType.CLASSIC,
+    "consumer": GroupType.CONSUMER,
+    "share": GroupType.SHARE,
+    "streams": GroupType.STREAMS,
+}
+# The log's states as those of ListGroups: with members, the exact state is unknown.
+_STATES = {"Empty": GroupState.EMPTY, "Active": GroupState.STABLE, "Unknown": GroupState.UNKNOWN}
+COMMIT = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """`count` times, `every` apart, the first at `start`."""
+
+    start: datetime
+    every: timedelta
+    count: int
+
+    @property
+    def end(self) -> datetime:
+        """The last of them."""
+        return self.at(self.count - 1)
+
+    def at(self, index: int) -> datetime:
+        return self.start + index * self.every
+
+    def first_from(self, moment: datetime) -> int:
+        """Index of the first step that is not before a moment; `count` or more = none."""
+        return max(0, -((self.start - moment) // self.every))
+
+
+class Record(NamedTuple):
+    """One record of the log, or the last of several similar ones in a slice of time. Times in milliseconds since 1970.
+
+    slice: its index. first_ms: record time of the first of them; record_ms: of the last. kind: COMMIT, or that of the
+    table `group_states`. Of a commit: topic, partition, offset (None = a tombstone), commit_ms (the latest; None for a
+    tombstone), aborted. The other fields are columns of `group_states`.
+    """
+
+    slice: int
+    era: int
+    first_ms: int
+    record_ms: int
+    kind: str
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    commit_ms: int | None = None
+    aborted: bool = False
+    protocol_type: str | None = None
+    members: int | None = None
+    member_id: str | None = None
+    state_ms: int | None = None
+    gone: bool = False
+
+    @property
+    def sign_of_life(self) -> bool:
+        """Whether it shows use of the group: a commit, aborted or not, or a member.
+
+        An epoch without members counts, too: of a consumer that joined and soon left, compaction leaves only this last
+        record.
+        """
+        if self.kind == COMMIT:
+            return self.commit_ms is not None
+        joined = bool(self.members) or bool(self.protocol_type) or self.kind.endswith(("-member", "-epoch"))
+        return joined and not self.gone
+
+
+class Sign(NamedTuple):
+    """A use of the group. by: Commit or Join."""
+
+    at: datetime
+    by: str
+
+
+class Stretch(NamedTuple):
+    """The group's state from a record on, until the next stretch begins.
+
+    group: None = it does not exist. state to empty_since: as in `model.evidence.Activity`.
+    offsets: the committed ones: (topic, partition) -> (offset, commit time in milliseconds).
+    same_since: start of the time in which it is Empty with the same offsets; None = it is not Empty.
+    """
+
+    begins: datetime
+    group: Group | None
+    state: str
+    last_commit: datetime | None
+    oldest_commit: datetime | None
+    empty_since: datetime | None
+    offsets: Mapping[tuple[str, int], tuple[int, int]]
+    same_since: datetime | None
+
+
+class Known(NamedTuple):
+    """A group's row in `activity`, in place of records that were dropped.
+
+    offsets: those that were committed before all remaining records.
+    """
+
+    type: str
+    protocol_type: str | None
+    state: str
+    last_ms: int | None
+    empty_ms: int | None
+    offsets: Mapping[tuple[str, int], tuple[int, int]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A group's stretches in order, and its first use in each slice of time.
+
+    complete_since: see `model.evidence.Activity`.
+    """
+
+    name: str
+    stretches: Sequence[Stretch]
+    signs: Sequence[Sign]
+    complete_since: datetime | None = None
+
+    def at(self, moment: datetime) -> Stretch | None:
+        """The state at a moment; None = before the group's first record."""
+        return next((stretch for stretch in reversed(self.stretches) if stretch.begins <= moment), None)
+
+    def back_after(self, moment: datetime) -> Sign | None:
+        """The first use after a moment."""
+        return min((sign for sign in self.signs if sign.at > moment), default=None)
+
+
+def replay(name: str, records: Iterable[Record], start: datetime, known: Known | None = None) -> History:
+    """The history of a group from `start` on, by its records in the order of the log.
+
+    The state after all records of a slice counts from the first of them on. A policy that waits for longer than a slice
+    gives the same result. known: see Known, None = no records are missing.
+    """
+    life = _Life() if known is None else _life_of(known)
+    stretches = [] if known is None else [_stretch(name, start, life, None)]
+    signs: list[Sign] = []
+    for _, together in groupby(records, key=lambda record: record.slice):
+        slice_ = list(together)
+        for record in slice_:
+            life.take(record)
+        begins = max(start, moment_of(min(record.first_ms for record in slice_)))
+        if stretches and stretches[-1].begins >= begins:
+            begins = stretches.pop().begins
+        stretches.append(_stretch(name, begins, life, stretches[-1] if stretches else None))
+        alive = [record for record in slice_ if record.sign_of_life]
+        if alive:
+            first = min(alive, key=lambda record: record.first_ms)
+            signs.append(Sign(moment_of(first.first_ms), "Commit" if first.kind == COMMIT else "Join"))
+    return History(name, stretches, signs)
+
+
+@dataclass(slots=True)
+class _Life:
+    """The state after the records so far. Times in milliseconds; offsets: place -> (offset, commit time)."""
+
+    type: str = "Unknown"
+    protocol: str | None = None
+    state: str = "Unknown"
+    last_ms: int | None = None
+    empty_ms: int | None = None
+    offsets: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    members: set[str] = field(default_factory=set)
+    era: int | None = None
+
+    def take(self, record: Record) -> None:
+        if self.era is not None and record.era != self.era:
+            # The end of an era of the log ends the group's state, but its times stay.
+            self.type, self.protocol, self.state, self.empty_ms = "Unknown", None, "Unknown", None
+            self.offsets, self.members = {}, set()
+        self.era = record.era
+        if record.kind == COMMIT:
+            self._commit(record)
+            return
+        family, _, what = record.kind.partition("-")
+        if what == "member" and record.member_id is not None:
+            (self.members.discard if record.gone else self.members.add)(record.member_id)
+        if family in _TYPES and what in ("", "epoch", "member"):
+            self._set_state(record, family, ended=record.gone and what != "member")
+
+    def _commit(self, record: Record) -> None:
+        place = record.topic or "", record.partition or 0
+        if record.commit_ms is not None:
+            self.last_ms = max(self.last_ms or record.commit_ms, record.commit_ms)
+        if record.aborted:
+            return
+        if record.offset is not None and record.commit_ms is not None:
+            self.offsets[place] = record.offset, record.commit_ms
+            if self.type == "Unknown" or self.state == "Gone":
+                # A simple group: it had no members, at least since its end.
+                self.type, self.protocol, self.state, self.empty_ms = "Classic", "", "Empty", None
+            return
+        self.offsets.pop(place, None)
+        never_joined = self.type in ("Classic", "Unknown") and not self.protocol
+        if never_joined and not self.offsets and self.state in ("Empty", "Unknown"):
+            # No other record of the log may show that such a group ended.
+            self.state, self.empty_ms = "Gone", None
+
+    def _set_state(self, record: Record, family: str, ended: bool) -> None:
+        if family == "classic":
+            if not ended:
+                self.protocol = record.protocol_type or ""
+            empty = record.members == 0
+        else:
+            self.protocol = family
+            if ended:
+                self.members.clear()
+            empty = not self.members
+        self.type = "Unknown" if self.protocol is None else str(_TYPES[family])
+        self.state = "Gone" if ended else "Empty" if empty else "Active"
+        since = record.state_ms if record.state_ms is not None and record.state_ms > 0 else record.record_ms
+        self.empty_ms = since if self.state == "Empty" and self.protocol else None
+
+
+def _life_of(known: Known) -> _Life:
+    # The ids of members that joined before the first record are unknown: only `state` shows that they left.
+    return _Life(known.type, known.protocol_type, known.state, known.last_ms, known.empty_ms, dict(known.offsets))
+
+
+def _stretch(name: str, begins: datetime, life: _Life, before: Stretch | None) -> Stretch:
+    group = None
+    if life.state in _STATES:
+        group = Group(name, GroupType(life.type), life.protocol or "", _STATES[life.state], 0)
+    oldest = min((commit_ms for _, commit_ms in life.offsets.values()), default=None)
+    last_commit, oldest_commit, empty_since = map(_known_time, (life.last_ms, oldest, life.empty_ms))
+    made = Stretch(begins, group, life.state, last_commit, oldest_commit, empty_since, dict(life.offsets), begins)
+    return made._replace(same_since=_same_since(before, made))
+
+
+def _same_since(before: Stretch | None, now: Stretch) -> datetime | None:
+    if now.state != "Empty":
+        return None
+    if before is None or before.same_since is None or before.group != now.group:
+        return now.begins
+    same = {place: offset for place, (offset, _) in before.offsets.items()}
+    return before.same_since if same == {place: offset for place, (offset, _) in now.offsets.items()} else now.begins
+
+
+def moment_of(milliseconds: int) -> datetime:
+    """The time of milliseconds since 1970."""
+    return _EPOCH + milliseconds * _MILLISECOND
+
+
+def milliseconds_of(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def _known_time(milliseconds: int | None) -> datetime | None:
+    return None if milliseconds is None else moment_of(milliseconds)

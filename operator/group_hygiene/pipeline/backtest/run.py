@@ -1,0 +1,315 @@
+"""Tries policies on the past of a cluster: each one's deletions at every step, and those of groups used again later.
+
+Reads the pipeline's tables, writes nothing and does not connect to Kafka. Python in Spark's workers replays each group
+once, and returns counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import accumulate
+
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from group_hygiene.errors import PipelineError
+from group_hygiene.pipeline.backtest.lives import Extent, extent, lives
+from group_hygiene.pipeline.backtest.replay import Steps, moment_of
+from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, Brief, Counted, OnTrial, Row, worker
+from group_hygiene.pipeline.backtest.trial import Trial, World
+from group_hygiene.pipeline.tasks import report_tasks
+from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
+from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.policy import Action, Policy
+
+_MOST_STEPS = 2_000
+# Multiples of the policy's own periods that are tried, too.
+_PERIODS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+_GRACES = (1.0, 2.0, 4.0, 7.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The range of a backtest. start: a time, or a duration before the end. None = all that the tables hold.
+
+    step: of the result; the policies' intervals set the simulated scans. retention: offsets.retention.minutes of the
+    brokers, None = unknown. verdicts: whether to return the verdict of each group.
+    """
+
+    start: datetime | timedelta | None = None
+    end: datetime | None = None
+    step: timedelta = timedelta(days=1)
+    retention: timedelta | None = None
+    verdicts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A policy to try. protect: `protect` of its connection."""
+
+    policy: Policy
+    protect: Patterns | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """One step. groups: all existing ones. matched: those that match. marked, deleted: at this step. regret: of the
+    deleted, those that were used again later."""
+
+    at: datetime
+    groups: int
+    matched: int
+    marked: int
+    deleted: int
+    regret: int
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """A deletion of a group that was used again later. by: its first use, Commit or Join."""
+
+    group: str
+    pattern: str
+    marked_at: datetime
+    deleted_at: datetime
+    back_at: datetime
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The result of the policy with another period, in numbers of groups."""
+
+    period: timedelta
+    deleted: int
+    regret: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfPattern:
+    """The groups of one name pattern. variants: see Tried.periods. safe: the least of these periods that deletes
+    groups, and from which on none causes a regret; None = there is none."""
+
+    pattern: str
+    deleted: int
+    regret: int
+    safe: timedelta | None
+    variants: Sequence[Variant]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """The results of one policy.
+
+    unwatched: deletions so late that the tables end before the group would be idle for as long again.
+    periods: with another idleFor, or unchangedFor if the policy has only that. graces: with another gracePeriod.
+    patterns: those with deletions under any of the periods, in descending order. reasons: of the selected groups at the
+    end, by their real state: Match, or the reason of the refusal -> groups. verdicts: group -> reason; empty unless
+    requested.
+    """
+
+    policy: Policy
+    days: Sequence[Day]
+    regrets: Sequence[Regret]
+    unwatched: int
+    periods: Sequence[Variant]
+    graces: Sequence[Variant]
+    patterns: Sequence[OfPattern]
+    reasons: Mapping[str, int]
+    verdicts: Mapping[str, str]
+
+    @property
+    def deleted(self) -> int:
+        return sum(day.deleted for day in self.days)
+
+    @property
+    def regret(self) -> int:
+        return len(self.regrets)
+
+
+@dataclass(frozen=True, slots=True)
+class Backtest:
+    """The results of all policies over the same steps. reach: the tables' range. untried: why others were not tried."""
+
+    reach: Extent
+    steps: Steps
+    tried: Sequence[Tried]
+    untried: Sequence[str] = ()
+
+
+def steps_of(terms: Terms, reach: Extent) -> Steps:
+    """The steps of the result: the last one is the end, and the first is not before the start, nor the history.
+
+    Raises PipelineError, with the tables' range, for a range without steps.
+    """
+    held = f"the tables hold the history from {timestamp(reach.began)} to {timestamp(reach.read_at)}"
+    end = terms.end or reach.read_at
+    asked = terms.start if isinstance(terms.start, datetime) else None
+    if isinstance(terms.start, timedelta):
+        asked = end - terms.start
+    for option, moment in (("--to", end), ("--from", asked)):
+        if moment is not None and moment > reach.read_at:
+            raise PipelineError(f"{option} {timestamp(moment)} is later than the log was read: {held}")
+    if asked is not None and asked > end:
+        raise PipelineError(f"--from {timestamp(asked)} is after --to {timestamp(end)}: that range is empty; {held}")
+    start = max(asked or reach.began, reach.began)
+    if start > end:
+        raise PipelineError(f"--to {timestamp(end)} is before the history: {held}")
+    count = (end - start) // terms.step
+    steps = Steps(end - count * terms.step, terms.step, count + 1)
+    if steps.count < 2:
+        raise PipelineError(
+            f"between {timestamp(start)} and {timestamp(end)} there is no step of {format_duration(terms.step)}: take "
+            f"a shorter --step, or a longer range; {held}"
+        )
+    if steps.count > _MOST_STEPS:
+        raise PipelineError(
+            f"{steps.count:,} steps of {format_duration(terms.step)} are too many: take a longer --step, or a shorter "
+            f"range, for {_MOST_STEPS:,} at most"
+        )
+    return steps
+
+
+def too_short(policy: Policy, steps: Steps, reach: Extent) -> str | None:
+    """Why a range is too short for a policy: no group could have been used again after a deletion. None = it is not."""
+    waits = policy.when.idle_for or policy.when.unchanged_for
+    if waits is None:
+        return None
+    field = "idleFor" if policy.when.idle_for else "unchangedFor"
+    needed = waits
+    if policy.action is Action.DELETE:
+        field, needed = f"{field} and gracePeriod", waits + policy.grace_period
+    held = reach.read_at - steps.start
+    if held >= needed:
+        return None
+    length = format_duration(whole_seconds(max(timedelta(), held)))
+    return (
+        f"GroupPolicy {policy.key}: the history from {timestamp(steps.start)} on is {length} long, shorter than "
+        f"its {field} of {format_duration(needed)}: regrets would be unknown. The tables go back to "
+        f"{timestamp(reach.began)}, which is enough from {timestamp(reach.began + needed)} on"
+    )
+
+
+def backtest(
+    spark: SparkSession,
+    warehouse: str,
+    candidates: Sequence[Candidate],
+    terms: Terms,
+    report: Callable[[str], None] = lambda line: None,
+) -> Backtest:
+    """Try these policies. report: gets lines of progress.
+
+    Raises PipelineError if the tables don't cover the range, or if it is too short for all policies.
+    """
+    reach = extent(spark, warehouse)
+    steps = steps_of(terms, reach)
+    judged = [(candidate, too_short(candidate.policy, steps, reach)) for candidate in candidates]
+    untried = [why for _, why in judged if why is not None]
+    if len(untried) == len(candidates):
+        raise PipelineError("; ".join(untried))
+    bench = [_on_trial(candidate, steps, terms.retention) for candidate, why in judged if why is None]
+    report(
+        f"backtest: {steps.count:,} steps from {timestamp(steps.start)} to {timestamp(steps.end)}, "
+        f"{len(bench)} policies"
+    )
+    brief = Brief(bench, steps, reach.complete_since, reach.began, reach.read_at, terms.verdicts)
+    with report_tasks(spark, lambda done, parts: report(f"backtest: {done} of {parts} parts")):
+        records = lives(spark, warehouse, reach, _slices(bench, steps))
+        rows = records.mapInArrow(worker(brief), from_arrow_schema(SCHEMA)).toArrow()
+    counted = Counted.of(rows)
+    return Backtest(reach, steps, [_tried(number, one, counted, steps) for number, one in enumerate(bench)], untried)
+
+
+def _on_trial(candidate: Candidate, steps: Steps, retention: timedelta | None) -> OnTrial:
+    policy = candidate.policy
+    trial = Trial(policy, World(steps.start, steps.end, candidate.protect, retention))
+    if policy.action is not Action.DELETE or not trial.waits:
+        return OnTrial(trial, (), ())
+    longest = steps.every * steps.count
+    periods = _others(_PERIODS, trial.waits, longest)
+    graces = _others(_GRACES, policy.grace_period, longest)
+    return OnTrial(
+        trial,
+        [(period, trial if period == trial.waits else trial.with_idle_for(period)) for period in periods],
+        [(period, trial if period == policy.grace_period else trial.with_grace(period)) for period in graces],
+    )
+
+
+def _slices(bench: Sequence[OnTrial], steps: Steps) -> Steps:
+    """Slices of the steps' length, or shorter, so that no group can be deleted and used again within one."""
+    waits = [
+        trial.waits + trial.policy.grace_period
+        for one in bench
+        for trial in (one.trial, *(other for _, other in (*one.periods, *one.graces)))
+        if trial.policy.action is Action.DELETE
+    ]
+    parts = -(-steps.every // min([*waits, steps.every]))
+    while steps.every / parts * parts != steps.every:
+        parts += 1
+    return Steps(steps.start, steps.every / parts, (steps.count - 1) * parts + 1)
+
+
+def _others(factors: Iterable[float], wanted: timedelta, longest: timedelta) -> list[timedelta]:
+    """In whole seconds, ascending, always with the policy's own period."""
+    second = timedelta(seconds=1)
+    tried = (max(second, factor * wanted // second * second) for factor in factors if factor != 1)
+    return sorted({wanted, *(period for period in tried if period <= longest)})
+
+
+def _tried(number: int, one: OnTrial, counted: Counted, steps: Steps) -> Tried:
+    there = accumulate(counted.by_step(ALL, "there", steps.count))
+    matched = accumulate(counted.by_step(number, "matched", steps.count))
+    rest = (counted.by_step(number, what, steps.count) for what in ("marked", "deleted", "regretted"))
+    columns = zip(there, matched, *rest, strict=True)
+    periods = [period for period, _ in one.periods]
+    patterns = _by_pattern(number, periods, one, counted)
+    reasons = {text or "": many for (_, text), many in counted.counts.get((number, "reason"), {}).items()}
+    return Tried(
+        policy=one.trial.policy,
+        days=[Day(steps.at(step), *many) for step, many in enumerate(columns)],
+        regrets=sorted(map(_regret, counted.regrets.get(number, ())), key=lambda each: (each.deleted_at, each.group)),
+        unwatched=counted.counts.get((number, "unwatched"), {}).get((0, None), 0),
+        periods=_together(periods, patterns),
+        graces=_variants(number, "grace", None, [period for period, _ in one.graces], counted),
+        patterns=patterns,
+        reasons=dict(sorted(reasons.items())),
+        verdicts=counted.verdicts.get(number, {}),
+    )
+
+
+def _regret(row: Row) -> Regret:
+    marked, deleted, back = (moment_of(at or 0) for at in (row.marked_ms, row.deleted_ms, row.back_ms))
+    return Regret(row.group or "", row.text or "", marked, deleted, back, row.by or "")
+
+
+def _by_pattern(number: int, periods: Sequence[timedelta], one: OnTrial, counted: Counted) -> list[OfPattern]:
+    found = {text for _, text in counted.counts.get((number, "period-deleted"), {})}
+    own = periods.index(one.trial.waits) if periods else 0
+    made = []
+    for pattern in found:
+        variants = _variants(number, "period", pattern, periods, counted)
+        last_regret = max((index for index, variant in enumerate(variants) if variant.regret), default=-1)
+        # A period that deletes nothing is too long for the range, so it proves nothing.
+        safe = next((variant.period for variant in variants[last_regret + 1 :] if variant.deleted), None)
+        made.append(OfPattern(pattern or "", variants[own].deleted, variants[own].regret, safe, variants))
+    return sorted(made, key=lambda each: (-each.deleted, -each.variants[0].deleted, each.pattern))
+
+
+def _variants(
+    number: int, what: str, text: str | None, periods: Sequence[timedelta], counted: Counted
+) -> list[Variant]:
+    deleted, regret = (counted.counts.get((number, f"{what}-{which}"), {}) for which in ("deleted", "regret"))
+    return [
+        Variant(period, deleted.get((index, text), 0), regret.get((index, text), 0))
+        for index, period in enumerate(periods)
+    ]
+
+
+def _together(periods: Sequence[timedelta], patterns: Sequence[OfPattern]) -> list[Variant]:
+    columns = zip(*(pattern.variants for pattern in patterns), strict=True) if patterns else [()] * len(periods)
+    return [
+        Variant(period, sum(one.deleted for one in column), sum(one.regret for one in column))
+        for period, column in zip(periods, columns, strict=True)
+    ]

@@ -1,0 +1,146 @@
+"""Suggests policies for the name patterns with the most groups, after trying each on the past."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import yaml
+from pyspark.sql import SparkSession
+
+from group_hygiene.errors import PipelineError
+from group_hygiene.pipeline.activity.name_patterns import too_general
+from group_hygiene.pipeline.backtest.lives import extent
+from group_hygiene.pipeline.backtest.run import Backtest, Candidate, Terms, Tried, Variant, backtest
+from group_hygiene.report.findings import Findings, Growth, Suggestion
+from group_hygiene.spec.durations import format_duration
+from group_hygiene.spec.policy import Policy, parse_policy
+
+# Patterns with fewer idle groups get no policy.
+_LEAST_IDLE = 10
+_MOST = 10
+# The least that is suggested; its multiples are tried, too.
+_IDLE_FOR = timedelta(hours=24)
+_STEP = timedelta(days=1)
+# In a shorter history, weekly use occurs at most once.
+_ENOUGH = timedelta(days=14)
+# Explicit in the policy, independent of defaults.
+_INTERVAL, _GRACE = "10m", "24h"
+# The CRD's limit.
+_PATTERN_LENGTH = 255
+
+
+def with_suggestions(
+    spark: SparkSession, warehouse: str, findings: Findings, report: Callable[[str], None] = lambda line: None
+) -> Findings:
+    """The findings of `survey` with `began` and `suggestions`, or with a note if the history is too short."""
+    try:
+        reach = extent(spark, warehouse)
+    except PipelineError as error:
+        return _noted(findings, f"No policy could be tried on the past: {error}.")
+    findings = replace(findings, began=reach.began)
+    worth = [pattern for pattern in findings.patterns if _worth(pattern)][:_MOST]
+    history = reach.read_at - reach.began
+    if history < _ENOUGH:
+        return _noted(findings, _too_short(history))
+    if not worth:
+        return findings
+    policies = _policies(worth)
+    terms = Terms(step=_STEP, retention=findings.retention)
+    found = backtest(spark, warehouse, [Candidate(policy) for _, policy in policies], terms, report)
+    made = [
+        _suggestion(pattern, obj, tried, found, findings.retention)
+        for pattern, (obj, _), tried in zip(worth, policies, found.tried, strict=True)
+    ]
+    return replace(findings, suggestions=made)
+
+
+def _worth(pattern: Growth) -> bool:
+    """Only generated names: the services `svc-billing`, `svc-shipping` and so on have a pattern `svc-*`, too.
+
+    No pattern that begins with a star: names like `*-consumer` are often services.
+    """
+    narrow = pattern.made and not pattern.pattern.startswith("*") and not too_general(pattern.pattern)
+    return narrow and pattern.idle >= _LEAST_IDLE and len(pattern.pattern) <= _PATTERN_LENGTH
+
+
+def _noted(findings: Findings, note: str) -> Findings:
+    return replace(findings, notes=[*findings.notes, note])
+
+
+def _too_short(history: timedelta) -> str:
+    # May be negative: one partition's first read may be after another's last read.
+    so_far = format_duration(max(timedelta(), history) // timedelta(minutes=1) * timedelta(minutes=1))
+    return (
+        f"The history in the tables is {so_far} long: policies are suggested here once the pipeline has run for "
+        f"{_ENOUGH.days} days."
+    )
+
+
+def _policies(patterns: Sequence[Growth]) -> list[tuple[dict[str, Any], Policy]]:
+    made: dict[str, tuple[dict[str, Any], Policy]] = {}
+    for number, pattern in enumerate(patterns, 1):
+        name = re.sub(r"[^a-z0-9]+", "-", pattern.pattern.lower()).strip("-")[:40].strip("-")
+        name = f"idle-{name}" if name else f"idle-{number}"
+        while name in made:
+            name = f"{name}-{number}"
+        obj = {
+            "apiVersion": "grouphygiene.io/v1alpha1",
+            "kind": "GroupPolicy",
+            "metadata": {"name": name, "namespace": "kafka"},
+            "spec": {
+                "connectionRef": {"name": "main"},
+                "match": {"groups": [pattern.pattern]},
+                "when": {"idleFor": format_duration(_IDLE_FOR)},
+                "action": "Delete",
+                "delete": {"gracePeriod": _GRACE},
+                "interval": _INTERVAL,
+            },
+        }
+        made[name] = obj, parse_policy(obj)
+    return list(made.values())
+
+
+def _suggestion(
+    pattern: Growth, obj: Mapping[str, Any], tried: Tried, found: Backtest, retention: timedelta
+) -> Suggestion:
+    """A suggestion with the least idleFor that deletes groups, and from which on no idleFor causes a regret."""
+    policy = tried.policy
+    others = [(variant.period, variant.deleted, variant.regret) for variant in tried.periods]
+    made = Suggestion(pattern.pattern, pattern.there, "", None, tried.deleted, tried.regret, others)
+    if not tried.deleted:
+        return replace(made, why_not=_why_nothing(tried))
+    # A policy that waits longer than Kafka's retention deletes nothing.
+    most = retention - policy.grace_period - policy.interval
+    last_regret = max((index for index, variant in enumerate(tried.periods) if variant.regret), default=-1)
+    rest: list[Variant] = [
+        variant
+        for variant in tried.periods[last_regret + 1 :]
+        if _IDLE_FOR <= variant.period <= most and variant.deleted
+    ]
+    if not rest:
+        return replace(
+            made,
+            why_not="Each idleFor that was tried would have deleted groups that were used again, or none at all, or "
+            f"is longer than Kafka's own retention ({format_duration(retention)}).",
+        )
+    best = rest[0]
+    spec = {**obj["spec"], "when": {"idleFor": format_duration(best.period)}}
+    days = max(1, (found.steps.end - found.steps.start) // timedelta(days=1))
+    result = f"In the last {days} days: {best.deleted:,} groups deleted, none of them used again. This is a dry run."
+    adapt = "Replace namespace and connectionRef: they are placeholders."
+    # Invisible and bidirectional characters are written as escapes.
+    plain = pattern.pattern.isprintable()
+    text = f"# {result}\n# {adapt}\n{yaml.safe_dump({**obj, 'spec': spec}, sort_keys=False, allow_unicode=plain)}"
+    return replace(made, policy=text, idle_for=best.period, deleted=best.deleted, regret=best.regret)
+
+
+def _why_nothing(tried: Tried) -> str:
+    refused = {reason: many for reason, many in tried.reasons.items() if reason != "Match"}
+    if not refused:
+        return "A policy would have deleted nothing: the groups are used again, or expire, before."
+    most = max(refused, key=lambda reason: refused[reason])
+    return f"A policy would have deleted nothing: checks refuse these groups, most of them as {most}."

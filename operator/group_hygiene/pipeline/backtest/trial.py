@@ -1,0 +1,250 @@
+"""Simulates a policy for one group, with the operator's own checks, and finds whether the group was used again. Pure.
+
+There is one scan per interval of the policy: a group that matches is marked, and deleted at the first scan after its
+grace period at which it still matches, as by an operator that is installed at the first scan. Limits are ignored, since
+users may raise them. So the result of each group is independent of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import NamedTuple
+
+from group_hygiene.decide.checks import judge
+from group_hygiene.decide.plan import grace_elapsed
+from group_hygiene.model.entries import Mark
+from group_hygiene.model.evidence import Activity, Deletion, Evidence, Protections, Unchanged
+from group_hygiene.model.groups import Bounds, CommittedOffset, Partition
+from group_hygiene.model.verdicts import Verdict
+from group_hygiene.pipeline.backtest.replay import History, Sign, Steps, Stretch
+from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.policy import Action, Mode, Policy
+
+_NO_PROTECTIONS = Protections()
+_MOMENT = timedelta(microseconds=1)
+# Of a partition with unread records for every group.
+_ENDLESS = Bounds(0, 2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Facts for all groups. start, end: of all scans. protect: of the connection.
+
+    retention: offsets.retention.minutes; None = unknown.
+    """
+
+    start: datetime
+    end: datetime
+    protect: Patterns | None = None
+    retention: timedelta | None = None
+
+
+class Removed(NamedTuple):
+    """A deletion. back: the first use after it, None = none."""
+
+    marked: datetime
+    at: datetime
+    back: Sign | None
+
+
+@dataclass(slots=True)
+class Simulation:
+    """The result for one group under one policy. spans: (start, end) of times in which it matches.
+
+    marked: when it got a mark. removed: its deletions, in order.
+    """
+
+    spans: list[tuple[datetime, datetime]] = field(default_factory=list)
+    marked: list[datetime] = field(default_factory=list)
+    removed: list[Removed] = field(default_factory=list)
+
+
+class Trial:
+    """The simulation of one policy, with evidence from the tables alone.
+
+    Evidence that the tables lack is assumed so that more groups match: no object claims a group, no replicator mirrors
+    it, and it has unread records.
+    """
+
+    def __init__(self, policy: Policy, world: World) -> None:
+        self.policy = replace(policy, mode=Mode.ENFORCE)
+        self._world = world
+        count = (world.end - world.start) // policy.interval + 1
+        self._scans = Steps(world.start, policy.interval, count)
+
+    @property
+    def waits(self) -> timedelta:
+        """How long a group is unused before it matches; zero if the policy has no such field."""
+        return self.policy.when.idle_for or self.policy.when.unchanged_for or timedelta()
+
+    def with_idle_for(self, period: timedelta) -> Trial:
+        """The same with another `idleFor`, or with another `unchangedFor` if the policy has only that."""
+        when = self.policy.when
+        changed = replace(when, unchanged_for=period) if when.idle_for is None else replace(when, idle_for=period)
+        return Trial(replace(self.policy, when=changed), self._world)
+
+    def with_grace(self, period: timedelta) -> Trial:
+        return Trial(replace(self.policy, grace_period=period), self._world)
+
+    def verdict(self, history: History) -> Verdict | None:
+        """The verdict for the group at the end; None = the policy does not select it, or it does not exist."""
+        stretch = history.at(self._world.end)
+        return None if stretch is None else self._judge(stretch, self._world.end, history.complete_since)
+
+    def simulate(self, history: History) -> Simulation:
+        """Simulate the policy for the group, from the first scan to the last."""
+        result, scans = Simulation(), self._scans
+        mark: int | None = None
+        since, deleted = scans.start, None
+        ends = [*(stretch.begins for stretch in history.stretches), self._world.end + _MOMENT][1:]
+        for stretch, end in zip(history.stretches, ends, strict=True):
+            at, stop = scans.first_from(max(stretch.begins, since)), min(scans.first_from(end), scans.count)
+            while at < stop:
+                found = self._first_match(
+                    partial(self._matches, stretch, history.complete_since, deleted), stretch, (at, stop)
+                )
+                if found is None or found > at:
+                    mark = None
+                if found is None:
+                    break
+                due = self._due(found if mark is None else mark, found, stop)
+                over = end if due is None else scans.at(due) + _MOMENT
+                if mark is None:
+                    mark = found
+                    result.marked.append(scans.at(found))
+                    result.spans.append((scans.at(found), over))
+                else:
+                    result.spans[-1] = (result.spans[-1][0], over)
+                if due is None:
+                    break
+                back = history.back_after(scans.at(due))
+                result.removed.append(Removed(scans.at(mark), scans.at(due), back))
+                if back is None:
+                    return result
+                mark, since = None, back.at
+                at = max(due + 1, scans.first_from(since))
+                deleted = Deletion(scans.at(due), self.policy.key, scans.at(due) + self.policy.backup_retention)
+        return result
+
+    def _due(self, mark: int, first: int, stop: int) -> int | None:
+        """The first scan from `first` on at which a mark's grace period is over; None = no scan before `stop`.
+
+        Uses the operator's own `grace_elapsed`. Alert policies delete nothing.
+        """
+        if self.policy.action is not Action.DELETE:
+            return None
+        scans, policy = self._scans, self.policy
+        since = scans.at(mark)
+        entry = Mark(
+            policy_uid=policy.uid,
+            group="",
+            policy=policy.key,
+            digest=policy.digest,
+            since=since,
+            due=since + policy.grace_period,
+        )
+        # Not by the run that set it, and not before its own date.
+        from_ = max(first, mark + 1, scans.first_from(entry.due))
+        return next((scan for scan in range(from_, stop) if grace_elapsed(policy, entry, scans.at(scan))), None)
+
+    def _first_match(
+        self, matches: Callable[[datetime], bool], stretch: Stretch, within: tuple[int, int]
+    ) -> int | None:
+        """The first scan at which the group matches, from the first of `within` to before the second.
+
+        Within a stretch, the group only gets older, and once it matches, it continues to match. So a binary search is
+        enough.
+        """
+        scans, (first, stop) = self._scans, within
+        if matches(scans.at(first)):
+            return first
+        last = stop - 1
+        if last == first or not matches(scans.at(last)):
+            return None
+        likely = self._likely(stretch)
+        guesses = [likely - 1, likely]
+        while last - first > 1:
+            # Mostly it is the scan at which the period is over; the checks decide.
+            middle = guesses.pop() if guesses else (first + last) // 2
+            if not first < middle < last:
+                continue
+            if matches(scans.at(middle)):
+                last = middle
+            else:
+                first = middle
+        return last
+
+    def _likely(self, stretch: Stretch) -> int:
+        """A guess at the first scan in a stretch at which the policy matches."""
+        moments = filter(None, (stretch.last_commit, stretch.empty_since))
+        return self._scans.first_from(max(moments, default=self._scans.start) + self.waits)
+
+    def _matches(
+        self, stretch: Stretch, complete_since: datetime | None, deleted: Deletion | None, now: datetime
+    ) -> bool:
+        verdict = self._judge(stretch, now, complete_since, deleted)
+        return verdict is not None and verdict.matches
+
+    def _judge(
+        self, stretch: Stretch, now: datetime, complete_since: datetime | None, deleted: Deletion | None = None
+    ) -> Verdict | None:
+        group = stretch.group
+        if group is None or not self.policy.match.selects(group):
+            return None
+        protect = self._world.protect
+        activity = Activity(
+            type=group.type,
+            protocol_type=group.protocol_type,
+            state=stretch.state,
+            first_seen=None,
+            last_commit=stretch.last_commit,
+            oldest_commit=stretch.oldest_commit,
+            empty_since=stretch.empty_since,
+            log_partition=0,
+            covered_to=0,
+            read_at=now,
+            # Records that were lost later still existed at that time.
+            complete_since=None if complete_since is None or complete_since > now else complete_since,
+        )
+        offsets = {Partition(*place): CommittedOffset(offset) for place, (offset, _) in stretch.offsets.items()}
+        evidence = Evidence(
+            protections=_NO_PROTECTIONS,
+            protected_by=None if protect is None else protect.matching(group.id),
+            deleted=deleted,
+            unchanged=self._unchanged(stretch, now),
+            offsets=offsets,
+            bounds=dict.fromkeys(offsets, _ENDLESS),
+            records=dict.fromkeys(offsets, _ENDLESS.end),
+            activity=activity,
+            retention=self._world.retention,
+        )
+        return judge(self.policy, group, evidence, now)
+
+    def _unchanged(self, stretch: Stretch, now: datetime) -> Unchanged | None:
+        """By scans alone, as in the operator."""
+        if self.policy.when.unchanged_for is None or stretch.same_since is None:
+            return None
+        since = self._scans.at(self._scans.first_from(stretch.same_since))
+        return Unchanged(since, now - since) if since <= now else None
+
+
+def reason_of(verdict: Verdict) -> str:
+    """Match, or the reason of the refusal."""
+    return "Match" if verdict.refusal is None else verdict.refusal.reason
+
+
+def untriable(policy: Policy, retention: timedelta | None) -> str | None:
+    """Why a policy can't be tried on the past, in a sentence; None = it can."""
+    if policy.action is Action.DELETE_OFFSETS:
+        return "action DeleteOffsets can't be tried on the past: the tables lack the subscriptions of members"
+    if policy.when.deleted_topics is not None:
+        return "when.deletedTopics can't be tried on the past: the tables don't record which topics existed"
+    if policy.when.asks_bounds:
+        asked = "lag" if policy.when.lag_at_least is not None else "offsets"
+        return f"when.{asked} can't be tried on the past: the tables don't record where partitions began and ended"
+    if policy.when.expires_within is not None and retention is None:
+        return "when.expiresWithin needs the brokers' offsets.retention.minutes: give --offsets-retention"
+    return None

@@ -1,0 +1,73 @@
+"""Decodes an Arrow batch of Kafka's bytes into an Arrow batch of columns.
+
+Runs in Spark's workers: imports only `offsets_log`, numpy and pyarrow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, decode
+from group_hygiene.pipeline.ingest.columns import read_commits
+
+# The columns of Spark's Kafka source, in this order.
+SOURCE_COLUMNS = ("partition", "offset", "timestamp", "key", "value")
+
+_STATE = {
+    "kind": pa.string(),
+    "protocol_type": pa.string(),
+    "generation": pa.int32(),
+    "member_id": pa.string(),
+    "members": pa.int32(),
+    "state_ms": pa.int64(),
+    "gone": pa.bool_(),
+}
+_ASIDE = {"key": pa.binary(), "value": pa.binary(), "error": pa.string()}
+_DECODED = pa.schema(
+    {
+        "group": pa.string(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "committed_offset": pa.int64(),
+        "leader_epoch": pa.int32(),
+        "metadata": pa.string(),
+        "commit_ms": pa.int64(),
+        "state": pa.struct(_STATE),
+        "aside": pa.struct(_ASIDE),
+    }
+)
+
+
+def decode_all(keys: pa.BinaryArray, values: pa.BinaryArray) -> pa.RecordBatch:
+    """Decode many records: one row each, in their order; a malformed one has `aside`. Raises nothing."""
+    commits = read_commits(keys, values)
+    count = int(commits.taken.sum())
+    columns = [
+        commits.columns[name] if name in commits.columns else pa.nulls(count, _DECODED.field(name).type)
+        for name in _DECODED.names
+    ]
+    quick = pa.RecordBatch.from_arrays(columns, schema=_DECODED)
+    left = np.flatnonzero(~commits.taken)
+    if not len(left):
+        return quick
+    rows = [_row(keys[row].as_py(), values[row].as_py()) for row in left.tolist()]
+    both = pa.concat_batches([quick, pa.RecordBatch.from_pylist(rows, schema=_DECODED)])
+    return both.take(np.argsort(np.concatenate([np.flatnonzero(commits.taken), left])))
+
+
+def _row(key: bytes | None, value: bytes | None) -> dict[str, Any]:
+    try:
+        record = decode(key, value)
+    except BrokenRecord as broken:
+        return {"aside": {"key": key, "value": value, "error": str(broken)}}
+    if not isinstance(record, Commit):
+        state = record._asdict()
+        return {"group": state.pop("group"), "state": state}
+    row: dict[str, Any] = {"group": record.group, "topic": record.topic, "partition": record.partition}
+    if not record.gone:
+        row |= {"committed_offset": record.offset, "leader_epoch": record.leader_epoch}
+        row |= {"metadata": record.metadata, "commit_ms": record.commit_ms}
+    return row

@@ -1,0 +1,254 @@
+"""How far the log was read, and where to continue: the table `ingested`, and how to handle a log that changed.
+
+`plan` is pure. If records were lost or the log is another one, it stops: a user must decide, since the tables' history
+has a gap then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime
+from typing import NoReturn
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from group_hygiene.errors import Halted, PipelineError
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC
+from group_hygiene.kafka.log_bounds import LogBounds
+from group_hygiene.model.evidence import TABLES_VERSION
+from group_hygiene.model.groups import NO_LEADER_EPOCH
+from group_hygiene.pipeline.store import Once
+from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, RECORDS
+
+_HOW_TO_CONTINUE = (
+    "To continue with the current log, run this once with --start-over: all history stays, and groups count as active "
+    "at that moment, since the lost records are unknown"
+)
+# The same in each row.
+_OF_ALL = ("cluster_id", "topic_id", "era", "batch", "stream")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One partition of the log: see tables.INGESTED."""
+
+    covered_to: int
+    read_at: datetime | None = None
+    complete_since: datetime | None = None
+    first_read_at: datetime | None = None
+    leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The rows of `ingested`. stream: the name of the checkpoint, and of the writer in each table's transactions.
+
+    batch: the number of the last completed batch; the next one has the next number, also if it is repeated.
+    """
+
+    cluster_id: str
+    topic_id: str | None
+    era: int
+    batch: int
+    stream: str
+    places: Mapping[int, Place]
+
+    @property
+    def positions(self) -> dict[int, int]:
+        return {partition: place.covered_to for partition, place in self.places.items()}
+
+    def advanced(self, ends: Mapping[int, int]) -> Progress:
+        """The progress after one more batch, up to `ends`."""
+        moved = {
+            partition: replace(place, covered_to=max(place.covered_to, ends.get(partition, 0)))
+            for partition, place in self.places.items()
+        }
+        return replace(self, batch=self.batch + 1, places=moved)
+
+    def seen(self, bounds: LogBounds) -> Progress:
+        """With `read_at` and leader epoch of every partition that was read to its end."""
+        read = {
+            partition: replace(
+                place,
+                read_at=_read_at(place, bounds.asked_at, bounds.undecided_since.get(partition)),
+                first_read_at=place.first_read_at or bounds.asked_at,
+            )
+            if place.covered_to >= bounds.ends.get(partition, 0)
+            else place
+            for partition, place in self.places.items()
+        }
+        led = {
+            partition: replace(place, leader_epoch=bounds.leader_epochs.get(partition, place.leader_epoch))
+            for partition, place in read.items()
+        }
+        return replace(self, places=led)
+
+
+def _read_at(place: Place, asked_at: datetime, undecided_since: datetime | None) -> datetime:
+    """A time that all records beyond `covered_to` are later than, by the reader's clock; never moves back."""
+    if undecided_since is None:
+        return asked_at
+    moment = min(asked_at, undecided_since)
+    return moment if place.read_at is None else max(place.read_at, moment)
+
+
+def cut_off(before: Progress, ends: Mapping[int, int]) -> dict[int, int]:
+    """Partitions that lost records after they were read -> the end offset of the remaining ones.
+
+    ends: current end offsets of the leader epoch in which each was read (`leader_epochs.epoch_ends`).
+    """
+    return {p: end for p, end in ends.items() if p in before.places and end < before.places[p].covered_to}
+
+
+def plan(
+    before: Progress | None, bounds: LogBounds, start_over: bool, cut: Mapping[int, int] | None = None
+) -> Progress:
+    """Where to continue. Raises Halted if the log is another one than before, or lost records before they were read.
+
+    cut: see `cut_off`. start_over: continue nevertheless. A log that was recreated, or gained partitions, is a new era;
+    one that lost its beginning is the same era. Raises PipelineError if there is no log now.
+    """
+    if before is None:
+        places = {partition: Place(start) for partition, start in bounds.starts.items()}
+        return Progress(bounds.cluster_id, bounds.topic_id, 0, 0, _new_stream(), places)
+    if before.cluster_id != bounds.cluster_id:
+        raise Halted(
+            f"this warehouse holds the history of the Kafka cluster {before.cluster_id}, but this cluster is "
+            f"{bounds.cluster_id}: use a separate --warehouse for each cluster"
+        )
+    if before.places and not bounds.ends:
+        # Without partitions, era and batch would be lost, as they are stored with each.
+        raise PipelineError(
+            f"the topic {OFFSETS_TOPIC} is gone: run this again once a consumer has made the brokers create it"
+        )
+    if (why := _recreated(before, bounds, cut or {}) or _grew(before, bounds)) is not None:
+        if not start_over:
+            raise Halted(f"{why}. {_HOW_TO_CONTINUE}")
+        places = {partition: _again(before, partition, bounds) for partition in bounds.starts}
+        return Progress(bounds.cluster_id, bounds.topic_id, before.era + 1, before.batch, _new_stream(), places)
+    places = dict(before.places)
+    lost = {
+        partition: start for partition, start in bounds.starts.items() if start > _covered(before, partition, start)
+    }
+    if lost:
+        if not start_over:
+            raise Halted(f"{_lost(before, lost)}. {_HOW_TO_CONTINUE}")
+        places |= {partition: _again(before, partition, bounds) for partition in lost}
+    stream = _new_stream() if lost else before.stream
+    return Progress(bounds.cluster_id, bounds.topic_id or before.topic_id, before.era, before.batch, stream, places)
+
+
+def restarted(progress: Progress) -> Progress:
+    """The same progress with a new stream, for a checkpoint that is missing or of another state."""
+    return replace(progress, stream=_new_stream())
+
+
+def refuse_older(ingested: tuple[int, int], covered: tuple[int, int]) -> None:
+    """Compare era and batch of `ingested` with those of `coverage`, which follows it. Raises Halted if it is ahead.
+
+    Otherwise new batches would get numbers that `activity` includes already, and would never be added to it.
+    """
+    if ingested < covered:
+        _tables_differ(
+            f"the table {INGESTED.name} ends with batch {ingested[1]} of era {ingested[0]}, and {COVERAGE.name} with "
+            f"batch {covered[1]} of era {covered[0]}: an older state replaced {INGESTED.name}"
+        )
+
+
+def refuse_orphans(spark: SparkSession, warehouse: str) -> None:
+    """Before the first ingest. Raises Halted if tables have rows nevertheless: these would be written twice."""
+    for table in (*RECORDS, COVERAGE):
+        if table.exists(warehouse) and not table.read(spark, warehouse).isEmpty():
+            _tables_differ(f"the table {INGESTED.name} is gone or empty, and {table.name} is not")
+
+
+def refuse_incomplete(warehouse: str, batch: int) -> None:
+    """Raises Halted if a table is missing that the first batch created: its rows would count as never written."""
+    for table in (COMMITS, GROUP_STATES):
+        if batch and not table.exists(warehouse):
+            _tables_differ(f"the table {INGESTED.name} ends with batch {batch}, and {table.name} is gone")
+
+
+def _tables_differ(why: str) -> NoReturn:
+    raise Halted(
+        f"{why}. Restore its newest state, or read the log again into a new, empty --warehouse (and set it in "
+        "spec.activity.uri)"
+    )
+
+
+def read_progress(warehouse: str) -> Progress | None:
+    """The progress in `ingested`; None = nothing was read yet."""
+    rows = INGESTED.rows(warehouse)
+    if not rows:
+        return None
+    places = {row["log_partition"]: Place(**{field.name: row[field.name] for field in fields(Place)}) for row in rows}
+    return Progress(**{name: rows[0][name] for name in _OF_ALL}, places=places)
+
+
+def write_progress(warehouse: str, progress: Progress, batch: int | None = None) -> None:
+    """Replace the rows of `ingested`; with a batch, only once per batch of the stream."""
+    of_all = {name: getattr(progress, name) for name in _OF_ALL} | {"version": TABLES_VERSION}
+    rows = [
+        of_all | {"log_partition": partition} | asdict(place) for partition, place in sorted(progress.places.items())
+    ]
+    INGESTED.overwrite(warehouse, rows, None if batch is None else Once(progress.stream, batch))
+
+
+def _new_stream() -> str:
+    return uuid4().hex
+
+
+def _again(before: Progress, partition: int, bounds: LogBounds) -> Place:
+    """Continue at the log's current beginning; records before it are unknown."""
+    known = before.places.get(partition)
+    return Place(bounds.starts[partition], None, bounds.asked_at, known.first_read_at if known else None)
+
+
+def _covered(before: Progress, partition: int, start: int) -> int:
+    place = before.places.get(partition)
+    return start if place is None else place.covered_to
+
+
+def _grew(before: Progress, bounds: LogBounds) -> str | None:
+    """A group's partition depends on their number: its records continue in another one, with other offsets."""
+    if before.places and bounds.starts.keys() - before.places.keys():
+        return (
+            f"the topic {OFFSETS_TOPIC} has {len(bounds.starts)} partitions now and had {len(before.places)}: "
+            "groups have moved to other partitions"
+        )
+    return None
+
+
+def _recreated(before: Progress, bounds: LogBounds, cut: Mapping[int, int]) -> str | None:
+    if before.topic_id and bounds.topic_id and before.topic_id != bounds.topic_id:
+        ids = f"id {before.topic_id} then, {bounds.topic_id} now"
+        return f"the topic {OFFSETS_TOPIC} was recreated since the last run ({ids})"
+    for partition, place in sorted(before.places.items()):
+        end = bounds.ends.get(partition)
+        if end is None or end < place.covered_to:
+            now = "is gone" if end is None else f"ends at {end} now"
+            return (
+                f"{OFFSETS_TOPIC}-{partition} was read up to offset {place.covered_to} and {now}: "
+                "the topic was recreated, or a broker lost the end of its log"
+            )
+    if cut:
+        partition, end = min(cut.items())
+        place, now = before.places[partition], "is unknown" if end == NO_LEADER_EPOCH else f"ends at offset {end}"
+        return (
+            f"{OFFSETS_TOPIC}-{partition} was read up to offset {place.covered_to} in leader epoch "
+            f"{place.leader_epoch}, which {now} now: the topic was recreated, or an unclean leader election lost the "
+            "end of its log"
+        )
+    return None
+
+
+def _lost(before: Progress, lost: Mapping[int, int]) -> str:
+    partition, start = min(lost.items())
+    others = f" (and {len(lost) - 1} more partitions)" if len(lost) > 1 else ""
+    covered = before.places[partition].covered_to
+    return (
+        f"{OFFSETS_TOPIC}-{partition} was read up to offset {covered} and begins at {start} now{others}: "
+        "the records between were deleted before they were read"
+    )

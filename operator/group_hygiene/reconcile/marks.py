@@ -1,0 +1,84 @@
+"""Marks announce a deletion, and end when the group stops matching. Writes the ledger and changes no group."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from group_hygiene.decide.plan import Plan
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Change, Mark, Outcome, OutcomeType, Removal
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.reconcile.context import Context
+from group_hygiene.reconcile.deletion import new_id
+
+# For outcomes of policies that no longer exist.
+_RETENTION = timedelta(days=30)
+
+
+def forget_policies(context: Context, existing: Collection[str]) -> None:
+    """Remove the entries of policies that no longer exist. existing: uids of the policies in all namespaces."""
+    contents, now = context.journal.contents, context.clock.now()
+    gone = (contents.watches.keys() | contents.seen.keys() | contents.marks.keys()) - set(existing)
+    changes: list[Change] = []
+    for uid in gone:
+        changes += (Removal(("seen", uid, name)) for name in contents.seen.pop(uid, {}))
+        changes += [Removal(("watch", uid))]
+        for mark in contents.marks.pop(uid, {}).values():
+            changes += _unmarked(
+                mark, Refusal(reasons.POLICY_CHANGED, "the policy was deleted"), 0, now, now + _RETENTION
+            )
+        context.memory.scan_histories.pop(uid, None)
+    context.journal.note(changes)
+
+
+def note_marks(context: Context, plan: Plan) -> Refusal | None:
+    """Write the plan's new marks and remove those that ended; the reason if they could not be written.
+
+    The date of a mark is set here and never changes. One that is gone from the ledger since the plan was made stays
+    gone.
+    """
+    policy, now = plan.policy, plan.at
+    marks = context.journal.contents.marks.get(policy.uid, {})
+    changes: list[Change] = [mark for name, mark in plan.marks.items() if name in marks and mark != marks[name]]
+    changes += [
+        Mark(
+            policy_uid=policy.uid,
+            group=name,
+            policy=policy.key,
+            digest=policy.digest,
+            since=now,
+            due=now + policy.grace_period,
+            topics=dict.fromkeys(sorted(plan.verdicts[name].topics), now),
+        )
+        for name in sorted(plan.marking - plan.marks.keys())
+    ]
+    for name, why in plan.unmarking.items():
+        if name not in marks:
+            continue
+        changes += _unmarked(marks[name], why, policy.generation, now, now + policy.backup_retention)
+    if not changes:
+        return None
+    problem = context.journal.record(changes)
+    if problem is not None:
+        # An ended mark must not count again, even if its end can't be written now.
+        context.journal.note([change for change in changes if isinstance(change, Removal)])
+    return problem
+
+
+def _unmarked(mark: Mark, why: Refusal, generation: int, now: datetime, expires: datetime) -> list[Change]:
+    """The changes that end a mark: its removal and its outcome. generation: of the policy; 0 = it no longer exists."""
+    outcome = Outcome(
+        group=mark.group,
+        id=new_id(now),
+        at=now,
+        what=OutcomeType.UNMARKED,
+        reason=why.reason,
+        message=why.message,
+        policy=mark.policy,
+        policy_uid=mark.policy_uid,
+        generation=generation,
+        expires=expires,
+        marked_since=mark.since,
+    )
+    return [Removal(mark.key), outcome]

@@ -1,0 +1,93 @@
+"""Reads and restores the offsets of a group by the requests for its type.
+
+Classic, Consumer and Streams groups have committed offsets. Share groups have start offsets, which OffsetFetch doesn't
+return. OffsetCommit under the id of a deleted share group would create a Classic group that excludes its consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from group_hygiene.kafka import offsets as kafka_offsets
+from group_hygiene.kafka import share_offsets
+from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.model.backups import Backup
+from group_hygiene.model.groups import Fault, GroupType, Offsets, Partition
+
+# Types whose offsets OffsetCommit restores. A restored Streams group is a simple Classic one, and becomes a Streams
+# group with its offsets when its first member joins (GroupMetadataManager.getOrCreateStreamsGroup).
+COMMITTING = frozenset({GroupType.CLASSIC, GroupType.CONSUMER, GroupType.STREAMS})
+RESTORABLE = COMMITTING | {GroupType.SHARE}
+_SHOWN_S = 5.0
+_INTERNAL = ("-changelog", "-repartition")
+
+
+def read_offsets(
+    client: Client,
+    types: Mapping[str, GroupType],
+    coordinators: Mapping[str, int | None],
+    deadline: Deadline,
+    require_stable: bool = False,
+) -> dict[str, Offsets | Fault]:
+    """All offsets of each group, by its type in `types`. coordinators: group -> its coordinator, None = look it up."""
+    sharing = {name: coordinators[name] for name, kind in types.items() if kind is GroupType.SHARE}
+    committing = {name: coordinators[name] for name in types if name not in sharing}
+    found = share_offsets.complete_offsets(client, sharing, deadline) if sharing else {}
+    return found | kafka_offsets.committed_offsets(client, committing, deadline, require_stable=require_stable)
+
+
+def current_offsets(
+    client: Client,
+    kind: str,
+    coordinators: Mapping[str, int | None],
+    places: Collection[Partition],
+    deadline: Deadline,
+) -> Offsets | Fault:
+    """The current offsets of one group (its id -> coordinator) for these partitions; a Fault if a commit is pending."""
+    if kind == GroupType.SHARE:
+        (shared,) = share_offsets.complete_offsets(client, coordinators, deadline).values()
+        if isinstance(shared, Fault):
+            return shared
+        return {place: shared[place] for place in places if place in shared}
+    (found,) = kafka_offsets.committed_offsets(client, coordinators, deadline, places, require_stable=True).values()
+    return found
+
+
+def restore_offsets(
+    client: Client,
+    backup: Backup,
+    coordinator: int | None,
+    offsets: Offsets,
+    deadline: Deadline,
+) -> dict[Partition, Fault | None]:
+    """Set these offsets of the backup's group, by one request each: for each partition None = set, else the Fault.
+
+    Commits name topics by the backup's ids, if the brokers support that. Requests for share groups name topics by their
+    names, as Kafka has no other way. coordinator: None = look it up.
+    """
+    name = backup.group
+    if backup.type != GroupType.SHARE:
+        return kafka_offsets.commit_offsets(client, name, offsets, deadline, coordinator, backup.topic_ids)
+    answers = share_offsets.set_offsets(client, name, offsets, deadline, coordinator)
+    set_ = {place for place, fault in answers.items() if fault is None}
+    share_offsets.wait_until_shown(client, {name: coordinator}, set_, Deadline(_SHOWN_S))
+    return answers
+
+
+def restored_offsets(
+    client: Client, backup: Backup, coordinator: int | None, places: Collection[Partition], deadline: Deadline
+) -> Offsets | Fault:
+    """The current offsets of a backup's group for these partitions; by the backup's topic ids if brokers support it.
+
+    No Fault if a commit is pending.
+    """
+    coordinators = {backup.group: coordinator}
+    if backup.type == GroupType.SHARE:
+        return current_offsets(client, backup.type, coordinators, places, deadline)
+    return kafka_offsets.committed_by_topic_id(client, coordinators, places, backup.topic_ids, deadline)
+
+
+def internal_topics(topics: Iterable[str], group: str) -> list[str]:
+    """The topics that Kafka Streams created for the application of this id, by their names."""
+    rests = {topic: topic.removeprefix(f"{group}-") for topic in topics if topic.startswith(f"{group}-")}
+    return sorted(topic for topic, rest in rests.items() if rest.endswith(_INTERNAL))

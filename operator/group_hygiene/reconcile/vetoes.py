@@ -1,0 +1,315 @@
+"""The vetoes right before a deletion: each judges one group by the evidence that `recheck` has read again. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+
+from group_hygiene.decide import checks
+from group_hygiene.decide.lag import unread
+from group_hygiene.decide.plan import due_topics, is_outdated
+from group_hygiene.kafka import cluster as kafka_cluster
+from group_hygiene.kafka.tail import Found, Tail
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Mark
+from group_hygiene.model.evidence import Activity, Evidence
+from group_hygiene.model.groups import NO_SUCH_TOPIC, Bounds, Fault, Group, GroupState, Offsets, Partition, fingerprint
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.snapshot import Cluster, Description
+from group_hygiene.model.verdicts import Verdict
+from group_hygiene.reconcile.context import Context, Facts, evidence_of, readable
+from group_hygiene.reconcile.uses import describe
+from group_hygiene.spec.durations import format_duration, timestamp
+from group_hygiene.spec.policy import Policy
+
+# State and offsets may be at most this old when DeleteGroups is sent.
+FRESH_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A group that may be deleted, or whose `offsets` may, with the data to save.
+
+    coordinator: the broker that answered for it. lag: unread records of its partitions, if known. topic_ids: of its
+    topics that have one. why: the reason why it is due. internal_topics: of a Streams application, with their ids.
+    """
+
+    group: Group
+    coordinator: int | None
+    offsets: Offsets
+    lag: Mapping[Partition, int]
+    topic_ids: Mapping[str, str]
+    why: str
+    internal_topics: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The batch that is read again. groups: as listed by the scan.
+
+    targets: of each group, the topics whose offsets are to be deleted; None = the whole group is.
+    seen: of each group, the offsets of these topics at the scan.
+    """
+
+    context: Context
+    policy: Policy
+    cluster: Cluster
+    groups: Mapping[str, Group]
+    targets: Mapping[str, frozenset[str] | None]
+    seen: Mapping[str, Offsets]
+
+
+@dataclass(frozen=True, slots=True)
+class SlowReads:
+    """Results of slow reads. facts: without offsets and subscriptions, which are read later.
+
+    partitions: of the target topics, or of all. pending: groups with an open transaction. topic_ids: of the topics in
+    `seen` and `internal`. internal: of each group, the topics that hold its state. tail: reads the log from the end of
+    the pipeline's tables on. coordinators: None = look it up again.
+    """
+
+    facts: Facts
+    partitions: Collection[Partition] | Fault
+    pending: Mapping[str, Refusal]
+    topic_ids: Mapping[str, str | Fault]
+    internal: Mapping[str, Sequence[str]]
+    tail: Tail
+    coordinators: Mapping[str, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class FreshReads:
+    """Results of reads that are valid for FRESH_S from `started` on, in monotonic time. late: they took longer.
+
+    facts: all evidence for the checks. commits: of each group, its first record after the tables' end.
+    used: groups that must not be deleted, by the log since they were first seen unchanged.
+    """
+
+    started: float
+    facts: Facts
+    described: Mapping[str, Description | Fault]
+    commits: Mapping[str, Found | Fault | None]
+    used: Mapping[str, Refusal]
+    late: bool
+
+
+@dataclass(frozen=True)
+class Case:
+    """One group with all evidence for a veto."""
+
+    scope: Scope
+    group: Group
+    slow: SlowReads
+    fresh: FreshReads
+
+    @property
+    def name(self) -> str:
+        return self.group.id
+
+    @property
+    def policy(self) -> Policy:
+        return self.scope.policy
+
+    @property
+    def target(self) -> frozenset[str] | None:
+        return self.scope.targets[self.name]
+
+    @property
+    def mark(self) -> Mark | None:
+        """The current mark in the ledger: another process, or a user of the command line, may have written since."""
+        return self.scope.context.journal.contents.marks.get(self.policy.uid, {}).get(self.name)
+
+    @property
+    def now(self) -> datetime:
+        return self.scope.context.clock.now()
+
+    @cached_property
+    def offsets(self) -> Offsets:
+        """The offsets to save and delete, by the fresh read."""
+        return of_topics(readable(self.fresh.facts.offsets[self.name]), self.target)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The verdict by all evidence, with requests to keep and other deletions from the ledger as it is now."""
+        evidence = evidence_of(self.scope.context, self.policy, self.group, self.fresh.facts)
+        return checks.judge(self.policy, self.group, evidence, self.now)
+
+    @property
+    def topic_ids(self) -> dict[str, str | Fault]:
+        """The ids of the topics whose offsets are saved."""
+        return {place.topic: self.slow.topic_ids[place.topic] for place in self.offsets}
+
+    @property
+    def state_ids(self) -> dict[str, str | Fault]:
+        """The ids of the topics that hold its state."""
+        return {topic: self.slow.topic_ids[topic] for topic in self.slow.internal[self.name]}
+
+    def ready(self) -> Ready:
+        return Ready(
+            group=self.group,
+            coordinator=self.slow.coordinators[self.name],
+            offsets=self.offsets,
+            lag=_lag(self.offsets, self.fresh.facts.bounds),
+            topic_ids=_known(self.topic_ids),
+            why=why_due(self.verdict.evidence),
+            internal_topics=_known(self.state_ids),
+        )
+
+
+def mark_ended(case: Case) -> Refusal | None:
+    """Only a mark by the current policy, whose date has come, allows a deletion."""
+    mark = case.mark
+    if mark is None or mark.digest != case.policy.digest or mark.due > case.now:
+        return Refusal(reasons.CHANGED, "its mark is gone from the ledger, or has changed")
+    return None
+
+
+def deletion_open(case: Case) -> Refusal | None:
+    """An earlier request for the group may still be carried out."""
+    if case.name in case.scope.context.journal.contents.intents:
+        return Refusal(reasons.INTERRUPTED, "an earlier deletion of it is unresolved")
+    return None
+
+
+def state_changed(case: Case) -> Refusal | None:
+    """A group that has members now is in use; one of another protocol type is another group."""
+    described = case.fresh.described[case.name]
+    if isinstance(described, Fault):
+        gone = described.code == "GROUP_ID_NOT_FOUND"
+        return Refusal(reasons.GONE, "it is gone already") if gone else unreadable(described)
+    now, by_topic = described.group, case.policy.by_topic
+    if now.state is GroupState.DEAD:
+        return Refusal(reasons.GONE, "it is gone already")
+    if by_topic and now.state is not GroupState.STABLE:
+        return Refusal(reasons.NOT_STABLE, f"its state is {now.state} now")
+    if not by_topic and now.state is not GroupState.EMPTY:
+        return Refusal(reasons.BECAME_ACTIVE, f"its state is {now.state} now")
+    if now.protocol_type != case.group.protocol_type:
+        return Refusal(reasons.CHANGED, "its protocol type changed since the scan")
+    return None
+
+
+def transaction_open(case: Case) -> Refusal | None:
+    """A deletion would succeed and lose a pending transactional commit."""
+    return case.slow.pending.get(case.name)
+
+
+def offsets_changed(case: Case) -> Refusal | None:
+    """A client that commits uses the group."""
+    committed = case.fresh.facts.offsets[case.name]
+    if isinstance(committed, Fault):
+        return unreadable(committed)
+    if fingerprint(case.group, case.offsets) != fingerprint(case.group, case.scope.seen[case.name]):
+        return Refusal(reasons.CHANGED, "its committed offsets changed since the scan")
+    return None
+
+
+def used_between_scans(case: Case) -> Refusal | None:
+    """A consumer that joined and left between two scans appears only in the offsets log."""
+    return case.fresh.used.get(case.name)
+
+
+def read_late(case: Case) -> Refusal | None:
+    """State and offsets that are older than FRESH_S prove nothing."""
+    if case.fresh.late:
+        return Refusal(reasons.OFFSETS_UNKNOWN, f"reading it again took more than {FRESH_S:.0f} s")
+    return None
+
+
+def refused_by_check(case: Case) -> Refusal | None:
+    """Every check of the scan must pass again, by the evidence that was read just now."""
+    return case.verdict.refusal
+
+
+def used_since_marked(case: Case) -> Refusal | None:
+    """Users were not warned about a group, or a topic of it, that was used after it was marked."""
+    mark, target = case.mark, case.target
+    if mark is None:
+        return Refusal(reasons.CHANGED, "its mark is gone from the ledger")
+    if target is None:
+        used = is_outdated(case.policy, mark, case.verdict)
+        return Refusal(reasons.RECENTLY_ACTIVE, "it was used after it was marked") if used else None
+    if target and target <= due_topics(case.policy, mark, case.verdict, case.now):
+        return None
+    return Refusal(reasons.CHANGED, "of the topics that it was marked for, some are in use again")
+
+
+def used_after_tables(case: Case) -> Refusal | None:
+    """A record of the group that the tables do not cover yet makes them outdated."""
+    answer = case.fresh.commits.get(case.name)
+    if isinstance(answer, Found):
+        return Refusal(reasons.RECENTLY_ACTIVE, f"{describe(answer)}, which the tables do not cover yet")
+    if isinstance(answer, Fault):
+        cut_off = answer.code == "OFFSET_OUT_OF_RANGE"
+        return Refusal(
+            reasons.EVIDENCE_INCOMPLETE if cut_off else reasons.EVIDENCE_UNREADABLE,
+            f"the end of {kafka_cluster.OFFSETS_TOPIC}, which the tables do not cover yet: {answer}",
+        )
+    return None
+
+
+def topic_unidentified(case: Case) -> Refusal | None:
+    """Without a topic's id, a restore could not detect a recreated topic. A topic that is gone has no id.
+
+    Brokers delete the offsets of a topic that is gone, so DeleteOffsets does not.
+    """
+    for topic, answer in (case.topic_ids | case.state_ids).items():
+        if not isinstance(answer, Fault):
+            continue
+        if answer.code != NO_SUCH_TOPIC:
+            message = f"the id of topic {topic} could not be read, for the backup: {answer}"
+            return Refusal(reasons.TOPICS_UNKNOWN, message)
+        if case.target is not None:
+            return Refusal(reasons.GONE, f"topic {topic} is gone: brokers drop its offsets by themselves")
+    return None
+
+
+# A group is deleted if none of them refuses; the first that does gives the reason.
+VETOES: tuple[Callable[[Case], Refusal | None], ...] = (
+    mark_ended,
+    deletion_open,
+    state_changed,
+    transaction_open,
+    offsets_changed,
+    used_between_scans,
+    read_late,
+    refused_by_check,
+    used_since_marked,
+    used_after_tables,
+    topic_unidentified,
+)
+
+
+def of_topics(offsets: Offsets, topics: frozenset[str] | None) -> Offsets:
+    return offsets if topics is None else {place: at for place, at in offsets.items() if place.topic in topics}
+
+
+def unreadable(fault: Fault) -> Refusal:
+    if fault.code == "UNSTABLE_OFFSET_COMMIT":
+        return Refusal(reasons.PENDING_TRANSACTION, f"a transaction that commits for it is open: {fault.message}")
+    if fault.code.endswith("AUTHORIZATION_FAILED"):
+        return Refusal(reasons.DENIED, str(fault))
+    return Refusal(reasons.OFFSETS_UNKNOWN, str(fault))
+
+
+def _lag(offsets: Offsets, bounds: Mapping[Partition, Bounds | Fault]) -> dict[Partition, int]:
+    found = {place: (bounds[place], commit.offset) for place, commit in offsets.items()}
+    return {place: unread(known, offset) for place, (known, offset) in found.items() if not isinstance(known, Fault)}
+
+
+def _known(ids: Mapping[str, str | Fault]) -> dict[str, str]:
+    return {topic: answer for topic, answer in ids.items() if isinstance(answer, str) and answer}
+
+
+def why_due(evidence: Evidence) -> str:
+    """Why the group matched, in words, for its backup."""
+    seen, activity, parts = evidence.unchanged, evidence.activity, []
+    if isinstance(activity, Activity) and activity.idle_since is not None:
+        parts.append(
+            f"idle since {timestamp(activity.idle_since)}, by the offsets log as of {timestamp(activity.read_at)}"
+        )
+    if seen is not None:
+        parts.append(f"seen unchanged for {format_duration(seen.observed)}, since {timestamp(seen.since)}")
+    return "; ".join(parts)

@@ -1,0 +1,144 @@
+"""The GroupRestore object: parses its spec into a request, and builds its status from the results. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from group_hygiene.errors import SpecError
+from group_hygiene.model import reasons
+from group_hygiene.model.naming import id_shown, message_shown
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.restore.restorable import GroupResult, Kind, OutOfRange, RestoreRequest
+from group_hygiene.spec.durations import timestamp
+from group_hygiene.status import OWN, Status, is_stalled, redact
+
+RESULTS_MAX = 100
+# Reasons whose messages concern only the group, its backup and its partitions.
+OWN_RESULTS = OWN | {
+    *(reasons.RESTORED, reasons.PARTLY_RESTORED, reasons.VERIFIED, reasons.ALREADY_THERE, reasons.ALREADY_COMMITTED),
+    *(reasons.NO_BACKUP, reasons.BACKUP_INCOMPLETE, reasons.NOT_RESTORABLE, reasons.OUT_OF_RANGE),
+    *(reasons.GROUP_ACTIVE, reasons.WOULD_RESTORE),
+    *(reasons.TOPIC_MISSING, reasons.TOPIC_RECREATED, reasons.TOPIC_IDENTITY_UNKNOWN, reasons.ACTION_NOT_GRANTED),
+}
+_URGENT = (Kind.WAITING, Kind.REFUSED, Kind.PARTLY, Kind.RESTORED)
+
+
+def parse_restore(obj: Mapping[str, Any]) -> tuple[str, RestoreRequest]:
+    """The connection's namespace/name and the request of a GroupRestore object. Raises SpecError."""
+    metadata, spec = obj["metadata"], obj["spec"]
+    here, ref, policy = metadata["namespace"], spec["connectionRef"], spec.get("policyRef")
+    groups = tuple(spec.get("groups") or ())
+    if bool(groups) == bool(policy):
+        raise SpecError("spec must have either groups or policyRef")
+    if bool(policy) != bool(spec.get("deletedAfter")):
+        raise SpecError("spec.deletedAfter must be given with policyRef, and only with it")
+    request = RestoreRequest(
+        id=metadata["uid"],
+        groups=groups,
+        policy=f"{here}/{policy['name']}" if policy else None,
+        deleted_after=_time(spec, "deletedAfter"),
+        at=_time(spec, "at"),
+        out_of_range=_out_of_range(spec.get("outOfRangeOffsets", "Skip")),
+        allow_unknown_topic_identity=spec.get("allowUnknownTopicIdentity", False),
+    )
+    return f"{ref.get('namespace') or here}/{ref['name']}", request
+
+
+def _out_of_range(value: Any) -> OutOfRange:
+    try:
+        return OutOfRange(value)
+    except ValueError as error:
+        raise SpecError(f"spec.outOfRangeOffsets must be one of {', '.join(OutOfRange)}, not {value!r}") from error
+
+
+def _time(spec: Mapping[str, Any], name: str) -> datetime | None:
+    if spec.get(name) is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(spec[name])
+    except ValueError as error:
+        raise SpecError(f"spec.{name} must be a time like 2030-01-31T12:00:00Z") from error
+    if moment.tzinfo is None:
+        raise SpecError(f"spec.{name} must have a time zone, like 2030-01-31T12:00:00Z")
+    return moment
+
+
+def build_restore_status(obj: Mapping[str, Any], results: Sequence[GroupResult] | Refusal, now: datetime) -> Status:
+    """The status of a GroupRestore after an attempt, or why there was none. Pure. obj: the current object.
+
+    Ready = every group is restored. Reconciling: some groups wait for a retry. Stalled: only a new object helps.
+    """
+    previous = obj.get("status") or {}
+    if isinstance(results, Refusal):
+        ready, stalled, reason, message = False, is_stalled(results), results.reason, results.message
+        status: Status = {key: previous[key] for key in ("counts", "results", "truncated") if key in previous}
+        over = stalled
+    else:
+        kinds = Counter(result.kind for result in results)
+        by_urgency = sorted(results, key=lambda result: (_URGENT.index(result.kind), result.group))
+        bad = [result for result in by_urgency if result.kind is not Kind.RESTORED]
+        waiting = bool(kinds[Kind.WAITING])
+        ready, over, stalled = not bad and bool(results), not waiting, not waiting
+        reason = reasons.RESTORED if ready else reasons.NO_BACKUP
+        message = f"{kinds[Kind.RESTORED]} of {len(results)} groups are restored" if results else "no backup fits"
+        if bad:
+            reason, message = bad[0].reason, f"{message}; group {bad[0].group!r}: {bad[0].message}"
+        status = {
+            "counts": {"groups": len(results)} | {kind.lower(): kinds[kind] for kind in Kind},
+            "results": [_entry(result) for result in by_urgency[:RESULTS_MAX]],
+            "truncated": len(results) > RESULTS_MAX,
+        }
+    status |= {
+        "observedGeneration": obj["metadata"]["generation"],
+        "startTime": previous.get("startTime") or timestamp(now),
+        "conditions": list(_conditions(obj, ready, stalled, reason, message, now)),
+    }
+    return status | ({"completionTime": previous.get("completionTime") or timestamp(now)} if over else {})
+
+
+def redact_results(results: Iterable[GroupResult], namespace: str, connection: str) -> list[GroupResult]:
+    """The results, redacted for an object of that namespace. connection: its namespace/name.
+
+    A result's message contains those of its partitions, so their reasons count, too.
+    """
+
+    def redacted(result: GroupResult) -> GroupResult:
+        found = {result.reason, *(partition.reason for partition in result.partitions)}
+        own = OWN_RESULTS if found <= OWN_RESULTS else frozenset[str]()
+        return redact(result, connection, own)
+
+    return list(results) if connection.partition("/")[0] == namespace else [redacted(result) for result in results]
+
+
+def _entry(result: GroupResult) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "group": id_shown(result.group),
+        "result": str(result.kind),
+        "reason": str(result.reason),
+        "message": message_shown(result.message),
+        "partitions": len(result.partitions),
+        "restoredPartitions": result.restored,
+    }
+    return entry | ({"backupTime": timestamp(result.saved_at)} if result.saved_at else {})
+
+
+def _conditions(
+    obj: Mapping[str, Any], ready: bool, stalled: bool, reason: str, message: str, now: datetime
+) -> Iterable[dict[str, Any]]:
+    before = {c["type"]: c for c in (obj.get("status") or {}).get("conditions") or []}
+    wanted = {"Ready": "True" if ready else "False"}
+    if not ready:
+        wanted["Stalled" if stalled else "Reconciling"] = "True"
+    for kind, value in wanted.items():
+        same = before.get(kind, {}).get("status") == value
+        yield {
+            "type": kind,
+            "status": value,
+            "reason": str(reason),
+            "message": message_shown(message),
+            "observedGeneration": obj["metadata"]["generation"],
+            "lastTransitionTime": before[kind]["lastTransitionTime"] if same else timestamp(now),
+        }

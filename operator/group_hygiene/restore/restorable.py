@@ -1,0 +1,326 @@
+"""Decides which offsets of a backup a restore may commit, and words the results. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import reduce
+from types import MappingProxyType
+
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup, SavedOffset, whole, with_earlier, with_newer_offsets
+from group_hygiene.model.entries import OutcomeType
+from group_hygiene.model.groups import NO_SUCH_TOPIC, Bounds, CommittedOffset, Fault, Offsets, Partition
+from group_hygiene.spec.durations import timestamp
+
+# The errors of OffsetCommit with generation -1, and of AlterShareGroupOffsets, if the group has members.
+_ACTIVE = frozenset(
+    {"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "STALE_MEMBER_EPOCH", "NON_EMPTY_GROUP"}
+)
+_DENIED = "AUTHORIZATION_FAILED"
+# The id of a deletion begins with its time, which is so known even if the backup can't be read.
+_ID_TIME = "%Y%m%dT%H%M%S"
+_NEVER, _UNKNOWN = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+# id of a backup -> its parts, None = one that can't be read.
+Saved = Mapping[str, Sequence[Backup | None]]
+# id of a backup -> recorded outcomes of its deletion; several if a late request deleted the group.
+Ends = Mapping[str, Collection[OutcomeType]]
+_NO_ENDS: Ends = MappingProxyType({})
+
+
+class Kind(StrEnum):
+    """The result for one group. Waiting: a retry may help; Refused: only another request can."""
+
+    RESTORED = "Restored"
+    PARTLY = "Partly"
+    REFUSED = "Refused"
+    WAITING = "Waiting"
+
+
+_FINE = frozenset({reasons.VERIFIED, reasons.ALREADY_THERE, reasons.WOULD_RESTORE})
+_PASSING = frozenset(
+    {
+        reasons.GROUP_ACTIVE,
+        reasons.PENDING_TRANSACTION,
+        reasons.COMMIT_FAILED,
+        reasons.DENIED,
+        reasons.TOPICS_UNKNOWN,
+        reasons.OFFSETS_UNKNOWN,
+        reasons.NOT_LEADER,
+        reasons.STOPPING,
+        reasons.POLICY_CHANGED,
+        reasons.API_SERVER_ERROR,
+    }
+)
+
+
+class OutOfRange(StrEnum):
+    """How to treat an offset outside of the log. Clamp: commit the nearest offset inside."""
+
+    SKIP = "Skip"
+    CLAMP = "Clamp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreRequest:
+    """What to restore: either `groups`, or all groups that `policy` (namespace/name) deleted since `deleted_after`.
+
+    id: of the outcomes in the ledger; a group with an outcome of this id is done. at: use no backup newer than this
+    second.
+    """
+
+    id: str
+    groups: tuple[str, ...] = ()
+    policy: str | None = None
+    deleted_after: datetime | None = None
+    at: datetime | None = None
+    out_of_range: OutOfRange = OutOfRange.SKIP
+    allow_unknown_topic_identity: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResult:
+    """saved: as in the backup. commit: the offset that is (to be) committed, None = none."""
+
+    partition: Partition
+    saved: CommittedOffset
+    reason: str
+    message: str = ""
+    commit: CommittedOffset | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """saved_at: when the backup was taken; None if no backup is used."""
+
+    group: str
+    kind: Kind
+    reason: str
+    message: str
+    saved_at: datetime | None = None
+    partitions: tuple[PartitionResult, ...] = field(default=())
+
+    @property
+    def restored(self) -> int:
+        """Number of partitions that have the right offset."""
+        return sum(p.reason in _FINE for p in self.partitions)
+
+
+def concerns(request: RestoreRequest, backups: Saved) -> bool:
+    """Whether the request includes the group of these backups. An unreadable backup may be of any policy."""
+    if request.policy is None:
+        return True
+    return any(
+        _taken(id_, parts) >= (request.deleted_after or _NEVER).replace(microsecond=0)
+        and all(part is None or part.policy == request.policy for part in parts)
+        for id_, parts in _allowed(request, backups).items()
+    )
+
+
+def choose(request: RestoreRequest, name: str, backups: Saved, ends: Ends = _NO_ENDS) -> Backup | GroupResult:
+    """The newest backup of a group, or why it can't be used: an older one is never used unless requested.
+
+    If the group stayed and lost offsets of topics several times, the backups of all these deletions are combined.
+    A newer backup by another policy than the request's is skipped if its deletion left the group in place
+    (`OutcomeType.KEPT`); its offsets then replace those of the older backup, since they are newer.
+    """
+    allowed = _allowed(request, backups)
+    passed: list[Backup] = []
+    by_age = sorted(allowed, key=lambda id_: (_taken(id_, allowed[id_]), _whole(allowed[id_]) is None, id_))
+    for id_ in reversed(by_age):
+        backup, at = _whole(allowed[id_]), _taken(id_, allowed[id_])
+        if backup is None:
+            message = (
+                "a part of its newest backup is missing or can't be read; an older one is used only if `at` requests it"
+            )
+            return GroupResult(name, Kind.REFUSED, reasons.BACKUP_INCOMPLETE, message, None if at == _UNKNOWN else at)
+        if request.policy in (None, backup.policy):
+            readable = [found for parts in allowed.values() if (found := _whole(parts)) is not None]
+            complete = _with_earlier_parts(request, backup, readable, ends)
+            return reduce(with_newer_offsets, reversed(passed), complete)
+        if set(ends.get(id_, ())) != {OutcomeType.KEPT}:
+            message = f"it was deleted again at {timestamp(at)}, not by this policy: restore it by its name"
+            return GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, message)
+        passed.append(backup)
+    return GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, "the ledger has no backup of it that fits")
+
+
+def _with_earlier_parts(request: RestoreRequest, backup: Backup, others: Sequence[Backup], ends: Ends) -> Backup:
+    """The backup, and offsets of topics that the group lost in earlier deletions, back to the last one that deleted the
+    whole group, as far as the request includes them.
+    """
+    deleted = {id_ for id_, found in ends.items() if OutcomeType.DELETED in found}
+    if backup.id in deleted:
+        return backup
+    first = (request.deleted_after or _NEVER).replace(microsecond=0)
+    complete = backup
+    for other in sorted(others, key=lambda each: each.at, reverse=True):
+        if other.at > backup.at or other.id == backup.id:
+            continue
+        if other.id in deleted or other.at.replace(microsecond=0) < first:
+            break
+        if request.policy not in (None, other.policy):
+            continue
+        complete = with_earlier(complete, other)
+    return complete
+
+
+def _allowed(request: RestoreRequest, backups: Saved) -> Saved:
+    if request.at is None:
+        return backups
+    return {id_: parts for id_, parts in backups.items() if _taken(id_, parts) <= request.at}
+
+
+def _taken(id_: str, parts: Sequence[Backup | None]) -> datetime:
+    """When a backup was taken, in whole seconds, as users see it; by its id if it can't be read."""
+    for part in parts:
+        if part is not None:
+            return part.at.replace(microsecond=0)
+    try:
+        return datetime.strptime(id_.partition("-")[0], _ID_TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return _UNKNOWN
+
+
+def _whole(parts: Sequence[Backup | None]) -> Backup | None:
+    readable = [part for part in parts if part is not None]
+    return whole(readable) if len(readable) == len(parts) else None
+
+
+def saved_offsets(backup: Backup) -> dict[Partition, SavedOffset]:
+    return {Partition(topic, row.partition): row for topic, rows in backup.offsets.items() for row in rows}
+
+
+def decide(
+    backup: Backup,
+    now: Offsets,
+    ids: Mapping[str, str | Fault],
+    bounds: Mapping[Partition, Bounds | Fault],
+    request: RestoreRequest,
+) -> list[PartitionResult]:
+    """For each partition of a backup: WouldRestore with the offset to commit, or why it is left alone. Pure.
+
+    now: the offsets that are committed now. ids: the topics' current ids. bounds: of partitions of existing topics.
+    """
+    results: list[PartitionResult] = []
+    for place, row in sorted(saved_offsets(backup).items()):
+        saved = CommittedOffset(row.offset, row.leader_epoch, row.metadata)
+        present = now.get(place)
+        if present is not None:
+            results.append(held(place, saved, present))
+            continue
+        doubt = _another_topic(backup.topic_ids.get(place.topic, ""), ids[place.topic], request)
+        reason, message, commit = (*doubt, None) if doubt else _in_range(saved, bounds[place], request.out_of_range)
+        results.append(PartitionResult(place, saved, reason, message, commit))
+    return results
+
+
+def held(partition: Partition, saved: CommittedOffset, present: CommittedOffset) -> PartitionResult:
+    """The result for a partition that has a committed offset, which stays."""
+    if present.offset == saved.offset:
+        return PartitionResult(partition, saved, reasons.ALREADY_THERE)
+    return PartitionResult(partition, saved, reasons.ALREADY_COMMITTED, f"offset {present.offset} is committed now")
+
+
+def _another_topic(before: str, now: str | Fault, request: RestoreRequest) -> tuple[str, str] | None:
+    if isinstance(now, Fault):
+        if now.code == NO_SUCH_TOPIC:
+            return reasons.TOPIC_MISSING, "the topic does not exist"
+        return reasons.TOPICS_UNKNOWN, f"the topic could not be read: {now}"
+    if before and now:
+        if before == now:
+            return None
+        return reasons.TOPIC_RECREATED, "the topic was recreated since: the offset means another record"
+    if request.allow_unknown_topic_identity:
+        return None
+    return reasons.TOPIC_IDENTITY_UNKNOWN, "without topic ids, it is unknown whether it is still the same topic"
+
+
+def lost_topics(backup: Backup, ids: Mapping[str, str | Fault]) -> list[str] | Fault:
+    """The internal topics of a Streams application that were deleted or recreated since the backup. ids: now."""
+    lost = []
+    for topic, before in backup.internal_topics.items():
+        now = ids[topic]
+        if isinstance(now, Fault) and now.code != NO_SUCH_TOPIC:
+            return replace(now, message=f"topic {topic}: {now.message}")
+        if now != before:
+            lost.append(topic)
+    return sorted(lost)
+
+
+def warned(result: GroupResult, lost: Sequence[str]) -> GroupResult:
+    """The result, with a warning about internal topics of Kafka Streams that were deleted or recreated."""
+    if not lost:
+        return result
+    shown = ", ".join(lost[:3])
+    return replace(result, message=f"{result.message}; if it is a Streams application, its state is gone: {shown}")
+
+
+def _in_range(
+    saved: CommittedOffset, bounds: Bounds | Fault, mode: OutOfRange
+) -> tuple[str, str, CommittedOffset | None]:
+    if isinstance(bounds, Fault):
+        if bounds.code == NO_SUCH_TOPIC:
+            return reasons.TOPIC_MISSING, "the topic has no such partition", None
+        return reasons.OFFSETS_UNKNOWN, f"its first and end offset could not be read: {bounds}", None
+    start, end = bounds
+    nearest = min(max(saved.offset, start), end)
+    if nearest == saved.offset:
+        return reasons.WOULD_RESTORE, "", saved
+    message = f"offset {saved.offset} is not within {start} to {end}"
+    if mode is OutOfRange.SKIP:
+        return reasons.OUT_OF_RANGE, message, None
+    # The leader epoch belongs to the record at the saved offset only.
+    return reasons.WOULD_RESTORE, f"{message}: {nearest} instead", CommittedOffset(nearest, -1, saved.metadata)
+
+
+def compared(decided: PartitionResult, answer: Fault | None, after: Offsets | Fault) -> PartitionResult:
+    """The result for a partition, by the answer to its commit (None = no error) and the offsets committed after it."""
+    if not isinstance(after, Fault) and after.get(decided.partition) == decided.commit:
+        return replace(decided, reason=reasons.VERIFIED)
+    if answer is not None:
+        reason = reasons.GROUP_ACTIVE if answer.code in _ACTIVE else reasons.COMMIT_FAILED
+        if answer.code.endswith(_DENIED):
+            reason = reasons.DENIED
+        return replace(decided, reason=reason, message=str(answer), commit=None)
+    if isinstance(after, Fault):
+        return replace(decided, reason=reasons.OFFSETS_UNKNOWN, message=f"could not be read again: {after}")
+    if decided.partition not in after:
+        return replace(decided, reason=reasons.CHANGED, message="the commit was confirmed, but its offset is gone")
+    return replace(decided, reason=reasons.CHANGED, message="another client committed another offset since")
+
+
+def unreadable(name: str, fault: Fault) -> GroupResult:
+    """The result for a group that could not be read."""
+    reason = reasons.OFFSETS_UNKNOWN
+    if fault.code == "UNSTABLE_OFFSET_COMMIT":
+        reason = reasons.PENDING_TRANSACTION
+    elif fault.code.endswith(_DENIED):
+        reason = reasons.DENIED
+    return GroupResult(name, Kind.WAITING, reason, str(fault))
+
+
+def summed(name: str, backup: Backup, partitions: list[PartitionResult], preview: bool) -> GroupResult:
+    """The result for a group, from those of its partitions. preview: nothing was committed."""
+    fine = sum(p.reason in _FINE for p in partitions)
+    counts = Counter(p.reason for p in partitions if p.reason not in _FINE)
+    verb = "would have" if preview else "have"
+    message = f"{fine} of {len(partitions)} partitions {verb} their offsets again"
+    if counts:
+        # A GroupRestore lists no partitions: one example per reason.
+        examples = {p.reason: f" ({p.partition.topic}-{p.partition.partition}: {p.message})" for p in partitions}
+        message += "; " + ", ".join(f"{count} {reason}{examples[reason]}" for reason, count in sorted(counts.items()))
+    passing = [p.reason for p in partitions if p.reason in _PASSING]
+    if passing:
+        kind, reason = Kind.WAITING, passing[0]
+    elif not counts:
+        kind, reason = Kind.RESTORED, reasons.WOULD_RESTORE if preview else reasons.RESTORED
+    elif fine:
+        kind, reason = Kind.PARTLY, reasons.PARTLY_RESTORED
+    else:
+        kind, reason = Kind.REFUSED, counts.most_common(1)[0][0]
+    return GroupResult(name, kind, reason, message, backup.at, tuple(partitions))

@@ -1,0 +1,443 @@
+"""Commit offsets again from the ledger. Only this module and `deletion` change groups; neither knows Kubernetes.
+
+The order for one group: read all evidence -> if something may be committed, ask the guard, and write the start into the
+ledger, which a fenced process can't -> read all evidence again -> for a few partitions at a time: read their offsets,
+ask the guard, check that the offsets are fresh and that this process still leads, send OffsetCommit, read again and
+compare -> write the outcome into the ledger. A partition without evidence is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from msgspec import structs
+
+from group_hygiene.errors import LedgerProblem
+from group_hygiene.kafka import brokers
+from group_hygiene.kafka import cluster as kafka_cluster
+from group_hygiene.kafka import groups as kafka_groups
+from group_hygiene.kafka.client import Client, Deadline
+from group_hygiene.kafka.coordinators import look_up
+from group_hygiene.kafka.offsets import WRITE_BYTES, write_chunks
+from group_hygiene.ledger.codec import group_of
+from group_hygiene.ledger.ledger import Ledger
+from group_hygiene.model import reasons
+from group_hygiene.model.backups import Backup
+from group_hygiene.model.entries import Change, Key, Outcome, OutcomeType, Removal
+from group_hygiene.model.groups import Fault, Group, GroupState, GroupType
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.process.clock import Clock
+from group_hygiene.reconcile.context import read_bounds
+from group_hygiene.reconcile.deletion import MARGIN_S, Guard
+from group_hygiene.reconcile.saved_offsets import (
+    COMMITTING,
+    RESTORABLE,
+    current_offsets,
+    restore_offsets,
+    restored_offsets,
+)
+from group_hygiene.reconcile.vetoes import FRESH_S
+from group_hygiene.restore.restorable import (
+    GroupResult,
+    Kind,
+    PartitionResult,
+    RestoreRequest,
+    choose,
+    compared,
+    concerns,
+    decide,
+    held,
+    lost_topics,
+    saved_offsets,
+    summed,
+    unreadable,
+    warned,
+)
+
+_ABSENT = frozenset({"GROUP_ID_NOT_FOUND", "UNSUPPORTED_VERSION"})
+# Partitions per commit: few, so that hardly any time passes between reading them and the commit.
+_COMMIT_CHUNK = 1_000
+# Outcomes of deletions that have a backup.
+_ENDS = frozenset({OutcomeType.DELETED, OutcomeType.OFFSETS_DELETED, OutcomeType.KEPT})
+_THERE = frozenset({reasons.ALREADY_THERE, reasons.ALREADY_COMMITTED})
+_BEGUN = "begun; some of its offsets may be committed, as the process that restored it did not finish"
+
+
+@dataclass(frozen=True)
+class Restorer:
+    """The inputs of a restore. guard: asked right before each change.
+
+    granted: whether the connection allows to restore a group; nothing is read of other groups.
+    """
+
+    client: Client
+    ledger: Ledger
+    clock: Clock
+    guard: Guard
+    seconds: float = 30.0
+    granted: Callable[[str], bool] = lambda group: True
+
+    def deadline(self) -> Deadline:
+        return Deadline(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request, and whether it is granted for a group."""
+
+    request: RestoreRequest
+    granted: Callable[[str], bool] = lambda group: True
+
+    def asks_for(self, group: str) -> bool:
+        return (not self.request.groups or group in self.request.groups) and self.granted(group)
+
+
+@dataclass
+class Saved:
+    """The ledger's entries for some requests. backups: group -> id -> parts, None = an unreadable part.
+
+    done: (id of the request, group) -> outcome. ends: group -> the `ends` of `choose`.
+    """
+
+    backups: dict[str, dict[str, list[Backup | None]]] = field(default_factory=dict)
+    done: dict[tuple[str, str], Outcome] = field(default_factory=dict)
+    ends: dict[str, dict[str, set[OutcomeType]]] = field(default_factory=dict)
+
+
+def read_saved(ledger: Ledger, wanted: Sequence[Wanted], deadline: Deadline) -> Saved:
+    """The ledger's entries for all these requests, from one read of its whole log. Raises LedgerProblem."""
+    by_id = {each.request.id: each for each in wanted}
+    by_name: dict[str, list[Wanted]] = {}
+    for each in wanted:
+        for name in each.request.groups:
+            by_name.setdefault(name, []).append(each)
+    by_policy = [each for each in wanted if not each.request.groups]
+
+    def is_wanted(key: Key) -> bool:
+        group = group_of(key)
+        if group is None or key[0] not in ("backup", "outcome"):
+            return False
+        if key[0] == "outcome" and (len(key) < 4 or key[3] not in _ENDS):
+            return len(key) > 3 and key[3] == OutcomeType.RESTORED and key[2] in by_id and by_id[key[2]].asks_for(group)
+        return any(each.granted(group) for each in (*by_name.get(group, ()), *by_policy))
+
+    saved = Saved()
+    for key, entry in ledger.latest(is_wanted, deadline):
+        if key[0] == "backup":
+            # A key that another program wrote may lack the id.
+            id_ = key[2] if len(key) > 2 else ""
+            parts = saved.backups.setdefault(key[1], {}).setdefault(id_, [])
+            parts.append(entry if isinstance(entry, Backup) else None)
+        elif key[3] in _ENDS:
+            saved.ends.setdefault(key[1], {}).setdefault(key[2], set()).add(OutcomeType(key[3]))
+        elif isinstance(entry, Outcome) and entry.reason in (reasons.RESTORED, reasons.PARTLY_RESTORED):
+            saved.done[key[2], entry.group] = entry
+    return saved
+
+
+class Turn:
+    """The part of a round in which one request is processed. results: of the groups of its earlier turns.
+
+    Each turn tries at least one group, and no group is tried twice, so a request completes however short its turns are.
+    """
+
+    def __init__(self, deadline: Deadline, results: dict[str, GroupResult]) -> None:
+        """results: new results are added to it."""
+        self._deadline, self.results = deadline, results
+        self._tried = False
+        self.is_complete = True
+
+    def is_over(self) -> bool:
+        """Whether the next group must wait for another turn."""
+        if self._tried and self._deadline.left <= 0:
+            self.is_complete = False
+        self._tried = True
+        return not self.is_complete
+
+
+def restore(
+    restorer: Restorer,
+    request: RestoreRequest,
+    preview: bool = False,
+    saved: Saved | None = None,
+    turn: Turn | None = None,
+) -> list[GroupResult]:
+    """One result per group, in order. `preview` changes nothing, neither in Kafka nor in the ledger.
+
+    saved: the ledger's entries, if they were already read together with other requests. turn: the time limit, with the
+    results so far; groups for which no time is left wait. The ledger must be claimed unless it is a preview. Raises
+    LedgerProblem if it can't be read, and LedgerFenced.
+    """
+    wanted = Wanted(request, restorer.granted)
+    if saved is None:
+        saved = read_saved(restorer.ledger, [wanted], restorer.deadline())
+    concerned = (
+        name for name, backups in saved.backups.items() if wanted.asks_for(name) and concerns(request, backups)
+    )
+    names = list(dict.fromkeys(request.groups or sorted(concerned)))
+    results: dict[str, GroupResult] = {}
+    for name in names:
+        if not restorer.granted(name):
+            message = "the connection does not allow to restore this group"
+            results[name] = GroupResult(name, Kind.REFUSED, reasons.ACTION_NOT_GRANTED, message)
+        elif (done := saved.done.get((request.id, name))) is not None:
+            kind = Kind.RESTORED if done.reason == reasons.RESTORED else Kind.PARTLY
+            results[name] = GroupResult(name, kind, done.reason, done.message)
+        elif turn is not None and name in turn.results:
+            results[name] = turn.results[name]
+        elif turn is not None and turn.is_over():
+            message = "not tried yet: other restores and policies have their turn first"
+            results[name] = GroupResult(name, Kind.WAITING, reasons.INTERRUPTED, message)
+        else:
+            results[name] = _restore_group(restorer, request, name, saved, preview)
+            if turn is not None:
+                turn.results[name] = results[name]
+    return [results[name] for name in names]
+
+
+def _restore_group(
+    restorer: Restorer,
+    request: RestoreRequest,
+    name: str,
+    saved: Saved,
+    preview: bool,
+) -> GroupResult:
+    backups = saved.backups.get(name, {})
+    backup = choose(request, name, backups, saved.ends.get(name, {}))
+    if isinstance(backup, GroupResult):
+        return backup
+    if backup.type not in RESTORABLE:
+        message = f"offsets of a {backup.type} group can't be restored"
+        return GroupResult(name, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
+    if not backup.offsets:
+        return GroupResult(name, Kind.REFUSED, reasons.NO_OFFSETS, "it had no committed offsets", backup.at)
+    refused = _stops_loading(restorer, backup)
+    if refused is not None:
+        return refused
+    state = _state(restorer, backup)
+    if isinstance(state, GroupResult):
+        return state
+    found = _read(restorer, request, backup)
+    if isinstance(found, GroupResult):
+        return replace(found, saved_at=backup.at)
+    if preview:
+        return warned(summed(name, backup, found.decided, preview), state)
+    begun = None
+    if any(partition.commit is not None for partition in found.decided):
+        begun = _outcome(restorer, request, backup, OutcomeType.FAILED, reasons.INTERRUPTED, _BEGUN)
+        stop = _begin(restorer, begun)
+        if stop is not None:
+            return GroupResult(name, Kind.WAITING, stop.reason, stop.message, backup.at)
+        found = _read(restorer, request, backup)
+    if isinstance(found, GroupResult):
+        result, was_there = replace(found, saved_at=backup.at), True
+    else:
+        result = warned(summed(name, backup, _commit(restorer, backup, found.decided), preview), state)
+        was_there = found.is_there
+    outcome = _outcome(restorer, request, backup, OutcomeType.RESTORED, result.reason, result.message)
+    parts = [part for part in backups[backup.id] if part is not None]
+    if _proves_deletion(backup, parts, result, was_there):
+        outcome = structs.replace(outcome, backup=backup.id)
+    return _noted(restorer, outcome, result, begun)
+
+
+def _proves_deletion(backup: Backup, parts: Sequence[Backup], result: GroupResult, was_there: bool) -> bool:
+    """Whether offsets were missing that the group had when this very backup was taken: then its deletion took them.
+
+    Offsets that earlier deletions had taken don't count. A backup that continues an interrupted one does not say which
+    these are; there, only a group that was gone as a whole proves the deletion.
+    """
+    had = {place for part in parts for place in saved_offsets(part)}
+    if backup.continues and (was_there or any(p.reason in _THERE for p in result.partitions)):
+        return False
+    return any(p.reason == reasons.VERIFIED and p.partition in had for p in result.partitions)
+
+
+class _Found(NamedTuple):
+    """The decided partitions. is_there: whether the group exists in Kafka."""
+
+    decided: list[PartitionResult]
+    is_there: bool
+
+
+def _read(restorer: Restorer, request: RestoreRequest, backup: Backup) -> _Found | GroupResult:
+    """Read the evidence, and decide what may be committed now; a GroupResult if nothing may."""
+    client, deadline, saved = restorer.client, restorer.deadline(), saved_offsets(backup)
+    ids = kafka_cluster.topic_ids(client, backup.offsets, deadline)
+    there = [place for place in saved if not isinstance(ids[place.topic], Fault)]
+    bounds = read_bounds(client, [there], deadline)
+    is_there = _is_there(client, backup, deadline)
+    if isinstance(is_there, GroupResult):
+        return is_there
+    now = current_offsets(client, backup.type, {backup.group: None}, list(saved), deadline)
+    if isinstance(now, Fault):
+        return unreadable(backup.group, now)
+    return _Found(decide(backup, now, ids, bounds, request), is_there)
+
+
+def _stops_loading(restorer: Restorer, backup: Backup) -> GroupResult | None:
+    """Why a Streams group can't be restored on these brokers; None = it can."""
+    if backup.type != GroupType.STREAMS:
+        return None
+    client, deadline = restorer.client, restorer.deadline()
+    cluster = kafka_cluster.read_cluster(client, deadline)
+    old = cluster if isinstance(cluster, Fault) else brokers.without_streams(client, cluster, deadline)
+    if isinstance(old, Fault):
+        return replace(unreadable(backup.group, old), saved_at=backup.at)
+    if not old:
+        return None
+    message = (
+        f"brokers of Kafka {', '.join(old)} may fail to load __consumer_offsets once the application has joined again "
+        "(KAFKA-20254): upgrade all brokers to 4.3 first"
+    )
+    return GroupResult(backup.group, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
+
+
+def _state(restorer: Restorer, backup: Backup) -> list[str] | GroupResult:
+    """State topics of a Streams application that were deleted or recreated; a GroupResult if that forbids a restore.
+
+    Only the topics of a Streams group are certainly its own: those of a Classic application are guessed by name.
+    """
+    ids = kafka_cluster.topic_ids(restorer.client, backup.internal_topics, restorer.deadline())
+    lost = lost_topics(backup, ids)
+    if isinstance(lost, Fault):
+        return replace(unreadable(backup.group, lost), saved_at=backup.at)
+    if lost and backup.type == GroupType.STREAMS:
+        message = f"its state is gone, and without it these offsets skip records: {', '.join(lost[:3])}"
+        return GroupResult(backup.group, Kind.REFUSED, reasons.NOT_RESTORABLE, message, backup.at)
+    return lost
+
+
+def _is_there(client: Client, backup: Backup, deadline: Deadline) -> bool | GroupResult:
+    """Whether the group exists in Kafka; a GroupResult if nothing may be committed now.
+
+    Each Describe request returns groups of its own type only, so all types are requested.
+    """
+    name, is_there = backup.group, False
+    fitting = {GroupType.SHARE} if backup.type == GroupType.SHARE else COMMITTING
+    for kind in (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.SHARE, GroupType.STREAMS):
+        group = Group(name, kind, "", GroupState.UNKNOWN, -1)
+        described = kafka_groups.describe_groups(client, [group], deadline)[name]
+        if isinstance(described, Fault):
+            if described.code in _ABSENT:
+                continue
+            return unreadable(name, described)
+        state = described.group.state
+        if state is GroupState.DEAD:
+            continue
+        # OffsetCommit does not work for share groups, and AlterShareGroupOffsets only for them.
+        if kind not in fitting:
+            return GroupResult(name, Kind.REFUSED, reasons.NOT_RESTORABLE, f"a {kind} group has its id now")
+        if state is not GroupState.EMPTY:
+            return GroupResult(
+                name, Kind.WAITING, reasons.GROUP_ACTIVE, f"its state is {state}: stop its members first"
+            )
+        is_there = True
+    return is_there
+
+
+def _commit(restorer: Restorer, backup: Backup, decided: Sequence[PartitionResult]) -> list[PartitionResult]:
+    """Commit the decided offsets, a few partitions at a time."""
+    name = backup.group
+    results = {partition.partition: partition for partition in decided}
+    wanted = [partition for partition in decided if partition.commit is not None]
+    if not wanted:
+        return list(decided)
+    found = look_up(restorer.client, [name], restorer.deadline()).get(name)
+    coordinator = found if isinstance(found, int) else None
+    configured = kafka_cluster.offsets_write_bytes(restorer.client, restorer.deadline())
+    for chunk in _commit_chunks(name, wanted, WRITE_BYTES if configured is None else min(configured, WRITE_BYTES)):
+        # The rate limit must not delay the commit after its partitions were read.
+        with restorer.client.burst():
+            some = _commit_some(restorer, backup, coordinator, chunk)
+        results |= {partition.partition: partition for partition in some}
+    return list(results.values())
+
+
+def _commit_chunks(
+    group: str, wanted: Sequence[PartitionResult], write_bytes: int
+) -> Iterator[Sequence[PartitionResult]]:
+    """Chunks of a few partitions, whose commits fit into one write of the broker."""
+    by_place = {each.partition: each for each in wanted}
+    metadata = {each.partition: each.commit.metadata for each in wanted if each.commit is not None}
+    for chunk in write_chunks(group, metadata, write_bytes):
+        for at in range(0, len(chunk), _COMMIT_CHUNK):
+            yield [by_place[place] for place in chunk[at : at + _COMMIT_CHUNK]]
+
+
+def _commit_some(
+    restorer: Restorer, backup: Backup, coordinator: int | None, wanted: Sequence[PartitionResult]
+) -> list[PartitionResult]:
+    """Read the offsets again, and commit at once those that are missing; the result is what a third read returns."""
+    client, clock, guard = restorer.client, restorer.clock, restorer.guard
+    places, asked = [partition.partition for partition in wanted], {backup.group: coordinator}
+    started = clock.monotonic()
+    now = current_offsets(client, backup.type, asked, places, restorer.deadline())
+    if isinstance(now, Fault):
+        why = unreadable(backup.group, now)
+        return [_left_alone(partition, why.reason, why.message) for partition in wanted]
+    results = [held(p.partition, p.saved, now[p.partition]) for p in wanted if p.partition in now]
+    free = [partition for partition in wanted if partition.partition not in now]
+    # Between two chunks the object may be edited, or a grant end.
+    stop = guard.refusal()
+    fresh, lead = FRESH_S - (clock.monotonic() - started), guard.seconds_left() - MARGIN_S
+    if stop is None and lead <= 0:
+        stop = Refusal(reasons.NOT_LEADER, "this process does not lead any more, or not for long enough")
+    if stop is None and fresh <= 0:
+        stop = Refusal(reasons.OFFSETS_UNKNOWN, f"reading the committed offsets took more than {FRESH_S:.0f} s")
+    if stop is not None:
+        return results + [_left_alone(partition, stop.reason, stop.message) for partition in free]
+    commits = {partition.partition: partition.commit for partition in free if partition.commit is not None}
+    answers = restore_offsets(client, backup, coordinator, commits, Deadline(min(fresh, lead)))
+    after = restored_offsets(client, backup, coordinator, list(commits), restorer.deadline())
+    return results + [compared(partition, answers[partition.partition], after) for partition in free]
+
+
+def _left_alone(partition: PartitionResult, reason: str, message: str) -> PartitionResult:
+    return replace(partition, reason=reason, message=message, commit=None)
+
+
+def _begin(restorer: Restorer, begun: Outcome) -> Refusal | None:
+    """Write the start into the ledger; a Refusal if it may not start. LedgerFenced: another process took over."""
+    try:
+        stop = restorer.guard.refusal()
+        if stop is None:
+            restorer.ledger.write([begun])
+        return stop
+    except LedgerProblem as error:
+        return Refusal.of(error)
+
+
+def _noted(restorer: Restorer, outcome: Outcome, result: GroupResult, begun: Outcome | None) -> GroupResult:
+    """Write the outcome into the ledger, and remove the entry of the start; returns the result."""
+    # With an unfinished deletion, only a commit proves that the group was gone.
+    proven = result.restored and (begun is not None or outcome.group not in restorer.ledger.contents.intents)
+    changes: list[Change] = [outcome] if proven else []
+    unsure = any(p.commit is not None and p.reason == reasons.OFFSETS_UNKNOWN for p in result.partitions)
+    if begun is not None and not unsure:
+        changes.append(Removal(begun.key))
+    try:
+        restorer.ledger.write(changes)
+    except LedgerProblem as error:
+        return replace(result, message=f"{result.message}; not written into the ledger: {error.reason}")
+    return result
+
+
+def _outcome(
+    restorer: Restorer, request: RestoreRequest, backup: Backup, what: OutcomeType, reason: str, message: str
+) -> Outcome:
+    now = restorer.clock.now()
+    return Outcome(
+        group=backup.group,
+        id=request.id,
+        at=now,
+        what=what,
+        reason=reason,
+        message=message,
+        policy=backup.policy,
+        policy_uid=backup.policy_uid,
+        generation=backup.generation,
+        expires=now + (backup.expires - backup.at),
+    )

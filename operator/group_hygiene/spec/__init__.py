@@ -1,0 +1,16 @@
+"""The specs of the custom resources, parsed into frozen records. No I/O: the caller reads Secrets and files.
+
+Imports only `model`, `network` and packages below them.
+
+    policy             a GroupPolicy
+    connection         a KafkaConnection
+    access             the rights of namespaces on a connection
+    receivers          the receivers of alerts
+    fields             the fields that this version knows
+    patterns           patterns of names, with `*`
+    durations          durations and times as Kubernetes writes them
+    secret             references to Secrets, and texts that must not be logged
+    storage            where the pipeline's tables are, and the credentials to reach them
+    jaas               Kafka's `sasl.jaas.config`: the options of a login module
+    client_properties  Kafka's client properties (`--command-config`) as TLS and SASL settings
+"""

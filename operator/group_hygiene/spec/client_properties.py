@@ -1,0 +1,178 @@
+"""Parses Kafka's client properties (`--command-config` of its tools) into Tls and Sasl.
+
+Pure: the caller passes the function that reads files. Unsupported properties (JKS, GSSAPI, ...) are errors, never
+ignored; no message shows a value, which may be a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import javaproperties
+
+from group_hygiene.errors import UsageError
+from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Tls
+from group_hygiene.spec.jaas import OAUTH_HANDLER, OLD_OAUTH_HANDLER, parse_jaas
+from group_hygiene.spec.secret import Hidden
+
+ReadFile = Callable[[str], str]
+
+_PROTOCOLS = {
+    "PLAINTEXT": (False, False),
+    "SSL": (True, False),
+    "SASL_PLAINTEXT": (False, True),
+    "SASL_SSL": (True, True),
+}
+_USED = frozenset(
+    {
+        "bootstrap.servers",
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.jaas.config",
+        "sasl.login.callback.handler.class",
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.oauthbearer.client.credentials.client.id",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.scope",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.keystore.certificate.chain",
+        "ssl.keystore.key",
+        "ssl.keystore.location",
+        "ssl.keystore.type",
+        "ssl.truststore.certificates",
+        "ssl.truststore.location",
+        "ssl.truststore.type",
+    }
+)
+_NO_STORE_PASSWORD = "is for JKS and PKCS12: a PEM store has no password"
+_UNSUPPORTED = {
+    "config.providers": "is not supported: write the values themselves, or use --connection",
+    "sasl.client.callback.handler.class": "is not supported: Java classes can't be loaded here",
+    "ssl.engine.factory.class": "is not supported: Java classes can't be loaded here",
+    "ssl.key.password": "is not supported: the private key must be PEM without a password",
+    "ssl.keystore.password": _NO_STORE_PASSWORD,
+    "ssl.truststore.password": _NO_STORE_PASSWORD,
+}
+_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProperties:
+    """The parsed properties. `ignored`: the sorted names of those that have no effect here."""
+
+    bootstrap_servers: tuple[str, ...]
+    tls: Tls | None
+    sasl: Sasl | None
+    ignored: tuple[str, ...]
+
+
+def parse_client_properties(text: str, read_file: ReadFile) -> ClientProperties:
+    """The text of a properties file as ClientProperties. Raises UsageError, which names the property."""
+    properties = _read(text)
+    for name, why in _UNSUPPORTED.items():
+        if name in properties:
+            raise UsageError(f"{name} {why}")
+    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in _PROTOCOLS:
+        raise UsageError(f"security.protocol must be one of {', '.join(_PROTOCOLS)}")
+    with_tls, with_sasl = _PROTOCOLS[protocol]
+    servers = [server.strip() for server in properties.get("bootstrap.servers", "").split(",")]
+    return ClientProperties(
+        bootstrap_servers=tuple(server for server in servers if server),
+        tls=_tls(properties, read_file) if with_tls else None,
+        sasl=_sasl(properties) if with_sasl else None,
+        ignored=tuple(sorted(properties.keys() - _USED)),
+    )
+
+
+def _read(text: str) -> dict[str, str]:
+    try:
+        properties = {name: value.strip() for name, value in javaproperties.loads(text).items()}
+        # Fails on half a surrogate pair.
+        "".join(properties.values()).encode()
+    except ValueError:
+        raise UsageError("a property has a malformed \\u escape") from None
+    return properties
+
+
+def _tls(properties: Mapping[str, str], read_file: ReadFile) -> Tls:
+    certificates = _store(properties, "ssl.truststore", "ssl.truststore.certificates", read_file)
+    chain = _store(properties, "ssl.keystore", "ssl.keystore.certificate.chain", read_file)
+    key = properties.get("ssl.keystore.key", "") if properties.get("ssl.keystore.certificate.chain") else chain
+    if properties.get("ssl.keystore.key") and not chain:
+        raise UsageError("ssl.keystore.certificate.chain must be given with ssl.keystore.key")
+    algorithm = properties.get("ssl.endpoint.identification.algorithm", "https").lower()
+    if algorithm not in ("", "https"):
+        raise UsageError("ssl.endpoint.identification.algorithm must be https, or empty to accept any host")
+    return Tls(
+        ca=_blocks(certificates, "CERTIFICATE", "the trust store") if certificates is not None else None,
+        certificate=_blocks(chain, "CERTIFICATE", "the key store") if chain is not None else None,
+        private_key=Hidden(_blocks(key or "", "PRIVATE KEY", "the key store")) if chain is not None else None,
+        verify_hostname=algorithm == "https",
+    )
+
+
+def _store(properties: Mapping[str, str], store: str, inline: str, read_file: ReadFile) -> str | None:
+    """The PEM text of a store, from its file or from the property itself; None = there is none."""
+    text, location = properties.get(inline), properties.get(f"{store}.location")
+    if not text and not location:
+        return None
+    kind = properties.get(f"{store}.type", "JKS").upper()
+    if kind != "PEM":
+        default = "" if f"{store}.type" in properties else ", Kafka's default,"
+        raise UsageError(f"{store}.type {kind}{default} is not supported: set {store}.type=PEM and use PEM texts")
+    if text and location:
+        raise UsageError(f"{store}.location must not be given with {inline}")
+    return text or read_file(location or "")
+
+
+def _blocks(text: str, kind: str, where: str) -> str:
+    """The PEM blocks of one kind, with line breaks as OpenSSL needs them: a property may have none."""
+    blocks = []
+    for label, body in _BLOCK.findall(text):
+        if label == "ENCRYPTED PRIVATE KEY" or "ENCRYPTED" in body:
+            raise UsageError(f"the private key in {where} must be PEM without a password")
+        if label.endswith(kind):
+            data = "".join(body.split())
+            lines = "\n".join(data[start : start + 64] for start in range(0, len(data), 64))
+            blocks.append(f"-----BEGIN {label}-----\n{lines}\n-----END {label}-----\n")
+    if not blocks:
+        raise UsageError(f"{where} must hold a PEM {kind.lower()}")
+    return "".join(blocks)
+
+
+def _sasl(properties: Mapping[str, str]) -> Sasl:
+    name = properties.get("sasl.mechanism", "").upper()
+    if name in ("", "GSSAPI"):
+        default = "" if name else " (Kafka's default, GSSAPI, is not supported)"
+        raise UsageError(f"sasl.mechanism must be one of {', '.join(Mechanism)}{default}")
+    if name not in list(Mechanism):
+        raise UsageError(f"sasl.mechanism must be one of {', '.join(Mechanism)}")
+    mechanism = Mechanism(name)
+    handler = properties.get("sasl.login.callback.handler.class")
+    if handler and handler not in (OAUTH_HANDLER, OLD_OAUTH_HANDLER):
+        raise UsageError("sasl.login.callback.handler.class is not supported: Java classes can't be loaded here")
+    jaas = properties.get("sasl.jaas.config", "")
+    if not jaas and mechanism is not Mechanism.OAUTHBEARER:
+        raise UsageError("sasl.jaas.config must be given with a SASL protocol")
+    options = parse_jaas(jaas, mechanism) if jaas else {}
+    if mechanism is Mechanism.OAUTHBEARER:
+        return Sasl(mechanism, oauth=_oauth(properties, options))
+    if not options.get("username") or "password" not in options:
+        raise UsageError("sasl.jaas.config must hold username and password")
+    return Sasl(mechanism, username=options["username"], password=Hidden(options["password"]))
+
+
+def _oauth(properties: Mapping[str, str], options: Mapping[str, str]) -> OAuth:
+    endpoint = properties.get("sasl.oauthbearer.token.endpoint.url", "")
+    if not re.match(r"https?://", endpoint):
+        raise UsageError("sasl.oauthbearer.token.endpoint.url must be given, as an http or https URL")
+    prefix = "sasl.oauthbearer.client.credentials.client"
+    client_id = properties.get(f"{prefix}.id") or options.get("clientId")
+    secret = properties.get(f"{prefix}.secret") or options.get("clientSecret")
+    if not client_id or not secret:
+        raise UsageError("sasl.jaas.config must hold clientId and clientSecret")
+    scope = properties.get("sasl.oauthbearer.scope") or options.get("scope")
+    return OAuth(endpoint, client_id, Hidden(secret), scope or None)

@@ -1,0 +1,76 @@
+"""Whether a change of a status is worth a write, and the patch that makes it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from group_hygiene.model import reasons
+
+QUIET_PERIOD = timedelta(minutes=5)
+RUN_ID = "lastRunID"
+# Conditions whose message says what is wrong.
+_EXPLAINING = ("Ready", "LedgerReady", "EvidenceReady", "AlertsDelivered")
+# Reasons whose messages contain numbers that change with every scan.
+_COUNTING = (reasons.LIMIT_EXCEEDED,)
+
+
+def needs_write(old: Mapping[str, Any], new: Mapping[str, Any], now: datetime) -> bool:
+    """Whether to write the new status: at once if an important field changed, else at most every five minutes."""
+    if _important(old) != _important(new):
+        return True
+    if _without_run(old) == _without_run(new):
+        return False
+    written = old.get("lastRunTime") or old.get("lastScanTime")
+    return not written or now - datetime.fromisoformat(written) >= QUIET_PERIOD
+
+
+def signed(new: Mapping[str, Any], run: str | None) -> dict[str, Any]:
+    """The status with the id of the run that writes it; None = it was no run, and the status shows no id."""
+    return _without_run(new) | ({RUN_ID: run} if run else {})
+
+
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON merge patch (RFC 7386) that turns `old` into `new`: removed keys become null."""
+    patch: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            if nested := merge_patch(before, value):
+                patch[key] = nested
+        elif value != before or key not in old:
+            patch[key] = value
+    return patch
+
+
+def _without_run(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the run's id, which always differs."""
+    return {key: value for key, value in status.items() if key != RUN_ID}
+
+
+def _important(status: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The fields whose change is written at once: no times, no number of scanned groups, no reasons of skipped groups.
+
+    Messages count only if something is wrong: other messages contain numbers that change with every scan.
+    """
+    groups = status.get("groups") or {}
+    return (
+        status.get("observedGeneration"),
+        [
+            (
+                c["type"],
+                c["status"],
+                c["reason"],
+                c["message"]
+                if c["type"] in _EXPLAINING and c["status"] == "False" and c["reason"] not in _COUNTING
+                else "",
+            )
+            for c in status.get("conditions") or []
+        ],
+        [groups.get(key) for key in ("matched", "marked", "due", "wouldDelete", "deleted", "failed", "total")],
+        status.get("totals"),
+        status.get("lastMarkedTime"),
+        [entry["group"] for entry in status.get("sample") or [] if entry["verdict"] == "Match"],
+        [status.get(key) for key in ("clusterID", "brokers", "features", "ledger")],
+    )

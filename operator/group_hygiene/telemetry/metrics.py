@@ -1,0 +1,346 @@
+"""Prometheus metrics. Labels name policies and connections, never groups: their number has no bound.
+
+docs/metrics.md lists them. Counters of a policy start at 0 when it is first seen, since `increase` needs a first value.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Collection, Iterable, Sequence
+from threading import Lock
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from group_hygiene import __version__
+from group_hygiene.decide.plan import FAILURES, Plan
+from group_hygiene.model import reasons
+from group_hygiene.model.evidence import NEVER
+from group_hygiene.model.snapshot import Snapshot
+from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.spec.policy import Policy
+from group_hygiene.status import ConnectionFacts
+
+_POLICY = ("namespace", "policy")
+_CONNECTION = ("namespace", "connection")
+
+
+class Metrics:
+    """All metrics of one operator process, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._followed: dict[tuple[str, str], tuple[tuple[str, str], str, int]] = {}
+        self._follows = Lock()
+        build = Gauge("group_hygiene_build_info", "1, with the version that runs", ("version",), registry=registry)
+        build.labels(__version__).set(1)
+        self._policy_info = Gauge(
+            "group_hygiene_policy_info",
+            "1 for each policy that is not suspended, with its connection, action and mode",
+            (*_POLICY, "connection_namespace", "connection", "action", "mode"),
+            registry=registry,
+        )
+        self._interval = Gauge(
+            "group_hygiene_policy_interval_seconds",
+            "Interval of a policy that is not suspended",
+            _POLICY,
+            registry=registry,
+        )
+        self._run_failures = Counter(
+            "group_hygiene_run_failures",
+            "Runs of a policy that failed, by reason",
+            (*_POLICY, "reason"),
+            registry=registry,
+        )
+        self._matched = Gauge("group_hygiene_groups_matched", "Groups that match a policy", _POLICY, registry=registry)
+        self._marked = Gauge(
+            "group_hygiene_groups_marked",
+            "Groups that a policy has marked: they, or some of their offsets, are to be deleted",
+            _POLICY,
+            registry=registry,
+        )
+        self._due = Gauge(
+            "group_hygiene_groups_due",
+            "Groups that may be deleted, or lose offsets, now, apart from limits",
+            _POLICY,
+            registry=registry,
+        )
+        self._would_delete = Gauge(
+            "group_hygiene_groups_would_delete",
+            "Groups that mode Enforce would delete, or whose offsets it would delete",
+            _POLICY,
+            registry=registry,
+        )
+        self._skipped = Gauge(
+            "group_hygiene_groups_skipped",
+            "Groups that a policy selects and does not delete",
+            (*_POLICY, "reason"),
+            registry=registry,
+        )
+        self._blocked = Gauge(
+            "group_hygiene_deletion_blocked", "1 while due groups may not be deleted", _POLICY, registry=registry
+        )
+        self._last_run = Gauge(
+            "group_hygiene_policy_last_run_timestamp_seconds", "When a policy last ran", _POLICY, registry=registry
+        )
+        self._expiry = Gauge(
+            "group_hygiene_offsets_first_expiry_timestamp_seconds",
+            "When brokers drop the first offset of all groups that match a policy with expiresWithin; absent while "
+            "unknown for all of them",
+            _POLICY,
+            registry=registry,
+        )
+        self._outcomes = Counter(
+            "group_hygiene_outcomes",
+            "Groups by the outcome of a run for them",
+            (*_POLICY, "outcome", "reason"),
+            registry=registry,
+        )
+        self._marks = Counter(
+            "group_hygiene_marks",
+            "Groups that were marked for deletion, of them or of some of their offsets, or unmarked, and why",
+            (*_POLICY, "change", "reason"),
+            registry=registry,
+        )
+        self._up = Gauge(
+            "group_hygiene_connection_up", "1 while the last scan was complete", _CONNECTION, registry=registry
+        )
+        self._last_scan = Gauge(
+            "group_hygiene_scan_last_success_timestamp_seconds",
+            "When a scan was last complete",
+            _CONNECTION,
+            registry=registry,
+        )
+        self._scan_failures = Counter(
+            "group_hygiene_scan_failures",
+            "Scans that were incomplete or failed, by reason",
+            (*_CONNECTION, "reason"),
+            registry=registry,
+        )
+        self._scan_interval = Gauge(
+            "group_hygiene_scan_interval_seconds",
+            "The shortest interval of the policies of a connection that are not suspended; absent without any",
+            _CONNECTION,
+            registry=registry,
+        )
+        self._groups = Gauge(
+            "group_hygiene_groups",
+            "Groups of the cluster by their state and type, at the last complete list of all, about every 10 minutes",
+            (*_CONNECTION, "state", "type"),
+            registry=registry,
+        )
+        self._retention = Gauge(
+            "group_hygiene_offsets_retention_seconds",
+            "The brokers' offsets.retention.minutes; absent while unknown, and if offsets never expire (-1)",
+            _CONNECTION,
+            registry=registry,
+        )
+        self._ledger_ready = Gauge(
+            "group_hygiene_ledger_ready",
+            "1 while the ledger can be used, 0 while it can't; absent where no policy needs one",
+            _CONNECTION,
+            registry=registry,
+        )
+        self._ledger_unreadable = Gauge(
+            "group_hygiene_ledger_unreadable_records",
+            "Records of the ledger that can't be read",
+            _CONNECTION,
+            registry=registry,
+        )
+        self._evidence_ready = Gauge(
+            "group_hygiene_evidence_ready",
+            "1 while the pipeline's tables may be used for all groups; absent if the connection names none",
+            _CONNECTION,
+            registry=registry,
+        )
+        self._evidence = Gauge(
+            "group_hygiene_evidence_as_of_timestamp_seconds",
+            "Up to when the pipeline's tables cover all partitions for which they may be used; absent without any",
+            _CONNECTION,
+            registry=registry,
+        )
+        self._scan = Histogram(
+            "group_hygiene_scan_duration_seconds",
+            "Time of one scan of a cluster for all due policies",
+            _CONNECTION,
+            buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+            registry=registry,
+        )
+        self._alerting = Gauge(
+            "group_hygiene_alerting", "1 while a policy with action Alert alerts", _POLICY, registry=registry
+        )
+        self._alerts = Counter(
+            "group_hygiene_alerts_sent",
+            "Messages sent to receivers, by their type and whether they arrived (result delivered or failed)",
+            (*_CONNECTION, "type", "result"),
+            registry=registry,
+        )
+        # Results of a policy's last run, dropped when it no longer runs.
+        self._found = (
+            self._matched,
+            self._marked,
+            self._due,
+            self._would_delete,
+            self._skipped,
+            self._blocked,
+            self._expiry,
+            self._alerting,
+        )
+        self._leader = Gauge(
+            "group_hygiene_leader", "1 while this process leads, 0 while it is on standby", registry=registry
+        )
+        self._status_writes = Counter(
+            "group_hygiene_status_writes", "Status patches sent to the API server", ("kind",), registry=registry
+        )
+
+    def show_leadership(self, leads: Callable[[], bool]) -> None:
+        """Ask `leads` at each scrape."""
+        self._leader.set_function(lambda: float(leads()))
+
+    def follow(self, namespace: str, connection: str, policies: Sequence[Policy]) -> None:
+        """Show the specs of all policies of a connection, and drop the series of policies that it no longer has.
+
+        A policy that has moved to another connection is left to that one.
+        """
+        ours = (namespace, connection)
+        now = {(policy.namespace, policy.name): (ours, policy.uid, policy.generation) for policy in policies}
+        with self._follows:
+            before = self._followed
+            gone = {key for key, (owner, *_) in before.items() if owner == ours and key not in now}
+            self._followed = {key: known for key, known in before.items() if key not in gone} | now
+        self.forget_policies(gone)
+        for policy in policies:
+            key = (policy.namespace, policy.name)
+            if before.get(key) != now[key]:
+                self._show_policy(policy, ours)
+        intervals = [policy.interval.total_seconds() for policy in policies if not policy.suspend]
+        _show(self._scan_interval, ours, min(intervals, default=None))
+
+    def _show_policy(self, policy: Policy, connection: tuple[str, str]) -> None:
+        labels = (policy.namespace, policy.name)
+        self._policy_info.remove_by_labels({"namespace": policy.namespace, "policy": policy.name})
+        _show(self._interval, labels, None if policy.suspend else policy.interval.total_seconds())
+        if policy.suspend:
+            _drop(self._found, labels)
+            return
+        self._policy_info.labels(*labels, *connection, str(policy.action), str(policy.mode)).set(1)
+        if policy.action.changes:
+            self._outcomes.labels(*labels, str(OutcomeKind.DELETED), "")
+            for reason in FAILURES:
+                self._outcomes.labels(*labels, str(OutcomeKind.FAILED), reason)
+
+    def policy_ran(self, plan: Plan, outcomes: Sequence[Outcome], timestamp: float) -> None:
+        labels = (plan.policy.namespace, plan.policy.name)
+        self._matched.labels(*labels).set(len(plan.matched))
+        deleted = sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
+        self._marked.labels(*labels).set(len(plan.marked) - deleted)
+        due, changes = len(plan.due), plan.policy.action.changes
+        _show(self._due, labels, due if plan.policy.enforced else None)
+        _show(self._would_delete, labels, due if changes and not plan.policy.enforced else None)
+        self._blocked.labels(*labels).set(plan.refusal is not None)
+        self._last_run.labels(*labels).set(timestamp)
+        expiry = plan.next_expiry
+        _show(self._expiry, labels, None if expiry is None else expiry.timestamp())
+        counts = Tally(verdict.refusal.reason for verdict in plan.verdicts.values() if verdict.refusal is not None)
+        self._skipped.remove_by_labels({"namespace": labels[0], "policy": labels[1]})
+        for reason, count in counts.items():
+            self._skipped.labels(*labels, reason).set(count)
+        for outcome in outcomes:
+            reason = "" if outcome.kind is OutcomeKind.DELETED else outcome.reason
+            self._outcomes.labels(*labels, str(outcome.kind), reason).inc()
+        if plan.marking:
+            self._marks.labels(*labels, "marked", "").inc(len(plan.marking))
+        for refusal in plan.unmarking.values():
+            self._marks.labels(*labels, "unmarked", refusal.reason).inc()
+
+    def scanned(self, namespace: str, connection: str, seconds: float, snapshot: Snapshot) -> None:
+        """A scan took so long, with this result."""
+        self._scan.labels(namespace, connection).observe(seconds)
+        if snapshot.complete:
+            self._up.labels(namespace, connection).set(1)
+            self._last_scan.labels(namespace, connection).set(snapshot.taken_at.timestamp())
+        else:
+            self.failed(namespace, connection, reasons.SNAPSHOT_INCOMPLETE)
+
+    def failed(self, namespace: str, connection: str, reason: str, policies: Sequence[Policy] = ()) -> None:
+        """A scan was incomplete or failed, and so did the runs of these policies."""
+        self._up.labels(namespace, connection).set(0)
+        self._scan_failures.labels(namespace, connection, reason).inc()
+        for policy in policies:
+            self._run_failures.labels(policy.namespace, policy.name, reason).inc()
+
+    def observed(self, namespace: str, connection: str, facts: ConnectionFacts) -> None:
+        """The facts of a connection after a scan. Gauges of facts that this scan did not read stay."""
+        labels = (namespace, connection)
+        known = None if facts.retention in (None, NEVER) else facts.retention
+        _show(self._retention, labels, None if known is None else known.total_seconds())
+        ledger = facts.ledger
+        _show(self._ledger_ready, labels, None if ledger is None else ledger.problem is None)
+        _show(self._ledger_unreadable, labels, None if ledger is None else ledger.unreadable)
+        coverage = facts.snapshot.coverage
+        if not facts.has_activity:
+            _show(self._evidence_ready, labels, None)
+            _show(self._evidence, labels, None)
+        elif coverage is not None:
+            _show(self._evidence_ready, labels, coverage.problem is None)
+            _show(self._evidence, labels, None if coverage.as_of is None else coverage.as_of.timestamp())
+        if facts.all_groups is not None and facts.snapshot.complete:
+            self._groups.remove_by_labels({"namespace": namespace, "connection": connection})
+            counts = Tally((str(group.state), str(group.type)) for group in facts.all_groups.values())
+            for (state, type_), count in counts.items():
+                self._groups.labels(*labels, state, type_).set(count)
+
+    def forget_connection(self, namespace: str, connection: str) -> None:
+        for metric in (
+            self._up,
+            self._scan,
+            self._last_scan,
+            self._scan_failures,
+            self._scan_interval,
+            self._groups,
+            self._retention,
+            self._ledger_ready,
+            self._ledger_unreadable,
+            self._evidence_ready,
+            self._evidence,
+            self._alerts,
+        ):
+            metric.remove_by_labels({"namespace": namespace, "connection": connection})
+
+    def alerting(self, namespace: str, policy: str, fires: bool | None) -> None:
+        """fires: None = the policy does not run, or its action is not Alert."""
+        _show(self._alerting, (namespace, policy), fires)
+
+    def alert_sent(self, namespace: str, connection: str, kind: str, arrived: bool) -> None:
+        """kind: of the receiver."""
+        self._alerts.labels(namespace, connection, kind, "delivered" if arrived else "failed").inc()
+
+    def status_written(self, kind: str) -> None:
+        self._status_writes.labels(kind).inc()
+
+    def forget_policies(self, gone: Collection[tuple[str, str]]) -> None:
+        """Drop the series of policies that no longer exist, given as (namespace, name)."""
+        others = (
+            self._last_run,
+            self._outcomes,
+            self._marks,
+            self._policy_info,
+            self._interval,
+            self._run_failures,
+        )
+        for policy in gone:
+            _drop((*self._found, *others), policy)
+
+
+def _drop(metrics: Iterable[Gauge | Counter], policy: tuple[str, str]) -> None:
+    """All series of a policy, given as (namespace, name)."""
+    for metric in metrics:
+        metric.remove_by_labels({"namespace": policy[0], "policy": policy[1]})
+
+
+def _show(gauge: Gauge, labels: tuple[str, ...], value: float | None) -> None:
+    """Set the gauge; None = remove its series, so that no old value is shown."""
+    if value is None:
+        gauge.remove(*labels)
+    else:
+        gauge.labels(*labels).set(value)

@@ -1,0 +1,1 @@
+"""Tests of CRDs, roles, the chart and the election on a real API server."""

@@ -1,0 +1,272 @@
+"""Each rule of the CRDs on a real API server: an object that it accepts, one that it alone refuses, and its cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.client import CustomObjectsApi
+
+from docsite.schema import Rule, rules
+from sandbox.kubernetes import ApiServer
+from tests.kube.test_crds import OAUTH, SCRAM, SECRET, Object, complaints
+
+CRDS = {
+    crd["spec"]["names"]["kind"]: crd
+    for crd in (
+        yaml.load(path.read_text(), yaml.CSafeLoader)
+        for path in sorted((Path(__file__).parents[2] / "crds").glob("*.yaml"))
+    )
+}
+_AT: Object = {"address": "http://a:9093"}
+_SECRETS: Object = {"urlSecretRef": SECRET, "tokenSecretRef": SECRET, "caSecretRef": SECRET}
+_POLICY: Object = {
+    "connectionRef": {"name": "main", "namespace": "kafka"},
+    "match": {"groups": ["a"], "exclude": ["b"]},
+}
+_TLS: Object = {"certificateSecretRef": SECRET, "privateKeySecretRef": SECRET}
+_BEARER: Object = {"mechanism": "OAUTHBEARER", "oauth": {**OAUTH, "scope": "a", "caSecretRef": SECRET}}
+_SELECTED: Object = {"selector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
+_GRANT: Object = {"groups": ["a"], "actions": ["Alert"]}
+
+# Specs that are accepted, in which each field with a rule is set in one of them at least.
+BASES: Mapping[str, tuple[Object, ...]] = {
+    "GroupPolicy": (
+        {
+            **_POLICY,
+            "action": "Alert",
+            "interval": "10m",
+            "when": {"unchangedFor": "1h", "idleFor": "1h", "expiresWithin": "1h", "lag": {"atLeast": 1}},
+            "alert": {"receiverNames": ["a"]},
+        },
+        {
+            **_POLICY,
+            "match": {**_POLICY["match"], "unprotect": ["Streams"], "states": ["Empty"]},
+            "action": "Delete",
+            "when": {"unchangedFor": "1h"},
+            "delete": {"gracePeriod": "1h", "backupRetention": "24h"},
+        },
+        {
+            **_POLICY,
+            "match": {**_POLICY["match"], "topics": ["a"], "excludeTopics": ["b"]},
+            "action": "DeleteOffsets",
+            "when": {"idleFor": "1h"},
+        },
+    ),
+    "GroupRestore": (
+        {"connectionRef": {"name": "main", "namespace": "kafka"}, "groups": ["a"]},
+        {"connectionRef": {"name": "main"}, "policyRef": {"name": "p"}, "deletedAfter": "2030-01-31T12:00:00Z"},
+    ),
+    "KafkaConnection": (
+        {
+            "bootstrapServers": ["a:9092"],
+            "tls": {"caSecretRef": SECRET, **_TLS},
+            "sasl": SCRAM,
+            "protect": ["a"],
+            "ledger": {"topic": "a", "id": "a"},
+            "mirrorMaker": {"checkpointTopics": ["a"]},
+            "activity": {"uri": "s3://a/b", "maxAge": "1h", "secretRef": {"name": "a"}},
+            "access": [
+                {**_GRANT, "namespaces": {"names": ["a"]}},
+                {**_GRANT, "namespaces": _SELECTED},
+            ],
+            "receivers": [
+                {"name": "am", "type": "Alertmanager", "alertmanager": _SECRETS},
+                {"name": "am-2", "type": "Alertmanager", "alertmanager": _AT},
+                {"name": "chat", "type": "Slack", "slack": {"urlSecretRef": SECRET}},
+                {"name": "bot", "type": "Webhook", "webhook": {**_SECRETS, "hmacSecretRef": SECRET}},
+                {"name": "bot-2", "type": "Webhook", "webhook": _AT},
+            ],
+            "scan": {"timeout": "30s"},
+        },
+        {"bootstrapServers": ["a:9092"], "sasl": _BEARER},
+    ),
+}
+
+# The start of a rule's message -> a value of its field that it accepts, and one that it alone refuses.
+VALUES: Mapping[str, tuple[Any, Any]] = {
+    "must be the name of an object": ("a.b-c", "A"),
+    "must be the name of a namespace": ("a-b", "a.b"),
+    "must be the name of a Secret": ("a.b-c", "A b"),
+    "must be a key of a Secret": ("..a_b-C", "a/b"),
+    "must be the name of a topic that is not Kafka's own": ("a.b_c-D", "__consumer_offsets"),
+    "must be the name of a topic: ": ("a.b_c-D", "a b"),
+    "must be lower-case letters, digits and '-'": ("team-chat", "Team Chat"),
+    "must be a duration like 72h": ("1h30m", "3w"),
+    "must be a duration like 30s": ("1m30s", "30"),
+    "must be at least 1s": ("1s", "0d"),
+    "must be at least 5s": ("5s", "4s"),
+    "must be at least 1h": ("1h", "59m"),
+    "must be at most 24h": ("1d", "1d1s"),
+    "must be at most 720h": ("30d", "30d1s"),
+    "must be at most 8760h": ("365d", "8760h1s"),
+    "must be from 1s to 10m": ("10m", "11m"),
+    "must be at least 1: every group": (1, 0),
+    "must not be empty": ("a", ""),
+    "must have * or": (r"a\*b\\c", r"a\b"),
+    "must hold at least one pattern": (["a"], []),
+    "must hold at least one host:port": (["a:1"], []),
+    "must hold at least one namespace": (["a"], []),
+    "must hold at least one of Alert": (["Restore"], []),
+    "must hold Streams where": (["Streams", "StreamsState"], ["StreamsState"]),
+    "must be one host:port": ("[2001:db8::1]:65535", "a:65536"),
+    "must be an http or https URL": ("http://a/b", "ftp://a"),
+    "must be a plain http or https URL": ("https://a:1/b", "https://a/b?c"),
+    "must be the address of a folder": ("gs://a/b", "http://a/b"),
+    "must hold exactly one of address and urlSecretRef": (_AT, {**_AT, "urlSecretRef": SECRET}),
+    "must hold the field of its type": (
+        {"name": "a", "type": "Webhook", "webhook": _AT},
+        {"name": "a", "type": "Webhook", "alertmanager": _AT},
+    ),
+    "must hold either names or selector": ({"selector": {}}, {"names": ["a"], "selector": {}}),
+    "values must be given with In and NotIn": (
+        {"key": "a", "operator": "In", "values": ["b"]},
+        {"key": "a", "operator": "Exists", "values": ["b"]},
+    ),
+    "certificateSecretRef and privateKeySecretRef must be given together": (_TLS, {"certificateSecretRef": SECRET}),
+    "username and passwordSecretRef must be given": (SCRAM, {"mechanism": "PLAIN", "username": "a"}),
+    "username and passwordSecretRef must not be given": (_BEARER, {**_BEARER, "username": "a"}),
+    "oauth must be given with mechanism OAUTHBEARER": (_BEARER, {**SCRAM, "oauth": OAUTH}),
+}
+
+_DELETE, _OFFSETS = BASES["GroupPolicy"][1], BASES["GroupPolicy"][2]
+# The same of rules about a whole spec: two specs.
+SPECS: Mapping[str, tuple[Object, Object]] = {
+    "must hold idleFor or unchangedFor with action Delete": (_DELETE, {**_DELETE, "when": {"lag": {"atLeast": 1}}}),
+    "must hold idleFor with action DeleteOffsets": (_OFFSETS, {**_OFFSETS, "when": {"unchangedFor": "1h"}}),
+    "must hold idleFor and nothing else": (_OFFSETS, {**_OFFSETS, "when": {"idleFor": "1h", "offsets": "None"}}),
+    "must hold only Stable with action DeleteOffsets": (
+        {**_OFFSETS, "match": {"groups": ["a"], "states": ["Stable"]}},
+        {**_OFFSETS, "match": {"groups": ["a"], "states": ["Empty"]}},
+    ),
+    "must hold only Classic and Consumer": (
+        {**_OFFSETS, "match": {"groups": ["a"], "types": ["Classic", "Consumer"]}},
+        {**_OFFSETS, "match": {"groups": ["a"], "types": ["Share"]}},
+    ),
+    "must only be given with action DeleteOffsets": (
+        _OFFSETS,
+        {**_DELETE, "match": {"groups": ["a"], "excludeTopics": ["b"]}},
+    ),
+    "must name at least one condition": (
+        {**_POLICY, "action": "Alert", "when": {"deletedTopics": "All"}},
+        {**_POLICY, "action": "Alert", "when": {}},
+    ),
+    "must hold only Empty and Dead with action Delete": (
+        {**_DELETE, "match": {"groups": ["a"], "states": ["Empty", "Dead"]}},
+        {**_DELETE, "match": {"groups": ["a"], "states": ["Stable"]}},
+    ),
+    "must only be given with action Delete or": (_DELETE, {**_POLICY, "action": "Alert", "delete": {}}),
+    "must have either groups or policyRef": (BASES["GroupRestore"][0], {"connectionRef": {"name": "main"}}),
+    "must be given with policyRef, and only with it": (
+        BASES["GroupRestore"][1],
+        {**BASES["GroupRestore"][0], "deletedAfter": "2030-01-31T12:00:00Z"},
+    ),
+}
+# Rules about an update: tests/kube/test_crd_grouprestore.py::test_restore_is_immutable.
+UPDATES = ("must not be changed",)
+
+
+def every_rule() -> Iterator[tuple[str, Rule]]:
+    """The kind and the rule, of all CRDs."""
+    for kind, crd in CRDS.items():
+        schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        for rule in rules(schema["properties"]["spec"], "spec"):
+            if not rule.message.startswith(UPDATES):
+                yield kind, rule
+
+
+RULES = [
+    pytest.param(kind, rule, id=f"{kind}-{rule.path}-{' '.join(rule.message.split()[:6])}")
+    for kind, rule in every_rule()
+]
+
+
+def cases(kind: str, rule: Rule) -> tuple[Object, Object]:
+    """An object that the rule accepts, and one that it refuses. Raises LookupError where the tables have none."""
+    found = [pair for start, pair in SPECS.items() if rule.path == "spec" and rule.message.startswith(start)]
+    if found:
+        ((good, bad),) = found
+        return _object(kind, good), _object(kind, bad)
+    ((good_value, bad_value),) = [pair for start, pair in VALUES.items() if rule.message.startswith(start)]
+    return _object(kind, _with(kind, rule.path, good_value)), _object(kind, _with(kind, rule.path, bad_value))
+
+
+def _object(kind: str, spec: Object) -> Object:
+    metadata = {"name": "candidate", "namespace": "kafka"}
+    return {"apiVersion": "grouphygiene.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _with(kind: str, path: str, value: Any) -> Object:
+    """The first of the bases that has this field, with this value there."""
+    keys = path.replace("[]", ".[]").split(".")[1:]
+    for base in BASES[kind]:
+        spec: Object = _apart(base)
+        if _put(spec, keys, value):
+            return spec
+    raise LookupError(f"no spec has {path}")
+
+
+def _apart(value: Object) -> Object:
+    """A copy in which nothing stands in two places, as what YAML's aliases repeat does."""
+    copied: Object = json.loads(json.dumps(value))
+    return copied
+
+
+def _put(inside: Any, keys: list[str], value: Any) -> bool:
+    key, rest = keys[0], keys[1:]
+    places = range(len(inside)) if key == "[]" else [key] if key in inside else []
+    for place in places:
+        if not rest:
+            inside[place] = value
+            return True
+        if _put(inside[place], rest, value):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("kind", BASES)
+def test_the_base_of_all_cases_is_accepted(api: CustomObjectsApi, kind: str) -> None:
+    """Else it would not be the one value that is refused."""
+    assert [complaints(api, _object(kind, spec)) for spec in BASES[kind]] == [[]] * len(BASES[kind])
+
+
+@pytest.mark.parametrize(("kind", "rule"), RULES)
+def test_each_rule_accepts_and_refuses(api: CustomObjectsApi, kind: str, rule: Rule) -> None:
+    """A new rule without a case fails here; of the bad object exactly this rule complains."""
+    good, bad = cases(kind, rule)
+    assert complaints(api, good) == []
+    said = complaints(api, bad)
+    assert len(said) == 1, said
+    assert rule.message in " ".join(said[0].split())
+
+
+def test_each_text_with_a_pattern_has_a_rule() -> None:
+    """Patterns of OpenAPI show a regular expression to users: the CRDs have rules with sentences instead."""
+    assert [kind for kind, crd in CRDS.items() if '"pattern":' in json.dumps(crd)] == []
+
+
+@pytest.mark.parametrize("kind", CRDS)
+def test_the_rules_cost_half_of_the_budget_at_most(api_server: ApiServer, kind: str) -> None:
+    """The API server takes the CRD with each rule evaluated twice: both its limit of a rule and that of a CRD."""
+    crd = _apart(CRDS[kind])
+    group = "cost.example.com"
+    crd["metadata"]["name"] = f"{crd['spec']['names']['plural']}.{group}"
+    crd["spec"]["group"] = group
+    _double(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+    done = api_server.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(crd))
+    assert "created" in done.stdout
+
+
+def _double(schema: Any) -> None:
+    if isinstance(schema, list):
+        for each in schema:
+            _double(each)
+    elif isinstance(schema, dict):
+        for rule in schema.get("x-kubernetes-validations", ()):
+            rule["rule"] = f"({rule['rule']}) && ({rule['rule']})"
+        for each in schema.values():
+            _double(each)

@@ -1,0 +1,382 @@
+"""What the receivers of a connection still have to be sent, after failures, other specs and restarts. Sends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from group_hygiene.alerts.endpoints import Endpoint
+from group_hygiene.alerts.messages import body
+from group_hygiene.alerts.queue import Message, Queue
+from group_hygiene.alerts.situation import Finding, News, Situation, digest_of
+from group_hygiene.ledger.codec import decode, encode_value
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Change, Key, Notice, PolicyAlerts, Receipt, Removal
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.spec.policy import AlertSpec, Policy
+from group_hygiene.spec.receivers import Kind
+from group_hygiene.spec.secret import Hidden
+from tests.unit.make import NOW, alert
+
+FAILS = Refusal(reasons.RECEIVER_FAILED, "it answers 500")
+LATER = NOW + timedelta(minutes=10)
+
+
+def policy(number: int = 1, **changes: Any) -> Policy:
+    return replace(alert(), uid=f"uid-{number}", name=f"policy-{number}", **changes)
+
+
+def receiver(name: str, kind: Kind = Kind.WEBHOOK, digest: str = "here") -> Endpoint:
+    return Endpoint(name, kind, Hidden("http://receiver.example"), digest=digest)
+
+
+class Scene:
+    """The queue of a connection; what its receivers get arrives, unless a test says otherwise."""
+
+    def __init__(self, *receivers: Endpoint, policies: Sequence[Policy] = (policy(),), ledger: Any = ()) -> None:
+        self.queue = Queue("kafka/main")
+        self.written: dict[Key, PolicyAlerts | Receipt] = {entry.key: entry for entry in ledger}
+        self.bind(*receivers, policies=policies)
+        self.queue.remember("uid-c", ledger)
+
+    def bind(self, *receivers: Endpoint, policies: Sequence[Policy] = (policy(),)) -> None:
+        self.queue.bind(policies, {each.name: each for each in receivers})
+
+    def run(self, groups: str, number: int = 1, at: datetime = NOW, deleted: str = "", **seen: Any) -> None:
+        """A run of one policy that these groups match."""
+        found = Finding(News.GROUPS_MATCHED, {digest_of(group): group for group in groups})
+        notice = Notice(at, len(deleted), list(deleted)) if deleted else None
+        self.queue.publish([Situation(f"uid-{number}", at, (found,), notice, **seen)])
+
+    def message(self, name: str = "r", now: datetime = NOW) -> Message:
+        message = self.queue.message(name, now)
+        assert message is not None
+        return message
+
+    def gets(self, name: str = "r", now: datetime = NOW) -> list[str]:
+        message = self.queue.message(name, now)
+        if message is None:
+            return []
+        self.queue.sent(name, message, None)
+        assert self.queue.message(name, now) is None
+        return [str(item.status) for item in message.items]
+
+    def ledger(self, now: datetime = NOW) -> Collection[PolicyAlerts | Receipt]:
+        """What it has after this, by its JSON."""
+        for change in self.unwritten(now):
+            if isinstance(change, Removal):
+                del self.written[change.key]
+            else:
+                entry = decode(change.key, encode_value(change))
+                assert isinstance(entry, PolicyAlerts | Receipt)
+                self.written[change.key] = entry
+        assert self.unwritten(now) == []
+        return list(self.written.values())
+
+    def unwritten(self, now: datetime = NOW) -> list[Change]:
+        return self.queue.unwritten(self.written, now)
+
+
+def test_a_restart_repeats_nothing_and_sends_the_end() -> None:
+    """By the ledger alone: of a policy that runs, of one that was suspended, and of one that names no receiver now."""
+    policies = [policy(1), policy(2), policy(3)]
+    first = Scene(receiver("r"), policies=policies)
+    for number in (1, 2, 3):
+        first.run("ab", number)
+    assert first.gets() == ["firing"] * 3
+    named = policy(3, alert=AlertSpec(receivers=()))
+    second = Scene(receiver("r"), policies=[policy(1), named], ledger=first.ledger())
+    assert second.gets() == ["resolved"] * 2
+    second.run("a", at=LATER)
+    assert second.gets() == []
+    second.run("ac", at=LATER)
+    assert second.gets() == ["replaced", "firing"]
+    second.run("", at=LATER)
+    assert second.gets() == ["resolved"]
+    assert second.ledger() == []
+
+
+def test_a_policy_that_is_resumed_is_not_known_until_it_ran() -> None:
+    """Its alerts of before it was suspended may be over."""
+    scene = Scene(receiver("r"))
+    scene.run("a")
+    assert scene.gets() == ["firing"]
+    scene.bind(receiver("r"), policies=[])
+    assert scene.gets() == ["resolved"]
+    assert scene.ledger() == []
+    scene.bind(receiver("r"))
+    assert scene.gets() == []
+    scene.run("a", at=LATER)
+    assert scene.gets() == ["firing"]
+
+
+def test_a_message_is_the_same_after_a_restart() -> None:
+    """A process that ends before it wrote that the receiver has it: by the `id` a webhook sees that it has it."""
+    first = Scene(receiver("r"))
+    first.run("abc")
+    assert first.gets() == ["firing"]
+    first.run("abcd", at=LATER, deleted="x")
+    ledger = first.ledger()
+    sent = body(Kind.WEBHOOK, first.message(now=LATER).items, NOW)
+    second = Scene(receiver("r"), ledger=ledger)
+    assert body(Kind.WEBHOOK, second.message(now=LATER).items, NOW) == sent
+    second.run("abcd", at=LATER + timedelta(hours=1))
+    assert body(Kind.WEBHOOK, second.message(now=LATER).items, NOW) == sent
+
+
+def test_what_came_and_went_is_not_sent() -> None:
+    """And it is no failure any more."""
+    scene = Scene(receiver("r"))
+    scene.run("a")
+    scene.queue.sent("r", scene.message(), FAILS)
+    assert scene.queue.failures(policy()) == {"r": FAILS}
+    scene.run("")
+    assert scene.gets() == []
+    assert scene.queue.failures(policy()) == {"r": None}
+
+
+def test_another_place_gets_all_that_fires() -> None:
+    """And the old one gets nothing more. Another token in the Secret is the same place."""
+    scene = Scene(receiver("r"))
+    scene.run("a")
+    assert scene.gets() == ["firing"]
+    scene.bind(replace(receiver("r"), token=Hidden("t")))
+    assert scene.gets() == []
+    moved = Scene(receiver("r", digest="there"), ledger=scene.ledger())
+    assert moved.gets() == ["firing"]
+    scene.bind(receiver("r", digest="there"))
+    scene.run("")
+    assert scene.gets() == []
+    assert scene.ledger() == []
+
+
+def test_a_new_receiver_gets_what_fires_and_no_earlier_deletion() -> None:
+    """Deletions are sent once, to those that were there."""
+    scene = Scene(receiver("r"))
+    scene.run("a", deleted="x")
+    assert scene.gets() == ["firing", "notice"]
+    scene.bind(receiver("r"), receiver("s"))
+    assert scene.gets("s") == ["firing"]
+    scene.run("a", deleted="y")
+    assert (scene.gets("r"), scene.gets("s")) == (["notice"], ["notice"])
+
+
+def test_deletions_stay_pending_until_they_arrive() -> None:
+    """Through failures, a restart, and while a message with earlier ones is in flight."""
+    scene = Scene(receiver("r"), receiver("s"))
+    scene.run("", deleted="ab")
+    in_flight = scene.message()
+    scene.run("", at=LATER, deleted="c")
+    scene.queue.sent("r", in_flight, None)
+    second = Scene(receiver("r"), receiver("s"), ledger=scene.ledger())
+    assert second.queue.message("r", LATER) is None, "it did not run yet"
+    second.run("", at=LATER)
+    assert [(item.total, item.groups) for item in second.message("r").items] == [(1, ("c",))]
+    assert [(item.total, item.groups) for item in second.message("s").items] == [(3, ("a", "b", "c"))]
+    assert (second.gets("r"), second.gets("s")) == (["notice"], ["notice"])
+    assert second.ledger() == []
+
+
+def test_a_receiver_that_left_gets_the_end() -> None:
+    """It is tried five times, and forgotten; before a restart it was at a place that nobody knows any more."""
+    scene = Scene(receiver("r"))
+    scene.run("a")
+    assert scene.gets() == ["firing"]
+    ledger = scene.ledger()
+    scene.bind()
+    for _ in range(5):
+        assert [str(item.status) for item in scene.message().items] == ["resolved"]
+        scene.queue.sent("r", scene.message(), FAILS)
+        # As each round does.
+        scene.bind()
+    assert scene.queue.names() == []
+    assert scene.ledger() == []
+    restarted = Scene(ledger=ledger)
+    assert restarted.queue.names() == []
+    assert restarted.ledger() == []
+
+
+def test_a_receiver_that_left_a_place_that_is_not_known() -> None:
+    """Its Secret could not be read when it left: there is nowhere to send the end to."""
+    scene = Scene(receiver("r"))
+    scene.run("a")
+    assert scene.gets() == ["firing"]
+    scene.queue.bind([policy()], {"r": Refusal(reasons.SECRET_NOT_FOUND, "there is no Secret")})
+    scene.run("")
+    assert scene.gets() == []
+    assert scene.queue.names() == ["r"]
+    scene.bind()
+    assert scene.queue.names() == []
+
+
+def test_a_receiver_that_left_may_still_be_named() -> None:
+    """The policy's status says that there is none of that name; where it was, the alert is resolved."""
+    named = policy(alert=AlertSpec(receivers=("r",)))
+    scene = Scene(receiver("r"), policies=[named])
+    scene.run("a")
+    assert scene.gets() == ["firing"]
+    scene.bind(policies=[named])
+    failure = scene.queue.failures(named)["r"]
+    assert failure is not None
+    assert failure.reason == reasons.RECEIVER_NOT_FOUND
+    assert scene.gets() == ["resolved"]
+
+
+def test_a_receiver_that_comes_back_goes_on() -> None:
+    """What it has got while it was in the spec is not sent again."""
+    scene = Scene(receiver("r"))
+    scene.run("a")
+    assert scene.gets() == ["firing"]
+    scene.bind()
+    scene.bind(receiver("r"))
+    assert scene.gets() == []
+    scene.run("")
+    assert scene.gets() == ["resolved"]
+    scene.bind()
+    assert scene.queue.names() == [], "it has nothing that could end"
+
+
+@pytest.mark.parametrize(
+    ("passed", "interval", "renewed"),
+    [
+        pytest.param(29, 10, False, id="soon"),
+        pytest.param(31, 10, True, id="half-of-an-hour-is-over"),
+        pytest.param(24 * 60, 24 * 60, False, id="daily-policy-next-day"),
+        pytest.param(49 * 60, 24 * 60, True, id="daily-policy-after-two"),
+    ],
+)
+def test_an_alertmanager_gets_it_again_in_time(passed: int, interval: int, renewed: bool) -> None:
+    """Long before it would end the alert, which is at least four intervals ahead; no other receiver does."""
+    often = policy(interval=timedelta(minutes=interval))
+    scene = Scene(receiver("am", Kind.ALERTMANAGER), receiver("r"), policies=[often])
+    scene.run("a")
+    assert (scene.gets("am"), scene.gets("r")) == (["firing"], ["firing"])
+    then = NOW + timedelta(minutes=passed)
+    assert scene.gets("r", then) == []
+    message = scene.queue.message("am", then)
+    assert (message is not None) is renewed
+    if message is not None:
+        (item,) = message.items
+        assert item.since == NOW, "the same alert"
+        assert item.until is not None
+        assert item.until >= then + 4 * often.interval
+        assert scene.gets("am", then) == ["firing"]
+        assert scene.gets("am", then + timedelta(minutes=1)) == []
+
+
+def test_an_alertmanager_gets_all_alerts_before_the_first_ends() -> None:
+    """Also one of a policy that fired later and runs more often; and all of them after a restart, as the same."""
+    daily, often = policy(1, interval=timedelta(days=1)), policy(2, interval=timedelta(minutes=10))
+    scene = Scene(receiver("am", Kind.ALERTMANAGER), policies=[daily, often])
+    scene.run("a", 1)
+    assert scene.gets("am") == ["firing"]
+    then = NOW + timedelta(minutes=50)
+    scene.run("a", 2, at=then)
+    assert scene.gets("am", then) == ["firing", "firing"], "the first was sent longer ago than half of an hour"
+    assert scene.gets("am", then + timedelta(minutes=29)) == []
+    assert scene.gets("am", then + timedelta(minutes=30)) == ["firing", "firing"]
+    restarted = Scene(receiver("am", Kind.ALERTMANAGER), policies=[daily, often], ledger=scene.ledger())
+    assert [item.since for item in restarted.message("am").items] == [NOW, then]
+
+
+def test_other_messages_put_off_no_renewal() -> None:
+    """An alert would end at an Alertmanager while those of other policies change again and again."""
+    scene = Scene(receiver("am", Kind.ALERTMANAGER), policies=[policy(1), policy(2)])
+    scene.run("a", 1)
+    assert scene.gets("am") == ["firing"]
+    then = NOW + timedelta(minutes=20)
+    scene.run("a", 2, at=then)
+    assert scene.gets("am", then) == ["firing"]
+    assert scene.gets("am", NOW + timedelta(minutes=31)) == ["firing", "firing"]
+
+
+def test_another_connections_entries_are_not_ours() -> None:
+    """Two connections may share a ledger: neither resolves or removes what the other one sent."""
+    theirs = Scene(receiver("r"), policies=[policy(9)])
+    theirs.run("a", 9)
+    assert theirs.gets() == ["firing"]
+    ours = Scene(receiver("r"))
+    ours.queue.remember("uid-ours", theirs.ledger())
+    assert ours.gets() == []
+    assert ours.queue.unwritten(theirs.written, NOW) == []
+
+
+def test_a_ledger_that_comes_late() -> None:
+    """What this process knows is newer; of what it does not know, the ledger has the latest."""
+    before = Scene(receiver("r"), policies=[policy(1), policy(2)])
+    before.run("a", 1)
+    before.run("a", 2)
+    assert before.gets() == ["firing", "firing"]
+    scene = Scene(receiver("r"), policies=[policy(1), policy(2)])
+    scene.run("ab", 1, at=LATER)
+    assert scene.gets() == ["firing"]
+    scene.queue.remember("uid-c", before.ledger())
+    scene.written = before.written
+    scene.run("a", 2, at=LATER)
+    scene.run("ab", 1, at=LATER + timedelta(minutes=1))
+    assert scene.gets() == []
+    kept = {entry.key: entry for entry in scene.ledger()}
+    alerts = kept["alerts", "uid-c", "uid-1"]
+    assert isinstance(alerts, PolicyAlerts)
+    assert alerts.firing[News.GROUPS_MATCHED].since == LATER
+
+
+def test_only_what_is_sent_reaches_the_ledger() -> None:
+    """The alerts of a policy that notifies no receiver are nobody's but its status's."""
+    scene = Scene(receiver("r"), policies=[policy(alert=AlertSpec(receivers=()))])
+    scene.run("a")
+    assert scene.unwritten() == []
+    assert scene.queue.firing("uid-1")
+    scene.bind(receiver("r"))
+    scene.run("a")
+    assert {entry.key for entry in scene.ledger()} == {("alerts", "uid-c", "uid-1")}
+    assert scene.gets() == ["firing"]
+    assert len(scene.ledger()) == 2
+
+
+def test_entries_stay_while_something_fires() -> None:
+    """They are written again only when half of the time is over for which the ledger keeps them."""
+    scene = Scene(receiver("r"))
+    scene.run("a")
+    scene.gets()
+    assert len(scene.ledger()) == 2
+    for days, written in ((1, 0), (29, 0), (31, 2), (60, 0), (62, 2)):
+        now = NOW + timedelta(days=days)
+        scene.run("a", at=now)
+        changes = scene.unwritten(now)
+        assert len(changes) == written, days
+        assert all(entry.expires > now + timedelta(days=29) for entry in scene.ledger(now))
+
+
+def test_no_record_grows_with_the_number_of_policies() -> None:
+    """A broker takes no record beyond a megabyte, and then nothing could be written, and nothing deleted."""
+    policies = [policy(number) for number in range(2_000)]
+    scene = Scene(receiver("r"), policies=policies)
+    for number in range(2_000):
+        scene.run("a", number, deleted="b")
+    assert len(scene.gets()) == 4_000
+    assert max(len(encode_value(entry)) for entry in scene.ledger()) < 1_000
+
+
+def test_a_message_is_in_order() -> None:
+    """By the names of policies; those that are gone by now have nothing in it."""
+    scene = Scene(receiver("r"), policies=[replace(policy(1), name="z"), replace(policy(2), name="a")])
+    for number in (1, 2, 3):
+        scene.run("a", number)
+    assert [item.policy for item in scene.message().items] == ["kafka/a", "kafka/z"]
+
+
+def test_failures_name_what_is_wrong() -> None:
+    """A receiver that is missing, whose Secret can't be read, and that answers no; the others can be notified."""
+    queue, secret = Queue("kafka/main"), Refusal(reasons.SECRET_NOT_FOUND, "there is no Secret")
+    named = policy(alert=AlertSpec(receivers=("r", "s", "gone")))
+    queue.bind([named], {"r": receiver("r"), "s": secret, "t": receiver("t")})
+    found = queue.failures(named)
+    assert (found["r"], found["s"]) == (None, secret)
+    assert found["gone"] is not None
+    assert found["gone"].reason == reasons.RECEIVER_NOT_FOUND
+    assert queue.failures(policy()) == {"r": None, "s": secret, "t": None}

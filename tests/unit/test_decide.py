@@ -1,0 +1,105 @@
+"""The decisions of one round: what all policies would delete together, before any of them deletes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from group_hygiene.controller import policies
+from group_hygiene.controller.binding import Admitted
+from group_hygiene.controller.guard import Granted
+from group_hygiene.controller.policies import Decision, Due, decide
+from group_hygiene.decide.plan import Conditions, Plan, make_plan
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Mark
+from group_hygiene.model.evidence import Protections
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.reconcile import Observation
+from group_hygiene.spec.connection import parse_connection
+from group_hygiene.spec.policy import Limits, Policy, parse_policy
+from tests.unit.make import NOW, mark, match, policy_object, snapshot
+
+_CONNECTION = parse_connection(
+    {
+        "metadata": {"namespace": "kafka", "name": "main", "uid": "uid-c", "generation": 1},
+        "spec": {"bootstrapServers": ["kafka-0:9092"]},
+    }
+)
+
+
+def _entry(name: str, **spec: Any) -> Admitted:
+    obj = policy_object(mode="Enforce", **spec)
+    obj["metadata"] |= {"name": name, "uid": f"uid-{name}"}
+    obj["status"] = {"lastMarkedTime": NOW.isoformat()}
+    return Admitted(obj, parse_policy(obj), Granted(_CONNECTION, "kafka", None))
+
+
+def _marks(policy: Policy, *groups: str) -> Mapping[str, Mark]:
+    return {group: mark(policy, group) for group in groups}
+
+
+def _decide(active: list[Admitted], due: list[Admitted], groups: Mapping[str, list[str]]) -> list[Decision]:
+    """groups: name of a policy -> the groups that it matches, each marked long enough ago."""
+    verdicts = {each.policy.key: {name: match(name) for name in groups[each.policy.name]} for each in due}
+    conditions = Conditions(limits=Limits(50, 20), total=10)
+    observation = Observation(snapshot(), verdicts, conditions, Protections(), None)
+    marks = {each.policy.uid: _marks(each.policy, *groups[each.policy.name]) for each in active}
+    return decide(Due({}, active, due, full=False), observation, marks, NOW)
+
+
+def _refusal(decision: Decision) -> str | None:
+    assert isinstance(decision.plan, Plan)
+    return decision.plan.refusal.reason if decision.plan.refusal else None
+
+
+def test_policies_that_delete_too_much_together_delete_nothing() -> None:
+    """Each is below maxPercent of the connection by itself; one that does not run now counts by its marks."""
+    one, two = _entry("one"), _entry("two")
+    groups = {"one": ["a", "b"], "two": ["c"]}
+    assert [_refusal(each) for each in _decide([one, two], [one, two], groups)] == [reasons.LIMIT_EXCEEDED] * 2
+    assert [_refusal(each) for each in _decide([one, two], [one], groups)] == [reasons.LIMIT_EXCEEDED]
+    assert [_refusal(each) for each in _decide([one], [one], groups)] == [None]
+
+
+def test_the_same_groups_count_once() -> None:
+    """Two policies may name the same group."""
+    one, two = _entry("one"), _entry("two")
+    decisions = _decide([one, two], [one, two], {"one": ["a", "b"], "two": ["b"]})
+    assert [_refusal(each) for each in decisions] == [None, None]
+    assert [each.due for each in decisions] == [{"a", "b"}, {"b"}]
+
+
+def test_an_error_in_one_decision_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its policy gets InternalError, without the error's text; the others get their plans."""
+
+    def failing(policy: Policy, *known: Any) -> Plan:
+        if policy.name == "broken":
+            raise ZeroDivisionError("s3cret")
+        return make_plan(policy, *known)
+
+    monkeypatch.setattr(policies, "make_plan", failing)
+    broken, fine = _entry("broken"), _entry("fine")
+    first, second = _decide([broken, fine], [broken, fine], {"broken": ["a"], "fine": ["b"]})
+    assert isinstance(first.plan, Refusal)
+    assert first.plan.reason == reasons.INTERNAL_ERROR
+    assert "s3cret" not in first.plan.message
+    assert isinstance(second.plan, Plan)
+    assert second.plan.actions == ("b",)
+
+
+def test_a_mark_that_is_not_due_yet_counts_for_nothing() -> None:
+    """What another policy may only delete later is no part of this run."""
+    one, two = _entry("one"), _entry("two", delete={"gracePeriod": "48h"})
+    observation = Observation(
+        snapshot(),
+        {one.policy.key: {"a": match("a")}},
+        Conditions(limits=Limits(50, 10), total=10),
+        Protections(),
+        None,
+    )
+    marks = {one.policy.uid: _marks(one.policy, "a"), two.policy.uid: {"b": mark(two.policy, "b", NOW - timedelta(1))}}
+    (decision,) = decide(Due({}, [one, two], [one], full=False), observation, marks, NOW)
+    assert _refusal(decision) is None

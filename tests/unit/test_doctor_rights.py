@@ -1,0 +1,133 @@
+"""What `doctor` finds where the API server refuses some of its questions, as it does to the operator's own account."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from kubernetes.client import ApiClient, Configuration
+
+from group_hygiene.cli import doctor_kubernetes
+from group_hygiene.cli.doctor_findings import Result
+from group_hygiene.cli.doctor_kubernetes import Account, Kubernetes
+from group_hygiene.cli.validation import PLURALS, load_crd
+from group_hygiene.spec.connection import parse_connection
+
+GROUP = "/apis/grouphygiene.io/v1alpha1"
+OPENAPI = f"/openapi/v3{GROUP}"
+
+
+class _Answers(ThreadingHTTPServer):
+    """By path: the content of an answer; all others are Forbidden, or NotFound for None."""
+
+    answers: Mapping[str, Any]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        assert isinstance(self.server, _Answers)
+        answer = self.server.answers.get(self.path, self.server)
+        content = json.dumps({} if answer in (None, self.server) else answer).encode()
+        self.send_response(403 if answer is self.server else 404 if answer is None else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+Ask = Callable[[Mapping[str, Any]], Kubernetes]
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
+    """A doctor whose API server gives these answers."""
+    server = _Answers(("127.0.0.1", 0), _Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    client = ApiClient(Configuration(host=f"http://127.0.0.1:{server.server_port}"))
+    monkeypatch.setattr(doctor_kubernetes, "load_config", lambda: client)
+
+    def answering(answers: Mapping[str, Any]) -> Kubernetes:
+        server.answers = answers
+        known = Kubernetes("kafka", "main", Account("", "group-hygiene"))
+        known.find()
+        return known
+
+    yield answering
+    server.shutdown()
+
+
+def _published(without: str = "") -> dict[str, Any]:
+    """What the API server publishes of the CRDs, but for one field of the status of GroupPolicies."""
+    schemas: dict[str, Any] = {"io.k8s.Other": {"type": "object"}}
+    for kind in PLURALS:
+        schema = load_crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        if kind == "GroupPolicy":
+            schema["properties"]["status"]["properties"].pop(without, None)
+        schema["properties"]["metadata"] = {"allOf": [{"$ref": "#/components/schemas/ObjectMeta"}]}
+        named = [{"group": "grouphygiene.io", "version": "v1alpha1", "kind": kind}]
+        schemas[f"io.grouphygiene.v1alpha1.{kind}"] = {**schema, "x-kubernetes-group-version-kind": named}
+    return {"components": {"schemas": schemas}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "results", "text"),
+    [
+        pytest.param(_published(), [Result.OK] * 3, "serves v1alpha1", id="all-fields"),
+        pytest.param(
+            _published("lastRunID"), [Result.WARNING, Result.OK, Result.OK], "status.lastRunID", id="older-crds"
+        ),
+        pytest.param(None, [Result.FAILED] * 3, "is not installed", id="no-crds"),
+    ],
+)
+def test_crds_that_the_account_may_not_read(ask: Ask, answer: Any, results: list[Result], text: str) -> None:
+    """What the API server publishes to every user decides instead."""
+    known = ask({OPENAPI: answer})
+    found = list(doctor_kubernetes._crds(known))
+    assert [finding.check for finding in found] == [f"CRD {kind}" for kind in PLURALS]
+    assert [finding.result for finding in found] == results
+    assert text in found[0].found
+
+
+def _policies(namespace: str) -> dict[str, Any]:
+    spec = {
+        "connectionRef": {"name": "main", "namespace": "kafka"},
+        "match": {"groups": ["a"]},
+        "when": {"unchangedFor": "72h"},
+        "action": "Delete",
+        "mode": "Enforce",
+    }
+    return {"items": [{"metadata": {"name": "p", "namespace": namespace, "uid": "1", "generation": 1}, "spec": spec}]}
+
+
+_LABELS = {"selector": {"matchLabels": {"team": "a"}}}
+
+
+@pytest.mark.parametrize(
+    ("access", "listed", "problems"),
+    [
+        pytest.param([], ["kafka"], [], id="own-namespace"),
+        pytest.param([{"names": ["team-a"]}], ["kafka", "team-a"], [], id="another-namespace"),
+        pytest.param([{"names": ["team-b"]}], ["kafka"], ["policies of namespace team-b can't"], id="refused"),
+        pytest.param([_LABELS], ["kafka"], ["policies of namespaces that spec.access selects"], id="by-labels"),
+    ],
+)
+def test_policies_of_an_operator_of_some_namespaces(
+    ask: Ask, access: list[Any], listed: list[str], problems: list[str]
+) -> None:
+    """It may not list those of all namespaces, and those that may use the connection are known nevertheless."""
+    known = ask({f"{GROUP}/namespaces/{name}/grouppolicies": _policies(name) for name in ("kafka", "team-a")})
+    grants = [{"namespaces": namespaces, "groups": ["*"], "actions": ["Delete"]} for namespaces in access]
+    spec = {"bootstrapServers": ["kafka:9092"], "access": grants}
+    connection = parse_connection({"metadata": {"name": "main", "namespace": "kafka", "uid": "1"}, "spec": spec})
+    found = list(doctor_kubernetes._receivers(known, connection))
+    assert [policy.namespace for policy in known.policies] == listed
+    assert all(policy.enforced for policy in known.policies)
+    assert [finding.found[: len(text)] for finding, text in zip(found, problems, strict=False)] == problems
+    assert [finding.result for finding in found] == ([Result.WARNING] if problems else [Result.OK])
