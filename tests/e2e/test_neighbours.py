@@ -16,11 +16,11 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 
+from faults.errors import FaultsError
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
 from group_hygiene.model.entries import Got, Notice, Receipt
 from group_hygiene.spec.connection import Settings
-from faults.errors import FaultsError
 from sandbox.kafka import KafkaCluster
 from sandbox.manifests import operators_account
 from sandbox.waiting import PATIENCE, wait_for
