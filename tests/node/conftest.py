@@ -72,8 +72,7 @@ def kafka(cluster: Cluster) -> Iterator[NodeKafka]:
 
 @pytest.fixture
 def no_release(cluster: Cluster) -> Iterator[None]:
-    """Before and after the test, nothing of the operator is in the cluster but its image."""
-    release.remove_everything(cluster)
+    """After the test, as after each other one, nothing of the operator is in the cluster but its image."""
     yield
     release.remove_everything(cluster)
 

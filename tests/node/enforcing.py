@@ -13,8 +13,8 @@ from faults.stage import needed
 from sandbox.node import Node
 from sandbox.node.kafka import CLUSTER, USER, NodeKafka
 
-# Six requests of the operator.
-GROUPS = 300
+# Three requests of the operator.
+GROUPS = 150
 # What a replica needs at most: the Lease runs out, or a probe ends it and it starts again.
 SECONDS = 240.0
 _LEASE_SECONDS = 30.0

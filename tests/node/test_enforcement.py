@@ -23,7 +23,6 @@ _OUTAGE_SECONDS = 60.0
 @pytest.fixture(scope="module")
 def enforcement(node: Node, kafka: NodeKafka) -> Iterator[Enforcement]:
     """The operator as the chart installs it, two replicas, and a policy."""
-    release.remove_everything(node)
     kafka.publish_secrets(_SPACE)
     release.install(node, f"rbac.secretNamespaces={{{_SPACE}}}")
     with enforcing(node, kafka, _SPACE) as made:

@@ -204,7 +204,7 @@ def test_the_example_of_values_for_some_namespaces(cluster: Cluster, team: str) 
 
 def test_users_get_the_rights_of_their_roles(cluster: Cluster) -> None:
     """Kubernetes adds the chart's ClusterRoles to its own: view, edit and admin allow what the docs say."""
-    release.install(cluster, "rbac.secretNamespaces={kafka}")
+    release.apply(cluster, "rbac.secretNamespaces={kafka}")
     may = {
         "view": {"get kgp"},
         "edit": {"get kgp", "create kgp", "create kgr"},

@@ -97,7 +97,7 @@ def operator(node: Node) -> Iterator[None]:
     """The operator as the README installs it."""
     release.install(node, f"rbac.secretNamespaces={{{NAMESPACE}}}")
     yield
-    release.uninstall(node)
+    release.remove_everything(node)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from sandbox.waiting import wait_for
 from tests.node import release
 
 GROUPS = 50_000
-_RUNS = 3
+_RUNS = 2
 _MAX_PER_RUN = 500
 _SECONDS = 600.0
 
