@@ -81,14 +81,22 @@ class FakeBroker:
                 elif key in self._answers:
                     self._answers[key](connection, identity + b"\0")
                     continue
-                body = {
-                    _VERSIONS: self._versions,
-                    METADATA: self._metadata,
-                    LIST_GROUPS: lambda: bytes(6) + b"\1\0",
-                    _DESCRIBE_CLUSTER: self._describe_cluster,
-                }[key]()
+                body = self._body(key)
+                # As brokers do with a request that they can't parse.
+                if body is None:
+                    return
                 # Only ApiVersions is answered without tagged fields in the header.
                 send(connection, identity + (b"" if key == _VERSIONS else b"\0") + body)
+
+    def _body(self, key: int) -> bytes | None:
+        """The answer to a request with this API key; None = it is not served."""
+        bodies: dict[int, Callable[[], bytes]] = {
+            _VERSIONS: self._versions,
+            METADATA: self._metadata,
+            LIST_GROUPS: lambda: bytes(6) + b"\1\0",
+            _DESCRIBE_CLUSTER: self._describe_cluster,
+        }
+        return bodies[key]() if key in bodies else None
 
     @staticmethod
     def _versions() -> bytes:

@@ -19,8 +19,9 @@ from group_hygiene.alerts.queue import Queue
 from group_hygiene.controller.alerts import Alerting
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, Object
 from group_hygiene.controller.binding import Admitted, Binding, Bound
+from group_hygiene.controller.isolation import internal_error
 from group_hygiene.controller.link import Link
-from group_hygiene.controller.policies import Policies, internal_error
+from group_hygiene.controller.policies import Policies
 from group_hygiene.controller.restores import Asked, Restores
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.status_writer import Teller

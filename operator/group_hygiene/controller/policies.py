@@ -7,34 +7,30 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import ParamSpec, TypeVar
 
 from group_hygiene import reconcile, status
 from group_hygiene.controller.alerts import Alerting
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, Object
 from group_hygiene.controller.binding import Admitted
+from group_hygiene.controller.isolation import internal_error, isolated
 from group_hygiene.controller.link import Link
 from group_hygiene.controller.schedule import Schedule
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.status_writer import Teller
 from group_hygiene.decide.plan import Plan, due_groups, make_plan
 from group_hygiene.errors import ApiError, HygieneError
-from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.process import runs
 from group_hygiene.spec.connection import Connection
-from group_hygiene.spec.policy import Mode, Policy
+from group_hygiene.spec.policy import Mode
 
 log = logging.getLogger(__name__)
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _FULL_LIST_INTERVAL = timedelta(minutes=10)
 _SWEEP_EVERY_S, _SWEEP_AGAIN_S = 24 * 3600.0, 600.0
@@ -101,7 +97,7 @@ def decide(
         announced = status.last_marked(entry.status)
         conditions = replace(observation.conditions, due_elsewhere=elsewhere, announced=announced)
         verdicts, marked = observation.verdicts[policy.key], marks.get(policy.uid, {})
-        plan = _isolated(policy, make_plan, policy, verdicts, marked, conditions, now)
+        plan = isolated(f"policy {policy.key}", make_plan, policy, verdicts, marked, conditions, now)
         decisions.append(Decision(entry, plan, groups[policy.uid]))
     return decisions
 
@@ -147,8 +143,9 @@ class Policies:
         with self._alerts.round(context.journal):
             for decision in decisions:
                 entry = decision.entry
-                with runs.about(policy=entry.policy.key):
-                    done = _isolated(entry.policy, self._execute, context, due, observation, decision, deleted)
+                key = entry.policy.key
+                with runs.about(policy=key):
+                    done = isolated(f"policy {key}", self._execute, context, due, observation, decision, deleted)
                     # After an error it is not known what was deleted: at most all that was due.
                     deleted += len(decision.due) if isinstance(done, Refusal) else done.deleted
                     try:
@@ -230,23 +227,3 @@ class Policies:
             return
         swept = context.journal.sweep(self._clock.now())
         self._sweep_at = self._clock.monotonic() + (_SWEEP_EVERY_S if swept else _SWEEP_AGAIN_S)
-
-
-def _isolated(policy: Policy, work: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R | Refusal:
-    """What `work` returns for a policy; a Refusal after an error in our own code, which stops no other policy."""
-    try:
-        return work(*arguments, **named)
-    except (HygieneError, MemoryError):
-        raise
-    except Exception as error:
-        log.exception("policy %s: unexpected; trying again at its next run", policy.key)
-        return internal_error(error)
-
-
-def internal_error(error: Exception) -> Refusal:
-    """An error in our own code. Its text may contain anything, even a secret: it stays in the log's traceback."""
-    if isinstance(error, MemoryError):
-        return Refusal(
-            reasons.MEMORY_EXHAUSTED, "the operator's memory does not hold what this run needs; it tries again"
-        )
-    return Refusal(reasons.INTERNAL_ERROR, f"{type(error).__name__}: see the operator's log; it tries again")

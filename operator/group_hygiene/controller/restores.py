@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 from group_hygiene import reconcile
 from group_hygiene.controller.api import RESTORES, Api, Object, connection_of
 from group_hygiene.controller.guard import Granted, read_grant
-from group_hygiene.controller.policies import internal_error
+from group_hygiene.controller.isolation import isolated
 from group_hygiene.controller.status_writer import Teller
 from group_hygiene.errors import HygieneError, LedgerProblem, SpecError
 from group_hygiene.model import reasons
@@ -25,8 +24,6 @@ from group_hygiene.spec.access import Right
 from group_hygiene.spec.connection import Connection, nothing_granted
 from group_hygiene.status import connection_not_ready, redact_problem
 from group_hygiene.telemetry.tracing import traced
-
-log = logging.getLogger(__name__)
 
 # How soon a restore that waits is tried again: each try reads the whole ledger.
 _AGAIN_START_S, _AGAIN_CAP_S = 15.0, 120.0
@@ -155,15 +152,11 @@ class Restores:
         if ledger is None or not context.journal.writable:
             message = "there is no ledger, and so no backup: it is made once a GroupPolicy deletes (mode Enforce)"
             return Refusal(reasons.LEDGER_UNAVAILABLE, message)
+        wanted = [Wanted(each.request, each.grants) for each in restores]
         try:
-            return read_saved(ledger, [Wanted(each.request, each.grants) for each in restores], context.deadline())
+            return isolated(f"the restores of connection {self._key}", read_saved, ledger, wanted, context.deadline())
         except LedgerProblem as error:
             return Refusal.of(error)
-        except (HygieneError, MemoryError):
-            raise
-        except Exception as error:
-            log.exception("connection %s: unexpected; trying its restores again", self._key)
-            return internal_error(error)
 
     def seconds_to_wait(self) -> float | None:
         """Until the next of those that were tried is due; None = none waits."""
@@ -217,15 +210,11 @@ class Restores:
             raise RuntimeError("what was saved was read from a ledger")
         seconds = context.connection.timeout.total_seconds()
         restorer = Restorer(context.client, ledger, context.clock, guard, seconds, asked.grants)
+        what = f"a restore of connection {self._key}"
         try:
-            return restore(restorer, asked.request, saved=saved, turn=turn)
+            return isolated(what, restore, restorer, asked.request, saved=saved, turn=turn)
         except LedgerProblem as error:
             return Refusal.of(error)
-        except (HygieneError, MemoryError):
-            raise
-        except Exception as error:
-            log.exception("a restore of connection %s: unexpected; trying again", self._key)
-            return internal_error(error)
 
     def _granted(self, connection: Connection, namespace: str) -> Granted:
         """What the namespace is granted. Raises SpecError where it may restore nothing."""

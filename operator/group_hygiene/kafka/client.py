@@ -397,6 +397,15 @@ def retrying(
     return results
 
 
+def retrying_one(attempt: Callable[[], R | Fault], deadline: Deadline) -> R | Fault:
+    """As `retrying`, for one question."""
+
+    def attempt_all(_: list[None]) -> dict[None, R | Fault]:
+        return {None: attempt()}
+
+    return retrying([None], attempt_all, deadline)[None]
+
+
 def library_config(settings: Settings, timeout: float, egress: Egress | None = None) -> dict[str, Any]:
     """The library's settings for the cluster. timeout: seconds to get a token. egress: see `connect`.
 

@@ -17,7 +17,7 @@ from kafka.protocol.consumer import OffsetDeleteRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from group_hygiene.kafka.bounds import BROKERS, ROWS, Rows
-from group_hygiene.kafka.client import TOO_MUCH, Call, Client, Deadline, fault_of_code, retrying
+from group_hygiene.kafka.client import TOO_MUCH, Call, Client, Deadline, fault_of_code, retrying, retrying_one
 from group_hygiene.kafka.protocol import ConsumerGroupDescribeRequest, RawDescribeLogDirsRequest, RawMetadataRequest
 from group_hygiene.kafka.topic_answers import LogDirs, Metadata, Topic, log_dirs, metadata
 from group_hygiene.model.groups import NO_SUCH_TOPIC, Fault
@@ -209,7 +209,7 @@ def whole_number(text: str | None) -> int | None:
 
 
 def _metadata(client: Client, topics: list[str] | None, deadline: Deadline) -> Metadata | Fault:
-    return retrying([None], lambda _: {None: _ask_metadata(client, topics, deadline)}, deadline)[None]
+    return retrying_one(lambda: _ask_metadata(client, topics, deadline), deadline)
 
 
 def _ask_metadata(client: Client, topics: list[str] | None, deadline: Deadline) -> Metadata | Fault:
@@ -237,7 +237,7 @@ def cluster_operations(client: Client, deadline: Deadline) -> frozenset[int] | F
         request = MetadataRequest(topics=[], include_cluster_authorized_operations=True, max_version=10)
     else:
         return UNKNOWN_OPERATIONS
-    answer = retrying([None], lambda _: client.send_each({None: Call(None, request)}, deadline), deadline)[None]
+    answer = retrying_one(lambda: client.send(Call(None, request), deadline), deadline)
     if isinstance(answer, Fault):
         return answer
     if getattr(answer, "error_code", 0):

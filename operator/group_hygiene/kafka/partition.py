@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import kafka.errors as kafka_errors
@@ -18,7 +18,7 @@ from kafka.record import MemoryRecords
 from kafka.record.util import decode_varint
 
 from group_hygiene.kafka.bounds import FetchBudget, TooMuch
-from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying
+from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying_one
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.process.memory import Intake
 
@@ -88,18 +88,18 @@ class Leader:
     def ask(self, request: Callable[[], Request], code: Callable[[Response], int], deadline: Deadline) -> Any | Fault:
         """The answer to a request that may be sent more than once; `code` returns the partition's error in it."""
 
-        def attempt(_: Sequence[None]) -> dict[None, Any | Fault]:
+        def attempt() -> Any | Fault:
             broker = self._broker if self._broker is not None else self._look_up(deadline)
             if isinstance(broker, Fault):
-                return {None: broker}
+                return broker
             answer = self.client.send(Call(broker, request()), deadline)
             if not isinstance(answer, Fault) and (error := code(answer)):
                 answer = fault_of_code(error)
             # Also without an answer: a broker that does not answer may not lead any more.
             self._broker = None if isinstance(answer, Fault) else broker
-            return {None: answer}
+            return answer
 
-        return retrying([None], attempt, deadline)[None]
+        return retrying_one(attempt, deadline)
 
     def _look_up(self, deadline: Deadline) -> int | Fault:
         named = [MetadataRequest.MetadataRequestTopic(name=self.partition.topic)]

@@ -11,7 +11,7 @@ from enum import IntEnum
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
+from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying_one
 from group_hygiene.kafka.cluster import UNKNOWN_OPERATIONS, cluster_operations
 from group_hygiene.kafka.coordinators import Question, ask
 from group_hygiene.model.groups import Fault
@@ -50,7 +50,7 @@ def on_topics(client: Client, deadline: Deadline) -> Mapping[str, Allowed] | Fau
     if not client.supports(MetadataRequest, 8):
         return {}
     request = MetadataRequest(topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=True)
-    answer = retrying([None], lambda _: client.send_each({None: Call(None, request)}, deadline), deadline)[None]
+    answer = retrying_one(lambda: client.send(Call(None, request), deadline), deadline)
     if isinstance(answer, Fault):
         return answer
     return {row.name: _known(row.authorized_operations) for row in answer.topics if not row.error_code}

@@ -148,7 +148,7 @@ def streams_lost(policy: Policy, group: Group, evidence: Evidence, now: datetime
         )
     return Refusal(
         reasons.NOT_RESTORABLE,
-        f"it could not be restored: brokers of Kafka {', '.join(old)} may not load __consumer_offsets any more "
+        f"it could not be restored: brokers of Kafka {', '.join(old)} may fail to load __consumer_offsets "
         "once a restored application has joined again (KAFKA-20254): upgrade all brokers to 4.3 first",
     )
 

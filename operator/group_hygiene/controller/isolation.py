@@ -1,0 +1,39 @@
+"""An error in our own code ends one piece of work, such as one policy's plan, and not that of others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from group_hygiene.errors import HygieneError
+from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def isolated(what: str, work: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R | Refusal:
+    """The result of `work`; a Refusal after an error in our own code. what: the work's object, for the log.
+
+    Raises HygieneError and MemoryError, which concern all work.
+    """
+    try:
+        return work(*arguments, **named)
+    except (HygieneError, MemoryError):
+        raise
+    except Exception as error:
+        log.exception("%s: unexpected; trying again at its next run", what)
+        return internal_error(error)
+
+
+def internal_error(error: Exception) -> Refusal:
+    """An error in our own code. Its text may contain anything, even a secret: it stays in the log's traceback."""
+    if isinstance(error, MemoryError):
+        return Refusal(
+            reasons.MEMORY_EXHAUSTED, "the operator's memory does not hold what this run needs; it tries again"
+        )
+    return Refusal(reasons.INTERNAL_ERROR, f"{type(error).__name__}: see the operator's log; it tries again")
