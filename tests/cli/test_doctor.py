@@ -110,7 +110,7 @@ def test_an_api_server_that_does_not_answer(process: Run, tmp_path: Path, monkey
     nowhere = process("doctor", "--connection", "main", "-o", "json")
     assert (nowhere.code, nowhere.json["exitCode"]) == (10, 10)
     (check,) = nowhere.json["checks"]
-    assert check["found"].startswith("ApiServerError: no Kubernetes API server to talk to ")
+    assert check["found"].startswith("ApiServerError: no Kubernetes API server is configured ")
 
 
 @pytest.mark.slow

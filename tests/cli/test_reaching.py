@@ -368,7 +368,7 @@ def test_claims_that_may_not_be_listed(
     # Of another account it is among the rights that it lacks, whatever we may do ourselves.
     asked = process(*doctor, "--service-account", "kafka/reader").json["checks"]
     (lacks,) = [check for check in asked if check["check"] == "rights in Kubernetes"]
-    assert (lacks["result"], "every group is kept" in lacks["found"]) == ("Failed", True)
+    assert (lacks["result"], "no group is deleted" in lacks["found"]) == ("Failed", True)
     (listed,) = [check for check in asked if check["check"] == "objects that name groups"]
     assert listed["result"] == "Ok"
 
@@ -378,7 +378,7 @@ def test_claims_that_may_not_be_listed(
     [
         pytest.param("admin", "absent", "Error: there is no KafkaConnection kafka/absent", id="absent"),
         pytest.param("nobody", "main", "Error: you may not read KafkaConnection kafka/main", id="denied"),
-        pytest.param(None, "main", "Error: no Kubernetes API server to talk to", id="no-kubeconfig"),
+        pytest.param(None, "main", "Error: no Kubernetes API server is configured", id="no-kubeconfig"),
     ],
 )
 def test_connection_that_cannot_be_read(

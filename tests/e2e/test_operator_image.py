@@ -107,8 +107,8 @@ def test_the_operator_starts(home: Path, world: World, service_account: Path, tm
     ("arguments", "says"),
     [
         pytest.param(("keep", "billing", "--for", "1d", "--why", "x"), "--by", id="keep"),
-        pytest.param(("doctor", "--connection", "main"), "no Kubernetes API server to talk to", id="doctor"),
-        pytest.param(("history", "--connection", "main"), "no Kubernetes API server to talk to", id="history"),
+        pytest.param(("doctor", "--connection", "main"), "no Kubernetes API server is configured", id="doctor"),
+        pytest.param(("history", "--connection", "main"), "no Kubernetes API server is configured", id="history"),
     ],
 )
 def test_commands_of_a_user_without_name_and_home(home: Path, arguments: tuple[str, ...], says: str) -> None:

@@ -310,7 +310,9 @@ def _older_crd(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
         ),
         pytest.param(_stale, 15, {"evidence": "EvidenceStale: "}, id="stale"),
         pytest.param(_nobody, 10, {"rights in Kubernetes": f"ServiceAccount {NAMESPACE}/nobody may not "}, id="rights"),
-        pytest.param(_by_labels, 10, {"rights in Kubernetes": ".*; no namespace is let in by its labels"}, id="labels"),
+        pytest.param(
+            _by_labels, 10, {"rights in Kubernetes": ".*; no namespace is admitted by its labels"}, id="labels"
+        ),
         pytest.param(
             _foreign_ledger,
             14,
