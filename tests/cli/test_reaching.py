@@ -105,9 +105,9 @@ def test_doctor_names_each_permission_that_is_missing(run: Run, secure: KafkaClu
     where = ["--bootstrap-server", secure.bootstrap_servers, "--command-config", properties]
     hygiene = run("doctor", *where, "-o", "json")
     assert hygiene.code == 13, hygiene.out
-    told = [(check["check"], check["result"], check["found"]) for check in hygiene.json["checks"]]
-    assert ("TLS and SASL", "Ok", "over TLS, logged in by SCRAM-SHA-512 as 'hygiene'") in told
-    missing = [(check, result, found.partition(" is denied")[0]) for check, result, found in told if "denied" in found]
+    shown = [(check["check"], check["result"], check["found"]) for check in hygiene.json["checks"]]
+    assert ("TLS and SASL", "Ok", "over TLS, logged in by SCRAM-SHA-512 as 'hygiene'") in shown
+    missing = [(check, result, found.partition(" is denied")[0]) for check, result, found in shown if "denied" in found]
     assert missing == [
         ("cluster", "Failed", "DESCRIBE on the cluster"),
         ("cluster", "Warning", "DESCRIBE_CONFIGS on the cluster"),
@@ -117,7 +117,7 @@ def test_doctor_names_each_permission_that_is_missing(run: Run, secure: KafkaClu
         ("groups", "Warning", "DELETE"),
         ("groups", "Warning", "READ"),
     ]
-    (topics,) = [found for check, _, found in told if check == "topics" and found.startswith("READ")]
+    (topics,) = [found for check, _, found in shown if check == "topics" and found.startswith("READ")]
     assert topics.endswith("in match.unprotect: then a group in use may look abandoned, and be deleted")
     assert "DELETE is denied on 1 of 1 groups looked at: action Delete fails there (AuthorizationDenied)" in hygiene.out
     properties.write_text(properties.read_text().replace('"hygiene"', '"half"'))
@@ -297,8 +297,8 @@ def test_doctor_fails_where_a_group_in_use_may_be_deleted(
         answer = process("doctor", "--connection", "main", "-n", "kafka", "-o", "json")
     finally:
         cluster.kubectl("delete", "kgp", "litter", "-n", "kafka")
-    (told,) = [c for c in answer.json["checks"] if c["check"] == "topics" and c["found"].startswith("READ")]
-    assert told["result"] == result, answer.out
+    (topics,) = [c for c in answer.json["checks"] if c["check"] == "topics" and c["found"].startswith("READ")]
+    assert topics["result"] == result, answer.out
 
 
 def test_namespace_of_the_kubeconfig(process: Run, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,8 +87,8 @@ main()
 @pytest.mark.parametrize("nameless", [pytest.param(False, id="as-it-is"), pytest.param(True, id="user-without-name")])
 def test_the_operator_starts(home: Path, world: World, service_account: Path, tmp_path: Path, nameless: bool) -> None:
     """As the image's ENTRYPOINT and CMD say, under the shipped roles: ready, and SIGTERM ends it with 0."""
-    told = dict(instructions(IMAGES / "operator.Dockerfile"))
-    argv = [*json.loads(told["ENTRYPOINT"]), *json.loads(told["CMD"]), "--health-port", "0"]
+    steps = dict(instructions(IMAGES / "operator.Dockerfile"))
+    argv = [*json.loads(steps["ENTRYPOINT"]), *json.loads(steps["CMD"]), "--health-port", "0"]
     log = tmp_path / "operator.log"
     with log.open("wb") as file:
         environment = {"KUBECONFIG": str(service_account)}

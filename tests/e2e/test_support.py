@@ -335,10 +335,10 @@ def test_doctor_finds_what_is_wrong(
     finally:
         mend(place, kafka)
     for check, pattern in says.items():
-        (told,) = [each for each in checks if each["check"] == check]
-        assert re.match(pattern, told["found"]), text
-        assert told["advice"]
-        assert told["result"] == ("Failed" if code else "Warning")
+        (finding,) = [each for each in checks if each["check"] == check]
+        assert re.match(pattern, finding["found"]), text
+        assert finding["advice"]
+        assert finding["result"] == ("Failed" if code else "Warning")
     assert found == code, text
     names = {each["check"] for each in checks}
     assert {"API server", "Lease", "KafkaConnection"} <= names

@@ -220,7 +220,7 @@ def test_other_namespaces_learn_nothing_of_a_receiver(namespace: str) -> None:
     """Why it can't be told may name hosts and Secrets: beyond the connection's namespace only the reason is said."""
     scene = Scene(replace(alerts(receiverNames=["gone"]), namespace=namespace), connection())
     new = scene.alerts.in_status(scene.entry, plan(scene.policy, []), snapshot(), {"observedGeneration": 3})
-    (told,) = (c for c in new["conditions"] if c["type"] == "AlertsDelivered")
-    assert told["reason"] == reasons.RECEIVER_NOT_FOUND
-    assert ("no receiver" in told["message"]) is (namespace == "kafka")
-    assert told["lastTransitionTime"] == NOW.strftime("%Y-%m-%dT%H:%M:%SZ")
+    (condition,) = (c for c in new["conditions"] if c["type"] == "AlertsDelivered")
+    assert condition["reason"] == reasons.RECEIVER_NOT_FOUND
+    assert ("no receiver" in condition["message"]) is (namespace == "kafka")
+    assert condition["lastTransitionTime"] == NOW.strftime("%Y-%m-%dT%H:%M:%SZ")
