@@ -279,7 +279,7 @@ def test_pattern_characters_in_a_group_id_are_literal(on: Run, groups: Maker) ->
     assert explained["group"]["group"] == "left-*\\"
 
 
-UNREAD = Refusal(reasons.CLAIMED, "needs list on scaledobjects.keda.sh in all namespaces")
+UNREAD = Refusal(reasons.CLAIMED, "no permission to list scaledobjects.keda.sh in all namespaces")
 PROTECTED = [reasons.CLAIMED, reasons.STREAMS, reasons.MIRROR_MAKER]
 
 
@@ -287,7 +287,9 @@ PROTECTED = [reasons.CLAIMED, reasons.STREAMS, reasons.MIRROR_MAKER]
     ("protections", "kept", "needed"),
     [
         pytest.param(Protections(), PROTECTED, [], id="all-known"),
-        pytest.param(Protections(claimed=UNREAD), PROTECTED, ["needs list on scaledobjects.keda.sh"], id="claims"),
+        pytest.param(
+            Protections(claimed=UNREAD), PROTECTED, ["no permission to list scaledobjects.keda.sh"], id="claims"
+        ),
         pytest.param(Protections(streams=None), PROTECTED, ["topics could not be listed"], id="topics"),
         pytest.param(Protections(mirrored=None), PROTECTED, ["READ on each topic *.checkpoints"], id="checkpoints"),
         pytest.param(Protections(None, None, UNREAD), [reasons.SIMPLE], [], id="nobody-was-kept-for-it"),

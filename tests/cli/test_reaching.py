@@ -356,12 +356,14 @@ def test_claims_that_may_not_be_listed(
     answer = process(*where, stdin=two)
     said = [error for error in answer.json["errors"] if "not all objects that may name groups could be read" in error]
     assert len(said) == 1
-    assert "needs list on scaledobjects.keda.sh in all namespaces" in said[0]
+    assert "no permission to list scaledobjects.keda.sh in all namespaces" in said[0]
     assert answer.code == 1
     doctor = ["doctor", "--connection", "main", "-n", "kafka", "-o", "json"]
     own = {check["check"]: check for check in process(*doctor).json["checks"]}
     assert own["objects that name groups"]["result"] == "Warning"
-    assert own["objects that name groups"]["found"].endswith("needs list on scaledobjects.keda.sh in all namespaces")
+    assert own["objects that name groups"]["found"].endswith(
+        "no permission to list scaledobjects.keda.sh in all namespaces"
+    )
     monkeypatch.setitem(os.environ, "KUBECONFIG", str(cluster.kubeconfig))
     allowed = process(*where, stdin=two)
     assert "not all objects" not in allowed.err

@@ -222,7 +222,7 @@ def test_a_group_that_a_config_map_names(server: ApiServer, as_operator: str) ->
     with objects(server, config, workload("Deployment", "worker", container(valueFrom=reference)), scaled):
         assert problem(as_operator) == (
             f"ScaledObject {NAMESPACE}/worker names its group by environment variable GROUP, and its target refers to "
-            "ConfigMap settings: needs get on configmaps in that namespace"
+            "ConfigMap settings: no permission to get configmaps in that namespace"
         )
         assert owner(str(server.kubeconfig), "orders") == f"ScaledObject {NAMESPACE}/worker"
 
@@ -310,7 +310,7 @@ def test_a_kind_that_may_not_be_listed(server: ApiServer) -> None:
         "v1beta2",
         "v1",
     )
-    assert problem(str(nobody)).startswith("needs list on ")
+    assert problem(str(nobody)).startswith("no permission to list ")
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_objects_are_bounded(server: ApiServer, as_operator: str) -> None:
         for limits, why in (
             ({"page_bytes": 300_000}, "one of consumergroups.internal.kafka.eventing.knative.dev takes more than"),
             ({"elements": 0}, f"ShadowLink {NAMESPACE}/x, or its target, has a list of over 0 elements"),
-            ({"named_bytes": 0}, "more groups than fit into"),
+            ({"named_bytes": 0}, "more groups than the operator can hold"),
             ({"objects": 3}, "there are more than 3 objects"),
             ({"prefixes": 0}, "more than 0 prefixes"),
             ({"seconds": 0.0}, "could not be read in 0 s"),

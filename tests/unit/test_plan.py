@@ -225,7 +225,9 @@ def test_mark_and_grace(known: Mark | None, due: bool, marking: bool) -> None:
     assert result.due_time("a") == (known.due if known and not marking else NOW + _GRACE)
 
 
-_UNLISTED = Protections(claimed=Refusal(reasons.CLAIMED, "needs list on scaledobjects.keda.sh in all namespaces"))
+_UNLISTED = Protections(
+    claimed=Refusal(reasons.CLAIMED, "no permission to list scaledobjects.keda.sh in all namespaces")
+)
 _UNREAD_TOPICS = Protections(streams=None)
 _UNREAD_MIRROR = Protections(mirrored=None)
 

@@ -8,7 +8,7 @@ app, api, recorder, health, binding and guard import nothing from `kafka`.
     loop           one loop per connection, and `run_due`, one round of it
     policies       runs the due policies of one connection: observe, decide, execute, publish
     schedule       when each policy is due
-    services       what the loops of all connections share
+    services       shared by the loops of all connections
     workers        the threads in which connections run, with a limit for each namespace
     link           the open clients of one connection, and what it remembers between runs
     binding        the policies of a connection, and which of them it admits

@@ -105,7 +105,7 @@ class _Found:
             # Up to four bytes a character.
             self.left -= _ENTRY_BYTES + 4 * len(name) + len(owner)
         if self.left < 0:
-            raise _Unknown("objects name more groups than fit into the operator's memory for them")
+            raise _Unknown("objects name more groups than the operator can hold")
         names[name] = owner
 
 
@@ -201,7 +201,7 @@ class ClaimReader:
                 body = self._ask(ask)
                 listed = None if body is None else _decoded(body, _Page)
             except Forbidden:
-                raise _Unknown(f"needs list on {where} in all namespaces") from None
+                raise _Unknown(f"no permission to list {where} in all namespaces") from None
             except RecursionError:
                 raise _Unknown(f"one of {where} is nested too deeply") from None
             if listed is None:
@@ -263,7 +263,7 @@ class ClaimReader:
         except NotFound:
             raise _Unknown(f"refers to ConfigMap {name}, which does not exist") from None
         except Forbidden:
-            raise _Unknown(f"refers to ConfigMap {name}: needs get on configmaps in that namespace") from None
+            raise _Unknown(f"refers to ConfigMap {name}: no permission to get configmaps in that namespace") from None
         if body is None:
             raise _Unknown(f"refers to ConfigMap {name}, which takes more than {self._limits.page_bytes} bytes")
         return _text(_decoded(body, Raw), "data", key) if _CONFIG_MAP_KEY.fullmatch(key) else ""
@@ -279,7 +279,7 @@ class ClaimReader:
         except NotFound:
             raise _Unknown(f"{kind} {name} does not exist") from None
         except Forbidden:
-            raise _Unknown(f"needs get on {kind.lower()}s.apps in all namespaces") from None
+            raise _Unknown(f"can't be read: no permission to get {kind.lower()}s.apps in all namespaces") from None
         if body is None:
             raise _Unknown(f"{kind} {name} takes more than {self._limits.page_bytes} bytes")
         return _at(_decoded(body, Raw), "spec", "template")

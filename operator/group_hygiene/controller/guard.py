@@ -74,7 +74,7 @@ class Guard:
         except ApiError as error:
             return Refusal(error.reason, f"the labels of namespace {namespace} could not be read again: {error}")
         if now != self.granted:
-            message = f"the labels of namespace {namespace} changed during the run, and so did what it is granted"
+            message = f"the labels of namespace {namespace} changed during the run, and so did its grant"
             return Refusal(reasons.POLICY_CHANGED, message)
         return None
 

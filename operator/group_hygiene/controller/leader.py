@@ -40,7 +40,7 @@ class Leader:
         # True once this process has read or created the Lease: one that can't is no standby.
         self.informed = False
         self._api, self._namespace = api, namespace
-        self._duration, self._keeps, self._retry = duration, duration * 2 / 3, duration / 6
+        self._duration, self._lead_seconds, self._retry = duration, duration * 2 / 3, duration / 6
         self._clock = clock
         self._lease: Object = {}
         self._until = 0.0
@@ -77,7 +77,7 @@ class Leader:
                 await self._round(self._renew)
             if not self.seconds_left():
                 why = self._problem or "this process was suspended"
-                raise HygieneError(f"lost the leadership: not renewed for {self._keeps:.0f} s: {why}")
+                raise HygieneError(f"lost the leadership: not renewed for {self._lead_seconds:.0f} s: {why}")
             pause = max(0.0, asked + self._retry - self._clock())
 
     async def release(self) -> None:
@@ -104,7 +104,7 @@ class Leader:
             return False
         self._problem = ""
         if lease is not None:
-            self._lease, self._until = lease, asked + self._keeps
+            self._lease, self._until = lease, asked + self._lead_seconds
         return self.seconds_left() > 0
 
     async def _ask(self, step: Callable[[], Object | None]) -> Object | None:

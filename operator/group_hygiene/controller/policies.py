@@ -246,7 +246,5 @@ def _isolated(policy: Policy, work: Callable[P, R], *arguments: P.args, **named:
 def internal_error(error: Exception) -> Refusal:
     """The Refusal for an internal error. Its text may contain a secret, so only the log's traceback shows it."""
     if isinstance(error, MemoryError):
-        return Refusal(
-            reasons.MEMORY_EXHAUSTED, "the operator's memory does not hold what this run needs; it tries again"
-        )
+        return Refusal(reasons.MEMORY_EXHAUSTED, "the operator has too little memory for this run; it tries again")
     return Refusal(reasons.INTERNAL_ERROR, f"{type(error).__name__}: see the operator's log; it tries again")

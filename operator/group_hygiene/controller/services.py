@@ -1,4 +1,4 @@
-"""The services that the loops of all connections share."""
+"""Services that the loops of all connections share."""
 
 from __future__ import annotations
 
