@@ -1,4 +1,4 @@
-"""Deletions that came to no end, and entries past their time: each is told once, and nothing goes by a wrong clock."""
+"""Deletions that came to no end, and entries past their time: each is recorded once, by the right clock."""
 
 from __future__ import annotations
 
