@@ -88,8 +88,8 @@ def in_use(group: str, **hours: float) -> dict[str, Any]:
         for partition in (1, 0, 2)
     ]
     oldest = min(times.values(), default=None)
-    told = {"state": "Active", "empty_since": None, "last_commit": now(), "oldest_commit": oldest, "offsets": offsets}
-    return idle(group, 0, **told)
+    fields = {"state": "Active", "empty_since": None, "last_commit": now(), "oldest_commit": oldest, "offsets": offsets}
+    return idle(group, 0, **fields)
 
 
 @dataclass

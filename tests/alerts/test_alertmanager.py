@@ -72,7 +72,7 @@ class Sender:
         return len(message.items)
 
 
-def told(people: Receiver) -> list[list[str]]:
+def received(people: Receiver) -> list[list[str]]:
     """Per message that people got: the state of each alert in it."""
     return [sorted(alert["status"] for alert in request.json["alerts"]) for request in people.at("/people")]
 
@@ -81,7 +81,7 @@ def test_people_get_one_message_per_news(alertmanager: Alertmanager, people: Rec
     """One for the first match, none for its renewal, one for another group, one at the end."""
     sender = Sender(alertmanager)
     assert sender.tell("orders-1", "orders-2") == 1
-    wait_for(lambda: len(told(people)) == 1)
+    wait_for(lambda: len(received(people)) == 1)
     (alert,) = people.at("/people")[0].json["alerts"]
     assert alert["labels"]["alertname"] == "GroupsMatched"
     assert (alert["labels"]["namespace"], alert["labels"]["policy"]) == ("kafka", "litter")
@@ -92,10 +92,10 @@ def test_people_get_one_message_per_news(alertmanager: Alertmanager, people: Rec
     wait_for(lambda: alertmanager.alerts()[0]["endsAt"] > ends)
     # Longer than it waits for more of a group before it tells again.
     time.sleep(5)
-    assert told(people) == [["firing"]], "renewed, and not told again"
+    assert received(people) == [["firing"]], "renewed, and not told again"
     assert sender.tell("orders-1", "orders-2", "orders-3") == 2
-    wait_for(lambda: len(told(people)) == 2)
-    assert "firing" in told(people)[1]
+    wait_for(lambda: len(received(people)) == 2)
+    assert "firing" in received(people)[1]
     assert any(
         "orders-3" in alert["annotations"]["description"]
         for alert in people.at("/people")[1].json["alerts"]
@@ -103,14 +103,14 @@ def test_people_get_one_message_per_news(alertmanager: Alertmanager, people: Rec
     )
     assert sender.tell() == 1
     wait_for(lambda: alertmanager.alerts() == [])
-    wait_for(lambda: told(people)[-1] == ["resolved"])
+    wait_for(lambda: received(people)[-1] == ["resolved"])
     time.sleep(5)
-    assert len(told(people)) == 3
+    assert len(received(people)) == 3
 
 
 def test_what_is_not_renewed_ends_by_itself(alertmanager: Alertmanager, people: Receiver) -> None:
     """An alert of an operator that is gone for good does not stay for ever: it has an end."""
     sender = Sender(alertmanager)
     assert sender.tell("orders-1", then=timedelta(minutes=-59, seconds=-50)) == 1
-    wait_for(lambda: ["resolved"] in told(people))
+    wait_for(lambda: ["resolved"] in received(people))
     assert alertmanager.alerts() == []

@@ -31,7 +31,7 @@ KNOWN = Known(
 )
 
 
-def told(group: str = "one", deleted: str = "2026-06-08T12:00:00Z", back: str = "2026-06-08T12:00:00.001Z") -> Any:
+def regretted(group: str = "one", deleted: str = "2026-06-08T12:00:00Z", back: str = "2026-06-08T12:00:00.001Z") -> Any:
     return {
         "group": group,
         "markedAt": "2026-06-06T12:00:00Z",
@@ -41,7 +41,7 @@ def told(group: str = "one", deleted: str = "2026-06-08T12:00:00Z", back: str = 
     }
 
 
-RIGHT = (told(), told("one", "2026-06-30T12:00:00Z", "2026-07-08T12:00:00Z"), told("two"))
+RIGHT = (regretted(), regretted("one", "2026-06-30T12:00:00Z", "2026-07-08T12:00:00Z"), regretted("two"))
 
 
 def answer(*regrets: Any, deleted: int = 3, regret: int = 3) -> str:
@@ -68,12 +68,12 @@ def test_the_known_answer_is_right() -> None:
             id="missing",
         ),
         pytest.param(
-            answer(*RIGHT, told("three")),
+            answer(*RIGHT, regretted("three")),
             ["told, and not so: three, deleted 2026-06-08T12:00:00+00:00, came back 2026-06-08T12:00:00.001+00:00"],
             id="too-many",
         ),
         pytest.param(
-            answer(*RIGHT[1:], told(back="2026-06-08T12:00:00.002Z")),
+            answer(*RIGHT[1:], regretted(back="2026-06-08T12:00:00.002Z")),
             [
                 "not told: one, deleted 2026-06-08T12:00:00+00:00, came back 2026-06-08T12:00:00.001+00:00",
                 "told, and not so: one, deleted 2026-06-08T12:00:00+00:00, came back 2026-06-08T12:00:00.002+00:00",
@@ -81,7 +81,7 @@ def test_the_known_answer_is_right() -> None:
             id="a-millisecond",
         ),
         pytest.param(
-            answer(*RIGHT[1:], told(deleted="2026-06-07T12:00:00Z")),
+            answer(*RIGHT[1:], regretted(deleted="2026-06-07T12:00:00Z")),
             [
                 "not told: one, deleted 2026-06-08T12:00:00+00:00, came back 2026-06-08T12:00:00.001+00:00",
                 "told, and not so: one, deleted 2026-06-07T12:00:00+00:00, came back 2026-06-08T12:00:00.001+00:00",
@@ -99,7 +99,9 @@ def test_what_differs_is_told(text: str, wrong: list[str]) -> None:
 def test_ten_of_each_side_are_told() -> None:
     """A program that is all wrong says so in some lines."""
     known = Known(0, {(f"group-{number:02d}", AT, AT + MS) for number in range(12)})
-    wrong = differences(answer(*(told(f"other-{number:02d}") for number in range(11)), deleted=0, regret=12), known)
+    wrong = differences(
+        answer(*(regretted(f"other-{number:02d}") for number in range(11)), deleted=0, regret=12), known
+    )
     assert len(wrong) == 22
     assert wrong[9].startswith("not told: group-09,")
     assert wrong[10] == "not told: 2 more"
@@ -113,9 +115,9 @@ def test_ten_of_each_side_are_told() -> None:
         pytest.param("", id="nothing"),
         pytest.param('{"policies": []}', id="no-policy"),
         pytest.param(answer({"group": "one"}), id="no-times"),
-        pytest.param(answer(told(back="2026-06-08T12:00:00")), id="a-time-of-nowhere"),
-        pytest.param(answer(told(back="2026-06-08T12:00:00+02:00")), id="not-in-utc"),
-        pytest.param(answer(told(back="soon")), id="no-time"),
+        pytest.param(answer(regretted(back="2026-06-08T12:00:00")), id="a-time-of-nowhere"),
+        pytest.param(answer(regretted(back="2026-06-08T12:00:00+02:00")), id="not-in-utc"),
+        pytest.param(answer(regretted(back="soon")), id="no-time"),
     ],
 )
 def test_no_answer_is_a_failure(text: str) -> None:

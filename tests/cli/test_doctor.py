@@ -110,7 +110,7 @@ def test_an_api_server_that_does_not_answer(process: Run, tmp_path: Path, monkey
     nowhere = process("doctor", "--connection", "main", "-o", "json")
     assert (nowhere.code, nowhere.json["exitCode"]) == (10, 10)
     (check,) = nowhere.json["checks"]
-    assert check["found"].startswith("ApiServerError: no Kubernetes API server to talk to ")
+    assert check["found"].startswith("ApiServerError: no Kubernetes API server is configured ")
 
 
 @pytest.mark.slow
@@ -144,9 +144,9 @@ _DENIED, _SLOW = Fault("GROUP_AUTHORIZATION_FAILED", ""), Fault("REQUEST_TIMED_O
 )
 def test_permissions_on_a_group(answer: Any, deletes: bool, result: str | None, says: str) -> None:
     """Each that is missing has its line, and so has an answer that did not come."""
-    told = list(of_groups({"g": answer}, deletes))
-    assert [str(finding.result) for finding in told] == ([] if result is None else [result])
-    assert all(finding.found.startswith(says) for finding in told)
+    findings = list(of_groups({"g": answer}, deletes))
+    assert [str(finding.result) for finding in findings] == ([] if result is None else [result])
+    assert all(finding.found.startswith(says) for finding in findings)
 
 
 def test_a_topic_that_is_no_ledger_and_an_address_where_nobody_is(

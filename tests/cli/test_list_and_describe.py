@@ -246,12 +246,12 @@ def test_share_group_shows_its_start_offsets(on: Run, kafka: KafkaCluster, group
         wait_for(lambda: len(on("offsets", "shared", "-o", "json").out.split('"partition":')) == 3)
     wait_for(lambda: bool(_committed(on("offsets", "shared", "-o", "json").json)))
     tool, where = "org.apache.kafka.tools.consumer.group.ShareGroupCommand", kafka.bootstrap_servers
-    told = kafka.tool(tool, "--bootstrap-server", where, "--describe", "--group", "shared", "--offsets").stdout
+    output = kafka.tool(tool, "--bootstrap-server", where, "--describe", "--group", "shared", "--offsets").stdout
     offsets = on("offsets", "shared", "left-848", "-o", "json")
     described = on("describe", "shared", "--offsets")
     groups.delete_group("shared")
     assert [group["group"] for group in offsets.json["groups"]] == ["left-848", "shared"]
-    rows = {row[2]: row[3] for row in map(str.split, told.splitlines()) if row and row[0] == "shared"}
+    rows = {row[2]: row[3] for row in map(str.split, output.splitlines()) if row and row[0] == "shared"}
     assert rows["1"] == "-"
     assert _committed(offsets.json) == [int(rows["0"])]
     assert [row["partition"] for row in offsets.json["groups"][1]["partitions"]] == [0, 1]

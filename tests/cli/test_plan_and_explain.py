@@ -164,8 +164,8 @@ def test_plan_tells_lag(on: Run) -> None:
     answer = on("plan", "-f", "-", "-o", "json", stdin=behind)
     assert answer.code == 2
     (planned,) = answer.json["policies"]
-    told = {one["group"]: (one["state"], one.get("reason"), one["lag"]) for one in planned["groups"]}
-    assert told == {
+    shown = {one["group"]: (one["state"], one.get("reason"), one["lag"]) for one in planned["groups"]}
+    assert shown == {
         "assign-only": ("Empty", "LagBelow", 1),
         "caught-up": ("Empty", "CaughtUp", 0),
         "left-848": ("Empty", None, 5),
@@ -193,17 +193,17 @@ def test_plan_and_explain_tell_what_expires_when(on: Run, kafka: KafkaCluster, c
     assert answer.code == 2, (answer.out, answer.err)
     _, _, late, _, *rows = answer.out.splitlines()
     assert late.strip().startswith("expiresWithin (24h) is not longer than interval (23h) and activity.maxAge (1h)")
-    told = "the first of its offsets expire at"
+    expiry = "the first of its offsets expire at"
     assert [(row.split()[0], row.split()[3], row.rpartition("  ")[2].strip()) for row in rows] == [
-        ("caught-up", "Skip", f"{told} {at[2]}"),
-        ("left-classic", "Match", f"{told} {at[0]}"),
-        ("live-848", "Match", f"{told} {at[1]}"),
+        ("caught-up", "Skip", f"{expiry} {at[2]}"),
+        ("left-classic", "Match", f"{expiry} {at[0]}"),
+        ("live-848", "Match", f"{expiry} {at[1]}"),
     ]
     (planned,) = on("plan", "-f", "-", "--activity", tmp_path, "-o", "json", stdin=soon_).json["policies"]
     assert planned["nextExpiryTime"] == at[0]
     assert [group["expiresTime"] for group in planned["groups"]] == [at[2], at[0], at[1]]
     explained = on("explain", "live-848", "-f", "-", "--activity", tmp_path, stdin=soon_)
-    assert f"  {told} {at[1]}" in explained.out.splitlines()
+    assert f"  {expiry} {at[1]}" in explained.out.splitlines()
 
 
 def test_connection_of_the_file_supplies_address_protection_and_limits(
@@ -279,7 +279,7 @@ def test_pattern_characters_in_a_group_id_are_literal(on: Run, groups: Maker) ->
     assert explained["group"]["group"] == "left-*\\"
 
 
-UNREAD = Refusal(reasons.CLAIMED, "needs list on scaledobjects.keda.sh in all namespaces")
+UNREAD = Refusal(reasons.CLAIMED, "no permission to list scaledobjects.keda.sh in all namespaces")
 PROTECTED = [reasons.CLAIMED, reasons.STREAMS, reasons.MIRROR_MAKER]
 
 
@@ -287,7 +287,9 @@ PROTECTED = [reasons.CLAIMED, reasons.STREAMS, reasons.MIRROR_MAKER]
     ("protections", "kept", "needed"),
     [
         pytest.param(Protections(), PROTECTED, [], id="all-known"),
-        pytest.param(Protections(claimed=UNREAD), PROTECTED, ["needs list on scaledobjects.keda.sh"], id="claims"),
+        pytest.param(
+            Protections(claimed=UNREAD), PROTECTED, ["no permission to list scaledobjects.keda.sh"], id="claims"
+        ),
         pytest.param(Protections(streams=None), PROTECTED, ["topics could not be listed"], id="topics"),
         pytest.param(Protections(mirrored=None), PROTECTED, ["READ on each topic *.checkpoints"], id="checkpoints"),
         pytest.param(Protections(None, None, UNREAD), [reasons.SIMPLE], [], id="nobody-was-kept-for-it"),

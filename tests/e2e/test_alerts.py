@@ -91,7 +91,7 @@ def run_again(world: World, namespace: str, name: str) -> None:
     wait_for(written)
 
 
-def told(request: Request) -> list[tuple[str, str, str]]:
+def alerts_in(request: Request) -> list[tuple[str, str, str]]:
     """What a message to a webhook says: policy, kind, status."""
     return [(alert["policy"], alert["kind"], alert["status"]) for alert in request.json["alerts"]]
 
@@ -149,7 +149,7 @@ def test_one_message_a_run_and_none_twice(
         condition(other, namespace, "a", "Alerting", "GroupsMatched")
         for name in ("a", "b"):
             run_again(other, namespace, name)
-        assert [told(request) for request in people.at("/bot")] == [both], "one message for both policies"
+        assert [alerts_in(request) for request in people.at("/bot")] == [both], "one message for both policies"
         assert people.at("/bot")[0].headers["Authorization"] == f"Bearer {TOKEN}"
         assert len(people.at(f"/{PATH}")) == 1
         assert len(people.at("/from-alertmanager")) == 2, "it groups by policy itself"
@@ -176,12 +176,12 @@ def test_one_message_a_run_and_none_twice(
         for name in ("told-a-1", "told-a-2", "told-b-1", "told-b-2"):
             groups.admin.delete_groups([name])
         ends = {("a", "GroupsMatched", "resolved"), ("b", "GroupsMatched", "resolved")}
-        wait_for(lambda: ends <= {item for request in people.at("/bot")[1:] for item in told(request)})
+        wait_for(lambda: ends <= {item for request in people.at("/bot")[1:] for item in alerts_in(request)})
         wait_for(lambda: alertmanager.alerts() == [])
         condition(other, namespace, "a", "Alerting", "NoGroupsMatched")
         for name in ("a", "b"):
             run_again(other, namespace, name)
-        heard = [item for request in people.at("/bot") for item in told(request)]
+        heard = [item for request in people.at("/bot") for item in alerts_in(request)]
         assert sorted(heard) == sorted([*both, both[1], *ends])
         assert third.stop() == 0
     logs = [(tmp_path / f"log-{number}").read_text() for number in (1, 2, 3)]
@@ -254,7 +254,7 @@ def test_a_stop_waits_for_no_receiver(
     with running_operator(account, tmp_path / "log-2", *FLAGS, *ALLOWED) as second:
         wait_for(lambda: len(people.at("/stopping")) > before)
         assert second.stop() == 0
-    assert told(people.at("/stopping")[-1]) == [("p", "GroupsMatched", "firing")]
+    assert alerts_in(people.at("/stopping")[-1]) == [("p", "GroupsMatched", "firing")]
     other.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 
 
@@ -339,7 +339,7 @@ def test_marks_deletions_and_refusals_are_told(
     )
 
     def heard() -> list[tuple[str, str, str]]:
-        return [item for request in people.at("/enforcing") for item in told(request)]
+        return [item for request in people.at("/enforcing") for item in alerts_in(request)]
 
     wait_for(lambda: ("p", "GroupsMarked", "firing") in heard())
     marked = next(item for r in people.at("/enforcing") for item in r.json["alerts"] if item["kind"] == "GroupsMarked")
@@ -373,7 +373,7 @@ def test_what_is_taken_away_is_resolved(
     )
 
     def heard(path: str) -> set[tuple[str, str]]:
-        return {(name, state) for request in people.at(path) for name, _, state in told(request)}
+        return {(name, state) for request in people.at(path) for name, _, state in alerts_in(request)}
 
     wait_for(lambda: all({(name, "firing") for name in names} <= heard(f"/leaving-{r}") for r in ("one", "two")))
     patch = '{"spec":{"suspend":true}}'
@@ -419,7 +419,7 @@ def test_thresholds_and_names_of_receivers(
     wait_for(lambda: people.at("/choosing-named") and people.at("/own-never-to-be-seen"))
     condition(other, namespace, "swarm", "Alerting", "GroupsMatched")
     for path in ("/choosing-named", "/own-never-to-be-seen"):
-        assert [told(request) for request in people.at(path)] == [[("swarm", "GroupsMatched", "firing")]]
+        assert [alerts_in(request) for request in people.at(path)] == [[("swarm", "GroupsMatched", "firing")]]
     assert people.at("/choosing-unnamed") == []
     events = [event["message"] for event in other.events(namespace) if event["involvedObject"]["name"] == "swarm"]
     assert not [text for text in events if text.startswith("1 group match")]
@@ -446,7 +446,7 @@ def test_broken_ledger_stops_no_alert(
     )
     wait_for(lambda: people.at("/ledgerless"))
     run_again(other, namespace, "p")
-    assert [told(request) for request in people.at("/ledgerless")] == [[("p", "GroupsMatched", "firing")]]
+    assert [alerts_in(request) for request in people.at("/ledgerless")] == [[("p", "GroupsMatched", "firing")]]
     ready = other.condition("kconn", namespace, "main", "LedgerReady")
     assert ready is not None
     assert ready["status"] == "False"

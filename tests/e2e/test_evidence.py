@@ -270,8 +270,8 @@ def test_what_expires_is_told_with_its_date(place: Place) -> None:
     made = place.warehouse("soon")
     made.write([empty, used, later], ends=ends(place.groups.bootstrap))
     place.apply("soon", made.uri, "DryRun")
-    told = {"match": {"groups": ["soon-*"]}, "action": "Alert"}
-    place.world.apply(policy("soon", "p", when={"expiresWithin": "48h"}, **told))
+    fields = {"match": {"groups": ["soon-*"]}, "action": "Alert"}
+    place.world.apply(policy("soon", "p", when={"expiresWithin": "48h"}, **fields))
     wait_for(lambda: place.entry("soon", "soon-in-use").get("verdict") == "Match")
     status = place.world.get("kgp", "soon", "p")["status"]
     times = [empty["empty_since"], used["oldest_commit"], later["empty_since"]]
@@ -286,7 +286,7 @@ def test_what_expires_is_told_with_its_date(place: Place) -> None:
     value = place.operator.http("/metrics")[1].partition(series)[2].partition("\n")[0]
     assert abs(float(value) - (times[0] + timedelta(days=7)).timestamp()) < 1
     wait_for(lambda: any(event["reason"] == "GroupsMatched" for event in place.world.events("soon")))
-    place.world.apply(policy("soon", "p", when={"expiresWithin": "1h"}, **told))
+    place.world.apply(policy("soon", "p", when={"expiresWithin": "1h"}, **fields))
     place.world.wait_ready("kgp", "soon", "p", "MayWarnLate")
     assert "nextExpiryTime" not in place.world.get("kgp", "soon", "p")["status"]
     wait_for(lambda: series not in place.operator.http("/metrics")[1])

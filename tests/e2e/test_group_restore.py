@@ -85,9 +85,9 @@ def test_a_group_with_members_waits(world: World, groups: Groups, topic: str) ->
 def test_another_namespace_is_refused(world: World) -> None:
     """Without a grant nobody learns what a backup holds, and not even whether there is such a connection."""
     world.apply(group_restore(STRANGER, "theirs", OLD), group_restore(STRANGER, "nowhere", OLD, of="restore-nowhere"))
-    told = [world.wait_ready("kgr", STRANGER, name, "CrossNamespaceRefused") for name in ("theirs", "nowhere")]
-    assert [ready["status"] for ready in told] == ["False", "False"]
-    assert told[0]["message"].replace(OWNER, "restore-nowhere") == told[1]["message"]
+    conditions = [world.wait_ready("kgr", STRANGER, name, "CrossNamespaceRefused") for name in ("theirs", "nowhere")]
+    assert [ready["status"] for ready in conditions] == ["False", "False"]
+    assert conditions[0]["message"].replace(OWNER, "restore-nowhere") == conditions[1]["message"]
     statuses = [world.get("kgr", STRANGER, name)["status"] for name in ("theirs", "nowhere")]
     assert set(statuses[0]) == set(statuses[1])
     assert "results" not in statuses[0]

@@ -67,8 +67,8 @@ def test_only_who_asks_for_lag_pays_for_it(
                 and s
             )
         )
-        told = {row["group"]: (row["state"], row.get("reason"), row.get("lag")) for row in status["sample"]}
-        assert told == {
+        shown = {row["group"]: (row["state"], row.get("reason"), row.get("lag")) for row in status["sample"]}
+        assert shown == {
             "lag-left": ("Empty", None, 7),
             "lag-live": ("Stable", None, 7),
             "lag-silent": ("Empty", "CaughtUp", 0),

@@ -56,7 +56,7 @@ def test_marked_then_deleted_after_its_date(
     """First an Event and a date in the status; the deletion comes after that date, and not before."""
     since, due = marks["short"]
     assert since < due
-    warning = "1 group will be deleted after 6s, unless somebody uses or keeps them: 'marks-short'"
+    warning = "1 group will be deleted after 6s, unless they are used or protected: 'marks-short'"
     # Recorded after the status.
     wait_for(lambda: ("GroupsMarked", warning) in [(e["reason"], e["message"]) for e in world.events(NAMESPACE)])
     wait_for(lambda: "marks-short" not in groups.names())

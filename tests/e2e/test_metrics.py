@@ -48,10 +48,10 @@ def scrape(world: World, kafka: KafkaCluster, groups: Groups, operator: RunningO
     wait_for(lambda: "scraped-old" not in groups.names())
     deleted = f'group_hygiene_outcomes_total{{namespace="{namespace}",outcome="Deleted",policy="litter",reason=""}} 1.0'
     refused = f'group_hygiene_run_failures_total{{namespace="{namespace}",policy="lost",reason="BrokersUnreachable"}}'
-    untold = f'group_hygiene_evidence_ready{{connection="tables",namespace="{namespace}"}} 0.0'
-    unheard = 'group_hygiene_alerts_sent_total{connection="main",namespace="scraped",result="failed",type="webhook"}'
+    not_ready = f'group_hygiene_evidence_ready{{connection="tables",namespace="{namespace}"}} 0.0'
+    not_sent = 'group_hygiene_alerts_sent_total{connection="main",namespace="scraped",result="failed",type="webhook"}'
     would = f'group_hygiene_groups_would_delete{{namespace="{namespace}",policy="preview"}} '
-    wanted = (deleted, refused, untold, unheard, would)
+    wanted = (deleted, refused, not_ready, not_sent, would)
     wait_for(lambda: all(series in operator.http("/metrics")[1] for series in wanted))
     yield operator.http("/metrics")[1]
     world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)

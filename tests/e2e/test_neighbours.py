@@ -80,7 +80,7 @@ def test_a_status_that_is_refused(world: World, kafka: KafkaCluster, operator: R
     none = {"match": {"groups": ["none-*"]}}
     suspended = policy(namespace, "suspended", suspend=True, **none)
 
-    def told_of(name: str) -> bool:
+    def is_reported(name: str) -> bool:
         return f"GroupPolicy {namespace}/{name}: its status could not be written" in operator.log()
 
     with refused_statuses(world, namespace, "probe", "suspended", "runs"):
@@ -89,7 +89,7 @@ def test_a_status_that_is_refused(world: World, kafka: KafkaCluster, operator: R
         world.wait_ready("kgp", namespace, "fine", "Succeeded")
         world.wait_ready("kconn", namespace, "main", "Connected")
         for name in ("suspended", "runs"):
-            wait_for(partial(told_of, name))
+            wait_for(partial(is_reported, name))
             assert "conditions" not in world.get("kgp", namespace, name)["status"]
         # A round that fails as a whole says so, and pauses longer each time.
         assert f"connection {namespace}/main: the API server" not in operator.log()

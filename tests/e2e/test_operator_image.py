@@ -87,8 +87,8 @@ main()
 @pytest.mark.parametrize("nameless", [pytest.param(False, id="as-it-is"), pytest.param(True, id="user-without-name")])
 def test_the_operator_starts(home: Path, world: World, service_account: Path, tmp_path: Path, nameless: bool) -> None:
     """As the image's ENTRYPOINT and CMD say, under the shipped roles: ready, and SIGTERM ends it with 0."""
-    told = dict(instructions(IMAGES / "operator.Dockerfile"))
-    argv = [*json.loads(told["ENTRYPOINT"]), *json.loads(told["CMD"]), "--health-port", "0"]
+    steps = dict(instructions(IMAGES / "operator.Dockerfile"))
+    argv = [*json.loads(steps["ENTRYPOINT"]), *json.loads(steps["CMD"]), "--health-port", "0"]
     log = tmp_path / "operator.log"
     with log.open("wb") as file:
         environment = {"KUBECONFIG": str(service_account)}
@@ -107,8 +107,8 @@ def test_the_operator_starts(home: Path, world: World, service_account: Path, tm
     ("arguments", "says"),
     [
         pytest.param(("keep", "billing", "--for", "1d", "--why", "x"), "--by", id="keep"),
-        pytest.param(("doctor", "--connection", "main"), "no Kubernetes API server to talk to", id="doctor"),
-        pytest.param(("history", "--connection", "main"), "no Kubernetes API server to talk to", id="history"),
+        pytest.param(("doctor", "--connection", "main"), "no Kubernetes API server is configured", id="doctor"),
+        pytest.param(("history", "--connection", "main"), "no Kubernetes API server is configured", id="history"),
     ],
 )
 def test_commands_of_a_user_without_name_and_home(home: Path, arguments: tuple[str, ...], says: str) -> None:

@@ -192,7 +192,7 @@ def test_the_operator_shows_no_secret(world: World, logins: list[Login], tmp_pat
 
     processes: set[str] = set()
 
-    def told() -> bool:
+    def all_answered() -> bool:
         """Whether each has an answer, and those of the right secrets are good ones."""
         processes.update(process_list(operator.process.pid))
         ready = {name: world.condition("kconn", name, "main", "Ready") for name in namespaces}
@@ -203,7 +203,7 @@ def test_the_operator_shows_no_secret(world: World, logins: list[Login], tmp_pat
     # A lease that is not lost when this machine is busy.
     options = ("--log-level", "debug", "--lease-duration", "60", "--allow-receiver", "127.0.0.1")
     with running_operator(operators_account(world.server), log, *options, start=("-c", LOUD)) as operator:
-        wait_for(told)
+        wait_for(all_answered)
         metrics = operator.http("/metrics")[1]
     seen = world.server.kubectl("get", "kconn,kgp,events", "-A", "-o", "yaml").stdout
     assert "debug is on" in operator.log()

@@ -310,7 +310,9 @@ def _older_crd(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
         ),
         pytest.param(_stale, 15, {"evidence": "EvidenceStale: "}, id="stale"),
         pytest.param(_nobody, 10, {"rights in Kubernetes": f"ServiceAccount {NAMESPACE}/nobody may not "}, id="rights"),
-        pytest.param(_by_labels, 10, {"rights in Kubernetes": ".*; no namespace is let in by its labels"}, id="labels"),
+        pytest.param(
+            _by_labels, 10, {"rights in Kubernetes": ".*; no namespace is admitted by its labels"}, id="labels"
+        ),
         pytest.param(
             _foreign_ledger,
             14,
@@ -333,10 +335,10 @@ def test_doctor_finds_what_is_wrong(
     finally:
         mend(place, kafka)
     for check, pattern in says.items():
-        (told,) = [each for each in checks if each["check"] == check]
-        assert re.match(pattern, told["found"]), text
-        assert told["advice"]
-        assert told["result"] == ("Failed" if code else "Warning")
+        (finding,) = [each for each in checks if each["check"] == check]
+        assert re.match(pattern, finding["found"]), text
+        assert finding["advice"]
+        assert finding["result"] == ("Failed" if code else "Warning")
     assert found == code, text
     names = {each["check"] for each in checks}
     assert {"API server", "Lease", "KafkaConnection"} <= names

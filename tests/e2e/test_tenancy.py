@@ -49,7 +49,7 @@ def teams(world: World, kafka: KafkaCluster, groups: Groups) -> Iterator[None]:
         world.server.kubectl("delete", "kgr,kgp,kconn", "--all", "-n", name)
 
 
-def told(world: World, namespace: str) -> str:
+def readable(world: World, namespace: str) -> str:
     """Everything that somebody of that namespace can read: objects and events, whole."""
     found = world.server.kubectl("get", "kgp,kconn,events", "-n", namespace, "-o", "json").stdout
     return json.dumps(json.loads(found))
@@ -112,7 +112,7 @@ def test_no_grant(world: World) -> None:
 )
 def test_no_name_of_another_team(world: World, namespace: str, foreign: tuple[str, ...]) -> None:
     """Neither a status nor an event has a name of a group outside the grant, nor counts it."""
-    text = told(world, namespace)
+    text = readable(world, namespace)
     assert [name for name in foreign if name in text] == []
     for item in json.loads(text)["items"]:
         counts = item.get("status", {}).get("groups", {})
@@ -172,7 +172,7 @@ def test_what_is_wrong_names_nothing_of_others(world: World, blocked: str) -> No
     assert theirs.startswith("more groups are due than")
     why(blocked, "idle", "EvidenceReady", "EvidenceUnreadable")
     wait_for(lambda: [e for e in world.events(blocked) if e["reason"] == "LimitExceeded"])
-    text = told(world, blocked)
+    text = readable(world, blocked)
     foreign = ("storage-of-the-owner", "bucket-of-the-owner", "tenancy-blocked-ledger", "blocked-theirs-old")
     assert [name for name in foreign if name in text] == []
     assert re.findall(r"\d+ of \d+ groups are due", text) == []

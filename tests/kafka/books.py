@@ -144,11 +144,11 @@ def configured(make: Maker, topic: str, changes: Mapping[str, str]) -> None:
         future.result()
     asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
 
-    def told() -> bool:
+    def is_applied() -> bool:
         found = make.admin.describe_configs([asked])[asked].result()
         return {key: found[key].value for key in changes} == dict(changes)
 
-    wait_for(told)
+    wait_for(is_applied)
 
 
 def foreign(make: Maker, partitions: int = 1, **changes: str) -> str:

@@ -148,9 +148,9 @@ class StreamsMember:
         topics = [row_class.OffsetFetchRequestTopics(name=topic, partition_indexes=list(range(partitions)))]
         row = row_class(group_id=self._group, member_id=self.id, member_epoch=self.epoch, topics=topics)
         request = OffsetFetchRequest(groups=[row], min_version=9, max_version=9)
-        (told,) = _ask(self._client, self._group, request, lambda answer: answer.groups)
-        assert told.error_code == 0
-        return [entry.committed_offset for entry in told.topics[0].partitions]
+        (answered,) = _ask(self._client, self._group, request, lambda answer: answer.groups)
+        assert answered.error_code == 0
+        return [entry.committed_offset for entry in answered.topics[0].partitions]
 
 
 def _ask(client: Client, group: str, request: Any, read: Callable[[Any], Any]) -> Any:

@@ -69,7 +69,7 @@ def read_rows(kafka: KafkaCluster) -> list[Any]:
     return [row for place in places for row in read[place]]
 
 
-def told(records: Iterable[Record], group: str) -> set[tuple[str, bool]]:
+def types_of_records(records: Iterable[Record], group: str) -> set[tuple[str, bool]]:
     """Which kinds of records there are of a group, and of each whether it is a tombstone."""
     return {
         ("commit" if isinstance(record, Commit) else record.kind, record.gone)
@@ -109,9 +109,9 @@ def _generated(answer: Any) -> Record | None:
         place = (key["group"], key["topic"], key["partition"])
         if value is None:
             return Commit(*place, legacy=name.startswith("Legacy"))
-        told = (value["offset"], value.get("leaderEpoch", -1), value["metadata"], value["commitTimestamp"])
+        committed = (value["offset"], value.get("leaderEpoch", -1), value["metadata"], value["commitTimestamp"])
         expires = value.get("expireTimestamp", -1)
-        return Commit(*place, *told, None if expires == -1 else expires, name.startswith("Legacy"))
+        return Commit(*place, *committed, None if expires == -1 else expires, name.startswith("Legacy"))
     if name == "GroupMetadataKey":
         if value is None:
             return GroupState(key["group"], "classic", gone=True)
@@ -136,8 +136,8 @@ def _scala(words: Sequence[str]) -> Record | None:
         return Commit(*place, int(rest[3]), int(rest[4]), _text(rest[5]), int(rest[6]), _number(rest[7]))
     if rest[1] == "gone":
         return GroupState(_text(rest[0]), "classic", gone=True)
-    told = (_text(rest[1]), int(rest[2]), None, int(rest[3]), _number(rest[4]))
-    return GroupState(_text(rest[0]), "classic", False, *told)
+    state = (_text(rest[1]), int(rest[2]), None, int(rest[3]), _number(rest[4]))
+    return GroupState(_text(rest[0]), "classic", False, *state)
 
 
 def _text(word: str) -> str:

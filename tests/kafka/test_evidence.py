@@ -149,8 +149,8 @@ def test_what_members_no_longer_read_is_told_before_it_expires(
     wanted = alert(*expected, expiresWithin="48h")
     observation = scene.observe(wanted)
     assert verdicts(observation, wanted) == expected
-    told = {name: verdict.expires for name, verdict in observation.verdicts[wanted.key].items() if verdict.matches}
-    in_hours = {name: round((at - now()) / timedelta(hours=1)) for name, at in told.items() if at is not None}
+    expiries = {name: verdict.expires for name, verdict in observation.verdicts[wanted.key].items() if verdict.matches}
+    in_hours = {name: round((at - now()) / timedelta(hours=1)) for name, at in expiries.items() if at is not None}
     assert in_hours == {left: 2, new: 2, empty: 1}
 
 

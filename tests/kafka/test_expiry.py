@@ -84,13 +84,13 @@ class Watch:
         """Ask the broker which offsets are there now."""
         asked = datetime.now(UTC)
         found = committed_offsets(client, dict.fromkeys(self.names.values()), soon())
-        told = datetime.now(UTC)
+        deleted_at = datetime.now(UTC)
         for what, name in self.names.items():
             offsets = found[name]
             assert not isinstance(offsets, Fault), offsets
             there, lost = self.there.setdefault(what, {}), self.lost.setdefault(what, {})
             for place in there.keys() - lost.keys() - offsets.keys():
-                lost[place] = Loss(there[place], told)
+                lost[place] = Loss(there[place], deleted_at)
             there |= dict.fromkeys(offsets.keys() - lost.keys(), asked)
 
     @property
@@ -111,17 +111,17 @@ def _records(kafka: KafkaCluster) -> dict[str, list[replay.Record]]:
     """Every group's records, as the pipeline would have them."""
     records: dict[str, list[replay.Record]] = {}
     for number, row in enumerate(read_rows(kafka)):
-        told = decode(row.key, row.value)
+        decoded = decode(row.key, row.value)
         common = (number, 0, row.timestamp, row.timestamp)
-        if isinstance(told, Commit):
-            place = told.topic, told.partition, told.offset, told.commit_ms
+        if isinstance(decoded, Commit):
+            place = decoded.topic, decoded.partition, decoded.offset, decoded.commit_ms
             record = replay.Record(*common, replay.COMMIT, *place)
         else:
             state = {
-                name: getattr(told, name) for name in ("protocol_type", "members", "member_id", "state_ms", "gone")
+                name: getattr(decoded, name) for name in ("protocol_type", "members", "member_id", "state_ms", "gone")
             }
-            record = replay.Record(*common, told.kind, **state)
-        records.setdefault(told.group, []).append(record)
+            record = replay.Record(*common, decoded.kind, **state)
+        records.setdefault(decoded.group, []).append(record)
     return records
 
 

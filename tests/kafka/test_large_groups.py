@@ -34,7 +34,7 @@ from tests.kafka.books import configured
 from tests.kafka.clients import Around, Died, die
 from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Guard, Scene, policy, verdicts
-from tests.kafka.test_settling import known_for, somebody, told
+from tests.kafka.test_settling import another_process, known_for, recorded
 from tests.kafka.test_uncertain_answers import backups
 
 PARTITIONS = 100
@@ -87,7 +87,7 @@ def saved(scene: Scene, group: str) -> list[int]:
 
 def brought_back(scene: Scene, group: str) -> Kind:
     """What becomes of a restore from the newest backup."""
-    ledger = somebody(scene)
+    ledger = another_process(scene)
     restorer = Restorer(scene.client, ledger, scene.clock, Guard())
     (result,) = restore(restorer, RestoreRequest(id="a-restore", groups=(group,)))
     return result.kind
@@ -119,7 +119,7 @@ def test_a_group_that_kafka_cannot_delete_is_deleted_and_comes_back(
     assert (outcome.kind, outcome.reason) == (OutcomeKind.DELETED, reasons.DELETED), outcome.message
     assert group not in make.groups()
     assert saved(scene, group) == [PARTITIONS]
-    assert [each.what for each in told(scene, group)] == [OutcomeType.DELETED]
+    assert [each.what for each in recorded(scene, group)] == [OutcomeType.DELETED]
     assert brought_back(scene, group) is Kind.RESTORED
     assert committed(client, group) == offsets
 
@@ -168,7 +168,7 @@ def test_a_process_that_dies_between_the_requests_leaves_a_whole_backup(
     successor = Scene(client, ledger=scene.ledger)
     known_for(successor, 60)
     assert reconcile.recover_intents(successor.context) == {}
-    (outcome,) = told(successor, group)
+    (outcome,) = recorded(successor, group)
     assert (outcome.what, outcome.reason) == (OutcomeType.KEPT, reasons.INTERRUPTED)
     assert f"{left} of its {PARTITIONS} committed offsets are left" in outcome.message
     assert saved(successor, group) == [PARTITIONS]
@@ -190,7 +190,7 @@ def test_a_request_to_keep_it_between_the_requests_keeps_the_rest(
     def ask() -> None:
         now = scene.clock.now()
         request = KeepRequest(group=group, until=now + timedelta(days=1), why="needed", by="ann", at=now)
-        somebody(scene).write([request])
+        another_process(scene).write([request])
 
     scene = Scene(watched(client, ask, after=True))
     group = make.abandoned(make.name("old"), topic, commit=offsets)
@@ -251,7 +251,7 @@ def test_who_comes_back_between_the_requests_keeps_the_rest(
     assert saved(scene, group) == [PARTITIONS]
     known_for(scene, 60)
     assert reconcile.recover_intents(scene.context) == {}
-    assert [each.what for each in told(scene, group)] == [OutcomeType.KEPT]
+    assert [each.what for each in recorded(scene, group)] == [OutcomeType.KEPT]
     assert saved(scene, group) == [PARTITIONS]
     tidy = policy(group)
     if joins:
@@ -304,8 +304,8 @@ def test_half_a_group_that_was_restored_was_not_deleted(
     successor = Scene(client, ledger=scene.ledger)
     known_for(successor, 60)
     assert reconcile.recover_intents(successor.context) == {}
-    assert [each.what for each in told(successor, group)] == [OutcomeType.RESTORED, OutcomeType.KEPT]
-    assert told(successor, group)[-1].reason == reasons.REAPPEARED
+    assert [each.what for each in recorded(successor, group)] == [OutcomeType.RESTORED, OutcomeType.KEPT]
+    assert recorded(successor, group)[-1].reason == reasons.REAPPEARED
     assert committed(client, group) == offsets
     contents = successor.context.journal.contents
     assert (contents.intents, contents.restored) == ({}, set())

@@ -37,7 +37,7 @@ def tasks(*members: StreamsMember) -> list[int]:
     return sorted(index for member in members for index in member.tasks.get("0", ()))
 
 
-def told(kafka: KafkaCluster, tool: str, name: str, *what: str) -> dict[str, str]:
+def described_by_tool(kafka: KafkaCluster, tool: str, name: str, *what: str) -> dict[str, str]:
     """The one row that one of Kafka's own tools prints of a group, by its headings."""
     answer = kafka.tool(tool, "--bootstrap-server", kafka.bootstrap_servers, "--describe", "--group", name, *what)
     headings, row = [line for line in answer.stdout.splitlines() if line.startswith(("GROUP", name))]
@@ -57,8 +57,8 @@ def test_a_share_group_is_what_kafka_says_it_is(
         wait_for(lambda: described(client, name, GroupType.SHARE).group.state is GroupState.STABLE)
         assert listed(client, cluster, name) == Group(name, GroupType.SHARE, "share", GroupState.STABLE, 1)
         live = described(client, name, GroupType.SHARE)
-        state = told(kafka, SHARE_TOOL, name, "--state", "--verbose")
-        row = told(kafka, SHARE_TOOL, name, "--members", "--verbose")
+        state = described_by_tool(kafka, SHARE_TOOL, name, "--state", "--verbose")
+        row = described_by_tool(kafka, SHARE_TOOL, name, "--members", "--verbose")
     assert live.group == Group(name, GroupType.SHARE, "share", GroupState.STABLE, -1)
     assert (state["STATE"], state["#MEMBERS"], int(state["GROUP-EPOCH"])) == ("Stable", "1", live.epoch)
     (member,) = live.members
@@ -84,8 +84,8 @@ def test_a_streams_group_is_what_kafka_says_it_is(
     with StreamsMember(client, name, parts) as joined:
         assert listed(client, cluster, name) == Group(name, GroupType.STREAMS, "streams", GroupState.STABLE, 1)
         live = described(client, name, GroupType.STREAMS)
-        state = told(kafka, STREAMS_TOOL, name, "--state", "--verbose")
-        row = told(kafka, STREAMS_TOOL, name, "--members", "--verbose")
+        state = described_by_tool(kafka, STREAMS_TOOL, name, "--state", "--verbose")
+        row = described_by_tool(kafka, STREAMS_TOOL, name, "--members", "--verbose")
     assert live.group == Group(name, GroupType.STREAMS, "streams", GroupState.STABLE, -1)
     assert (state["STATE"], state["#MEMBERS"], int(state["GROUP-EPOCH"])) == ("Stable", "1", live.epoch)
     (member,) = live.members

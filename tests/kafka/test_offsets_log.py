@@ -19,7 +19,7 @@ from sandbox.waiting import wait_for
 from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker, at
 from tests.kafka.members import ShareMember, StreamsMember, part
-from tests.kafka.offsets_topic import Record, generated, read_log, scala, told
+from tests.kafka.offsets_topic import Record, generated, read_log, scala, types_of_records
 from tests.log_records import SAMPLES
 
 # Written by no broker of 4.3 or later: the hash of its topics stands in a group's epoch.
@@ -33,7 +33,7 @@ KAFKAS = [sample for sample in SAMPLES if sample.written_by == "4.3.0"]
 @pytest.fixture(scope="module", params=["2.5.1", "2.8.2", "3.9.1"])
 def older(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
     """One broker of that version; that of 3.9 with the coordinator that knows KIP-848."""
-    config = {name: told for name, told in QUICK.items() if "consumer" in name} | {
+    config = {name: value for name, value in QUICK.items() if "consumer" in name} | {
         "group.coordinator.rebalance.protocols": "classic,consumer"
     }
     config = config if request.param == "3.9.1" else {}
@@ -99,7 +99,9 @@ def test_what_older_brokers_wrote(older: KafkaCluster) -> None:
     if newer:
         make.delete_group(consumer_group(older, make))
     make.close()
-    wait_for(lambda: ("commit", True) in told((decode(*pair) for pair in read_log(older)), group), seconds=60)
+    wait_for(
+        lambda: ("commit", True) in types_of_records((decode(*pair) for pair in read_log(older)), group), seconds=60
+    )
     pairs = read_log(older)
     records = [decode(*pair) for pair in pairs]
     known = scala(older, pairs)
@@ -137,7 +139,7 @@ def test_what_the_newest_broker_wrote(newer: KafkaCluster) -> None:
 
     def seen(*kinds: tuple[str, bool]) -> bool:
         records = [decode(*pair) for pair in read_log(kafka)]
-        return set(kinds) <= {row for name in names.values() for row in told(records, name)}
+        return set(kinds) <= {row for name in names.values() for row in types_of_records(records, name)}
 
     make.join(names["classic"], topic)
     make.join(names["consumer"], topic, "consumer", at(topic))
@@ -160,13 +162,19 @@ def test_what_the_newest_broker_wrote(newer: KafkaCluster) -> None:
         make.delete_group(name)
     make.close()
     client.close()
-    wait_for(lambda: ("commit", True) in told((decode(*pair) for pair in read_log(kafka)), committing), seconds=60)
+    wait_for(
+        lambda: ("commit", True) in types_of_records((decode(*pair) for pair in read_log(kafka)), committing),
+        seconds=60,
+    )
 
     pairs = read_log(kafka)
     records = [decode(*pair) for pair in pairs]
     assert records == generated(kafka, pairs)
     check_commits(records, committing)
-    of_types = {row for name in names.values() for row in told(records, name)} - {("commit", False), ("commit", True)}
+    of_types = {row for name in names.values() for row in types_of_records(records, name)} - {
+        ("commit", False),
+        ("commit", True),
+    }
     kinds = set(KINDS) - NO_LONGER_WRITTEN
     assert {kind for kind, gone in of_types if not gone} == kinds
     assert {kind for kind, gone in of_types if gone} >= kinds - {"consumer-regex"}

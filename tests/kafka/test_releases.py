@@ -40,13 +40,13 @@ def test_the_ledger_of_a_release_is_read(client: Client, make: Maker, release: P
 
     Topics have another id on each cluster, so that of the release's topic stands for its own.
     """
-    told = json.loads((release / "ledger.json").read_text())
+    saved = json.loads((release / "ledger.json").read_text())
     make.topic(TOPIC, partitions=2, records=9)
     topic_id = kafka_cluster.topic_ids(client, [TOPIC], soon())[TOPIC]
     assert isinstance(topic_id, str)
     ledger = foreign(make)
     values = [
-        (row["key"].encode(), row["value"].replace(told["topicId"], topic_id).encode()) for row in told["records"]
+        (row["key"].encode(), row["value"].replace(saved["topicId"], topic_id).encode()) for row in saved["records"]
     ]
     make.produce(ledger, values)
     memory = Memory()

@@ -31,11 +31,11 @@ Object = dict[str, Any]
 
 @dataclass
 class Written:
-    """Of each status that is written, whose it is and what it says of groups."""
+    """Records the name and the group results of each status that is written."""
 
     rows: list[tuple[str, list[tuple[str, str]]]] = field(default_factory=list)
 
-    def tell(self, _plural: str, obj: Object, new: Object) -> bool:
+    def write(self, _plural: str, obj: Object, new: Object) -> bool:
         results = [(result["group"], result["reason"]) for result in new.get("results", [])]
         self.rows.append((obj["metadata"]["name"], results))
         return True

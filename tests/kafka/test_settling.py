@@ -1,4 +1,4 @@
-"""Deletions that came to no end, and entries past their time: each is told once, and nothing goes by a wrong clock."""
+"""Deletions that came to no end, and entries past their time: each is recorded once, by the right clock."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def known_for(scene: Scene, seconds: float) -> None:
     scene.memory.intents |= {each.id: since for each in contents.unresolved.values()}
 
 
-def somebody(scene: Scene) -> Ledger:
+def another_process(scene: Scene) -> Ledger:
     """The same ledger, written by another program."""
     settings = LedgerSettings(installation=None, writer=f"other-{scene.ledger}", topic=scene.ledger)
     ledger = open_ledger(scene.client, settings, Deadline(60), create=False, claim=True)
@@ -64,9 +64,9 @@ def somebody(scene: Scene) -> Ledger:
     return ledger
 
 
-def told(scene: Scene, group: str) -> list[Outcome]:
+def recorded(scene: Scene, group: str) -> list[Outcome]:
     """The history of a group, in its order."""
-    entries = somebody(scene).entries(lambda key: group_of(key) == group, Deadline(60))
+    entries = another_process(scene).entries(lambda key: group_of(key) == group, Deadline(60))
     return sorted((e for e in entries if isinstance(e, Outcome)), key=lambda entry: entry.at)
 
 
@@ -78,7 +78,7 @@ def test_it_is_settled_whatever_became_of_its_policy(client: Client, scene: Scen
     successor = Scene(client, ledger=scene.ledger, need=reconcile.LedgerNeed.READ)
     known_for(successor, 60)
     assert reconcile.recover_intents(successor.context) == {TIDY.uid: 1}
-    assert [each.what for each in told(scene, group)] == [OutcomeType.DELETED]
+    assert [each.what for each in recorded(scene, group)] == [OutcomeType.DELETED]
     # And from then on it writes no more than any dry run.
     assert not successor.open().journal.writable
 
@@ -92,11 +92,11 @@ def test_what_was_restored_had_been_deleted(scene: Scene, make: Maker, topic: st
     make.simple(group, at(topic))
     later = scene.clock.now()
     changes: dict[str, Any] = {"id": "a-restore", "at": later, "reason": reasons.RESTORED, "backup": deletion.id}
-    somebody(scene).write([outcome(deletion, OutcomeType.RESTORED, **changes)])
+    another_process(scene).write([outcome(deletion, OutcomeType.RESTORED, **changes)])
     assert scene.context.journal.read_on(Deadline(60)) is None
     known_for(scene, 60)
     assert reconcile.recover_intents(scene.context) == {TIDY.uid: 1}
-    assert [each.what for each in told(scene, group)] == [OutcomeType.DELETED, OutcomeType.RESTORED]
+    assert [each.what for each in recorded(scene, group)] == [OutcomeType.DELETED, OutcomeType.RESTORED]
     contents = scene.context.journal.contents
     assert group in contents.deletions
     assert (contents.intents, contents.unresolved, contents.restored) == ({}, {}, set())
@@ -120,13 +120,13 @@ def test_a_restore_of_what_was_missing_before_proves_no_deletion(scene: Scene, m
     asked = RestoreRequest(id="a-restore", groups=(group,), at=now - timedelta(days=1))
     if of != "an-older-backup":
         asked = dataclasses.replace(asked, at=None)
-    restorer = Restorer(scene.client, somebody(scene), scene.clock, Guard())
+    restorer = Restorer(scene.client, another_process(scene), scene.clock, Guard())
     (result,) = restore(restorer, asked)
     assert reasons.VERIFIED in {partition.reason for partition in result.partitions}
     assert scene.context.journal.read_on(Deadline(60)) is None
     known_for(scene, 60)
     assert reconcile.recover_intents(scene.context) == {}
-    assert {each.what for each in told(scene, group)} == {OutcomeType.RESTORED, OutcomeType.KEPT}
+    assert {each.what for each in recorded(scene, group)} == {OutcomeType.RESTORED, OutcomeType.KEPT}
     assert group not in scene.context.journal.contents.deletions
 
 
@@ -145,14 +145,14 @@ def test_a_restore_after_two_interrupted_deletions(scene: Scene, make: Maker, le
     make.delete_group(group)
     if left != "nothing":
         make.simple(group, at(topic if left == "an-offset" else other, 2))
-    restorer = Restorer(scene.client, somebody(scene), scene.clock, Guard())
+    restorer = Restorer(scene.client, another_process(scene), scene.clock, Guard())
     (result,) = restore(restorer, RestoreRequest(id="a-restore", groups=(group,)))
     assert reasons.VERIFIED in {partition.reason for partition in result.partitions}
     assert scene.context.journal.read_on(Deadline(60)) is None
     known_for(scene, 60)
     is_proven = left == "nothing"
     assert reconcile.recover_intents(scene.context) == ({TIDY.uid: 1} if is_proven else {})
-    assert [each.what for each in told(scene, group)][:1] == (
+    assert [each.what for each in recorded(scene, group)][:1] == (
         [OutcomeType.DELETED] if is_proven else [OutcomeType.RESTORED]
     )
     assert (group in scene.context.journal.contents.deletions) is is_proven
@@ -180,7 +180,7 @@ def test_a_deletion_that_never_happened_hides_no_earlier_backup(
     assert scene.context.journal.record([taken, whole, *ends]) is None
     if ended is OutcomeType.DELETED:
         make.delete_group(group)
-    restorer = Restorer(scene.client, somebody(scene), scene.clock, Guard())
+    restorer = Restorer(scene.client, another_process(scene), scene.clock, Guard())
     (result,) = restore(restorer, RestoreRequest(id="a-restore", groups=(group,)))
     assert {partition.partition.partition for partition in result.partitions} == restored
     assert result.partitions[-1].reason == reasons.VERIFIED
@@ -200,7 +200,7 @@ def test_a_deletion_that_never_happened_hides_no_backup_of_another_policy(scene:
     assert (
         scene.context.journal.record([replace(own, expires=expires), replace(other, expires=expires), intent]) is None
     )
-    restorer = Restorer(scene.client, somebody(scene), scene.clock, Guard())
+    restorer = Restorer(scene.client, another_process(scene), scene.clock, Guard())
     asked = RestoreRequest(id="a-restore", policy=own.policy, deleted_after=now - timedelta(hours=3))
     (refused,) = restore(restorer, asked)
     assert refused.reason == reasons.NO_BACKUP
@@ -231,12 +231,12 @@ def test_what_its_writer_ended_meanwhile_is_not_told_again(scene: Scene, make: M
     assert scene.context.journal.record([deletion]) is None
     known_for(scene, 200)
     make.delete_group(group)
-    writer = somebody(scene)
+    writer = another_process(scene)
     done = GroupOutcome(group, OutcomeKind.DELETED, reasons.DELETED, "by its writer")
     writer.write(closing_changes(deletion, done, (), scene.clock.now()))
     assert group in scene.context.journal.contents.intents, "not read on yet"
     assert reconcile.recover_intents(scene.context) == {}
-    assert [each.message for each in told(scene, group)] == ["by its writer"]
+    assert [each.message for each in recorded(scene, group)] == ["by its writer"]
 
 
 @pytest.mark.parametrize("loses", ["requests", "answers"])
@@ -269,7 +269,7 @@ def test_a_deletion_is_counted_once(client: Client, make: Maker, topic: str, los
     known_for(scene, 60)
     assert reconcile.recover_intents(scene.context) == {tidy.uid: 1}
     assert reconcile.recover_intents(scene.context) == {}
-    assert [each.what for each in told(scene, group)] == [OutcomeType.DELETED]
+    assert [each.what for each in recorded(scene, group)] == [OutcomeType.DELETED]
     assert group in scene.context.journal.contents.deletions
 
 
@@ -290,7 +290,7 @@ def test_doubt_ends(scene: Scene, make: Maker, topic: str, minutes: float, blame
     assert reconcile.recover_intents(scene.context) == ({TIDY.uid: 1} if blamed else {})
     assert (group in contents.deletions) is blamed
     assert contents.unresolved == {}
-    assert somebody(scene).contents.unresolved == {}
+    assert another_process(scene).contents.unresolved == {}
 
 
 # By which clock.
@@ -322,7 +322,7 @@ def test_nothing_expires_by_a_clock_that_is_ahead(scene: Scene, ahead: timedelta
     assert journal.sweep(scene.clock.now()) is swept
     assert journal.contents.keeps.keys() == ({"kept"} if swept else {"kept", "past"})
     assert journal.contents.deletions.keys() == {"deleted"}
-    left = {entry.key for entry in somebody(scene).entries(lambda key: key[0] != "owner", Deadline(60))}
+    left = {entry.key for entry in another_process(scene).entries(lambda key: key[0] != "owner", Deadline(60))}
     stays = {keep.key, deleted.key, *(part.key for part in saved)}
     assert left == (stays if swept else stays | {past.key})
 
@@ -365,7 +365,7 @@ def test_a_backup_ends_early_only_where_the_next_has_all_of_it(
     observation, plan = scene.plan(policy(group))
     (done,) = scene.apply(plan, observation)
     assert done.kind is OutcomeKind.DELETED, done.message
-    found = somebody(scene).entries(lambda key: key[0] == "backup" and key[1] == group, Deadline(60))
+    found = another_process(scene).entries(lambda key: key[0] == "backup" and key[1] == group, Deadline(60))
     ids = {entry.id for entry in found if isinstance(entry, Backup)}
     assert ("1" in ids) is stays
     assert len(ids - {"1"}) == 2

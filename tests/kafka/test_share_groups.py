@@ -62,9 +62,9 @@ def use(kafka: KafkaCluster, client: Client, make: Maker, group: str, topic: str
     """Consume a record of the topic in a share group, leave it, and write what it has not read."""
     with ShareMember(kafka, make, group, topic):
         wait_for(lambda: len(places(client, group)) == 2)
-    wait_for(lambda: Partition(topic, 0) in told(kafka, group))
+    wait_for(lambda: Partition(topic, 0) in start_offsets(kafka, group))
     make.produce(topic, [(None, text.encode()) for text in UNREAD])
-    return Used(group, topic, told(kafka, group)[Partition(topic, 0)])
+    return Used(group, topic, start_offsets(kafka, group)[Partition(topic, 0)])
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def places(client: Client, group: str) -> set[Partition]:
     return set() if isinstance(answer, Fault) else {*answer.started, *answer.unset}
 
 
-def told(kafka: KafkaCluster, group: str) -> dict[Partition, int]:
+def start_offsets(kafka: KafkaCluster, group: str) -> dict[Partition, int]:
     """The start offsets of a share group, by Kafka's own tool."""
     where = ("--bootstrap-server", kafka.bootstrap_servers, "--describe", "--group", group, "--offsets")
     rows = [line.split() for line in kafka.tool(SHARE_TOOL, *where).stdout.splitlines() if line.startswith(group)]
@@ -146,7 +146,7 @@ def test_a_share_group_is_deleted_and_goes_on_where_it_was(
     assert verdicts(observation, tidy) == {used.group: MATCH}
     assert said(scene.apply(plan, observation)) == [(OutcomeKind.DELETED, reasons.DELETED)]
     assert kind(client, cluster, used.group) is None
-    assert told(kafka, used.group) == {}
+    assert start_offsets(kafka, used.group) == {}
     (backup,) = backups(scene, used.group)
     assert (backup.type, set(backup.topic_ids)) == ("Share", {used.topic})
     (row,) = backup.offsets[used.topic]
@@ -159,7 +159,7 @@ def test_a_share_group_is_deleted_and_goes_on_where_it_was(
     result = restored(scene, used.group)
     assert (result.kind, result.restored) == (Kind.RESTORED, 1)
     assert kind(client, cluster, used.group) == "Share Empty"
-    assert told(kafka, used.group) == used.offsets
+    assert start_offsets(kafka, used.group) == used.offsets
     got = consumed(kafka, used, end - used.start)
     assert got[-len(UNREAD) :] == UNREAD
     assert verdicts(scene.plan(tidy)[0], tidy) == {used.group: reasons.REAPPEARED}
@@ -181,7 +181,7 @@ def test_by_the_log_alone(
     assert verdicts(observation, tidy) == {used.group: MATCH, other.group: reasons.TOO_RECENT}
     assert said(scene.apply(plan, observation)) == [(OutcomeKind.DELETED, reasons.DELETED)]
     assert kind(client, cluster, used.group) is None
-    assert told(kafka, other.group) == other.offsets
+    assert start_offsets(kafka, other.group) == other.offsets
 
 
 def test_nobody_deletes_share_groups_unasked(scene: Scene, client: Client, cluster: Cluster, used: Used) -> None:
@@ -230,7 +230,7 @@ def test_what_is_brought_back_outlives_the_broker() -> None:
         kafka.stop_broker(1)
         kafka.start_broker(1)
         kafka.wait_ready()
-        wait_for(lambda: told(kafka, used.group) == used.offsets)
+        wait_for(lambda: start_offsets(kafka, used.group) == used.offsets)
         cluster = read_cluster(client, soon())
         assert isinstance(cluster, Cluster)
         assert kind(client, cluster, used.group) == "Share Empty"
@@ -254,7 +254,7 @@ def test_who_joins_in_between_keeps_its_group(kafka: KafkaCluster, scene: Scene,
     with SilentShareMember(client, used.group, used.topic):
         assert said(scene.apply(plan, observation)) == [(OutcomeKind.KEPT, reasons.BECAME_ACTIVE)]
     assert backups(scene, used.group) == []
-    assert told(kafka, used.group) == used.offsets
+    assert start_offsets(kafka, used.group) == used.offsets
 
 
 def test_who_joins_at_the_last_moment_keeps_its_group_and_its_backup(
@@ -268,7 +268,7 @@ def test_who_joins_at_the_last_moment_keeps_its_group_and_its_backup(
         assert said(scene.apply(plan, observation, guard)) == [(OutcomeKind.KEPT, reasons.BECAME_ACTIVE)]
     finally:
         member.__exit__()
-    assert told(kafka, used.group) == used.offsets
+    assert start_offsets(kafka, used.group) == used.offsets
     assert [backup.offsets[used.topic][0].offset for backup in backups(scene, used.group)] == [used.start]
 
 
@@ -298,7 +298,7 @@ def test_nothing_is_brought_back_over_what_is_there(
     assert set_offsets(client, used.group, {place: CommittedOffset(0)}, soon()) == {place: None}
     result = restored(scene, used.group, name="restore-2")
     assert (result.kind, result.reason) == (Kind.REFUSED, reasons.ALREADY_COMMITTED)
-    assert told(kafka, used.group)[place] == 0
+    assert start_offsets(kafka, used.group)[place] == 0
     make.delete_group(used.group)
     make.simple(used.group, at(used.topic, 1))
     result = restored(scene, used.group, name="restore-3")

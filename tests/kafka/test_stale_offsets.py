@@ -120,8 +120,8 @@ def test_offsets_of_a_topic_that_no_member_reads_go(
     assert make.groups()[group] == "STABLE"
     (saved,) = entries(scene, Backup)
     assert {topic: [row[:2] for row in rows] for topic, rows in saved.offsets.items()} == {left: [(0, 4), (1, 2)]}
-    (told,) = entries(scene, Outcome)
-    assert (told.what, told.topics) == (OutcomeType.OFFSETS_DELETED, (left,))
+    (recorded,) = entries(scene, Outcome)
+    assert (recorded.what, recorded.topics) == (OutcomeType.OFFSETS_DELETED, (left,))
     assert entries(scene, Intent) == []
     assert scene.context.journal.contents.marks[policy.uid] == {}
     make.leave(group)
@@ -172,13 +172,13 @@ def test_each_other_group_stays_for_its_own_reason(
     policy = stale("*", excludeTopics=["nobody-has-this"])
     assert verdicts(scene.observe(policy), policy, make.tag) == expected
     chosen = stale("*", name="chosen", topics=[left])
-    told = expected | {names[reasons.TOO_RECENT]: reasons.TOO_RECENT}
-    assert verdicts(scene.observe(chosen), chosen, make.tag) == told
+    wanted = expected | {names[reasons.TOO_RECENT]: reasons.TOO_RECENT}
+    assert verdicts(scene.observe(chosen), chosen, make.tag) == wanted
     assert empty not in scene.observe(policy).verdicts[policy.key]
     none = stale("*", name="none", excludeTopics=["*"])
-    told = {unknown: reasons.TOO_RECENT}
+    unread = {unknown: reasons.TOO_RECENT}
     found = verdicts(scene.observe(none), none, make.tag)
-    assert found == dict.fromkeys(found, reasons.NO_OFFSETS) | {sink: reasons.CONNECT} | told
+    assert found == dict.fromkeys(found, reasons.NO_OFFSETS) | {sink: reasons.CONNECT} | unread
 
 
 def _commits_again(client: Client, make: Maker, group: str, read: str, left: str) -> None:
@@ -427,8 +427,8 @@ def test_what_was_interrupted_is_settled(
         delete_offsets(client, live, [Partition(left, 0)], soon())
     scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
     assert reconcile.recover_intents(scene.context) == ({policy.uid: 1} if done else {})
-    (told,) = entries(scene, Outcome)
-    assert (told.what, told.topics) == (OutcomeType.OFFSETS_DELETED if done else OutcomeType.KEPT, (left,))
+    (recorded,) = entries(scene, Outcome)
+    assert (recorded.what, recorded.topics) == (OutcomeType.OFFSETS_DELETED if done else OutcomeType.KEPT, (left,))
     assert entries(scene, Intent) == []
     if not done:
         # A broker that hung carries it out now.
@@ -449,8 +449,8 @@ def test_what_was_interrupted_in_part_is_settled_in_part(
     delete_offsets(client, live, [Partition(left, 0)], soon())
     scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
     assert reconcile.recover_intents(scene.context) == {policy.uid: 1}
-    (told,) = entries(scene, Outcome)
-    assert (told.what, told.topics) == (OutcomeType.OFFSETS_DELETED, (left,))
+    (recorded,) = entries(scene, Outcome)
+    assert (recorded.what, recorded.topics) == (OutcomeType.OFFSETS_DELETED, (left,))
     assert set(scene.context.journal.contents.offset_deletions[live]) == {left}
 
 

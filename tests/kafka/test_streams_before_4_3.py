@@ -29,7 +29,7 @@ from tests.backups import backup
 from tests.kafka.conftest import QUICK
 from tests.kafka.makers import Maker, at, soon
 from tests.kafka.members import StreamsMember, part
-from tests.kafka.offsets_topic import read_log, told
+from tests.kafka.offsets_topic import read_log, types_of_records
 from tests.kafka.scene import Guard, Scene, alert, policy, verdicts
 
 # kafka-python's consumers leave sockets for the garbage collector to close.
@@ -97,7 +97,7 @@ def compact(kafka: KafkaCluster, make: Maker, other: str, topic: str, group: str
         # Segments end when something is written after their time.
         time.sleep(1)
         make.simple(other, at(topic, 3))
-        return ("classic", True) not in told((decode(*pair) for pair in read_log(kafka)), group)
+        return ("classic", True) not in types_of_records((decode(*pair) for pair in read_log(kafka)), group)
 
     wait_for(gone)
 

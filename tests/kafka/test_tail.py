@@ -138,8 +138,8 @@ def test_whatever_happens_to_a_group_is_seen(client: Client, cluster: Cluster, m
     assert found.place.offset >= before.offset
     record = found.record
     assert (record.group, record.gone) == (name, False)
-    told = ("commit", record.offset) if isinstance(record, Commit) else (record.kind, None)
-    assert told == (event.kind, event.offset)
+    read = ("commit", record.offset) if isinstance(record, Commit) else (record.kind, None)
+    assert read == (event.kind, event.offset)
     assert after is None
 
 

@@ -26,7 +26,7 @@ from tests.kafka.clients import Wrapped
 from tests.kafka.makers import Maker, at, soon
 from tests.kafka.scene import Scene, policy, stale
 from tests.kafka.tables import Pipeline
-from tests.kafka.test_settling import known_for, somebody
+from tests.kafka.test_settling import another_process, known_for
 from tests.warehouse import in_use
 
 # What Kafka's coordinator answers where a write was appended and then failed, what it answers where the group is gone,
@@ -75,7 +75,7 @@ def rewrite(proxy: KafkaProxy, api: int, do: Callable[[Exchange], None]) -> Rule
 def backups(scene: Scene, group: str) -> list[Backup]:
     """The whole backups of a group, the oldest first."""
     found: dict[str, list[Backup]] = {}
-    for entry in somebody(scene).entries(lambda key: key[0] == "backup" and key[1] == group, Deadline(60)):
+    for entry in another_process(scene).entries(lambda key: key[0] == "backup" and key[1] == group, Deadline(60)):
         assert isinstance(entry, Backup)
         found.setdefault(entry.id, []).append(entry)
     made = [whole(parts) for _, parts in sorted(found.items())]

@@ -405,16 +405,16 @@ def test_share_groups_are_left_alone_where_they_cannot_be_saved(
 ) -> None:
     """Before 4.1 nobody can tell or set their offsets: a Fault that keeps a group, and nothing is sent or made."""
     topic, group = make.topic(records=1), make.name("share")
-    told, given = share_offsets(client, {group: None}, soon())[group], {Partition(topic, 0): CommittedOffset(1)}
+    answer, given = share_offsets(client, {group: None}, soon())[group], {Partition(topic, 0): CommittedOffset(1)}
     asked_for = policy(f"{make.tag}*", match={"types": ["Classic", "Share"], "unprotect": ["Share"]})
     other = make.abandoned(make.name("old"), topic)
     observation = Scene(client).observe(asked_for)
     assert verdicts(observation, asked_for) == {other: reasons.TOO_RECENT}
     if "DescribeAbsentGroups" in generation.features:
-        assert told == ShareOffsets({}, frozenset())
+        assert answer == ShareOffsets({}, frozenset())
         return
-    assert told == Fault("UNSUPPORTED_VERSION", "offsets of share groups need brokers of 4.1 or later")
-    assert read_offsets(client, {group: GroupType.SHARE}, {group: None}, soon()) == {group: told}
+    assert answer == Fault("UNSUPPORTED_VERSION", "offsets of share groups need brokers of 4.1 or later")
+    assert read_offsets(client, {group: GroupType.SHARE}, {group: None}, soon()) == {group: answer}
     (refused,) = set_offsets(client, group, given, soon()).values()
     assert refused is not None
     assert refused.code == "UNSUPPORTED_VERSION"

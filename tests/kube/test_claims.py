@@ -222,7 +222,7 @@ def test_a_group_that_a_config_map_names(server: ApiServer, as_operator: str) ->
     with objects(server, config, workload("Deployment", "worker", container(valueFrom=reference)), scaled):
         assert problem(as_operator) == (
             f"ScaledObject {NAMESPACE}/worker names its group by environment variable GROUP, and its target refers to "
-            "ConfigMap settings: needs get on configmaps in that namespace"
+            "ConfigMap settings: no permission to get configmaps in that namespace"
         )
         assert owner(str(server.kubeconfig), "orders") == f"ScaledObject {NAMESPACE}/worker"
 
@@ -233,17 +233,19 @@ SECRET = {"secretKeyRef": {"name": "settings", "key": "group"}}
 @pytest.mark.parametrize(
     ("target", "reference", "why"),
     [
-        pytest.param(container(valueFrom=SECRET), {}, "from a Secret", id="secret"),
-        pytest.param(container(valueFrom={"fieldRef": {"fieldPath": "metadata.name"}}), {}, "elsewhere", id="field"),
-        pytest.param(container(), {}, "elsewhere", id="not-there"),
-        pytest.param(container(value="$(PREFIX)-orders"), {}, "other variables", id="made-of-others"),
-        pytest.param(container(value="a$$b"), {}, "other variables", id="escaped"),
+        pytest.param(container(valueFrom=SECRET), {}, "as a Secret", id="secret"),
+        pytest.param(
+            container(valueFrom={"fieldRef": {"fieldPath": "metadata.name"}}), {}, "another source", id="field"
+        ),
+        pytest.param(container(), {}, "another source", id="not-there"),
+        pytest.param(container(value="$(PREFIX)-orders"), {}, "references to other variables", id="made-of-others"),
+        pytest.param(container(value="a$$b"), {}, "references to other variables", id="escaped"),
         pytest.param(container(value="a"), {"envSourceContainerName": "b"}, "no container b", id="no-such-container"),
         pytest.param(container(value="a"), {"name": "absent"}, "absent does not exist", id="no-such-target"),
         pytest.param(
             container(value="a"),
             {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout"},
-            "Rollout worker is of a kind that is not read",
+            "Rollout worker is not a supported workload (Deployment or StatefulSet)",
             id="another-kind",
         ),
     ],
@@ -269,9 +271,9 @@ def knative(group: Any) -> dict[str, Any]:
 
 BY_VARIABLE = (
     f"KafkaConnector {NAMESPACE}/sink names its group by a variable in consumer.override.group.id, which only Kafka "
-    "Connect can read"
+    "Connect can resolve"
 )
-NO_TEXT = f"KafkaConnector {NAMESPACE}/sink names its group in consumer.override.group.id, which is no text"
+NO_TEXT = f"KafkaConnector {NAMESPACE}/sink names its group in consumer.override.group.id, which is not text"
 
 
 @pytest.mark.parametrize(
@@ -284,7 +286,7 @@ NO_TEXT = f"KafkaConnector {NAMESPACE}/sink names its group in consumer.override
         pytest.param(connector(["a"]), NO_TEXT, id="list"),
         pytest.param(
             knative({"a": 1}),
-            f"ConsumerGroup {NAMESPACE}/odd names its group in group.id, which is no text",
+            f"ConsumerGroup {NAMESPACE}/odd names its group in group.id, which is not text",
             id="Knative-object",
         ),
     ],
@@ -308,7 +310,7 @@ def test_a_kind_that_may_not_be_listed(server: ApiServer) -> None:
         "v1beta2",
         "v1",
     )
-    assert problem(str(nobody)).startswith("needs list on ")
+    assert problem(str(nobody)).startswith("no permission to list ")
 
 
 @pytest.mark.parametrize(
@@ -352,8 +354,8 @@ def test_objects_are_bounded(server: ApiServer, as_operator: str) -> None:
         assert read(page_bytes=600_000) == whole
         for limits, why in (
             ({"page_bytes": 300_000}, "one of consumergroups.internal.kafka.eventing.knative.dev takes more than"),
-            ({"elements": 0}, f"ShadowLink {NAMESPACE}/x, or what it refers to, has a list of over 0"),
-            ({"named_bytes": 0}, "more groups than are remembered"),
+            ({"elements": 0}, f"ShadowLink {NAMESPACE}/x, or its target, has a list of over 0 elements"),
+            ({"named_bytes": 0}, "more groups than the operator can hold"),
             ({"objects": 3}, "there are more than 3 objects"),
             ({"prefixes": 0}, "more than 0 prefixes"),
             ({"seconds": 0.0}, "could not be read in 0 s"),

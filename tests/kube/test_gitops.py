@@ -36,9 +36,9 @@ def _object(generation: int, observed: int | None, kind: str = "GroupPolicy", **
     return {"kind": kind, "metadata": {"generation": generation}, "spec": spec, **status}
 
 
-def _told(obj: dict[str, Any], reason: str = "Why", **conditions: str) -> dict[str, Any]:
-    told = [{"type": kind, "status": value, "reason": reason, "message": kind} for kind, value in conditions.items()]
-    return obj | {"status": obj["status"] | {"conditions": told}}
+def _with_conditions(obj: dict[str, Any], reason: str = "Why", **conditions: str) -> dict[str, Any]:
+    shown = [{"type": kind, "status": value, "reason": reason, "message": kind} for kind, value in conditions.items()]
+    return obj | {"status": obj["status"] | {"conditions": shown}}
 
 
 @pytest.mark.parametrize("file", [pytest.param(path, id=f"{path.parent.name}-{path.stem}") for path in FIXTURES])
@@ -62,23 +62,33 @@ def test_there_are_fixtures_of_each_health() -> None:
     [
         pytest.param(_object(1, None), "Progressing", id="no-status"),
         pytest.param(_object(1, -1), "Progressing", id="new"),
-        pytest.param(_told(_object(2, 1), Ready="True"), "Progressing", id="edited"),
-        pytest.param(_told(_object(2, 1, suspend=True), Ready="True"), "Progressing", id="just-suspended"),
-        pytest.param(_told(_object(1, 1), Ready="False", Reconciling="True"), "Progressing", id="tried-again"),
-        pytest.param(_told(_object(1, 1), Ready="False", Stalled="True"), "Degraded", id="stalled"),
-        pytest.param(_told(_object(1, 1, suspend=True), Ready="True"), "Suspended", id="suspended"),
-        pytest.param(_told(_object(1, 1, suspend=True), Ready="False", Stalled="True"), "Degraded", id="wrong"),
-        pytest.param(_told(_object(1, 1), Ready="True", DeletionBlocked="True"), "Healthy", id="dry-run-blocked"),
+        pytest.param(_with_conditions(_object(2, 1), Ready="True"), "Progressing", id="edited"),
+        pytest.param(_with_conditions(_object(2, 1, suspend=True), Ready="True"), "Progressing", id="just-suspended"),
         pytest.param(
-            _told(_object(1, 1, mode="Enforce"), Ready="False", Stalled="True", DeletionBlocked="True"),
+            _with_conditions(_object(1, 1), Ready="False", Reconciling="True"), "Progressing", id="tried-again"
+        ),
+        pytest.param(_with_conditions(_object(1, 1), Ready="False", Stalled="True"), "Degraded", id="stalled"),
+        pytest.param(_with_conditions(_object(1, 1, suspend=True), Ready="True"), "Suspended", id="suspended"),
+        pytest.param(
+            _with_conditions(_object(1, 1, suspend=True), Ready="False", Stalled="True"), "Degraded", id="wrong"
+        ),
+        pytest.param(
+            _with_conditions(_object(1, 1), Ready="True", DeletionBlocked="True"), "Healthy", id="dry-run-blocked"
+        ),
+        pytest.param(
+            _with_conditions(_object(1, 1, mode="Enforce"), Ready="False", Stalled="True", DeletionBlocked="True"),
             "Degraded",
             id="blocked",
         ),
         pytest.param(
-            _told(_object(1, 1, mode="Enforce"), Ready="True", DeletionBlocked="False"), "Healthy", id="not-blocked"
+            _with_conditions(_object(1, 1, mode="Enforce"), Ready="True", DeletionBlocked="False"),
+            "Healthy",
+            id="not-blocked",
         ),
-        pytest.param(_told(_object(1, 1, "KafkaConnection"), Ready="True"), "Healthy", id="connection"),
-        pytest.param(_told(_object(1, 1, "GroupRestore"), Ready="False", Stalled="True"), "Degraded", id="restore"),
+        pytest.param(_with_conditions(_object(1, 1, "KafkaConnection"), Ready="True"), "Healthy", id="connection"),
+        pytest.param(
+            _with_conditions(_object(1, 1, "GroupRestore"), Ready="False", Stalled="True"), "Degraded", id="restore"
+        ),
     ],
 )
 def test_health_by_conditions(obj: dict[str, Any], health: str) -> None:

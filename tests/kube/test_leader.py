@@ -205,7 +205,7 @@ class TestLease:
             first, second = _leader(server, namespace), _leader(server, namespace)
             await first.acquire()
             _mangle(server, namespace, {"spec": spec})
-            with pytest.raises(HygieneError, match="is held by nobody"):
+            with pytest.raises(HygieneError, match="is held by no process"):
                 await first.keep()
             await second.acquire()
             assert _lease(server, namespace)["spec"]["holderIdentity"] == second.identity
@@ -297,7 +297,7 @@ class TestProcesses:
         ]
         assert written == [1, 0]
         assert first.stop() == 0
-        assert "gave Lease group-hygiene/group-hygiene back" in first.log()
+        assert "released Lease group-hygiene/group-hygiene" in first.log()
         wait_for(lambda: _leads(second))
 
     def test_takes_over_after_a_crash(self, server: ApiServer, account: Path, start: Start) -> None:

@@ -64,9 +64,9 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
         try:
             _groups(make)
-            told = {"topicId": _write_ledger(client), "records": _records(cluster)}
+            saved = {"topicId": _write_ledger(client), "records": _records(cluster)}
             folder.mkdir()
-            (folder / "ledger.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+            (folder / "ledger.json").write_text(json.dumps(saved, indent=1, ensure_ascii=False) + "\n")
             _write_tables(cluster, folder / "tables")
         finally:
             client.close()

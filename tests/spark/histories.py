@@ -27,8 +27,8 @@ def milliseconds(second: float) -> int:
 def commit(second: float, offset: int | None = 1, partition: int = 0, aborted: bool = False, **more: Any) -> Event:
     """A commit, a tenth of a second before it stands in the log; offset None = a tombstone."""
     value = {"leader_epoch": 0, "metadata": "", "commit_ms": milliseconds(second)} if offset is not None else {}
-    told = {"topic": "orders", "partition": partition, "committed_offset": offset, "aborted": aborted}
-    return {"table": COMMITS, "record_time": moment(second + 0.1), **told, **value} | more
+    committed = {"topic": "orders", "partition": partition, "committed_offset": offset, "aborted": aborted}
+    return {"table": COMMITS, "record_time": moment(second + 0.1), **committed, **value} | more
 
 
 def wiped(second: float, partition: int = 0) -> Event:
@@ -42,8 +42,8 @@ def state(second: float, kind: str, gone: bool = False, **more: Any) -> Event:
 
 def classic(second: float, members: int, protocol_type: str = "consumer") -> Event:
     """A Classic group as it is from then on; it stands in the log a second later."""
-    told = {"members": members, "protocol_type": protocol_type, "generation": 1, "state_ms": milliseconds(second)}
-    return state(second + 1, "classic") | told
+    fields = {"members": members, "protocol_type": protocol_type, "generation": 1, "state_ms": milliseconds(second)}
+    return state(second + 1, "classic") | fields
 
 
 def epoch(second: float, family: str = "consumer") -> Event:

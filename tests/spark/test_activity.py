@@ -187,13 +187,13 @@ HISTORIES = {
 
 def plain(row: Any) -> dict[str, Any]:
     """A row of `activity`, its times in UTC, its offsets by partition."""
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         name: value.astimezone(UTC) if isinstance(value, datetime) else value
         for name, value in row.asDict(recursive=True).items()
     }
-    after = {topic: at.astimezone(UTC) for topic, at in (told["topics_after"] or {}).items()}
-    offsets = {offset["partition"]: offset["offset"] for offset in told["offsets"]}
-    return told | {"offsets": offsets, "topics_after": after}
+    after = {topic: at.astimezone(UTC) for topic, at in (fields["topics_after"] or {}).items()}
+    offsets = {offset["partition"]: offset["offset"] for offset in fields["offsets"]}
+    return fields | {"offsets": offsets, "topics_after": after}
 
 
 def rows(spark: SparkSession, warehouse: str) -> Rows:

@@ -55,18 +55,18 @@ def test_every_step(spark: SparkSession, lived: str) -> None:
     found = tried(spark, lived, policy())
     (one,) = found.tried
     assert (found.steps.start, found.steps.end, len(one.days)) == (START, START + timedelta(days=1), 25)
-    told = {
+    counts = {
         round((day.at - START) / timedelta(hours=1)): (day.groups, day.matched, day.marked, day.deleted, day.regret)
         for day in one.days
     }
-    assert told[0] == (0, 0, 0, 0, 0)
+    assert counts[0] == (0, 0, 0, 0, 0)
     # There are: two console consumers, weekly, steady and expired.
-    assert told[2] == (5, 0, 0, 0, 0)
+    assert counts[2] == (5, 0, 0, 0, 0)
     # weekly and the first console consumer are idle since 0.25 and 0.75; expired was too, and is gone since 2.5.
-    assert told[3] == (5, 2, 3, 0, 0)
+    assert counts[3] == (5, 2, 3, 0, 0)
     # Both are deleted in that hour, and the second console consumer is marked.
-    assert told[4] == (5, 1, 1, 2, 1)
-    assert told[24] == (6, 0, 0, 0, 0)
+    assert counts[4] == (5, 1, 1, 2, 1)
+    assert counts[24] == (6, 0, 0, 0, 0)
     assert (one.deleted, one.regret) == (4, 1)
     (regret,) = one.regrets
     assert (regret.group, regret.by) == ("weekly", "Join")
@@ -112,7 +112,7 @@ def test_several_policies(spark: SparkSession, lived: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "told"),
+    ("terms", "message"),
     [
         pytest.param({"end": moment(48 * HOUR)}, "is later than the log was read", id="future"),
         pytest.param({"end": moment(-60)}, "is before the history: the tables hold", id="early"),
@@ -121,9 +121,11 @@ def test_several_policies(spark: SparkSession, lived: str) -> None:
         pytest.param({"step": timedelta(seconds=1)}, "86,401 steps of 1s are too many", id="many"),
     ],
 )
-def test_a_range_in_which_there_is_nothing(spark: SparkSession, lived: str, terms: dict[str, Any], told: str) -> None:
+def test_a_range_in_which_there_is_nothing(
+    spark: SparkSession, lived: str, terms: dict[str, Any], message: str
+) -> None:
     """A range that the tables can tell nothing of is refused, and it is said what they hold."""
-    with pytest.raises(PipelineError, match=told):
+    with pytest.raises(PipelineError, match=message):
         tried(spark, lived, policy(), **terms)
 
 
@@ -254,7 +256,7 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
     scene.use(Tables(ActivitySpec(warehouse)))
     scene.context = scene.open()
     observation = scene.observe(*policies)
-    told: set[str] = set()
+    shown: set[str] = set()
     for one in found.tried:
         wanted = {
             name: reason_of(judge(one.policy, seen.group, replace(seen.evidence, subscribed=None), scene.clock.now()))
@@ -262,5 +264,5 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
             if tag in name
         }
         assert {name: reason for name, reason in one.verdicts.items() if tag in name} == wanted, one.policy
-        told |= set(wanted.values())
-    assert told >= {"Match", "TooRecent", "ConnectGroup", "Protected", "NotEmpty", "HasOffsets", "ExpiresLater"}
+        shown |= set(wanted.values())
+    assert shown >= {"Match", "TooRecent", "ConnectGroup", "Protected", "NotEmpty", "HasOffsets", "ExpiresLater"}

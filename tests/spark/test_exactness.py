@@ -106,7 +106,7 @@ def real(spark: SparkSession, kafka: KafkaCluster, client: Client, tmp_path_fact
     log = in_the_log(kafka)
     rows = {row["group"]: row.asDict(recursive=True) for row in ACTIVITY.read(spark, warehouse).collect()}
     assert set(log) <= set(rows)
-    return Real(did, *({what: told[names[what]] for what in does} for told in (log, rows)))
+    return Real(did, *({what: source[names[what]] for what in does} for source in (log, rows)))
 
 
 SIMPLE = {"type": "Classic", "protocol_type": "", "state": "Empty"}
@@ -129,16 +129,16 @@ CLASSIC = {"type": "Classic", "protocol_type": "consumer", "state": "Empty"}
 )
 def test_exact(real: Real, what: str, offsets: list[int], row: dict[str, Any]) -> None:
     """Times to the millisecond of the log, which are those at which the client did it; and the offsets that count."""
-    told, log, did = real.rows[what], real.log[what], real.did[what]
-    assert _milliseconds(told["last_commit"]) == log["last_commit"]
-    assert _milliseconds(told["empty_since"]) == log["empty_since"]
-    assert [offset["offset"] for offset in told["offsets"]] == offsets
-    assert {name: told[name] for name in row} == row
+    found, log, did = real.rows[what], real.log[what], real.did[what]
+    assert _milliseconds(found["last_commit"]) == log["last_commit"]
+    assert _milliseconds(found["empty_since"]) == log["empty_since"]
+    assert [offset["offset"] for offset in found["offsets"]] == offsets
+    assert {name: found[name] for name in row} == row
     assert did.committed is not None
-    assert did.committed[0] <= _milliseconds(told["last_commit"]) <= did.committed[1]  # type: ignore[operator]
-    assert (told["empty_since"] is None) == (did.left is None)
+    assert did.committed[0] <= _milliseconds(found["last_commit"]) <= did.committed[1]  # type: ignore[operator]
+    assert (found["empty_since"] is None) == (did.left is None)
     if did.left is not None:
-        assert did.left[0] <= _milliseconds(told["empty_since"]) <= did.left[1]  # type: ignore[operator]
+        assert did.left[0] <= _milliseconds(found["empty_since"]) <= did.left[1]  # type: ignore[operator]
 
 
 def _now() -> int:

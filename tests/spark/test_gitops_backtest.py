@@ -51,11 +51,11 @@ def test_it_fails_for_a_group_that_was_used_again(spark: SparkSession, tmp_path:
     done = subprocess.run(
         shell, env=environment, cwd=copy, capture_output=True, text=True, timeout=SECONDS, check=False
     )
-    told = (copy / "backtest.txt").read_text()
+    output = (copy / "backtest.txt").read_text()
     assert done.returncode == 3, done.stderr
     assert "--max-regret is 0" in done.stderr
     found = re.findall(
-        r"^GroupPolicy (\S+) .*\n  it would have (?:deleted (\d+) groups?; (\w+)|\w+)", told, re.MULTILINE
+        r"^GroupPolicy (\S+) .*\n  it would have (?:deleted (\d+) groups?; (\w+)|\w+)", output, re.MULTILINE
     )
     assert found == [
         ("kafka-production/abandoned", "2", "1"),
@@ -63,4 +63,4 @@ def test_it_fails_for_a_group_that_was_used_again(spark: SparkSession, tmp_path:
         ("kafka-production/expires-soon", "", ""),
         ("team-a/retired-jobs", "1", "none"),
     ]
-    assert re.search(r"^console-consumer-2 .* Join", told, re.MULTILINE)
+    assert re.search(r"^console-consumer-2 .* Join", output, re.MULTILINE)

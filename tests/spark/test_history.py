@@ -81,28 +81,28 @@ def histories(spark: SparkSession, warehouse: str, steps: Steps = STEPS) -> dict
 
 
 def as_row(stretch: Stretch) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "there": stretch.group is not None,
         "state": stretch.state,
         **{name: getattr(stretch, name) for name in ("last_commit", "oldest_commit", "empty_since")},
         "offsets": {partition: offset for (_, partition), (offset, _) in stretch.offsets.items()},
     }
     if stretch.group is None:
-        return told
-    return told | {"type": str(stretch.group.type), "protocol_type": stretch.group.protocol_type}
+        return fields
+    return fields | {"type": str(stretch.group.type), "protocol_type": stretch.group.protocol_type}
 
 
 def as_it_was(row: Any) -> dict[str, Any]:
     """The same of a row of `activity`."""
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "there": row["state"] != "Gone",
         "state": row["state"],
         **{name: row[name] for name in ("last_commit", "oldest_commit", "empty_since")},
         "offsets": {offset["partition"]: offset["offset"] for offset in row["offsets"]},
     }
     if row["state"] == "Gone":
-        return told
-    return told | {"type": row["type"], "protocol_type": row["protocol_type"] or ""}
+        return fields
+    return fields | {"type": row["type"], "protocol_type": row["protocol_type"] or ""}
 
 
 def test_every_step_is_as_activity_was_then(spark: SparkSession, lived: str) -> None:
@@ -138,10 +138,10 @@ def test_first_sign_of_life_after_a_step(spark: SparkSession, lived: str) -> Non
 def alive(event: Event) -> bool:
     if event["table"] is COMMITS:
         return event["committed_offset"] is not None
-    told = (
+    is_alive = (
         bool(event.get("members")) or bool(event.get("protocol_type")) or event["kind"].endswith(("-epoch", "-member"))
     )
-    return told and not event["gone"]
+    return is_alive and not event["gone"]
 
 
 @pytest.mark.parametrize(

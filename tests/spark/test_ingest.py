@@ -454,11 +454,11 @@ def configure(maker: Maker, entries: list[Any]) -> None:
     resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
     maker.admin.incremental_alter_configs([resource])[resource].result()
     asked = ConfigResource(ResourceType.TOPIC, TOPIC)
-    told = {entry.name: entry.value for entry in entries if entry.value}
+    values = {entry.name: entry.value for entry in entries if entry.value}
 
     def heard() -> bool:
         found = maker.admin.describe_configs([asked])[asked].result()
-        return all(found[name].value == value for name, value in told.items())
+        return all(found[name].value == value for name, value in values.items())
 
     wait_for(heard)
 

@@ -275,7 +275,7 @@ PROTECTS = {"bootstrapServers": ["kafka:9092"], "protect": ["week*"]}
 
 
 @pytest.mark.parametrize(
-    ("own", "of_all", "told"),
+    ("own", "of_all", "expected"),
     [
         pytest.param({"maxPercent": 100}, {}, [], id="none"),
         pytest.param({"maxPercent": 40}, {}, [], id="as-many-as-allowed"),
@@ -286,12 +286,12 @@ PROTECTS = {"bootstrapServers": ["kafka:9092"], "protect": ["week*"]}
         ),
     ],
 )
-def test_limits(ask: Asked, tmp_path: Path, own: dict[str, int], of_all: dict[str, int], told: list[str]) -> None:
+def test_limits(ask: Asked, tmp_path: Path, own: dict[str, int], of_all: dict[str, int], expected: list[str]) -> None:
     """It is told what limits would have held back, the policy's and those of a KafkaConnection in the files."""
     file = file_of(tmp_path, policy(delete=own), connection(limits=of_all))
     days = tables(ask("-f", file, "--step", "1h").out)[0]
     lines = days[2 : next(number for number, line in enumerate(days) if line.startswith("AT "))]
-    assert [line.strip()[: len(start)] for line, start in zip(lines, told, strict=True)] == told
+    assert [line.strip()[: len(start)] for line, start in zip(lines, expected, strict=True)] == expected
 
 
 def test_expires_within(ask: Asked, tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ HELD = "the tables hold the history from 2026-11-20T12:00:00Z to 2026-11-21T12:0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "idle_for", "told"),
+    ("arguments", "idle_for", "message"),
     [
         pytest.param(
             "--from 2030-01-01", "2h", f"--from 2030-01-01T00:00:00Z is later than the log was read: {HELD}", id="from"
@@ -345,11 +345,11 @@ HELD = "the tables hold the history from 2026-11-20T12:00:00Z to 2026-11-21T12:0
         ),
     ],
 )
-def test_what_the_tables_cannot_tell(ask: Asked, tmp_path: Path, arguments: str, idle_for: str, told: str) -> None:
+def test_what_the_tables_cannot_tell(ask: Asked, tmp_path: Path, arguments: str, idle_for: str, message: str) -> None:
     """Is said in one sentence, with what they can."""
     with pytest.raises(HygieneError) as raised:
         ask("-f", file_of(tmp_path, policy(when={"idleFor": idle_for})), *arguments.split())
-    assert str(raised.value) == told
+    assert str(raised.value) == message
 
 
 @pytest.mark.usefixtures("without_java")
@@ -417,9 +417,9 @@ def test_a_report(spark: SparkSession, tmp_path: Path) -> None:
     said = program("report", "--warehouse", warehouse, "-o", link, "--log-file", log)
     assert (said.code, said.out, said.errors) == (0, "", [])
     page = file.read_text(encoding="utf-8")
-    told = "The history in the tables is 19h long: policies are suggested here once the pipeline has run for 14 days."
-    assert told in page
-    assert f"Note: {told}" in said.err
+    note = "The history in the tables is 19h long: policies are suggested here once the pipeline has run for 14 days."
+    assert note in page
+    assert f"Note: {note}" in said.err
     (data,) = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
     rows = json.loads(data)["tables"]["groups-table"]["rows"]
     assert {row[0] for row in rows} == {printable(name) for name in HOSTILE}

@@ -116,15 +116,15 @@ def found(rows: DataFrame) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def told(spark: SparkSession) -> dict[str, str]:
+def patterns(spark: SparkSession) -> dict[str, str]:
     """The patterns of all of KINDS, all at once: no kind may change what comes of another."""
     return found(frame(spark, [name for kind in KINDS.values() for name in kind.names]))
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=name) for name, kind in KINDS.items()])
-def test_kinds(told: dict[str, str], kind: Kind) -> None:
+def test_kinds(patterns: dict[str, str], kind: Kind) -> None:
     """What somebody's program made has its maker's pattern, what a person named has its own."""
-    assert {name: told[name] for name in kind.names} == kind.expected
+    assert {name: patterns[name] for name in kind.names} == kind.expected
 
 
 ODD = ("\\", "*", "\\*", "-", "_", ".", "$1", "\n", "\0", "é", "٣", "😀", "a", "Z9", "12345", "x2x7k", "7f3a9b2c")

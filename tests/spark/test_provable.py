@@ -86,13 +86,13 @@ def test_a_commit_with_a_time_of_its_own_is_no_older_than_the_read_before_it(
     first = known(warehouse, group).read_at
     commit_with_time(old, group, topic, 2, long_ago)
     run(spark, client, warehouse)
-    told = known(warehouse, group, datetime.now(UTC))
-    assert told.read_at > first
-    assert told.idle_since is not None
-    assert told.idle_since >= first
+    activity = known(warehouse, group, datetime.now(UTC))
+    assert activity.read_at > first
+    assert activity.idle_since is not None
+    assert activity.idle_since >= first
     # Kafka's own clock for it is the time in the record.
-    assert told.oldest_commit is not None
-    assert told.oldest_commit < first - timedelta(days=6)
+    assert activity.oldest_commit is not None
+    assert activity.oldest_commit < first - timedelta(days=6)
     assert known(warehouse, other).idle_since == known(warehouse, other).last_commit
     make.close()
     client.close()

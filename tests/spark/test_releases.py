@@ -31,8 +31,8 @@ def test_tables_of_a_release_are_gone_on_from(spark: SparkSession, warehouse: st
     assert before is not None
     assert (before.era, before.batch, set(before.places)) == (0, 1, {0, 1})
     assert extent(spark, warehouse).batch == 1
-    told = activity_at(spark, warehouse, read_coverage(spark, warehouse).activity)
-    known = {row["group"]: row["state"] for row in told.collect()}
+    activity = activity_at(spark, warehouse, read_coverage(spark, warehouse).activity)
+    known = {row["group"]: row["state"] for row in activity.collect()}
     assert known == {"left": "Empty", "assigned": "Empty", "in-use": "Active"}
     moment = commit_of(spark, warehouse, "assigned")
     assert update(spark, warehouse).records == 1

@@ -109,8 +109,8 @@ def test_litter_gets_a_policy(suggested: Findings, tmp_path: Path) -> None:
     assert (policy.mode, policy.action, policy.when.idle_for) == (Mode.DRY_RUN, Action.DELETE, 24 * HOUR)
     assert [name for name in LIVES if policy.match.groups.matches(name)] == named("console-consumer-")
     assert (found.groups, found.idle_for, found.deleted, found.regret, found.why_not) == (EACH, 24 * HOUR, EACH, 0, "")
-    told, adapt, *_ = found.policy.splitlines()
-    assert told.startswith(f"# In the last {HELD} days: {EACH} groups deleted, none of them used again.")
+    summary, adapt, *_ = found.policy.splitlines()
+    assert summary.startswith(f"# In the last {HELD} days: {EACH} groups deleted, none of them used again.")
     assert adapt == "# Replace namespace and connectionRef: they are placeholders."
 
 

@@ -92,9 +92,9 @@ GROUPS: dict[str, list[Event]] = {
 
 
 @pytest.fixture(scope="module")
-def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Findings:
+def findings(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Findings:
     """GROUPS, as they are told."""
-    warehouse = str(tmp_path_factory.mktemp("told"))
+    warehouse = str(tmp_path_factory.mktemp("findings"))
     ingest(spark, warehouse, GROUPS)
     return survey(spark, warehouse, RETENTION)
 
@@ -104,18 +104,18 @@ def row(findings: Findings, group: str) -> Row:
     return found
 
 
-def test_as_of_when(told: Findings) -> None:
+def test_as_of_when(findings: Findings) -> None:
     """It says whose groups these are, and as of when; what others fill in is left empty."""
-    assert (told.cluster_id, told.read_at, told.retention) == ("cluster", READ_AT, RETENTION)
-    assert (told.began, told.suggestions) == (None, ())
+    assert (findings.cluster_id, findings.read_at, findings.retention) == ("cluster", READ_AT, RETENTION)
+    assert (findings.began, findings.suggestions) == (None, ())
 
 
-def test_counts(told: Findings) -> None:
+def test_counts(findings: Findings) -> None:
     """Every group that is there is counted once, by type, state and age; who is gone is not."""
-    assert told.groups == len(GROUPS) - 1
-    assert told.idle == sum(found.idle for found in told.patterns)
-    assert 0 < told.idle < told.groups
-    assert told.counts == [
+    assert findings.groups == len(GROUPS) - 1
+    assert findings.idle == sum(found.idle for found in findings.patterns)
+    assert 0 < findings.idle < findings.groups
+    assert findings.counts == [
         Count("Classic", "Active", Age.HOUR, 1),
         Count("Classic", "Empty", Age.DAY, 1),
         Count("Classic", "Empty", Age.MONTH, 4),
@@ -126,13 +126,13 @@ def test_counts(told: Findings) -> None:
     ]
 
 
-def test_rows(told: Findings) -> None:
+def test_rows(findings: Findings) -> None:
     """Who is not in use comes first, the longest idle before others, then who is, and last who may be."""
-    assert [row.group for row in told.rows] == [
+    assert [row.group for row in findings.rows] == [
         *("overdue", "due-just-now", "simple", "left", "never", "consumer-left", "simple-in-use"),
         *("consumer-in-use", "unknown", "in-use"),
     ]
-    assert row(told, "simple") == Row(
+    assert row(findings, "simple") == Row(
         group="simple",
         pattern="simple",
         type="Classic",
@@ -146,14 +146,14 @@ def test_rows(told: Findings) -> None:
         partitions=3,
         behind=0,
     )
-    unused = row(told, "never")
+    unused = row(findings, "never")
     assert (unused.last_commit, unused.idle_since, unused.expires) == (None, at(4), None)
     assert (unused.age, unused.topics, unused.behind) == (Age.NEVER, 0, None)
 
 
-def test_expiring(told: Findings) -> None:
+def test_expiring(findings: Findings) -> None:
     """By day, the groups that lose their first offsets then; not who is in use, or has time yet, or is late."""
-    assert told.expiring == {
+    assert findings.expiring == {
         at(0).date(): 1,
         at(-1).date(): 1,
         at(-4).date(): 1,
@@ -161,21 +161,21 @@ def test_expiring(told: Findings) -> None:
     }
 
 
-def test_rows_are_due_on_the_days_that_count_them(told: Findings) -> None:
+def test_rows_are_due_on_the_days_that_count_them(findings: Findings) -> None:
     """What is behind a day is in the rows, where all are listed; who is in use expires too, and is due on no day."""
-    assert len(told.rows) == told.groups
-    assert Counter(row.due for row in told.rows if row.due) == told.expiring
-    not_counted = {row.group for row in told.rows if row.expires and not row.due and row.expires < at(-7)}
+    assert len(findings.rows) == findings.groups
+    assert Counter(row.due for row in findings.rows if row.due) == findings.expiring
+    not_counted = {row.group for row in findings.rows if row.expires and not row.due and row.expires < at(-7)}
     assert not_counted == {"overdue", "consumer-in-use"}
-    late = row(told, "due-just-now")
+    late = row(findings, "due-just-now")
     assert (late.expires, late.due) == (at(0.5), READ_AT.date())
 
 
-def test_what_cannot_be_told(told: Findings) -> None:
+def test_what_cannot_be_told(findings: Findings) -> None:
     """Each mistake is said in a sentence: a type that is not known, a retention that can't be the right one."""
-    assert len(told.notes) == 2
-    assert "too few records to know the type of 1 group:" in told.notes[0]
-    assert "1 group should have lost offsets" in told.notes[1]
+    assert len(findings.notes) == 2
+    assert "too few records to know the type of 1 group:" in findings.notes[0]
+    assert "1 group should have lost offsets" in findings.notes[1]
 
 
 LIMITS = [
@@ -240,13 +240,13 @@ def test_idle_and_expiring_as_the_model_has_it(spark: SparkSession) -> None:
     found = {row["group"]: row for row in known(frame, places, retention).toArrow().to_pylist()}
     assert len(found) == len(rows)
     for each in rows:
-        told = found[each["group"]]
+        judged = found[each["group"]]
         if each["log_partition"] not in covered:
-            assert (told["covered"], told["idle_since"], told["expires"]) == (False, None, None)
+            assert (judged["covered"], judged["idle_since"], judged["expires"]) == (False, None, None)
             continue
         model = _activity(each, covered)
         expected = (True, model.simple, model.idle_since, model.first_expiry(retention))
-        assert (told["covered"], told["simple"], told["idle_since"], told["expires"]) == expected, each
+        assert (judged["covered"], judged["simple"], judged["idle_since"], judged["expires"]) == expected, each
 
 
 def test_rows_as_the_operator_reads_the_tables(spark: SparkSession, warehouse: str) -> None:
@@ -436,17 +436,17 @@ def test_everything_is_gone(spark: SparkSession, warehouse: str) -> None:
 def test_while_a_run_is_under_way(spark: SparkSession, warehouse: str) -> None:
     """What is in `activity` and not in `coverage` yet is later than the moment that all of this is as of."""
     ingest(spark, warehouse, {"a": left(9, 8)})
-    told = COVERAGE.rows(warehouse)
+    rows = COVERAGE.rows(warehouse)
     before = survey(spark, warehouse, RETENTION)
     row = all_rows(spark, warehouse, ACTIVITY)[0] | {"group": "b", "commits_by_day": {}}
     replace(spark, warehouse, ACTIVITY, [row])
     assert [row.group for row in survey(spark, warehouse, RETENTION).rows] == ["a"]
     assert survey(spark, warehouse, RETENTION) == before
     # An older one, or another, is not what was read.
-    COVERAGE.overwrite(warehouse, [each | {"activity_version": 9} for each in told])
+    COVERAGE.overwrite(warehouse, [each | {"activity_version": 9} for each in rows])
     with pytest.raises(PipelineError, match="coverage names version 9"):
         survey(spark, warehouse, RETENTION)
-    COVERAGE.overwrite(warehouse, [each | {"activity_id": "other"} for each in told])
+    COVERAGE.overwrite(warehouse, [each | {"activity_id": "other"} for each in rows])
     with pytest.raises(PipelineError, match="the next run of the pipeline corrects that"):
         survey(spark, warehouse, RETENTION)
 
@@ -462,8 +462,8 @@ def test_nothing_to_tell_of(spark: SparkSession, warehouse: str) -> None:
     update(spark, warehouse)
     with pytest.raises(PipelineError, match="the tables hold no group yet"):
         survey(spark, warehouse, RETENTION)
-    told = COVERAGE.rows(warehouse)
-    COVERAGE.overwrite(warehouse, [row | {"read_at": None} for row in told])
+    rows = COVERAGE.rows(warehouse)
+    COVERAGE.overwrite(warehouse, [row | {"read_at": None} for row in rows])
     with pytest.raises(PipelineError, match="never read to its end yet"):
         survey(spark, warehouse, RETENTION)
     COVERAGE.overwrite(warehouse, [])
@@ -486,8 +486,10 @@ def test_nothing_stays_in_memory(spark: SparkSession, warehouse: str) -> None:
     assert spark._jsparkSession.sharedState().cacheManager().isEmpty()
 
 
-def test_times_are_in_utc(told: Findings) -> None:
+def test_times_are_in_utc(findings: Findings) -> None:
     """Whatever this machine's time zone is."""
-    times = [time for row in told.rows for time in (row.last_commit, row.idle_since, row.expires) if time is not None]
-    assert {time.utcoffset() for time in [told.read_at, *times]} == {timedelta()}
-    assert told.read_at.tzinfo is UTC
+    times = [
+        time for row in findings.rows for time in (row.last_commit, row.idle_since, row.expires) if time is not None
+    ]
+    assert {time.utcoffset() for time in [findings.read_at, *times]} == {timedelta()}
+    assert findings.read_at.tzinfo is UTC

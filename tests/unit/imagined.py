@@ -171,7 +171,7 @@ class World:
         group = self.groups[name]
         if not group.present:
             for deletion in self.deletions:
-                deletion.remade |= deletion.group == name and not self.told(deletion)
+                deletion.remade |= deletion.group == name and not self.has_outcome(deletion)
             group.present, group.offsets = True, {}
             self.commit(name, 1)
 
@@ -271,7 +271,7 @@ class World:
         """What stands under a key; None = nothing."""
         return self.latest.get(key, (None, 0.0))[0]
 
-    def told(self, deletion: Deletion) -> bool:
+    def has_outcome(self, deletion: Deletion) -> bool:
         """Whether the ledger ever told of it."""
         return ("outcome", deletion.group, deletion.id, "Deleted") in self.latest
 
@@ -342,8 +342,8 @@ def _metadata(_: World, request: Any) -> Any:
         return row(name=name, error_code=0 if places else 3, partitions=places, topic_id=topic_id(name))
 
     broker = MetadataResponse.MetadataResponseBroker(node_id=1, host="kafka", port=9092, rack=None)
-    told: Object = {"throttle_time_ms": 0, "controller_id": 1, "cluster_id": "c"}
-    answer = MetadataResponse(brokers=[broker], topics=[topic(each) for each in asked], **told)
+    fields: Object = {"throttle_time_ms": 0, "controller_id": 1, "cluster_id": "c"}
+    answer = MetadataResponse(brokers=[broker], topics=[topic(each) for each in asked], **fields)
     return Row(body=bytes(answer.encode(version=version)), version=version)
 
 
@@ -554,9 +554,9 @@ class MemoryApi:
         self._objects: dict[tuple[str, str], Object] = {}
         self._version = 0
         # Plural and name -> the generation that was told last.
-        self.told: dict[tuple[str, str], int] = {}
+        self.read: dict[tuple[str, str], int] = {}
         # And after how many exchanges of this run.
-        self.told_at: dict[tuple[str, str], int] = {}
+        self.read_at: dict[tuple[str, str], int] = {}
         # Name and generation -> spec of a policy.
         self.specs: dict[tuple[str, int], Object] = {}
 
@@ -601,8 +601,8 @@ class MemoryApi:
         pass
 
     def _read(self, plural: str, obj: Object) -> Object:
-        self.told[plural, obj["metadata"]["name"]] = obj["metadata"]["generation"]
-        self.told_at[plural, obj["metadata"]["name"]] = self._world.counts.get("", 0)
+        self.read[plural, obj["metadata"]["name"]] = obj["metadata"]["generation"]
+        self.read_at[plural, obj["metadata"]["name"]] = self._world.counts.get("", 0)
         return copy.deepcopy(obj)
 
     def _bump(self, obj: Object) -> None:

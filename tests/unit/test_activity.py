@@ -38,7 +38,7 @@ def _read(warehouse: Warehouse, *groups: str) -> Reading | Refusal:
     return Tables(ActivitySpec(warehouse.uri)).read(groups, 60)
 
 
-def _told(warehouse: Warehouse, group: str, log: Log = _LOG, before: Any = None) -> Activity | Refusal:
+def _activity(warehouse: Warehouse, group: str, log: Log = _LOG, before: Any = None) -> Activity | Refusal:
     reading = _read(warehouse, group)
     if isinstance(reading, Refusal):
         return reading
@@ -56,13 +56,13 @@ def test_times_come_back_as_the_log_has_them(warehouse: Warehouse) -> None:
     joined, alone = idle("billing", 30), simple("o'hara", 40)
     strange = ["", "back\\slash", "a\nb", "\ue000", "\U0001f600", "%", '"', "it''s", "null"]
     warehouse.write([joined, alone, idle("other"), *map(idle, strange)], covered_to=77)
-    found = _told(warehouse, "billing")
+    found = _activity(warehouse, "billing")
     assert isinstance(found, Activity)
     assert (found.last_commit, found.empty_since) == (joined["last_commit"], joined["empty_since"])
     assert (found.type, found.protocol_type, found.covered_to) == (GroupType.CLASSIC, "consumer", 77)
     assert found.log_partition == partition_of("billing", 50)
     assert found.idle_since == joined["empty_since"]
-    quoted = _told(warehouse, "o'hara")
+    quoted = _activity(warehouse, "o'hara")
     assert isinstance(quoted, Activity)
     assert (quoted.simple, quoted.empty_since, quoted.idle_since) == (True, None, alone["last_commit"])
     others = _read(warehouse, *strange)
@@ -233,21 +233,21 @@ def _unknown_type(warehouse: Warehouse) -> None:
 def test_what_may_not_decide(warehouse: Warehouse, prepare: Callable[[Warehouse], None], reason: str) -> None:
     """Each defect keeps the group, with the reason that says what to mend, in one readable line."""
     prepare(warehouse)
-    told = _told(warehouse, "billing")
-    assert isinstance(told, Refusal)
-    assert told.reason == reason
-    assert told.message
-    assert len(told.message) < 400
-    assert "\n" not in told.message
-    assert "\x1b" not in told.message
+    found = _activity(warehouse, "billing")
+    assert isinstance(found, Refusal)
+    assert found.reason == reason
+    assert found.message
+    assert len(found.message) < 400
+    assert "\n" not in found.message
+    assert "\x1b" not in found.message
 
 
 def test_a_log_that_was_made_anew_is_another_one(warehouse: Warehouse) -> None:
     """By the topic's id, in both spellings that Kafka's tools have."""
     _log_made_anew(warehouse)
     same = Log("cluster-1", "AAAAAAAAAAAAAAAAAAAACQ", 50)
-    assert isinstance(_told(warehouse, "billing", same), Activity)
-    other = _told(warehouse, "billing", Log("cluster-1", "AAAAAAAAAAAAAAAAAAAACg", 50))
+    assert isinstance(_activity(warehouse, "billing", same), Activity)
+    other = _activity(warehouse, "billing", Log("cluster-1", "AAAAAAAAAAAAAAAAAAAACg", 50))
     assert isinstance(other, Refusal)
     assert other.reason == reasons.EVIDENCE_INCOMPLETE
 
@@ -270,25 +270,27 @@ def test_a_log_that_lost_its_end(
 ) -> None:
     """Tables that hold what an unclean election has cut off since, or don't tell, decide nothing."""
     warehouse.write([idle("billing")], leader_epoch=leader_epoch)
-    told = _told(warehouse, "billing", replace(_LOG, epoch_ends={} if end is None else dict.fromkeys(range(50), end)))
-    assert (told.reason if isinstance(told, Refusal) else None) == reason
+    found = _activity(
+        warehouse, "billing", replace(_LOG, epoch_ends={} if end is None else dict.fromkeys(range(50), end))
+    )
+    assert (found.reason if isinstance(found, Refusal) else None) == reason
 
 
 def test_one_bad_partition_leaves_the_others(warehouse: Warehouse) -> None:
     """Groups elsewhere in the log are judged."""
     other = next(name for name in map(str, range(100)) if partition_of(name, 50) != partition_of("billing", 50))
     warehouse.write([idle("billing"), idle(other)], only=[partition_of(other, 50)])
-    assert isinstance(_told(warehouse, other), Activity)
-    assert isinstance(_told(warehouse, "billing"), Refusal)
+    assert isinstance(_activity(warehouse, other), Activity)
+    assert isinstance(_activity(warehouse, "billing"), Refusal)
 
 
 def test_only_the_version_that_coverage_names_counts(warehouse: Warehouse) -> None:
     """Neither a run that has not covered yet what it merged, nor an older state that Delta put back as the newest."""
     warehouse.write([idle("billing", 50)])
     warehouse.write([idle("billing", 5)])
-    five = _told(warehouse, "billing")
+    five = _activity(warehouse, "billing")
     DeltaTable(warehouse.folder / "activity").restore(0)
-    again = _told(warehouse, "billing")
+    again = _activity(warehouse, "billing")
     assert isinstance(five, Activity)
     assert isinstance(again, Activity)
     assert again.empty_since == five.empty_since
@@ -307,8 +309,8 @@ def test_tables_must_not_go_back(warehouse: Warehouse, earlier: dict[str, Any], 
     warehouse.write([idle("billing")], **earlier)
     mark = next_mark(_reading(warehouse), _LOG, None, "uid-1", now())
     warehouse.write([idle("billing")])
-    told = _told(warehouse, "billing", before=mark)
-    assert (told.reason if isinstance(told, Refusal) else None) == reason
+    found = _activity(warehouse, "billing", before=mark)
+    assert (found.reason if isinstance(found, Refusal) else None) == reason
 
 
 def test_both_tables_put_back_together(warehouse: Warehouse, tmp_path: Path) -> None:
@@ -319,9 +321,9 @@ def test_both_tables_put_back_together(warehouse: Warehouse, tmp_path: Path) -> 
     warehouse.write([idle("billing", 1)])
     mark = next_mark(_reading(warehouse), _LOG, None, "uid-1", now())
     warehouse.folder = tmp_path / "yesterday"
-    told = _told(warehouse, "billing", before=mark)
-    assert isinstance(told, Refusal)
-    assert told.reason == reasons.EVIDENCE_WENT_BACK
+    found = _activity(warehouse, "billing", before=mark)
+    assert isinstance(found, Refusal)
+    assert found.reason == reasons.EVIDENCE_WENT_BACK
 
 
 def test_tables_that_were_put_back_decide_when_they_have_read_on(warehouse: Warehouse) -> None:
@@ -343,8 +345,8 @@ def test_tables_that_were_put_back_decide_when_they_have_read_on(warehouse: Ware
     ):
         if ends is not None:
             warehouse.write([idle("billing", 2)], ends=ends)
-        told = _told(warehouse, "billing", before=mark)
-        assert (told.reason if isinstance(told, Refusal) else None) == reason
+        found = _activity(warehouse, "billing", before=mark)
+        assert (found.reason if isinstance(found, Refusal) else None) == reason
         mark = next_mark(_reading(warehouse), _LOG, mark, "uid-1", now())
 
 
@@ -434,10 +436,10 @@ def test_a_store_that_hangs_holds_nobody_up() -> None:
         store = read_store("s3://b/x", "bucket", {**texts, "AWS_ENDPOINT_URL": receiver.url().rstrip("/")})
         tables = Tables(ActivitySpec("s3://b/x", secret="bucket"), store, parse_egress(["127.0.0.1"]))
         for _ in range(2):
-            told = tables.read(["billing"], 4)
-            assert isinstance(told, Refusal)
-            assert told.reason == reasons.EVIDENCE_UNREADABLE
-            assert "did not answer within 4 s" in told.message
+            found = tables.read(["billing"], 4)
+            assert isinstance(found, Refusal)
+            assert found.reason == reasons.EVIDENCE_UNREADABLE
+            assert "did not answer within 4 s" in found.message
     assert _children() <= before
 
 
@@ -450,8 +452,8 @@ def test_no_error_shows_a_secret() -> None:
     """Object stores quote the request that failed, with whatever signed it."""
     options = {"AZURE_STORAGE_SAS_TOKEN": Hidden("sig=to/ken"), "AWS_SECRET_ACCESS_KEY": Hidden("hunter2")}
     error = OSError("GET http://x/y?sig=to%2Fken&se=1 (hunter2)\n \x1b[31mdenied\x1b[0m sig=to/ken")
-    told = _Reader("s3://bucket/main", options).refusal(error)
-    assert told.message == "the tables can't be read: GET http://x/y?*** (***) denied ***"
+    found = _Reader("s3://bucket/main", options).refusal(error)
+    assert found.message == "the tables can't be read: GET http://x/y?*** (***) denied ***"
 
 
 def test_no_group_id_blinds_the_others(warehouse: Warehouse) -> None:

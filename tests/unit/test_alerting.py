@@ -75,7 +75,7 @@ class Scene:
     def run(self, *verdicts: Verdict, **seen: Any) -> None:
         found = plan(self.policy, verdicts)
         with self.alerts.round(self.journal):
-            self.alerts.heard(found, [], snapshot(**seen))
+            self.alerts.add_result(found, [], snapshot(**seen))
             new = status.build_status(self.policy, self.status, found, [], snapshot(**seen), 0)
             self.status = self.alerts.in_status(self.entry, found, snapshot(**seen), new)
 
@@ -190,7 +190,7 @@ def test_a_policy_that_fails_holds_up_no_other(error: HygieneError, heard: list[
 
     def run() -> None:
         with scene.alerts.round(journal()):
-            scene.alerts.heard(plan(scene.policy, [match("a")]), [], snapshot())
+            scene.alerts.add_result(plan(scene.policy, [match("a")]), [], snapshot())
             raise error
 
     with pytest.raises(type(error)):
@@ -204,7 +204,7 @@ def test_a_round_after_a_fenced_one_sends_both() -> None:
 
     def run(*outcomes: Outcome, error: Exception | None = None) -> None:
         with suppress(LedgerFenced), scene.alerts.round(journal()):
-            scene.alerts.heard(plan(scene.policy, []), outcomes, snapshot())
+            scene.alerts.add_result(plan(scene.policy, []), outcomes, snapshot())
             if error is not None:
                 raise error
 
@@ -220,7 +220,7 @@ def test_other_namespaces_learn_nothing_of_a_receiver(namespace: str) -> None:
     """Why it can't be told may name hosts and Secrets: beyond the connection's namespace only the reason is said."""
     scene = Scene(replace(alerts(receiverNames=["gone"]), namespace=namespace), connection())
     new = scene.alerts.in_status(scene.entry, plan(scene.policy, []), snapshot(), {"observedGeneration": 3})
-    (told,) = (c for c in new["conditions"] if c["type"] == "AlertsDelivered")
-    assert told["reason"] == reasons.RECEIVER_NOT_FOUND
-    assert ("no receiver" in told["message"]) is (namespace == "kafka")
-    assert told["lastTransitionTime"] == NOW.strftime("%Y-%m-%dT%H:%M:%SZ")
+    (condition,) = (c for c in new["conditions"] if c["type"] == "AlertsDelivered")
+    assert condition["reason"] == reasons.RECEIVER_NOT_FOUND
+    assert ("no receiver" in condition["message"]) is (namespace == "kafka")
+    assert condition["lastTransitionTime"] == NOW.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -35,9 +35,9 @@ _WEEK = timedelta(days=7)
 _EVIDENCE_REASONS = sorted(reason for reason in reasons.all_reasons() if reason.startswith("Evidence"))
 
 
-def _known(told: Activity | Refusal | None = None, **changes: Any) -> Evidence:
+def _known(of: Activity | Refusal | None = None, **changes: Any) -> Evidence:
     """What the log tells, and nothing that the operator saw itself. Offsets are read, records wait."""
-    return evidence(activity=activity() if told is None else told, unchanged=None, **changes)
+    return evidence(activity=activity() if of is None else of, unchanged=None, **changes)
 
 
 def _ago(hours: float) -> Any:
@@ -321,11 +321,11 @@ def test_messages_give_dates() -> None:
 
 def test_idle_since_prefers_the_log() -> None:
     """What the operator saw itself is told only where the log tells nothing."""
-    told = _known(activity(90))
-    assert told.idle_since == _ago(90)
-    assert replace(told, unchanged=seen(10)).idle_since == _ago(90)
-    assert replace(told, activity=Refusal(reasons.EVIDENCE_STALE, "old"), unchanged=seen(10)).idle_since == _ago(10)
-    assert replace(told, activity=None).idle_since is None
+    known = _known(activity(90))
+    assert known.idle_since == _ago(90)
+    assert replace(known, unchanged=seen(10)).idle_since == _ago(90)
+    assert replace(known, activity=Refusal(reasons.EVIDENCE_STALE, "old"), unchanged=seen(10)).idle_since == _ago(10)
+    assert replace(known, activity=None).idle_since is None
 
 
 @pytest.mark.parametrize(
@@ -341,5 +341,5 @@ def test_idle_since_prefers_the_log() -> None:
 )
 def test_reads_of_the_log_order_commits_and_members(changes: dict[str, Any], outside: bool) -> None:
     """Who commits without joining is found also where its times, or the coordinator's, are wrong."""
-    told = replace(activity(100), **changes)
-    assert commits_outside(_known(told)) is outside
+    changed = replace(activity(100), **changes)
+    assert commits_outside(_known(changed)) is outside

@@ -39,8 +39,8 @@ def _live(hours: dict[str, float] | None = None, **changes: Any) -> Evidence:
     """A group whose members read `paid`; it committed for others so long ago, by default long enough."""
     ago = {"orders": 100.0, "invoices": 100.0} if hours is None else hours
     by_topic = {topic: _committed(before) for topic, before in ago.items()}
-    told = activity(state="Active", empty_since=None, last_commit=NOW, by_topic=by_topic)
-    known: dict[str, Any] = {"activity": told, "subscribed": frozenset({"paid"}), "unchanged": None}
+    found = activity(state="Active", empty_since=None, last_commit=NOW, by_topic=by_topic)
+    known: dict[str, Any] = {"activity": found, "subscribed": frozenset({"paid"}), "unchanged": None}
     return evidence(**(known | changes))
 
 
@@ -217,8 +217,8 @@ def _member(*topics: str, assigned: str = "", pattern: str = "") -> Member:
 )
 def test_what_members_read(members: list[Member], subscribed: set[str] | str) -> None:
     """All topics, or nothing is known."""
-    told = subscribed_topics(Description(_STABLE, "range", None, tuple(members)))
-    assert (told.code if isinstance(told, Fault) else told) == subscribed
+    found = subscribed_topics(Description(_STABLE, "range", None, tuple(members)))
+    assert (found.code if isinstance(found, Fault) else found) == subscribed
 
 
 @pytest.mark.parametrize(

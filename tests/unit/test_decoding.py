@@ -27,7 +27,7 @@ SAMPLE_PAIRS: list[Pair] = [sample.pair for sample in SAMPLES]
 def rows(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
     """What each row says, without what it does not say."""
     keys, values = (pa.array([pair[side] for pair in pairs], pa.binary()) for side in (0, 1))
-    return [_told(row) for row in decode_all(keys, values).to_pylist()]
+    return [_without_none(row) for row in decode_all(keys, values).to_pylist()]
 
 
 def as_row(key: bytes | None, value: bytes | None) -> dict[str, Any]:
@@ -35,19 +35,21 @@ def as_row(key: bytes | None, value: bytes | None) -> dict[str, Any]:
     try:
         record = decode(key, value)
     except BrokenRecord as broken:
-        return {"aside": _told({"key": key, "value": value, "error": str(broken)})}
+        return {"aside": _without_none({"key": key, "value": value, "error": str(broken)})}
     if not isinstance(record, Commit):
-        told = record._asdict()
-        return {"group": told.pop("group"), "state": _told(told)}
+        fields = record._asdict()
+        return {"group": fields.pop("group"), "state": _without_none(fields)}
     row = {"group": record.group, "topic": record.topic, "partition": record.partition}
     if record.offset is None:
         return row
-    told = {"committed_offset": record.offset, "leader_epoch": record.leader_epoch, "metadata": record.metadata}
-    return row | told | {"commit_ms": record.commit_ms}
+    fields = {"committed_offset": record.offset, "leader_epoch": record.leader_epoch, "metadata": record.metadata}
+    return row | fields | {"commit_ms": record.commit_ms}
 
 
-def _told(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: _told(cell) if isinstance(cell, dict) else cell for name, cell in row.items() if cell is not None}
+def _without_none(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_none(cell) if isinstance(cell, dict) else cell for name, cell in row.items() if cell is not None
+    }
 
 
 def test_each_row_is_its_record() -> None:

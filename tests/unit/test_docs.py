@@ -119,7 +119,7 @@ def test_each_reason_of_a_condition_says_what_to_check() -> None:
 
 def test_every_reason_that_code_gives_a_condition_is_told_as_one() -> None:
     """What fails a run, and what ends in a problem of an object, by the code itself."""
-    told = {reason for reason, where, *_ in _rows() if "Ready" in where.replace("LedgerReady", "")}
+    documented = {reason for reason, where, *_ in _rows() if "Ready" in where.replace("LedgerReady", "")}
     given = FAILURES | {error.reason for error in _errors(errors.ConnectError)} | {errors.SpecError.reason}
     status = ast.parse((ROOT / "operator" / "group_hygiene" / "controller" / "restores.py").read_text())
     given |= {
@@ -131,7 +131,7 @@ def test_every_reason_that_code_gives_a_condition_is_told_as_one() -> None:
         and isinstance(node.args[0], ast.Attribute)
         and node.args[0].attr in CONSTANTS
     }
-    assert given - told == set()
+    assert given - documented == set()
 
 
 def _opened(node: ast.AST) -> str | None:

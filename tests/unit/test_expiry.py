@@ -53,8 +53,8 @@ def _in(hours: float) -> datetime:
     return NOW + timedelta(hours=hours)
 
 
-def _times(**told: float | None) -> dict[str, Any]:
-    return {name: None if hours is None else _ago(hours) for name, hours in told.items()}
+def _times(**hours_ago: float | None) -> dict[str, Any]:
+    return {name: None if hours is None else _ago(hours) for name, hours in hours_ago.items()}
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def _committed(oldest: Mapping[str, datetime]) -> dict[str, Commits]:
 
 def _in_use(hours: float = 300, by_topic: Mapping[str, datetime] | None = None, **changes: Any) -> Activity:
     """A group with members whose oldest commit is so old."""
-    told = {"state": "Active", "empty_since": None, "oldest_commit": _ago(hours), "last_commit": _ago(0), **changes}
-    return activity(hours, by_topic=_committed(_TOPICS if by_topic is None else by_topic), **told)
+    fields = {"state": "Active", "empty_since": None, "oldest_commit": _ago(hours), "last_commit": _ago(0), **changes}
+    return activity(hours, by_topic=_committed(_TOPICS if by_topic is None else by_topic), **fields)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def _soon(**match: Any) -> Policy:
     return alert(match, expiresWithin="48h")
 
 
-def _known(told: Activity, subscribed: frozenset[str] | Fault | None = None, **changes: Any) -> Evidence:
-    return evidence(activity=told, subscribed=subscribed, retention=_WEEK, unchanged=None, **changes)
+def _known(found: Activity, subscribed: frozenset[str] | Fault | None = None, **changes: Any) -> Evidence:
+    return evidence(activity=found, subscribed=subscribed, retention=_WEEK, unchanged=None, **changes)
 
 
 _STABLE = group(state=GroupState.STABLE)
@@ -340,9 +340,9 @@ def test_status_tells_what_goes_first() -> None:
     verdicts = [_verdict("a", 9), _verdict("b", 3), _later("c"), _verdict("d", 5)]
     status = build_status(_soon(), {}, plan(_soon(), verdicts), [], snapshot())
     assert status["nextExpiryTime"] == "2030-01-31T15:00:00Z"
-    told = [(entry["group"], entry["expiresTime"]) for entry in status["sample"]]
-    assert told[:3] == [(n, f"2030-01-31T{h}:00:00Z") for n, h in (("b", 15), ("d", 17), ("a", 21))]
-    assert told[3][0] == "c"
+    shown = [(entry["group"], entry["expiresTime"]) for entry in status["sample"]]
+    assert shown[:3] == [(n, f"2030-01-31T{h}:00:00Z") for n, h in (("b", 15), ("d", 17), ("a", 21))]
+    assert shown[3][0] == "c"
     nothing = build_status(_soon(), status, plan(_soon(), [_later("c")]), [], snapshot())
     assert "nextExpiryTime" not in nothing
 
@@ -351,18 +351,18 @@ def test_metric_tells_what_goes_first() -> None:
     """As a moment in seconds; it is gone with the last group that matches, and with the policy."""
     metrics, labels = Metrics(), {"namespace": "kafka", "policy": "litter"}
 
-    def told() -> float | None:
+    def shown() -> float | None:
         name = "group_hygiene_offsets_first_expiry_timestamp_seconds"
         return metrics.registry.get_sample_value(name, labels)
 
     metrics.policy_ran(plan(_soon(), [_verdict("a", 9), _verdict("b", 3), _later("c")]), [], 1.0)
-    assert told() == _in(3).timestamp()
+    assert shown() == _in(3).timestamp()
     metrics.policy_ran(plan(_soon(), [_later("c")]), [], 2.0)
-    assert told() is None
+    assert shown() is None
     metrics.policy_ran(plan(_soon(), [_verdict("a", 9)]), [], 3.0)
-    assert told() == _in(9).timestamp()
+    assert shown() == _in(9).timestamp()
     metrics.forget_policies([("kafka", "litter")])
-    assert told() is None
+    assert shown() is None
 
 
 @pytest.mark.parametrize("policy", [alert(), delete(), idle()], ids=["alert", "unchanged", "idle"])
@@ -373,8 +373,8 @@ def test_only_who_asks_tells_what_goes_first(policy: Policy) -> None:
     status = build_status(policy, {}, made, [], snapshot())
     assert made.next_expiry is None
     assert "nextExpiryTime" not in status
-    told = {entry["group"]: entry["expiresTime"] for entry in status["sample"]}
-    assert told == {"a": "2030-01-31T21:00:00Z", "b": "2030-01-31T15:00:00Z"}
+    expiries = {entry["group"]: entry["expiresTime"] for entry in status["sample"]}
+    assert expiries == {"a": "2030-01-31T21:00:00Z", "b": "2030-01-31T15:00:00Z"}
     for ran in (plan(_soon(), verdicts), made):
         metrics.policy_ran(ran, [], 1.0)
     shown = {sample.name for family in metrics.registry.collect() for sample in family.samples}

@@ -48,8 +48,8 @@ def batch(first: int, *pairs: Pair) -> pa.RecordBatch:
 
 def written(folder: Path, *batches: pa.RecordBatch, aborted: bool = False) -> list[dict[str, Any]]:
     target = Target(str(folder), {table.name: table.shape for table in RECORDS}, 2, 7, aborted, {4: START})
-    (told,) = write_decoded(batches, target)
-    rows: list[dict[str, Any]] = told.to_pylist()
+    (added,) = write_decoded(batches, target)
+    rows: list[dict[str, Any]] = added.to_pylist()
     return rows
 
 
@@ -58,7 +58,7 @@ def held(folder: Path, table: str) -> list[dict[str, Any]]:
 
 
 def test_each_record_is_a_row_of_its_table(tmp_path: Path) -> None:
-    told = written(tmp_path, batch(0, COMMIT, STATE, BROKEN), batch(3, COMMIT), aborted=True)
+    added = written(tmp_path, batch(0, COMMIT, STATE, BROKEN), batch(3, COMMIT), aborted=True)
     found = {table.name: held(tmp_path, table.name) for table in RECORDS}
     assert [row["log_offset"] for row in found["commits"]] == [0, 3]
     assert [row["log_offset"] for row in found["group_states"]] == [1]
@@ -73,9 +73,9 @@ def test_each_record_is_a_row_of_its_table(tmp_path: Path) -> None:
     assert found["commits"][0]["aborted"] is True
     assert found["group_states"][0]["kind"] == "classic"
     assert (found["quarantine"][0]["key"], found["quarantine"][0]["value"]) == BROKEN
-    counts = Counter({(row["table"], row["log_partition"]): row["records"] for row in told})
+    counts = Counter({(row["table"], row["log_partition"]): row["records"] for row in added})
     assert counts == {("commits", 3): 1, ("commits", 4): 1, ("group_states", 4): 1, ("quarantine", 3): 1}
-    for row in told:
+    for row in added:
         assert (tmp_path / row["table"] / row["path"]).stat().st_size == row["size"]
 
 
@@ -88,9 +88,9 @@ def test_nothing_comes_of_nothing(tmp_path: Path) -> None:
 def test_what_delta_is_told_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int) -> None:
     """The ends of the first columns over all that is in it, however it came there."""
     monkeypatch.setattr(files, "_ROW_GROUP", together)
-    told = written(tmp_path, batch(5, COMMIT, COMMIT), batch(1, COMMIT), batch(9, COMMIT))
-    (file,) = {(row["path"], row["stats"]) for row in told}
-    assert sum(row["records"] for row in told) == 4
+    added = written(tmp_path, batch(5, COMMIT, COMMIT), batch(1, COMMIT), batch(9, COMMIT))
+    (file,) = {(row["path"], row["stats"]) for row in added}
+    assert sum(row["records"] for row in added) == 4
     assert json.loads(file[1]) == {
         "numRecords": 4,
         "minValues": {
@@ -137,8 +137,8 @@ def test_times_that_nobody_knows(tmp_path: Path) -> None:
 
 def test_files_are_in_a_table_once(tmp_path: Path) -> None:
     """By the writer's number: with files or without, and whoever had the table open before."""
-    told = written(tmp_path, batch(0, COMMIT, STATE))
-    found = {row["table"]: File(row["path"], row["size"], row["stats"]) for row in told}
+    added = written(tmp_path, batch(0, COMMIT, STATE))
+    found = {row["table"]: File(row["path"], row["size"], row["stats"]) for row in added}
     for table, files_of_it in ((COMMITS, [found["commits"]]), (QUARANTINE, [])):
         for once in (Once("mine", 0), Once("mine", 0)):
             table.add(str(tmp_path), files_of_it, once)
@@ -161,12 +161,12 @@ def test_files_are_in_a_table_once(tmp_path: Path) -> None:
 
 def test_a_table_whose_files_are_broken(tmp_path: Path) -> None:
     """One line, as for everything that can't be read; and it is not a table without rows."""
-    (told,) = written(tmp_path, batch(0, COMMIT))
-    COMMITS.add(str(tmp_path), [File(told["path"], told["size"], told["stats"])], Once("mine", 0))
-    (tmp_path / "commits" / told["path"]).write_bytes(b"PAR1 nothing")
+    (added,) = written(tmp_path, batch(0, COMMIT))
+    COMMITS.add(str(tmp_path), [File(added["path"], added["size"], added["stats"])], Once("mine", 0))
+    (tmp_path / "commits" / added["path"]).write_bytes(b"PAR1 nothing")
     with pytest.raises(PipelineError, match=r"the table .*/commits can't be read or written: .+"):
         store.rows(COMMITS.path(str(tmp_path)))
-    (tmp_path / "commits" / told["path"]).unlink()
+    (tmp_path / "commits" / added["path"]).unlink()
     with pytest.raises(PipelineError, match=r"the table .*/commits can't be read or written: .+"):
         store.rows(COMMITS.path(str(tmp_path)))
 

@@ -155,8 +155,8 @@ def test_others_are_served_meanwhile(warehouse: Warehouse, tmp_path: Path) -> No
         thread.start()
     try:
         for _ in range(3):
-            told = Tables(ActivitySpec(warehouse.uri), owner="good").read(["billing"], 120)
-            assert isinstance(told, Reading), told
+            found = Tables(ActivitySpec(warehouse.uri), owner="good").read(["billing"], 120)
+            assert isinstance(found, Reading), found
     finally:
         end.set()
         for thread in threads:
@@ -186,6 +186,6 @@ def test_a_table_names_no_files_of_another(tmp_path: Path, path: str) -> None:
             named = path.format(name=file.name, folder=tmp_path)
             action["add"] |= {"path": named, "size": file.stat().st_size, "stats": None}
     log.write_text("\n".join(map(json.dumps, actions)))
-    told = Tables(ActivitySpec(own.uri)).read(["billing"], 60)
-    assert isinstance(told, Refusal)
-    assert "files that are not in its folder" in told.message
+    found = Tables(ActivitySpec(own.uri)).read(["billing"], 60)
+    assert isinstance(found, Refusal)
+    assert "files that are not in its folder" in found.message

@@ -43,10 +43,10 @@ def test_all_steps_are_in_the_script(file: Path) -> None:
 @pytest.mark.parametrize("file", FILES)
 def test_one_base_and_nobody_is_root(file: Path) -> None:
     """One Debian for all, which a build may replace; the last USER is a number, as runAsNonRoot wants it."""
-    told = instructions(file)
-    assert told[0] == ("ARG", "BASE=debian:bookworm-slim")
-    assert {rest.split()[0] for name, rest in told if name == "FROM"} == {"${BASE}"}
-    users = [rest for name, rest in told if name == "USER"]
+    all_steps = instructions(file)
+    assert all_steps[0] == ("ARG", "BASE=debian:bookworm-slim")
+    assert {rest.split()[0] for name, rest in all_steps if name == "FROM"} == {"${BASE}"}
+    users = [rest for name, rest in all_steps if name == "USER"]
     assert re.fullmatch(r"[1-9]\d*(:\d+)?", users[-1])
 
 
@@ -54,11 +54,11 @@ def test_what_a_build_is_given_arrives() -> None:
     """Each secret of build.sh is mounted where a step reads it, and each build argument has its ARG."""
     script, read = (IMAGES / "build.sh").read_text(), (IMAGES / "steps.sh").read_text()
     files = [param.values[0] for param in FILES]
-    told = [each for file in files if isinstance(file, Path) for each in instructions(file)]
+    all_steps = [each for file in files if isinstance(file, Path) for each in instructions(file)]
     given = set(re.findall(r'--secret "id=(\w+)', script))
-    assert given == {secret for _, rest in told for secret in re.findall(r"--mount=type=secret,id=(\w+)", rest)}
+    assert given == {secret for _, rest in all_steps for secret in re.findall(r"--mount=type=secret,id=(\w+)", rest)}
     assert given == set(re.findall(r"\$secrets/(\w+)", read))
-    arguments = {rest.partition("=")[0] for name, rest in told if name == "ARG"}
+    arguments = {rest.partition("=")[0] for name, rest in all_steps if name == "ARG"}
     assert set(re.findall(r'--build-arg "(\w+)=', script)) <= arguments
 
 

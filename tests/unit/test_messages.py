@@ -38,14 +38,14 @@ ITEM = Item(
         pytest.param({"action": "Delete"}, "policy kafka/litter: 2 consumer groups match (a dry run)", id="dry-run"),
         pytest.param(
             {"news": News.GROUPS_MARKED, "action": "Delete", "mode": "Enforce", "first_due": NOW},
-            "policy kafka/litter: 2 consumer groups will be deleted, unless somebody uses or keeps them; "
+            "policy kafka/litter: 2 consumer groups will be deleted, unless they are used or protected; "
             "the first is due at 2030-01-31T12:00:00Z",
             id="marked",
         ),
         pytest.param(
             {"news": News.GROUPS_MARKED, "action": "DeleteOffsets", "mode": "Enforce"},
             "policy kafka/litter: stale offsets of 2 consumer groups will be deleted, "
-            "unless somebody uses or keeps them",
+            "unless they are used or protected",
             id="offsets-marked",
         ),
         pytest.param(

@@ -18,7 +18,7 @@ from group_hygiene.controller.alerts import Alerting
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.binding import Bound
 from group_hygiene.controller.recorder import Recorder
-from group_hygiene.controller.status_writer import Teller
+from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import GroupState, GroupType
@@ -311,7 +311,7 @@ def test_alerting_is_of_those_that_alert() -> None:
     metrics, api, clock = Metrics(), Api(ApiClient()), SystemClock()
     links = Links(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
     courier = Courier("kafka/main", Queue("kafka/main"), links)
-    alerting = Alerting(api, metrics, clock, Teller(api, Recorder(api), metrics, clock), courier)
+    alerting = Alerting(api, metrics, clock, StatusWriter(api, Recorder(api), metrics, clock), courier)
 
     def run(policy: Policy) -> float | None:
         made = plan(policy, [match("a")])

@@ -130,11 +130,11 @@ def test_what_is_written_is_read(
     epoch = struct.pack(">i", 7) if version == 3 else b""
     expiry = struct.pack(">q", 9) if version == 1 else b""
     value = struct.pack(">hq", version, offset) + epoch + text(metadata) + struct.pack(">q", 8) + expiry
-    told = Commit(
+    expected = Commit(
         *(group, topic, partition, offset, 7 if epoch else -1, metadata, 8),
         expire_ms=9 if expiry else None,
     )
-    assert decode(key, value) == told
+    assert decode(key, value) == expected
 
 
 def test_it_drags_nothing_along() -> None:

@@ -63,7 +63,7 @@ def test_oldest_idle_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "actions", "untold"),
+    ("announced", "actions", "unannounced"),
     [
         pytest.param(None, (), ("later", "newest"), id="the-status-shows-no-mark"),
         pytest.param(timedelta(hours=30), ("later",), ("newest",), id="the-status-shows-the-older-one"),
@@ -71,17 +71,17 @@ def test_oldest_idle_first() -> None:
     ],
 )
 def test_who_was_never_warned_of_is_warned_of_first(
-    told: timedelta | None, actions: tuple[str, ...], untold: tuple[str, ...]
+    announced: timedelta | None, actions: tuple[str, ...], unannounced: tuple[str, ...]
 ) -> None:
     """A mark whose run died before it was told deletes nothing in the run that tells it, however old it is."""
     policy = delete(enforce=True)
     dates = {"later": timedelta(hours=30), "newest": timedelta(hours=26)}
     # The status has whole seconds.
     marks = {name: mark(policy, name, NOW - age + timedelta(microseconds=5)) for name, age in dates.items()}
-    result = plan(policy, map(match, dates), marks, announced=None if told is None else NOW - told)
+    result = plan(policy, map(match, dates), marks, announced=None if announced is None else NOW - announced)
     assert result.due == ("later", "newest")
     assert result.actions == actions
-    assert result.unannounced == untold
+    assert result.unannounced == unannounced
 
 
 def test_max_per_run_paces() -> None:
@@ -225,7 +225,9 @@ def test_mark_and_grace(known: Mark | None, due: bool, marking: bool) -> None:
     assert result.due_time("a") == (known.due if known and not marking else NOW + _GRACE)
 
 
-_UNLISTED = Protections(claimed=Refusal(reasons.CLAIMED, "needs list on scaledobjects.keda.sh in all namespaces"))
+_UNLISTED = Protections(
+    claimed=Refusal(reasons.CLAIMED, "no permission to list scaledobjects.keda.sh in all namespaces")
+)
 _UNREAD_TOPICS = Protections(streams=None)
 _UNREAD_MIRROR = Protections(mirrored=None)
 

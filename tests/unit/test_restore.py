@@ -232,8 +232,8 @@ def test_lost_topics(now: str | Fault, expected: list[str]) -> None:
     assert lost_topics(saved, {"a-x-changelog": now}) == expected
     unknown = lost_topics(saved, {"a-x-changelog": Fault("REQUEST_TIMED_OUT", "no answer in time")})
     assert unknown == Fault("REQUEST_TIMED_OUT", "topic a-x-changelog: no answer in time")
-    told = warned(result(Kind.RESTORED), expected).message
-    assert ("its state is gone" in told) == bool(expected)
+    message = warned(result(Kind.RESTORED), expected).message
+    assert ("its state is gone" in message) == bool(expected)
 
 
 def an_object(spec: dict[str, Any], status: dict[str, Any] | None = None) -> dict[str, Any]:

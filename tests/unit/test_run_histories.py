@@ -54,8 +54,8 @@ def _policy(groups: list[str]) -> dict[str, Any]:
 def _check(world: World, name: str, intent: Mapping[str, Any]) -> None:
     """Everything that must hold at the moment in which a broker is about to delete a group."""
     group, uid = world.groups[name], intent["policy_uid"]
-    assert intent["generation"] == world.api.told["grouppolicies", uid]
-    assert world.api.told_at["grouppolicies", uid] > world.listed_at
+    assert intent["generation"] == world.api.read["grouppolicies", uid]
+    assert world.api.read_at["grouppolicies", uid] > world.listed_at
     spec = world.api.specs[uid, intent["generation"]]
     assert spec["mode"] == "Enforce"
     assert not spec.get("suspend")
@@ -189,7 +189,7 @@ def _settle(operator: Operator, hours: int = 4) -> None:
     world.step_clock(0.0)
     operator.patiently(hours)
     assert [key for key, (value, _) in world.latest.items() if key[0] == "intent" and value is not None] == []
-    assert [deletion for deletion in world.deletions if not deletion.remade and not world.told(deletion)] == []
+    assert [deletion for deletion in world.deletions if not deletion.remade and not world.has_outcome(deletion)] == []
     ids = [deletion.id for deletion in world.deletions]
     assert len(set(ids)) == len(ids)
 

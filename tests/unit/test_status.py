@@ -561,8 +561,8 @@ _STALE = Refusal(reasons.EVIDENCE_STALE, "partition 7 of __consumer_offsets was 
 def test_evidence_of_a_policy() -> None:
     """EvidenceReady is there where the policy asks; when it is False, the policy is Ready, and keeps its groups."""
     asks = idle(enforce=True)
-    told = evidence(activity=activity(90), unchanged=None)
-    look = plan(asks, [Verdict(group("a"), told, None)])
+    known = evidence(activity=activity(90), unchanged=None)
+    look = plan(asks, [Verdict(group("a"), known, None)])
     good = build_status(asks, _NEW, look, [], snapshot(coverage=_covered()))
     assert (_condition(good, "EvidenceReady")["status"], _condition(good, "Ready")["status"]) == ("True", "True")
     assert good["sample"][0]["idleSince"] == timestamp(NOW - timedelta(hours=90))

@@ -146,9 +146,9 @@ def test_tables_behind_an_endpoint(tmp_path: Path, server: Bucket, pod: None) ->
 def test_endpoints_go_where_receivers_may(server: Bucket, host: str, egress: Egress, why: str) -> None:
     """The rules of `--allow-receiver` hold for them, by the address that is connected to."""
     texts = {**_KEYS, "AWS_ENDPOINT_URL": f"http://{host}:{server.port}", "AWS_ALLOW_HTTP": "true"}
-    told = _asked("s3://b/x", texts, egress)
-    assert isinstance(told, Refusal)
-    assert why in told.message
+    answer = _asked("s3://b/x", texts, egress)
+    assert isinstance(answer, Refusal)
+    assert why in answer.message
     assert server.requests == []
 
 
@@ -157,8 +157,8 @@ def test_redirects_lead_nowhere(server: Bucket) -> None:
     with Receiver() as other:
         server.answers["/b/x/coverage/_delta_log/_last_checkpoint"] = (307, {"Location": other.url("/elsewhere")})
         texts = {**_KEYS, "AWS_ENDPOINT_URL": server.url().rstrip("/"), "AWS_ALLOW_HTTP": "true"}
-        told = _asked("s3://b/x", texts)
-        assert isinstance(told, Refusal)
+        answer = _asked("s3://b/x", texts)
+        assert isinstance(answer, Refusal)
         assert server.at("/b/x/coverage/_delta_log/_last_checkpoint")
         assert other.requests == []
 
@@ -176,8 +176,8 @@ def test_a_host_that_leads_elsewhere_a_moment_later(server: Bucket, monkeypatch:
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     endpoint = f"http://rebinding.example.com:{server.port}"
-    told = _asked("s3://b/x", {**_KEYS, "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true"}, Egress())
-    assert isinstance(told, Refusal)
+    answer = _asked("s3://b/x", {**_KEYS, "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true"}, Egress())
+    assert isinstance(answer, Refusal)
     assert asked
     assert server.requests == []
 
@@ -291,9 +291,9 @@ def test_the_operators_identity_is_granted(namespace: str, uri: str, allowed: bo
     """Without a Secret a connection has tables read only where the operator's flags allow it to its namespace."""
     grants = tuple(map(parse_grant, ["team-a=s3://bucket/team-a/", "team-b=gs://all"]))
     assert (refused(ActivitySpec(uri), namespace, Allowed(identity=grants)) is None) is allowed
-    told = refused(ActivitySpec(uri), namespace, Allowed())
-    assert told is not None
-    assert "--allow-activity-identity" in told.message
+    refusal = refused(ActivitySpec(uri), namespace, Allowed())
+    assert refusal is not None
+    assert "--allow-activity-identity" in refusal.message
     assert refused(ActivitySpec(uri, secret="bucket"), namespace, Allowed()) is None
 
 
@@ -334,6 +334,6 @@ def test_a_store_without_options_is_no_identity(server: Bucket, monkeypatch: pyt
     """A reader that is given no credentials finds none: not in the environment, and not at a metadata service."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url().rstrip("/"))
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-    told = Tables(ActivitySpec("s3://b/main"), Store({}, frozenset())).read(["billing"], 20)
-    assert isinstance(told, Refusal)
+    answer = Tables(ActivitySpec("s3://b/main"), Store({}, frozenset())).read(["billing"], 20)
+    assert isinstance(answer, Refusal)
     assert server.requests == []

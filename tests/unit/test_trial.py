@@ -29,14 +29,14 @@ def ms(day: float) -> int:
     return round((START + day * DAY).timestamp() * 1000)
 
 
-def record(day: float, kind: str, **told: Any) -> Record:
+def record(day: float, kind: str, **fields: Any) -> Record:
     moment = START + timedelta(milliseconds=ms(day) - ms(0))
-    return Record(min(STEPS.first_from(moment), STEPS.count), 0, ms(day), ms(day), kind, **told)
+    return Record(min(STEPS.first_from(moment), STEPS.count), 0, ms(day), ms(day), kind, **fields)
 
 
 def commit(day: float, offset: int | None = 1, aborted: bool = False) -> Record:
-    told = {"commit_ms": ms(day)} if offset is not None else {}
-    return record(day, COMMIT, topic="orders", partition=0, offset=offset, aborted=aborted, **told)
+    fields = {"commit_ms": ms(day)} if offset is not None else {}
+    return record(day, COMMIT, topic="orders", partition=0, offset=offset, aborted=aborted, **fields)
 
 
 def joined(day: float) -> Record:
@@ -68,10 +68,10 @@ def simulate(records: Iterable[Record], of: Policy | None = None, world: World =
 
 def removed(found: Simulation) -> list[tuple[float, float, int | None, str | None]]:
     """Days on which it was marked and deleted, when it came back (in milliseconds) and how."""
-    told = [(one, one.back or Sign(START, "")) for one in found.removed]
+    removals = [(one, one.back or Sign(START, "")) for one in found.removed]
     return [
         (day_of(one.marked), day_of(one.at), ms(day_of(back.at)) if back.by else None, back.by or None)
-        for one, back in told
+        for one, back in removals
     ]
 
 
@@ -198,8 +198,8 @@ def test_it_looks_as_often_as_the_operator() -> None:
 )
 def test_what_can_t_be_tried(of: Policy, retention: timedelta | None, why: str | None) -> None:
     """A condition of which the tables tell nothing is said to be one."""
-    told = untriable(of, retention)
-    assert told is None if why is None else told is not None and why in told
+    refusal = untriable(of, retention)
+    assert refusal is None if why is None else refusal is not None and why in refusal
 
 
 def lives() -> st.SearchStrategy[list[Record]]:

@@ -30,12 +30,12 @@ class Clock:
 
 
 @dataclass
-class Told:
-    """What would be written into statuses."""
+class Written:
+    """Records the reasons that are written into statuses."""
 
     reasons: list[str] = field(default_factory=list)
 
-    def tell(self, _plural: str, _obj: Any, new: dict[str, Any]) -> bool:
+    def write(self, _plural: str, _obj: Any, new: dict[str, Any]) -> bool:
         self.reasons.append(new["conditions"][0]["reason"])
         return True
 
@@ -70,9 +70,9 @@ RESTORE = {
 
 
 def test_each_try_waits_longer() -> None:
-    """Each reads the whole ledger; an edit of the connection may help, and so starts anew."""
-    clock, told = Clock(), Told()
-    restores = Restores(cast(Any, None), cast(Any, told), clock, "kafka", "main")
+    """Each reads the whole ledger; an edit of the connection may help, and so starts again."""
+    clock, written = Clock(), Written()
+    restores = Restores(cast(Any, None), cast(Any, written), clock, "kafka", "main")
     for generation, passed, expected in ((1, 0, 15), (1, 15, 30), (1, 30, 60), (1, 60, 120), (1, 120, 120), (2, 0, 15)):
         clock.seconds += passed
         connection = a_connection(generation)
@@ -80,26 +80,26 @@ def test_each_try_waits_longer() -> None:
         assert len(asked) == 1
         restores.run(a_context(connection, clock), asked, lambda _: Guard())
         assert (restores.due(connection, [RESTORE]), restores.seconds_to_wait()) == ([], expected)
-    assert set(told.reasons) == {reasons.LEDGER_UNAVAILABLE}
+    assert set(written.reasons) == {reasons.LEDGER_UNAVAILABLE}
 
 
 def test_a_result_is_not_replaced_by_an_error_after_it() -> None:
     """When policies of the same round fail: the result may be the last that is written."""
-    clock, told = Clock(), Told()
-    restores = Restores(cast(Any, None), cast(Any, told), clock, "kafka", "main")
+    clock, written = Clock(), Written()
+    restores = Restores(cast(Any, None), cast(Any, written), clock, "kafka", "main")
     asked = restores.due(a_connection(), [RESTORE])
     restores.run(a_context(a_connection(), clock), asked, lambda _: Guard())
-    restores.tell_not_ready(asked, Unreachable("nobody answers"))
-    assert told.reasons == [reasons.LEDGER_UNAVAILABLE]
+    restores.report_not_ready(asked, Unreachable("nobody answers"))
+    assert written.reasons == [reasons.LEDGER_UNAVAILABLE]
     clock.seconds += 60
-    restores.tell_not_ready(restores.due(a_connection(), [RESTORE]), Unreachable("nobody answers"))
-    assert told.reasons == [reasons.LEDGER_UNAVAILABLE, reasons.CONNECTION_NOT_READY]
+    restores.report_not_ready(restores.due(a_connection(), [RESTORE]), Unreachable("nobody answers"))
+    assert written.reasons == [reasons.LEDGER_UNAVAILABLE, reasons.CONNECTION_NOT_READY]
 
 
 def test_an_error_of_our_own_ends_no_round() -> None:
     """Policies that run after the restores still run."""
-    clock, told = Clock(), Told()
-    restores = Restores(cast(Any, None), cast(Any, told), clock, "kafka", "main")
+    clock, written = Clock(), Written()
+    restores = Restores(cast(Any, None), cast(Any, written), clock, "kafka", "main")
     asked = restores.due(a_connection(), [RESTORE])
     context = a_context(a_connection(), clock)
     broken = cast(Any, object())
@@ -107,12 +107,12 @@ def test_an_error_of_our_own_ends_no_round() -> None:
         context, memory=reconcile.Memory(ledger=broken), journal=Journal(broken, Contents(), {}, writable=True)
     )
     restores.run(context, asked, lambda _: Guard())
-    assert told.reasons == [reasons.INTERNAL_ERROR]
+    assert written.reasons == [reasons.INTERNAL_ERROR]
 
 
-def test_who_does_not_lead_tells_nothing() -> None:
+def test_who_does_not_lead_writes_nothing() -> None:
     """The process that leads now has its own results, and they must not be overwritten."""
-    told, connection = Told(), a_connection()
-    restores = Restores(cast(Any, None), cast(Any, told), Clock(), "kafka", "main")
+    written, connection = Written(), a_connection()
+    restores = Restores(cast(Any, None), cast(Any, written), Clock(), "kafka", "main")
     restores.run(a_context(connection, Clock()), restores.due(connection, [RESTORE]), lambda _: Guard(left=0.0))
-    assert told.reasons == []
+    assert written.reasons == []

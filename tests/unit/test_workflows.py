@@ -102,8 +102,13 @@ def test_the_released_chart_asks_for_the_released_images(tmp_path: Path) -> None
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
     (packing,) = [step["run"] for step in jobs["chart"]["steps"] if "helm package" in step.get("run", "")]
     shutil.copytree(ROOT / "deploy" / "helm", tmp_path / "deploy" / "helm")
-    told = {"REGISTRY": "ghcr.io", "GITHUB_REPOSITORY_OWNER": "Some-Owner", "VERSION": "1.2.3", "HOME_URL": HOME_URL}
-    environment = {**os.environ, **told, "PATH": f"{program().parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    settings = {
+        "REGISTRY": "ghcr.io",
+        "GITHUB_REPOSITORY_OWNER": "Some-Owner",
+        "VERSION": "1.2.3",
+        "HOME_URL": HOME_URL,
+    }
+    environment = {**os.environ, **settings, "PATH": f"{program().parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
     subprocess.run(["bash", "-ec", packing], cwd=tmp_path, env=environment, capture_output=True, check=True)
     chart = tmp_path / "deploy" / "helm" / "group-hygiene"
     assert yaml.safe_load((chart / "Chart.yaml").read_text())["home"] == HOME_URL

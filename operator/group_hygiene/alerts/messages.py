@@ -61,7 +61,7 @@ def summary(item: Item) -> str:
             return f"{who}: {groups} match{dry}{_of_them_new(item)}"
         case News.GROUPS_MARKED:
             due = f"; the first is due at {timestamp(item.first_due)}" if item.first_due else ""
-            return f"{who}: {groups} will be deleted, unless somebody uses or keeps them{_of_them_new(item)}{due}"
+            return f"{who}: {groups} will be deleted, unless they are used or protected{_of_them_new(item)}{due}"
         case News.DELETION_BLOCKED:
             would = "would be" if item.mode == "DryRun" else "is"
             return f"{who}: nothing {would} deleted, although {item.total or 'some'} consumer groups match or are due"

@@ -1,6 +1,6 @@
-"""Wires the runs of one connection to its receivers: who gets what, by which Secrets, and what the ledger learns of it.
+"""Connects the runs of one connection to its receivers, their Secrets and the ledger.
 
-What is said and how it gets there is in `alerts`; here are the API server and the ledger.
+Package `alerts` writes and sends the messages; this module calls the API server and the ledger.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from group_hygiene.alerts.situation import News, Situation, assess
 from group_hygiene.alerts.state import advance
 from group_hygiene.controller.api import POLICIES, Api
 from group_hygiene.controller.binding import Bound
-from group_hygiene.controller.status_writer import Teller
+from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.decide.plan import Plan
 from group_hygiene.errors import HygieneError, LedgerFenced
 from group_hygiene.kafka.client import Deadline
@@ -34,14 +34,14 @@ from group_hygiene.spec.receivers import Receiver
 from group_hygiene.spec.secret import SecretRef
 from group_hygiene.telemetry.metrics import Metrics
 
-# A policy may run every five seconds: the API server is not asked each time.
-_SECRET_KEPT_S = 30.0
+# A policy may run every five seconds: its Secrets are not read each time.
+_SECRET_CACHE_S = 30.0
 _LAST_NOTE_S = 3.0
 
 
 @dataclass
 class _Secrets:
-    """Texts of Secrets, as read a moment ago. What could not be read is asked for again."""
+    """A cache of texts of Secrets. It stores no failures, so the next call reads that Secret again."""
 
     api: Api
     clock: Clock
@@ -49,22 +49,22 @@ class _Secrets:
 
     def read(self, namespace: str, ref: SecretRef) -> str:
         now = self.clock.monotonic()
-        self.known = {key: value for key, value in self.known.items() if now - value[0] < _SECRET_KEPT_S}
+        self.known = {key: value for key, value in self.known.items() if now - value[0] < _SECRET_CACHE_S}
         if (namespace, ref) not in self.known:
             self.known[namespace, ref] = now, self.api.read_secret(namespace, ref)
         return self.known[namespace, ref][1]
 
 
 class Alerting:
-    """Of one connection; for the thread of its runs."""
+    """The alerts of one connection. Only the thread of its runs may call this."""
 
-    def __init__(self, api: Api, metrics: Metrics, clock: Clock, teller: Teller, courier: Courier) -> None:
-        self._metrics, self._clock, self._teller, self._courier = metrics, clock, teller, courier
+    def __init__(self, api: Api, metrics: Metrics, clock: Clock, writer: StatusWriter, courier: Courier) -> None:
+        self._metrics, self._clock, self._writer, self._courier = metrics, clock, writer, courier
         self._queue = courier.queue
         self._secrets = _Secrets(api, clock)
-        # What the ledger has, or will have once the journal can write it.
+        # The contents of the ledger, with entries that the journal has not written yet.
         self._contents = Contents()
-        # What policies found in this round, or in one that was fenced.
+        # The results of the policies in this round, or in one that was fenced.
         self._found: list[Situation] = []
         # Uids of policies that name a receiver.
         self._notifying: set[str] = set()
@@ -73,16 +73,16 @@ class Alerting:
 
     @property
     def unwritten(self) -> bool:
-        """Whether there is something that the ledger should learn."""
+        """Whether notifications wait to be written into the ledger."""
         return bool(self._queue.unwritten(self._contents.alerts, self._clock.now()))
 
     @property
     def needs_ledger(self) -> bool:
-        """Whether a receiver is notified of something, so that it must be remembered."""
+        """Whether a policy notifies a receiver: the ledger must then store what was delivered."""
         return bool(self._notifying)
 
     def bind(self, connection: Connection, active: Sequence[Bound]) -> None:
-        """Take who is notified of which policy, and where that is, by the specs and Secrets as they are now."""
+        """Read from the current specs and Secrets which receivers each policy notifies, and their addresses."""
         policies = [entry.policy for entry in active]
         self._notifying = {policy.uid for policy in policies if receivers_of(connection, policy)}
         endpoints = {receiver.name: self._endpoint(connection.namespace, receiver) for receiver in connection.receivers}
@@ -94,7 +94,7 @@ class Alerting:
         self._courier.wake()
 
     def release(self) -> None:
-        """The connection is gone, and its policies notify no receiver any more."""
+        """The connection is gone: its policies no longer notify a receiver."""
         self._notifying = set()
         self._queue.bind([], {})
         self._courier.wake()
@@ -105,37 +105,37 @@ class Alerting:
         self._contents = context.journal.contents
         self._queue.remember(context.connection.uid, self._contents.alerts.values())
 
-    def heard(self, plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> None:
-        """Keep what a run of a policy found, to be sent with what the others find."""
+    def add_result(self, plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> None:
+        """Add the result of a policy's run. It is sent together with the results of the other policies."""
         if plan.policy.action is Action.ALERT or plan.policy.uid in self._notifying:
             self._found.append(assess(plan, outcomes, snapshot))
 
     def in_status(self, entry: Bound, plan: Plan, snapshot: Snapshot, new: status.Status) -> status.Status:
-        """The status of a policy that ran, with what it says of alerts."""
+        """The status of a policy that ran, with its conditions about alerts."""
         policy, at = entry.policy, snapshot.taken_at
-        new = status.with_alerting(new, entry.status, plan, at, self._goes_on(policy.uid))
+        new = status.with_alerting(new, entry.status, plan, at, self._continues(policy.uid))
         self._metrics.alerting(policy.namespace, policy.name, status.is_alerting(new))
         self._shown.add((policy.namespace, policy.name))
         return status.with_delivery(new, entry.status, self._failures(policy), at)
 
-    def _goes_on(self, uid: str) -> bool:
-        """Whether an alert of matching groups goes on if it fired before: some can't be judged now."""
+    def _continues(self, uid: str) -> bool:
+        """Whether an alert of matching groups that fired before continues, as some groups can't be judged now."""
         found = next((found for found in self._found if found.uid == uid), None)
         if found is None:
             return False
         before = self._queue.firing(uid)
         if News.GROUPS_MATCHED not in before:
-            # After a restart without a ledger its groups are not known any more: all may be among those.
+            # After a restart without a ledger its groups are unknown: any group that can't be judged may be one.
             return not found.is_complete
         return News.GROUPS_MATCHED in advance(before, found)
 
     @contextmanager
     def round(self, journal: Journal) -> Iterator[None]:
-        """Once the policies of a round have run, send what they found, also when one of them failed.
+        """Send the results of the policies of a round once they have run, also when one of them failed.
 
-        Not when somebody else writes the ledger: if that is another process of ours, it sends this.
+        If this process was fenced, send nothing: if another process of this operator leads, it sends them.
         """
-        # Of a round that was fenced. There is a next one, so it was no other process of ours.
+        # Results of a round that was fenced. This process still leads, so no other one has sent them.
         self._publish()
         try:
             yield
@@ -159,13 +159,13 @@ class Alerting:
         """After all runs: write what was delivered since the last one, so that the next process does not repeat it."""
         self._note(journal, Deadline(_LAST_NOTE_S))
 
-    def tell(self, entries: Sequence[Bound], now: datetime) -> None:
-        """Write into the statuses of policies that did not run now whether their receivers can be notified."""
+    def write_delivery(self, entries: Sequence[Bound], now: datetime) -> None:
+        """Update in the statuses of policies that did not run now whether their receivers can be notified."""
         for entry in entries:
             if "lastRunTime" in entry.status:
                 failures = self._failures(entry.policy)
                 new = status.with_delivery(dict(entry.status), entry.status, failures, now)
-                self._teller.tell(POLICIES, entry.obj, new)
+                self._writer.write(POLICIES, entry.obj, new)
 
     def _failures(self, policy: Policy) -> Mapping[str, Refusal | None]:
         """Receiver -> why it can't be notified; None = it can."""
@@ -174,7 +174,7 @@ class Alerting:
             if failure is not None:
                 message = f"receiver {name}: {failure.message}"
                 if policy.crosses_namespace:
-                    # What it says of Secrets and addresses is for the connection's own namespace.
+                    # Only the connection's own namespace may read about its Secrets and addresses.
                     message = f"receiver {name} of the KafkaConnection can't be notified"
                 failures[name] = Refusal(failure.reason, message)
         return failures

@@ -1,4 +1,4 @@
-"""What the operator asks of the Kubernetes API server. Every call has a timeout, every failure is an ApiError."""
+"""The operator's requests to the Kubernetes API server. Every call has a timeout; every failure is an ApiError."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ Object = dict[str, Any]
 
 
 def load_config(retries: bool = True) -> kubernetes.client.ApiClient:
-    """A client by the pod's ServiceAccount, else by $KUBECONFIG. Raises HygieneError where there is neither.
+    """A client with the pod's ServiceAccount, else with $KUBECONFIG. Raises HygieneError if there is neither.
 
-    retries: False = a request that fails is not sent again behind the caller's back, so its timeout is what it says;
-    else it is sent once more, as a server that restarts has closed connections that look open.
+    retries: whether the client sends a failed request once more, as a server that restarts leaves stale connections.
+    False = a request takes no longer than its timeout.
     """
     try:
         kubernetes.config.load_config()
     except kubernetes.config.ConfigException as error:
-        message = f"no Kubernetes API server to talk to (set KUBECONFIG, or run in a pod): {error}"
+        message = f"no Kubernetes API server is configured (set KUBECONFIG, or run in a pod): {error}"
         raise HygieneError(message, "ApiServerError") from error
     configuration = kubernetes.client.Configuration.get_default_copy()
-    # A run must not wait for long on a server that is gone: a process that lost the lead ends when its runs have.
+    # A run must not wait long for a server that is gone: a process that lost the lead waits for its runs to end.
     configuration.retries = 1 if retries else False
     return kubernetes.client.ApiClient(configuration)
 
@@ -62,13 +62,13 @@ def own_namespace() -> str:
 
 
 def connection_of(obj: Mapping[str, Any]) -> tuple[str, str]:
-    """Namespace and name of the KafkaConnection that a GroupPolicy or GroupRestore refers to; no name = it has none."""
+    """Namespace and name of the KafkaConnection that a GroupPolicy or GroupRestore refers to; empty name = none."""
     reference = (obj.get("spec") or {}).get("connectionRef") or {}
     return reference.get("namespace") or obj["metadata"]["namespace"], reference.get("name") or ""
 
 
 class Api:
-    """The few calls that the operator makes; thread-safe. namespaces: none = all; objects of others are not there."""
+    """The calls that the operator makes; thread-safe. namespaces: only their objects are visible; empty = all."""
 
     def __init__(self, client: kubernetes.client.ApiClient, namespaces: Collection[str] = ()) -> None:
         self._namespaces = namespaces
@@ -77,22 +77,22 @@ class Api:
         self._claims = ClaimReader(client)
 
     def list_all(self, plural: str) -> list[Object]:
-        """All objects of one of our kinds, in all of our namespaces, as the API server has them now."""
+        """All current objects of one of the operator's CRDs, in all namespaces that it serves."""
         everywhere = partial(self._custom.list_cluster_custom_object, GROUP, VERSION, plural)
         within = self._custom.list_namespaced_custom_object
         lists = [partial(within, GROUP, VERSION, namespace, plural) for namespace in self._namespaces] or [everywhere]
         return [obj for ask in lists for obj in call(partial(ask, _request_timeout=TIMEOUT_S))["items"]]
 
     def get(self, plural: str, namespace: str, name: str) -> Object:
-        """One object of our kinds. Raises NotFound."""
+        """One object of the operator's CRDs. Raises NotFound."""
         if self._namespaces and namespace not in self._namespaces:
-            raise NotFound(f"namespace {namespace} is none of those that are served")
+            raise NotFound(f"the operator does not serve namespace {namespace}")
         arguments = (GROUP, VERSION, namespace, plural, name)
         return dict(call(lambda: self._custom.get_namespaced_custom_object(*arguments, _request_timeout=TIMEOUT_S)))
 
     @traced("patch status")
     def patch_status(self, plural: str, obj: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
-        """Merge `patch` into the status of `obj`, if the object is still as it was read (else Conflict)."""
+        """Merge `patch` into the status of `obj`. Raises Conflict if the object changed since it was read."""
         metadata = obj["metadata"]
         body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": patch}
         arguments = (GROUP, VERSION, metadata["namespace"], plural, metadata["name"], body)
@@ -105,7 +105,7 @@ class Api:
         )
 
     def read_secret(self, namespace: str, ref: SecretRef) -> str:
-        """The text under one key of a Secret. Raises SecretProblem, which names the Secret and never its content."""
+        """The text under one key of a Secret. Raises SecretProblem, which names the Secret but never its content."""
         data, where = self._secret(namespace, ref.name)
         value = data.get(ref.key)
         if value is None:
@@ -113,7 +113,7 @@ class Api:
         return _secret_text(value, where, ref.key)
 
     def read_secret_texts(self, namespace: str, name: str, keys: Collection[str]) -> dict[str, str]:
-        """The texts under those of `keys` that a Secret has. Raises SecretProblem, as `read_secret`."""
+        """The texts under those of `keys` that a Secret has. Raises SecretProblem, like `read_secret`."""
         data, where = self._secret(namespace, name)
         return {key: _secret_text(data[key], where, key) for key in keys if key in data}
 
@@ -126,19 +126,19 @@ class Api:
             raise SecretProblem(f"{where} does not exist", "SecretNotFound") from None
         except Forbidden:
             advice = f"name {namespace} in the chart's rbac.secretNamespaces, or bind rbac-secrets.yaml's role there"
-            raise SecretProblem(f"{where} may not be read: {advice}", "SecretForbidden") from None
+            raise SecretProblem(f"no permission to read {where}: {advice}", "SecretForbidden") from None
         return secret.data or {}, where
 
     def namespace_labels(self, name: str) -> dict[str, str] | None:
-        """The labels of a namespace; None = it is gone, or may not be read."""
+        """The labels of a namespace; None = it is gone, or the operator lacks the permission to read it."""
         try:
             namespace = call(lambda: self._core.read_namespace(name, _request_timeout=TIMEOUT_S))
         except (NotFound, Forbidden):
             return None
         return dict(namespace.metadata.labels or {})
 
-    def missing_kinds(self) -> list[str]:
-        """Those of our kinds that the API server does not serve in this version; whoever is logged in may ask that."""
+    def missing_crds(self) -> list[str]:
+        """The operator's CRDs that the API server does not serve in this version. Needs no permission."""
         try:
             resources = call(lambda: self._custom.get_api_resources(GROUP, VERSION, _request_timeout=TIMEOUT_S))
             served = {resource.name for resource in resources.resources}
@@ -147,7 +147,7 @@ class Api:
         return [f"{plural}.{GROUP} ({VERSION})" for plural in KINDS if plural not in served]
 
     def claimed_groups(self) -> Claims | Refusal:
-        """What custom resources of other products say of groups; see `claims.ClaimReader.read`."""
+        """The groups that custom resources of other products name; see `claims.ClaimReader.read`."""
         return self._claims.read()
 
     def claiming_kinds(self) -> dict[tuple[str, str], str]:
@@ -155,16 +155,16 @@ class Api:
         return self._claims.kinds()
 
     def installation_id(self, namespace: str = "") -> str:
-        """The uid of namespace kube-system: it names this Kubernetes cluster, and nothing else ever.
+        """The uid of namespace kube-system, which identifies this Kubernetes cluster.
 
-        namespace: where an operator of some namespaces only has its Lease. Beside it there may be others for other
-        namespaces. To each, policies of the others would be deleted ones: in a ledger that they shared, they would end
-        each other's marks for ever.
+        namespace: the Lease's, if this operator serves only some namespaces; it becomes part of the id. Other operators
+        may serve other namespaces of this cluster. With a shared id they would share a ledger, where each takes the
+        other's policies for deleted ones and ends their marks.
         """
         read = partial(self._core.read_namespace, "kube-system", _request_timeout=TIMEOUT_S)
         return "-".join(filter(None, (str(call(read).metadata.uid), namespace)))
 
-    # Leases as the plain objects that they are on the wire: a time that Python can't hold must not stop an election.
+    # Leases are plain JSON objects here: a time that Python can't represent must not stop an election.
 
     def get_lease(self, namespace: str, name: str, timeout: float) -> Object:
         """A coordination.k8s.io/v1 Lease; `timeout` in seconds. Raises NotFound."""
@@ -172,17 +172,17 @@ class Api:
         return dict(call(lambda: self._custom.get_namespaced_custom_object(*arguments, _request_timeout=timeout)))
 
     def create_lease(self, namespace: str, body: Object, timeout: float) -> Object:
-        """Raises Conflict when it exists, NotFound when its namespace does not."""
+        """Raises Conflict if it exists, NotFound if its namespace does not."""
         arguments = (*_LEASES, namespace, "leases", body)
         return dict(call(lambda: self._custom.create_namespaced_custom_object(*arguments, _request_timeout=timeout)))
 
     def replace_lease(self, namespace: str, name: str, body: Object, timeout: float) -> Object:
-        """Raises Conflict when it is no more as `body` was read."""
+        """Raises Conflict if it changed since `body` was read."""
         arguments = (*_LEASES, namespace, "leases", name, body)
         return dict(call(lambda: self._custom.replace_namespaced_custom_object(*arguments, _request_timeout=timeout)))
 
     def create_event(self, namespace: str, body: Object) -> None:
-        """Create a core/v1 Event. Raises Conflict when one of that name exists."""
+        """Create a core/v1 Event. Raises Conflict if one of that name exists."""
         call(lambda: self._core.create_namespaced_event(namespace, body, _request_timeout=TIMEOUT_S))
 
     def get_event_count(self, namespace: str, name: str) -> int:

@@ -1,6 +1,6 @@
-"""The operator as a process: wires the parts, wakes loops on kopf's events, and ends as a whole when any part fails.
+"""The operator's process: starts the parts, wakes loops on kopf's events, and ends if any part fails.
 
-Every replica watches; only the one that leads runs loops.
+Every replica watches; only the leader runs loops.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from group_hygiene.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-# A stop is over within 20 s: runs in flight, then 5 s for giving the Lease back, then kopf by itself, then by force.
+# A stop takes at most 20 s: runs in flight, then 5 s to release the Lease, then kopf ends, then it is cancelled.
 _RUNS_END_WITHIN_S, _REST_ENDS_WITHIN_S = 12.0, 1.5
 _BEAT_S = 2.0
 _RETRY_CAP_S = 30
@@ -49,10 +49,10 @@ _RETRY_CAP_S = 30
 
 @dataclass(frozen=True)
 class Options:
-    """health_port 0 = any free port. lease_namespace: None = our own. lease_duration: seconds.
+    """health_port: 0 = any free port. lease_namespace: None = the operator's own. lease_duration: in seconds.
 
-    activity: where a pipeline's tables may be. egress: where alerts may go.
-    namespaces: whose objects are served; none = those of all.
+    activity: where a pipeline's tables may be. egress: where alerts may be sent.
+    namespaces: the operator serves only their objects; empty = all namespaces.
     """
 
     health_port: int = 8080
@@ -64,7 +64,7 @@ class Options:
 
 
 class _Backoffs:
-    """kopf's pauses between failed requests: growing, capped, without an end; iterated afresh for each request."""
+    """kopf's pauses between failed requests: endless, growing up to a limit. Each request iterates from the start."""
 
     def __iter__(self) -> Any:
         pause = 1
@@ -91,14 +91,14 @@ class Operator:
         self._stop.set()
 
     async def run(self) -> None:
-        """Serve until stopped. Raises HygieneError when the CRDs are missing or there is no API server to talk to."""
+        """Serve until stopped. Raises HygieneError if the CRDs are missing or no API server is configured."""
         api = Api(load_config(), self._options.namespaces)
-        await self._check_kinds(api)
+        await self._check_crds(api)
         workers = Workers()
         namespace = self._options.lease_namespace or own_namespace()
         of = namespace if self._options.namespaces else ""
         installation = await asyncio.to_thread(api.installation_id, of)
-        # Of its own client, so that no other request is in its way.
+        # It has its own client, so that other requests do not delay it.
         self._leader = Leader(Api(load_config(retries=False)), namespace, self._options.lease_duration)
         self._metrics.show_leadership(self._leads)
         self._services = Services(
@@ -128,15 +128,15 @@ class Operator:
             await asyncio.wait(tasks, timeout=_RUNS_END_WITHIN_S)
         lead.cancel()
         flushed = self._send_last_traces()
-        # Of one that was cancelled, the thread may still be at work.
+        # The thread of a cancelled task may still be running.
         in_flight = [task for task in tasks if not task.done() or task.cancelled()]
         if in_flight:
-            log.warning("%d runs have not ended: the Lease is left to run out", len(in_flight))
+            log.warning("%d runs have not ended: the Lease is not released and expires", len(in_flight))
         else:
             await self._leader.release()
         await health.stop()
-        # Only now: when kopf ends, it cancels whatever was started after itself, runs in flight too. And
-        # cancelled while it was ending it was seen to hang.
+        # Stop kopf only now: when it ends, it cancels all tasks that were started after it, runs in flight too. Do not
+        # cancel it while it ends: that made it hang.
         self._stop_watching.set()
         await asyncio.wait([watch], timeout=_REST_ENDS_WITHIN_S)
         for task in (watch, beat, *tasks):
@@ -150,28 +150,28 @@ class Operator:
             raise self._failure
 
     def _send_last_traces(self) -> asyncio.Task[Any]:
-        """Beside all else that ends: a collector that hangs makes the stop no longer than it may take anyway."""
+        """Send traces while other parts end: a collector that hangs does not delay the stop beyond its limit."""
         done, loop = asyncio.Event(), asyncio.get_running_loop()
 
-        def tell() -> None:
+        def set_done() -> None:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(done.set)
 
-        tracing.stop(tell)
+        tracing.stop(set_done)
         return asyncio.create_task(done.wait(), name="last traces")
 
-    async def _check_kinds(self, api: Api) -> None:
-        missing = await asyncio.to_thread(api.missing_kinds)
+    async def _check_crds(self, api: Api) -> None:
+        missing = await asyncio.to_thread(api.missing_crds)
         if missing:
             raise HygieneError(
-                f"not installed on this API server: {', '.join(missing)}. Apply the files in crds/ first"
+                f"CRDs not installed on this API server: {', '.join(missing)}. Apply the files in crds/ first"
             )
 
     def _leads(self) -> bool:
         return self._leader.seconds_left() > 0
 
     def _is_ready(self) -> bool:
-        """Whether it watches, and leads or could: not without an answer about the Lease."""
+        """Whether this process watches objects and has read or created the Lease."""
         return self._ready.is_set() and self._leader.informed
 
     async def _lead(self) -> None:
@@ -200,7 +200,7 @@ class Operator:
                 registry=registry,
                 settings=settings,
                 standalone=True,
-                # Without one kopf asks for the user's name, and a container's user may have none.
+                # Without an identity kopf asks for the user's name, and a container's user may have none.
                 identity=cast(Any, "group-hygiene"),
                 clusterwide=not self._options.namespaces,
                 namespaces=self._options.namespaces,
@@ -209,7 +209,7 @@ class Operator:
             )
         finally:
             ready.cancel()
-        # kopf raises when a watch fails. It returns when it was told to stop, maybe by a signal that only it saw.
+        # kopf raises when a watch fails. It returns after a stop, maybe by a signal that only kopf received.
         self._stop.set()
 
     def _handle_signals(self) -> None:
@@ -218,14 +218,14 @@ class Operator:
 
     async def _announce(self, flag: asyncio.Event) -> None:
         await flag.wait()
-        # kopf took the signals for itself when it started; ours let runs in flight come to an end first.
+        # kopf replaced the signal handlers when it started; the operator's own handlers let runs in flight end first.
         self._handle_signals()
         self._ready.set()
         where = ", ".join(self._options.namespaces) or "all namespaces"
         log.info("watching %s in %s", ", ".join(KINDS), where)
 
     async def _on_event(self, event: Any, body: Any, resource: Any, **_: Any) -> None:
-        """An object was added, edited or deleted: wake the loop of its connection. Our own status is no news."""
+        """An object was added, edited or deleted: wake the loop of its connection. Ignore changes of status only."""
         metadata = body["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         key, version = (resource.plural, namespace, name), (metadata["uid"], int(metadata.get("generation") or 0))
@@ -258,7 +258,7 @@ class Operator:
             await asyncio.sleep(_BEAT_S)
 
     def _guard(self, task: asyncio.Task[None], endless: bool = True) -> asyncio.Task[None]:
-        """End the process when a part of it dies: a half-dead operator looks healthy and does nothing."""
+        """End the process when a part of it fails: otherwise the operator seems healthy but does nothing."""
 
         def done(finished: asyncio.Task[None]) -> None:
             if finished.cancelled() or (not endless and finished.exception() is None):
@@ -266,9 +266,9 @@ class Operator:
             failure = finished.exception() or RuntimeError(f"{finished.get_name()} ended")
             if not self._stop.is_set():
                 self._failure = failure
-                # Errors of our own say it in words; where others come from, only the traceback tells.
+                # A HygieneError explains itself; other errors need the traceback.
                 trace = None if isinstance(failure, HygieneError) else failure
-                log.critical("%s: %s: so the operator ends", finished.get_name(), failure, exc_info=trace)
+                log.critical("%s: %s: the operator ends", finished.get_name(), failure, exc_info=trace)
                 self._stop.set()
 
         task.add_done_callback(done)
@@ -276,7 +276,7 @@ class Operator:
 
 
 def _exit(code: int) -> NoReturn:
-    """End the process while threads still run: Python would wait for each of them, and for requests that hang."""
+    """End the process while threads still run: Python would wait for each of them, also for requests that hang."""
     logging.shutdown()
     os._exit(code)
 

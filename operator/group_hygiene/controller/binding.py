@@ -1,4 +1,4 @@
-"""Which policies belong to a connection and which of them it lets in; the others get their status. Knows no Kafka."""
+"""Finds the policies of a connection and those that it admits; writes the status of the others. No Kafka here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from group_hygiene import status
 from group_hygiene.controller.api import POLICIES, Api, Object, connection_of
 from group_hygiene.controller.guard import Granted, read_grant
-from group_hygiene.controller.status_writer import Teller
+from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import HygieneError, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
@@ -40,13 +40,13 @@ class Admitted(Bound):
 class Binding:
     """The policies that name one connection."""
 
-    def __init__(self, api: Api, teller: Teller, clock: Clock, namespace: str, name: str) -> None:
-        """namespace, name: of the connection, whether there is one or not."""
-        self._api, self._teller, self._clock = api, teller, clock
+    def __init__(self, api: Api, writer: StatusWriter, clock: Clock, namespace: str, name: str) -> None:
+        """namespace, name: of the connection, which need not exist."""
+        self._api, self._writer, self._clock = api, writer, clock
         self._namespace, self._name = namespace, name
 
     def bind(self, objects: Sequence[Object]) -> list[Bound]:
-        """The policies that refer to this connection; those that never may get their status here, and are left out."""
+        """The policies that refer to this connection. Leaves out invalid ones and writes their status."""
         bound: list[Bound] = []
         for obj in objects:
             if connection_of(obj) != (self._namespace, self._name):
@@ -54,35 +54,35 @@ class Binding:
             try:
                 policy = parse_policy(obj)
             except SpecError as error:
-                self._teller.problem(POLICIES, obj, Refusal.of(error))
+                self._writer.write_problem(POLICIES, obj, Refusal.of(error))
                 continue
             bound.append(Bound(obj, policy))
         return bound
 
     def active(self, connection: Connection, bound: Sequence[Bound]) -> list[Admitted]:
-        """Those that the connection admits and that are not suspended; the others get their status here."""
+        """The policies that the connection admits and that are not suspended. Writes the status of the others."""
         active: list[Admitted] = []
         for entry in bound:
             granted = read_grant(self._api, connection, entry.policy.namespace)
             try:
                 policy = admit(connection, entry.policy, granted.grant)
             except SpecError as error:
-                # Not stalled: an edit of the connection helps as well as one of the policy.
-                self._teller.problem(POLICIES, entry.obj, Refusal.of(error))
+                # Not stalled: an edit of the connection can help, not only one of the policy.
+                self._writer.write_problem(POLICIES, entry.obj, Refusal.of(error))
                 continue
             if policy.suspend:
                 new = status.build_suspended_status(policy.generation, entry.status, self._clock.now())
-                self._teller.tell(POLICIES, entry.obj, new)
+                self._writer.write(POLICIES, entry.obj, new)
             else:
                 active.append(Admitted(entry.obj, policy, granted))
         return active
 
-    def tell(self, bound: Sequence[Bound], problem: Refusal) -> None:
+    def report(self, bound: Sequence[Bound], problem: Refusal) -> None:
         for entry in bound:
-            self._teller.problem(POLICIES, entry.obj, problem)
+            self._writer.write_problem(POLICIES, entry.obj, problem)
 
-    def tell_missing(self, bound: Sequence[Bound]) -> None:
-        """There is no such connection; to other namespaces that is no other news than one that grants them nothing."""
+    def report_missing(self, bound: Sequence[Bound]) -> None:
+        """Report that the connection does not exist. Other namespaces see the same as if it granted them nothing."""
         for entry in bound:
             if entry.policy.namespace == self._namespace:
                 problem = Refusal(
@@ -91,10 +91,12 @@ class Binding:
             else:
                 message = nothing_granted(f"{self._namespace}/{self._name}", entry.policy.namespace)
                 problem = Refusal(reasons.CROSS_NAMESPACE, message)
-            self._teller.problem(POLICIES, entry.obj, problem)
+            self._writer.write_problem(POLICIES, entry.obj, problem)
 
-    def tell_not_ready(self, bound: Sequence[Bound], error: HygieneError) -> None:
-        """The connection can't be used now, for this error."""
+    def report_not_ready(self, bound: Sequence[Bound], error: HygieneError) -> None:
+        """Report that this error prevents use of the connection."""
         key = f"{self._namespace}/{self._name}"
         for entry in bound:
-            self._teller.problem(POLICIES, entry.obj, status.connection_not_ready(error, entry.policy.namespace, key))
+            self._writer.write_problem(
+                POLICIES, entry.obj, status.connection_not_ready(error, entry.policy.namespace, key)
+            )

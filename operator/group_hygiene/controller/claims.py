@@ -1,8 +1,8 @@
-"""Which consumer groups custom resources of other products name. Reads only.
+"""Finds the consumer groups that custom resources of other products name. Reads only.
 
-The objects belong to other teams: pages are bounded in bytes, and all of them in number and time. Only the fields that
-are needed become objects here. What can't be read to its end, or names a group in a way that can't be followed, may
-name any group.
+The objects belong to other teams: the bytes of a page, the number of objects and the time are limited. Only fields that
+are needed are decoded. If objects can't be read completely, or the name of a group can't be resolved, they may name any
+group.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from group_hygiene.process import memory
 
 T = TypeVar("T")
 Kind = tuple[str, str]
-# What is at some place of an object, as its JSON; None = nothing, or null.
+# The JSON at a path of an object; None = missing or null.
 Json = Raw | None
 
 KEDA = "keda.sh"
@@ -38,11 +38,11 @@ _OVERRIDE = "consumer.override.group.id"
 
 
 class Limits(NamedTuple):
-    """page_bytes: of one answer of the API server, in whose etcd an object has 1.5 MB by default.
+    """page_bytes: of one response of the API server; etcd limits an object to 1.5 MB by default.
 
-    objects: all that are listed, and all that these refer to. elements: of one list in an object. named_bytes: that
-    the groups which objects name take, with the objects' names. prefixes: of groups, in all ShadowLinks, as each
-    group is compared with each of them.
+    objects: the listed objects and those that they refer to. elements: of one list in an object. named_bytes: memory
+    for the groups that objects name and for the objects' names. prefixes: of groups, in all ShadowLinks, as each group
+    is compared with each prefix.
     """
 
     page: int = 100
@@ -55,9 +55,9 @@ class Limits(NamedTuple):
 
 
 _LIMITS = Limits()
-# What reading a page takes, in times its bytes.
+# Memory to read a page, as a multiple of its bytes.
 _PAGE_COPIES = 4
-# What an entry of a dictionary takes beside its texts.
+# Memory of a dictionary entry in addition to its texts.
 _ENTRY_BYTES = 300
 _CONFIG_MAP_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 
@@ -83,7 +83,7 @@ class _Page(msgspec.Struct):
 
 
 class _Unknown(Exception):
-    """An object names a group, and which one can't be said."""
+    """An object names a group, but its name is unknown."""
 
 
 class _LongList(Exception):
@@ -98,14 +98,14 @@ class _Found:
     prefixes: dict[str, str] = field(default_factory=dict)
 
     def add(self, names: dict[str, str], name: str, owner: str) -> None:
-        """To one of these. Groups with longer ids are kept as it is."""
+        """Add a name to one of these dictionaries. Skip ids that are too long: such groups are never deleted."""
         if len(name) > ID_MAX:
             return
         if name not in names:
             # Up to four bytes a character.
             self.left -= _ENTRY_BYTES + 4 * len(name) + len(owner)
         if self.left < 0:
-            raise _Unknown("objects name more groups than are remembered")
+            raise _Unknown("objects name more groups than the operator can hold")
         names[name] = owner
 
 
@@ -116,7 +116,7 @@ class _Answer(NamedTuple):
 
 
 class ClaimReader:
-    """Reads all claims of a Kubernetes cluster. Thread-safe: one thread reads, for all who wait for it by then."""
+    """Reads all claims of a Kubernetes cluster. Thread-safe: one thread reads for all threads that wait."""
 
     def __init__(self, client: kubernetes.client.ApiClient, limits: Limits = _LIMITS) -> None:
         self._custom = kubernetes.client.CustomObjectsApi(client)
@@ -128,14 +128,14 @@ class ClaimReader:
         self._last = _Answer(-1.0, None, "")
 
     def read(self) -> Claims | Refusal:
-        """All groups that objects name; a Refusal = some may be missing, as its message says. Raises ApiError.
+        """All groups that objects name; a Refusal = some may be missing, for the reason in it. Raises ApiError.
 
-        No answer is older than the call: callers share one that began while they waited for an earlier one.
+        No result is older than the call: callers share a read that began while they waited for an earlier one.
         """
         asked = time.monotonic()
-        # The reading that is under way, and one that is for all who wait.
+        # Wait for the read that is in progress, and for one that serves all waiting threads.
         if not self._reading.acquire(timeout=2 * max(self._limits.seconds, TIMEOUT_S)):
-            return Refusal(reasons.CLAIMED, "other readings of objects that may name groups take too long")
+            return Refusal(reasons.CLAIMED, "earlier reads of objects that may name groups take too long")
         try:
             if self._last.began < asked:
                 began = time.monotonic()
@@ -160,7 +160,7 @@ class ClaimReader:
                         _KINDS[group, plural](reading)
                     except _LongList:
                         most = self._limits.elements
-                        raise _Unknown(f"{reading.owner}, or what it refers to, has a list of over {most}") from None
+                        raise _Unknown(f"{reading.owner}, or its target, has a list of over {most} elements") from None
         except memory.TooMuch as problem:
             return Refusal(reasons.CLAIMED, str(problem))
         except _Unknown as problem:
@@ -170,9 +170,9 @@ class ClaimReader:
         return Claims(found.named, found.synced, found.prefixes)
 
     def kinds(self) -> dict[Kind, str]:
-        """(API group, plural) -> a version that is served, of the kinds that may name groups and are installed.
+        """(API group, plural) -> a served version, of the installed custom resources that may name groups.
 
-        A kind need not be served in the version that its API group prefers: another kind may be ahead of it.
+        The preferred version of an API group need not serve each resource: another resource may be at a newer version.
         """
         groups = call(lambda: self._apis.get_api_versions(_request_timeout=TIMEOUT_S)).groups
         served: dict[Kind, str] = {}
@@ -201,7 +201,7 @@ class ClaimReader:
                 body = self._ask(ask)
                 listed = None if body is None else _decoded(body, _Page)
             except Forbidden:
-                raise _Unknown(f"needs list on {where} in all namespaces") from None
+                raise _Unknown(f"no permission to list {where} in all namespaces") from None
             except RecursionError:
                 raise _Unknown(f"one of {where} is nested too deeply") from None
             if listed is None:
@@ -218,15 +218,15 @@ class ClaimReader:
                 return
 
     def _ask(self, ask: Callable[[], Any]) -> bytes | None:
-        """The bytes of an answer; None = there are more than may be. Raises ApiError, and memory.TooMuch."""
+        """The bytes of a response; None = it is larger than the limit. Raises ApiError and memory.TooMuch."""
         memory.require(_PAGE_COPIES * self._limits.page_bytes, "a page of objects that may name groups")
         return call(lambda: _content(ask(), self._limits.page_bytes))
 
     def elements(self, value: Json) -> list[Raw]:
-        """Of a list; of anything else none. Raises _LongList."""
+        """The elements of a list; empty for any other value. Raises _LongList."""
         if value is None:
             return []
-        # No list has more elements than commas, and one.
+        # A list has at most one element more than commas.
         if bytes(value).count(b",") >= self._limits.elements:
             raise _LongList
         try:
@@ -235,26 +235,26 @@ class ClaimReader:
             return []
 
     def variable(self, pod: Json, container: str, name: str, namespace: str) -> str:
-        """What an environment variable of a pod template is. Raises _Unknown where that isn't in reach."""
+        """The value of an environment variable of a pod template. Raises _Unknown if it can't be resolved."""
         every = self.elements(_at(pod, "spec", "containers"))
         containers = [each for each in every if not container or _text(each, "name") == container]
         if not containers:
             raise _Unknown(f"has no container {container}".rstrip())
-        # Of several of one name, Kubernetes takes the last.
+        # If several have the same name, Kubernetes takes the last.
         entries = [each for each in self.elements(_at(containers[0], "env")) if _text(each, "name") == name]
         entry = entries[-1] if entries else None
         value, key = _text(entry, "value"), _at(entry, "valueFrom", "configMapKeyRef")
         if key is not None:
             value = self._config_map(namespace, _text(key, "name"), _text(key, "key"))
         if not value:
-            raise _Unknown("has no value for it but perhaps one from elsewhere, as from a Secret or envFrom")
-        # References to other variables; and `$$`, which stands for `$`.
+            raise _Unknown("does not set it, or sets it from another source, such as a Secret or envFrom")
+        # A reference to another variable, or `$$`, which escapes `$`.
         if ("$(" in value or "$$" in value) and key is None:
-            raise _Unknown("refers to other variables")
+            raise _Unknown("sets it with references to other variables")
         return value
 
     def _config_map(self, namespace: str, name: str, key: str) -> str:
-        """The text under a key of a ConfigMap, empty where there is none."""
+        """The text under a key of a ConfigMap; empty if there is none."""
         if not name:
             raise _Unknown("refers to a ConfigMap without a name")
         ask = partial(self._core.read_namespaced_config_map, name, namespace, **_RAW)
@@ -263,7 +263,7 @@ class ClaimReader:
         except NotFound:
             raise _Unknown(f"refers to ConfigMap {name}, which does not exist") from None
         except Forbidden:
-            raise _Unknown(f"refers to ConfigMap {name}: needs get on configmaps in that namespace") from None
+            raise _Unknown(f"refers to ConfigMap {name}: no permission to get configmaps in that namespace") from None
         if body is None:
             raise _Unknown(f"refers to ConfigMap {name}, which takes more than {self._limits.page_bytes} bytes")
         return _text(_decoded(body, Raw), "data", key) if _CONFIG_MAP_KEY.fullmatch(key) else ""
@@ -273,13 +273,13 @@ class ClaimReader:
         group = api_version.partition("/")[0]
         read = _WORKLOADS.get((group, kind))
         if read is None or not name:
-            raise _Unknown(f"{kind} {name} is of a kind that is not read")
+            raise _Unknown(f"{kind} {name} is not a supported workload (Deployment or StatefulSet)")
         try:
             body = self._ask(lambda: read(self._apps, name, namespace))
         except NotFound:
             raise _Unknown(f"{kind} {name} does not exist") from None
         except Forbidden:
-            raise _Unknown(f"needs get on {kind.lower()}s.apps in all namespaces") from None
+            raise _Unknown(f"can't be read: no permission to get {kind.lower()}s.apps in all namespaces") from None
         if body is None:
             raise _Unknown(f"{kind} {name} takes more than {self._limits.page_bytes} bytes")
         return _at(_decoded(body, Raw), "spec", "template")
@@ -302,7 +302,7 @@ class _Budget:
 
 @dataclass
 class _Reading:
-    """One object, and what all of them name."""
+    """One object, and the names found in all objects so far."""
 
     reader: ClaimReader
     budget: _Budget
@@ -322,15 +322,15 @@ class _Reading:
             self.found.add(self.found.named, group, self.owner)
 
     def group(self, obj: Json, *path: str) -> str:
-        """The group that is named at a path of an object, empty where there is none; a number is its text.
+        """The group's name at a path of an object; empty if there is none. A number is returned as text.
 
-        Raises _Unknown for anything else: what its own controller takes it for can't be said.
+        Raises _Unknown for any other value, as its own controller may convert it in any way.
         """
         value = _at(obj, *path)
         try:
             return "" if value is None else str(_TEXT_OR_NUMBER.decode(value))
         except msgspec.ValidationError:
-            raise _Unknown(f"{self.owner} names its group in {path[-1]}, which is no text") from None
+            raise _Unknown(f"{self.owner} names its group in {path[-1]}, which is not text") from None
 
 
 def _scaled_object(reading: _Reading) -> None:
@@ -351,8 +351,8 @@ def _scaled_job(reading: _Reading) -> None:
 def _triggers(reading: _Reading, template: Callable[[], Json], container: str) -> None:
     """Groups of KEDA's Kafka triggers.
 
-    Of a trigger with two names, older versions of KEDA take the variable's (parseKafkaMetadata), later ones
-    `consumerGroup`, without the spaces around it (ScalerConfig.configParamValue): all count.
+    If a trigger has both names, older versions of KEDA take the variable (parseKafkaMetadata), and later ones take
+    `consumerGroup` without the spaces around it (ScalerConfig.configParamValue): all of them count.
     """
     for trigger in reading.reader.elements(_at(reading.item.spec, "triggers")):
         if _text(trigger, "type") not in _KAFKA_TRIGGERS:
@@ -372,11 +372,11 @@ def _triggers(reading: _Reading, template: Callable[[], Json], container: str) -
 
 
 def _connector(reading: _Reading) -> None:
-    """The group of a sink connector. Kafka Connect asks its config providers for `${...}` (ConfigTransformer)."""
+    """The group of a sink connector. Kafka Connect's config providers resolve `${...}` (ConfigTransformer)."""
     override = reading.group(reading.item.spec, "config", _OVERRIDE)
     if "${" in override:
         raise _Unknown(
-            f"{reading.owner} names its group by a variable in {_OVERRIDE}, which only Kafka Connect can read"
+            f"{reading.owner} names its group by a variable in {_OVERRIDE}, which only Kafka Connect can resolve"
         )
     reading.name(override or f"connect-{reading.item.metadata.name}")
 
@@ -386,13 +386,13 @@ def _knative_source(reading: _Reading) -> None:
 
 
 def _knative_consumer_group(reading: _Reading) -> None:
-    """Triggers, channels and sources of Knative end up in one. Go writes the inlined map under its field's name."""
+    """Knative creates one for each trigger, channel and source. Go writes the inlined map under its field's name."""
     configs = _at(reading.item.spec, "template", "spec", "configs")
     reading.name(reading.group(configs, "Configs", "group.id"), reading.group(configs, "group.id"))
 
 
 def _shadow_link(reading: _Reading) -> None:
-    """Groups that are synced into the shadow cluster. Exclusions are not applied: Redpanda decides about those."""
+    """Groups that are synced into the shadow cluster. Exclusions are not applied: only Redpanda applies them."""
     options = _at(reading.item.spec, "consumerOffsetSyncOptions")
     if options is None:
         return
@@ -415,13 +415,13 @@ _TEXT_OR_NUMBER = msgspec.json.Decoder(str | int)
 
 @lru_cache(maxsize=256)
 def _field(key: str) -> msgspec.json.Decoder[Any]:
-    """Decodes an object to one of its fields, and makes nothing of the others."""
+    """A decoder that returns one field of an object and skips the others."""
     fields = [("value", Raw | UnsetType, UNSET)]
     return msgspec.json.Decoder(msgspec.defstruct("Field", fields, rename={"value": key}))
 
 
 def _at(obj: Json, *path: str) -> Json:
-    """What is at a path of an object; None where there is nothing, or it has another shape."""
+    """The value at a path of an object; None = missing or null, or the object has another shape."""
     for key in path:
         if obj is None:
             return None
@@ -439,7 +439,7 @@ def _is_null(value: Raw) -> bool:
 
 
 def _text(obj: Json, *path: str) -> str:
-    """The text at a path of an object; empty where there is none. Some kinds keep fields of any shape."""
+    """The text at a path of an object; empty if there is none. Some CRDs accept fields of any shape."""
     value = _at(obj, *path)
     try:
         return "" if value is None else _TEXT.decode(value)
@@ -451,11 +451,11 @@ def _decoded(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
-        raise ApiError("an answer of the API server can't be read") from error
+        raise ApiError("a response of the API server can't be decoded") from error
 
 
 def _content(response: Any, limit: int) -> bytes | None:
-    """An answer, of which no more than so many bytes are read; None = it is larger."""
+    """The body of a response; None = it is larger than the limit. Reads at most one byte more than the limit."""
     with response:
         data: bytes = response.read(limit + 1, decode_content=True)
     return None if len(data) > limit else data

@@ -1,4 +1,4 @@
-"""The pipeline's tables of one connection, opened with what its Secret says now."""
+"""Opens the pipeline's tables of one connection with the current content of its Secret."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from group_hygiene.spec.storage import Allowed
 
 
 class Source:
-    """Opens the tables, and keeps them open while nothing about them changes."""
+    """Opens the tables, and opens them again only after a change of the spec or the Secret."""
 
     def __init__(self, api: Api, allowed: Allowed) -> None:
         self._api = api
@@ -22,9 +22,9 @@ class Source:
         self._tables: Tables | None = None
 
     def tables(self, connection: Connection) -> Tables | Refusal | None:
-        """The connection's tables; None = it names none, a Refusal = they can't be asked.
+        """The connection's tables; None = it names none, a Refusal = they can't be read.
 
-        A Secret that can't be read is a matter of the policies that ask for evidence, and of no others.
+        A Secret that can't be read concerns only the policies that need evidence from the tables.
         """
         spec = connection.activity
         if spec is None:

@@ -1,4 +1,4 @@
-"""Whether a run may still change something, asked right before each change (see reconcile.Guard). Reads only."""
+"""Checks right before each change whether the run may still make it (see reconcile.Guard). Reads only."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from group_hygiene.spec.connection import Connection, grant
 
 
 class Leadership(Protocol):
-    """For how long this process surely leads."""
+    """How long this process is certain to lead."""
 
     def seconds_left(self) -> float: ...
 
 
 @dataclass(frozen=True)
 class Granted:
-    """What a connection granted a namespace when a run began, by the labels that the namespace had then."""
+    """The grant of a connection to a namespace at the start of a run, by the namespace's labels at that time."""
 
     connection: Connection
     namespace: str
@@ -30,7 +30,7 @@ class Granted:
 
 
 def read_grant(api: Api, connection: Connection, namespace: str) -> Granted:
-    """What the connection grants the namespace now; its labels are read only where they decide. Raises ApiError."""
+    """The connection's current grant to the namespace. Reads its labels only if they matter. Raises ApiError."""
     labels = None
     if namespace != connection.namespace and connection.selects_by_label:
         labels = api.namespace_labels(namespace)
@@ -39,10 +39,10 @@ def read_grant(api: Api, connection: Connection, namespace: str) -> Granted:
 
 @dataclass(frozen=True)
 class Guard:
-    """Of one run of a policy, or one restore. stopping: the process must end.
+    """The guard of one run of a policy, or of one restore. stopping: set when the process must end.
 
-    objects: plural and object, as they were when it began: the connection's, and whose wish it is. granted: what the
-    connection granted the namespace of the latter when it began.
+    objects: plural and object of the policy or restore and of the connection, as they were at the start. granted: the
+    connection's grant to the namespace of the policy or restore at the start.
     """
 
     api: Api
@@ -52,7 +52,7 @@ class Guard:
     granted: Granted
 
     def refusal(self) -> Refusal | None:
-        """Read the objects again: an edit, a deletion, other labels or a stop of the operator end the run."""
+        """Read the objects again: an edit, a deletion, changed labels or a stop of the operator end the run."""
         if self.stopping.is_set():
             return Refusal(reasons.STOPPING, "the operator is stopping")
         for plural, before in self.objects:
@@ -65,16 +65,16 @@ class Guard:
                 return Refusal(error.reason, f"{KINDS[plural]} {name} could not be read again: {error}")
             if obj is None or _version(obj) != _version(before) or obj["metadata"].get("deletionTimestamp"):
                 return Refusal(reasons.POLICY_CHANGED, f"{KINDS[plural]} {name} was edited or deleted during the run")
-        return self._other_labels()
+        return self._grant_change()
 
-    def _other_labels(self) -> Refusal | None:
+    def _grant_change(self) -> Refusal | None:
         namespace = self.granted.namespace
         try:
             now = read_grant(self.api, self.granted.connection, namespace)
         except ApiError as error:
             return Refusal(error.reason, f"the labels of namespace {namespace} could not be read again: {error}")
         if now != self.granted:
-            message = f"namespace {namespace} got other labels during the run, by which it is granted something else"
+            message = f"the labels of namespace {namespace} changed during the run, and so did its grant"
             return Refusal(reasons.POLICY_CHANGED, message)
         return None
 

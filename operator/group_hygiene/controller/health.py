@@ -1,4 +1,4 @@
-"""The operator's HTTP server: `/healthz` (its event loop turns), `/readyz` (it leads or stands by), `/metrics`."""
+"""The operator's HTTP server: `/healthz` (its event loop runs), `/readyz` (it leads or stands by), `/metrics`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STUCK_S = 30.0
 
 
 class Health:
-    """Serves on `port` of all interfaces; 0 = any free port of 127.0.0.1, which is then in `port`."""
+    """Serves on `port` of all interfaces; 0 = any free port of 127.0.0.1, which `start` then stores in `port`."""
 
     def __init__(self, port: int, registry: CollectorRegistry, ready: Callable[[], bool]) -> None:
         self.port = port
@@ -23,7 +23,7 @@ class Health:
         self._runner: web.AppRunner | None = None
 
     def beat(self) -> None:
-        """To be called from the event loop at least every few seconds."""
+        """Call this from the event loop at least every few seconds."""
         self._beat = time.monotonic()
 
     async def start(self) -> None:
@@ -33,7 +33,7 @@ class Health:
         app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        # Any free port would be another one for each address family, so it is one of loopback only.
+        # On all interfaces, each address family would get a different free port: use one loopback address only.
         site = web.TCPSite(self._runner, host=None if self.port else "127.0.0.1", port=self.port)
         await site.start()
         self.port = self._runner.addresses[0][1]

@@ -1,6 +1,6 @@
-"""What somebody who looks after the operator asks of the API server: its version and clock, CRDs, rights. Reads only.
+"""The requests of `doctor` to the API server: its version and clock, CRDs and permissions. Reads only.
 
-Who may do what is asked by access reviews, which the API server answers and does not keep.
+Permissions are checked with access reviews, which the API server answers and does not store.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _EVENTS, _NAMESPACES, _LEASES = ("", "events"), ("", "namespaces"), ("coordinati
 
 
 class Server(NamedTuple):
-    """version: as `kubectl version` shows it. ahead: its clock against ours, exact to a second or two."""
+    """version: as `kubectl version` shows it. ahead: of this machine's clock, with an error of up to two seconds."""
 
     version: str
     ahead: timedelta
 
 
 class Right(NamedTuple):
-    """One thing that the operator asks of the API server, and what it is for. namespace: empty = all."""
+    """A permission that the operator needs. what_for: the effect if it is missing. namespace: empty = all."""
 
     verb: str
     group: str
@@ -45,10 +45,10 @@ class Right(NamedTuple):
 
 
 def rights(namespace: str, lease_namespace: str, lease: str, by_label: bool = False) -> tuple[Right, ...]:
-    """Without which the operator does not do all of its work for the objects of that namespace.
+    """The permissions that the operator needs for the objects of that namespace.
 
-    It may have them there alone, or in all namespaces: either will do. by_label: whether the connection lets in
-    namespaces by their labels.
+    Roles in the namespace suffice, and so do ClusterRoles. by_label: whether the connection selects namespaces by their
+    labels.
     """
 
     def here(verb: str, group: str, resource: str, what_for: str) -> Right:
@@ -57,26 +57,29 @@ def rights(namespace: str, lease_namespace: str, lease: str, by_label: bool = Fa
     found = [here(verb, GROUP, plural, "it sees no policy") for plural in KINDS for verb in ("get", "list", "watch")]
     found += [here("patch", GROUP, f"{plural}/status", "no status is written") for plural in KINDS]
     found += [here(verb, *_EVENTS, "no Event is recorded") for verb in ("create", "get", "patch")]
-    found.append(here("get", "", "secrets", "what it must log in with is not read"))
+    found.append(here("get", "", "secrets", "it can't read credentials"))
     found.append(Right("get", *_NAMESPACES, "it does not start", "kube-system", "kube-system"))
     found += [Right(verb, *_LEASES, "it never leads", lease, lease_namespace) for verb in ("get", "update")]
     found.append(Right("create", *_LEASES, "it never leads", namespace=lease_namespace))
     if by_label:
-        found.append(here("get", *_NAMESPACES, "no namespace is let in by its labels"))
+        found.append(here("get", *_NAMESPACES, "no namespace is admitted by its labels"))
     return tuple(found)
 
 
 def claim_rights(kinds: Collection[tuple[str, str]]) -> tuple[Right, ...]:
-    """Without which every group is kept where these kinds, (API group, plural), are installed: in all namespaces."""
-    found = tuple(Right("list", *kind, "every group is kept (ClaimedByResource)") for kind in kinds)
+    """The permissions, in all namespaces, for these custom resources (API group, plural) of other products.
+
+    Without one of them no group is deleted.
+    """
+    found = tuple(Right("list", *kind, "no group is deleted (ClaimedByResource)") for kind in kinds)
     if not any(group == KEDA for group, _ in kinds):
         return found
-    why = "every group is kept where KEDA takes a group's id from a workload's environment (ClaimedByResource)"
+    why = "no group is deleted if KEDA takes a group's id from a workload's environment (ClaimedByResource)"
     return found + tuple(Right("get", "apps", plural, why) for plural in ("deployments", "statefulsets"))
 
 
 class Inspection:
-    """Questions to one API server. Raises ApiError, as Api does."""
+    """Requests to one API server. Raises ApiError, like Api."""
 
     def __init__(self, client: kubernetes.client.ApiClient) -> None:
         self._client = client
@@ -86,20 +89,20 @@ class Inspection:
         self._custom = kubernetes.client.CustomObjectsApi(client)
 
     def server(self) -> Server:
-        """Its version, and its clock by the header Date of its answer."""
+        """Its version, and its clock by the Date header of its response."""
         asked = datetime.now(UTC)
         answer = call(partial(self._version.get_code_with_http_info, _request_timeout=TIMEOUT_S))
         body, headers = answer[0], answer[2]
         between = asked + (datetime.now(UTC) - asked) / 2
         try:
-            # Cut to whole seconds, so that on average it is half a second more.
+            # The header is truncated to whole seconds: add half a second, the average error.
             there = parsedate_to_datetime(headers["Date"]) + timedelta(seconds=0.5)
         except (KeyError, ValueError, TypeError) as error:
-            raise ApiError("the API server's answer says no time") from error
+            raise ApiError("the API server's response has no valid Date header") from error
         return Server(str(body.git_version), there - between)
 
     def user(self) -> str:
-        """Who we are to it; empty = it does not tell (before Kubernetes 1.28)."""
+        """The name of the authenticated user; empty = the API server can't report it (before Kubernetes 1.28)."""
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         ask = partial(self._who.create_self_subject_review, review, _request_timeout=TIMEOUT_S)
         try:
@@ -108,7 +111,10 @@ class Inspection:
             return ""
 
     def may(self, right: Right, account: str = "") -> bool:
-        """Whether we may do that, or the ServiceAccount `namespace/name`, which only some may ask for."""
+        """Whether the user has this permission. account: check this ServiceAccount, `namespace/name`, instead.
+
+        Only some users may check other accounts.
+        """
         resource, _, subresource = right.resource.partition("/")
         attributes = {"verb": right.verb, "group": right.group, "resource": resource, "subresource": subresource}
         spec: dict[str, Any] = {
@@ -124,7 +130,7 @@ class Inspection:
         return bool(call(partial(create, {"spec": spec}, _request_timeout=TIMEOUT_S)).status.allowed)
 
     def crd(self, plural: str) -> Object | None:
-        """The CRD of one of our kinds as it is installed; None = it is not."""
+        """One of the operator's CRDs as it is installed; None = it is not."""
         place = ("apiextensions.k8s.io", "v1", "customresourcedefinitions", f"{plural}.{GROUP}")
         try:
             return dict(call(lambda: self._custom.get_cluster_custom_object(*place, _request_timeout=TIMEOUT_S)))
@@ -132,9 +138,9 @@ class Inspection:
             return None
 
     def schemas(self) -> dict[str, Object]:
-        """The schema of each CRD of ours by kind, as OpenAPI v3 publishes it; {} = the API server serves none.
+        """Kind -> its CRD's schema as published in OpenAPI v3, of the operator's CRDs; {} = none is served.
 
-        Every authenticated user may read it (ClusterRole system:discovery). It follows a changed CRD within seconds.
+        Every authenticated user may read it (ClusterRole system:discovery). A change of a CRD shows within seconds.
         """
         path = f"/openapi/v3/apis/{GROUP}/{VERSION}"
         request = self._client.param_serialize(

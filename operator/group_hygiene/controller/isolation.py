@@ -31,9 +31,7 @@ def isolated(what: str, work: Callable[P, R], *arguments: P.args, **named: P.kwa
 
 
 def internal_error(error: Exception) -> Refusal:
-    """An error in our own code. Its text may contain anything, even a secret: it stays in the log's traceback."""
+    """The Refusal for an internal error. Its text may contain a secret, so only the log's traceback shows it."""
     if isinstance(error, MemoryError):
-        return Refusal(
-            reasons.MEMORY_EXHAUSTED, "the operator's memory does not hold what this run needs; it tries again"
-        )
+        return Refusal(reasons.MEMORY_EXHAUSTED, "the operator has too little memory for this run; it tries again")
     return Refusal(reasons.INTERNAL_ERROR, f"{type(error).__name__}: see the operator's log; it tries again")

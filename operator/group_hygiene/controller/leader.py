@@ -1,8 +1,8 @@
-"""Which of several operator processes acts: a Lease of our own, held by one, and for how long it is surely held.
+"""Leader election with a Lease: which operator process leads, and for how long it is certain to.
 
-Time is the elapsed time of this machine only. A clock that is set changes nothing, and times of other machines are
-never read: another's Lease is over when *we* saw it unchanged for its whole duration, as client-go has it. This
-module knows nothing of Kafka or of our kinds.
+It uses only the elapsed time of this machine. Setting a clock changes nothing, and times of other machines are never
+read: like client-go, a process takes a Lease over once it saw it unchanged for the Lease's whole duration. This module
+knows nothing of Kafka or of the operator's CRDs.
 """
 
 from __future__ import annotations
@@ -31,44 +31,44 @@ _MAX_TRANSITIONS = 2**31 - 1
 class Leader:
     """One process's part in the election. `acquire`, then `keep` until it raises; `release` at a clean end.
 
-    Others wait for `duration` seconds without a renewal. The holder asks to renew after every sixth of that, waits a
-    sixth for each answer, and stops after two thirds: what it has sent by then has ten of thirty seconds to end.
+    Other processes wait for `duration` seconds without a renewal. The holder tries to renew after every sixth of that,
+    waits a sixth for each response, and stops after two thirds. With 30 s, its last requests have 10 s to end.
     """
 
     def __init__(self, api: Api, namespace: str, duration: int = DURATION_S, clock: Callable[[], float] = elapsed):
         self.identity = f"{socket.gethostname()}_{uuid.uuid4()}"
-        # True once the API server answered about the Lease: a process that may not read it is no standby.
+        # True once this process has read or created the Lease: one that can't is no standby.
         self.informed = False
         self._api, self._namespace = api, namespace
-        self._duration, self._keeps, self._retry = duration, duration * 2 / 3, duration / 6
+        self._duration, self._lead_seconds, self._retry = duration, duration * 2 / 3, duration / 6
         self._clock = clock
         self._lease: Object = {}
         self._until = 0.0
         self._seen: tuple[str, float] = ("", 0.0)
         self._holder = ""
         self._problem = ""
-        # One thread, so that a request that was given up on can't overtake the next.
+        # One thread, so that a request that timed out can't overtake the next.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lease")
 
     def seconds_left(self) -> float:
-        """Seconds for which this process surely leads; 0 = it may not act. Arithmetic only; thread-safe."""
+        """Seconds for which this process is certain to lead; 0 = it must not act. Sends no request; thread-safe."""
         return max(0.0, self._until - self._clock())
 
     def is_confirmed(self) -> bool:
-        """Whether this process leads, also by the Lease as it is now: one request. Thread-safe. Raises ApiError."""
+        """Whether this process leads and still holds the Lease: one request. Thread-safe. Raises ApiError."""
         try:
             return self.seconds_left() > 0 and _holder(self._read()) == self.identity
         except NotFound:
             return False
 
     async def acquire(self) -> None:
-        """Return once this process leads. Whatever the API server answers, it is asked again."""
+        """Return once this process leads. Try again after every failure."""
         while not await self._round(self._take):
             await asyncio.sleep(self._retry)
         log.info("leading: %s of Lease %s/%s", self.identity, self._namespace, NAME)
 
     async def keep(self) -> NoReturn:
-        """Renew until that fails for too long or the Lease is not ours any more: then raises HygieneError."""
+        """Renew until that fails for too long or another process holds the Lease: then raises HygieneError."""
         pause = self._retry
         while True:
             await asyncio.sleep(min(pause, self.seconds_left()))
@@ -76,24 +76,24 @@ class Leader:
             if asked < self._until:
                 await self._round(self._renew)
             if not self.seconds_left():
-                why = self._problem or "this process stood still"
-                raise HygieneError(f"lost the leadership: not renewed for {self._keeps:.0f} s: {why}")
+                why = self._problem or "this process was suspended"
+                raise HygieneError(f"lost the leadership: not renewed for {self._lead_seconds:.0f} s: {why}")
             pause = max(0.0, asked + self._retry - self._clock())
 
     async def release(self) -> None:
-        """Give the Lease back, so that another takes it at once. Never raises.
+        """Release the Lease, so that another process takes it at once. Never raises.
 
-        Only for when nothing of this process is under way any more: the next leader does not wait then.
+        Call this only when no work of this process is in progress, as the next leader does not wait.
         """
         self._until = 0.0
         try:
-            await self._ask(self._give_back)
+            await self._ask(self._release)
         except ApiError as error:
-            log.info("Lease %s/%s was not given back: %s", self._namespace, NAME, error)
+            log.info("Lease %s/%s was not released: %s", self._namespace, NAME, error)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _round(self, step: Callable[[], Object | None]) -> bool:
-        """One try; whether this process holds the Lease by it, from the time *before* anything was sent."""
+        """Try once; whether this process holds the Lease then. Its time counts from *before* the request was sent."""
         asked = self._clock()
         try:
             lease = await self._ask(step)
@@ -104,7 +104,7 @@ class Leader:
             return False
         self._problem = ""
         if lease is not None:
-            self._lease, self._until = lease, asked + self._keeps
+            self._lease, self._until = lease, asked + self._lead_seconds
         return self.seconds_left() > 0
 
     async def _ask(self, step: Callable[[], Object | None]) -> Object | None:
@@ -118,7 +118,7 @@ class Leader:
     # The steps, each in the thread
 
     def _take(self) -> Object | None:
-        """The Lease, when it was free or over and is ours now."""
+        """The Lease, if it was free or expired and this process holds it now."""
         asked = self._clock()
         try:
             lease = self._read()
@@ -126,7 +126,7 @@ class Leader:
             return self._create()
         self.informed = True
         holder = _holder(lease)
-        if holder not in ("", self.identity) and not self._is_over(lease, asked):
+        if holder not in ("", self.identity) and not self._has_expired(lease, asked):
             if holder != self._holder:
                 log.info("standing by: %s leads", holder)
             self._holder = holder
@@ -136,10 +136,10 @@ class Leader:
         except Conflict:
             return None
 
-    def _is_over(self, lease: Object, asked: float) -> bool:
+    def _has_expired(self, lease: Object, asked: float) -> bool:
         version, since = self._seen
         if lease["metadata"]["resourceVersion"] != version:
-            # Counted from the answer, and until the question: never longer than it really was.
+            # From the response until the next request was sent: never longer than it was unchanged.
             self._seen = (lease["metadata"]["resourceVersion"], self._clock())
             return False
         stated = _number(lease, "leaseDurationSeconds")
@@ -150,21 +150,21 @@ class Leader:
             return self._write(self._lease, {"renewTime": _now()})
         except Conflict:
             pass
-        # Edited by hand, or an earlier try of ours got through without its answer.
+        # A user edited it, or an earlier request of this process succeeded without a response.
         try:
             lease = self._read()
         except NotFound:
             raise HygieneError(f"lost the leadership: Lease {self._namespace}/{NAME} was deleted") from None
         if _holder(lease) != self.identity:
-            by = _holder(lease) or "nobody"
+            by = _holder(lease) or "no process"
             raise HygieneError(f"lost the leadership: Lease {self._namespace}/{NAME} is held by {by}")
         return self._write(lease, self._held(lease, self.identity))
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         lease = self._read()
         if _holder(lease) == self.identity:
             self._write(lease, {"holderIdentity": None, "renewTime": _now()})
-            log.info("gave Lease %s/%s back", self._namespace, NAME)
+            log.info("released Lease %s/%s", self._namespace, NAME)
 
     def _held(self, lease: Object, holder: str) -> dict[str, Any]:
         transitions = _number(lease, "leaseTransitions") + (holder != self.identity)
@@ -191,7 +191,7 @@ class Leader:
         return self._api.get_lease(self._namespace, NAME, self._retry)
 
     def _write(self, lease: Object, changes: dict[str, Any]) -> Object:
-        """Replace what was read, if it is still as it was read (else Conflict)."""
+        """Replace the Lease with these changes. Raises Conflict if it changed since it was read."""
         body = {**lease, "spec": {**(lease.get("spec") or {}), **changes}}
         return self._api.replace_lease(self._namespace, NAME, body, self._retry)
 
@@ -205,5 +205,5 @@ def _number(lease: Object, field: str) -> int:
 
 
 def _now() -> str:
-    """For people who look at the Lease: a MicroTime."""
+    """A MicroTime. Only people read it."""
     return timestamp(datetime.now(UTC), "microseconds")

@@ -1,4 +1,4 @@
-"""What one connection has open and remembers between runs: its object, its client of Kafka, its ledger."""
+"""The open clients of one connection, and what it remembers between runs: object, Kafka client, ledger."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from group_hygiene.spec.storage import Allowed
 log = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 10.0
-# For all connections of this process. One slot, as two runs that find enough memory left at the same time would take it
-# twice; whoever has it for 20 s gives way to those who wait.
+# For all connections of this process. One slot, as two runs that find enough free memory at the same time would both
+# use it; a run that holds the slot for 20 s yields to those that wait.
 _turns = Turns(seconds=20.0)
 
 
 class Link:
-    """Of one connection. installation: who we are to the ledgers. `uid`: of its object as last read, None = none."""
+    """One connection. installation: the id of this operator in ledgers. `uid`: of the last read object; None = none."""
 
     def __init__(self, namespace: str, name: str, api: Api, installation: str, allowed: Allowed) -> None:
         self._namespace, self._name, self._api, self._installation = namespace, name, api, installation
@@ -42,7 +42,7 @@ class Link:
         self.uid: str | None = None
 
     def read_object(self) -> Object | None:
-        """The KafkaConnection as it is now; None = there is none, and what was learnt of one is forgotten."""
+        """The current KafkaConnection; None = there is none. Forgets an earlier one."""
         try:
             obj = self._api.get(CONNECTIONS, self._namespace, self._name)
         except NotFound:
@@ -50,14 +50,14 @@ class Link:
             self.uid = None
             return None
         if obj["metadata"]["uid"] != self.uid:
-            # Another object of that name: nothing that was learnt about the old one holds.
+            # Another object with the same name: forget the old one.
             self.uid = obj["metadata"]["uid"]
             self.close()
             self.memory = reconcile.Memory(cluster_id=(obj.get("status") or {}).get("clusterID"))
         return obj
 
     def connect(self, connection: Connection) -> kafka_client.Client:
-        """Make or keep the client. Secrets are read each time, so a changed one takes effect at the next run."""
+        """The client; a new one if settings changed. Reads Secrets each time, so the next run uses a changed one."""
         settings: Settings = connection.settings(lambda ref: self._api.read_secret(connection.namespace, ref))
         if self._client is not None and self._client.settings != settings:
             self.close()
@@ -75,12 +75,12 @@ class Link:
         need: reconcile.LedgerNeed,
         policies: Sequence[str],
     ) -> reconcile.Context:
-        """Whom a run talks to, over the client that `connect` made, with the ledger read to its end.
+        """The context of a run, with the client that `connect` made and the ledger read to its end.
 
-        policies: uids of those that are active.
+        policies: uids of the active policies.
         """
         if self._client is None:
-            raise RuntimeError("a context needs a client")
+            raise RuntimeError("connect must be called before open_context")
         settings = reconcile.ledger_settings(connection, connection_obj.get("status") or {}, self._installation)
         deadline = kafka_client.Deadline(connection.timeout.total_seconds())
         journal = reconcile.open_journal(self.memory, self._client, settings, need, policies, deadline)
@@ -95,30 +95,30 @@ class Link:
         )
 
     def journal(self) -> Journal:
-        """Of what is open, for a last note after the runs."""
+        """A journal of the open ledger, for the last entries after the runs."""
         memory = self.memory
         return Journal(memory.ledger, memory.contents, memory.unwritten, writable=memory.claimed)
 
     def end_run(self) -> None:
-        """When what a run took in is needed no more."""
+        """Release the memory for the responses that a run has read."""
         self._intake.end()
 
     def close(self) -> None:
-        """End what is open; the next `connect` begins anew."""
+        """Close the client and the ledger; the next `connect` opens them again."""
         self.memory.close_ledger()
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def forget(self) -> None:
-        """As if the process had just begun: what is remembered takes memory, and its loss only delays."""
+        """Close the clients and forget what was remembered, to free memory. The loss only delays deletions."""
         self.close()
         self.memory = reconcile.Memory(cluster_id=self.memory.cluster_id)
 
     def facts(
         self, context: reconcile.Context, observation: reconcile.Observation, full: bool
     ) -> status.ConnectionFacts:
-        """What the connection's status shows after a scan. full: whether to ask again what the brokers support."""
+        """The facts for the connection's status after a scan. full: whether to read the brokers' features again."""
         if full or not self._features:
             self._features = kafka_cluster.features(context.client)
         connection = context.connection
@@ -133,7 +133,7 @@ class Link:
         )
 
     def _identity_problem(self, cluster: Cluster) -> Refusal | None:
-        """Why this may not be the cluster that the connection led to before."""
+        """A Refusal if the connection led to another cluster before."""
         known = self.memory.cluster_id
         if known is None or known == cluster.id:
             return None
@@ -144,18 +144,18 @@ class Link:
         return Refusal(reasons.CLUSTER_CHANGED, message)
 
     def _claims(self) -> Claims | Refusal:
-        """See reconcile.Context; unknown, and so everybody's, when the API server does not tell."""
+        """See reconcile.Context. If the API server does not answer, any group may be claimed."""
         try:
             found = self._api.claimed_groups()
         except ApiError as error:
             found = Refusal.of(error)
         if isinstance(found, Refusal):
-            log.warning("which groups Kubernetes objects name is not known: %s", found.message)
+            log.warning("the groups that Kubernetes objects name are not known: %s", found.message)
         return found
 
 
 def _ledger_facts(journal: Journal, topic: str) -> status.LedgerFacts | None:
-    """What a status shows of the ledger; None = there is none, and no policy needs one."""
+    """The facts about the ledger for the status; None = there is no ledger, and no policy needs one."""
     if not journal.exists and journal.problem is None:
         return None
     owner = journal.contents.owner

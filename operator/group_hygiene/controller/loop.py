@@ -24,7 +24,7 @@ from group_hygiene.controller.link import Link
 from group_hygiene.controller.policies import Policies
 from group_hygiene.controller.restores import Asked, Restores
 from group_hygiene.controller.services import Services
-from group_hygiene.controller.status_writer import Teller
+from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import ApiError, HygieneError, LedgerFenced, SpecError
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process import runs
@@ -37,15 +37,15 @@ T = TypeVar("T")
 
 _DEBOUNCE_S = 0.3
 _BACKOFF_START_S, _BACKOFF_CAP_S = 5.0, 120.0
-# How long messages may take to arrive when the connection is gone, and when the process stops.
+# How long messages may take to arrive after the connection is gone, and when the process stops.
 _LAST_MESSAGES_S, _IN_FLIGHT_S = 12.0, 2.0
 
 
 @dataclass(frozen=True)
 class _Served:
-    """What the connection admits. obj: its object. invalid: why its spec can't be used; then nothing runs.
+    """A connection, and the policies and restores that it admits. obj: its object.
 
-    active: policies. asked: restores that are due.
+    active: policies. asked: restores that are due. invalid: the error in the connection's spec; then nothing runs.
     """
 
     obj: Object
@@ -56,27 +56,27 @@ class _Served:
 
 
 class ConnectionLoop:
-    """Serves one connection and its policies; it exists as soon as either of them does."""
+    """Serves one connection and its policies; it exists as soon as one of them exists."""
 
     def __init__(self, namespace: str, name: str, services: Services) -> None:
         self.namespace, self.name = namespace, name
         self._services = services
         self._wake = asyncio.Event()
-        self._teller = Teller(services.api, services.recorder, services.metrics, services.clock)
-        self._binding = Binding(services.api, self._teller, services.clock, namespace, name)
-        self._restores = Restores(services.api, self._teller, services.clock, namespace, name)
+        self._writer = StatusWriter(services.api, services.recorder, services.metrics, services.clock)
+        self._binding = Binding(services.api, self._writer, services.clock, namespace, name)
+        self._restores = Restores(services.api, self._writer, services.clock, namespace, name)
         self._link = Link(namespace, name, services.api, services.installation, services.activity)
         where, count = f"{namespace}/{name}", partial(services.metrics.alert_sent, namespace, name)
         self._courier = Courier(where, Queue(where), Links(services.egress, services.may_send, self._wake.set, count))
-        self._alerts = Alerting(services.api, services.metrics, services.clock, self._teller, self._courier)
-        self._policies = Policies(services, self._link, self._teller, self._alerts)
+        self._alerts = Alerting(services.api, services.metrics, services.clock, self._writer, self._courier)
+        self._policies = Policies(services, self._link, self._writer, self._alerts)
         self._backoff = _BACKOFF_START_S
 
     def wake(self) -> None:
         self._wake.set()
 
     async def run(self) -> None:
-        """Run until there is neither connection nor policy left, or the process stops."""
+        """Run until neither the connection nor a policy is left, or the process stops."""
         with runs.about(namespace=self.namespace, connection=self.name):
             await self._run_rounds()
 
@@ -98,7 +98,7 @@ class ConnectionLoop:
                 if wait is None:
                     await self._courier.finish(_LAST_MESSAGES_S)
                 if wait is None and self._wake.is_set():
-                    # Something of ours was applied while this round found nothing left.
+                    # A user applied an object while this round found nothing left.
                     wait = 0.0
             if stopping.is_set():
                 await self._courier.finish(_IN_FLIGHT_S)
@@ -111,7 +111,7 @@ class ConnectionLoop:
         return await self._services.workers.run(self.namespace, runs.inheriting(work))
 
     def _run_safely(self) -> float | None:
-        """`run_due`, with whatever it raises turned into a later try: one team's objects must not stop the others."""
+        """Call `run_due`, and try again after any error: one team's objects must not stop those of others."""
         try:
             with runs.about(run=runs.new_id()), tracing.span("run"):
                 return self._run_once()
@@ -120,7 +120,7 @@ class ConnectionLoop:
 
     def _run_once(self) -> float | None:
         if not self._services.leads():
-            # Continued after it was frozen, maybe: the process is about to end.
+            # The process may have been suspended; it is about to end.
             return self._back_off()
         try:
             return self.run_due()
@@ -143,27 +143,30 @@ class ConnectionLoop:
         return self._back_off()
 
     def _note_last(self) -> None:
-        """Note what arrived since the last run: the next process would tell it again."""
+        """Record the messages that arrived since the last run: otherwise the next process sends them again."""
         if not self._alerts.unwritten or not self._services.leads():
             return
         try:
             self._alerts.note_last(self._link.journal())
         except HygieneError as error:
-            log.warning("connection %s/%s: what was told last is not noted: %s", self.namespace, self.name, error)
+            log.warning(
+                "connection %s/%s: could not record the last delivered messages: %s", self.namespace, self.name, error
+            )
 
     def _report_internal_error(self, error: Exception) -> None:
         problem = internal_error(error)
         obj = self._link.read_object()
         if obj is not None:
-            self._teller.problem(CONNECTIONS, obj, problem)
+            self._writer.write_problem(CONNECTIONS, obj, problem)
         bound = self._binding.bind(self._services.api.list_all(POLICIES))
         self._services.metrics.failed(self.namespace, self.name, problem.reason, [entry.policy for entry in bound])
-        self._binding.tell(bound, problem)
+        self._binding.report(bound, problem)
 
     def run_due(self) -> float | None:
-        """One round: read the objects, run what is due. Returns the seconds until the next; None = nothing is left.
+        """One round: read the objects and run what is due. Returns the seconds until the next; None = nothing is left.
 
-        Raises ApiError, and LedgerFenced if another process leads: then this one must not even write a status.
+        Raises ApiError, and LedgerFenced if another process leads: this process must then write nothing, not even a
+        status.
         """
         obj = self._link.read_object()
         every = self._services.api.list_all(POLICIES)
@@ -171,7 +174,7 @@ class ConnectionLoop:
         if obj is None:
             return self._without_connection(bound, restores)
         self._forget_others(bound)
-        again = self._teller.take_refused()
+        again = self._writer.take_refused()
         served = self._admit(obj, bound, restores)
         if served.invalid is not None:
             return self._connection_failed(served, served.invalid)
@@ -190,7 +193,9 @@ class ConnectionLoop:
                 )
                 if due:
                     self._policies.run(context, due)
-            self._alerts.tell([entry for entry in active if entry not in due.policies], self._services.clock.now())
+            self._alerts.write_delivery(
+                [entry for entry in active if entry not in due.policies], self._services.clock.now()
+            )
         except ApiError:
             raise
         except LedgerFenced as error:
@@ -203,7 +208,7 @@ class ConnectionLoop:
         waits = (
             self._policies.seconds_to_wait(connection, active),
             self._restores.seconds_to_wait(),
-            self._teller.seconds_to_wait(),
+            self._writer.seconds_to_wait(),
         )
         return min(wait for wait in waits if wait is not None)
 
@@ -212,13 +217,13 @@ class ConnectionLoop:
         try:
             connection = parse_connection(obj)
         except SpecError as error:
-            # The statuses of those that it admits must show that it can't be used now.
+            # The statuses of the policies and restores that it admits must show that it can't be used now.
             connection, invalid = parse_access_only(obj), error
         active, asked = self._binding.active(connection, bound), self._restores.due(connection, restores)
         return _Served(obj, connection, active, asked, invalid)
 
     def _open_context(self, served: _Served) -> reconcile.Context:
-        """The ledger is read to its end, and deletions that an earlier run left open are recovered."""
+        """Read the ledger to its end, and recover deletions that an earlier run left open."""
         connection, active = served.connection, served.active
         need = reconcile.LedgerNeed.WRITE if served.asked or self._alerts.unwritten else reconcile.LedgerNeed.READ
         if any(entry.policy.enforced for entry in active) or self._alerts.needs_ledger:
@@ -233,20 +238,20 @@ class ConnectionLoop:
         self._services.metrics.forget_connection(self.namespace, self.name)
         self._forget_others(bound)
         self._alerts.release()
-        self._binding.tell_missing(bound)
-        self._restores.tell_missing(restores)
+        self._binding.report_missing(bound)
+        self._restores.report_missing(restores)
         return self._back_off() if bound or restores else None
 
     def _forget_others(self, bound: Sequence[Bound]) -> None:
         """Forget policies that no longer belong to the connection."""
         self._services.metrics.follow(self.namespace, self.name, [entry.policy for entry in bound])
-        kept = {entry.policy.uid for entry in bound}
-        self._policies.forget_all_but(kept | ({self._link.uid} if self._link.uid else set()))
+        bound_uids = {entry.policy.uid for entry in bound}
+        self._policies.forget_all_but(bound_uids | ({self._link.uid} if self._link.uid else set()))
 
     def _connection_failed(self, served: _Served, error: HygieneError) -> float:
-        self._restores.tell_not_ready(served.asked, error)
-        self._teller.problem(CONNECTIONS, served.obj, Refusal.of(error))
-        self._binding.tell_not_ready(served.active, error)
+        self._restores.report_not_ready(served.asked, error)
+        self._writer.write_problem(CONNECTIONS, served.obj, Refusal.of(error))
+        self._binding.report_not_ready(served.active, error)
         policies = [entry.policy for entry in served.active]
         self._services.metrics.failed(self.namespace, self.name, error.reason, policies)
         self._link.close()

@@ -1,6 +1,6 @@
 """Runs the due policies of one connection: observes once for all, decides for all, then executes and publishes each.
 
-An error in our own code for one policy does not stop the others. Errors of Kafka, the ledger and the API server do.
+An internal error in one policy does not stop the others. Errors of Kafka, the ledger and the API server do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from group_hygiene.controller.isolation import internal_error, isolated
 from group_hygiene.controller.link import Link
 from group_hygiene.controller.schedule import Schedule
 from group_hygiene.controller.services import Services
-from group_hygiene.controller.status_writer import Teller
+from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.decide.plan import Plan, due_groups, make_plan
 from group_hygiene.errors import ApiError, HygieneError
 from group_hygiene.model.entries import Mark
@@ -38,7 +38,7 @@ _SWEEP_EVERY_S, _SWEEP_AGAIN_S = 24 * 3600.0, 600.0
 
 @dataclass(frozen=True)
 class Due:
-    """What a round runs. connection: its object, as read in this round. full: whether all groups must be listed.
+    """The policies that a round runs. connection: its object, as read in this round. full: whether to list all groups.
 
     active: all policies that may delete something, whether they are due now or not.
     """
@@ -54,7 +54,7 @@ class Due:
 
 @dataclass(frozen=True)
 class Decision:
-    """What one policy will do. plan: a Refusal = an error in our own code. due: groups to delete, without limits."""
+    """The decision for one policy. plan: a Refusal = an internal error. due: groups to delete, without limits."""
 
     entry: Admitted
     plan: Plan | Refusal
@@ -63,7 +63,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Executed:
-    """What one policy did."""
+    """The executed plan of one policy, and its outcomes."""
 
     plan: Plan
     outcomes: Sequence[Outcome] = ()
@@ -78,8 +78,8 @@ def decide(
 ) -> list[Decision]:
     """The plan of each due policy, before any of them deletes. Pure.
 
-    marks: policy uid -> group -> its mark. The connection's maxPercent limits what all its policies would delete
-    together. A policy that does not run now counts by its marks; one that is suspended or not admitted deletes nothing.
+    marks: policy uid -> group -> its mark. The connection's maxPercent limits the deletions of all its policies
+    together. A policy that does not run now counts with its marks; a suspended or refused one deletes nothing.
     """
     groups = {
         entry.policy.uid: frozenset(name for name, mark in marks.get(entry.policy.uid, {}).items() if mark.due <= now)
@@ -103,18 +103,18 @@ def decide(
 
 
 class Policies:
-    """The policies of one connection: when each is due, and what its runs do."""
+    """Schedules and runs the policies of one connection."""
 
-    def __init__(self, services: Services, link: Link, teller: Teller, alerts: Alerting) -> None:
-        self._services, self._link, self._teller, self._alerts = services, link, teller, alerts
+    def __init__(self, services: Services, link: Link, writer: StatusWriter, alerts: Alerting) -> None:
+        self._services, self._link, self._writer, self._alerts = services, link, writer, alerts
         self._clock = services.clock
         self._schedule = Schedule(services.clock)
-        # Policy uid -> deletions that its status does not show yet; until it does, the policy deletes nothing more.
+        # Policy uid -> deletions that its status does not show yet. Until it does, the policy deletes nothing more.
         self._unreported: Counter[str] = Counter()
         self._sweep_at = 0.0
 
     def due(self, obj: Object, connection: Connection, active: Sequence[Admitted], again: Collection[str]) -> Due:
-        """obj: of the connection. again: uids of objects whose status the API server refused before."""
+        """The policies to run now. obj: of the connection. again: uids of objects whose status was refused."""
 
         def is_due(uid: str, generation: int) -> bool:
             return uid in again or self._schedule.due(uid, generation)
@@ -129,11 +129,11 @@ class Policies:
         self._schedule.forget_all_but(uids)
 
     def add_deleted(self, counts: Mapping[str, int]) -> None:
-        """Deletions by earlier runs that only became known now, by policy uid."""
+        """Add deletions by earlier runs that were recovered now. counts: policy uid -> number."""
         self._unreported.update(counts)
 
     def run(self, context: reconcile.Context, due: Due) -> None:
-        """Raises HygieneError, and MemoryError, after which the connection's memory must be dropped."""
+        """Run the due policies. Raises HygieneError and MemoryError; after the latter, drop the connection's memory."""
         connection, started = context.connection, self._clock.monotonic()
         observation = reconcile.observe(context, [entry.policy for entry in due.policies], due.full)
         seconds = self._clock.monotonic() - started
@@ -146,7 +146,7 @@ class Policies:
                 key = entry.policy.key
                 with runs.about(policy=key):
                     done = isolated(f"policy {key}", self._execute, context, due, observation, decision, deleted)
-                    # After an error it is not known what was deleted: at most all that was due.
+                    # After an error the number of deletions is unknown: count all due groups.
                     deleted += len(decision.due) if isinstance(done, Refusal) else done.deleted
                     try:
                         self._publish(connection, entry, done, observation.snapshot)
@@ -154,7 +154,7 @@ class Policies:
                         unwritten = error
         self._publish_connection(context, due, observation)
         if deleted:
-            # The counts in the connection's status include what is gone now.
+            # The counts in the connection's status include the groups that were deleted now.
             self._schedule.forget(connection.uid)
         self._sweep(context, observation)
         if unwritten is not None:
@@ -170,10 +170,10 @@ class Policies:
     ) -> Executed | Refusal:
         """Mark and delete. deleted: how many groups other policies of this run have deleted.
 
-        After an error in our own code, the next run recovers what is open in the ledger.
+        After an internal error, the next run recovers the intents that are open in the ledger.
         """
         policy, limits = decision.entry.policy, context.connection.limits
-        # First of all: if anything fails from here on, the policy still runs no more often than its interval says.
+        # First, so that the policy runs no more often than its interval even if a later step fails.
         self._schedule.ran(policy.uid, policy.generation, policy.interval)
         if isinstance(decision.plan, Refusal):
             return decision.plan
@@ -187,9 +187,9 @@ class Policies:
         return Executed(plan, reconcile.apply(context, plan, observation, guard))
 
     def _publish(self, connection: Connection, entry: Admitted, done: Executed | Refusal, snapshot: Snapshot) -> None:
-        """Log, metrics, alerts, status and Events of one policy's run. Raises ApiError if the API server is away."""
+        """Log, metrics, alerts, status and Events of one policy's run. Raises ApiError."""
         if isinstance(done, Refusal):
-            self._teller.problem(POLICIES, entry.obj, done)
+            self._writer.write_problem(POLICIES, entry.obj, done)
             return
         uid, key = entry.policy.uid, entry.policy.key
         plan, outcomes = done.plan, done.outcomes
@@ -201,23 +201,23 @@ class Policies:
         self._unreported[uid] += done.deleted
         try:
             self._services.metrics.policy_ran(plan, outcomes, self._clock.now().timestamp())
-            self._alerts.heard(plan, outcomes, snapshot)
+            self._alerts.add_result(plan, outcomes, snapshot)
             new = status.build_status(entry.policy, entry.status, plan, outcomes, snapshot, before)
-            if self._teller.tell(POLICIES, entry.obj, self._alerts.in_status(entry, plan, snapshot, new)):
+            if self._writer.write(POLICIES, entry.obj, self._alerts.in_status(entry, plan, snapshot, new)):
                 del self._unreported[uid]
-                self._teller.run(entry.obj, new, plan, outcomes)
+                self._writer.record_run(entry.obj, new, plan, outcomes)
         except HygieneError:
             raise
         except Exception as error:
             log.exception("policy %s: what it did could not be shown; trying again at its next run", key)
-            self._teller.problem(POLICIES, entry.obj, internal_error(error))
+            self._writer.write_problem(POLICIES, entry.obj, internal_error(error))
 
     def _publish_connection(self, context: reconcile.Context, due: Due, observation: reconcile.Observation) -> None:
         connection, facts = context.connection, self._link.facts(context, observation, due.full)
         self._services.metrics.observed(connection.namespace, connection.name, facts)
         previous = due.connection.get("status") or {}
         new = status.build_connection_status(connection.generation, previous, facts)
-        self._teller.tell(CONNECTIONS, due.connection, new)
+        self._writer.write(CONNECTIONS, due.connection, new)
         if due.full:
             self._schedule.ran(connection.uid, connection.generation, _FULL_LIST_INTERVAL)
 

@@ -1,4 +1,4 @@
-"""Kubernetes Events, few and readable: one object per thing that happened, its count bumped when it happens again."""
+"""Kubernetes Events: one object per reason and message; when it happens again, its count increases."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from group_hygiene.spec.durations import timestamp
 log = logging.getLogger(__name__)
 
 COMPONENT = "group-hygiene"
-# Which run recorded it last. No part of the message: that would make another Event of each.
+# The run that recorded it last. Not in the message, as each run would then create another Event.
 RUN_ANNOTATION = f"{GROUP}/run-id"
 _BURST, _REFILL_S = 25.0, 10.0
 
 
 class Recorder:
-    """Writes Events for our objects: at most 25 at once per object, then one every 10 s. Thread-safe; never raises."""
+    """Writes Events for objects: at most 25 at once per object, then one every 10 s. Thread-safe; never raises."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -33,7 +33,7 @@ class Recorder:
         self._tokens: dict[str, tuple[float, float]] = {}
 
     def event(self, plural: str, obj: Mapping[str, Any], reason: str, message: str, warning: bool = False) -> None:
-        """Record `reason` on `obj`; the same reason and message again only raises the count of the first Event."""
+        """Record `reason` on `obj`. The same reason and message again only increases the count of the first Event."""
         metadata = obj["metadata"]
         if not self._take_token(metadata["uid"]):
             return
@@ -68,7 +68,7 @@ class Recorder:
                 again = {"count": count, "lastTimestamp": now, "metadata": {"annotations": annotations}}
                 self._api.patch_event(namespace, name, again)
         except ApiError as error:
-            log.warning("an event for %s/%s was not recorded: %s", namespace, metadata["name"], error)
+            log.warning("an Event for %s/%s was not recorded: %s", namespace, metadata["name"], error)
 
     def forget(self, uid: str) -> None:
         with self._lock:

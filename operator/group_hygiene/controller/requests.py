@@ -1,4 +1,4 @@
-"""One request to the Kubernetes API server: how long it may take, and its failures as our own errors."""
+"""One request to the Kubernetes API server: its timeout, and its failures as HygieneErrors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kubernetes.client.exceptions import ApiException
 from group_hygiene.errors import ApiError, Conflict, Forbidden, NotFound, Refused
 
 TIMEOUT_S = 10
-# What says that no request of ours goes well now: who we are is not known, too many requests, out of order, too slow.
+# No request succeeds now: not authenticated, too many requests, or the API server is unavailable or too slow.
 _UNAVAILABLE = frozenset({401, 429, 502, 503, 504})
 _REFUSALS: Mapping[int, type[ApiError]] = {403: Forbidden, 404: NotFound, 409: Conflict}
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def call(request: Callable[[], T]) -> T:
-    """The answer to one request; every failure as an ApiError."""
+    """The response to one request. Raises ApiError for every failure."""
     try:
         return request()
     except ApiException as error:

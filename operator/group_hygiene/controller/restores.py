@@ -1,4 +1,4 @@
-"""GroupRestores of one connection: which are to be run, each once, and what is told of them. Commits nothing itself."""
+"""Runs the due GroupRestores of one connection and writes their statuses. Commits nothing itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from group_hygiene import reconcile
 from group_hygiene.controller.api import RESTORES, Api, Object, connection_of
 from group_hygiene.controller.guard import Granted, read_grant
 from group_hygiene.controller.isolation import isolated
-from group_hygiene.controller.status_writer import Teller
+from group_hygiene.controller.status_writer import StatusWriter
 from group_hygiene.errors import HygieneError, LedgerProblem, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
@@ -25,13 +25,13 @@ from group_hygiene.spec.connection import Connection, nothing_granted
 from group_hygiene.status import connection_not_ready, redact_problem
 from group_hygiene.telemetry.tracing import traced
 
-# How soon a restore that waits is tried again: each try reads the whole ledger.
+# Pauses before a waiting restore is tried again: each try reads the whole ledger.
 _AGAIN_START_S, _AGAIN_CAP_S = 15.0, 120.0
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A GroupRestore that may be run, and what its namespace is granted."""
+    """A GroupRestore that may be run, and the grant of its namespace."""
 
     obj: Object
     request: RestoreRequest
@@ -45,7 +45,7 @@ class Asked:
 
 
 class _Waiting(NamedTuple):
-    """When the next try is due, in monotonic seconds, how long that waits, and the connection's generation by then."""
+    """The next try of a restore. at: in monotonic seconds. pause: before it. generation: the connection's before."""
 
     at: float
     pause: float
@@ -55,22 +55,22 @@ class _Waiting(NamedTuple):
 class Restores:
     """The GroupRestores that name one connection."""
 
-    def __init__(self, api: Api, teller: Teller, clock: Clock, namespace: str, name: str) -> None:
-        """namespace, name: of the connection, whether there is one or not."""
-        self._api, self._teller, self._clock = api, teller, clock
+    def __init__(self, api: Api, writer: StatusWriter, clock: Clock, namespace: str, name: str) -> None:
+        """namespace, name: of the connection, which need not exist."""
+        self._api, self._writer, self._clock = api, writer, clock
         self._namespace, self._name = namespace, name
         self._waiting: dict[str, _Waiting] = {}
-        # When each object was tried last, and an object of each namespace, in monotonic seconds.
+        # The last try of each uid, and of each namespace, in monotonic seconds.
         self._tried: dict[str, float] = {}
         self._served: dict[str, float] = {}
-        # uid of what took longer than its turn -> the results of the groups that were tried.
+        # uid of a restore that took longer than its turn -> the results of the groups that were tried.
         self._results: dict[str, dict[str, GroupResult]] = {}
         self._unfinished = False
-        # uids of those that got their result in this round.
+        # uids of restores that got a result in this round.
         self._finished: set[str] = set()
 
     def open(self) -> list[Object]:
-        """Those that have not come to an end: it is written into their status, once and for good."""
+        """The restores of this connection that are not complete. A complete one is never run again."""
         own = (self._namespace, self._name)
         objects = [obj for obj in self._api.list_all(RESTORES) if connection_of(obj) == own and not _is_over(obj)]
         uids = {obj["metadata"]["uid"] for obj in objects}
@@ -81,7 +81,7 @@ class Restores:
         return objects
 
     def due(self, connection: Connection, objects: Sequence[Object]) -> list[Asked]:
-        """Those of them that the connection lets in, and that are to be tried now; who may not is told so."""
+        """Those of them that the connection admits and that are due now. Writes the status of refused ones."""
         admitted: list[Asked] = []
         self._finished.clear()
         for obj in objects:
@@ -89,8 +89,8 @@ class Restores:
                 _, request = parse_restore(obj)
                 granted = self._granted(connection, obj["metadata"]["namespace"])
             except SpecError as error:
-                # What is not granted now may be granted later; only a spec of its own can never become right.
-                self._tell(obj, Refusal.of(error))
+                # A missing grant may be granted later; an invalid spec stays invalid.
+                self._report(obj, Refusal.of(error))
                 continue
             before = self._of(obj)
             if before is None or before.generation != connection.generation or before.at <= self._clock.monotonic():
@@ -100,9 +100,9 @@ class Restores:
     def run(
         self, context: reconcile.Context, restores: Sequence[Asked], guarding: Callable[[Asked], reconcile.Guard]
     ) -> None:
-        """Try each of them once, as far as a scan's time goes: what is left waits for a round of all policies.
+        """Try each of them once, within the timeout of a scan. The rest waits for the next round, after the policies.
 
-        The ledger is read once for all. guarding: the guard of one of them.
+        Reads the ledger once for all. guarding: returns the guard of one of them.
         """
         self._unfinished = False
         if not restores:
@@ -123,17 +123,17 @@ class Restores:
                 else:
                     shown = redact_results(results, metadata["namespace"], self._key)
                 if guard.seconds_left() <= 0:
-                    # Whoever leads now tells what became of it.
+                    # The process that leads now reports the result.
                     return
                 self._tried[metadata["uid"]] = self._served[metadata["namespace"]] = self._clock.monotonic()
                 if not turn.is_complete or isinstance(results, Refusal):
                     self._results[metadata["uid"]] = turn.results
                 self._wait(asked.obj, generation, unfinished=not turn.is_complete)
-                self._tell(asked.obj, shown)
+                self._report(asked.obj, shown)
                 self._finished.add(metadata["uid"])
 
     def _in_turn(self, restores: Sequence[Asked]) -> list[Asked]:
-        """In which order they are tried: namespaces take turns, and in each what was tried longest ago comes first."""
+        """The restores in their order: namespaces take turns, and in each, the one tried longest ago comes first."""
         never = float("-inf")
         of_namespace: Counter[str] = Counter()
         turns: dict[str, tuple[int, float]] = {}
@@ -145,12 +145,12 @@ class Restores:
         return sorted(oldest, key=lambda asked: turns[asked.obj["metadata"]["uid"]])
 
     def _read(self, context: reconcile.Context, restores: Sequence[Asked]) -> Saved | Refusal:
-        """What the ledger has of all of them, in one reading, or why nothing can be restored now."""
+        """The backups for all of them, in one pass over the ledger. A Refusal = nothing can be restored now."""
         ledger, why = context.memory.ledger, context.journal.problem
         if why is not None:
             return why
         if ledger is None or not context.journal.writable:
-            message = "there is no ledger, and so no backup: it is made once a GroupPolicy deletes (mode Enforce)"
+            message = "there is no ledger, and so no backup: it is created for the first GroupPolicy with mode Enforce"
             return Refusal(reasons.LEDGER_UNAVAILABLE, message)
         wanted = [Wanted(each.request, each.grants) for each in restores]
         try:
@@ -159,27 +159,27 @@ class Restores:
             return Refusal.of(error)
 
     def seconds_to_wait(self) -> float | None:
-        """Until the next of those that were tried is due; None = none waits."""
+        """Seconds until the next of those that were tried is due; None = none waits."""
         if self._unfinished:
             return 0.0
         now = self._clock.monotonic()
         return min((max(0.0, waiting.at - now) for waiting in self._waiting.values()), default=None)
 
-    def tell_missing(self, objects: Sequence[Object]) -> None:
-        """There is no such connection; to other namespaces that is no other news than one that grants them nothing."""
+    def report_missing(self, objects: Sequence[Object]) -> None:
+        """Report that the connection does not exist. Other namespaces see the same as if it granted them nothing."""
         for obj in objects:
             namespace = obj["metadata"]["namespace"]
             if namespace == self._namespace:
                 message = f"there is no KafkaConnection {self._key} (yet)"
-                self._tell(obj, Refusal(reasons.CONNECTION_NOT_FOUND, message))
+                self._report(obj, Refusal(reasons.CONNECTION_NOT_FOUND, message))
             else:
-                self._tell(obj, Refusal(reasons.CROSS_NAMESPACE, nothing_granted(self._key, namespace)))
+                self._report(obj, Refusal(reasons.CROSS_NAMESPACE, nothing_granted(self._key, namespace)))
 
-    def tell_not_ready(self, restores: Sequence[Asked], error: HygieneError) -> None:
-        """The connection can't be used now, for this error. A result of this round stays: it may be the last."""
+    def report_not_ready(self, restores: Sequence[Asked], error: HygieneError) -> None:
+        """Report that this error prevents use of the connection. Keeps results of this round, which may be final."""
         for asked in restores:
             if asked.obj["metadata"]["uid"] not in self._finished:
-                self._tell(asked.obj, connection_not_ready(error, _namespace(asked.obj), self._key))
+                self._report(asked.obj, connection_not_ready(error, _namespace(asked.obj), self._key))
 
     @property
     def _key(self) -> str:
@@ -189,12 +189,12 @@ class Restores:
         return self._waiting.get(obj["metadata"]["uid"])
 
     def _results_of(self, obj: Object, generation: int) -> dict[str, GroupResult]:
-        """What was found in the turns that did not suffice for all groups. generation: the connection's."""
+        """The results of earlier turns that did not suffice for all groups. generation: the connection's."""
         results, before = self._results.pop(obj["metadata"]["uid"], {}), self._of(obj)
         return results if before is not None and before.generation == generation else {}
 
     def _wait(self, obj: Object, generation: int, unfinished: bool) -> None:
-        """unfinished: its time was over, so that it goes on in the next round."""
+        """Schedule the next try. unfinished: its turn ended early, so it continues in the next round."""
         before = self._of(obj)
         again = before is not None and before.generation == generation
         pause = min(before.pause * 2, _AGAIN_CAP_S) if before is not None and again else _AGAIN_START_S
@@ -207,7 +207,7 @@ class Restores:
     ) -> Sequence[GroupResult] | Refusal:
         ledger = context.memory.ledger
         if ledger is None:
-            raise RuntimeError("what was saved was read from a ledger")
+            raise RuntimeError("a restore needs an open ledger")
         seconds = context.connection.timeout.total_seconds()
         restorer = Restorer(context.client, ledger, context.clock, guard, seconds, asked.grants)
         what = f"a restore of connection {self._key}"
@@ -217,7 +217,7 @@ class Restores:
             return Refusal.of(error)
 
     def _granted(self, connection: Connection, namespace: str) -> Granted:
-        """What the namespace is granted. Raises SpecError where it may restore nothing."""
+        """The grant of the namespace. Raises SpecError if it may restore nothing."""
         granted = read_grant(self._api, connection, namespace)
         given = granted.grant
         if given is None:
@@ -227,9 +227,9 @@ class Restores:
             raise SpecError(message, reasons.ACTION_NOT_GRANTED)
         return granted
 
-    def _tell(self, obj: Object, results: Sequence[GroupResult] | Refusal) -> None:
+    def _report(self, obj: Object, results: Sequence[GroupResult] | Refusal) -> None:
         new = build_restore_status(obj, results, self._clock.now())
-        if self._teller.tell(RESTORES, obj, new) and "completionTime" in new:
+        if self._writer.write(RESTORES, obj, new) and "completionTime" in new:
             self._waiting.pop(obj["metadata"]["uid"], None)
 
 

@@ -1,4 +1,4 @@
-"""When each policy is due. Knows a clock and nothing else."""
+"""When each policy is due. Depends only on a clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from group_hygiene.process.clock import Clock
 class Schedule:
     """When each policy is due: at once when it is new or edited, then at whole multiples of its interval.
 
-    Multiples, so that policies that were created one by one still share their scans.
+    With multiples, policies that were created at different times still share their scans.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -26,17 +26,17 @@ class Schedule:
         seconds = interval.total_seconds()
         wall = self._clock.now().timestamp()
         to_boundary = seconds - wall % seconds
-        # Just ran a moment before the boundary: that was this boundary's run.
+        # It ran just before the boundary: that counts as this boundary's run.
         wait = to_boundary if to_boundary > seconds * 0.1 else to_boundary + seconds
         self._next[uid] = (generation, self._clock.monotonic() + wait)
 
     def wait(self, uids: Sequence[str]) -> float:
-        """Seconds until the first of them is due; one that never ran, or was forgotten, is due now."""
+        """Seconds until the first of these is due. One that never ran, or was forgotten, is due now."""
         now = self._clock.monotonic()
         return max(0.0, min(self._next.get(uid, (0, now))[1] for uid in uids) - now)
 
     def forget(self, uid: str) -> None:
-        """Let it be due at the next run of anything."""
+        """Make it due in the next round."""
         self._next.pop(uid, None)
 
     def forget_all_but(self, uids: set[str]) -> None:

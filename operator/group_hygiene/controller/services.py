@@ -1,4 +1,4 @@
-"""What the loops of all connections share."""
+"""Services that the loops of all connections share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Lease(Leadership, Protocol):
 class Services:
     """installation: the id under which this installation writes ledgers. stopping: set when the process must end.
 
-    activity: where a pipeline's tables may be. egress: where messages may go.
+    activity: where a pipeline's tables may be. egress: where messages may be sent.
     """
 
     api: Api
@@ -49,6 +49,6 @@ class Services:
         return self.leads() and not self.stopping.is_set()
 
     def guard(self, plural: str, obj: Object, connection: Object, granted: Granted) -> Guard:
-        """The guard of one run of a policy, or of one restore, given by its plural and object."""
+        """The guard of one run of a policy, or of one restore. plural, obj: of the policy or restore."""
         objects = ((plural, obj), (CONNECTIONS, connection))
         return Guard(self.api, self.leadership, self.stopping, objects, granted)

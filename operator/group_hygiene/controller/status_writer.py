@@ -1,4 +1,4 @@
-"""What people see of a run: the status, written where it changed, and Events where it turned. Decides nothing."""
+"""Writes changed statuses, and Events when a condition changes or groups are marked or deleted. Decides nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AGAIN_S = 10.0
 log = logging.getLogger(__name__)
 
 
-class Teller:
+class StatusWriter:
     """Writes statuses and Events of the objects that one loop serves."""
 
     def __init__(self, api: Api, recorder: Recorder, metrics: Metrics, clock: Clock) -> None:
@@ -36,15 +36,15 @@ class Teller:
         # uid of an object whose status was refused -> when it is due again, in monotonic seconds.
         self._refused: dict[str, float] = {}
 
-    def tell(self, plural: str, obj: Object, new: status.Status) -> bool:
-        """Patch the status if the change is worth it; over an edit made meanwhile too, since what was done was done.
+    def write(self, plural: str, obj: Object, new: status.Status) -> bool:
+        """Patch the status if the change needs a write, even if the object was edited since it was read.
 
-        False = the API server refuses it. That concerns this object alone, which is due again soon (`take_refused`).
-        Raises ApiError when the API server does not answer.
+        False = the API server refuses the status of this object, which is due again soon (`take_refused`). Raises
+        ApiError if the API server does not answer.
         """
         metadata = obj["metadata"]
         try:
-            self._write(plural, obj, new)
+            self._patch(plural, obj, new)
         except Refused as error:
             name = f"{KINDS[plural]} {metadata['namespace']}/{metadata['name']}"
             log.warning("%s: its status could not be written: %s; trying again", name, error)
@@ -53,18 +53,18 @@ class Teller:
         return True
 
     def take_refused(self) -> set[str]:
-        """The uids of objects whose status is to be tried again now; each is named once."""
+        """Return and forget the uids of objects whose refused status must be written again now."""
         now = self._clock.monotonic()
         due = {uid for uid, at in self._refused.items() if at <= now}
         self._refused = {uid: at for uid, at in self._refused.items() if uid not in due}
         return due
 
     def seconds_to_wait(self) -> float | None:
-        """Until the next of these is due; None = there is none."""
+        """Seconds until the next refused status is due; None = there is none."""
         now = self._clock.monotonic()
         return min((max(0.0, at - now) for at in self._refused.values()), default=None)
 
-    def _write(self, plural: str, obj: Object, new: status.Status) -> None:
+    def _patch(self, plural: str, obj: Object, new: status.Status) -> None:
         api, old = self._api, obj.get("status") or {}
         if not status.needs_write(old, new, self._clock.now()):
             return
@@ -85,13 +85,13 @@ class Teller:
         self._metrics.status_written(plural)
         self._record_readiness(plural, obj, old, new)
 
-    def problem(self, plural: str, obj: Object, problem: Refusal) -> None:
+    def write_problem(self, plural: str, obj: Object, problem: Refusal) -> None:
         generation = int(obj["metadata"].get("generation") or 0)
         old = obj.get("status") or {}
-        self.tell(plural, obj, status.build_problem_status(generation, old, problem, self._clock.now()))
+        self.write(plural, obj, status.build_problem_status(generation, old, problem, self._clock.now()))
 
     def _record_readiness(self, plural: str, obj: Object, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        """An Event when Ready turns, or is not True for another reason than before."""
+        """Record an Event if the status or reason of the condition Ready changed."""
         before, after = _ready(old), _ready(new)
         if after is None or (before and (before["status"], before["reason"]) == (after["status"], after["reason"])):
             return
@@ -100,8 +100,8 @@ class Teller:
             return
         self._recorder.event(plural, obj, after["reason"], after["message"], warning)
 
-    def run(self, obj: Object, new: status.Status, plan: Plan, outcomes: Sequence[Outcome]) -> None:
-        """Events of one run: newly matching groups, what was deleted, and why due groups may not be."""
+    def record_run(self, obj: Object, new: status.Status, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+        """Record the Events of one run: new matches, marks, deletions, and why due groups are not deleted."""
         record = self._recorder.event
         before, enforced = obj.get("status") or {}, plan.policy.mode is Mode.ENFORCE
         alert = plan.policy.action is Action.ALERT
@@ -118,7 +118,7 @@ class Teller:
             )
         marked = tuple(dict.fromkeys((*sorted(plan.marking), *plan.unannounced)))
         if marked:
-            when = f"after {format_duration(plan.policy.grace_period)}, unless somebody uses or keeps them"
+            when = f"after {format_duration(plan.policy.grace_period)}, unless they are used or protected"
             message = f"{_counted(plan.policy, marked)} will be deleted {when}: {_names(plan, marked)}"
             record(POLICIES, obj, reasons.GROUPS_MARKED, message, True)
         deleted = [outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED]
@@ -128,14 +128,14 @@ class Teller:
         blocked = next((c for c in before.get("conditions") or [] if c["type"] == "DeletionBlocked"), None)
         ready = _ready(new)
         if plan.refusal is None or (ready is not None and ready["reason"] == plan.refusal.reason):
-            # Where deletions are blocked, Ready turns False, which is an Event already.
+            # Ready is then False for the same reason, which already is an Event.
             return
         if blocked is None or blocked["reason"] != plan.refusal.reason:
             record(POLICIES, obj, plan.refusal.reason, plan.refusal.message, True)
 
 
 def _matching(of: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
-    """How many groups a status says match, and those of them that it names."""
+    """The number of matching groups in a status, and the names of those in its sample."""
     named = frozenset(row["group"] for row in of.get("sample") or [] if row["verdict"] == "Match")
     return (of.get("groups") or {}).get("matched", 0), named
 

@@ -1,4 +1,4 @@
-"""The threads in which connections are served: a share for each namespace, so that those that hang leave some."""
+"""The threads that serve connections. Each namespace has a share, so that one that hangs does not take all threads."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# A thread is made when it is needed. A namespace whose endpoints all hang keeps its share busy, and no more; 32
-# of them keep all threads busy. More threads would take the memory and the process ids of the pod instead.
+# A thread is created when it is needed. A namespace whose endpoints all hang occupies only its share; 32 such
+# namespaces occupy all threads. More threads would exhaust the memory and the process ids of the pod instead.
 _SHARE, _ALL = 64, 2_048
 
 
 class Workers:
-    """Runs work in `threads`, at most `share` of them at the same time for one namespace. For one event loop."""
+    """Runs work in `threads`, at most `share` of them at the same time for one namespace. For one event loop only."""
 
     def __init__(self, share: int = _SHARE, threads: int = _ALL) -> None:
         self._share = share
@@ -23,12 +23,12 @@ class Workers:
         self._shares: dict[str, asyncio.Semaphore] = {}
 
     async def run(self, namespace: str, work: Callable[[], T]) -> T:
-        """What `work` returns, once it is this namespace's turn; raises what it raises."""
-        # As many as there are namespaces with a connection.
+        """Run `work` as soon as the namespace's share allows it; returns its result, or raises its error."""
+        # One semaphore for each namespace that has a connection.
         share = self._shares.setdefault(namespace, asyncio.Semaphore(self._share))
         async with share:
             return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def stop(self) -> None:
-        """Begin nothing more; wait for nothing."""
+        """Start no more work; do not wait for running work."""
         self._executor.shutdown(wait=False, cancel_futures=True)
