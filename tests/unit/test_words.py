@@ -87,7 +87,7 @@ def _help(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
 
 
 # Rooms of the operator whose texts are not searched yet.
-NOT_SEARCHED = ("controller", "cli")
+NOT_SEARCHED = ("controller",)
 _LOG_CALLS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 
