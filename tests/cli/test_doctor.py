@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from group_hygiene.cli.doctor_kafka import of_groups
+from group_hygiene.cli.doctor_kafka import group_findings
 from group_hygiene.kafka.client import CLIENT_ID
 from group_hygiene.model.groups import Fault
 from sandbox.kafka import KafkaCluster
@@ -124,7 +124,7 @@ def test_a_new_cluster_stays_as_it_was(run: Run) -> None:
     assert topics == set()
     assert answer.code == 0, answer.out
     assert {check for check, result in results(answer).items() if result != "Ok"} == {"groups", "clock of the brokers"}
-    assert found(answer, "groups")["found"].startswith("not asked: no group and no __consumer_offsets is to be seen")
+    assert found(answer, "groups")["found"].startswith("not checked: no group and no __consumer_offsets is visible")
 
 
 _DENIED, _SLOW = Fault("GROUP_AUTHORIZATION_FAILED", ""), Fault("REQUEST_TIMED_OUT", "no answer in time")
@@ -144,7 +144,7 @@ _DENIED, _SLOW = Fault("GROUP_AUTHORIZATION_FAILED", ""), Fault("REQUEST_TIMED_O
 )
 def test_permissions_on_a_group(answer: Any, deletes: bool, result: str | None, says: str) -> None:
     """Each that is missing has its line, and so has an answer that did not come."""
-    findings = list(of_groups({"g": answer}, deletes))
+    findings = list(group_findings({"g": answer}, deletes))
     assert [str(finding.result) for finding in findings] == ([] if result is None else [result])
     assert all(finding.found.startswith(says) for finding in findings)
 

@@ -111,7 +111,7 @@ def test_keep_reaches_the_operator(on: Run, ledger: Ledger, make: Maker) -> None
 @pytest.mark.parametrize(
     ("end", "says"),
     [
-        pytest.param(None, "its deletion had begun and is not settled", id="stays-open"),
+        pytest.param(None, "its deletion had begun and has no outcome yet", id="stays-open"),
         pytest.param({"what": OutcomeType.DELETED}, "was deleted just now", id="deleted"),
         pytest.param(
             {"what": OutcomeType.KEPT, "reason": reasons.INTERRUPTED},
@@ -169,7 +169,7 @@ def test_keep_is_removed(on: Run, ledger: Ledger, make: Maker) -> None:
     assert on("keep", group, "--for", "30d", "--why", "needed", "-o", "json").json["kept"][0]["for"] == "720h"
     answer = on("keep", group, other, "--remove", "-o", "json")
     assert (answer.code, answer.json["removed"]) == (0, [group])
-    assert f"group {other}: nobody asked to keep it" in answer.err
+    assert f"group {other}: there is no request to keep it" in answer.err
     assert group not in keeps(ledger)
 
 
@@ -179,16 +179,16 @@ def test_keep_is_removed(on: Run, ledger: Ledger, make: Maker) -> None:
         pytest.param(("keep", "a"), "--for and --why must be given", id="keep-nothing"),
         pytest.param(("keep", "", "--for", "1d", "--why", "x"), "GROUP must not be empty", id="keep-no-name"),
         pytest.param(("keep", "a", "--for", "1d", "--why", " "), "--for and --why must be given", id="keep-blank"),
-        pytest.param(("keep", "a", "--for", "1w", "--why", "x"), "is no duration like 30d", id="keep-week"),
+        pytest.param(("keep", "a", "--for", "1w", "--why", "x"), "is not a duration like 30d", id="keep-week"),
         pytest.param(("keep", "a", "--for", "0s", "--why", "x"), "more than 0", id="keep-zero"),
         pytest.param(("keep", "a", "--for", "9999d", "--why", "x"), "at most 3650d", id="keep-long"),
         pytest.param(("keep", "a", "--remove", "--for", "1d"), "--remove can't be given with", id="keep-remove"),
         pytest.param(("restore",), "either GROUP... or --policy", id="restore-nothing"),
         pytest.param(("restore", "a", "--policy", "k/l"), "either GROUP... or --policy", id="restore-both"),
         pytest.param(("restore", "--policy", "k/l"), "--deleted-after must be given", id="restore-no-time"),
-        pytest.param(("restore", "a", "--at", "noon"), "is no time like", id="restore-noon"),
+        pytest.param(("restore", "a", "--at", "noon"), "is not a time like", id="restore-noon"),
         pytest.param(("restore", "a", "--at", "2030-01-31T12:00:00"), "has no time zone", id="restore-no-zone"),
-        pytest.param(("history", "--since", "soon"), "is no duration like", id="history-since"),
+        pytest.param(("history", "--since", "soon"), "is not a duration like", id="history-since"),
     ],
 )
 def test_what_makes_no_sense_is_refused(run: Run, arguments: tuple[str, ...], says: str) -> None:

@@ -256,7 +256,7 @@ def test_share_group_shows_its_start_offsets(on: Run, kafka: KafkaCluster, group
     assert _committed(offsets.json) == [int(rows["0"])]
     assert [row["partition"] for row in offsets.json["groups"][1]["partitions"]] == [0, 1]
     (note,) = offsets.json["notes"]
-    assert note.startswith("group shared: what a share group has committed is its start offset: ")
+    assert note.startswith("group shared: the committed offset of a share group is its start offset: ")
     assert (offsets.code, described.code) == (0, 0)
     assert f"Note: {note}\n" in described.err
 

@@ -99,7 +99,7 @@ def test_doctor_names_the_broker_that_does_not_answer(run: Run, bootstrap: list[
     assert answer.code == 12, answer.out
     assert f"✗ broker: {LOST} (" in answer.out
     assert "✓ brokers: 2 of 3 answer (2 of Kafka 4.4); cluster id " in answer.out
-    assert f"! groups: permissions on some were not asked for: broker {LOST} did not list its groups: " in answer.out
+    assert f"! groups: permissions on some were not checked: broker {LOST} did not list its groups: " in answer.out
     assert "ledger: " in answer.out
 
 

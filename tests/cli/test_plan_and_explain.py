@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import group_hygiene.cli
-from group_hygiene.cli.plans import not_read
+from group_hygiene.cli.plans import protection_errors
 from group_hygiene.decide import checks
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
@@ -72,7 +72,7 @@ def test_plan_says_what_would_be_done(on: Run, tmp_path: Path) -> None:
     assert heading == "GroupPolicy kafka/litter (Delete, DryRun)"
     later = "mode Enforce would mark them and delete them after 24h"
     assert would.strip() == f"2 of 4 groups match: it would report them; {later}"
-    assert granted.strip().endswith("what is Empty now would match once seen unchanged for 72h")
+    assert granted.strip().endswith("groups that are Empty now would match once seen unchanged for 72h")
     assert titles.split() == ["GROUP", "STATE", "TYPE", "VERDICT", "REASON", "MESSAGE"]
     assert [(row.split()[0], *row.split()[3:5]) for row in rows] == [
         ("assign-only", "Skip", "SimpleGroup"),
@@ -227,7 +227,7 @@ def test_folders_and_several_files_are_read(on: Run, tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_text("{")
     answer = on("plan", "-f", tmp_path, "-o", "name")
     assert answer.out.split() == ABANDONED
-    assert "Note: Namespace: not ours, left out\n" in answer.err
+    assert "Note: Namespace: ignored, not a GroupPolicy or KafkaConnection\n" in answer.err
     assert "Note: GroupPolicy kafka/two is suspended: it would do nothing\n" in answer.err
 
 
@@ -246,7 +246,7 @@ def test_folders_and_several_files_are_read(on: Run, tmp_path: Path) -> None:
         ),
         pytest.param(
             "live-848",
-            "Skip: the policy does not look at it: its state is Stable",
+            "Skip: the policy does not select it: its state is Stable",
             {"match": "Skips", "own_group": "NotReached"},
             id="not-selected",
         ),
@@ -305,7 +305,7 @@ def test_what_keeps_groups_since_it_is_not_known_is_an_error(
     protections: Protections, kept: list[str], needed: list[str]
 ) -> None:
     """ "Nothing would be done" is no answer where somebody who may read more would see a match."""
-    said = not_read(protections, kept)
+    said = protection_errors(protections, kept)
     assert len(said) == len(needed)
     assert all(part in text for part, text in zip(needed, said, strict=True))
 

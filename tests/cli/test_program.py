@@ -126,8 +126,8 @@ def test_unknown_state_lists_the_valid_ones(run: Run) -> None:
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        pytest.param(">/dev/full", "Error: the answer can't be written: No space left on device\n", id="full"),
-        pytest.param(">&-", "Error: the answer can't be written: stdout is closed\n", id="closed"),
+        pytest.param(">/dev/full", "Error: the output can't be written: No space left on device\n", id="full"),
+        pytest.param(">&-", "Error: the output can't be written: stdout is closed\n", id="closed"),
         pytest.param("2>&-", "", id="stderr-closed"),
         pytest.param(">&- 2>&-", "", id="both-closed"),
         pytest.param("| true", "", id="nobody-reads"),
@@ -156,7 +156,7 @@ OF_GROUPS = [
     ("group", "says"),
     [
         pytest.param(NO_UTF8, r"\xff\xfe is not UTF-8", id="not-utf-8"),
-        pytest.param(LONG, f"{'é' * 80}... is 32,768 bytes long, and Kafka takes 32,767", id="too-long"),
+        pytest.param(LONG, f"{'é' * 80}... is 32,768 bytes long, and Kafka's maximum is 32,767", id="too-long"),
     ],
 )
 @pytest.mark.parametrize("command", OF_GROUPS, ids=lambda command: command[0])

@@ -118,8 +118,8 @@ def test_doctor_names_each_permission_that_is_missing(run: Run, secure: KafkaClu
         ("groups", "Warning", "READ"),
     ]
     (topics,) = [found for check, _, found in shown if check == "topics" and found.startswith("READ")]
-    assert topics.endswith("in match.unprotect: then a group in use may look abandoned, and be deleted")
-    assert "DELETE is denied on 1 of 1 groups looked at: action Delete fails there (AuthorizationDenied)" in hygiene.out
+    assert topics.endswith("in match.unprotect: then it may delete a group in use")
+    assert "DELETE is denied on 1 of 1 groups checked: action Delete fails there (AuthorizationDenied)" in hygiene.out
     properties.write_text(properties.read_text().replace('"hygiene"', '"half"'))
     half = run("doctor", *where)
     assert half.code == 13
@@ -133,7 +133,9 @@ def test_whether_topics_are_hidden_may_be_unknown(run: Run, secure: KafkaCluster
     """Then a note says which permission tells; and that the list of groups may not be whole."""
     where = ["--bootstrap-server", secure.bootstrap_servers, "--command-config", properties]
     notes = run("offsets", "mine", *where, "-o", "json").json["notes"]
-    (unknown,) = [note for note in notes if note.startswith("whether offsets are left out")]
+    (unknown,) = [
+        note for note in notes if note.startswith("offsets of topics that may not be described may be missing")
+    ]
     assert unknown.endswith("needs DESCRIBE on the cluster")
     assert any(note.startswith("not every group could be listed: DESCRIBE on the cluster") for note in notes)
 
@@ -319,11 +321,11 @@ def test_connection_chooses_its_own_policies(process: Run, cluster: ApiServer, m
     where = ["plan", "--connection", "main", "-n", "kafka", "-f", "-", "-o", "json"]
     answer = process(*where, stdin=yaml.safe_dump_all([policy(), other]))
     assert [planned["name"] for planned in answer.json["policies"]] == ["litter"]
-    assert "GroupPolicy kafka/other: is for KafkaConnection kafka/elsewhere, left out" in answer.json["notes"]
+    assert "GroupPolicy kafka/other: ignored, refers to KafkaConnection kafka/elsewhere" in answer.json["notes"]
     assert not any("in none of the files" in note for note in answer.json["notes"])
     none = process(*where, stdin=yaml.safe_dump(other))
     assert (none.code, none.out) == (1, "")
-    assert "no GroupPolicy in the files is for KafkaConnection kafka/main, but for kafka/elsewhere" in none.err
+    assert "no GroupPolicy in the files refers to KafkaConnection kafka/main, only to kafka/elsewhere" in none.err
 
 
 SCALED_OBJECTS = """\

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.slow
 NAMESPACE, LEDGER, FOREIGN = "supported", "support-ledger", "support-foreign"
 LOG_PARTITIONS = 5
 TOKEN = "never-to-be-seen-71Kq"
-SAID = f"{NAMESPACE}/main, says the operator: "
+SAID = f"{NAMESPACE}/main, reported by the operator: "
 SPANS = {"run", "ledger", "scan", "list", "judge", "offsets", "apply", "patch status"}
 
 
@@ -230,12 +230,11 @@ def test_doctor_finds_all_fine(place: Place) -> None:
     assert code == 0
     said = {check["check"]: check["found"] for check in checks}
     assert (
-        said["rights in Kubernetes"]
-        == "ServiceAccount group-hygiene/group-hygiene may do all that the operator asks for"
+        said["rights in Kubernetes"] == "ServiceAccount group-hygiene/group-hygiene may do all that the operator needs"
     )
     assert "holds Lease group-hygiene/group-hygiene, renewed " in said["Lease"]
-    assert said["receivers"] == "1, each with what it needs (nothing was sent)"
-    assert said["ledger"].startswith(f"topic {LEDGER}, of the installation ")
+    assert said["receivers"] == "1, each with valid settings and Secrets (nothing was sent)"
+    assert said["ledger"].startswith(f"topic {LEDGER}, owner ")
     assert said["evidence"].startswith(f"the tables cover all {LOG_PARTITIONS} partitions of the offsets log")
     assert TOKEN not in text
     own, checks, _ = place.doctor(kubeconfig=operators_account(place.world.server))
@@ -373,4 +372,4 @@ def test_a_stop_sends_the_last_spans_and_doctor_misses_who_leads(place: Place) -
     assert code == 10, text
     assert found["CRD GroupRestore"] == ("Failed", "is not installed")
     assert found["CRD GroupPolicy"][0] == "Ok"
-    assert found["Lease"] == ("Failed", "nobody holds Lease group-hygiene/group-hygiene")
+    assert found["Lease"] == ("Failed", "no operator holds Lease group-hygiene/group-hygiene")

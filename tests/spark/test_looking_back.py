@@ -149,13 +149,13 @@ def test_the_answer(lived: str, tmp_path: Path) -> None:
         "--offsets-retention",
     ]
     assert said.err.count("Note: ") == 3
-    assert "Note: 1 deletion would have hurt, and --max-regret is 0" in said.err
+    assert "Note: 1 deletion would have been regretted, and --max-regret is 0" in said.err
     days, regrets, periods, graces, patterns, alerts = tables(said.out)
     assert [line.rstrip() for line in days] == [
         "GroupPolicy kafka/idle (Delete): 25 steps, from 2026-11-20T12:00:00Z to 2026-11-21T12:00:00Z",
         "  it would have deleted 4 groups; 1 of them was used again later",
-        "  LimitExceeded at 3 steps: 2 of 5 groups at 2026-11-20T16:00:00Z, more than maxPercent 20: none is deleted "
-        "before somebody raises that",
+        "  LimitExceeded at 3 steps: 2 of 5 groups at 2026-11-20T16:00:00Z, more than maxPercent 20: no group is "
+        "deleted until that is raised",
         "AT                    GROUPS  MATCHED  MARKED  DELETED  REGRET",
         "2026-11-20T15:00:00Z       5        2       3        0       0",
         "2026-11-20T16:00:00Z       5        1       1        2       1",
@@ -259,7 +259,7 @@ def test_none_is_missed(ask: Asked, tmp_path: Path) -> None:
     assert "REGRETTED" not in said.out
     assert ask("-f", file, "--step", "1h", "-o", "name").out == ""
     nobody = ask("-f", file_of(tmp_path, policy(match={"groups": ["nobody-*"]})), "--step", "1h")
-    assert "  it would have deleted 0 groups; so none is missed" in nobody.out.splitlines()
+    assert "  it would have deleted 0 groups; so there is no regret" in nobody.out.splitlines()
 
 
 def test_the_connection_protects(ask: Asked, tmp_path: Path) -> None:
@@ -359,18 +359,18 @@ def test_what_the_tables_cannot_tell(ask: Asked, tmp_path: Path, arguments: str,
         pytest.param("-f {file} --warehouse {file}", "--warehouse {file} is not a folder", id="warehouse-is-a-file"),
         pytest.param("-f {file}", "Missing option '--warehouse'", id="no-warehouse"),
         pytest.param("--warehouse {folder}", "Missing option '-f'", id="no-file"),
-        pytest.param("-f {file} --warehouse {folder} --step 0", "'0' is no duration like 30d", id="step-0"),
+        pytest.param("-f {file} --warehouse {folder} --step 0", "'0' is not a duration like 30d", id="step-0"),
         pytest.param("-f {file} --warehouse {folder} --step 0s", "must be more than 0", id="step-0s"),
-        pytest.param("-f {file} --warehouse {folder} --step soon", "'soon' is no duration like 30d", id="step"),
-        pytest.param("-f {file} --warehouse {folder} --from soon", "'soon' is no time like", id="from"),
-        pytest.param("-f {file} --warehouse {folder} --from 30x", "'30x' is no time like", id="ago"),
+        pytest.param("-f {file} --warehouse {folder} --step soon", "'soon' is not a duration like 30d", id="step"),
+        pytest.param("-f {file} --warehouse {folder} --from soon", "'soon' is not a time like", id="from"),
+        pytest.param("-f {file} --warehouse {folder} --from 30x", "'30x' is not a time like", id="ago"),
         pytest.param(
-            "-f {file} --warehouse {folder} --from 0001-01-01T00:00:00+05:00", "no time that can be told", id="first"
+            "-f {file} --warehouse {folder} --from 0001-01-01T00:00:00+05:00", "can't be converted to UTC", id="first"
         ),
         pytest.param("-f {file} --warehouse {folder} --from 2026-11-20T00:00:00", "has no time zone", id="no-zone"),
         pytest.param("-f {file} --warehouse {folder} --max-regret -1", "-1 is not in the range", id="regret"),
         pytest.param("-f {folder}/none.yaml --warehouse {folder}", "none.yaml can't be read", id="no-such-file"),
-        pytest.param("-f {bad} --warehouse {folder}", "bad:1: is not YAML", id="no-yaml"),
+        pytest.param("-f {bad} --warehouse {folder}", "bad:1: is not valid YAML", id="no-yaml"),
         pytest.param("-f {other} --warehouse {folder}", "there is no GroupPolicy in {other}", id="no-policy"),
         pytest.param(
             "-f {topics} --warehouse {folder}", "kafka/topics: when.deletedTopics can't be tried", id="none-left"
@@ -449,13 +449,13 @@ def test_no_tables_no_report(tmp_path: Path) -> None:
     ("file", "says"),
     [
         pytest.param("{folder}", "{folder} is a folder: name a file in it, as -o {folder}/report.html", id="folder"),
-        pytest.param("{folder}/none/a.html", "there is no folder {folder}/none to write a.html into", id="no-folder"),
-        pytest.param("{folder}/file/a.html", "there is no folder {folder}/file to write a.html", id="file-as-folder"),
+        pytest.param("{folder}/none/a.html", "there is no folder {folder}/none for a.html", id="no-folder"),
+        pytest.param("{folder}/file/a.html", "there is no folder {folder}/file for a.html", id="file-as-folder"),
         pytest.param("/proc/report.html", "/proc/report.html can't be written: ", id="unwritable"),
         pytest.param("{folder}/" + "x" * 300, "can't be written: File name too long", id="long"),
         pytest.param("{folder}/loop", "{folder}/loop can't be written: ", id="loop"),
-        pytest.param("{folder}/pipe", "{folder}/pipe is no file that a report could take the place of", id="pipe"),
-        pytest.param("/dev/null", "/dev/null is no file that a report could take the place of", id="device"),
+        pytest.param("{folder}/pipe", "{folder}/pipe is not a regular file", id="pipe"),
+        pytest.param("/dev/null", "/dev/null is not a regular file", id="device"),
     ],
 )
 def test_a_file_that_cannot_be_written(tmp_path: Path, file: str, says: str) -> None:

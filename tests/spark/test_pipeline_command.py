@@ -168,11 +168,13 @@ def call(*arguments: str) -> tuple[int, str]:
             "ingest --warehouse {folder} --bootstrap-server 127.0.0.1:1 --timeout 2s", "127.0.0.1:1", id="unreachable"
         ),
         pytest.param(
-            "ingest --warehouse {folder} --connection-file {file}", "must hold one KafkaConnection", id="no-connection"
+            "ingest --warehouse {folder} --connection-file {file}",
+            "must contain one KafkaConnection",
+            id="no-connection",
         ),
         pytest.param("activity --warehouse {folder} --memory 2x", "'2x' is not a size", id="no-size"),
         pytest.param("activity --warehouse {folder} --log-file {file}/log", "log can't be written: ", id="no-log"),
-        pytest.param("run --warehouse {folder} --every 1x --continuous", "is no duration", id="no-duration"),
+        pytest.param("run --warehouse {folder} --every 1x --continuous", "is not a duration", id="no-duration"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, arguments: str, says: str) -> None:

@@ -56,7 +56,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
     def answering(answers: Mapping[str, Any]) -> Kubernetes:
         server.answers = answers
         known = Kubernetes("kafka", "main", Account("", "group-hygiene"))
-        known.find()
+        known.load()
         return known
 
     yield answering

@@ -86,8 +86,6 @@ def _help(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
         yield from _help(below, f"{name} {word}")
 
 
-# Rooms of the operator whose texts are not searched yet.
-NOT_SEARCHED = ("cli",)
 _LOG_CALLS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 
@@ -144,8 +142,7 @@ def _at_lines(texts: Iterable[tuple[int, str]]) -> str:
 
 @cache
 def _modules() -> tuple[tuple[str, str], ...]:
-    found = (file for file in sorted(OPERATOR.rglob("*.py")) if file.relative_to(OPERATOR).parts[0] not in NOT_SEARCHED)
-    return tuple((str(file.relative_to(ROOT)), file.read_text()) for file in found)
+    return tuple((str(file.relative_to(ROOT)), file.read_text()) for file in sorted(OPERATOR.rglob("*.py")))
 
 
 PROSE: tuple[Callable[[], Iterator[tuple[str, str]]], ...] = (

@@ -1,4 +1,4 @@
-"""The command `alert`: what it takes, and its help. What it does is in a module that is loaded then."""
+"""The command `alert`: arguments, options and help. `alert_test`, imported when it runs, does the work."""
 
 from __future__ import annotations
 

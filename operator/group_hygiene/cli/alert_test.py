@@ -1,4 +1,4 @@
-"""`alert test`: a message that says it is a test, to receivers of a connection or policy, sent as the operator does."""
+"""`alert test`: send a test message to receivers of a connection or policy, as the operator sends its messages."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from group_hygiene.spec.receivers import Receiver
 if TYPE_CHECKING:
     from group_hygiene.controller.api import Api, Object
 
-# As long as an Alertmanager should show it at most.
-_STANDS = timedelta(minutes=10)
+# Alertmanager shows the test alert no longer than this.
+_SHOWN_FOR = timedelta(minutes=10)
 _COLUMNS = (Column("RECEIVER"), Column("TYPE"), Column("RESULT"), Column("REASON"), Column("MESSAGE"))
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Whose receivers: a connection's or a policy's, by name. receiver: only this one. allowed: see egress."""
+    """The receivers to test: of a connection or a policy, by name. receiver: only this one. allowed: see egress."""
 
     namespace: str
     connection: str | None
@@ -44,8 +44,8 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A receiver to test; None = the connection has none of that name. namespace: of its Secrets."""
+class _Recipient:
+    """A receiver to test; None = the connection has no such receiver. namespace: of its Secrets."""
 
     name: str
     receiver: Receiver | None
@@ -53,7 +53,7 @@ class _Place:
 
 
 def send_tests(wanted: Wanted) -> Report:
-    """Send to each, all at once; one result per receiver. Raises HygieneError where there is nobody to send to."""
+    """Send to all receivers at once; one result for each. Raises HygieneError if there is no receiver."""
     egress = parse_egress(wanted.allowed)
     with working("reading from Kubernetes"):
         api = _api()
@@ -61,34 +61,34 @@ def send_tests(wanted: Wanted) -> Report:
             None if wanted.policy is None else parse_policy(_get(api, "GroupPolicy", wanted.namespace, wanted.policy))
         )
         connection = _connection(api, wanted, policy)
-    places = _places(connection, policy)
+    recipients = _recipients(connection, policy)
     if wanted.receiver is not None:
-        places = [place for place in places if place.name == wanted.receiver]
-    if not places:
-        which = "no receivers" if wanted.receiver is None else f"no receiver {wanted.receiver!r}"
-        whose = f"KafkaConnection {connection.key}" if policy is None else f"GroupPolicy {policy.key}"
-        raise UsageError(f"{whose} has {which}")
+        recipients = [recipient for recipient in recipients if recipient.name == wanted.receiver]
+    if not recipients:
+        missing = "no receivers" if wanted.receiver is None else f"no receiver {wanted.receiver!r}"
+        owner = f"KafkaConnection {connection.key}" if policy is None else f"GroupPolicy {policy.key}"
+        raise UsageError(f"{owner} has {missing}")
     item = _test_item(connection, policy)
-    with working(f"sending to {len(places)} receivers"):
-        failures = asyncio.run(_send_all(api, places, item, egress))
-    return _report(places, failures)
+    with working(f"sending to {len(recipients)} receivers"):
+        failures = asyncio.run(_send_all(api, recipients, item, egress))
+    return _report(recipients, failures)
 
 
-async def _send_all(api: Api, places: Sequence[_Place], item: Item, egress: Egress) -> list[Refusal | None]:
-    return list(await asyncio.gather(*(_send(api, place, item, egress) for place in places)))
+async def _send_all(api: Api, recipients: Sequence[_Recipient], item: Item, egress: Egress) -> list[Refusal | None]:
+    return list(await asyncio.gather(*(_send(api, recipient, item, egress) for recipient in recipients)))
 
 
-async def _send(api: Api, place: _Place, item: Item, egress: Egress) -> Refusal | None:
-    if place.receiver is None:
-        return no_such(place.name)
+async def _send(api: Api, recipient: _Recipient, item: Item, egress: Egress) -> Refusal | None:
+    if recipient.receiver is None:
+        return no_such(recipient.name)
     try:
-        # In a thread: an API server that is slow with one Secret holds up no message that is under way.
+        # In a thread: a slow read of one Secret must not delay messages to other receivers.
         endpoint = await asyncio.to_thread(
-            read_endpoint, place.receiver, lambda ref: api.read_secret(place.namespace, ref)
+            read_endpoint, recipient.receiver, lambda ref: api.read_secret(recipient.namespace, ref)
         )
     except HygieneError as error:
-        # The API's own advice is for the operator.
-        denied = f"you may not read the Secrets that it names in namespace {place.namespace}"
+        # The message of the API has advice for the operator, not for a user.
+        denied = f"you may not read the Secrets that it names in namespace {recipient.namespace}"
         return Refusal(error.reason, denied if error.reason == "SecretForbidden" else str(error))
     now = datetime.now(UTC)
     failure, _ = await post(endpoint, body(endpoint.kind, [item], now), now, egress)
@@ -98,7 +98,7 @@ async def _send(api: Api, place: _Place, item: Item, egress: Egress) -> Refusal 
 def _api() -> Api:
     from group_hygiene.controller.api import Api, load_config
 
-    # The Kubernetes library prints what it tries, where our answer belongs.
+    # The Kubernetes library prints its attempts to stdout, which is for the output of the command.
     with redirect_stdout(StringIO()):
         return Api(load_config())
 
@@ -121,10 +121,12 @@ def _get(api: Api, kind: str, namespace: str, name: str) -> Object:
         raise UsageError(f"you may not read {kind} {namespace}/{name}") from None
 
 
-def _places(connection: Connection, policy: Policy | None) -> list[_Place]:
+def _recipients(connection: Connection, policy: Policy | None) -> list[_Recipient]:
     if policy is None:
-        return [_Place(receiver.name, receiver, connection.namespace) for receiver in connection.receivers]
-    return [_Place(name, receiver, connection.namespace) for name, receiver in receivers_of(connection, policy).items()]
+        return [_Recipient(receiver.name, receiver, connection.namespace) for receiver in connection.receivers]
+    return [
+        _Recipient(name, receiver, connection.namespace) for name, receiver in receivers_of(connection, policy).items()
+    ]
 
 
 def _test_item(connection: Connection, policy: Policy | None) -> Item:
@@ -135,22 +137,22 @@ def _test_item(connection: Connection, policy: Policy | None) -> Item:
         policy="" if policy is None else policy.key,
         connection=connection.key,
         since=now,
-        until=now + _STANDS,
+        until=now + _SHOWN_FOR,
         action="" if policy is None else str(policy.action),
         mode="" if policy is None else str(policy.mode),
     )
 
 
-def _report(places: Sequence[_Place], failures: Sequence[Refusal | None]) -> Report:
+def _report(recipients: Sequence[_Recipient], failures: Sequence[Refusal | None]) -> Report:
     results = [
         {
-            "receiver": place.name,
-            "type": None if place.receiver is None else str(place.receiver.kind),
+            "receiver": recipient.name,
+            "type": None if recipient.receiver is None else str(recipient.receiver.kind),
             "result": "Delivered" if failure is None else "Failed",
             "reason": None if failure is None else failure.reason,
             "message": None if failure is None else failure.message,
         }
-        for place, failure in zip(places, failures, strict=True)
+        for recipient, failure in zip(recipients, failures, strict=True)
     ]
     errors = [f"receiver {r['receiver']}: {r['reason']}: {r['message']}" for r in results if r["result"] == "Failed"]
     rows = [(r["receiver"], r["type"], r["result"], r["reason"], r["message"]) for r in results]

@@ -1,4 +1,4 @@
-"""The commands that look back on what the pipeline's tables hold: what each takes, and its help."""
+"""The commands `backtest` and `report`: arguments, options and help. They read the pipeline's tables."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def backtest(output: str, **given: Any) -> int:
 
     answer = backtests.backtest(given)
     shown = out.show(answer, output)
-    # Too much regret is said also where another policy could not be tried.
+    # Too much regret decides the exit code, also if another policy could not be tried.
     return answer.exit_code or shown
 
 

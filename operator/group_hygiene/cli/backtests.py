@@ -1,4 +1,4 @@
-"""`backtest`: what came of policies that were tried on the past, as tables and as JSON. Spark is in `pipeline`."""
+"""`backtest`: results of policies that were tried on the past, as tables and as JSON. `pipeline` uses Spark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from group_hygiene.cli.manifests import Manifests, read_manifests
 from group_hygiene.cli.output import Cell, Column, Report, Table
-from group_hygiene.cli.spark_options import needs_spark, teller
+from group_hygiene.cli.spark_options import needs_spark, progress_printer
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.durations import format_duration, whole_seconds
 from group_hygiene.spec.policy import Action
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from group_hygiene.pipeline.backtest.run import Backtest, Candidate, Tried, Variant
 
 _TOO_MUCH_REGRET = 3
-# Of what hurt, and of patterns, in tables; JSON has all.
+# Maximum of regrets, and of patterns, in a table; JSON has all.
 _SHOWN = 20
 _DAYS = tuple(
     Column(title, number=title != "AT") for title in ("AT", "GROUPS", "MATCHED", "MARKED", "DELETED", "REGRET")
@@ -37,16 +37,16 @@ _PATTERNS = (
     Column("REGRET", number=True),
     Column("LEAST PERIOD WITHOUT REGRET"),
 )
-_TAKEN = (
-    "what the tables don't hold is taken so that more is deleted, not less: records wait for every group, nobody "
-    "mirrors or claims it, no topic of Kafka Streams protects it, and limits hold nothing back"
+_ASSUMPTIONS = (
+    "where the tables have no data, the assumptions lead to more deletions, not fewer: each group has unread records, "
+    "no MirrorMaker writes it and no object names it, no Kafka Streams topic protects it, and no limit applies"
 )
 
 
 def backtest(given: Mapping[str, Any]) -> Report:
     """Try the policies of files. given: the options, by their names.
 
-    Raises UsageError for files or options that are wrong, PipelineError for tables that can tell nothing of it.
+    Raises UsageError for invalid files or options, PipelineError for tables without the data of that time.
     """
     with needs_spark():
         from group_hygiene.pipeline import jobs
@@ -58,20 +58,23 @@ def backtest(given: Mapping[str, Any]) -> Report:
         raise UsageError("; ".join(_untriable(manifests, given["offsets_retention"]).values()))
     terms = pipeline.Terms(given["start"], given["end"], given["step"], given["offsets_retention"])
     warehouse = jobs.warehouse_uri(given["warehouse"])
-    tell = teller()
+    progress = progress_printer()
     found = jobs.once(
         Options(**given["spark"]),
-        lambda spark: pipeline.backtest(spark, warehouse, candidates, terms, tell),
-        tell,
+        lambda spark: pipeline.backtest(spark, warehouse, candidates, terms, progress),
+        progress,
     )
     return answer(found, manifests, errors, given)
 
 
 def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: Mapping[str, Any]) -> Report:
-    """What came of it, in every form. errors: policies that were not tried, and why. given: as above."""
-    hurt, max_regret = sum(tried.regret for tried in found.tried), given["max_regret"]
+    """The results in every format. errors: policies that were not tried, and why. given: as above."""
+    regretted, max_regret = sum(tried.regret for tried in found.tried), given["max_regret"]
     errors = [*errors, *found.untried]
-    notes = [_TAKEN, f"who comes back after {_time(found.reach.read_at)} is not known: late deletions had little time"]
+    notes = [
+        _ASSUMPTIONS,
+        f"the tables end at {_time(found.reach.read_at)}: groups that are used again later are not known",
+    ]
     untriable = _untriable(manifests, given["offsets_retention"])
     notes += [text for text in untriable.values() if text not in errors]
     asked = given["start"]
@@ -79,22 +82,25 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: 
     if asked is not None and asked < found.reach.began:
         notes.append(f"there is no history before {_time(found.reach.began)}, which is later than --from")
     if found.reach.pruned:
-        told = "what they did before is not in the tables any more"
-        notes.append(f"groups that nobody used since {_time(found.reach.began)} count as unused: {told}")
+        pruned = "the tables no longer have earlier records"
+        notes.append(f"groups without use since {_time(found.reach.began)} count as unused: {pruned}")
     if found.reach.complete_since:
         late = max(found.reach.complete_since.values())
-        notes.append(f"records from before {_time(late)} were lost: no group of theirs counts as idle since before")
+        notes.append(
+            f"records from before {_time(late)} were lost: no group of these partitions counts as idle since an "
+            "earlier time"
+        )
     tables = [table for tried in found.tried for table in _tables(tried, manifests)]
     exit_code = 0
-    if max_regret is not None and hurt > max_regret:
+    if max_regret is not None and regretted > max_regret:
         exit_code = _TOO_MUCH_REGRET
-        notes.append(f"{_counted(hurt, 'deletion')} would have hurt, and --max-regret is {max_regret}")
+        notes.append(f"{_counted(regretted, 'deletion')} would have been regretted, and --max-regret is {max_regret}")
     names = sorted({regret.group for tried in found.tried for regret in tried.regrets})
     return Report(_document(found, errors), names, tables, notes, errors, exit_code)
 
 
 def _candidates(manifests: Manifests, retention: timedelta | None) -> tuple[list[Candidate], list[str]]:
-    """What can be tried; and of policies that would delete and can't be tried, why: nobody knows whom they hurt."""
+    """Policies that can be tried; and an error for each that deletes and can't be tried: its regret is unknown."""
     from group_hygiene.pipeline.backtest.run import Candidate
 
     candidates, errors = [], []
@@ -109,7 +115,7 @@ def _candidates(manifests: Manifests, retention: timedelta | None) -> tuple[list
 
 
 def _untriable(manifests: Manifests, retention: timedelta | None) -> dict[str, str]:
-    """The policies that can't be tried, by their keys: a sentence each."""
+    """The policies that can't be tried, by their keys, with a sentence on why."""
     from group_hygiene.pipeline.backtest.trial import untriable
 
     why = {policy.key: untriable(policy, retention) for policy in manifests.policies}
@@ -162,24 +168,26 @@ def _heading(tried: Tried, manifests: Manifests) -> list[str]:
     ]
     if policy.action is not Action.DELETE:
         return [*lines, f"  it would have reported up to {max(day.matched for day in days):,} groups at a time"]
-    told = "none of them was used again"
+    later = "none of them was used again"
     if tried.regret:
-        told = f"{tried.regret:,} of them {'was' if tried.regret == 1 else 'were'} used again later"
+        later = f"{tried.regret:,} of them {'was' if tried.regret == 1 else 'were'} used again later"
     groups = _counted(tried.deleted, "group")
-    lines.append(f"  it would have deleted {groups}; {told if tried.deleted else 'so none is missed'}")
+    lines.append(f"  it would have deleted {groups}; {later if tried.deleted else 'so there is no regret'}")
     if tried.unwatched:
-        lines.append(f"  {_counted(tried.unwatched, 'deletion')} came so late that nobody can tell yet who is missed")
+        lines.append(
+            f"  {_counted(tried.unwatched, 'deletion')} came too late to know whether the groups are used again"
+        )
     return lines + _limits(tried, manifests)
 
 
 def _limits(tried: Tried, manifests: Manifests) -> list[str]:
-    """Where limits would have held something back, which here they don't."""
+    """Lines on limits that would have reduced deletions: the backtest does not apply them."""
     policy = tried.policy
     connection = manifests.connections.get((policy.connection_namespace, policy.connection_name))
     limits = policy.limits.stricter(None if connection is None else connection.limits)
     lines, over, gone = [], [], 0
     for day in tried.days:
-        # Those that were deleted before are not there any more, unlike in the history.
+        # The history still has the groups that would have been deleted in earlier steps.
         left = max(day.deleted, day.groups - gone)
         if day.deleted * 100 > limits.max_percent * left:
             over.append((day.deleted, left, day.at))
@@ -189,7 +197,7 @@ def _limits(tried: Tried, manifests: Manifests) -> list[str]:
         share = f"{deleted:,} of {left:,} groups at {_time(at)}"
         lines.append(
             f"  LimitExceeded at {_counted(len(over), 'step')}: {share}, more than maxPercent {limits.max_percent}: "
-            "none is deleted before somebody raises that"
+            "no group is deleted until that is raised"
         )
     most_at_once = max(day.deleted for day in tried.days)
     if most_at_once > limits.max_per_run:
@@ -199,7 +207,7 @@ def _limits(tried: Tried, manifests: Manifests) -> list[str]:
 
 
 def _variant(variant: Variant, own: timedelta | None) -> tuple[Cell, ...]:
-    # No text at all would be shown as quotes.
+    # An empty text would be shown as quotes.
     mine = "<- as in the policy" if variant.period == own else " "
     return format_duration(variant.period), variant.deleted, variant.regret, mine
 

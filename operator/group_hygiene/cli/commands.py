@@ -1,4 +1,4 @@
-"""The commands for people: what each takes, and its help. What they do is in modules that are loaded then."""
+"""The commands on groups: arguments, options and help. Modules that are imported when they run do the work."""
 
 from __future__ import annotations
 
@@ -193,10 +193,10 @@ def history(
 
     Exit codes: 0 all entries are shown, 1 an error, or an entry can't be read; the others are shown.
     """
-    from group_hygiene.cli import history as telling
+    from group_hygiene.cli import history as ledger_history
     from group_hygiene.cli import output as out
 
-    return out.show(telling.history(target, names, since, ledger_topic), output)
+    return out.show(ledger_history.history(target, names, since, ledger_topic), output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +219,9 @@ class KeepOptions:
 @ledger_option
 @output_option
 @target_options
-@grouped("wish", KeepOptions)
+@grouped("terms", KeepOptions)
 def keep(
-    target: Target, output: str, names: tuple[str, ...], ledger_topic: str | None, remove: bool, wish: KeepOptions
+    target: Target, output: str, names: tuple[str, ...], ledger_topic: str | None, remove: bool, terms: KeepOptions
 ) -> int:
     """Protect groups from all policies for a while.
 
@@ -240,17 +240,17 @@ def keep(
     if not all(names):
         raise click.UsageError("GROUP must not be empty")
     if remove:
-        if wish.period or wish.why or wish.by or wish.replace:
+        if terms.period or terms.why or terms.by or terms.replace:
             raise click.UsageError("--remove can't be given with --for, --why, --by or --replace")
-        return out.show(keep_requests.unkeep(target, names, ledger_topic), output)
-    if wish.period is None or wish.why is None or not wish.why.strip():
+        return out.show(keep_requests.remove(target, names, ledger_topic), output)
+    if terms.period is None or terms.why is None or not terms.why.strip():
         raise click.UsageError("--for and --why must be given")
-    request = keep_requests.Wish(wish.period, wish.why, wish.by or _user(), wish.replace)
+    request = keep_requests.Terms(terms.period, terms.why, terms.by or _user(), terms.replace)
     return out.show(keep_requests.keep(target, names, request, ledger_topic), output)
 
 
 def _user() -> str:
-    """The name of the user of this process. Raises UsageError if it has none, as with any UID in a pod."""
+    """The name of the user of this process. Raises UsageError if it has none, as in a pod with an arbitrary UID."""
     import getpass
 
     try:
@@ -262,7 +262,7 @@ def _user() -> str:
 
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """Options of `restore` that say what to restore and how; None = not given."""
+    """Options of `restore` that select backups and their treatment; None = not given."""
 
     at: datetime | None
     policy: str | None

@@ -1,11 +1,11 @@
-"""`doctor`: is everything there that the operator needs? Looks in order, tells each thing, writes nothing anywhere."""
+"""`doctor`: check the operator's prerequisites in order, and report each result. Changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from group_hygiene.cli.doctor_findings import Area, Finding, failed, looking, report_of
+from group_hygiene.cli.doctor_findings import Area, Finding, failed, report_of, run_check
 from group_hygiene.cli.doctor_kafka import Cluster, examine_kafka
 from group_hygiene.cli.doctor_kubernetes import Account, Kubernetes, examine_kubernetes
 from group_hygiene.cli.options import Target
@@ -19,21 +19,21 @@ from group_hygiene.spec.connection import ActivitySpec, Connection
 
 
 def examine(target: Target, document: Connection | None, activity: ActivitySpec | None, account: Account) -> Report:
-    """Everything about one cluster. document: a KafkaConnection of a file. activity: instead of the connection's."""
+    """Check one cluster. document: a KafkaConnection of a file. activity: instead of the connection's."""
     findings: list[Finding] = []
     if target.connection is None:
         connection, settings = read_settings(target, document)
         findings += _kafka(Cluster(connection, settings, activity), target, account)
     else:
-        with working("asking the API server"):
+        with working("checking the API server"):
             known = Kubernetes(target.namespace, target.connection, account)
             findings += examine_kubernetes(known)
         if known.connection is not None and known.settings is not None:
             cluster = Cluster(known.connection, known.settings, activity, known)
             findings += _kafka(cluster, target, account)
         elif known.connection is not None:
-            advice = "mend what is above, and look again"
-            findings.append(failed(Area.KAFKA, "Kafka", "not asked: how to log in is not known", advice))
+            advice = "fix the failures above, and run doctor again"
+            findings.append(failed(Area.KAFKA, "Kafka", "not checked: the credentials are not known", advice))
     return report_of(findings)
 
 
@@ -41,7 +41,7 @@ def _kafka(cluster: Cluster, target: Target, account: Account) -> Sequence[Findi
     if target.timeout is not None:
         cluster.connection = replace(cluster.connection, timeout=target.timeout)
         cluster.settings = replace(cluster.settings, timeout=target.timeout)
-    return list(looking(Area.KAFKA, "Kafka", lambda: _connected(cluster, account)))
+    return list(run_check(Area.KAFKA, "Kafka", lambda: _connected(cluster, account)))
 
 
 def _connected(cluster: Cluster, account: Account) -> Iterator[Finding]:
@@ -53,7 +53,7 @@ def _connected(cluster: Cluster, account: Account) -> Iterator[Finding]:
         yield failed(Area.KAFKA, "TLS and SASL", f"{error.reason}: {error}", advice)
         return
     except ConnectError as error:
-        advice = "check the addresses, network policies, and whether the brokers want TLS or SASL"
+        advice = "check the addresses, network policies, and whether the brokers require TLS or SASL"
         if UNRESOLVED in str(error):
             pod = f"kubectl exec -n {account.namespace} deploy/group-hygiene -- group-hygiene doctor ..."
             advice = f"the name of a Service resolves only in its Kubernetes cluster: {pod}; else correct the name"
@@ -61,7 +61,7 @@ def _connected(cluster: Cluster, account: Account) -> Iterator[Finding]:
         return
     try:
         session = Session(client, cluster.connection, Claims(), cluster.known is not None, cluster.read_texts)
-        with working("asking Kafka"):
+        with working("checking Kafka"):
             yield from examine_kafka(session, cluster)
     finally:
         client.close()

@@ -1,4 +1,4 @@
-"""The command `doctor`: what it takes, and its help. What it does is in modules that are loaded then."""
+"""The command `doctor`: arguments, options and help. `doctor`, imported when it runs, does the work."""
 
 from __future__ import annotations
 

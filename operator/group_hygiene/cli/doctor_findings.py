@@ -1,4 +1,4 @@
-"""What `doctor` found: one line for each thing it looked at. No I/O."""
+"""The findings of `doctor`: one line for each. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from group_hygiene.errors import HygieneError
 
 
 class Result(StrEnum):
-    """Warning: it works, and something is not as good as it could be, or could not be seen."""
+    """Warning: the operator works, but something should be better, or could not be checked."""
 
     OK = "Ok"
     WARNING = "Warning"
@@ -21,7 +21,7 @@ class Result(StrEnum):
 
 
 class Area(Enum):
-    """What a failure is about, and the exit code that it ends with; of several the first counts."""
+    """The subject of a check, and the exit code if it fails; of several failures the first decides."""
 
     KUBERNETES = 10
     CONNECTION = 11
@@ -33,7 +33,7 @@ class Area(Enum):
 
 
 class Finding(NamedTuple):
-    """check: what was looked at, in a word or two. advice: what to do; empty = nothing."""
+    """check: the name of the check. found: its result in words. advice: the remedy; empty = none."""
 
     area: Area
     check: str
@@ -54,21 +54,21 @@ def failed(area: Area, check: str, found: str, advice: str) -> Finding:
     return Finding(area, check, Result.FAILED, found, advice)
 
 
-def looking(area: Area, check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """What `look` finds; what it raises is a finding as well, and never stops the rest."""
+def run_check(area: Area, check: str, examine: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """The findings of `examine`. An exception becomes a finding, so that the other checks run."""
     try:
-        yield from look()
+        yield from examine()
     except HygieneError as error:
         yield failed(area, check, f"{error.reason}: {error}", "see the page on reasons")
     except Exception as error:
-        # Its text may hold anything, a secret too: where it was is enough to find it.
+        # The text may contain a secret: the line of the source is enough to find the bug.
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}, line {place.lineno}"
         yield failed(area, check, f"unexpected: {type(error).__name__} at {where}", "report it as a bug")
 
 
 def report_of(findings: Sequence[Finding]) -> Report:
-    """All of it, in order, and the exit code of the first that failed."""
+    """All findings in order, and the exit code of the first failure."""
     lines = [_line(finding) for finding in findings]
     code = next((each.area.value for each in findings if each.result is Result.FAILED), 0)
     document = {"checks": [_document(finding) for finding in findings], "exitCode": code}

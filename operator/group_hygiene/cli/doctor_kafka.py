@@ -1,4 +1,4 @@
-"""What `doctor` asks of one Kafka cluster: brokers, permissions, the ledger, the pipeline's tables, clocks."""
+"""The checks of `doctor` in a Kafka cluster: brokers, permissions, the ledger, the pipeline's tables, clocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from group_hygiene.cli.doctor_findings import Area, Finding, failed, looking, ok, warning
+from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_check, warning
 from group_hygiene.cli.target import Session, open_tables
 from group_hygiene.errors import ApiError, Unreachable
 from group_hygiene.evidence import trust
@@ -23,7 +23,7 @@ from group_hygiene.ledger.ledger import LedgerSettings
 from group_hygiene.ledger.topic import may_create
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Fault, Partition
-from group_hygiene.model.snapshot import Cluster as Seen
+from group_hygiene.model.snapshot import Cluster as ClusterMetadata
 from group_hygiene.reconcile import Context, LedgerNeed, Memory, ledger_settings, open_journal
 from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings
 from group_hygiene.spec.durations import timestamp
@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 
 _GROUPS_ASKED = 200
 _DOC = "the page on Kafka permissions"
+_AGAIN = "run doctor again"
 _KAFKA, _PERMISSIONS, _CLOCK = Area.KAFKA, Area.PERMISSIONS, Area.CLOCK
 
 
 @dataclass
 class Cluster:
-    """What is examined. activity: instead of the connection's. known: of Kubernetes; None = it was not asked.
+    """The cluster to check. activity: instead of the connection's. known: what Kubernetes has; None = it was not read.
 
-    memory: what the ledger says, once it was read.
+    memory: what the ledger has, once it was read.
     """
 
     connection: Connection
@@ -60,21 +61,21 @@ class Cluster:
         return [policy for policy in self.known.policies if policy.enforced] if self.known else []
 
     def enforces(self, *actions: Action) -> bool:
-        """Whether some policy does one of these in mode Enforce."""
+        """Whether a policy in mode Enforce has one of these actions."""
         return any(policy.action in actions for policy in self.enforced)
 
 
 def examine_kafka(session: Session, cluster: Cluster) -> Iterator[Finding]:
-    """In the order in which one thing hangs on another."""
+    """Run the checks, each after those that it depends on."""
     yield ok(_KAFKA, "TLS and SASL", _login(cluster.settings))
-    seen = kafka_cluster.read_cluster(session.client, session.deadline())
-    if isinstance(seen, Fault):
-        raise Unreachable(f"no broker answers: {seen}")
-    yield from looking(_KAFKA, "brokers", lambda: _brokers(session, cluster, seen))
-    yield from looking(_PERMISSIONS, "permissions in Kafka", lambda: _may(session, cluster, seen))
-    yield from looking(Area.LEDGER, "ledger", lambda: _ledger(session, cluster))
-    yield from looking(Area.EVIDENCE, "evidence", lambda: _evidence(session, cluster, seen))
-    yield from looking(_CLOCK, "clock of the brokers", lambda: _clock(session, seen))
+    metadata = kafka_cluster.read_cluster(session.client, session.deadline())
+    if isinstance(metadata, Fault):
+        raise Unreachable(f"no broker answers: {metadata}")
+    yield from run_check(_KAFKA, "brokers", lambda: _brokers(session, cluster, metadata))
+    yield from run_check(_PERMISSIONS, "permissions in Kafka", lambda: _permissions(session, cluster, metadata))
+    yield from run_check(Area.LEDGER, "ledger", lambda: _ledger(session, cluster))
+    yield from run_check(Area.EVIDENCE, "evidence", lambda: _evidence(session, cluster, metadata))
+    yield from run_check(_CLOCK, "clock of the brokers", lambda: _clock(session, metadata))
 
 
 def _login(settings: Settings) -> str:
@@ -88,64 +89,66 @@ def _login(settings: Settings) -> str:
     return f"{way}, " + ("with a client certificate" if certified else "without a login")
 
 
-def _brokers(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Finding]:
-    answers = brokers.versions(session.client, seen, session.deadline())
+def _brokers(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> Iterator[Finding]:
+    answers = brokers.versions(session.client, metadata, session.deadline())
     for broker, answer in answers.items():
         if isinstance(answer, Fault):
-            found = f"{broker} ({seen.brokers[broker]}) does not answer: {answer}"
+            found = f"{broker} ({metadata.brokers[broker]}) does not answer: {answer}"
             yield failed(_KAFKA, "broker", found, "nothing is deleted until every broker answers (SnapshotIncomplete)")
     versions = Counter(answer for answer in answers.values() if isinstance(answer, str))
-    told = ", ".join(f"{count} of Kafka {version}" for version, count in sorted(versions.items()))
+    counted = ", ".join(f"{count} of Kafka {version}" for version, count in sorted(versions.items()))
     there = sum(versions.values())
     if there:
-        yield ok(_KAFKA, "brokers", f"{there} of {len(answers)} answer ({told}); cluster id {seen.id}")
-    leaderless = [problem for problem in seen.problems if problem.endswith("has no leader")]
+        yield ok(_KAFKA, "brokers", f"{there} of {len(answers)} answer ({counted}); cluster id {metadata.id}")
+    leaderless = [problem for problem in metadata.problems if problem.endswith("has no leader")]
     if leaderless:
         found = f"{len(leaderless)} partitions of {kafka_cluster.OFFSETS_TOPIC} have no leader: {leaderless[0]}"
         yield failed(_KAFKA, "offsets log", found, "start the brokers that lead them; nothing is deleted until then")
     before = ((cluster.known.obj.get("status") or {}).get("clusterID")) if cluster.known else None
-    if before is not None and before != seen.id:
-        found = f"bootstrapServers led to {before} and now lead to {seen.id}"
+    if before is not None and before != metadata.id:
+        found = f"bootstrapServers led to {before} and now lead to {metadata.id}"
         yield failed(_KAFKA, "cluster id", found, "the runbook, ClusterChanged")
 
 
-def _may(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Finding]:
-    """What docs/kafka-permissions.md asks for, and what can't work where it is missing."""
+def _permissions(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> Iterator[Finding]:
+    """The permissions in docs/kafka-permissions.md, and the effect of each that is missing."""
     client = session.client
     found = [
-        *_may_on_cluster(permissions.on_cluster(client, session.deadline())),
-        *_may_see_topics(session, seen),
-        *_may_on_topics(session, cluster),
-        *_may_on_groups(session, cluster, seen),
+        *_cluster_permissions(permissions.on_cluster(client, session.deadline())),
+        *_hidden_topics(session, metadata),
+        *_topic_permissions(session, cluster),
+        *_group_permissions(session, cluster, metadata),
     ]
     yield from found
     if not found:
-        yield ok(_PERMISSIONS, "permissions in Kafka", "nothing that can be asked for is missing")
+        yield ok(_PERMISSIONS, "permissions in Kafka", "no permission that brokers report is missing")
 
 
 def _lacks(allowed: Allowed, operation: Operation) -> bool:
     return allowed is not None and operation not in allowed
 
 
-def _may_on_cluster(allowed: Allowed | Fault) -> Iterator[Finding]:
+def _cluster_permissions(allowed: Allowed | Fault) -> Iterator[Finding]:
     if isinstance(allowed, Fault):
-        yield warning(_PERMISSIONS, "permissions in Kafka", f"on the cluster they could not be read: {allowed}", _DOC)
+        yield warning(
+            _PERMISSIONS, "permissions in Kafka", f"permissions on the cluster could not be read: {allowed}", _DOC
+        )
         return
     if allowed is None:
-        found = "these brokers (below Kafka 2.3) don't tell them"
-        yield warning(_PERMISSIONS, "permissions in Kafka", found, f"go through {_DOC}")
+        found = "these brokers (below Kafka 2.3) don't report them"
+        yield warning(_PERMISSIONS, "permissions in Kafka", found, f"check them with {_DOC}")
         return
     if _lacks(allowed, Operation.DESCRIBE):
         found = "DESCRIBE on the cluster is denied: lists leave groups out, and no policy deletes (SnapshotIncomplete)"
         yield failed(_PERMISSIONS, "cluster", found, f"grant it ({_DOC})")
     if _lacks(allowed, Operation.DESCRIBE_CONFIGS):
         found = "DESCRIBE_CONFIGS on the cluster is denied: no ExpiresFirst, and expiresWithin matches nothing"
-        yield warning(_PERMISSIONS, "cluster", found, f"grant it where policies ask expiresWithin ({_DOC})")
+        yield warning(_PERMISSIONS, "cluster", found, f"grant it if policies use expiresWithin ({_DOC})")
 
 
-def _may_see_topics(session: Session, seen: Seen) -> Iterator[Finding]:
-    """By the operator's own question: whether topics are on disks that we are not shown."""
-    hidden = kafka_cluster.hidden_topics(session.client, seen, session.deadline())
+def _hidden_topics(session: Session, metadata: ClusterMetadata) -> Iterator[Finding]:
+    """As the operator checks it: whether brokers have topics on disk that metadata does not show."""
+    hidden = kafka_cluster.hidden_topics(session.client, metadata, session.deadline())
     if isinstance(hidden, Fault):
         found = f"whether topics are hidden could not be read, so no policy deletes (TopicsHidden): {hidden}"
         yield failed(_PERMISSIONS, "topics", found, f"grant DESCRIBE on the cluster and on all topics ({_DOC})")
@@ -154,7 +157,7 @@ def _may_see_topics(session: Session, seen: Seen) -> Iterator[Finding]:
         yield failed(_PERMISSIONS, "topics", found, f"grant it on all topics ({_DOC})")
 
 
-def _may_on_topics(session: Session, cluster: Cluster) -> Iterator[Finding]:
+def _topic_permissions(session: Session, cluster: Cluster) -> Iterator[Finding]:
     allowed = permissions.on_topics(session.client, session.deadline())
     if isinstance(allowed, Fault):
         yield warning(_PERMISSIONS, "topics", f"permissions on topics could not be read: {allowed}", _DOC)
@@ -163,34 +166,34 @@ def _may_on_topics(session: Session, cluster: Cluster) -> Iterator[Finding]:
     log, own = kafka_cluster.OFFSETS_TOPIC, cluster.connection.ledger.topic
     if log in unread:
         found = (
-            f"READ on {log} is denied: policies with idleFor keep every group, and those with unchangedFor too "
-            "(EvidenceUnreadable), unless the policy names UnreadableOffsetsLog in match.unprotect: then a group that "
-            "is joined between scans may look abandoned, and be deleted"
+            f"READ on {log} is denied: policies with idleFor delete no group; those with unchangedFor delete none "
+            "either (EvidenceUnreadable), unless they name UnreadableOffsetsLog in match.unprotect: then they may "
+            "delete a group that consumers join between scans"
         )
         needed = any(each.action is Action.DELETE and each.when.unchanged_for is not None for each in cluster.enforced)
-        told = failed if needed else warning
-        yield told(_PERMISSIONS, "offsets log", found, f"grant it where policies ask idleFor or unchangedFor ({_DOC})")
+        finding = failed if needed else warning
+        yield finding(_PERMISSIONS, "offsets log", found, f"grant it if policies use idleFor or unchangedFor ({_DOC})")
     checkpoints = checkpoint_topics(allowed, cluster.connection.checkpoint_topics)
     mirrored = [name for name in unread if name in checkpoints]
     if mirrored:
-        found = f"READ is denied on {_named(mirrored)}: every group is kept (MirrorMakerTarget)"
+        found = f"READ is denied on {_named(mirrored)}: no group is deleted (MirrorMakerTarget)"
         yield failed(_PERMISSIONS, "MirrorMaker 2", found, f"grant it ({_DOC})")
     others = [name for name in unread if name not in (log, own, *mirrored)]
     if others:
         found = (
-            f"READ is denied on {_named(others)}: no DeleteOffsets and no restore of offsets there; and groups that "
-            "need records waiting there are kept (LagUnknown), unless the policy names UnreadableTopics in "
-            "match.unprotect: then a group in use may look abandoned, and be deleted"
+            f"READ is denied on {_named(others)}: no DeleteOffsets and no restore of offsets there; and groups whose "
+            "lag there is needed are not deleted (LagUnknown), unless the policy names UnreadableTopics in "
+            "match.unprotect: then it may delete a group in use"
         )
         unseen = any(each.action is Action.DELETE and each.when.unchanged_for is not None for each in cluster.enforced)
-        told = failed if unseen or cluster.enforces(Action.DELETE_OFFSETS) else warning
-        advice = f"grant it where policies with unchangedFor delete, and where you want these ({_DOC})"
-        yield told(_PERMISSIONS, "topics", found, advice)
-    yield from _may_on_ledger(session, cluster, allowed)
+        finding = failed if unseen or cluster.enforces(Action.DELETE_OFFSETS) else warning
+        advice = f"grant it if policies with unchangedFor delete, or if you need these ({_DOC})"
+        yield finding(_PERMISSIONS, "topics", found, advice)
+    yield from _ledger_permissions(session, cluster, allowed)
 
 
-def _may_on_ledger(session: Session, cluster: Cluster, allowed: Mapping[str, Allowed]) -> Iterator[Finding]:
-    """Where a policy deletes it is needed, and else not."""
+def _ledger_permissions(session: Session, cluster: Cluster, allowed: Mapping[str, Allowed]) -> Iterator[Finding]:
+    """Permissions on the ledger's topic: a failure if a policy deletes, else a warning."""
     topic = cluster.connection.ledger.topic
     needed = (Operation.READ, Operation.WRITE, Operation.DESCRIBE_CONFIGS)
     lacking = [str(operation) for operation in needed if topic in allowed and _lacks(allowed[topic], operation)]
@@ -201,32 +204,32 @@ def _may_on_ledger(session: Session, cluster: Cluster, allowed: Mapping[str, All
         lacking = [f"CREATE or DESCRIBE ({fault})"]
     if lacking:
         deletes = cluster.enforces(Action.DELETE, Action.DELETE_OFFSETS)
-        told = failed if deletes else warning
+        finding = failed if deletes else warning
         found = f"on the topic {topic} this is denied: {', '.join(lacking)}; no policy deletes (LedgerUnavailable)"
-        yield told(_PERMISSIONS, "ledger's topic", found, f"grant it ({_DOC})")
+        yield finding(_PERMISSIONS, "ledger's topic", found, f"grant it ({_DOC})")
 
 
-def _may_on_groups(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Finding]:
-    """Of up to 200 groups that are listed; where there are none, of a name that nobody has.
+def _group_permissions(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> Iterator[Finding]:
+    """Permissions on up to 200 groups of the list; if it is empty, on a name that no group has.
 
-    Asking makes a broker that has no `__consumer_offsets` create it.
+    The request makes brokers create `__consumer_offsets` if it does not exist.
     """
-    listing = kafka_groups.list_groups(session.client, seen, session.deadline())
+    listing = kafka_groups.list_groups(session.client, metadata, session.deadline())
     for problem in kafka_groups.unanswered(listing):
-        yield warning(_PERMISSIONS, "groups", f"permissions on some were not asked for: {problem}", "look again")
-    if not listing.groups and not seen.leaders:
+        yield warning(_PERMISSIONS, "groups", f"permissions on some were not checked: {problem}", _AGAIN)
+    if not listing.groups and not metadata.leaders:
         found = (
-            f"not asked: no group and no {kafka_cluster.OFFSETS_TOPIC} is to be seen, and the question would make it"
+            f"not checked: no group and no {kafka_cluster.OFFSETS_TOPIC} is visible, and the request would create it"
         )
-        yield warning(_PERMISSIONS, "groups", found, "look again once there are groups")
+        yield warning(_PERMISSIONS, "groups", found, "run doctor again when there are groups")
         return
     names = sorted(listing.groups)[:_GROUPS_ASKED] or ["group-hygiene-doctor"]
     answers = permissions.on_groups(session.client, names, session.deadline())
-    yield from of_groups(answers, cluster.enforces(Action.DELETE))
+    yield from group_findings(answers, cluster.enforces(Action.DELETE))
 
 
-def of_groups(answers: Mapping[str, Allowed | Fault], deletes: bool) -> Iterator[Finding]:
-    """What is missing, by the brokers' answer for each group. deletes: whether some policy does so in mode Enforce."""
+def group_findings(answers: Mapping[str, Allowed | Fault], deletes: bool) -> Iterator[Finding]:
+    """Missing permissions, by the brokers' answers. deletes: whether a policy in mode Enforce has action Delete."""
     faults = {name: each for name, each in answers.items() if isinstance(each, Fault)}
     denied = [name for name, fault in faults.items() if "AUTHORIZATION" in fault.code]
     unread = sorted(faults.keys() - set(denied))
@@ -234,35 +237,35 @@ def of_groups(answers: Mapping[str, Allowed | Fault], deletes: bool) -> Iterator
     def lacking(operation: Operation) -> int:
         return sum(not isinstance(each, Fault) and _lacks(each, operation) for each in answers.values())
 
-    looked_at = f"of {len(answers)} groups looked at"
+    checked = f"of {len(answers)} groups checked"
     if unread:
         found = f"permissions on {_named(unread, 'groups')} could not be read: {faults[unread[0]]}"
-        yield warning(_PERMISSIONS, "groups", found, "look again")
+        yield warning(_PERMISSIONS, "groups", found, _AGAIN)
     if denied:
-        found = f"DESCRIBE is denied on {_named(denied, 'groups')}: they are kept (AuthorizationDenied)"
+        found = f"DESCRIBE is denied on {_named(denied, 'groups')}: they are not deleted (AuthorizationDenied)"
         yield failed(_PERMISSIONS, "groups", found, f"grant it on all groups ({_DOC})")
-    if kept := lacking(Operation.DELETE):
-        found = f"DELETE is denied on {kept} {looked_at}: action Delete fails there (AuthorizationDenied)"
-        told = failed if deletes else warning
-        yield told(_PERMISSIONS, "groups", found, f"grant it where you want that ({_DOC})")
-    if lost := lacking(Operation.READ):
-        found = f"READ is denied on {lost} {looked_at}: they can't be restored (AuthorizationDenied)"
+    if undeletable := lacking(Operation.DELETE):
+        found = f"DELETE is denied on {undeletable} {checked}: action Delete fails there (AuthorizationDenied)"
+        finding = failed if deletes else warning
+        yield finding(_PERMISSIONS, "groups", found, f"grant it if you need that ({_DOC})")
+    if unreadable := lacking(Operation.READ):
+        found = f"READ is denied on {unreadable} {checked}: they can't be restored (AuthorizationDenied)"
         yield warning(_PERMISSIONS, "groups", found, f"grant it while you restore ({_DOC})")
 
 
 def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
-    """Read to its end, as the operator does before each run; never claimed and never written."""
+    """Read the ledger to its end, as the operator does before each run; never claim or write it."""
     known, spec = cluster.known, cluster.connection.ledger
     allowed = [LedgerSettings(installation=None, writer="", topic=spec.topic, known=spec.confirmed)]
     owners: list[str] = []
     if known is not None:
         status = known.obj.get("status") or {}
         try:
-            # An operator of all namespaces, or one of some.
+            # The id of an operator for all namespaces, and of one for this namespace only.
             owners = [known.api.installation_id(of) for of in ("", known.account.namespace)]
         except ApiError as error:
-            found = f"whose it must be is not known, as namespace kube-system can't be read: {error}"
-            yield warning(Area.LEDGER, "ledger's owner", found, "ask as somebody who may")
+            found = f"the expected owner is not known, as namespace kube-system can't be read: {error}"
+            yield warning(Area.LEDGER, "ledger's owner", found, "run doctor as a user who may read it")
         else:
             allowed = [ledger_settings(cluster.connection, status, owner) for owner in owners]
     for settings in allowed:
@@ -272,29 +275,27 @@ def _ledger(session: Session, cluster: Cluster) -> Iterator[Finding]:
     if journal.problem is not None:
         found = f"{journal.problem.reason}: {journal.problem.message}"
         if owners and journal.problem.reason == reasons.LEDGER_OWNED:
-            # The message names the one that was tried last.
+            # The message names only the last id.
             found += f", nor to {owners[0]}"
         yield failed(Area.LEDGER, "ledger", found, f"the runbook, {journal.problem.reason}")
         return
     if not journal.exists:
-        found = f"there is no topic {spec.topic} (yet): it is made once a policy enforces or has receivers"
+        found = f"topic {spec.topic} does not exist yet: the operator creates it if a policy enforces or has receivers"
         yield ok(Area.LEDGER, "ledger", found)
         return
     contents = journal.contents
     if contents.unreadable:
-        found = f"{contents.unreadable} records can't be read: of a newer version, or somebody else's"
+        found = f"{contents.unreadable} records can't be read: they are of a newer version, or of another program"
         yield warning(Area.LEDGER, "ledger", found, "the runbook, GroupHygieneLedgerUnreadable")
     marks = sum(len(of_policy) for of_policy in contents.marks.values())
-    told = f"{marks} marks, {len(contents.keeps)} requests to keep, {len(contents.intents)} deletions under way"
+    counted = f"{marks} marks, {len(contents.keeps)} keep requests, {len(contents.intents)} deletions in progress"
     owner = contents.owner
-    whose = (
-        "nobody's yet" if owner is None else f"of the installation {owner.installation} since {timestamp(owner.since)}"
-    )
-    yield ok(Area.LEDGER, "ledger", f"topic {spec.topic}, {whose}: {told}")
+    owned = "no owner yet" if owner is None else f"owner {owner.installation} since {timestamp(owner.since)}"
+    yield ok(Area.LEDGER, "ledger", f"topic {spec.topic}, {owned}: {counted}")
 
 
-def _evidence(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Finding]:
-    """As a run of a policy with idleFor would look at the tables."""
+def _evidence(session: Session, cluster: Cluster, metadata: ClusterMetadata) -> Iterator[Finding]:
+    """Check the tables as a run of a policy with idleFor does."""
     tables = open_tables(session, cluster.activity)
     if tables is None:
         found = "the connection has no activity: idleFor and expiresWithin match nothing, unchangedFor works"
@@ -305,7 +306,7 @@ def _evidence(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Findin
     context = Context(
         session.client, cluster.connection, memory, session.clock, journal, claims=session.claims, tables=tables
     )
-    coverage = trust.read_evidence(context, seen, (), session.deadline()).coverage
+    coverage = trust.read_evidence(context, metadata, (), session.deadline()).coverage
     as_of = "" if coverage.as_of is None else f", read at {timestamp(coverage.as_of)} or later"
     if coverage.problem is None:
         found = f"the tables cover all {coverage.partitions} partitions of the offsets log{as_of}"
@@ -316,11 +317,13 @@ def _evidence(session: Session, cluster: Cluster, seen: Seen) -> Iterator[Findin
         yield failed(Area.EVIDENCE, "evidence", found, f"the runbook, {coverage.problem.reason}")
 
 
-def _clock(session: Session, seen: Seen) -> Iterator[Finding]:
-    """Whether a broker stamped records with times to come. That one is behind shows only when somebody writes."""
+def _clock(session: Session, metadata: ClusterMetadata) -> Iterator[Finding]:
+    """Whether records have timestamps in the future. A broker's clock that is behind shows only at a write."""
     limit = session.clock.now() + SKEW_MAX
     places = [
-        Partition(kafka_cluster.OFFSETS_TOPIC, number) for number, (leader, _) in seen.leaders.items() if leader >= 0
+        Partition(kafka_cluster.OFFSETS_TOPIC, number)
+        for number, (leader, _) in metadata.leaders.items()
+        if leader >= 0
     ]
     asked = dict.fromkeys(places, round(limit.timestamp() * 1000))
     answers = offsets_at(session.client, asked, session.deadline())
@@ -329,16 +332,19 @@ def _clock(session: Session, seen: Seen) -> Iterator[Finding]:
     check = "clock of the brokers"
     if ahead:
         found = (
-            f"records of {_named([str(place) for place in ahead], 'partitions')} are stamped after {timestamp(limit)}"
+            f"records of {_named([str(place) for place in ahead], 'partitions')} have times after {timestamp(limit)}"
         )
         yield failed(
-            _CLOCK, check, f"{found}: a broker's clock is ahead, or ours behind", "set the clock that is wrong"
+            _CLOCK,
+            check,
+            f"{found}: a broker's clock is ahead, or this machine's is behind",
+            "set the clock that is wrong",
         )
     elif faults or not places:
         why = str(faults[0]) if faults else f"there is no {kafka_cluster.OFFSETS_TOPIC} yet"
-        yield warning(_CLOCK, check, f"can't be told: {why}", "look again")
+        yield warning(_CLOCK, check, f"can't be checked: {why}", _AGAIN)
     else:
-        found = "no record is stamped with a time to come; one that is behind shows only at a write (ClockSkew)"
+        found = "no record has a timestamp in the future; a clock that is behind shows only at a write (ClockSkew)"
         yield ok(_CLOCK, check, found)
 
 

@@ -1,4 +1,4 @@
-"""What `doctor` asks of the API server: what is installed, who may do what, who leads, which Secrets are there."""
+"""The checks of `doctor` in the API server: CRDs, permissions, Lease, KafkaConnection, Secrets, receivers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from io import StringIO
 from typing import NamedTuple
 
 from group_hygiene.alerts.endpoints import read_endpoint
-from group_hygiene.cli.doctor_findings import Area, Finding, failed, looking, ok, warning
+from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_check, warning
 from group_hygiene.cli.validation import PLURALS, fields_of, fields_of_schema, load_crd
 from group_hygiene.controller import inspection
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, VERSION, Api, Object, connection_of, load_config
@@ -34,18 +34,19 @@ _CLAIMS = "objects that name groups"
 _ASK_OTHERS = "run doctor as a user who may list GroupPolicies there"
 
 
-# What else writes groups of another cluster, and leaves nothing there that shows it.
+# Other programs that write groups of another cluster, and leave no trace in this one.
 _REPLICATORS = "Confluent Cluster Linking, MSK Replicator, cluster mirroring (KIP-1279) and other replicators"
 _ROLES = {
     Role.FAILOVER_TARGET: "FailoverTarget: groups may be synced from another cluster, and no policy deletes any",
-    Role.PRIMARY: f"Primary: MirrorMaker 2 is seen by its checkpoint topics; {_REPLICATORS} are not, nor ShadowLinks",
-    None: "not set: MirrorMaker 2 is seen by its checkpoint topics, and Redpanda by ShadowLinks in Kubernetes; "
-    f"{_REPLICATORS} are not: where one syncs groups into this cluster, set spec.role: FailoverTarget",
+    Role.PRIMARY: "Primary: MirrorMaker 2 is detected by its checkpoint topics; "
+    f"{_REPLICATORS} and ShadowLinks are not",
+    None: "not set: MirrorMaker 2 is detected by its checkpoint topics, and Redpanda by ShadowLinks in Kubernetes; "
+    f"{_REPLICATORS} are not: if one syncs groups into this cluster, set spec.role: FailoverTarget",
 }
 
 
 class Account(NamedTuple):
-    """Whose rights are asked for. name: a ServiceAccount `namespace/name`; empty = the caller.
+    """The account to check. name: a ServiceAccount `namespace/name`; empty = the user of this command.
 
     namespace: where the operator and its Lease are.
     """
@@ -55,14 +56,14 @@ class Account(NamedTuple):
 
 
 def account_of(service_account: str | None, namespace: str | None) -> Account:
-    """By the options; without them the pod's own, else as chart and manifests have it."""
+    """The account of the options; the namespace defaults to the pod's, else to that of the chart and manifests."""
     own = os.environ.get("POD_NAMESPACE") or "group-hygiene"
     name = service_account or ""
     return Account(name, namespace or name.partition("/")[0] or own)
 
 
 class Kubernetes:
-    """One KafkaConnection and the API server that has it; what is learnt on the way is kept for what comes after."""
+    """One KafkaConnection and its API server. Each check stores its results here for later checks."""
 
     api: Api
     inspection: inspection.Inspection
@@ -75,15 +76,15 @@ class Kubernetes:
         self.settings: Settings | None = None
         self.policies: list[Policy] = []
 
-    def find(self) -> None:
-        """Where the API server is; nothing is asked of it. Raises HygieneError."""
-        # The Kubernetes library prints what it tries, where our answer belongs.
+    def load(self) -> None:
+        """Load the address and credentials of the API server, without a request. Raises HygieneError."""
+        # The Kubernetes library prints its attempts to stdout, which is for the output of the command.
         with redirect_stdout(StringIO()):
             self._client = load_config()
         self.api, self.inspection = Api(self._client), inspection.Inspection(self._client)
 
     def api_of(self, namespace: str) -> Api:
-        """The API server as an operator of that namespace alone sees it."""
+        """A client like that of an operator for only this namespace."""
         return Api(self._client, (namespace,))
 
     def now(self) -> datetime:
@@ -92,44 +93,44 @@ class Kubernetes:
 
 
 def examine_kubernetes(known: Kubernetes) -> Iterator[Finding]:
-    """In the order in which one thing hangs on another; nothing follows when the API server does not answer."""
-    yield from looking(_KUBERNETES, "API server", lambda: _server(known))
+    """Run the checks, each after those that it depends on; only the first if the API server does not answer."""
+    yield from run_check(_KUBERNETES, "API server", lambda: _server(known))
     if not known.reached:
         return
-    yield from looking(_KUBERNETES, "CRDs", lambda: _crds(known))
-    # Read first, as some rights are needed only where it asks for them.
-    told = list(looking(_CONNECTION, "KafkaConnection", lambda: _connection(known)))
-    yield from looking(_KUBERNETES, "rights in Kubernetes", lambda: _rights(known))
-    yield from looking(_KUBERNETES, "Lease", lambda: _lease(known))
-    yield from told
+    yield from run_check(_KUBERNETES, "CRDs", lambda: _crds(known))
+    # Before the permissions: the connection's fields decide which ones are needed.
+    of_connection = list(run_check(_CONNECTION, "KafkaConnection", lambda: _connection(known)))
+    yield from run_check(_KUBERNETES, "rights in Kubernetes", lambda: _rights(known))
+    yield from run_check(_KUBERNETES, "Lease", lambda: _lease(known))
+    yield from of_connection
     connection = known.connection
     if connection is None:
         return
-    yield from looking(_CONNECTION, "Secrets", lambda: _secrets(known, connection))
-    yield from looking(_CONNECTION, "receivers", lambda: _receivers(known, connection))
-    yield from looking(_KUBERNETES, _CLAIMS, lambda: _claims(known))
+    yield from run_check(_CONNECTION, "Secrets", lambda: _secrets(known, connection))
+    yield from run_check(_CONNECTION, "receivers", lambda: _receivers(known, connection))
+    yield from run_check(_KUBERNETES, _CLAIMS, lambda: _claims(known))
     yield ok(_CONNECTION, "role", _ROLES[connection.role])
 
 
 def _server(known: Kubernetes) -> Iterator[Finding]:
-    known.find()
+    known.load()
     server = known.inspection.server()
     known.reached, known.ahead = True, server.ahead
     user = known.inspection.user()
     yield ok(_KUBERNETES, "API server", f"Kubernetes {server.version} answers" + (f"; you are {user}" if user else ""))
     apart = abs(server.ahead)
-    text = f"that of the API server is {_apart(server.ahead)}"
+    text = f"it is {_apart(server.ahead)}"
     if apart > SKEW_MAX:
         yield failed(Area.CLOCK, "clock of the API server", text, "set the clock that is wrong: no date can be trusted")
     elif apart > _SKEW_SEEN:
-        yield warning(Area.CLOCK, "clock of the API server", text, "let both follow the same time server")
+        yield warning(Area.CLOCK, "clock of the API server", text, "synchronize both with the same time server")
     else:
-        yield ok(Area.CLOCK, "clock of the API server", "agrees with the one here")
+        yield ok(Area.CLOCK, "clock of the API server", "agrees with this machine's clock")
 
 
 def _apart(ahead: timedelta) -> str:
     seconds = timedelta(seconds=round(abs(ahead).total_seconds()))
-    return f"{format_duration(seconds)} {'ahead of' if ahead > timedelta() else 'behind'} the one here"
+    return f"{format_duration(seconds)} {'ahead of' if ahead > timedelta() else 'behind'} this machine's clock"
 
 
 def _crds(known: Kubernetes) -> Iterator[Finding]:
@@ -152,9 +153,9 @@ def _crds(known: Kubernetes) -> Iterator[Finding]:
 
 
 def _fields_in_use(known: Kubernetes, kind: str) -> frozenset[str] | None:
-    """The fields of a CRD as the API server has it; empty = in another version; None = there is none.
+    """The fields of a CRD in the API server; empty = it has another version; None = it is not installed.
 
-    Users who may not read CRDs, as the operator, read the published schema, which has served versions alone.
+    For users who may not read CRDs, like the operator: by the published schema, which has only served versions.
     """
     try:
         installed = known.inspection.crd(PLURALS[kind])
@@ -169,22 +170,26 @@ def _rights(known: Kubernetes) -> Iterator[Finding]:
     by_label = known.connection is not None and known.connection.selects_by_label
     asked = inspection.rights(known.namespace, account.namespace, LEASE, by_label)
     asked += inspection.claim_rights(known.api.claiming_kinds())
-    # A person needs none of them: they are the operator's.
+    # A human user needs none of these permissions, only the operator does.
     person = not account.name and not known.inspection.user().startswith("system:serviceaccount:")
     who = f"ServiceAccount {account.name}" if account.name else "you"
     try:
         missing = [right for right in asked if not known.inspection.may(right, account.name)]
     except Forbidden:
-        found = f"you may not ask what {who} may do"
-        yield warning(_KUBERNETES, "rights in Kubernetes", found, "ask as somebody who may create subjectaccessreviews")
+        found = f"you may not check what {who} may do"
+        yield warning(
+            _KUBERNETES, "rights in Kubernetes", found, "run doctor as a user who may create subjectaccessreviews"
+        )
         return
     if not missing:
-        yield ok(_KUBERNETES, "rights in Kubernetes", f"{who} may do all that the operator asks for")
+        yield ok(_KUBERNETES, "rights in Kubernetes", f"{who} may do all that the operator needs")
         return
     effects = "; ".join(dict.fromkeys(right.what_for for right in missing))
     found = f"{who} may not {truncated_list(missing, _SHOWN)}: as the operator, {effects}"
     if person:
-        yield warning(_KUBERNETES, "rights in Kubernetes", found, "to ask for the operator: --service-account")
+        yield warning(
+            _KUBERNETES, "rights in Kubernetes", found, "to check the operator's permissions, give --service-account"
+        )
     else:
         advice = (
             "apply the chart or the manifests again; Secrets: name the namespace in the chart's rbac.secretNamespaces, "
@@ -204,23 +209,24 @@ def _lease(known: Kubernetes) -> Iterator[Finding]:
         yield failed(_KUBERNETES, "Lease", found, "start the operator, or name its namespace: --operator-namespace")
         return
     except Forbidden:
-        yield warning(_KUBERNETES, "Lease", f"you may not read {where}", "ask somebody who may")
+        yield warning(_KUBERNETES, "Lease", f"you may not read {where}", "run doctor as a user who may read it")
         return
     holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
-    advice = "look at the operator's pods and their logs (the runbook, GroupHygieneNoLeader)"
+    advice = "check the operator's pods and their logs (the runbook, GroupHygieneNoLeader)"
     if not holder or not renewed:
-        yield failed(_KUBERNETES, "Lease", f"nobody holds {where}", advice)
+        yield failed(_KUBERNETES, "Lease", f"no operator holds {where}", advice)
         return
     age = known.now() - datetime.fromisoformat(renewed)
-    told = f"{holder} holds {where}, renewed {max(0, round(age.total_seconds()))} s ago"
+    held = f"{holder} holds {where}, renewed {max(0, round(age.total_seconds()))} s ago"
     if age > timedelta(seconds=int(spec.get("leaseDurationSeconds") or 0)) + _SKEW_SEEN:
-        yield failed(_KUBERNETES, "Lease", f"{told}: it has run out, and nobody took over", advice)
+        yield failed(_KUBERNETES, "Lease", f"{held}: it has expired, and no other replica has taken over", advice)
     else:
-        yield ok(_KUBERNETES, "Lease", told)
+        yield ok(_KUBERNETES, "Lease", held)
 
 
-# The tables only decide for policies that ask for them, are looked at below, and by the operator not at each run.
-_SAID = (
+# EvidenceReady is a warning: only some policies need the tables, doctor checks them later, and the operator does not
+# check them in each run.
+_CONDITIONS = (
     ("Ready", Area.CONNECTION, "KafkaConnection", failed),
     ("LedgerReady", Area.LEDGER, "LedgerReady", failed),
     ("EvidenceReady", Area.EVIDENCE, "EvidenceReady", warning),
@@ -235,40 +241,45 @@ def _connection(known: Kubernetes) -> Iterator[Finding]:
         yield failed(_CONNECTION, "KafkaConnection", f"there is no {key}", "apply it, or correct --connection and -n")
         return
     except Forbidden:
-        yield failed(_CONNECTION, "KafkaConnection", f"you may not read {key}", "ask as somebody who may")
+        yield failed(_CONNECTION, "KafkaConnection", f"you may not read {key}", "run doctor as a user who may read it")
         return
     known.connection = parse_connection(known.obj)
-    yield from _said(known, key)
+    yield from _conditions(known, key)
 
 
-def _said(known: Kubernetes, key: str) -> Iterator[Finding]:
-    """What the operator wrote of it, when it looked last."""
+def _conditions(known: Kubernetes, key: str) -> Iterator[Finding]:
+    """The conditions that the operator's last scan wrote."""
     status = known.obj.get("status") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or []}
     if "Ready" not in conditions:
-        found = f"{key} has not been seen by an operator yet"
-        yield warning(_CONNECTION, "KafkaConnection", found, "is one running? See the Lease above")
+        found = f"no operator has processed {key} yet"
+        yield warning(_CONNECTION, "KafkaConnection", found, "is an operator running? See the Lease above")
         return
     if status.get("observedGeneration") != known.obj["metadata"].get("generation"):
-        found = f"{key} was edited, and the operator has not looked since; before, it was {_words(conditions['Ready'])}"
-        yield warning(_CONNECTION, "KafkaConnection", found, "look again soon; is one running? See the Lease above")
+        before = _text(conditions["Ready"])
+        found = f"{key} was edited, and the operator has not processed it yet; before, it was {before}"
+        yield warning(
+            _CONNECTION, "KafkaConnection", found, "run doctor again soon; is an operator running? See the Lease above"
+        )
         return
-    for kind, area, check, worse in _SAID:
+    for kind, area, check, finding in _CONDITIONS:
         condition = conditions.get(kind)
         if condition is not None and condition["status"] != "True":
             when = f"since {condition['lastTransitionTime']}; last scan: {status.get('lastScanTime', 'none')}"
-            advice = f"the runbook, {condition['reason']}; if that is mended already, look again after its next run"
-            yield worse(area, check, f"{key}, says the operator: {_words(condition)} ({when})", advice)
+            advice = (
+                f"the runbook, {condition['reason']}; if that is fixed already, run doctor again after its next run"
+            )
+            yield finding(area, check, f"{key}, reported by the operator: {_text(condition)} ({when})", advice)
         elif kind == "Ready":
-            yield ok(area, check, f"{key}, says the operator: {_words(conditions[kind])}")
+            yield ok(area, check, f"{key}, reported by the operator: {_text(conditions[kind])}")
 
 
-def _words(condition: Mapping[str, str]) -> str:
+def _text(condition: Mapping[str, str]) -> str:
     return f"{condition['reason']}: {condition['message']}"
 
 
 def _secrets(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
-    """Each that the connection names, so that one which is missing does not hide the next; none is shown."""
+    """Read each Secret that the connection names, also after a failure; no value is shown."""
     problems: list[SecretProblem] = []
     asked: list[SecretRef] = []
 
@@ -287,18 +298,16 @@ def _secrets(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
             connection.activity.store(partial(known.api.read_secret_texts, connection.namespace))
             named += 1
         except SecretProblem as error:
-            yield failed(_CONNECTION, "Secret of the tables", f"{error.reason}: {error}", _mend(error))
-    yield from (failed(_CONNECTION, "Secret", f"{error.reason}: {error}", _mend(error)) for error in problems)
+            yield failed(_CONNECTION, "Secret of the tables", f"{error.reason}: {error}", _remedy(error))
+    yield from (failed(_CONNECTION, "Secret", f"{error.reason}: {error}", _remedy(error)) for error in problems)
     if problems:
         return
     known.settings = settings
-    counted = (
-        f"all {named} that the connection names are there, with their keys" if named else "the connection names none"
-    )
+    counted = f"all {named} that the connection names exist, with their keys" if named else "the connection names none"
     yield ok(_CONNECTION, "Secrets", counted)
 
 
-_MENDED = {
+_REMEDIES = {
     "SecretNotFound": "create it there, or correct its name in the object",
     "SecretKeyMissing": "add the key, or correct its name in the object",
     "SecretInvalid": "correct its value",
@@ -306,13 +315,13 @@ _MENDED = {
 }
 
 
-def _mend(error: HygieneError) -> str:
+def _remedy(error: HygieneError) -> str:
     runbook = f"the runbook, {error.reason}"
-    return f"{_MENDED[error.reason]} ({runbook})" if error.reason in _MENDED else runbook
+    return f"{_REMEDIES[error.reason]} ({runbook})" if error.reason in _REMEDIES else runbook
 
 
 def _receivers(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
-    """Whether each could be spoken to, as far as Secrets and addresses tell; nothing is sent."""
+    """Check the Secrets and the address of each receiver; nothing is sent."""
     objects, problems = _listed_policies(known, connection)
     known.policies = list(_policies(objects, connection))
     for policy in known.policies:
@@ -325,7 +334,7 @@ def _receivers(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
     yield from problems
     if not problems:
         many = len(connection.receivers)
-        found = f"{many}, each with what it needs (nothing was sent)" if many else "there are none"
+        found = f"{many}, each with valid settings and Secrets (nothing was sent)" if many else "there are none"
         yield ok(_CONNECTION, "receivers", found)
 
 
@@ -334,14 +343,15 @@ def _receiver(known: Kubernetes, namespace: str, receiver: Receiver) -> Iterable
         read_endpoint(receiver, partial(known.api.read_secret, namespace))
     except HygieneError as error:
         found = f"{receiver.name}: {error.reason}: {error}"
-        return [failed(_CONNECTION, "receiver", found, _mend(error))]
+        return [failed(_CONNECTION, "receiver", found, _remedy(error))]
     return []
 
 
 def _listed_policies(known: Kubernetes, connection: Connection) -> tuple[list[Object], list[Finding]]:
     """The policies of all namespaces that may use the connection, and a warning if some of them can't be listed.
 
-    An operator of some namespaces may not list those of others. Without `access` no other namespace may use it.
+    An operator for some namespaces may not list the policies of others. Without `access`, policies of no other
+    namespace may use the connection.
     """
     try:
         return known.api.list_all(POLICIES), []
@@ -362,14 +372,14 @@ def _listed_policies(known: Kubernetes, connection: Connection) -> tuple[list[Ob
 
 
 def _policies(objects: Iterable[Object], connection: Connection) -> Iterator[Policy]:
-    """Those that name the connection, and say what can be."""
+    """The valid policies of the connection."""
     for obj in objects:
         if connection_of(obj) != (connection.namespace, connection.name):
             continue
         try:
             yield parse_policy(obj)
         except SpecError:
-            # Its own condition says so.
+            # The policy's own condition reports it.
             continue
 
 
@@ -379,8 +389,8 @@ def _claims(known: Kubernetes) -> Iterator[Finding]:
     except ApiError as error:
         claimed = Refusal.of(error)
     if isinstance(claimed, Refusal):
-        found = f"which groups they name is not known, so every group is kept: {claimed.message}"
-        advice = "ask as somebody who may read them, or mend the object that is named"
+        found = f"the groups that they name are not known, so no group is deleted: {claimed.message}"
+        advice = "run doctor as a user who may read them, or fix the object that is named"
         yield warning(_KUBERNETES, _CLAIMS, found, advice)
         return
     links = sorted({*claimed.synced.values(), *claimed.prefixes.values()})

@@ -1,4 +1,4 @@
-"""YAML files -> documents, each with the lines it came from. Knows nothing of what the documents mean."""
+"""Read YAML files as documents with line numbers. Does not interpret the documents."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads as kubectl does: a key that stands twice is an error, and dates are texts."""
+    """Loads like kubectl: a duplicate key is an error, and a date is a string."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set[str]()
         for key, _ in node.value:
             name = str(key.value)
             if name in seen and name != "<<":
-                raise yaml.constructor.ConstructorError(None, None, f"key {name!r} stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {name!r}", key.start_mark)
             seen.add(name)
         return dict(super().construct_mapping(node, deep))
 
@@ -38,14 +38,14 @@ _Loader.yaml_implicit_resolvers = {
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One object, with where it came from."""
+    """One object, and its place in a file."""
 
     source: str
     content: dict[str, Any]
     node: yaml.Node
 
     def at(self, path: Sequence[str | int] = ()) -> str:
-        """`file:line` of a field, or of the nearest thing around it that is there."""
+        """`file:line` of a field, or of its nearest parent that exists."""
         return f"{self.source}:{self.line(path)}"
 
     def line(self, path: Sequence[str | int]) -> int:
@@ -66,9 +66,9 @@ class Document:
 
 
 def read_documents(names: Sequence[str]) -> list[Document]:
-    """The documents of all files, of all YAML files in folders, and of stdin for `-`; Lists are taken apart.
+    """The documents of all files, of all YAML files in folders, and of stdin for `-`; each item of a List is one.
 
-    Raises UsageError with file and line, and never with what stands there: it may be a secret.
+    Raises UsageError with file and line, but without content: it may be a secret.
     """
     documents: list[Document] = []
     for name in names:
@@ -86,7 +86,7 @@ def _files(name: str) -> list[Path]:
         raise UsageError("a file must have a name: -f is empty")
     path = Path(name)
     try:
-        # Unlike is_dir(), says why it can't be told.
+        # Unlike is_dir(), raises the cause if it can't be read.
         if not stat.S_ISDIR(path.stat().st_mode):
             return [path]
         files = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES)
@@ -112,11 +112,11 @@ def _parse(source: str, text: str) -> list[Document]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        raise UsageError(f"{source}{line}: is not YAML: {error.problem or 'it ends too early'}") from None
+        raise UsageError(f"{source}{line}: is not valid YAML: {error.problem or 'it ends too early'}") from None
     except yaml.YAMLError:
-        raise UsageError(f"{source}: is not YAML: it holds characters that must not stand in it") from None
+        raise UsageError(f"{source}: is not valid YAML: it contains forbidden characters") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{source}: is not YAML that can be read") from None
+        raise UsageError(f"{source}: is not readable YAML") from None
 
 
 def _documents(source: str, loader: _Loader) -> Iterator[Document]:

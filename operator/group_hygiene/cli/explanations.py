@@ -1,4 +1,4 @@
-"""`explain`: the chain of checks for one group, one by one, as `checks.judge` walks it."""
+"""`explain`: the result of each check for one group, in the order of `checks.judge`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable
-from group_hygiene.cli.plans import Scan, expiry, granted, judged, look
+from group_hygiene.cli.plans import Scan, assumption, expiry, judged, scan_clusters
 from group_hygiene.decide import checks
 from group_hygiene.decide.checks import offsets, used
 from group_hygiene.model.groups import Group
@@ -28,7 +28,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One check: its name, why it exists, and its result; `keep` is its answer where the result is Skips."""
+    """One check: its name, purpose and result. reason: of the refusal, if the result is Skips."""
 
     check: str
     why: str
@@ -46,8 +46,8 @@ class _Explained:
 
 
 def explain(target: Target, name: str, files: Sequence[str], activity: ActivitySpec | None = None) -> Report:
-    """What each check of each policy in the files says of one group."""
-    scans = look(target, files, activity, lambda policy: _only(policy, name), full=True)
+    """The result of each check of each policy in the files for one group."""
+    scans = scan_clusters(target, files, activity, lambda policy: _only(policy, name), full=True)
     notes, errors = list(scans.notes), list(scans.errors)
     there = [scan for scan in scans.every if name in scan.snapshot.groups]
     if scans.every and not there:
@@ -63,7 +63,7 @@ def explain(target: Target, name: str, files: Sequence[str], activity: ActivityS
 
 
 def _only(policy: Policy, name: str) -> Policy:
-    """The same policy for this one group, so that nothing is read of the others."""
+    """The same policy for only this group, so that no data of others is read."""
     groups = policy.match.groups
     if not groups.matches(name):
         return policy if not groups.sources else replace(policy, match=replace(policy.match, groups=Patterns([])))
@@ -93,24 +93,24 @@ def _explain_one(scan: Scan, policy: Policy, name: str) -> _Explained:
 
 
 def _passed(policy: Policy, verdict: Verdict, what: tuple[str, str]) -> _Step:
-    told = None
+    message = None
     if what[0] == used.unchanged.__name__:
-        told = granted(policy)
+        message = assumption(policy)
     elif what[0] == offsets.expires.__name__ and policy.when.expires_within is not None:
-        told = expiry(verdict)
-    return _Step(*what, "Passed", message=told)
+        message = expiry(verdict)
+    return _Step(*what, "Passed", message=message)
 
 
 def _match_step(policy: Policy, group: Group) -> _Step:
     what = ("match", _why(Match.selects))
     if policy.match.selects(group):
         return _Step(*what, "Passed")
-    return _Step(*what, "Skips", message=f"the policy does not look at it: {_unselected(policy.match, group)}")
+    return _Step(*what, "Skips", message=f"the policy does not select it: {_unselected(policy.match, group)}")
 
 
 def _unselected(match: Match, group: Group) -> str:
     if not match.groups.matches(group.id):
-        return "its id fits none of match.groups"
+        return "its id matches none of match.groups"
     excluded = match.exclude.matching(group.id)
     if excluded is not None:
         return f"match.exclude has {excluded!r}"
@@ -118,11 +118,11 @@ def _unselected(match: Match, group: Group) -> str:
         return f"its state is {group.state}, and match.states is {', '.join(sorted(match.states))}"
     if group.type not in match.types:
         return f"its type is {group.type}, and match.types is {', '.join(sorted(match.types))}"
-    return f"its protocol type is {group.protocol_type!r}, which match.protocolTypes has not"
+    return f"its protocol type is {group.protocol_type!r}, which match.protocolTypes does not contain"
 
 
 def _why(check: Any) -> str:
-    """The docstring: the sentence on why a check exists."""
+    """The docstring of a check: a sentence on its purpose."""
     return " ".join((inspect.getdoc(check) or "").split())
 
 
@@ -138,11 +138,11 @@ def _table(explained: _Explained) -> Table:
 
 
 def _outcome(explained: _Explained) -> str:
-    """In one line: Match, or which check keeps it and why."""
-    kept = next((step for step in explained.steps if step.result == "Skips"), None)
-    if kept is None:
+    """A one-line summary: Match, or the check that excludes the group, and why."""
+    skip = next((step for step in explained.steps if step.result == "Skips"), None)
+    if skip is None:
         return "Match"
-    return f"Skip: {kept.message}" if kept.reason is None else f"Skip: {kept.reason}: {kept.message}"
+    return f"Skip: {skip.message}" if skip.reason is None else f"Skip: {skip.reason}: {skip.message}"
 
 
 def _row(step: _Step) -> tuple[Cell, ...]:

@@ -1,4 +1,4 @@
-"""`list`, `describe` and `offsets`: read groups, and keep partial failures beside the rest. How it looks: `layout`."""
+"""`list`, `describe` and `offsets`: read groups; one that fails does not hide the others. `layout` formats them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.snapshot import Cluster, Description, Listing
 from group_hygiene.spec.patterns import Patterns
 
-# Brokers refuse the name of a type that they don't know; Classic and Consumer all with a filter know.
+# Brokers reject a filter with a type that they don't know. All that have this filter know Classic and Consumer.
 _NAMEABLE = frozenset({GroupType.CLASSIC, GroupType.CONSUMER})
 _GONE = "GROUP_ID_NOT_FOUND"
 _NAMED_TOPICS = 20
@@ -28,7 +28,7 @@ _NAMED_TOPICS = 20
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The positions of groups, sorted; why a group has none; and what holds for all of them."""
+    """The positions of groups, sorted; faults of groups without positions; notes and errors for all groups."""
 
     positions: Mapping[str, list[Position]]
     faults: Mapping[str, Fault]
@@ -42,8 +42,8 @@ _NOTHING_READ = _Read({}, {}, (), ())
 def list_groups(
     target: Target, states: Collection[GroupState], types: Collection[GroupType], patterns: Sequence[str]
 ) -> Report:
-    """Every group that fits; empty collections and patterns = all."""
-    # A broker knows no state of the name Unknown.
+    """All groups that match; an empty collection matches all."""
+    # Brokers have no state named Unknown.
     pushed_states = () if GroupState.UNKNOWN in states else states
     pushed_types = types if set(types) <= _NAMEABLE else ()
     with open_session(target) as session, working("listing groups"):
@@ -55,7 +55,7 @@ def list_groups(
     groups = [g for g in named if (not states or g.state in states) and (not types or g.type in types)]
     errors = [f"groups may be missing: {problem}" for problem in incomplete(cluster, listing, after)]
     errors += unknown_states(listing, named)
-    # Asked for by state or not: it may be in any.
+    # Also with a filter by state: such a group may be in any state.
     unknown = {name: fault for name, fault in sorted(listing.group_faults.items()) if not patterns or fits(name)}
     errors += [f"group {printable(name)}: {fault}" for name, fault in unknown.items()]
     document = {
@@ -69,18 +69,18 @@ def list_groups(
 
 
 def incomplete(cluster: Cluster, listing: Listing, after: Cluster | Fault) -> list[str]:
-    """Why groups may be missing from a list; empty = none is."""
+    """Why groups may be missing from a list; empty = the list is complete."""
     return kafka_groups.list_problems(cluster, listing, after, "some moved to another broker in between; list again")
 
 
 def unknown_states(listing: Listing, groups: Sequence[Group]) -> list[str]:
-    """Those of the groups whose state could not be read, each with the reason: they fit no state that is asked for."""
+    """An error for each of the groups whose state could not be read: no filter by state matches it."""
     faults = listing.group_faults
     return [f"group {printable(g.id)}: its state is not known: {faults[g.id]}" for g in groups if g.id in faults]
 
 
 def describe(target: Target, names: Sequence[str], members: bool, with_offsets: bool) -> Report:
-    """Each named group, with its members and its partitions where asked."""
+    """Each named group, with its members and partitions on request."""
     with open_session(target) as session, working("describing groups"):
         found = _find(session, names)
         read = _positions(session, found) if with_offsets else _NOTHING_READ
@@ -100,7 +100,7 @@ def describe(target: Target, names: Sequence[str], members: bool, with_offsets: 
 
 
 def offsets(target: Target, names: Sequence[str]) -> Report:
-    """Each partition of each named group."""
+    """The partitions of each named group."""
     with open_session(target) as session, working("reading offsets"):
         found = _find(session, names)
         read = _positions(session, found)
@@ -125,11 +125,11 @@ def _cluster(session: Session) -> Cluster:
 
 
 def _find(session: Session, names: Sequence[str]) -> Found:
-    """Describe the named groups. Which request a group needs hangs on its type, which only a list tells."""
-    cluster, turns = _cluster(session), session.turns(2)
-    listing = kafka_groups.list_groups(session.client, cluster, next(turns))
+    """Describe the named groups. The request depends on a group's type, which only a list shows."""
+    cluster, deadlines = _cluster(session), session.stage_deadlines(2)
+    listing = kafka_groups.list_groups(session.client, cluster, next(deadlines))
     wanted = {name: listing.groups.get(name) or _unlisted(name) for name in names}
-    described = kafka_groups.describe_groups(session.client, wanted.values(), next(turns))
+    described = kafka_groups.describe_groups(session.client, wanted.values(), next(deadlines))
     coordinators: dict[str, int | None] = {}
     descriptions: dict[str, Description | Fault] = {}
     doubts = [*kafka_groups.unanswered(listing), *cluster.problems]
@@ -147,43 +147,45 @@ def _unlisted(name: str) -> Group:
 
 
 def _absent(described: Description | Fault, listed: bool) -> bool:
-    """Brokers call a group that isn't there Dead, up to DescribeGroups v5."""
+    """Whether the group does not exist: up to DescribeGroups v5, brokers describe such a group as Dead."""
     if isinstance(described, Fault):
         return described.code == _GONE
     return not listed and described.group.state is GroupState.DEAD
 
 
 def _no_such_group(doubts: Sequence[str]) -> Fault:
-    return Fault(_GONE, "there is no such group" + (f", as far as can be seen: {'; '.join(doubts)}" if doubts else ""))
+    return Fault(
+        _GONE, "there is no such group" + (f", but the list is incomplete: {'; '.join(doubts)}" if doubts else "")
+    )
 
 
 def _positions(session: Session, found: Found) -> _Read:
-    client, turns = session.client, session.turns(6)
+    client, deadlines = session.client, session.stage_deadlines(6)
     committing = {n: found.coordinators[n] for n, d in found.readable.items() if d.group.type is not GroupType.SHARE}
-    committed = kafka_offsets.committed_offsets(client, committing, next(turns))
+    committed = kafka_offsets.committed_offsets(client, committing, next(deadlines))
     sharing = {n: found.coordinators[n] for n in found.readable if n not in committing}
-    shares = share_offsets(client, sharing, next(turns)) if sharing else {}
+    shares = share_offsets(client, sharing, next(deadlines)) if sharing else {}
     faults = {name: answer for name, answer in (committed | shares).items() if isinstance(answer, Fault)}
     readable: dict[str, Offsets] = {n: answer for n, answer in committed.items() if not isinstance(answer, Fault)}
     readable |= {n: answer.started for n, answer in shares.items() if isinstance(answer, ShareOffsets)}
-    # What is a group's and has no offset yet: a member is to read it, or a share group did not begin with it.
+    # A group's partitions without an offset: assigned to a member, or not initialized by a share group.
     assigned = {name: {p: m for m in d.members for p in m.assignment} for name, d in found.readable.items()}
     shown = {name: {*readable[name], *assigned[name]} for name in readable}
     for name, answer in shares.items():
         if isinstance(answer, ShareOffsets):
             shown[name] |= answer.unset
     every = {p for places in shown.values() for p in places}
-    exist = kafka_cluster.topics_exist(client, {p.topic for p in every}, next(turns))
-    ends = kafka_offsets.end_offsets(client, every, next(turns))
-    starts = kafka_offsets.start_offsets(client, every, next(turns))
-    hidden = kafka_cluster.hidden_topics(client, found.cluster, next(turns))
+    exist = kafka_cluster.topics_exist(client, {p.topic for p in every}, next(deadlines))
+    ends = kafka_offsets.end_offsets(client, every, next(deadlines))
+    starts = kafka_offsets.start_offsets(client, every, next(deadlines))
+    hidden = kafka_cluster.hidden_topics(client, found.cluster, next(deadlines))
 
     def position(name: str, partition: Partition) -> Position:
         offset = readable[name].get(partition)
         start, end = starts[partition], ends[partition]
         exists = exist[partition.topic]
         fault = next((answer for answer in (end, start) if isinstance(answer, Fault)), None)
-        # Whether it exists could not be read: then "unknown" must not look like "deleted".
+        # If the topic's existence could not be read, do not show the topic as deleted.
         if fault is not None and fault.code == NO_SUCH_TOPIC and isinstance(exists, Fault):
             fault = exists
         return Position(
@@ -198,12 +200,12 @@ def _positions(session: Session, found: Found) -> _Read:
 
     positions = {name: [position(name, p) for p in sorted(shown[name])] for name in sorted(readable)}
     notes = [
-        f"group {printable(name)}: what a share group has committed is its start offset: of the records after that, "
-        "it may be done with some"
+        f"group {printable(name)}: the committed offset of a share group is its start offset: it may have processed "
+        "some of the records after that"
         for name in sorted(shares.keys() & readable.keys())
     ]
     if isinstance(hidden, Fault):
-        notes.append(f"whether offsets are left out, of topics that may not be described, is not known: {hidden}")
+        notes.append(f"offsets of topics that may not be described may be missing: {hidden}")
     return _Read(positions, faults, notes, [] if isinstance(hidden, Fault) else _left_out(hidden))
 
 
@@ -216,11 +218,11 @@ def _left_out(hidden: Sequence[str]) -> list[str]:
 
 def _errors(found: Found, read: _Read) -> list[str]:
     of_groups = {name: d for name, d in found.descriptions.items() if isinstance(d, Fault)} | dict(read.faults)
-    errors = [f"group {printable(name)}: {_said(fault)}" for name, fault in sorted(of_groups.items())]
+    errors = [f"group {printable(name)}: {_text(fault)}" for name, fault in sorted(of_groups.items())]
     for name, positions in read.positions.items():
         errors += [f"group {printable(name)}: {p.partition}: {p.fault}" for p in positions if p.fault is not None]
     return [*errors, *read.errors]
 
 
-def _said(fault: Fault) -> str:
+def _text(fault: Fault) -> str:
     return fault.message if fault.code == _GONE else str(fault)

@@ -1,4 +1,4 @@
-"""`history`: what the ledger tells of groups. Reads only. Also how a command opens the ledger, which it never owns."""
+"""`history`: the entries of the ledger on groups, read-only. Opens the ledger for all commands, never as its owner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from group_hygiene.model.backups import Backup, whole
 from group_hygiene.model.entries import Entry, KeepRequest, Key, Mark, Outcome
 from group_hygiene.spec.durations import timestamp
 
-_KINDS = frozenset({"outcome", "mark", "keep", "backup"})
+_ENTRY_TYPES = frozenset({"outcome", "mark", "keep", "backup"})
 _HISTORY = (
     Column("TIME"),
     Column("GROUP"),
@@ -34,7 +34,7 @@ _HISTORY = (
 
 
 class _Event(NamedTuple):
-    """One line. until: when a mark is due or a request to keep ends. backup_until: of a whole backup of this id."""
+    """One row. until: when a mark is due or a keep request ends. backup_until: of a complete backup with this id."""
 
     at: datetime
     group: str
@@ -49,10 +49,10 @@ class _Event(NamedTuple):
 
 
 @contextmanager
-def open_books(target: Target, topic: str | None, writes: bool) -> Iterator[tuple[Session, Ledger]]:
-    """The cluster and its ledger, whoever owns it. writes: as a writer of its own, which disturbs no other one.
+def open_cluster_and_ledger(target: Target, topic: str | None, writes: bool) -> Iterator[tuple[Session, Ledger]]:
+    """The cluster and its ledger, with any owner. writes: with a new writer id, which fences no other writer.
 
-    Raises HygieneError, also where there is no ledger: it is never made here.
+    Raises HygieneError, also if there is no ledger: commands never create it.
     """
     with open_session(target) as session:
         name = topic or session.connection.ledger.topic
@@ -62,8 +62,8 @@ def open_books(target: Target, topic: str | None, writes: bool) -> Iterator[tupl
             ledger = open_ledger(session.client, settings, session.deadline(), create=False)
             if ledger is None:
                 raise LedgerProblem(
-                    f"this cluster has no ledger: there is no topic {name}. It is made once a GroupPolicy deletes "
-                    "(mode Enforce); is it another topic, give --ledger-topic"
+                    f"this cluster has no ledger: there is no topic {name}. The operator creates it before a "
+                    "GroupPolicy deletes (mode Enforce); if the ledger is another topic, give --ledger-topic"
                 )
             if writes:
                 ledger.claim(session.deadline())
@@ -74,13 +74,13 @@ def open_books(target: Target, topic: str | None, writes: bool) -> Iterator[tupl
 
 
 def history(target: Target, groups: Sequence[str], since: timedelta | None, topic: str | None) -> Report:
-    """What happened to the groups (none = all), the newest first; requests to keep as they are now."""
+    """The events of the groups (none = all), newest first; keep requests in their current state."""
     named = frozenset(groups)
 
     def wanted(key: Key) -> bool:
-        return bool(key) and key[0] in _KINDS and (not named or group_of(key) in named)
+        return bool(key) and key[0] in _ENTRY_TYPES and (not named or group_of(key) in named)
 
-    with open_books(target, topic, writes=False) as (session, ledger):
+    with open_cluster_and_ledger(target, topic, writes=False) as (session, ledger):
         now = session.clock.now()
         with working("reading the ledger"):
             events = list(_events(ledger.entries(wanted, session.deadline())))
@@ -97,14 +97,14 @@ def history(target: Target, groups: Sequence[str], since: timedelta | None, topi
         if not named or group in named
     ]
     document = {"events": [_document(event) for event in shown], "notes": [], "errors": errors}
-    table = Table(_HISTORY, [_row(event) for event in shown], () if shown else ["nothing is known"])
+    table = Table(_HISTORY, [_row(event) for event in shown], () if shown else ["no entries"])
     return Report(document, list(dict.fromkeys(event.group for event in shown)), [table], (), errors)
 
 
 def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
     parts: dict[tuple[str, str], list[Backup]] = {}
     outcomes: list[Outcome] = []
-    # When it is due: None of those that have ended, of which only their outcomes tell.
+    # The time when each mark is due; None for marks that have ended, which only outcomes name.
     marks: dict[tuple[datetime, str, str], datetime | None] = {}
     topics: dict[tuple[datetime, str, str], list[str]] = {}
     for entry in entries:
@@ -118,7 +118,7 @@ def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
                 outcomes.append(entry)
             case Backup():
                 parts.setdefault((entry.group, entry.id), []).append(entry)
-    kept = {key: backup.expires for key, found in parts.items() if (backup := whole(found)) is not None}
+    expires = {key: backup.expires for key, found in parts.items() if (backup := whole(found)) is not None}
     for outcome in outcomes:
         if outcome.marked_since is not None:
             marks.setdefault((outcome.marked_since, outcome.group, outcome.policy), None)
@@ -128,15 +128,15 @@ def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
             str(outcome.what),
             outcome.reason,
             outcome.policy,
-            backup_until=kept.get((outcome.group, outcome.id)),
+            backup_until=expires.get((outcome.group, outcome.id)),
             message=outcome.message or None,
             marked_since=outcome.marked_since,
             id=outcome.id,
         )
     for (since, group, policy), due in marks.items():
         of = topics.get((since, group, policy))
-        told = f"offsets of {', '.join(of)}" if of else None
-        yield _Event(since, group, "Marked", None, policy, until=due, message=told)
+        message = f"offsets of {', '.join(of)}" if of else None
+        yield _Event(since, group, "Marked", None, policy, until=due, message=message)
 
 
 def _row(event: _Event) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""Which namespace is meant where none is given. Talks to nobody."""
+"""The default namespace of commands, by the kubeconfig. Sends no requests."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 import yaml
 
-_OF_THE_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _DEFAULT = "default"
 
 
 def current_namespace() -> str:
-    """As kubectl: that of the kubeconfig's current context; else, in a pod, its own; else `default`.
+    """As kubectl: the namespace of the kubeconfig's current context; else, in a pod, the pod's; else `default`.
 
-    Of several files the first that names the current context, or a context of that name, decides. What can't be read
-    names nothing here: whoever connects with it says what is wrong.
+    Of several files, the first with a current context decides, and the first with a context of that name. Files that
+    can't be read are skipped here: the client reports them when it connects.
     """
     files = list(_files(os.environ.get("KUBECONFIG") or "~/.kube/config"))
     if not files:
-        return _text(_OF_THE_POD).strip() or _DEFAULT
+        return _text(_POD_NAMESPACE).strip() or _DEFAULT
     current = next((config["current-context"] for config in files if config.get("current-context")), None)
     for config in files:
         for entry in config.get("contexts") or ():

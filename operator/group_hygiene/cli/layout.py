@@ -1,4 +1,4 @@
-"""How groups, members and partitions look: as rows of tables, and as JSON. Asks no cluster."""
+"""Groups, members and partitions as rows of tables, and as JSON. Sends no requests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _OFFSETS = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The groups that a user named: what each is, or why it can't be said; with what holds for all of them."""
+    """The groups that a user named: the description of each, or its fault; and notes on all of them."""
 
     cluster: Cluster
     descriptions: Mapping[str, Description | Fault]
@@ -69,7 +69,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a group is in one partition. None = there is no such value; `fault`: why start and end are missing."""
+    """The position of a group in one partition. None = no such value; `fault`: why start and end are missing."""
 
     partition: Partition
     committed: int | None
@@ -117,7 +117,7 @@ def groups_table(found: Found) -> Table:
 
 
 def described(found: Found, name: str, description: Description, positions: Positions) -> dict[str, Any]:
-    """One described group as JSON; `partitions` only where its positions were asked for and could be read."""
+    """One described group as JSON; `partitions` only if its positions were requested and could be read."""
     return (
         _identity(description.group)
         | {
@@ -211,7 +211,7 @@ def _member_row(name: str, member: Member) -> tuple[Cell, ...]:
 
 
 def _assignment(partitions: Sequence[Partition]) -> str | None:
-    """As Kafka's own tools write it: `clicks(0),orders(0,1)`."""
+    """In the format of Kafka's own tools: `clicks(0),orders(0,1)`."""
     topics: dict[str, list[str]] = {}
     for topic, number in sorted(partitions):
         topics.setdefault(topic, []).append(str(number))

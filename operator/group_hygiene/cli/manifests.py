@@ -1,4 +1,4 @@
-"""Documents -> Policies and Connections, or everything that is wrong with them at once."""
+"""Parse documents as policies and connections, or report all their errors at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from group_hygiene.cli.documents import read_documents
-from group_hygiene.cli.validation import API_VERSION, PLURALS, Complaint, complaints, without_nulls
+from group_hygiene.cli.validation import API_VERSION, PLURALS, Violation, violations, without_nulls
 from group_hygiene.errors import SpecError, UsageError
 from group_hygiene.spec.connection import Connection, parse_connection
 from group_hygiene.spec.policy import Policy, parse_policy
@@ -15,7 +15,7 @@ from group_hygiene.spec.policy import Policy, parse_policy
 
 @dataclass
 class Manifests:
-    """What the files hold. connections: (namespace, name) -> Connection. skipped: kinds that are not ours."""
+    """The contents of the files. connections: (namespace, name) -> Connection. skipped: kinds of ignored objects."""
 
     policies: list[Policy] = field(default_factory=list)
     connections: dict[tuple[str, str], Connection] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class Manifests:
 
 
 def read_manifests(names: Sequence[str], namespace: str = "default") -> Manifests:
-    """The policies and connections of all files; `namespace` is that of objects which name none, as for kubectl.
+    """The policies and connections of all files; `namespace` is the default for objects without one, as in kubectl.
 
     Raises UsageError with one line for each mistake in any of them.
     """
@@ -43,13 +43,13 @@ def read_manifests(names: Sequence[str], namespace: str = "default") -> Manifest
                 f"{document.at(['kind'])}: {version} {kind} is not known: {API_VERSION} {', '.join(PLURALS)}"
             )
             continue
-        obj = _placed(without_nulls(document.content), namespace)
-        wrong = complaints(obj) or list(_parse(kind, obj, manifests))
+        obj = _with_namespace(without_nulls(document.content), namespace)
+        wrong = violations(obj) or list(_parse(kind, obj, manifests))
         key = (kind, *_key(obj))
-        wrong.sort(key=lambda complaint: document.line(complaint.path))
-        mistakes += [f"{document.at(c.path)}: {_called(key)}: {_said(c)}" for c in wrong]
+        wrong.sort(key=lambda violation: document.line(violation.path))
+        mistakes += [f"{document.at(v.path)}: {_title(key)}: {_text(v)}" for v in wrong]
         if key in seen:
-            mistakes.append(f"{document.at()}: {_called(key)} is given twice")
+            mistakes.append(f"{document.at()}: {_title(key)} is given twice")
         seen.add(key)
     if mistakes:
         raise UsageError("\n".join(["the files are not valid:", *mistakes]))
@@ -58,8 +58,8 @@ def read_manifests(names: Sequence[str], namespace: str = "default") -> Manifest
     return manifests
 
 
-def _parse(kind: str, obj: Mapping[str, Any], manifests: Manifests) -> Iterator[Complaint]:
-    """Parse into `manifests`; yields what the schema alone could not find."""
+def _parse(kind: str, obj: Mapping[str, Any], manifests: Manifests) -> Iterator[Violation]:
+    """Parse into `manifests`; yields errors that the schema can't find."""
     try:
         if kind == "GroupPolicy":
             _parse_policy(obj, manifests)
@@ -68,7 +68,7 @@ def _parse(kind: str, obj: Mapping[str, Any], manifests: Manifests) -> Iterator[
         else:
             _parse_connection(obj, manifests)
     except SpecError as error:
-        yield Complaint((), str(error))
+        yield Violation((), str(error))
 
 
 def _parse_policy(obj: Mapping[str, Any], manifests: Manifests) -> None:
@@ -78,7 +78,7 @@ def _parse_policy(obj: Mapping[str, Any], manifests: Manifests) -> None:
     if spec["action"] == "Alert" and spec.get("when") == {}:
         raise SpecError("spec.when must name at least one condition, or be left out")
     policy = parse_policy(obj)
-    # What is seen of a policy is filed under its uid, which an unapplied one has none of.
+    # Observations of a policy are stored by its uid, and an unapplied policy has none.
     manifests.policies.append(replace(policy, uid=policy.uid or policy.key))
 
 
@@ -87,12 +87,12 @@ def _parse_connection(obj: Mapping[str, Any], manifests: Manifests) -> None:
     if sasl.get("mechanism") == "OAUTHBEARER" and sasl.keys() & {"username", "passwordSecretRef"}:
         raise SpecError("spec.sasl.username and passwordSecretRef must not be given with mechanism OAUTHBEARER")
     connection = parse_connection(obj)
-    # Whether its parts fit together shows when it is read with Secrets, here with empty ones.
+    # Reading it with Secrets checks that its parts fit together; empty ones are enough.
     connection.settings(lambda ref: "")
     manifests.connections[connection.namespace, connection.name] = connection
 
 
-def _placed(obj: dict[str, Any], namespace: str) -> dict[str, Any]:
+def _with_namespace(obj: dict[str, Any], namespace: str) -> dict[str, Any]:
     metadata = obj.get("metadata")
     if not isinstance(metadata, Mapping) or metadata.get("namespace"):
         return obj
@@ -105,10 +105,10 @@ def _key(obj: Mapping[str, Any]) -> tuple[str, str]:
     return str(metadata.get("namespace") or "default"), str(metadata.get("name") or "")
 
 
-def _called(key: tuple[str, str, str]) -> str:
+def _title(key: tuple[str, str, str]) -> str:
     kind, namespace, name = key
     return f"{kind} {namespace}/{name}"
 
 
-def _said(complaint: Complaint) -> str:
-    return f"{complaint.field}: {complaint.message}" if complaint.path else complaint.message
+def _text(violation: Violation) -> str:
+    return f"{violation.field}: {violation.message}" if violation.path else violation.message

@@ -1,4 +1,4 @@
-"""What several commands take: where the cluster is, which form the answer has, lists of Kafka's own names."""
+"""Options and their types that several commands share: the cluster, the output format, names and times."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TIMEOUT_MIN, _TIMEOUT_MAX = timedelta(seconds=1), timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How to reach the cluster, as the user said it: by addresses and properties, or by a KafkaConnection's name."""
+    """The cluster that the user specified: by addresses and properties, or by a KafkaConnection's name."""
 
     bootstrap_servers: tuple[str, ...] = ()
     command_config: Path | None = None
@@ -101,18 +101,18 @@ class Duration(click.ParamType[timedelta]):
 
 
 class Size(click.ParamType[str]):
-    """So much memory, as Spark has it: 4g, 800m."""
+    """An amount of memory in Spark's notation: 4g, 800m."""
 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not re.fullmatch("[1-9][0-9]*[kmgt]b?", str(value), re.IGNORECASE):
-            self.fail(f"{_beginning(str(value))!r} is not a size as Spark has it: 4g, 800m", param, ctx)
+            self.fail(f"{_beginning(str(value))!r} is not a size like 4g or 800m", param, ctx)
         return str(value)
 
 
 class Text(click.ParamType[str]):
-    """Text as Kafka takes it in a request: UTF-8, and no longer than its longest string."""
+    """Text for a Kafka request: UTF-8, and no longer than Kafka's longest string."""
 
     name = "text"
 
@@ -121,11 +121,11 @@ class Text(click.ParamType[str]):
         try:
             size = len(text.encode())
         except UnicodeEncodeError:
-            # What the shell gave us that is no UTF-8 is there as surrogates (PEP 383).
+            # Python holds argument bytes that are not UTF-8 as surrogates (PEP 383).
             given = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
             self.fail(f"{_beginning(given)} is not UTF-8", param, ctx)
         if size > _TEXT_MAX:
-            self.fail(f"{_beginning(text)} is {size:,} bytes long, and Kafka takes {_TEXT_MAX:,}", param, ctx)
+            self.fail(f"{_beginning(text)} is {size:,} bytes long, and Kafka's maximum is {_TEXT_MAX:,}", param, ctx)
         return text
 
 
@@ -135,7 +135,7 @@ def _beginning(text: str) -> str:
 
 
 class Activity(click.ParamType[ActivitySpec]):
-    """The folder of a pipeline's tables, here or in an object store."""
+    """The folder of a pipeline's tables, local or in an object store."""
 
     name = "uri"
 
@@ -144,7 +144,7 @@ class Activity(click.ParamType[ActivitySpec]):
         try:
             return parse_activity({"uri": text if "://" in text else str(Path(text).absolute())})
         except SpecError:
-            self.fail(f"{text!r} is no folder and no address like s3://bucket/path", param, ctx)
+            self.fail(f"{text!r} is neither a folder nor an address like s3://bucket/path", param, ctx)
 
 
 class Pattern(click.ParamType[str]):
@@ -161,13 +161,13 @@ class Pattern(click.ParamType[str]):
 
 
 class Namespace(click.ParamType[str]):
-    """The name of a namespace of Kubernetes: a DNS label (RFC 1123), and so no pattern."""
+    """The name of a Kubernetes namespace: a DNS label (RFC 1123), not a pattern."""
 
     name = "namespace"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", str(value)):
-            self.fail(f"{_beginning(str(value))!r} is no name of a namespace", param, ctx)
+            self.fail(f"{_beginning(str(value))!r} is not a valid name of a namespace", param, ctx)
         return str(value)
 
 
@@ -209,7 +209,7 @@ _TARGET_OPTIONS = (
 
 
 def target_options(command: F) -> F:
-    """Add the options that say where the cluster is; the command gets them as one `target`."""
+    """Add the options for the cluster; the command gets them as one `target`."""
 
     @functools.wraps(command)
     def wrapped(
@@ -226,7 +226,7 @@ def target_options(command: F) -> F:
                 if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                     option = name.replace("_", "-")
                     raise click.UsageError(f"--connection and --{option} can't be given together", context)
-            # What a flag says wins over what the environment says.
+            # A flag takes precedence over environment variables.
             bootstrap_server, command_config = None, None
             if namespace is None:
                 from group_hygiene.cli.kubeconfig import current_namespace
@@ -243,7 +243,7 @@ def target_options(command: F) -> F:
 
 
 def grouped(name: str, record: type) -> Callable[[F], F]:
-    """Give the command all options that are fields of a dataclass as one argument of this name."""
+    """Pass all options that are fields of a dataclass to the command as one argument with this name."""
 
     def decorate(command: F) -> F:
         @functools.wraps(command)
@@ -269,7 +269,7 @@ def output_option(command: F) -> F:
 
 
 def short_output_option(command: F) -> F:
-    """Add `-o` to a command that has no columns to leave out; the command gets it as `output`."""
+    """Add `-o` to a command without optional columns; the command gets it as `output`."""
     return click.option(
         "-o",
         "--output",
@@ -294,7 +294,7 @@ def file_option(command: F) -> F:
 
 
 def activity_option(command: F) -> F:
-    """Add `--activity`; the command gets it as `activity`, None = as the connection says."""
+    """Add `--activity`; the command gets it as `activity`, None = the connection's."""
     return click.option(
         "--activity",
         type=Activity(),
@@ -334,14 +334,14 @@ class Period(click.ParamType[timedelta]):
         try:
             period = parse_duration(str(value), "it")
         except SpecError:
-            self.fail(f"{str(value)!r} is no duration like 30d, 12h or 1d12h", param, ctx)
+            self.fail(f"{str(value)!r} is not a duration like 30d, 12h or 1d12h", param, ctx)
         if not timedelta() < period <= _PERIOD_MAX:
             self.fail("it must be more than 0 and at most 3650d", param, ctx)
         return period
 
 
 class Moment(click.ParamType[datetime]):
-    """A point in time as RFC 3339 writes it, with its zone."""
+    """A point in time in RFC 3339 format, with a time zone."""
 
     name = "time"
 
@@ -351,14 +351,14 @@ class Moment(click.ParamType[datetime]):
         try:
             moment = datetime.fromisoformat(str(value))
         except ValueError:
-            self.fail(f"{str(value)!r} is no time like 2030-01-31T12:00:00Z", param, ctx)
+            self.fail(f"{str(value)!r} is not a time like 2030-01-31T12:00:00Z", param, ctx)
         if moment.tzinfo is None:
             self.fail(f"{str(value)!r} has no time zone: write it like 2030-01-31T12:00:00Z", param, ctx)
         return moment
 
 
 class Past(Moment):
-    """A point in time as above, or a day (its beginning, in UTC). Gives it in UTC."""
+    """A point in time like `Moment`, or a day (its start in UTC). Returns it in UTC."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         text = str(value)
@@ -366,11 +366,11 @@ class Past(Moment):
         try:
             return moment.astimezone(UTC)
         except OverflowError:
-            self.fail(f"{text!r} is no time that can be told in UTC", param, ctx)
+            self.fail(f"{text!r} can't be converted to UTC", param, ctx)
 
 
 class Since(click.ParamType[datetime | timedelta]):
-    """As Past, or for how long: 30d."""
+    """A point in time like `Past`, or a duration: 30d."""
 
     name = "time"
 
@@ -381,7 +381,7 @@ class Since(click.ParamType[datetime | timedelta]):
 
 
 def ledger_option(command: F) -> F:
-    """Add `--ledger-topic`; the command gets it as `ledger_topic`, None = as the connection says, or the default."""
+    """Add `--ledger-topic`; the command gets it as `ledger_topic`, None = the connection's, or the default."""
     return click.option(
         "--ledger-topic",
         type=Text(),

@@ -1,4 +1,4 @@
-"""How answers look: tables, JSON, YAML, names; notes, errors and progress on stderr. Knows nothing of Kafka."""
+"""The output of commands: tables, JSON, YAML, names; notes, errors and progress on stderr. Independent of Kafka."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _COLOURS = {
     "Match": "yellow",
     "Skip": "green",
 }
-# How a line begins that says how something went, by its result.
+# The first character of a line, by its result.
 MARKS = {"Ok": "✓", "Warning": "!", "Failed": "✗"}
 _MARK_COLOURS = {"✓": "green", "!": "yellow", "✗": "red"}
 
 
 class Column(NamedTuple):
-    """wide: shown by `-o wide` only. number: aligned to the right. coloured: its words have colours."""
+    """wide: shown by `-o wide` only. number: aligned to the right. coloured: its values have colours."""
 
     title: str
     wide: bool = False
@@ -51,9 +51,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The answer of a command in every form that it may be asked for.
+    """The output of a command in all formats.
 
-    errors: what could not be read; with one the exit code is 1. notes: what to know about the rest.
+    errors: failures to read data; with any the exit code is 1. notes: additional information.
     """
 
     document: Mapping[str, Any]
@@ -64,22 +64,22 @@ class Report:
     exit_code: int = 0
 
 
-def show(report: Report, form: str) -> int:
-    """Print a report in one of the forms of `-o`; returns the exit code."""
-    if form == "json":
+def show(report: Report, output_format: str) -> int:
+    """Print a report in one of the formats of `-o`; returns the exit code."""
+    if output_format == "json":
         click.echo(json.dumps(report.document, indent=2))
-    elif form == "yaml":
+    elif output_format == "yaml":
         import yaml
 
         click.echo(yaml.safe_dump(report.document, sort_keys=False), nl=False)
-    elif form == "name":
+    elif output_format == "name":
         for name in report.names:
             click.echo(printable(name))
     else:
         for number, table in enumerate(report.tables):
             if number:
                 click.echo()
-            _show_table(table, form == "wide")
+            _show_table(table, output_format == "wide")
     sys.stdout.flush()
     for text in report.notes:
         note(text)
@@ -89,18 +89,18 @@ def show(report: Report, form: str) -> int:
 
 
 def note(text: str) -> None:
-    """Something to know that is no error."""
+    """Print additional information, not an error."""
     click.echo(f"Note: {printable(text)}", err=True)
 
 
 def printable(text: str) -> str:
-    """As `naming.printable`; no text at all is shown as quotes."""
+    """Like `naming.printable`; an empty text is shown as quotes."""
     return naming.printable(text) or '""'
 
 
 @contextmanager
 def working(on: str) -> Iterator[None]:
-    """Say on the terminal what takes so long, once it takes longer than a second; then take it away again."""
+    """Show on the terminal what the command does, if it takes more than a second; then remove the line."""
     stream = sys.stderr
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         yield

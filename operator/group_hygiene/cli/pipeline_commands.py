@@ -1,4 +1,4 @@
-"""The commands of the Spark pipeline: what each takes, and its help. Spark itself is loaded when one of them runs."""
+"""The commands of the Spark pipeline: arguments, options and help. Spark is imported when one of them runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from group_hygiene.cli.options import Period, Target, connection_file_option, target_options
-from group_hygiene.cli.spark_options import needs_spark, spark_options, teller
+from group_hygiene.cli.spark_options import needs_spark, progress_printer, spark_options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,7 +31,7 @@ def pipeline() -> None:
 
 
 def _read_options(command: F) -> F:
-    """Add what a job takes that reads Kafka."""
+    """Add the options of a job that reads Kafka."""
     for option in reversed(
         (
             connection_file_option,
@@ -145,14 +145,14 @@ def _run(names: tuple[str, ...], target: Target | None, given: dict[str, Any]) -
     )
     options = Options(**given["spark"])
     if target is None:
-        jobs.run(options, None, work, teller())
+        jobs.run(options, None, work, progress_printer())
         return 0
     from group_hygiene.cli.target import open_session, read_connection_file
 
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         with open_session(target, read_connection_file(given["connection_file"])) as session:
-            jobs.run(options, session.client, work, teller())
+            jobs.run(options, session.client, work, progress_printer())
     except KeyboardInterrupt:
         if work.every is None:
             raise

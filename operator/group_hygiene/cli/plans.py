@@ -1,4 +1,4 @@
-"""`plan`: what unapplied policies would do, by the operator's own scan and checks. Deleting is not imported here."""
+"""`plan`: the effect of unapplied policies, by the operator's own scan and checks. Imports no code that deletes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Policies of one connection, and what one scan of its cluster says of them."""
+    """Policies of one connection, and the observation of one scan of its cluster."""
 
     connection: str
     policies: Sequence[Policy]
@@ -53,7 +53,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Scans:
-    """One scan for each connection whose cluster could be looked at; and what is to be said of all."""
+    """One scan for each connection whose cluster could be read; and notes and errors on all of them."""
 
     every: Sequence[Scan]
     notes: list[str]
@@ -62,7 +62,7 @@ class Scans:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """One policy, and what it would do in mode Enforce once its grace period is over. first: in its first run then."""
+    """A policy, and its plan in mode Enforce after the grace period. first: the groups of the first such run."""
 
     policy: Policy
     made: Plan
@@ -71,8 +71,8 @@ class _Planned:
 
 
 def plan(target: Target, files: Sequence[str], activity: ActivitySpec | None = None) -> Report:
-    """What each policy in the files would do now. activity: instead of what the connection says."""
-    scans = look(target, files, activity)
+    """The effect that each policy in the files would have now. activity: instead of the connection's."""
+    scans = scan_clusters(target, files, activity)
     every = [_plan_one(scan, policy) for scan in scans.every for policy in scan.policies]
     every.sort(key=lambda planned: planned.policy.key)
     document = {"policies": [_document(planned) for planned in every], "notes": scans.notes, "errors": scans.errors}
@@ -84,24 +84,24 @@ def plan(target: Target, files: Sequence[str], activity: ActivitySpec | None = N
 def _plan_one(scan: Scan, policy: Policy) -> _Planned:
     verdicts = dict(sorted(scan.observation.verdicts[policy.key].items()))
     conditions = scan.observation.conditions
-    # In a dry run everything that matches is due, as if grace were over.
+    # In a dry run, each match is due, as if the grace period had elapsed.
     dry = replace(policy, mode=Mode.DRY_RUN)
     made = make_plan(dry, verdicts, {}, conditions, datetime.now(UTC))
     first = made.due[: max_deletions(policy, conditions)] if made.refusal is None else ()
     return _Planned(policy, made, first, scan.snapshot)
 
 
-def look(
+def scan_clusters(
     target: Target,
     files: Sequence[str],
     activity: ActivitySpec | None = None,
     narrowed: Callable[[Policy], Policy] = lambda policy: policy,
     full: bool = False,
 ) -> Scans:
-    """One scan for the policies of each connection, which remembers nothing and takes `unchangedFor` for granted.
+    """Scan the cluster of each connection once, without earlier scans, and take `unchangedFor` for granted.
 
-    A connection whose cluster can't be reached is an error of its policies, and does not stop the others. `narrowed`:
-    what to ask of each policy instead.
+    If a cluster can't be reached, that is an error for its policies; the others are scanned. `narrowed`: returns the
+    policy to check in place of each.
     """
     manifests = read_manifests(files, target.namespace)
     chosen = _by_connection(target, manifests)
@@ -116,8 +116,8 @@ def look(
                 memory = Memory()
                 journal = _read_ledger(session, memory)
                 if journal.problem is not None:
-                    notes.append(f"who asked to keep a group is not known here: {journal.problem.message}")
-                    # A plan is about the policies: the operator may be able to write where we may not even read.
+                    notes.append(f"requests to keep a group are not known here: {journal.problem.message}")
+                    # A plan is about the policies: the operator may have permissions that this user does not have.
                     journal.problem = None
                 context = Context(
                     client=session.client,
@@ -145,13 +145,13 @@ def look(
 
 
 def _read_ledger(session: Session, memory: Memory) -> Journal:
-    """What the ledger says of groups that somebody asked to keep, and of earlier deletions; nothing is written."""
+    """Read the keep requests and earlier deletions in the ledger; write nothing."""
     settings = LedgerSettings(installation=None, writer="", topic=session.connection.ledger.topic)
     return open_journal(memory, session.client, settings, LedgerNeed.READ, (), session.deadline())
 
 
 def _admitted(connection: Connection, policies: Sequence[Policy]) -> tuple[list[Policy], list[str]]:
-    """The policies as the connection lets them in, and what is wrong with the others."""
+    """The policies that the connection admits, and errors for the others."""
     admitted: list[Policy] = []
     errors: list[str] = []
     for policy in policies:
@@ -159,15 +159,15 @@ def _admitted(connection: Connection, policies: Sequence[Policy]) -> tuple[list[
             admitted.append(policy)
             continue
         try:
-            # Labels of namespaces are not known here: what is granted by them looks refused.
+            # Labels of namespaces are not known here: access by labels counts as refused.
             admitted.append(admit(connection, policy, grant(connection, policy.namespace, None)))
         except SpecError as error:
             errors.append(f"GroupPolicy {policy.key}: {error.reason}: {error}")
     return admitted, errors
 
 
-def _strangers(target: Target, manifests: Manifests) -> list[Policy]:
-    """Policies of other namespaces than their KafkaConnection's, which is not there to say what it grants them."""
+def _unknown_access(target: Target, manifests: Manifests) -> list[Policy]:
+    """Policies of other namespaces than their KafkaConnection's, whose spec.access is not known here."""
     asked = target.namespace, target.connection
     return [
         policy
@@ -177,27 +177,29 @@ def _strangers(target: Target, manifests: Manifests) -> list[Policy]:
 
 
 def _by_connection(target: Target, manifests: Manifests) -> dict[tuple[str, str], list[Policy]]:
-    """The policies that would run, by the KafkaConnection that each refers to: that of --connection alone, if given.
+    """The policies that would run, by their KafkaConnection; with --connection, only those of that connection.
 
-    Raises UsageError where they are of several connections, and options lead to one cluster: it would be the wrong one
-    for some of them.
+    Raises UsageError if the policies refer to several connections but the options specify one cluster, which would be
+    the wrong one for some of them.
     """
     chosen: dict[tuple[str, str], list[Policy]] = {}
-    strangers = _strangers(target, manifests)
+    unknown = _unknown_access(target, manifests)
     for policy in manifests.policies:
-        if not policy.suspend and policy not in strangers:
+        if not policy.suspend and policy not in unknown:
             chosen.setdefault(_reference(policy), []).append(policy)
     named = ", ".join("/".join(key) for key in sorted(chosen))
     if target.connection is not None:
         asked = target.namespace, target.connection
         if chosen and asked not in chosen:
-            raise UsageError(f"no GroupPolicy in the files is for KafkaConnection {'/'.join(asked)}, but for {named}")
+            raise UsageError(
+                f"no GroupPolicy in the files refers to KafkaConnection {'/'.join(asked)}, only to {named}"
+            )
         return {key: policies for key, policies in chosen.items() if key == asked}
     if len(chosen) > 1 and names_cluster(target):
         raise UsageError(
-            f"the files hold GroupPolicies of {len(chosen)} KafkaConnections ({named}), and the options lead to one "
+            f"the files contain GroupPolicies of {len(chosen)} KafkaConnections ({named}), but the options specify one "
             "cluster (--bootstrap-server, GROUP_HYGIENE_BOOTSTRAP_SERVER, or bootstrap.servers of --command-config): "
-            "give with -f the policies of one connection, or choose one with --connection"
+            "give the policies of one connection with -f, or choose one with --connection"
         )
     return chosen
 
@@ -207,46 +209,44 @@ def _reference(policy: Policy) -> tuple[str, str]:
 
 
 def _first_notes(target: Target, manifests: Manifests) -> list[str]:
-    """What to know before any cluster was asked."""
-    notes = [f"{kind}: not ours, left out" for kind in sorted(manifests.skipped)]
+    """Notes that need no scan of a cluster."""
+    notes = [f"{kind}: ignored, not a GroupPolicy or KafkaConnection" for kind in sorted(manifests.skipped)]
     for policy in manifests.policies:
         if policy.suspend:
             notes.append(f"GroupPolicy {policy.key} is suspended: it would do nothing")
         elif target.connection is not None and _reference(policy) != (target.namespace, target.connection):
-            notes.append(f"GroupPolicy {policy.key}: is for KafkaConnection {'/'.join(_reference(policy))}, left out")
+            notes.append(f"GroupPolicy {policy.key}: ignored, refers to KafkaConnection {'/'.join(_reference(policy))}")
     return notes
 
 
 def _first_errors(target: Target, manifests: Manifests) -> list[str]:
-    advice = "is not known here: put it into the files, or give --connection"
+    advice = "is not known here: add the KafkaConnection to the files, or give --connection"
     return [
         f"GroupPolicy {policy.key}: {reasons.CROSS_NAMESPACE}: "
-        f"what KafkaConnection {'/'.join(_reference(policy))} grants other namespaces {advice}"
-        for policy in _strangers(target, manifests)
+        f"spec.access of KafkaConnection {'/'.join(_reference(policy))} {advice}"
+        for policy in _unknown_access(target, manifests)
     ]
 
 
 def _scan_notes(scan: Scan, in_kubernetes: bool) -> list[str]:
-    """What makes a match doubtful, and what old brokers made slow."""
+    """Notes on matches that are uncertain, and on slow reads of old brokers."""
     notes = list(scan.snapshot.notes)
     matched = any(verdict.matches for verdicts in scan.observation.verdicts.values() for verdict in verdicts.values())
     if matched and not in_kubernetes:
-        notes.append(
-            "which groups a ScaledObject or KafkaConnector names is not known here: --connection asks Kubernetes"
-        )
+        notes.append("groups that a ScaledObject or KafkaConnector names are not known here: --connection reads them")
     return notes
 
 
 def _scan_errors(scan: Scan) -> list[str]:
-    """Why groups may be missing, what keeps all groups only since it could not be read, and groups not judged."""
+    """Errors on missing groups, on protection sources that could not be read, and on groups without a verdict."""
     errors = [f"groups may be missing: {problem}" for problem in scan.snapshot.incomplete]
     everything = scan.observation.verdicts.values()
-    kept = {verdict.refusal.reason for verdicts in everything for verdict in verdicts.values() if verdict.refusal}
-    errors += not_read(scan.observation.protections, kept)
+    skipped = {verdict.refusal.reason for verdicts in everything for verdict in verdicts.values() if verdict.refusal}
+    errors += protection_errors(scan.observation.protections, skipped)
     coverage = scan.snapshot.coverage
-    if coverage is not None and coverage.problem is not None and coverage.problem.reason in kept:
+    if coverage is not None and coverage.problem is not None and coverage.problem.reason in skipped:
         problem = coverage.problem
-        errors.append(f"groups are kept for lack of evidence: {problem.reason}: {problem.message}")
+        errors.append(f"groups are skipped for lack of evidence: {problem.reason}: {problem.message}")
     for key, verdicts in scan.observation.verdicts.items():
         for name, verdict in sorted(verdicts.items()):
             if verdict.refusal is not None and verdict.refusal.reason in FAILURES:
@@ -256,37 +256,37 @@ def _scan_errors(scan: Scan) -> list[str]:
     return errors
 
 
-def not_read(protections: Protections, kept: Collection[str]) -> list[str]:
-    """What could not be read of that which protects groups, and so kept some that may not be needed at all.
+def protection_errors(protections: Protections, skipped: Collection[str]) -> list[str]:
+    """Errors on protection sources that could not be read, which therefore protect groups that may be unused.
 
-    kept: the reasons of all groups that are kept.
+    skipped: the reasons of all groups that are skipped.
     """
     errors = []
-    if isinstance(protections.claimed, Refusal) and reasons.CLAIMED in kept:
+    if isinstance(protections.claimed, Refusal) and reasons.CLAIMED in skipped:
         errors.append(
-            "every group is kept, since not all objects that may name groups could be read: "
+            "every group is skipped, as not all objects that may name groups could be read: "
             f"{protections.claimed.message}"
         )
-    if protections.streams is None and reasons.STREAMS in kept:
-        errors.append("every group is kept that may be a Kafka Streams application: topics could not be listed")
-    if protections.mirrored is None and reasons.MIRROR_MAKER in kept:
+    if protections.streams is None and reasons.STREAMS in skipped:
+        errors.append("every group that may be a Kafka Streams application is skipped: topics could not be listed")
+    if protections.mirrored is None and reasons.MIRROR_MAKER in skipped:
         errors.append(
-            "every group is kept that MirrorMaker 2 may write: its checkpoints could not be read: "
+            "every group that MirrorMaker 2 may write is skipped: its checkpoints could not be read: "
             "needs READ on each topic *.checkpoints.internal"
         )
     return errors
 
 
-def granted(policy: Policy) -> str | None:
-    """What was taken for granted, in one line."""
+def assumption(policy: Policy) -> str | None:
+    """A one-line text on what the plan takes for granted."""
     if policy.when.unchanged_for is None:
         return None
     wanted = format_duration(policy.when.unchanged_for)
-    return f"unchangedFor is taken for granted: what is Empty now would match once seen unchanged for {wanted}"
+    return f"unchangedFor is taken for granted: groups that are Empty now would match once seen unchanged for {wanted}"
 
 
 def _would(planned: _Planned) -> str:
-    """What a run of the policy would do, in one line."""
+    """A one-line summary of what a run of the policy would do."""
     policy, made = planned.policy, planned.made
     text = f"{len(made.matched)} of {len(made.verdicts)} groups match"
     if not made.matched:
@@ -296,8 +296,8 @@ def _would(planned: _Planned) -> str:
     them = policy.action.describe_targets("them")
     if made.refusal is not None:
         return f"{text}: it would report them, and delete nothing: {made.refusal.reason}: {made.refusal.message}"
-    pace_ = f", {len(planned.first)} in the first run" if len(planned.first) < len(made.due) else ""
-    later = f"and delete {them} after {format_duration(policy.grace_period)}{pace_}"
+    pace = f", {len(planned.first)} in the first run" if len(planned.first) < len(made.due) else ""
+    later = f"and delete {them} after {format_duration(policy.grace_period)}{pace}"
     if policy.mode is Mode.DRY_RUN:
         return f"{text}: it would report them; mode Enforce would mark them {later}"
     return f"{text}: it would mark them {later}"
@@ -306,9 +306,9 @@ def _would(planned: _Planned) -> str:
 def _table(planned: _Planned) -> Table:
     policy, made = planned.policy, planned.made
     heading = [f"GroupPolicy {policy.key} ({policy.action}, {policy.mode})", f"  {_would(planned)}"]
-    taken = granted(policy)
-    if taken is not None and made.verdicts:
-        heading.append(f"  {taken}")
+    assumed = assumption(policy)
+    if assumed is not None and made.verdicts:
+        heading.append(f"  {assumed}")
     late = warns_late(made, planned.snapshot)
     if late is not None:
         heading.append(f"  {late}")
@@ -322,7 +322,7 @@ def _row(policy: Policy, name: str, verdict: Verdict) -> tuple[Cell, ...]:
 
 
 def _found(policy: Policy, verdict: Verdict) -> str | None:
-    """What of a match its policy is about: topics, lag, range or when it expires; None = the whole group."""
+    """The part of a match that its policy is about: topics, lag, range or expiry; None = the whole group."""
     if verdict.topics:
         return f"offsets of {', '.join(sorted(verdict.topics))}"
     found = lag_entry(policy, verdict)
@@ -335,7 +335,7 @@ def _found(policy: Policy, verdict: Verdict) -> str | None:
 
 
 def expiry(verdict: Verdict) -> str | None:
-    """When the group loses the first of its offsets, in words."""
+    """A text on when the first of the group's offsets expire."""
     at = verdict.expires
     return None if at is None else f"the first of its offsets expire at {timestamp(at)}"
 
@@ -367,8 +367,8 @@ def _document(planned: _Planned) -> dict[str, Any]:
 
 
 def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
-    """One verdict as JSON; reason and message only where the group is kept, lag only where the policy asks for it, and
-    expiresTime only where it is known.
+    """One verdict as JSON; reason and message only if the group is skipped, lag only if the policy uses it, and
+    expiresTime only if it is known.
     """
     refusal = verdict.refusal
     why: Mapping[str, Any] = {} if refusal is None else {"reason": refusal.reason, "message": refusal.message}

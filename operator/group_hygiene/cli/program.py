@@ -1,4 +1,4 @@
-"""The program: its commands, and how it ends.
+"""The program: its commands, exit codes and errors.
 
 Exit codes: 0 done, 1 an error, 2 `plan` would act, 3 `backtest` found too much regret, 10 to 16 a check of `doctor`
 failed, 130 interrupted.
@@ -17,7 +17,14 @@ from typing import Any, NoReturn
 import click
 
 from group_hygiene import __version__
-from group_hygiene.cli import alert_commands, backtest_commands, commands, doctor_command, kinds, pipeline_commands
+from group_hygiene.cli import (
+    alert_commands,
+    backtest_commands,
+    commands,
+    crds_command,
+    doctor_command,
+    pipeline_commands,
+)
 from group_hygiene.cli.options import Namespace
 from group_hygiene.errors import HygieneError
 from group_hygiene.model.naming import printable
@@ -25,7 +32,7 @@ from group_hygiene.process.start import start
 from group_hygiene.telemetry.logs import FORMS, configure
 
 _INTERRUPTED = 130
-# What a full disk, a quota, or a terminal or file that is gone answers to a write.
+# Errors of a write: a full disk, an exceeded quota, or a closed terminal or file.
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 
 
@@ -48,13 +55,13 @@ class Program(click.Group):
         self, args: Sequence[str] | None, name: str | None, complete_var: str | None, extra: dict[str, Any]
     ) -> NoReturn:
         if sys.stderr is None:
-            sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # whoever closed it wants to hear nothing
+            sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # stderr was closed on purpose
         if sys.stdout is None:
-            # Before anything is done: nobody would see the answer, and the next connection would get its number.
-            click.echo("Error: the answer can't be written: stdout is closed", err=True)
+            # Stop before any work: the output would be lost, and the next socket would get file descriptor 1.
+            click.echo("Error: the output can't be written: stdout is closed", err=True)
             sys.exit(1)
         for stream in (sys.stdout, sys.stderr):
-            # A group id may hold what the terminal's encoding can't show: that is no reason to fail.
+            # A group id may contain characters that the terminal's encoding does not have: escape them.
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")
         try:
@@ -71,22 +78,22 @@ class Program(click.Group):
             click.echo("Error: " + "\n  ".join(map(printable, str(error).split("\n"))), err=True)
             code = 1
         except OSError as error:
-            # click itself ends with 1 where nobody reads the answer to its end (EPIPE).
+            # click exits with 1 if a pipe's reader closes it early (EPIPE).
             if error.errno not in _UNWRITABLE:
                 raise
-            _discard_answer()
-            click.echo(f"Error: the answer can't be written: {error.strerror}", err=True)
+            _discard_output()
+            click.echo(f"Error: the output can't be written: {error.strerror}", err=True)
             code = 1
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _discard_answer() -> None:
-    """Python flushes stdout once more at its end, and would complain again."""
+def _discard_output() -> None:
+    """Python flushes stdout at exit, and would report the error again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _name() -> str | None:
-    """As kubectl's users call it; else what click finds out by itself."""
+    """The name for users of kubectl; None = click finds the name."""
     called = os.path.basename(sys.argv[0])
     return "kubectl group-hygiene" if called.startswith("kubectl-") else None
 
@@ -198,7 +205,7 @@ def operator(
     activity = Allowed(given.pop("local_activity"), grants, egress)
     configure(log_format, log_level)
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    # What is named twice would be listed twice.
+    # A namespace that is given twice would be listed twice.
     options = app.Options(activity=activity, egress=egress, namespaces=tuple(dict.fromkeys(namespaces)), **given)
     if log_format == "text":
         app.run(options)
@@ -206,7 +213,7 @@ def operator(
     try:
         app.run(options)
     except Exception as error:
-        # Whoever reads JSON could not read the plain line that an error ends with otherwise.
+        # Else the error would be a plain line, which readers of JSON can't parse.
         ours = isinstance(error, HygieneError)
         logging.getLogger(__name__).critical("%s", error, exc_info=None if ours else error)
         return 1
@@ -216,6 +223,6 @@ def operator(
 for command in (
     *(commands.list_, commands.describe, commands.offsets, commands.plan, commands.explain),
     *(commands.history, commands.keep, commands.restore, alert_commands.alert, doctor_command.doctor),
-    *(pipeline_commands.pipeline, backtest_commands.backtest, backtest_commands.report, kinds.crds),
+    *(pipeline_commands.pipeline, backtest_commands.backtest, backtest_commands.report, crds_command.crds),
 ):
     main.add_command(command)

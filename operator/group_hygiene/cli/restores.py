@@ -1,11 +1,11 @@
-"""`restore`: bring committed offsets back from the ledger, as a GroupRestore does, and lay out what became of each."""
+"""`restore`: restore committed offsets from the ledger, like a GroupRestore, and show each result."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from group_hygiene.cli.history import open_books
+from group_hygiene.cli.history import open_cluster_and_ledger
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
 from group_hygiene.model import reasons
@@ -32,8 +32,8 @@ _PARTITIONS = (
 )
 
 
-class ByHand:
-    """The guard of somebody at a terminal: there is no Lease to lose, and no object to be edited meanwhile."""
+class NoGuard:
+    """The guard of a command: there is no Lease to lose, and no object that may change meanwhile."""
 
     def refusal(self) -> Refusal | None:
         return None
@@ -43,10 +43,10 @@ class ByHand:
 
 
 def restore_groups(target: Target, request: RestoreRequest, preview: bool, topic: str | None) -> Report:
-    """Restore, or with `preview` only tell what would be done."""
-    with open_books(target, topic, writes=not preview) as (session, ledger), working("restoring"):
+    """Restore, or with `preview` only show the result."""
+    with open_cluster_and_ledger(target, topic, writes=not preview) as (session, ledger), working("restoring"):
         seconds = session.connection.timeout.total_seconds()
-        restorer = Restorer(session.client, ledger, session.clock, ByHand(), seconds)
+        restorer = Restorer(session.client, ledger, session.clock, NoGuard(), seconds)
         results = restore(restorer, request, preview)
     errors = [f"group {printable(r.group)}: {r.reason}: {r.message}" for r in results if r.kind is not Kind.RESTORED]
     if not results:

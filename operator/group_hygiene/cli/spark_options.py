@@ -1,4 +1,4 @@
-"""What commands take that start Spark, and what they have in common: its log, its absence, the lines of progress."""
+"""Options of the commands that start Spark, and their common parts: the log file, missing Spark, progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def spark_options(command: F) -> F:
-    """Add what all jobs of Spark take; the command gets it as `warehouse` and `spark`, for session.Options."""
+    """Add the options of all Spark jobs; the command gets it as `warehouse` and `spark`, for session.Options."""
 
     @functools.wraps(command)
     def wrapped(master: str | None, jars: Path | None, memory: str, log_file: Path | None, **others: Any) -> Any:
@@ -68,7 +68,7 @@ _SPARK_OPTIONS = (
 
 @contextmanager
 def needs_spark() -> Iterator[None]:
-    """For the import of what needs Spark: UsageError where that is not installed."""
+    """For imports of modules that need Spark: raises UsageError if it is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -79,32 +79,32 @@ def needs_spark() -> Iterator[None]:
         ) from error
 
 
-def teller() -> Callable[[str], None]:
-    """Lines of progress on stderr, each with the seconds since this was called."""
+def progress_printer() -> Callable[[str], None]:
+    """A function that prints a line of progress on stderr, with the seconds since this call."""
     started = time.monotonic()
 
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         click.echo(f"{time.monotonic() - started:6.1f}s  {line}", err=True)
         sys.stderr.flush()
 
-    return tell
+    return report
 
 
 def _log_file() -> Path:
-    """The default one, which is there from then on, and nobody else's to read.
+    """The default log file. Creates it, readable only by its owner.
 
-    Others know its name, and may have put a link, a pipe or a file of their own there: UsageError.
+    Its name is predictable: raises UsageError if another user has put a link, a pipe or a file there.
     """
     path = Path(tempfile.gettempdir(), f"group-hygiene-spark-{os.getuid()}.log")
     try:
-        # Without O_NONBLOCK, a pipe would make it wait for a reader.
+        # Without O_NONBLOCK, open() of a pipe would wait for a reader.
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
-        raise UsageError(f"{path} can't be written ({error.strerror}): name another file by --log-file") from error
+        raise UsageError(f"{path} can't be written ({error.strerror}): name another file with --log-file") from error
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink != 1:
-            raise UsageError(f"{path} is not a file of yours alone: name another one by --log-file")
+            raise UsageError(f"{path} is not a regular file that only you own: name another one with --log-file")
         os.fchmod(file, 0o600)
     finally:
         os.close(file)

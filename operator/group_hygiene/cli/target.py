@@ -1,4 +1,4 @@
-"""From what the user said about the cluster to a client that is connected to it."""
+"""Connect a client to the cluster that the options specify."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _TIMEOUT = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A cluster to read. `connection`: what policies may do there; `claimed`: see reconcile.Context.claims.
+    """A connected cluster. `connection`: with its limits and protection; `claimed`: see reconcile.Context.claims.
 
-    in_kubernetes: whether objects that claim groups could be looked for. read_secret: of the connection's namespace.
+    in_kubernetes: whether objects that claim groups could be read. read_secret: for the connection's namespace.
     """
 
     client: Client
@@ -43,7 +43,7 @@ class Session:
     claimed: Claims | Refusal = field(default_factory=Claims)
 
     def claims(self) -> Claims | Refusal:
-        """As reconcile.Context asks."""
+        """For reconcile.Context."""
         return self.claimed
 
     in_kubernetes: bool = False
@@ -53,10 +53,10 @@ class Session:
     def deadline(self) -> Deadline:
         return Deadline(self.connection.timeout.total_seconds())
 
-    def turns(self, stages: int) -> Iterator[Deadline]:
-        """One deadline for each of the stages that share the time of one reading, to be taken as a stage begins.
+    def stage_deadlines(self, stages: int) -> Iterator[Deadline]:
+        """One deadline for each of the stages that share the time of one read; take it when the stage begins.
 
-        A stage may use its part, and what those before it left: a broker that hangs can't take the time of the others.
+        A stage may use its share, and time that earlier stages left: a broker that hangs can't use up all of it.
         """
         whole = self.deadline()
         for left in range(stages, 0, -1):
@@ -65,9 +65,9 @@ class Session:
 
 @contextmanager
 def open_session(target: Target, document: Connection | None = None, claims: bool = False) -> Iterator[Session]:
-    """Connect as `target` says, or else as the KafkaConnection `document` of a file does; closes at the end.
+    """Connect by `target`, or else by the KafkaConnection `document` of a file; closes the client at the end.
 
-    `claims`: also look, where there is a Kubernetes cluster to ask, for objects that name groups. Raises HygieneError.
+    `claims`: also read objects that name groups, if `target` is in Kubernetes. Raises HygieneError.
     """
     claimed: Claims | Refusal = Claims()
     read_secret: ReadSecretTexts | None = None
@@ -98,22 +98,22 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
 
 
 def read_connection_file(name: str | None) -> Connection | None:
-    """The KafkaConnection of a file. Raises UsageError where there is not just one, and SpecError."""
+    """The KafkaConnection of a file. Raises UsageError unless there is exactly one, and SpecError."""
     if name is None:
         return None
     from group_hygiene.cli.documents import read_documents
 
     found = [document for document in read_documents([name]) if document.content.get("kind") == "KafkaConnection"]
     if len(found) != 1:
-        raise UsageError(f"{name} must hold one KafkaConnection, not {len(found)}")
+        raise UsageError(f"{name} must contain one KafkaConnection, not {len(found)}")
     return parse_connection(found[0].content)
 
 
 def open_tables(session: Session, asked: ActivitySpec | None) -> Tables | Refusal | None:
-    """The pipeline's tables: those that were `asked` for, else the connection's; None = it names none.
+    """The pipeline's tables: those of the option (`asked`), else the connection's; None = there are none.
 
-    Credentials come from the Secret that the connection names, where Kubernetes can be asked for it, else from the
-    environment. Nobody asks for tables of this machine but its own user.
+    Credentials come from the Secret that the connection names, if Kubernetes is available, else from the environment.
+    Local folders need no permission: only the user of this machine can name them.
     """
     own = session.connection.activity
     if asked is not None:
@@ -129,14 +129,14 @@ def open_tables(session: Session, asked: ActivitySpec | None) -> Tables | Refusa
 
 
 def names_cluster(target: Target) -> bool:
-    """Whether the options by themselves lead to one cluster. Raises UsageError for a properties file that is wrong."""
+    """Whether the options alone specify a cluster. Raises UsageError for an invalid properties file."""
     if target.bootstrap_servers or target.connection is not None:
         return True
     return target.command_config is not None and bool(_read_properties(target.command_config).bootstrap_servers)
 
 
 def read_settings(target: Target, document: Connection | None) -> tuple[Connection, Settings]:
-    """What the options and files say, without Kubernetes. Raises UsageError."""
+    """The connection and settings by options and files, without Kubernetes. Raises UsageError."""
     properties = None if target.command_config is None else _read_properties(target.command_config)
     if properties is not None and properties.ignored:
         note(f"{target.command_config}: ignored: {', '.join(properties.ignored)}")
@@ -159,7 +159,7 @@ def read_settings(target: Target, document: Connection | None) -> tuple[Connecti
 def _read_properties(path: Path) -> ClientProperties:
     def read_file(name: str) -> str:
         try:
-            # Bundles name their authorities in comments, in any encoding.
+            # CA bundles have comments in any encoding.
             return Path(name).read_text("ascii", errors="ignore")
         except OSError as error:
             raise UsageError(f"{name} can't be read: {error.strerror}") from error
@@ -185,7 +185,7 @@ def _no_secret(ref: SecretRef) -> str:
 def _from_kubernetes(namespace: str, name: str) -> tuple[Api, Connection, Settings]:
     from group_hygiene.controller.api import CONNECTIONS, Api, load_config
 
-    # The Kubernetes library prints what it tries, where our answer belongs.
+    # The Kubernetes library prints its attempts to stdout, which is for the output of the command.
     with redirect_stdout(StringIO()):
         api = Api(load_config())
     try:
@@ -199,7 +199,7 @@ def _from_kubernetes(namespace: str, name: str) -> tuple[Api, Connection, Settin
     except SecretProblem as error:
         if error.reason != "SecretForbidden":
             raise
-        # The API's own advice is for the operator.
+        # The message of the API has advice for the operator, not for a user.
         message = f"you may not read the Secrets that KafkaConnection {namespace}/{name} names"
         raise SecretProblem(message, error.reason) from None
     return api, connection, settings

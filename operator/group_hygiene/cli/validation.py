@@ -1,7 +1,7 @@
-"""Objects held against the CRDs without an API server. The CRDs are the source: structure, and rules of a simple form.
+"""Validate objects against the CRDs, without an API server: their structure, and CEL rules of a simple form.
 
-Rules that compare fields with each other are left to `policy.parse_policy` and `connection.parse_connection`. No
-complaint shows a value: somebody may have put a password where the name of a Secret belongs.
+`policy.parse_policy` and `connection.parse_connection` check rules that compare fields. No message contains a value: a
+user may have written a password in place of the name of a Secret.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _TYPES = {
 }
 
 
-class Complaint(NamedTuple):
-    """What is wrong with one field: its path in the object, and what must be."""
+class Violation(NamedTuple):
+    """An error in one field: its path in the object, and what is expected."""
 
     path: tuple[str | int, ...]
     message: str
@@ -63,16 +63,16 @@ class Complaint(NamedTuple):
 
 
 def without_nulls(value: Any) -> Any:
-    """As the API server prunes them: a field that is null is a field that was left out."""
+    """Without fields that are null, as the API server prunes them."""
     if isinstance(value, Mapping):
         return {key: without_nulls(child) for key, child in value.items() if child is not None}
     return [without_nulls(child) for child in value] if isinstance(value, list) else value
 
 
-def complaints(obj: Mapping[str, Any]) -> list[Complaint]:
-    """All that the CRD of the object's kind has against it, in the order of the fields; [] = nothing."""
-    found = [complaint for error in _validator(obj["kind"]).iter_errors(obj) for complaint in _complaints_of(error)]
-    return sorted(set(found), key=lambda complaint: (complaint.field, complaint.message))
+def violations(obj: Mapping[str, Any]) -> list[Violation]:
+    """All violations of the CRD of the object's kind, in the order of the fields."""
+    found = [violation for error in _validator(obj["kind"]).iter_errors(obj) for violation in _violations_of(error)]
+    return sorted(set(found), key=lambda violation: (violation.field, violation.message))
 
 
 @functools.cache
@@ -82,12 +82,12 @@ def _validator(kind: str) -> Any:
 
 
 def crd_text(kind: str) -> str:
-    """The file of a kind's CRD, as it came with this package: YAML with its comments, and a line end at its end."""
+    """The YAML of a kind's CRD in this package, with comments and a final newline."""
     return (importlib.resources.files("group_hygiene") / "crds" / f"{PLURALS[kind]}.yaml").read_text("utf-8")
 
 
 def load_crd(kind: str) -> Any:
-    """The CRD of a kind, as it came with this package."""
+    """The CRD of a kind in this package."""
     return yaml.safe_load(crd_text(kind))
 
 
@@ -98,7 +98,7 @@ def fields_of(crd: Mapping[str, Any], version: str) -> frozenset[str]:
 
 
 def fields_of_schema(schema: Mapping[str, Any]) -> frozenset[str]:
-    """The paths of all fields that a schema has, as of `fields_of`."""
+    """The paths of all fields that a schema has, in the format of `fields_of`."""
     found: set[str] = set()
 
     def collect(schema: Mapping[str, Any], path: str) -> None:
@@ -138,7 +138,7 @@ def _strict(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _check_rules(
     validator: Any, rules: Sequence[Mapping[str, str]], instance: Any, schema: Mapping[str, Any]
 ) -> Iterator[jsonschema.ValidationError]:
-    """The rules that need no CEL. As in the CRDs each guards the ones after it, so one mistake gets one complaint."""
+    """Check rules that need no CEL. As in the CRDs, each guards those after it, so one mistake is one violation."""
     if not validator.is_type(instance, schema.get("type", "object")):
         return
     for rule in rules:
@@ -154,34 +154,34 @@ def rule_holds(rule: str, value: Any) -> bool | None:
     patterns = [text if raw else text.replace("\\\\", "\\") for raw, text in _MATCHES.findall(rule)]
     if not patterns or _MATCHES.sub("", rule).replace("&&", "").strip():
         return None
-    # In Go `$` is the very end of a text, in Python a line end may follow.
+    # In Go, `$` matches only at the end of a text; in Python, a newline may follow.
     return all(re.search(re.sub(r"\$$", r"\\Z", pattern), value) for pattern in patterns)
 
 
-def _complaints_of(error: Any) -> Iterator[Complaint]:
+def _violations_of(error: Any) -> Iterator[Violation]:
     path, wanted = tuple(error.absolute_path), error.validator_value
     match error.validator:
         case "additionalProperties":
             known = error.schema["properties"]
             for name in error.instance:
                 if name not in known:
-                    yield Complaint((*path, str(name)), "unknown field")
+                    yield Violation((*path, str(name)), "unknown field")
         case "required":
             missing = [name for name in wanted if name not in error.instance]
-            yield from (Complaint((*path, name), "must be given") for name in missing)
+            yield from (Violation((*path, name), "must be given") for name in missing)
         case "type":
-            yield Complaint(path, f"must be {_TYPES.get(wanted, wanted)}")
+            yield Violation(path, f"must be {_TYPES.get(wanted, wanted)}")
         case "enum":
-            yield Complaint(path, f"must be one of {', '.join(map(str, wanted))}")
+            yield Violation(path, f"must be one of {', '.join(map(str, wanted))}")
         case "minimum" | "maximum":
             bound = "at least" if error.validator == "minimum" else "at most"
-            yield Complaint(path, f"must be {bound} {wanted}")
+            yield Violation(path, f"must be {bound} {wanted}")
         case "maxItems" | "maxLength":
             unit = "entries" if error.validator == "maxItems" else "characters"
-            yield Complaint(path, f"must have at most {wanted} {unit}")
+            yield Violation(path, f"must have at most {wanted} {unit}")
         case "uniqueItems":
-            yield Complaint(path, "must not hold the same value twice")
+            yield Violation(path, "must not hold the same value twice")
         case "x-kubernetes-validations":
-            yield Complaint(path, error.message)
+            yield Violation(path, error.message)
         case other:
-            yield Complaint(path, f"does not fit the schema ({other})")
+            yield Violation(path, f"does not fit the schema ({other})")

@@ -1,4 +1,4 @@
-"""The command `crds`: the CRDs of this version, from the package."""
+"""The command `crds`: print the CRDs of this version, from the package."""
 
 from __future__ import annotations
 
