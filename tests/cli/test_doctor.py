@@ -92,7 +92,7 @@ def test_evidence_that_may_not_decide(
 
 
 def test_an_api_server_that_does_not_answer(process: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """10, and nothing that hangs on it is guessed."""
+    """10, with its address and what to do, and no check that needs it."""
     server = {"name": "x", "cluster": {"server": "http://127.0.0.1:1"}}
     context = {"name": "x", "context": {"cluster": "x", "user": "x"}}
     file = tmp_path / "config"
@@ -105,12 +105,25 @@ def test_an_api_server_that_does_not_answer(process: Run, tmp_path: Path, monkey
     answer = process("doctor", "--connection", "main")
     assert answer.code == 10
     (line,) = answer.out.splitlines()
-    assert line.startswith("✗ API server: ApiServerError: the API server does not answer: ")
+    assert line.startswith("✗ API server: ApiServerError: the API server does not answer at 127.0.0.1:1: ")
+    assert "kubectl cluster-info" in line
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     nowhere = process("doctor", "--connection", "main", "-o", "json")
     assert (nowhere.code, nowhere.json["exitCode"]) == (10, 10)
     (check,) = nowhere.json["checks"]
     assert check["found"].startswith("ApiServerError: no Kubernetes API server is configured ")
+
+
+def test_a_malformed_kubeconfig(process: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in one line, without the file's content."""
+    file = tmp_path / "config"
+    file.write_text("{{{ token: confidential")
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    answer = process("list", "--connection", "main")
+    assert answer.code == 1
+    (line,) = answer.err.splitlines()
+    assert "the kubeconfig can't be read" in line
+    assert "confidential" not in line
 
 
 @pytest.mark.slow

@@ -245,7 +245,7 @@ SECRET = {"secretKeyRef": {"name": "settings", "key": "group"}}
         pytest.param(
             container(value="a"),
             {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout"},
-            "Rollout worker is not a supported workload (Deployment or StatefulSet)",
+            "argoproj.io/v1alpha1 Rollout worker can't be read: only Deployments and StatefulSets of apps/v1 can",
             id="another-kind",
         ),
     ],

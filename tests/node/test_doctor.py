@@ -13,7 +13,7 @@ import pytest
 
 from sandbox.node import Node
 from sandbox.node.given import Cluster
-from sandbox.node.kafka import NAMESPACE, SERVICE, USER, NodeKafka
+from sandbox.node.kafka import CLUSTER, NAMESPACE, SERVICE, USER, NodeKafka
 from sandbox.node.requirements import program
 from sandbox.waiting import wait_for
 from tests.node import release
@@ -99,8 +99,12 @@ def _dropped(node: Node, port: int) -> Iterator[None]:
 
 
 def test_doctor_ends_where_packets_are_dropped(node: Node, kafka: NodeKafka) -> None:
-    """Within its own timeout, with the same advice as for a port that is closed; and all is well afterwards."""
-    release.install(node, f"rbac.secretNamespaces={{{NAMESPACE}}}")
+    """Within its own timeout, with the same advice as for a port that is closed; and all is well afterwards.
+
+    The operator may read the Secrets of the quickstart, and no others.
+    """
+    entry, names = "rbac.secretNamespaces[0]", f"{USER},{CLUSTER}-cluster-ca-cert"
+    release.install(node, f"{entry}.namespace={NAMESPACE}", f"{entry}.names={{{names}}}")
     node.kubectl("apply", "-f", str(Path(release.ROOT, "examples", "quickstart.yaml")))
     wait_for(lambda: _ask(node) == ([], 0), lambda: f"{_ask(node)}\n{release.explain(node)}", 120)
     port = int(kafka.bootstrap_servers.partition(",")[0].rpartition(":")[2])
@@ -132,7 +136,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(cluster: Cluster) -> None:
         wait_for(lambda: not is_well(), lambda: "the role still holds", 30)
         answer = _ask(cluster)
         assert "rbac.secretNamespaces" in _advice(answer, "Secret", "SecretForbidden")
-        assert "group-hygiene-secrets" in _advice(answer, "rights in Kubernetes", "get secrets in namespace")
+        assert "group-hygiene-secrets" in _advice(answer, "rights in Kubernetes", f"get secrets {USER} in namespace")
         assert answer.exit_code == 10
     wait_until_well()
     with _closed(cluster):

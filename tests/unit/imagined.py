@@ -560,8 +560,8 @@ class MemoryApi:
         # Name and generation -> spec of a policy.
         self.specs: dict[tuple[str, int], Object] = {}
 
-    def put(self, plural: str, name: str, spec: Object) -> None:
-        metadata = {"namespace": "kafka", "name": name, "uid": name, "generation": 0}
+    def put(self, plural: str, name: str, spec: Object, namespace: str = "kafka") -> None:
+        metadata = {"namespace": namespace, "name": name, "uid": name, "generation": 0}
         self._objects[plural, name] = {"metadata": metadata, "spec": {}}
         self.edit(plural, name, spec)
 

@@ -22,6 +22,7 @@ from group_hygiene.controller.recorder import Recorder
 from group_hygiene.controller.services import Services
 from group_hygiene.errors import ApiError, LedgerFenced
 from group_hygiene.kafka import client as client_module
+from group_hygiene.model import reasons
 from group_hygiene.model.groups import Partition
 from group_hygiene.reconcile import opening, recovery
 from group_hygiene.telemetry.metrics import Metrics
@@ -233,6 +234,25 @@ def test_marks_of_a_suspended_policy_count_for_no_limit() -> None:
     world.edit("p2", {"suspend": True})
     operator.patiently(6)
     assert [deletion.group for deletion in world.deletions] == ["g0", "g1"]
+
+
+def test_an_internal_error_is_reported_to_admitted_policies_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace without a grant must not learn that the connection exists."""
+    operator = Operator()
+    api = operator.world.api
+    named = {"connectionRef": {"name": "main", "namespace": "kafka"}}
+    api.put("grouppolicies", "stranger", _policy(["g9"]) | named, "elsewhere")
+
+    def fail(*_: object) -> None:
+        raise KeyError("a secret of others")
+
+    monkeypatch.setattr(operator.loop._policies, "run", fail)
+    operator.loop._run_safely()
+    ready = {}
+    for name, namespace in (("p1", "kafka"), ("stranger", "elsewhere")):
+        conditions = api.get("grouppolicies", namespace, name)["status"]["conditions"]
+        (ready[name],) = [each["reason"] for each in conditions if each["type"] == "Ready"]
+    assert ready == {"p1": reasons.INTERNAL_ERROR, "stranger": reasons.CROSS_NAMESPACE}
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def run_check(area: Area, check: str, examine: Callable[[], Iterable[Finding]]) 
     try:
         yield from examine()
     except HygieneError as error:
-        yield failed(area, check, f"{error.reason}: {error}", "see the page on reasons")
+        yield failed(area, check, f"{error.reason}: {error}", f"docs/reasons.md, {error.reason}")
     except Exception as error:
         # The text may contain a secret: the line of the source is enough to find the bug.
         place = traceback.extract_tb(error.__traceback__)[-1]

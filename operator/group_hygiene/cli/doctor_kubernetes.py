@@ -113,8 +113,13 @@ def examine_kubernetes(known: Kubernetes) -> Iterator[Finding]:
 
 
 def _server(known: Kubernetes) -> Iterator[Finding]:
-    known.load()
-    server = known.inspection.server()
+    try:
+        known.load()
+        server = known.inspection.server()
+    except HygieneError as error:
+        advice = "check the kubeconfig, and whether the server can be reached: kubectl cluster-info"
+        yield failed(_KUBERNETES, "API server", f"{error.reason}: {error}", advice)
+        return
     known.reached, known.ahead = True, server.ahead
     user = known.inspection.user()
     yield ok(_KUBERNETES, "API server", f"Kubernetes {server.version} answers" + (f"; you are {user}" if user else ""))
@@ -167,8 +172,10 @@ def _fields_in_use(known: Kubernetes, kind: str) -> frozenset[str] | None:
 
 def _rights(known: Kubernetes) -> Iterator[Finding]:
     account = known.account
-    by_label = known.connection is not None and known.connection.selects_by_label
-    asked = inspection.rights(known.namespace, account.namespace, LEASE, by_label)
+    connection = known.connection
+    secrets = () if connection is None else _secret_names(connection)
+    by_label = connection is not None and connection.selects_by_label
+    asked = inspection.rights(known.namespace, account.namespace, LEASE, secrets, by_label)
     asked += inspection.claim_rights(known.api.claiming_kinds())
     # A human user needs none of these permissions, only the operator does.
     person = not account.name and not known.inspection.user().startswith("system:serviceaccount:")
@@ -192,8 +199,9 @@ def _rights(known: Kubernetes) -> Iterator[Finding]:
         )
     else:
         advice = (
-            "apply the chart or the manifests again; Secrets: name the namespace in the chart's rbac.secretNamespaces, "
-            "or bind the role for Secrets there (of the manifests: group-hygiene-secrets, docs/install.md); "
+            f"if this operator serves some namespaces only, add {known.namespace} (docs/install.md, Only some "
+            "namespaces); else apply the chart or the manifests again; Secrets: name the Secret or its namespace in "
+            "the chart's rbac.secretNamespaces, or bind a role for it (of the manifests: group-hygiene-secrets); "
             "objects that name groups, and workloads: the chart's rbac.claims, or group-hygiene-claims of the manifests"
         )
         yield failed(_KUBERNETES, "rights in Kubernetes", found, advice)
@@ -276,6 +284,20 @@ def _conditions(known: Kubernetes, key: str) -> Iterator[Finding]:
 
 def _text(condition: Mapping[str, str]) -> str:
     return f"{condition['reason']}: {condition['message']}"
+
+
+def _secret_names(connection: Connection) -> frozenset[str]:
+    """The Secrets that the connection refers to: for its credentials, its receivers and its tables."""
+    refs: list[SecretRef | None] = []
+
+    def note(ref: SecretRef) -> str:
+        refs.append(ref)
+        return ""
+
+    connection.settings(note)
+    refs += [ref for each in connection.receivers for ref in (each.url, each.token, each.hmac, each.ca)]
+    tables = connection.activity.secret if connection.activity is not None else None
+    return frozenset({ref.name for ref in refs if ref is not None} | ({tables} if tables else set()))
 
 
 def _secrets(known: Kubernetes, connection: Connection) -> Iterator[Finding]:

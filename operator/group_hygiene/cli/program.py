@@ -109,7 +109,8 @@ def main() -> None:
       group-hygiene describe billing --members --connection main -n kafka
       group-hygiene plan -f policies/
 
-    Only `operator` and `restore` change groups, and `keep` writes to the operator's ledger; all other commands read.
+    Only `operator` and `restore` change groups. `keep` writes to the operator's ledger, `alert test` sends a message,
+    `pipeline` writes tables; all other commands only read.
 
     Exit codes: 0 done, 1 an error, 2 plan would act, 3 backtest found more regret than allowed, 10 to 16 a check of
     doctor failed.

@@ -7,6 +7,7 @@ app, api, recorder, health, binding and guard import nothing from `kafka`.
     leader         the Lease: which of several processes leads, and for how long
     loop           one loop per connection, and `run_due`, one round of it
     policies       runs the due policies of one connection: observe, decide, execute, publish
+    isolation      an internal error ends one piece of work and not that of others
     schedule       when each policy is due
     services       shared by the loops of all connections
     workers        the threads in which connections run, with a limit for each namespace

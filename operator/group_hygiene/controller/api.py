@@ -42,6 +42,10 @@ def load_config(retries: bool = True) -> kubernetes.client.ApiClient:
     except kubernetes.config.ConfigException as error:
         message = f"no Kubernetes API server is configured (set KUBECONFIG, or run in a pod): {error}"
         raise HygieneError(message, "ApiServerError") from error
+    except Exception as error:
+        # The library does not catch what a malformed file leads to. The text may contain its credentials.
+        message = f"the kubeconfig can't be read ({type(error).__name__}): check it by `kubectl config view`"
+        raise HygieneError(message, "ApiServerError") from error
     configuration = kubernetes.client.Configuration.get_default_copy()
     # A run must not wait long for a server that is gone: a process that lost the lead waits for its runs to end.
     configuration.retries = 1 if retries else False

@@ -273,7 +273,9 @@ class ClaimReader:
         group = api_version.partition("/")[0]
         read = _WORKLOADS.get((group, kind))
         if read is None or not name:
-            raise _Unknown(f"{kind} {name} is not a supported workload (Deployment or StatefulSet)")
+            raise _Unknown(
+                f"{api_version} {kind} {name} can't be read: only Deployments and StatefulSets of apps/v1 can"
+            )
         try:
             body = self._ask(lambda: read(self._apps, name, namespace))
         except NotFound:

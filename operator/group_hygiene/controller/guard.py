@@ -74,7 +74,9 @@ class Guard:
         except ApiError as error:
             return Refusal(error.reason, f"the labels of namespace {namespace} could not be read again: {error}")
         if now != self.granted:
-            message = f"the labels of namespace {namespace} changed during the run, and so did its grant"
+            message = (
+                f"the labels of namespace {namespace} changed or became unreadable during the run: so did its grant"
+            )
             return Refusal(reasons.POLICY_CHANGED, message)
         return None
 

@@ -44,11 +44,13 @@ class Right(NamedTuple):
         return f"{self.verb} {self.resource}{name}{where}"
 
 
-def rights(namespace: str, lease_namespace: str, lease: str, by_label: bool = False) -> tuple[Right, ...]:
+def rights(
+    namespace: str, lease_namespace: str, lease: str, secrets: Collection[str] = (), by_label: bool = False
+) -> tuple[Right, ...]:
     """The permissions that the operator needs for the objects of that namespace.
 
-    Roles in the namespace suffice, and so do ClusterRoles. by_label: whether the connection selects namespaces by their
-    labels.
+    Roles in the namespace suffice, and so do ClusterRoles. secrets: the names of those that the connection refers to.
+    by_label: whether the connection selects namespaces by their labels.
     """
 
     def here(verb: str, group: str, resource: str, what_for: str) -> Right:
@@ -57,7 +59,7 @@ def rights(namespace: str, lease_namespace: str, lease: str, by_label: bool = Fa
     found = [here(verb, GROUP, plural, "it sees no policy") for plural in KINDS for verb in ("get", "list", "watch")]
     found += [here("patch", GROUP, f"{plural}/status", "no status is written") for plural in KINDS]
     found += [here(verb, *_EVENTS, "no Event is recorded") for verb in ("create", "get", "patch")]
-    found.append(here("get", "", "secrets", "it can't read credentials"))
+    found += [Right("get", "", "secrets", "it can't read credentials", name, namespace) for name in sorted(secrets)]
     found.append(Right("get", *_NAMESPACES, "it does not start", "kube-system", "kube-system"))
     found += [Right(verb, *_LEASES, "it never leads", lease, lease_namespace) for verb in ("get", "update")]
     found.append(Right("create", *_LEASES, "it never leads", namespace=lease_namespace))

@@ -31,7 +31,7 @@ def isolated(what: str, work: Callable[P, R], *arguments: P.args, **named: P.kwa
 
 
 def internal_error(error: Exception) -> Refusal:
-    """The Refusal for an internal error. Its text may contain a secret, so only the log's traceback shows it."""
+    """The Refusal for an internal error. Its text may name objects of other tenants: only the log shows it."""
     if isinstance(error, MemoryError):
         return Refusal(reasons.MEMORY_EXHAUSTED, "the operator has too little memory for this run; it tries again")
     return Refusal(reasons.INTERNAL_ERROR, f"{type(error).__name__}: see the operator's log; it tries again")

@@ -76,7 +76,7 @@ class Leader:
             if asked < self._until:
                 await self._round(self._renew)
             if not self.seconds_left():
-                why = self._problem or "this process was suspended"
+                why = self._problem or "this process did not run: it was suspended, or had no CPU time"
                 raise HygieneError(f"lost the leadership: not renewed for {self._lead_seconds:.0f} s: {why}")
             pause = max(0.0, asked + self._retry - self._clock())
 

@@ -154,13 +154,16 @@ class ConnectionLoop:
             )
 
     def _report_internal_error(self, error: Exception) -> None:
+        """Report it to the connection and to the policies that it admits: the others may not learn that it exists."""
         problem = internal_error(error)
         obj = self._link.read_object()
-        if obj is not None:
-            self._writer.write_problem(CONNECTIONS, obj, problem)
+        if obj is None:
+            return
+        self._writer.write_problem(CONNECTIONS, obj, problem)
         bound = self._binding.bind(self._services.api.list_all(POLICIES))
-        self._services.metrics.failed(self.namespace, self.name, problem.reason, [entry.policy for entry in bound])
-        self._binding.report(bound, problem)
+        active = self._admit(obj, bound, ()).active
+        self._services.metrics.failed(self.namespace, self.name, problem.reason, [entry.policy for entry in active])
+        self._binding.report(active, problem)
 
     def run_due(self) -> float | None:
         """One round: read the objects and run what is due. Returns the seconds until the next; None = nothing is left.

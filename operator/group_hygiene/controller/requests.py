@@ -25,5 +25,8 @@ def call(request: Callable[[], T]) -> T:
     except ApiException as error:
         kind = ApiError if error.status in _UNAVAILABLE else _REFUSALS.get(error.status, Refused)
         raise kind(f"the API server answers {error.status} {error.reason}") from error
+    except urllib3.exceptions.MaxRetryError as error:
+        where = f" at {error.pool.host}:{error.pool.port}" if isinstance(error.pool, urllib3.HTTPConnectionPool) else ""
+        raise ApiError(f"the API server does not answer{where}: {type(error.reason).__name__}") from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise ApiError(f"the API server does not answer: {type(error).__name__}") from error

@@ -54,6 +54,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- $entries = append $entries . -}}
 {{- end -}}
 {{- end -}}
+{{- $names := list -}}
+{{- range $entries -}}
+{{- if has .namespace $names -}}
+{{- fail (printf "rbac.secretNamespaces has namespace %s twice: give all of its Secrets in one entry" .namespace) -}}
+{{- end -}}
+{{- $names = append $names .namespace -}}
+{{- end -}}
 {{- dict "list" $entries | toYaml -}}
 {{- end -}}
 
