@@ -39,7 +39,7 @@ def deployed(api_server: ApiServer) -> Iterator[ApiServer]:
 def as_pipeline(deployed: ApiServer) -> str:
     """The kubectl option that makes a call that of the CronJob's pods, with their own token."""
     option = f"--kubeconfig={deployed.kubeconfig_for_service_account('kafka', ACCOUNT)}"
-    wait_until_allowed(deployed, option, "get", "kafkaconnections", "-n", "kafka")
+    wait_until_allowed(deployed, option, "get", "kafkaconnections/main", "-n", "kafka")
     return option
 
 
@@ -47,17 +47,18 @@ def as_pipeline(deployed: ApiServer) -> str:
 def as_driver(deployed: ApiServer) -> str:
     """The same for the driver of Spark on Kubernetes."""
     option = f"--kubeconfig={deployed.kubeconfig_for_service_account(SPARK, f'{ACCOUNT}-driver')}"
-    wait_until_allowed(deployed, option, "get", "kafkaconnections", "-n", "kafka")
+    wait_until_allowed(deployed, option, "get", "kafkaconnections/main", "-n", "kafka")
     wait_until_allowed(deployed, option, "create", "pods", "-n", SPARK)
     return option
 
 
 _READS = [
-    pytest.param("get kafkaconnections -n kafka", True, id="connection-get"),
+    pytest.param("get kafkaconnections/main -n kafka", True, id="connection-get"),
     pytest.param("get secrets/group-hygiene -n kafka", True, id="secrets-that-are-named-get"),
     pytest.param("get secrets -n kafka", False, id="other-secrets-get"),
     pytest.param("list secrets -n kafka", False, id="secrets-list"),
     pytest.param("get secrets -n default", False, id="secrets-of-others"),
+    pytest.param("get kafkaconnections -n kafka", False, id="other-connections"),
     pytest.param("get kafkaconnections -n default", False, id="connections-of-others"),
     pytest.param("patch kafkaconnections -n kafka", False, id="connection-patch"),
     pytest.param("patch kafkaconnections --subresource=status -n kafka", False, id="status-patch"),
