@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 import yaml
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
-from kafka.errors import KafkaError, NoError
+from kafka.errors import CommitFailedError, KafkaError, NoError, RebalanceInProgressError
 from kafka.structs import OffsetAndMetadata
 
 from faults.kube import Kube
@@ -158,9 +158,19 @@ class Groups:
     def abandoned(self, name: str, topic: str) -> None:
         """A group that joined, read all there is, committed and left; records wait for it once more are produced."""
         consumer, place = self.member(name, topic), TopicPartition(topic, 0)
-        # By number: what was assigned just now may have no position yet, and then nothing would be committed.
-        consumer.commit({place: OffsetAndMetadata(consumer.end_offsets([place])[place], "", -1)})
-        consumer.close()
+
+        def commits() -> bool:
+            try:
+                # By number: what was assigned just now may have no position yet, and then nothing would be committed.
+                consumer.commit({place: OffsetAndMetadata(consumer.end_offsets([place])[place], "", -1)})
+            except (CommitFailedError, RebalanceInProgressError):
+                # Its group rebalances once more.
+                consumer.poll(500)
+                return False
+            return True
+
+        with closing(consumer):
+            wait_for(commits)
 
     def member(self, name: str, topic: str) -> KafkaConsumer:
         """A member that has its partitions; it lives until it is closed."""

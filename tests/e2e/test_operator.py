@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -522,30 +523,31 @@ class TestSecrets:
         self.secret(world, namespace, "my-cluster-cluster-ca-cert", **{"ca.crt": secure_kafka.ca_file.read_text()})
         self.secret(world, namespace, "group-hygiene", password=PASSWORD)
         self._allow(secure_kafka)
-        made = Groups(secure_kafka)
-        topic = made.topic("denied")
-        made.produce(topic)
-        made.abandoned("denied-open", topic)
-        made.abandoned("denied-secret", topic)
-        made.produce(topic)
-        made.admin.create_acls([_acl(ResourceType.GROUP, "denied-secret", ACLOperation.ALL, ACLPermissionType.DENY)])
-        self.quickstart(world, secure_kafka, namespace)
-        spec = {"match": {"groups": ["denied-*"]}, "mode": "Enforce", "delete": {"maxPercent": 100}}
-        world.apply(policy(namespace, "p", **spec))
-        ready = world.wait_ready("kgp", namespace, "p", "AuthorizationDenied")
-        assert "denied-secret" in ready["message"]
-        wait_for(lambda: "denied-open" not in made.names())
-        assert "denied-secret" in made.names()
-        made.admin.create_acls(
-            [_acl(ResourceType.CLUSTER, "kafka-cluster", ACLOperation.DESCRIBE, ACLPermissionType.DENY)]
-        )
-        made.abandoned("denied-late", topic)
-        made.produce(topic)
-        ready = world.wait_ready("kgp", namespace, "p", "SnapshotIncomplete")
-        assert "DESCRIBE on the cluster is denied" in ready["message"]
-        time.sleep(8)
-        assert "denied-late" in made.names(), "nothing is deleted on an incomplete snapshot"
-        made.close()
+        with closing(Groups(secure_kafka)) as made:
+            topic = made.topic("denied")
+            made.produce(topic)
+            made.abandoned("denied-open", topic)
+            made.abandoned("denied-secret", topic)
+            made.produce(topic)
+            made.admin.create_acls(
+                [_acl(ResourceType.GROUP, "denied-secret", ACLOperation.ALL, ACLPermissionType.DENY)]
+            )
+            self.quickstart(world, secure_kafka, namespace)
+            spec = {"match": {"groups": ["denied-*"]}, "mode": "Enforce", "delete": {"maxPercent": 100}}
+            world.apply(policy(namespace, "p", **spec))
+            ready = world.wait_ready("kgp", namespace, "p", "AuthorizationDenied")
+            assert "denied-secret" in ready["message"]
+            wait_for(lambda: "denied-open" not in made.names())
+            assert "denied-secret" in made.names()
+            made.admin.create_acls(
+                [_acl(ResourceType.CLUSTER, "kafka-cluster", ACLOperation.DESCRIBE, ACLPermissionType.DENY)]
+            )
+            made.abandoned("denied-late", topic)
+            made.produce(topic)
+            ready = world.wait_ready("kgp", namespace, "p", "SnapshotIncomplete")
+            assert "DESCRIBE on the cluster is denied" in ready["message"]
+            time.sleep(8)
+            assert "denied-late" in made.names(), "nothing is deleted on an incomplete snapshot"
 
     def _poke(self, world: World, namespace: str) -> None:
         """An edit, so that the test need not wait for the back-off to run out."""
