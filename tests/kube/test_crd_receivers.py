@@ -169,7 +169,7 @@ def test_secrets_are_named_as_kubernetes_names_them(
 def test_policies_name_receivers(api: CustomObjectsApi, names: list[str]) -> None:
     """By name alone: they are the connection's."""
     assert complaints(api, on_policy(names)) == []
-    assert parse_policy(on_policy(names)).alert.receivers == tuple(names)
+    assert parse_policy(on_policy(names)).alert.receiver_names == tuple(names)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_defaults_of_alert(api: CustomObjectsApi) -> None:
     """What is stored where alert is empty, and where it is left out."""
     assert accepted(api, a_policy({"alert": {}}))["spec"]["alert"] == {"groupsAtLeast": 1}
     assert "alert" not in accepted(api, a_policy({}))["spec"]
-    assert parse_policy(a_policy({})).alert.receivers is None
-    assert parse_policy(a_policy({"alert": {"receiverNames": []}})).alert.receivers == ()
+    assert parse_policy(a_policy({})).alert.receiver_names is None
+    assert parse_policy(a_policy({"alert": {"receiverNames": []}})).alert.receiver_names == ()
 
 
 def test_every_secret_reference_of_a_receiver_is_whole(api_server: ApiServer) -> None:

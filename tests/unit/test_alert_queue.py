@@ -88,7 +88,7 @@ def test_a_restart_repeats_nothing_and_sends_the_end() -> None:
     for number in (1, 2, 3):
         first.run("ab", number)
     assert first.gets() == ["firing"] * 3
-    named = policy(3, alert=AlertSpec(receivers=()))
+    named = policy(3, alert=AlertSpec(receiver_names=()))
     second = Scene(receiver("r"), policies=[policy(1), named], ledger=first.ledger())
     assert second.gets() == ["resolved"] * 2
     second.run("a", at=LATER)
@@ -215,7 +215,7 @@ def test_a_receiver_that_left_a_place_that_is_not_known() -> None:
 
 def test_a_receiver_that_left_may_still_be_named() -> None:
     """The policy's status says that there is none of that name; where it was, the alert is resolved."""
-    named = policy(alert=AlertSpec(receivers=("r",)))
+    named = policy(alert=AlertSpec(receiver_names=("r",)))
     scene = Scene(receiver("r"), policies=[named])
     scene.run("a")
     assert scene.gets() == ["firing"]
@@ -327,7 +327,7 @@ def test_a_ledger_that_comes_late() -> None:
 
 def test_only_what_is_sent_reaches_the_ledger() -> None:
     """The alerts of a policy that notifies no receiver are nobody's but its status's."""
-    scene = Scene(receiver("r"), policies=[policy(alert=AlertSpec(receivers=()))])
+    scene = Scene(receiver("r"), policies=[policy(alert=AlertSpec(receiver_names=()))])
     scene.run("a")
     assert scene.unwritten() == []
     assert scene.queue.firing("uid-1")
@@ -373,7 +373,7 @@ def test_a_message_is_in_order() -> None:
 def test_failures_name_what_is_wrong() -> None:
     """A receiver that is missing, whose Secret can't be read, and that answers no; the others can be notified."""
     queue, secret = Queue("kafka/main"), Refusal(reasons.SECRET_NOT_FOUND, "there is no Secret")
-    named = policy(alert=AlertSpec(receivers=("r", "s", "gone")))
+    named = policy(alert=AlertSpec(receiver_names=("r", "s", "gone")))
     queue.bind([named], {"r": receiver("r"), "s": secret, "t": receiver("t")})
     found = queue.failures(named)
     assert (found["r"], found["s"]) == (None, secret)

@@ -15,6 +15,7 @@ from group_hygiene.spec.policy import Limits
 from group_hygiene.spec.secret import Hidden, SecretRef
 
 _CA, _CERT, _KEY = "-----CA-----\n", "-----CERT-----\n", "-----KEY-----\n"
+_CA_REF, _LOGIN_REF = SecretRef("tls", "ca.crt"), SecretRef("login", "password")
 _SECRETS = {
     SecretRef("tls", "ca.crt"): _CA,
     SecretRef("tls", "user.crt"): _CERT,
@@ -58,13 +59,15 @@ def _settings(**spec: Any) -> Settings:
     [
         pytest.param({}, [], id="plaintext"),
         pytest.param({"tls": {}}, [], id="system-authorities"),
-        pytest.param({"tls": {"caSecretRef": _TLS["caSecretRef"]}}, [("tls", "ca.crt")], id="own-authority"),
-        pytest.param({"tls": _TLS}, [("tls", "ca.crt"), ("tls", "user.crt"), ("tls", "user.key")], id="mutual-tls"),
-        pytest.param({"sasl": _SCRAM}, [("login", "password")], id="scram"),
-        pytest.param({"sasl": _OAUTH}, [("login", "password"), ("tls", "ca.crt")], id="oauth"),
+        pytest.param({"tls": {"caSecretRef": _TLS["caSecretRef"]}}, [_CA_REF], id="own-authority"),
+        pytest.param(
+            {"tls": _TLS}, [_CA_REF, SecretRef("tls", "user.crt"), SecretRef("tls", "user.key")], id="mutual-tls"
+        ),
+        pytest.param({"sasl": _SCRAM}, [_LOGIN_REF], id="scram"),
+        pytest.param({"sasl": _OAUTH}, [_LOGIN_REF, _CA_REF], id="oauth"),
     ],
 )
-def test_reads_only_named_secrets(spec: dict[str, Any], read: list[tuple[str, str]]) -> None:
+def test_reads_only_named_secrets(spec: dict[str, Any], read: list[SecretRef]) -> None:
     """Each Secret that the spec names is read once, and no other; parsing alone reads none."""
     asked: list[SecretRef] = []
 
@@ -271,24 +274,26 @@ def test_ledger_and_rate() -> None:
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        pytest.param({"bootstrapServers": []}, "spec.bootstrapServers must hold at least one", id="no-servers"),
-        pytest.param({"bootstrapServers": ["kafka"]}, "spec.bootstrapServers must hold", id="server-without-port"),
+        pytest.param({"bootstrapServers": []}, "spec.bootstrapServers: .* of length >= 1", id="no-servers"),
+        pytest.param({"bootstrapServers": ["kafka"]}, r"spec.bootstrapServers\[0\]: ", id="server-without-port"),
         pytest.param({"protect": "a-*"}, "spec.protect must be a list", id="protect-as-a-text"),
         pytest.param({"protect": [""]}, r"spec.protect\[0\] must not be empty", id="empty-pattern"),
-        pytest.param({"mirrorMaker": {}}, "spec.mirrorMaker.checkpointTopics must be a list", id="no-checkpoints"),
+        pytest.param({"mirrorMaker": {}}, "spec.mirrorMaker: .* `checkpointTopics`", id="no-checkpoints"),
         pytest.param(
-            {"mirrorMaker": {"checkpointTopics": "a"}}, "checkpointTopics must be a list", id="one-checkpoint"
+            {"mirrorMaker": {"checkpointTopics": "a"}}, "checkpointTopics: Expected `array`", id="one-checkpoint"
         ),
-        pytest.param({"mirrorMaker": {"checkpointTopics": ["a/b"]}}, "list of names of topics", id="checkpoint-slash"),
-        pytest.param({"limits": {"maxPercent": 0}}, "spec.limits.maxPercent must be a whole number", id="limit"),
-        pytest.param({"limits": {"requestsPerSecond": 0}}, "requestsPerSecond must be a whole number", id="rate"),
-        pytest.param({"ledger": {"topic": "a/b"}}, "spec.ledger.topic must be the name of a topic", id="ledger-topic"),
+        pytest.param({"mirrorMaker": {"checkpointTopics": ["a/b"]}}, r"checkpointTopics\[0\]: ", id="checkpoint-slash"),
+        pytest.param({"limits": {"maxPercent": 0}}, "spec.limits.maxPercent: Expected `int` >= 1", id="limit"),
+        pytest.param(
+            {"limits": {"requestsPerSecond": 0}}, "spec.limits.requestsPerSecond: Expected `int` >= 1", id="rate"
+        ),
+        pytest.param({"ledger": {"topic": "a/b"}}, "spec.ledger.topic: ", id="ledger-topic"),
         pytest.param({"ledger": {"topic": "__consumer_offsets"}}, "not Kafka's own", id="ledger-of-kafka"),
-        pytest.param({"ledger": {"topic": ".."}}, "spec.ledger.topic must be", id="ledger-dots"),
-        pytest.param({"ledger": {"topic": "a" * 250}}, "spec.ledger.topic must be", id="ledger-long"),
-        pytest.param({"ledger": {"replicationFactor": 11}}, "replicationFactor must be .* from 1 to 10", id="replicas"),
-        pytest.param({"ledger": {"id": 7}}, "spec.ledger.id must be a text", id="ledger-id"),
-        pytest.param({"activity": {}}, "spec.activity.uri must be the address of a folder", id="activity-nowhere"),
+        pytest.param({"ledger": {"topic": ".."}}, "spec.ledger.topic: ", id="ledger-dots"),
+        pytest.param({"ledger": {"topic": "a" * 250}}, "spec.ledger.topic: ", id="ledger-long"),
+        pytest.param({"ledger": {"replicationFactor": 11}}, "replicationFactor: Expected `int` <= 10", id="replicas"),
+        pytest.param({"ledger": {"id": 7}}, "spec.ledger.id: Expected `str", id="ledger-id"),
+        pytest.param({"activity": {}}, "spec.activity: .* `uri`", id="activity-nowhere"),
         pytest.param({"activity": {"uri": "tables"}}, "spec.activity.uri must be", id="activity-relative"),
         pytest.param({"activity": {"uri": "http://x/y"}}, "spec.activity.uri must be", id="activity-by-http"),
         pytest.param({"activity": {"uri": "s3://b/x?key=1"}}, "spec.activity.uri must be", id="activity-with-a-query"),
@@ -300,19 +305,21 @@ def test_ledger_and_rate() -> None:
         pytest.param({"activity": {"uri": "/x", "maxAge": "1w"}}, "spec.activity.maxAge must be a duration", id="age"),
         pytest.param({"activity": {"uri": "/x", "maxAge": "0s"}}, "maxAge must be at least 1s", id="age-zero"),
         pytest.param({"activity": {"uri": "/x", "maxAge": "721h"}}, "maxAge must be at most 720h", id="age-long"),
-        pytest.param({"activity": {"uri": "/x", "secretRef": {}}}, "secretRef.name must be given", id="no-secret"),
-        pytest.param({"activity": "s3://b/x"}, "spec.activity must be given, as a mapping", id="activity-as-a-text"),
+        pytest.param(
+            {"activity": {"uri": "/x", "secretRef": {}}}, "spec.activity.secretRef: .* `name`", id="no-secret"
+        ),
+        pytest.param({"activity": "s3://b/x"}, "spec.activity: Expected `object", id="activity-as-a-text"),
         pytest.param({"scan": {"timeout": "30"}}, "spec.scan.timeout must be a duration", id="timeout"),
         pytest.param({"scan": {"timeout": "0s"}}, "spec.scan.timeout must be at least 1s", id="timeout-zero"),
         pytest.param({"scan": {"timeout": "11m"}}, "spec.scan.timeout must be at most 10m", id="timeout-long"),
-        pytest.param({"receivers": [{"name": "a", "slack": {}}]}, r"\[0\].type must be one of", id="receiver-typeless"),
+        pytest.param({"receivers": [{"name": "a", "slack": {}}]}, r"spec.receivers\[0\]", id="receiver-typeless"),
         pytest.param(
             {"receivers": [{"name": "a", "type": "Slack", "webhook": {"address": "http://a"}}]},
-            "must hold the field of its type, slack,",
+            r"spec.receivers\[0\] must hold the field of its type",
             id="receiver-of-another-type",
         ),
-        pytest.param({"sasl": {"mechanism": "GSSAPI"}}, "spec.sasl.mechanism must be one of", id="mechanism"),
-        pytest.param({"sasl": {"username": "x"}}, "spec.sasl.mechanism must be one of", id="no-mechanism"),
+        pytest.param({"sasl": {"mechanism": "GSSAPI"}}, "spec.sasl.mechanism: Invalid enum value", id="mechanism"),
+        pytest.param({"sasl": {"username": "x"}}, "spec.sasl: .* `mechanism`", id="no-mechanism"),
         pytest.param({"sasl": {"mechanism": "OAUTHBEARER"}}, "spec.sasl.oauth must be given", id="no-oauth"),
         pytest.param(
             {"sasl": {**_OAUTH, "mechanism": "PLAIN"}}, "spec.sasl.oauth must be .* only", id="oauth-and-plain"
@@ -347,5 +354,5 @@ def test_connection_refused(spec: dict[str, Any], problem: str) -> None:
 
 def test_connection_without_spec_refused() -> None:
     """An object without a spec is refused, not a crash."""
-    with pytest.raises(SpecError, match=r"spec\.bootstrapServers must hold"):
+    with pytest.raises(SpecError, match="spec: Expected `object`"):
         parse_connection({"metadata": {"name": "main"}})

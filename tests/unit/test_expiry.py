@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.decide.checks import judge
 from group_hygiene.kafka.cluster import whole_number
@@ -420,7 +421,7 @@ def test_warns_late(
 
 def test_late_is_told_beside_what_access_limits() -> None:
     """One of them is the reason; both are in the message."""
-    granted = replace(_policy("5m", "1h").match, within=Patterns(["a-*"], "access"))
+    granted = structs.replace(_policy("5m", "1h").match, within=Patterns(["a-*"], "access"))
     policy = replace(_policy("5m", "1h"), match=granted)
     ready = build_status(policy, {}, plan(policy, []), [], snapshot())["conditions"][0]
     assert ready["reason"] == reasons.ACCESS_LIMITED

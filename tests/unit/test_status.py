@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Bounds, GroupState, GroupType
@@ -535,11 +536,11 @@ def test_a_date_that_somebody_else_wrote(date: Any, expected: datetime | None) -
 
 def test_access_limited() -> None:
     """A pattern that reaches beyond the grant keeps the policy Ready, with a reason and the patterns in words."""
-    policy = replace(_ENFORCE, match=replace(_ENFORCE.match, within=Patterns(["team-a-*"])))
+    policy = replace(_ENFORCE, match=structs.replace(_ENFORCE.match, within=Patterns(["team-a-*"])))
     ready = _condition(_status(policy, [match("team-a-1")]), "Ready")
     assert (ready["status"], ready["reason"]) == ("True", reasons.ACCESS_LIMITED)
     assert "'*' reaches beyond what the KafkaConnection grants to namespace kafka ('team-a-*')" in ready["message"]
-    inside = replace(_ENFORCE, match=replace(_ENFORCE.match, within=Patterns(["*"])))
+    inside = replace(_ENFORCE, match=structs.replace(_ENFORCE.match, within=Patterns(["*"])))
     assert _condition(_status(inside, [match("a")]), "Ready")["reason"] == reasons.SUCCEEDED
 
 

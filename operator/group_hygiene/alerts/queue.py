@@ -176,7 +176,7 @@ class Queue:
     def failures(self, policy: Policy) -> dict[str, Refusal | None]:
         """Why each receiver of a policy, by name, can't be notified; None = it can, as far as is known."""
         with self._lock:
-            failures: dict[str, Refusal | None] = {name: no_such(name) for name in policy.alert.receivers or ()}
+            failures: dict[str, Refusal | None] = {name: no_such(name) for name in policy.alert.receiver_names or ()}
             for name in self._notified_by(policy):
                 receiver = self._receivers[name]
                 failures[name] = receiver.place if isinstance(receiver.place, Refusal) else receiver.failure
@@ -207,7 +207,7 @@ class Queue:
 
     def _notified_by(self, policy: Policy) -> list[str]:
         """Names of receivers that are in the connection's spec."""
-        named = policy.alert.receivers
+        named = policy.alert.receiver_names
         return [n for n, r in self._receivers.items() if r.attempts is None and (named is None or n in named)]
 
     def _is_renewal_due(self, renewed: datetime | None, policies: Iterable[Policy], now: datetime) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from group_hygiene.cli.options import Past, Period, Since, file_option, output_option
+from group_hygiene.cli.options import Duration, Past, Since, file_option, output_option
 from group_hygiene.cli.spark_options import spark_options
 
 
@@ -25,7 +25,7 @@ from group_hygiene.cli.spark_options import spark_options
 )
 @click.option(
     "--step",
-    type=Period(),
+    type=Duration(),
     metavar="DURATION",
     default="1d",
     show_default=True,
@@ -39,7 +39,7 @@ from group_hygiene.cli.spark_options import spark_options
 )
 @click.option(
     "--offsets-retention",
-    type=Period(),
+    type=Duration(),
     metavar="DURATION",
     help="offsets.retention.minutes of the brokers; required for expiresWithin and for the reason ExpiresFirst.",
 )
@@ -77,7 +77,7 @@ def backtest(output: str, **given: Any) -> int:
 )
 @click.option(
     "--offsets-retention",
-    type=Period(),
+    type=Duration(),
     metavar="DURATION",
     default="7d",
     show_default=True,

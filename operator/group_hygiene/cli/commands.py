@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 import click
 
 from group_hygiene.cli.options import (
+    Duration,
     Moment,
     Names,
     Pattern,
-    Period,
     Target,
     Text,
     activity_option,
@@ -175,7 +175,7 @@ def explain(target: Target, output: str, name: str, files: tuple[str, ...], acti
 
 @click.command()
 @click.argument("names", type=Text(), metavar="GROUP...", nargs=-1)
-@click.option("--since", type=Period(), metavar="DURATION", help="Only entries of the last 7d, 12h, ...")
+@click.option("--since", type=Duration(), metavar="DURATION", help="Only entries of the last 7d, 12h, ...")
 @ledger_option
 @output_option
 @target_options
@@ -211,7 +211,7 @@ class KeepOptions:
 
 @click.command()
 @click.argument("names", type=Text(), metavar="GROUP...", nargs=-1, required=True)
-@click.option("--for", "period", type=Period(), metavar="DURATION", help="Duration of the request: 30d, 12h, 1d12h.")
+@click.option("--for", "period", type=Duration(), metavar="DURATION", help="Duration of the request: 30d, 12h, 1d12h.")
 @click.option("--why", type=Text(), metavar="TEXT", help="Reason, for later readers.")
 @click.option("--by", type=Text(), metavar="NAME", help="Author of the request. Default: the user of this computer.")
 @click.option("--replace", is_flag=True, help="Replace an existing request that lasts longer.")

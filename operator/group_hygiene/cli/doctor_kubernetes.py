@@ -384,7 +384,9 @@ def _listed_policies(known: Kubernetes, connection: Connection) -> tuple[list[Ob
     if connection.selects_by_label:
         text = "policies of namespaces that spec.access selects by labels can't be listed"
         problems.append(warning(_CONNECTION, "receivers", text, _ASK_OTHERS))
-    for namespace in sorted({connection.namespace}.union(*(entry.names for entry in connection.access))):
+    for namespace in sorted(
+        {connection.namespace}.union(*(entry.namespaces.names or () for entry in connection.access))
+    ):
         try:
             found += known.api_of(namespace).list_all(POLICIES)
         except ApiError as error:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable
 from group_hygiene.cli.plans import Scan, assumption, expiry, judged, scan_clusters
@@ -64,11 +66,9 @@ def explain(target: Target, name: str, files: Sequence[str], activity: ActivityS
 
 def _only(policy: Policy, name: str) -> Policy:
     """The same policy for only this group, so that no data of others is read."""
-    groups = policy.match.groups
-    if not groups.matches(name):
-        return policy if not groups.sources else replace(policy, match=replace(policy.match, groups=Patterns([])))
     exactly = name.replace("\\", "\\\\").replace("*", "\\*")
-    return replace(policy, match=replace(policy.match, groups=Patterns([exactly])))
+    groups = Patterns([exactly] if policy.match.groups.matches(name) else [])
+    return replace(policy, match=structs.replace(policy.match, groups=groups))
 
 
 def _explain_one(scan: Scan, policy: Policy, name: str) -> _Explained:

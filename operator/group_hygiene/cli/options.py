@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 from group_hygiene.cli.output import printable
 from group_hygiene.errors import SpecError
 from group_hygiene.spec.connection import ActivitySpec, parse_activity
-from group_hygiene.spec.durations import parse_duration
+from group_hygiene.spec.durations import format_duration, parse_duration
 from group_hygiene.spec.patterns import parse_pattern
 
 E = TypeVar("E", bound=StrEnum)
@@ -28,7 +28,6 @@ _NO_NAMESPACE = "default"
 # A string of Kafka's protocol has its length in an int16.
 _TEXT_MAX = 32_767
 _SHOWN = 80
-_TIMEOUT_MIN, _TIMEOUT_MAX = timedelta(seconds=1), timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +86,24 @@ class Servers(click.ParamType[tuple[str, ...]]):
 
 
 class Duration(click.ParamType[timedelta]):
-    """A duration as in Kubernetes: 30s, 1m30s."""
+    """A duration as in the custom resources: 30d, 1d12h, 90m."""
 
     name = "duration"
+
+    def __init__(self, at_least: timedelta = timedelta(milliseconds=1), at_most: timedelta = timedelta(days=3650)):
+        self._at_least, self._at_most = at_least, at_most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
         if isinstance(value, timedelta):
             return value
         try:
-            return parse_duration(str(value), "it", _TIMEOUT_MIN, _TIMEOUT_MAX)
-        except SpecError as error:
-            self.fail(str(error), param, ctx)
+            period = parse_duration(str(value), "it")
+        except SpecError:
+            self.fail(f"{str(value)!r} is not a duration like 30d, 12h or 1d12h", param, ctx)
+        if not self._at_least <= period <= self._at_most:
+            bounds = f"{format_duration(self._at_least)} to {format_duration(self._at_most)}"
+            self.fail(f"it must be from {bounds}", param, ctx)
+        return period
 
 
 class Size(click.ParamType[str]):
@@ -201,7 +207,7 @@ _TARGET_OPTIONS = (
     ),
     click.option(
         "--timeout",
-        type=Duration(),
+        type=Duration(timedelta(seconds=1), timedelta(minutes=10)),
         help="Maximum time for connecting, and for each read of the cluster, from 1s to 10m.  "
         "[default: the connection's, else 30s]",
     ),
@@ -320,24 +326,6 @@ def flattened(lists: Iterable[tuple[E, ...]]) -> frozenset[E]:
 
 
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_PERIOD_MAX = timedelta(days=3650)
-
-
-class Period(click.ParamType[timedelta]):
-    """A duration: 30d, 1d12h, 90m."""
-
-    name = "period"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        if isinstance(value, timedelta):
-            return value
-        try:
-            period = parse_duration(str(value), "it")
-        except SpecError:
-            self.fail(f"{str(value)!r} is not a duration like 30d, 12h or 1d12h", param, ctx)
-        if not timedelta() < period <= _PERIOD_MAX:
-            self.fail("it must be more than 0 and at most 3650d", param, ctx)
-        return period
 
 
 class Moment(click.ParamType[datetime]):
@@ -376,7 +364,7 @@ class Since(click.ParamType[datetime | timedelta]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime | timedelta:
         if isinstance(value, timedelta) or re.fullmatch(r"[0-9]+[dhms].*", str(value)):
-            return Period().convert(value, param, ctx)
+            return Duration().convert(value, param, ctx)
         return Past().convert(value, param, ctx)
 
 

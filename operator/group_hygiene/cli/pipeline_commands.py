@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from group_hygiene.cli.options import Period, Target, connection_file_option, target_options
+from group_hygiene.cli.options import Duration, Target, connection_file_option, target_options
 from group_hygiene.cli.spark_options import needs_spark, progress_printer, spark_options
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,7 +42,7 @@ def _read_options(command: F) -> F:
             ),
             click.option(
                 "--every",
-                type=Period(),
+                type=Duration(),
                 metavar="DURATION",
                 default="30s",
                 show_default=True,
@@ -62,7 +62,7 @@ def _read_options(command: F) -> F:
 def _retention_option(command: F) -> F:
     return click.option(
         "--keep-history",
-        type=Period(),
+        type=Duration(),
         metavar="DURATION",
         help="Retention of commits and group records in the tables: 90d, 720h.  [default: 90d]",
     )(command)

@@ -144,14 +144,14 @@ def read_settings(target: Target, document: Connection | None) -> tuple[Connecti
     if document is not None and not servers:
         if properties is None:
             return document, document.settings(_no_secret)
-        servers = tuple(document.spec["bootstrapServers"])
+        servers = document.bootstrap_servers
     if not servers:
         raise UsageError(
             "which Kafka cluster? Give --bootstrap-server host:port (or set GROUP_HYGIENE_BOOTSTRAP_SERVER), "
             "or --connection NAME"
         )
     if document is None:
-        document = Connection("", "", "", 0, Patterns([]), None, _TIMEOUT, {})
+        document = Connection("", "", "", 0, Patterns([]), None, _TIMEOUT, ())
     tls, sasl = (properties.tls, properties.sasl) if properties else (None, None)
     return document, Settings(servers, tls, sasl, document.timeout)
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Annotated, Any
 
-from group_hygiene.errors import SpecError
-from group_hygiene.spec.fields import CONNECTION, parse_known, parse_mapping
+from msgspec import Meta, field
+
+from group_hygiene.spec.fields import Decisive, Text, convert, require
 from group_hygiene.spec.patterns import Patterns
-
-_ACCESS_MAX = 64
 
 
 class Right(StrEnum):
@@ -30,12 +30,16 @@ class Operator(StrEnum):
     DOES_NOT_EXIST = "DoesNotExist"
 
 
-class Requirement(NamedTuple):
+class Requirement(Decisive, frozen=True):
     """One of a label selector's matchExpressions."""
 
-    key: str
+    key: Text
     operator: Operator
-    values: frozenset[str]
+    values: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        wanted = self.operator in (Operator.IN, Operator.NOT_IN)
+        require(bool(self.values) == wanted, "values must be given with In and NotIn, and only with them")
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """As in Kubernetes: NotIn also matches objects without the label (labels.Requirement.Matches)."""
@@ -51,22 +55,47 @@ class Requirement(NamedTuple):
                 return value is None
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """One entry of `access`: namespaces, and their rights on groups.
+class Selector(Decisive, frozen=True, kw_only=True):
+    """A metav1.LabelSelector; all of its requirements must match, so an empty one selects everything."""
 
-    names: of namespaces; selector: of their labels, None = names only. An empty selector selects all.
-    """
+    match_labels: Mapping[str, str] = MappingProxyType({})
+    match_expressions: tuple[Requirement, ...] = ()
 
-    names: frozenset[str]
-    selector: tuple[Requirement, ...] | None
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        equal = all(labels.get(key) == value for key, value in self.match_labels.items())
+        return equal and all(requirement.matches(labels) for requirement in self.match_expressions)
+
+
+class _Namespaces(Decisive, frozen=True, kw_only=True):
+    names: frozenset[str] | None = None
+    selector: Selector | None = None
+
+    def __post_init__(self) -> None:
+        # With both, it would be unclear whether both must match.
+        require((self.names is None) != (self.selector is None), "must hold either names or selector")
+
+
+class Access(Decisive, frozen=True, kw_only=True):
+    """One entry of `access`: namespaces, by name or by their labels, and their rights on groups."""
+
+    namespaces: _Namespaces
     groups: Patterns
-    rights: frozenset[Right]
+    rights: Annotated[frozenset[Right], Meta(min_length=1)] = field(name="actions")
+
+    def __post_init__(self) -> None:
+        require(self.groups.sources, "groups must hold at least one pattern")
+
+    @property
+    def by_label(self) -> bool:
+        return self.namespaces.selector is not None
 
     def selects(self, namespace: str, labels: Mapping[str, str] | None) -> bool:
-        if namespace in self.names:
-            return True
-        return self.selector is not None and labels is not None and all(r.matches(labels) for r in self.selector)
+        """Whether it selects a namespace. labels: None = not readable."""
+        names, selector = self.namespaces.names or (), self.namespaces.selector
+        return namespace in names or (selector is not None and labels is not None and selector.matches(labels))
+
+
+AccessList = Annotated[tuple[Access, ...], Meta(max_length=64)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,55 +120,4 @@ class Grant:
 
 def parse_access(entries: Any) -> tuple[Access, ...]:
     """The `spec.access` of a `KafkaConnection`. Raises SpecError for values that the CRD refuses."""
-    if not isinstance(entries, list | tuple) or len(entries) > _ACCESS_MAX:
-        raise SpecError(f"spec.access must be a list of at most {_ACCESS_MAX} entries")
-    return tuple(_parse_entry(entry, f"spec.access[{i}]") for i, entry in enumerate(entries))
-
-
-def _parse_entry(entry: Any, field: str) -> Access:
-    spec = parse_known(entry, field, CONNECTION)
-    namespaces = parse_known(spec.get("namespaces"), f"{field}.namespaces", CONNECTION)
-    names, selector = namespaces.get("names"), namespaces.get("selector")
-    # With both, it would be unclear whether both must match.
-    if (names is None) == (selector is None):
-        raise SpecError(f"{field}.namespaces must hold either names or selector")
-    if not spec.get("groups"):
-        raise SpecError(f"{field}.groups must hold at least one pattern")
-    actions = _texts(spec.get("actions") or [], f"{field}.actions")
-    if not actions or not set(actions) <= set(Right):
-        raise SpecError(f"{field}.actions must hold at least one of {', '.join(Right)}, and nothing else")
-    return Access(
-        names=frozenset(_texts(names or [], f"{field}.namespaces.names")),
-        selector=None if selector is None else _parse_selector(selector, f"{field}.namespaces.selector"),
-        groups=Patterns(spec["groups"], f"{field}.groups"),
-        rights=frozenset(Right(action) for action in actions),
-    )
-
-
-def _parse_selector(spec: Any, field: str) -> tuple[Requirement, ...]:
-    """A metav1.LabelSelector; all of its requirements must match, so an empty one selects everything."""
-    selector = parse_mapping(spec, field)
-    unknown = set(selector) - {"matchLabels", "matchExpressions"}
-    if unknown:
-        raise SpecError(f"{field} must hold only matchLabels and matchExpressions, not {', '.join(sorted(unknown))}")
-    labels = parse_mapping(selector.get("matchLabels") or {}, f"{field}.matchLabels")
-    requirements = [Requirement(key, Operator.IN, frozenset({value})) for key, value in labels.items()]
-    for item in selector.get("matchExpressions") or []:
-        expression = parse_mapping(item, f"{field}.matchExpressions[]")
-        key, values = expression.get("key"), _texts(expression.get("values") or [], f"{field}.matchExpressions.values")
-        try:
-            operator = Operator(str(expression.get("operator")))
-        except ValueError:
-            raise SpecError(f"{field}.matchExpressions: operator must be one of {', '.join(Operator)}") from None
-        if not isinstance(key, str) or not key:
-            raise SpecError(f"{field}.matchExpressions: key must be given")
-        if bool(values) != (operator in (Operator.IN, Operator.NOT_IN)):
-            raise SpecError(f"{field}.matchExpressions: values must be given with In and NotIn, and only with them")
-        requirements.append(Requirement(key, operator, frozenset(values)))
-    return tuple(requirements)
-
-
-def _texts(values: Any, field: str) -> Sequence[str]:
-    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
-        raise SpecError(f"{field} must be a list of texts")
-    return values
+    return convert(entries, AccessList, "spec.access")

@@ -5,29 +5,29 @@ No I/O: the caller passes the function that reads Secrets.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, field, structs
 
 from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
-from group_hygiene.spec.access import Access, Grant, Right, parse_access
-from group_hygiene.spec.durations import parse_duration
-from group_hygiene.spec.fields import CONNECTION, parse_known, parse_mapping
+from group_hygiene.spec.access import Access, AccessList, Grant, Right, parse_access
+from group_hygiene.spec.durations import Duration
+from group_hygiene.spec.fields import Decisive, Part, convert, require, require_between
 from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.policy import Limits, Policy, parse_limits, parse_whole
+from group_hygiene.spec.policy import Limits, MaxPercent, MaxPerRun, Policy
 from group_hygiene.spec.receivers import Receiver, parse_receivers
 from group_hygiene.spec.secret import Hidden, SecretRef
 from group_hygiene.spec.storage import STORAGE_OPTIONS, Store, is_location, is_path, read_store
 
-_TIMEOUT_MIN, _TIMEOUT_MAX = timedelta(seconds=1), timedelta(minutes=10)
-_MAX_AGE, _MAX_AGE_MIN, _MAX_AGE_MAX = timedelta(hours=1), timedelta(seconds=1), timedelta(hours=720)
-
+_SECOND = timedelta(seconds=1)
+_Server = Annotated[str, Meta(pattern=":")]
 # Kafka refuses topics named . or ..
-_TOPIC = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
+_Topic = Annotated[str, Meta(pattern=r"^(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z")]
 # Kafka's internal topics.
 _NO_LEDGER = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 
@@ -94,13 +94,15 @@ class Settings:
     requests_per_second: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerSpec:
+class LedgerSpec(Part, frozen=True):
     """The topic of the operator's ledger. confirmed: the required id of the ledger, `spec.ledger.id`."""
 
-    topic: str = "__group_hygiene"
-    replication_factor: int = 3
-    confirmed: str | None = None
+    topic: _Topic = "__group_hygiene"
+    replication_factor: Annotated[int, Meta(ge=1, le=10)] = 3
+    confirmed: str | None = field(name="id", default=None)
+
+    def __post_init__(self) -> None:
+        require(self.topic not in _NO_LEDGER, "topic must be the name of a topic that is not Kafka's own")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class ActivitySpec:
     """
 
     uri: str
-    max_age: timedelta = _MAX_AGE
+    max_age: timedelta = timedelta(hours=1)
     secret: str | None = None
 
     @property
@@ -130,6 +132,89 @@ class ActivitySpec:
         return read_store(self.uri, self.secret, read_secret(self.secret, STORAGE_OPTIONS))
 
 
+class _SecretName(Part, frozen=True):
+    name: Text
+
+
+class _Activity(Part, frozen=True):
+    uri: str
+    max_age: Duration = Duration(hours=1)
+    secret_ref: _SecretName | None = None
+
+    def __post_init__(self) -> None:
+        require_between(self.max_age, "maxAge", _SECOND, timedelta(hours=720))
+        require(
+            is_location(self.uri),
+            "uri must be the address of a folder, like s3://bucket/kafka-main (or gs://, az://, abfss://), or an "
+            "absolute path",
+        )
+
+
+class TlsSpec(Part, frozen=True, kw_only=True):
+    """`spec.tls` with references to its Secrets."""
+
+    ca_secret_ref: SecretRef | None = None
+    certificate_secret_ref: SecretRef | None = None
+    private_key_secret_ref: SecretRef | None = None
+    verify_hostname: bool = True
+
+    def __post_init__(self) -> None:
+        both = (self.certificate_secret_ref is None) == (self.private_key_secret_ref is None)
+        require(both, "certificateSecretRef and privateKeySecretRef must be given together")
+
+    def read(self, read_secret: ReadSecret) -> Tls:
+        return Tls(
+            ca=_read(self.ca_secret_ref, read_secret),
+            certificate=_read(self.certificate_secret_ref, read_secret),
+            private_key=_hidden(self.private_key_secret_ref, read_secret),
+            verify_hostname=self.verify_hostname,
+        )
+
+
+class _OAuth(Part, frozen=True, kw_only=True):
+    token_endpoint: str
+    client_id: str = field(name="clientID")
+    client_secret_ref: SecretRef
+    scope: str | None = None
+    ca_secret_ref: SecretRef | None = None
+
+
+class SaslSpec(Part, frozen=True, kw_only=True):
+    """`spec.sasl` with references to its Secrets."""
+
+    mechanism: Mechanism
+    username: str | None = None
+    password_secret_ref: SecretRef | None = None
+    oauth: _OAuth | None = None
+
+    def __post_init__(self) -> None:
+        bearer = self.mechanism is Mechanism.OAUTHBEARER
+        login = [self.username is not None, self.password_secret_ref is not None]
+        require(bearer == (self.oauth is not None), "oauth must be given with mechanism OAUTHBEARER, and only with it")
+        require(
+            login == [not bearer] * 2,
+            "username and passwordSecretRef must be given, unless the mechanism is OAUTHBEARER",
+        )
+
+    def read(self, read_secret: ReadSecret) -> Sasl:
+        password, oauth = _hidden(self.password_secret_ref, read_secret), self.oauth
+        if oauth is None:
+            return Sasl(self.mechanism, self.username, password)
+        secret, ca = _hidden(oauth.client_secret_ref, read_secret), _read(oauth.ca_secret_ref, read_secret)
+        return Sasl(
+            self.mechanism,
+            oauth=OAuth(oauth.token_endpoint, oauth.client_id, secret or Hidden(""), oauth.scope, ca),
+        )
+
+
+def _read(ref: SecretRef | None, read_secret: ReadSecret) -> str | None:
+    return None if ref is None else read_secret(ref)
+
+
+def _hidden(ref: SecretRef | None, read_secret: ReadSecret) -> Hidden | None:
+    return None if ref is None else Hidden.trimmed(read_secret(ref))
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """A `KafkaConnection` object without its Secrets, which `settings` reads.
@@ -145,7 +230,9 @@ class Connection:
     protect: Patterns
     limits: Limits | None
     timeout: timedelta
-    spec: Mapping[str, Any]
+    bootstrap_servers: tuple[str, ...]
+    tls: TlsSpec | None = None
+    sasl: SaslSpec | None = None
     ledger: LedgerSpec = LedgerSpec()
     requests_per_second: int | None = None
     access: tuple[Access, ...] = ()
@@ -161,57 +248,78 @@ class Connection:
     @property
     def selects_by_label(self) -> bool:
         """Whether its access depends on labels of namespaces."""
-        return any(entry.selector is not None for entry in self.access)
+        return any(entry.by_label for entry in self.access)
 
     def settings(self, read_secret: ReadSecret) -> Settings:
         """The settings, with each Secret that the spec names read by `read_secret` (which raises SecretProblem)."""
-        tls, sasl = self.spec.get("tls"), self.spec.get("sasl")
         return Settings(
-            bootstrap_servers=tuple(self.spec["bootstrapServers"]),
-            tls=None if tls is None else _tls(tls, read_secret),
-            sasl=None if sasl is None else _sasl(sasl, read_secret),
+            bootstrap_servers=self.bootstrap_servers,
+            tls=None if self.tls is None else self.tls.read(read_secret),
+            sasl=None if self.sasl is None else self.sasl.read(read_secret),
             timeout=self.timeout,
             requests_per_second=self.requests_per_second,
         )
 
 
+class _Scan(Part, frozen=True):
+    timeout: Duration = Duration(seconds=30)
+
+    def __post_init__(self) -> None:
+        require_between(self.timeout, "timeout", _SECOND, timedelta(minutes=10))
+
+
+class _Limits(Decisive, frozen=True):
+    max_per_run: MaxPerRun | None = None
+    max_percent: MaxPercent | None = None
+    requests_per_second: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+
+    def of_deletions(self) -> Limits | None:
+        """None = neither is given. A limit that is not given restricts no policy."""
+        given = self.max_per_run, self.max_percent
+        return None if given == (None, None) else Limits(self.max_per_run or 10_000, self.max_percent or 100)
+
+
+class _MirrorMaker(Decisive, frozen=True):
+    checkpoint_topics: frozenset[_Topic]
+
+
+class _Spec(Decisive, frozen=True, kw_only=True):
+    bootstrap_servers: Annotated[tuple[_Server, ...], Meta(min_length=1)]
+    tls: TlsSpec | None = None
+    sasl: SaslSpec | None = None
+    role: Role | None = None
+    scan: _Scan = _Scan()
+    protect: Patterns = Patterns([])
+    limits: _Limits = _Limits()
+    ledger: LedgerSpec = LedgerSpec()
+    mirror_maker: _MirrorMaker | None = None
+    activity: _Activity | None = None
+    access: AccessList = ()
+    receivers: Any = ()
+
+
 def parse_connection(obj: Mapping[str, Any]) -> Connection:
     """A `KafkaConnection` object as a Connection. Raises SpecError for values that the CRD refuses."""
-    metadata, spec = obj.get("metadata") or {}, parse_known(obj.get("spec") or {}, "spec", CONNECTION)
-    servers = spec.get("bootstrapServers") or []
-    if not servers or not all(isinstance(server, str) and ":" in server for server in servers):
-        raise SpecError("spec.bootstrapServers must hold at least one host:port")
-    limits = parse_known(spec.get("limits") or {}, "spec.limits", CONNECTION)
-    counts = {key for key in ("maxPerRun", "maxPercent") if key in limits}
-    rate = limits.get("requestsPerSecond")
+    metadata, spec = obj.get("metadata") or {}, convert(obj.get("spec"), _Spec, "spec")
     return Connection(
         namespace=metadata.get("namespace") or "default",
         name=metadata.get("name") or "",
         uid=metadata.get("uid") or "",
         generation=int(metadata.get("generation") or 0),
-        protect=Patterns(spec.get("protect") or [], "spec.protect"),
-        limits=parse_limits(limits, "spec.limits", Limits(10_000, 100)) if counts else None,
-        timeout=parse_duration(
-            (spec.get("scan") or {}).get("timeout", "30s"), "spec.scan.timeout", _TIMEOUT_MIN, _TIMEOUT_MAX
-        ),
-        ledger=_parse_ledger(spec.get("ledger") or {}),
-        requests_per_second=None if rate is None else parse_whole(rate, 1, 10_000, "spec.limits.requestsPerSecond"),
-        access=parse_access(spec.get("access") or []),
-        activity=None if spec.get("activity") is None else parse_activity(spec["activity"]),
-        receivers=parse_receivers(spec.get("receivers") or [], "spec.receivers"),
-        checkpoint_topics=_parse_mirror_maker(spec.get("mirrorMaker")),
-        role=_parse_role(spec.get("role")),
-        spec=spec,
+        protect=spec.protect,
+        limits=spec.limits.of_deletions(),
+        timeout=spec.scan.timeout,
+        bootstrap_servers=spec.bootstrap_servers,
+        tls=spec.tls,
+        sasl=spec.sasl,
+        ledger=spec.ledger,
+        requests_per_second=spec.limits.requests_per_second,
+        access=spec.access,
+        activity=None if spec.activity is None else _activity(spec.activity),
+        receivers=parse_receivers(spec.receivers, "spec.receivers"),
+        checkpoint_topics=None if spec.mirror_maker is None else spec.mirror_maker.checkpoint_topics,
+        role=spec.role,
     )
-
-
-def _parse_role(value: Any) -> Role | None:
-    if value is None:
-        return None
-    try:
-        return Role(value)
-    except ValueError:
-        raise SpecError(f"spec.role must be one of {', '.join(Role)}, not {value!r}") from None
 
 
 def parse_access_only(obj: Mapping[str, Any]) -> Connection:
@@ -230,24 +338,11 @@ def parse_access_only(obj: Mapping[str, Any]) -> Connection:
 
 def parse_activity(spec: Mapping[str, Any]) -> ActivitySpec:
     """`spec.activity` of a KafkaConnection. Raises SpecError."""
-    spec = parse_mapping(spec, "spec.activity")
-    uri, secret = spec.get("uri"), spec.get("secretRef")
-    if not isinstance(uri, str) or not is_location(uri):
-        raise SpecError(
-            "spec.activity.uri must be the address of a folder, like s3://bucket/kafka-main (or gs://, az://, abfss://)"
-            ", or an absolute path"
-        )
-    name = None if secret is None else parse_mapping(secret, "spec.activity.secretRef").get("name")
-    if secret is not None and (not isinstance(name, str) or not name):
-        raise SpecError("spec.activity.secretRef.name must be given")
-    max_age = spec.get("maxAge")
-    return ActivitySpec(
-        uri=uri,
-        max_age=(
-            _MAX_AGE if max_age is None else parse_duration(max_age, "spec.activity.maxAge", _MAX_AGE_MIN, _MAX_AGE_MAX)
-        ),
-        secret=name,
-    )
+    return _activity(convert(spec, _Activity, "spec.activity"))
+
+
+def _activity(spec: _Activity) -> ActivitySpec:
+    return ActivitySpec(spec.uri, spec.max_age, None if spec.secret_ref is None else spec.secret_ref.name)
 
 
 def grant(connection: Connection, namespace: str, labels: Mapping[str, str] | None) -> Grant | None:
@@ -274,13 +369,16 @@ def admit(connection: Connection, policy: Policy, given: Grant | None) -> Policy
             f"spec.action must be one of {', '.join(sorted(given.rights))}",
             reasons.ACTION_NOT_GRANTED,
         )
-    return replace(policy, match=replace(policy.match, within=given.groups(right)))
+    return replace(policy, match=structs.replace(policy.match, within=given.groups(right)))
 
 
 def receivers_of(connection: Connection, policy: Policy) -> dict[str, Receiver | None]:
     """The receivers that a policy notifies, by name; None = the connection has no receiver of that name."""
     known = {receiver.name: receiver for receiver in connection.receivers}
-    return {name: known.get(name) for name in (known if policy.alert.receivers is None else policy.alert.receivers)}
+    return {
+        name: known.get(name)
+        for name in (known if policy.alert.receiver_names is None else policy.alert.receiver_names)
+    }
 
 
 def nothing_granted(key: str, namespace: str) -> str:
@@ -288,72 +386,4 @@ def nothing_granted(key: str, namespace: str) -> str:
     return (
         f"KafkaConnection {key} grants nothing to namespace {namespace}: "
         "its spec.access must name it, or connectionRef must name a connection of that namespace itself"
-    )
-
-
-def _parse_ledger(spec: Mapping[str, Any]) -> LedgerSpec:
-    topic, confirmed = spec.get("topic", LedgerSpec().topic), spec.get("id")
-    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in _NO_LEDGER:
-        raise SpecError(f"spec.ledger.topic must be the name of a topic that is not Kafka's own, not {topic!r}")
-    if confirmed is not None and not isinstance(confirmed, str):
-        raise SpecError("spec.ledger.id must be a text")
-    factor = parse_whole(spec.get("replicationFactor", 3), 1, 10, "spec.ledger.replicationFactor")
-    return LedgerSpec(topic, factor, confirmed or None)
-
-
-def _parse_mirror_maker(spec: Any) -> frozenset[str] | None:
-    if spec is None:
-        return None
-    topics = parse_known(spec, "spec.mirrorMaker", CONNECTION).get("checkpointTopics")
-    if not isinstance(topics, list | tuple) or not all(isinstance(t, str) and _TOPIC.fullmatch(t) for t in topics):
-        raise SpecError("spec.mirrorMaker.checkpointTopics must be a list of names of topics")
-    return frozenset(topics)
-
-
-def _read(spec: Mapping[str, Any], field: str, read_secret: ReadSecret) -> str | None:
-    ref = spec.get(field)
-    return None if ref is None else read_secret(SecretRef(ref["name"], ref["key"]))
-
-
-def _hidden(spec: Mapping[str, Any], field: str, read_secret: ReadSecret) -> Hidden | None:
-    value = _read(spec, field, read_secret)
-    return None if value is None else Hidden.trimmed(value)
-
-
-def _tls(spec: Mapping[str, Any], read_secret: ReadSecret) -> Tls:
-    if (spec.get("certificateSecretRef") is None) != (spec.get("privateKeySecretRef") is None):
-        raise SpecError("spec.tls.certificateSecretRef and privateKeySecretRef must be given together")
-    return Tls(
-        ca=_read(spec, "caSecretRef", read_secret),
-        certificate=_read(spec, "certificateSecretRef", read_secret),
-        private_key=_hidden(spec, "privateKeySecretRef", read_secret),
-        verify_hostname=bool(spec.get("verifyHostname", True)),
-    )
-
-
-def _sasl(spec: Mapping[str, Any], read_secret: ReadSecret) -> Sasl:
-    try:
-        mechanism = Mechanism(str(spec.get("mechanism")))
-    except ValueError:
-        raise SpecError(f"spec.sasl.mechanism must be one of {', '.join(Mechanism)}") from None
-    oauth = spec.get("oauth")
-    if (mechanism is Mechanism.OAUTHBEARER) != (oauth is not None):
-        raise SpecError("spec.sasl.oauth must be given with mechanism OAUTHBEARER, and only with it")
-    if oauth is None and (spec.get("username") is None or spec.get("passwordSecretRef") is None):
-        raise SpecError("spec.sasl.username and passwordSecretRef must be given, unless the mechanism is OAUTHBEARER")
-    return Sasl(
-        mechanism=mechanism,
-        username=spec.get("username"),
-        password=_hidden(spec, "passwordSecretRef", read_secret),
-        oauth=None if oauth is None else _oauth(oauth, read_secret),
-    )
-
-
-def _oauth(spec: Mapping[str, Any], read_secret: ReadSecret) -> OAuth:
-    return OAuth(
-        token_endpoint=spec["tokenEndpoint"],
-        client_id=spec["clientID"],
-        client_secret=_hidden(spec, "clientSecretRef", read_secret) or Hidden(""),
-        scope=spec.get("scope"),
-        ca=_read(spec, "caSecretRef", read_secret),
     )

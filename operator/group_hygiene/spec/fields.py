@@ -1,59 +1,65 @@
-"""Checks that specs are mappings, and that this version knows all fields that affect decisions. No I/O."""
+"""Converts a part of a spec into records, and refuses fields that this version does not know. No I/O."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Any
+from datetime import timedelta
+from typing import Annotated, Any, TypeVar
+
+import msgspec
 
 from group_hygiene.errors import SpecError
+from group_hygiene.spec.durations import Duration, format_duration, parse_duration
+from group_hygiene.spec.patterns import Patterns
 
-Fields = Mapping[str, frozenset[str]]
-
-# The fields that affect which groups are selected, how many, and by whom: field -> its fields, as in the CRD.
-POLICY: Fields = {
-    "spec": frozenset({"connectionRef", "interval", "suspend", "mode", "match", "when", "action", "delete", "alert"}),
-    "spec.match": frozenset(
-        {"groups", "exclude", "states", "types", "protocolTypes", "topics", "excludeTopics", "unprotect"}
-    ),
-    "spec.when": frozenset({"idleFor", "unchangedFor", "offsets", "deletedTopics", "lag", "expiresWithin"}),
-    "spec.when.lag": frozenset({"atLeast"}),
-    "spec.delete": frozenset({"gracePeriod", "maxPerRun", "maxPercent", "backupRetention"}),
-}
-CONNECTION: Fields = {
-    "spec": frozenset(
-        {"bootstrapServers", "tls", "sasl", "role", "scan", "protect", "limits", "ledger", "mirrorMaker"}
-        | {"activity", "access", "receivers"}
-    ),
-    "spec.mirrorMaker": frozenset({"checkpointTopics"}),
-    "spec.limits": frozenset({"maxPerRun", "maxPercent", "requestsPerSecond"}),
-    "spec.access[]": frozenset({"namespaces", "groups", "actions"}),
-    "spec.access[].namespaces": frozenset({"names", "selector"}),
-}
-
-_INDEX = re.compile(r"\[\d+\]")
+T = TypeVar("T")
+Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-def parse_mapping(value: Any, field: str) -> Mapping[str, Any]:
-    """The value, if it is a mapping; else raises SpecError, which names `field`."""
-    if not isinstance(value, Mapping):
-        raise SpecError(f"{field} must be given, as a mapping")
-    return value
+class Part(msgspec.Struct, frozen=True, rename="camel"):
+    """A part of a spec, whose fields are spelled as in the CRD. Ignores unknown fields."""
 
 
-def parse_known(value: Any, field: str, known: Fields) -> Mapping[str, Any]:
-    """The value, if it is a mapping of fields that this program knows. field: as in `spec.access[0]`. Raises SpecError.
+class Decisive(Part, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A part that affects which groups are selected, how many, and by whom. Refuses unknown fields.
 
     The CRD may be of a later version: a field that restricts matches or deletions must not be ignored.
     """
-    found = parse_mapping(value, field)
-    unknown = sorted(set(map(str, found)) - known[_INDEX.sub("[]", field)])
-    if unknown:
-        raise SpecError(f"{field}.{unknown[0]} must not be given: this version of the program does not know it")
-    return found
 
 
-def parse_decisive(spec: Mapping[str, Any], part: str) -> Mapping[str, Any]:
-    """A part of a policy's spec, by `parse_known`; all but `match` are optional. Raises SpecError."""
-    given = spec.get(part)
-    return parse_known({} if given is None and part != "match" else given, f"spec.{part}", POLICY)
+class ObjectRef(Part, frozen=True, rename="camel"):
+    """The name of an object of a known kind. namespace: None = that of the object that refers to it."""
+
+    name: Text
+    namespace: str | None = None
+
+
+def convert(value: Any, wanted: type[T], field: str) -> T:
+    """The value as a record. field: its path, as in `spec.access`. Raises SpecError, which names the field."""
+    try:
+        return msgspec.convert(value, wanted, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        message, *path = str(error).rsplit(" - at `$", 1)
+        message = message.replace("Object contains unknown field", "this version of the program does not know field")
+        own = message.startswith((".", "[", " "))
+        raise SpecError(f"{field}{''.join(path).removesuffix('`')}{'' if own else ': '}{message}") from None
+
+
+def require(condition: object, message: str) -> None:
+    """For `__post_init__` of a part. message: about the part ("must ..."), or begins with one of its fields."""
+    if not condition:
+        raise ValueError(f"{' ' if message.startswith('must ') else '.'}{message}")
+
+
+def require_between(value: timedelta | None, name: str, at_least: timedelta, at_most: timedelta | None = None) -> None:
+    """As `require`, for a duration in the field `name`; None = it is not given."""
+    if value is not None:
+        require(value >= at_least, f"{name} must be at least {format_duration(at_least)}")
+        require(at_most is None or value <= at_most, f"{name} must be at most {format_duration(at_most or value)}")
+
+
+def _decode(wanted: type, value: Any) -> Any:
+    """The types that msgspec does not know. msgspec adds the path to a ValueError, but not to a SpecError."""
+    try:
+        return parse_duration(value, "") if wanted is Duration else Patterns(value, "")
+    except SpecError as error:
+        raise ValueError(str(error)) from None

@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
-from group_hygiene.errors import SpecError
+from msgspec import Meta, structs
+
 from group_hygiene.model.groups import Group, GroupState, GroupType
-from group_hygiene.spec.durations import format_duration, parse_duration
-from group_hygiene.spec.fields import POLICY, parse_decisive, parse_known, parse_mapping
+from group_hygiene.spec.durations import Duration, format_duration
+from group_hygiene.spec.fields import Decisive, ObjectRef, Part, convert, require, require_between
 from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.receivers import parse_names
+from group_hygiene.spec.receivers import ReceiverNames
 
-E = TypeVar("E", bound=StrEnum)
-
-_INTERVAL_MIN, _INTERVAL_MAX = timedelta(seconds=5), timedelta(hours=24)
-_PERIOD_MIN = timedelta(seconds=1)
-_GRACE, _GRACE_MIN, _GRACE_MAX = timedelta(hours=24), timedelta(seconds=1), timedelta(hours=720)
-_RETENTION, _RETENTION_MIN, _RETENTION_MAX = timedelta(hours=720), timedelta(hours=1), timedelta(hours=8760)
-_GROUPS_AT_LEAST_MAX = 1_000_000
-# Offsets are int64 in Kafka.
-_RECORDS_MAX = 2**63 - 1
+MaxPerRun = Annotated[int, Meta(ge=1, le=10_000)]
+MaxPercent = Annotated[int, Meta(ge=1, le=100)]
 
 
 class Action(StrEnum):
@@ -78,21 +72,23 @@ class Unprotect(StrEnum):
     UNREADABLE_OFFSETS_LOG = "UnreadableOffsetsLog"
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class _Match(Decisive, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    groups: Patterns
+    exclude: Patterns = Patterns([])
+    states: frozenset[GroupState] = frozenset()
+    types: frozenset[GroupType] = frozenset()
+    protocol_types: frozenset[str] = frozenset()
+    unprotect: frozenset[Unprotect] = frozenset()
+    topics: Patterns = Patterns([])
+    exclude_topics: Patterns = Patterns([])
+
+
+class Match(_Match, frozen=True, kw_only=True):
     """The groups that a policy selects. within: those granted to its namespace by the connection; None = all.
 
-    topics, exclude_topics: for DeleteOffsets, the topics whose offsets may be deleted.
+    protocol_types: none = all. topics, exclude_topics: for DeleteOffsets, the topics whose offsets may be deleted.
     """
 
-    groups: Patterns
-    exclude: Patterns
-    states: frozenset[GroupState]
-    types: frozenset[GroupType]
-    protocol_types: frozenset[str] | None
-    unprotect: frozenset[Unprotect]
-    topics: Patterns
-    exclude_topics: Patterns
     within: Patterns | None = None
 
     def covers(self, topic: str) -> bool:
@@ -122,23 +118,36 @@ class Match:
         return (
             group.state in self.states
             and group.type in self.types
-            and (self.protocol_types is None or group.protocol_type in self.protocol_types)
+            and (not self.protocol_types or group.protocol_type in self.protocol_types)
             and (self.within is None or self.within.matches(group.id))
             and self.groups.matches(group.id)
             and not self.exclude.matches(group.id)
         )
 
 
-@dataclass(frozen=True, slots=True)
-class When:
-    """The conditions; a group must meet all of them. None = not set. lag_at_least: unread records in all partitions."""
+class Lag(Decisive, frozen=True):
+    # Offsets are int64 in Kafka.
+    at_least: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+
+
+class When(Decisive, frozen=True, kw_only=True):
+    """The conditions; a group must meet all of them. None = not set. lag: unread records in all partitions."""
 
     offsets: Offsets | None = None
     deleted_topics: DeletedTopics | None = None
-    unchanged_for: timedelta | None = None
-    idle_for: timedelta | None = None
-    expires_within: timedelta | None = None
-    lag_at_least: int | None = None
+    unchanged_for: Duration | None = None
+    idle_for: Duration | None = None
+    expires_within: Duration | None = None
+    lag: Lag | None = None
+
+    def __post_init__(self) -> None:
+        require_between(self.unchanged_for, "unchangedFor", timedelta(seconds=1))
+        require_between(self.idle_for, "idleFor", timedelta(seconds=1))
+        require_between(self.expires_within, "expiresWithin", timedelta(seconds=1))
+
+    @property
+    def lag_at_least(self) -> int | None:
+        return None if self.lag is None else self.lag.at_least
 
     @property
     def committed_none(self) -> bool:
@@ -179,15 +188,18 @@ class Limits:
         return Limits(min(self.max_per_run, other.max_per_run), min(self.max_percent, other.max_percent))
 
 
-@dataclass(frozen=True, slots=True)
-class AlertSpec:
+class AlertSpec(Part, frozen=True, kw_only=True):
     """The receivers to notify. groups_at_least: no alert below this number of matches.
 
-    receivers: names of receivers of the connection; None = all of them.
+    receiver_names: of the connection; None = all of them.
     """
 
-    groups_at_least: int = 1
-    receivers: tuple[str, ...] | None = None
+    groups_at_least: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    receiver_names: ReceiverNames | None = None
+
+    def __post_init__(self) -> None:
+        names = self.receiver_names or ()
+        require(len(set(names)) == len(names), "receiverNames must not name a receiver twice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +225,7 @@ class Policy:
     grace_period: timedelta
     backup_retention: timedelta
     digest: str
-    alert: AlertSpec = AlertSpec()
+    alert: AlertSpec
 
     @property
     def key(self) -> str:
@@ -234,14 +246,66 @@ class Policy:
         return self.connection_namespace != self.namespace
 
 
+class _Delete(Decisive, frozen=True):
+    max_per_run: MaxPerRun = 50
+    max_percent: MaxPercent = 20
+    grace_period: Duration = Duration(hours=24)
+    backup_retention: Duration = Duration(hours=720)
+
+    def __post_init__(self) -> None:
+        require_between(self.grace_period, "gracePeriod", timedelta(seconds=1), timedelta(hours=720))
+        require_between(self.backup_retention, "backupRetention", timedelta(hours=1), timedelta(hours=8760))
+
+
+class _Spec(Decisive, frozen=True, kw_only=True):
+    connection_ref: ObjectRef
+    match: _Match
+    when: When = When()
+    action: Action
+    mode: Mode = Mode.DRY_RUN
+    interval: Duration = Duration(minutes=10)
+    suspend: bool = False
+    delete: _Delete | None = None
+    alert: AlertSpec = AlertSpec()
+
+    def __post_init__(self) -> None:
+        match = self.match
+        require_between(self.interval, "interval", timedelta(seconds=5), timedelta(hours=24))
+        require(match.groups.sources, "match.groups must hold at least one pattern")
+        # This version can't decide about types that later versions of Kafka add.
+        require(GroupType.UNKNOWN not in match.types, "match.types must not hold Unknown")
+        streams = Unprotect.STREAMS in match.unprotect or Unprotect.STREAMS_STATE not in match.unprotect
+        require(streams, "match.unprotect must hold Streams where it holds StreamsState")
+        if self.action is not Action.DELETE_OFFSETS:
+            topics = match.topics.sources or match.exclude_topics.sources
+            require(not topics, "match.topics and excludeTopics must only be given with action DeleteOffsets")
+        if self.action is Action.ALERT:
+            require(self.delete is None, "delete must only be given with action Delete or DeleteOffsets")
+        elif self.action is Action.DELETE:
+            self._require_for_deletion()
+        else:
+            self._require_for_offset_deletion()
+
+    def _require_for_deletion(self) -> None:
+        idle = self.when.unchanged_for or self.when.idle_for
+        require(idle, "when.idleFor or unchangedFor must be given with action Delete")
+        require(self.match.states <= _DELETABLE, "match.states must be only Empty and Dead with action Delete")
+
+    def _require_for_offset_deletion(self) -> None:
+        alone = self.when.idle_for is not None and self.when == When(idle_for=self.when.idle_for)
+        require(alone, "when must be idleFor and nothing else with action DeleteOffsets")
+        require(self.match.states <= _STABLE, "match.states must be only Stable with action DeleteOffsets")
+        classic = self.match.types <= _DEFAULT_TYPES
+        require(classic, "match.types must be only Classic and Consumer with action DeleteOffsets")
+
+
 # The states for Delete: groups in any other state have members.
 _DELETABLE = frozenset({GroupState.EMPTY, GroupState.DEAD})
-_DEFAULT_TYPES = (GroupType.CLASSIC, GroupType.CONSUMER)
+_DEFAULT_TYPES = frozenset({GroupType.CLASSIC, GroupType.CONSUMER})
 # Brokers report subscriptions only of Stable groups.
 _STABLE = frozenset({GroupState.STABLE})
 # A rebalance passes, and ends no mark.
 _IN_USE = frozenset(GroupState) - _DELETABLE - {GroupState.UNKNOWN, GroupState.NOT_READY}
-_STATES = {Action.ALERT: frozenset(GroupState), Action.DELETE: _DELETABLE, Action.DELETE_OFFSETS: _STABLE}
 
 
 def parse_policy(obj: Mapping[str, Any]) -> Policy:
@@ -249,134 +313,39 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
 
     Raises SpecError, which states the requirement, for a spec that the CRD refuses.
     """
-    metadata, spec = obj.get("metadata") or {}, parse_known(obj.get("spec"), "spec", POLICY)
-    namespace = metadata.get("namespace") or "default"
-    reference = parse_mapping(spec.get("connectionRef"), "spec.connectionRef")
-    action = _enum(Action, spec.get("action"), "spec.action")
-    when = _parse_when(parse_decisive(spec, "when"))
-    match = _parse_match(parse_decisive(spec, "match"), action)
-    if action is Action.DELETE:
-        _refuse_deletion(match, when)
-    elif action is Action.DELETE_OFFSETS:
-        _refuse_offset_deletion(match, when)
-        match = replace(match, states=_IN_USE)
-    elif spec.get("delete"):
-        raise SpecError("spec.delete must only be given with action Delete or DeleteOffsets")
-    deletion = parse_decisive(spec, "delete")
-    grace = _delay(deletion, "gracePeriod", _GRACE, (_GRACE_MIN, _GRACE_MAX))
+    metadata, spec = obj.get("metadata") or {}, convert(obj.get("spec"), _Spec, "spec")
+    namespace, deletion = metadata.get("namespace") or "default", spec.delete or _Delete()
     return Policy(
         namespace=namespace,
         name=metadata.get("name") or "",
         uid=metadata.get("uid") or "",
         generation=int(metadata.get("generation") or 0),
-        connection_namespace=reference.get("namespace") or namespace,
-        connection_name=reference.get("name") or "",
-        interval=parse_duration(spec.get("interval", "10m"), "spec.interval", _INTERVAL_MIN, _INTERVAL_MAX),
-        suspend=bool(spec.get("suspend", False)),
-        mode=_enum(Mode, spec.get("mode", "DryRun"), "spec.mode"),
-        match=match,
-        when=when,
-        action=action,
-        limits=parse_limits(deletion, "spec.delete", Limits()),
-        grace_period=grace,
-        backup_retention=_delay(deletion, "backupRetention", _RETENTION, (_RETENTION_MIN, _RETENTION_MAX)),
-        digest=_digest(spec, grace if action.changes else None),
-        alert=_parse_alert(parse_mapping(spec.get("alert") or {}, "spec.alert")),
+        connection_namespace=spec.connection_ref.namespace or namespace,
+        connection_name=spec.connection_ref.name,
+        interval=spec.interval,
+        suspend=spec.suspend,
+        mode=spec.mode,
+        match=_match(spec.match, spec.action),
+        when=spec.when,
+        action=spec.action,
+        limits=Limits(deletion.max_per_run, deletion.max_percent),
+        grace_period=deletion.grace_period,
+        backup_retention=deletion.backup_retention,
+        digest=_digest(obj["spec"], deletion.grace_period if spec.action.changes else None),
+        alert=spec.alert,
     )
 
 
-def _refuse_deletion(match: Match, when: When) -> None:
-    if when.unchanged_for is None and when.idle_for is None:
-        raise SpecError("spec.when.idleFor or unchangedFor must be given with action Delete")
-    if not match.states <= _DELETABLE:
-        raise SpecError("spec.match.states must be only Empty and Dead with action Delete")
-
-
-def _refuse_offset_deletion(match: Match, when: When) -> None:
-    if when.idle_for is None or when != When(idle_for=when.idle_for):
-        raise SpecError("spec.when must be idleFor and nothing else with action DeleteOffsets")
-    if not match.states <= _STABLE:
-        raise SpecError("spec.match.states must be only Stable with action DeleteOffsets")
-    if not match.types <= frozenset(_DEFAULT_TYPES):
-        raise SpecError("spec.match.types must be only Classic and Consumer with action DeleteOffsets")
-
-
-def parse_limits(spec: Mapping[str, Any], field: str, default: Limits) -> Limits:
-    """`{maxPerRun, maxPercent}`, with missing values from `default`."""
-    return Limits(
-        max_per_run=parse_whole(spec.get("maxPerRun", default.max_per_run), 1, 10_000, f"{field}.maxPerRun"),
-        max_percent=parse_whole(spec.get("maxPercent", default.max_percent), 1, 100, f"{field}.maxPercent"),
+def _match(given: _Match, action: Action) -> Match:
+    """With defaults, which depend on the action. DeleteOffsets also observes groups that rebalance."""
+    states = {Action.ALERT: frozenset(GroupState), Action.DELETE: _DELETABLE, Action.DELETE_OFFSETS: _IN_USE}[action]
+    found = Match(**structs.asdict(given))
+    return structs.replace(
+        found,
+        states=states if action is Action.DELETE_OFFSETS else found.states or states,
+        types=found.types or _DEFAULT_TYPES,
+        topics=found.topics if found.topics.sources else Patterns(["*"]),
     )
-
-
-def _parse_alert(spec: Mapping[str, Any]) -> AlertSpec:
-    listed = spec.get("receiverNames")
-    return AlertSpec(
-        groups_at_least=parse_whole(spec.get("groupsAtLeast", 1), 1, _GROUPS_AT_LEAST_MAX, "spec.alert.groupsAtLeast"),
-        receivers=None if listed is None else parse_names(listed, "spec.alert.receiverNames"),
-    )
-
-
-def _parse_match(spec: Mapping[str, Any], action: Action) -> Match:
-    groups = spec.get("groups") or []
-    if not groups:
-        raise SpecError("spec.match.groups must hold at least one pattern")
-    unprotect = frozenset(_enum(Unprotect, u, "spec.match.unprotect") for u in spec.get("unprotect") or ())
-    if Unprotect.STREAMS_STATE in unprotect and Unprotect.STREAMS not in unprotect:
-        raise SpecError("spec.match.unprotect must hold Streams where it holds StreamsState")
-    for key in ("topics", "excludeTopics"):
-        if spec.get(key) and action is not Action.DELETE_OFFSETS:
-            raise SpecError(f"spec.match.{key} must only be given with action DeleteOffsets")
-    protocol_types = spec.get("protocolTypes")
-    return Match(
-        groups=Patterns(groups, "spec.match.groups"),
-        exclude=Patterns(spec.get("exclude") or [], "spec.match.exclude"),
-        states=frozenset(_enum(GroupState, s, "spec.match.states") for s in spec.get("states") or _STATES[action]),
-        types=_types(spec.get("types") or _DEFAULT_TYPES),
-        protocol_types=frozenset(protocol_types) if protocol_types else None,
-        unprotect=unprotect,
-        topics=Patterns(spec.get("topics") or ["*"], "spec.match.topics"),
-        exclude_topics=Patterns(spec.get("excludeTopics") or [], "spec.match.excludeTopics"),
-    )
-
-
-def _types(values: Iterable[Any]) -> frozenset[GroupType]:
-    types = frozenset(_enum(GroupType, value, "spec.match.types") for value in values)
-    # This version can't decide about types that later versions of Kafka add.
-    if GroupType.UNKNOWN in types:
-        raise SpecError("spec.match.types must not hold Unknown")
-    return types
-
-
-def _parse_when(spec: Mapping[str, Any]) -> When:
-    offsets, deleted_topics = spec.get("offsets"), spec.get("deletedTopics")
-    return When(
-        offsets=None if offsets is None else _enum(Offsets, offsets, "spec.when.offsets"),
-        deleted_topics=(
-            None if deleted_topics is None else _enum(DeletedTopics, deleted_topics, "spec.when.deletedTopics")
-        ),
-        unchanged_for=_period(spec, "unchangedFor"),
-        idle_for=_period(spec, "idleFor"),
-        expires_within=_period(spec, "expiresWithin"),
-        lag_at_least=_at_least(spec.get("lag")),
-    )
-
-
-def _at_least(lag: Any) -> int | None:
-    if lag is None:
-        return None
-    field = "spec.when.lag"
-    return parse_whole(parse_known(lag, field, POLICY).get("atLeast"), 1, _RECORDS_MAX, f"{field}.atLeast")
-
-
-def _period(spec: Mapping[str, Any], key: str) -> timedelta | None:
-    text = spec.get(key)
-    return None if text is None else parse_duration(text, f"spec.when.{key}", _PERIOD_MIN)
-
-
-def _delay(spec: Mapping[str, Any], key: str, default: timedelta, bounds: tuple[timedelta, timedelta]) -> timedelta:
-    text = spec.get(key)
-    return default if text is None else parse_duration(text, f"spec.delete.{key}", *bounds)
 
 
 def _digest(spec: Mapping[str, Any], grace: timedelta | None) -> str:
@@ -385,17 +354,3 @@ def _digest(spec: Mapping[str, Any], grace: timedelta | None) -> str:
     if grace is not None:
         decisive["gracePeriod"] = format_duration(grace)
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def parse_whole(value: Any, low: int, high: int, field: str) -> int:
-    """The value, if it is a whole number from `low` to `high`; else raises SpecError, which names `field`."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise SpecError(f"{field} must be a whole number from {low} to {high}, not {value!r}")
-    return value
-
-
-def _enum(kind: type[E], value: Any, field: str) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        raise SpecError(f"{field} must be one of {', '.join(kind)}, not {value!r}") from None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple, Self
+from typing import Annotated, Self
 from urllib.parse import quote
+
+import msgspec
 
 # Of an error message of an object store.
 _LENGTH = 300
@@ -34,11 +36,11 @@ class Hidden(str):
         return "".join(self)
 
 
-class SecretRef(NamedTuple):
+class SecretRef(msgspec.Struct, frozen=True):
     """One key of one Secret in the namespace of the object that names it."""
 
-    name: str
-    key: str
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    key: Annotated[str, msgspec.Meta(min_length=1)]
 
 
 def one_line(text: str, hidden: Iterable[Hidden] = ()) -> str:

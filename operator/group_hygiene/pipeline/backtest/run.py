@@ -178,7 +178,7 @@ def too_short(policy: Policy, steps: Steps, reach: Extent) -> str | None:
     if waits is None:
         return None
     field = "idleFor" if policy.when.idle_for else "unchangedFor"
-    needed = waits
+    needed: timedelta = waits
     if policy.action is Action.DELETE:
         field, needed = f"{field} and gracePeriod", waits + policy.grace_period
     held = reach.read_at - steps.start

@@ -13,6 +13,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
+from msgspec import structs
+
 from group_hygiene.decide.checks import judge
 from group_hygiene.decide.plan import grace_elapsed
 from group_hygiene.model.entries import Mark
@@ -83,8 +85,8 @@ class Trial:
     def with_idle_for(self, period: timedelta) -> Trial:
         """The same with another `idleFor`, or with another `unchangedFor` if the policy has only that."""
         when = self.policy.when
-        changed = replace(when, unchanged_for=period) if when.idle_for is None else replace(when, idle_for=period)
-        return Trial(replace(self.policy, when=changed), self._world)
+        field = "unchanged_for" if when.idle_for is None else "idle_for"
+        return Trial(replace(self.policy, when=structs.replace(when, **{field: period})), self._world)
 
     def with_grace(self, period: timedelta) -> Trial:
         return Trial(replace(self.policy, grace_period=period), self._world)
