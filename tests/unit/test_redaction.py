@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from group_hygiene.decide.checks.needed import protected
 from group_hygiene.errors import SecretProblem
@@ -95,7 +96,7 @@ def test_no_message_but_of_the_groups_own_checks(reason: str) -> None:
     look = snapshot(incomplete=(_FOREIGN,), coverage=Coverage(Refusal(reason, _FOREIGN), 0, 50, NOW))
     outcomes = [Outcome("a", OutcomeKind.FAILED, reason, _FOREIGN)]
     shown, done, seen = redact_run(made, outcomes, look, _CONNECTION)
-    asks = replace(policy, when=replace(policy.when, idle_for=policy.when.unchanged_for))
+    asks = replace(policy, when=structs.replace(policy.when, idle_for=policy.when.unchanged_for))
     for of in (look, snapshot()):
         incomplete = of is look
         text = json.dumps(build_status(asks, {}, shown, done, seen if incomplete else of))

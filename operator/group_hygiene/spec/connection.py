@@ -17,7 +17,7 @@ from group_hygiene.errors import SpecError
 from group_hygiene.model import reasons
 from group_hygiene.spec.access import Access, AccessList, Grant, Right, parse_access
 from group_hygiene.spec.durations import Duration
-from group_hygiene.spec.fields import Decisive, Part, convert, require, require_between
+from group_hygiene.spec.fields import Decisive, Part, Text, convert, require, require_between
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Limits, MaxPercent, MaxPerRun, Policy
 from group_hygiene.spec.receivers import Receiver, parse_receivers

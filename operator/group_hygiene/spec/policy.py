@@ -277,8 +277,8 @@ class _Spec(Decisive, frozen=True, kw_only=True):
         streams = Unprotect.STREAMS in match.unprotect or Unprotect.STREAMS_STATE not in match.unprotect
         require(streams, "match.unprotect must hold Streams where it holds StreamsState")
         if self.action is not Action.DELETE_OFFSETS:
-            topics = match.topics.sources or match.exclude_topics.sources
-            require(not topics, "match.topics and excludeTopics must only be given with action DeleteOffsets")
+            for name, patterns in (("topics", match.topics), ("excludeTopics", match.exclude_topics)):
+                require(not patterns.sources, f"match.{name} must only be given with action DeleteOffsets")
         if self.action is Action.ALERT:
             require(self.delete is None, "delete must only be given with action Delete or DeleteOffsets")
         elif self.action is Action.DELETE:
