@@ -104,7 +104,7 @@ def test_it_needs_both_of_its_rights(deployed: ApiServer, as_pipeline: str, tmp_
     sasl = {"mechanism": "SCRAM-SHA-512", "username": "hygiene", "passwordSecretRef": reference}
     spec = {"bootstrapServers": ["127.0.0.1:1"], "sasl": sasl, "scan": {"timeout": "5s"}}
     connection = {"apiVersion": "grouphygiene.io/v1alpha1", "kind": "KafkaConnection", "spec": spec}
-    metadata = {"name": "pipeline", "namespace": "kafka"}
+    metadata = {"name": "main", "namespace": "kafka"}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {**metadata, "name": "group-hygiene"}}
     secret["stringData"] = {"password": "x"}
     made = json.dumps({"apiVersion": "v1", "kind": "List", "items": [secret, connection | {"metadata": metadata}]})
@@ -129,7 +129,7 @@ def test_it_needs_both_of_its_rights(deployed: ApiServer, as_pipeline: str, tmp_
 
 def _run(kubeconfig: str, folder: Path) -> str:
     """What a run of the pipeline with this account says as it fails."""
-    arguments = ("--connection", "pipeline", "--namespace", "kafka", "--warehouse", str(folder / "warehouse"))
+    arguments = ("--connection", "main", "--namespace", "kafka", "--warehouse", str(folder / "warehouse"))
     command = [sys.executable, "-m", "group_hygiene.cli", "pipeline", "run", *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "operator"), "KUBECONFIG": kubeconfig}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)

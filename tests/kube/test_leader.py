@@ -205,7 +205,7 @@ class TestLease:
             first, second = _leader(server, namespace), _leader(server, namespace)
             await first.acquire()
             _mangle(server, namespace, {"spec": spec})
-            with pytest.raises(HygieneError, match="is held by no process"):
+            with pytest.raises(HygieneError, match=f"is held by {(spec or {}).get('holderIdentity') or 'no process'}"):
                 await first.keep()
             await second.acquire()
             assert _lease(server, namespace)["spec"]["holderIdentity"] == second.identity

@@ -14,7 +14,7 @@ _DAY = 24 * _UNITS["h"]
 
 
 class Duration(timedelta):
-    """A duration in a spec, of which only texts are read: msgspec's own timedelta is in ISO 8601."""
+    """A duration of a spec. A type of its own, since msgspec reads a timedelta in ISO 8601."""
 
 
 def parse_duration(text: str, field: str) -> Duration:
