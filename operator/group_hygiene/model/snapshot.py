@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from group_hygiene.model import reasons
 from group_hygiene.model.groups import Fault, Group, Partition
 from group_hygiene.model.refusal import Refusal
 
@@ -73,6 +74,11 @@ class Snapshot:
     @property
     def complete(self) -> bool:
         return not self.incomplete
+
+    @property
+    def refusal(self) -> Refusal:
+        """Why nothing may be deleted, if it is not complete: the first three causes."""
+        return Refusal(reasons.SNAPSHOT_INCOMPLETE, "; ".join(self.incomplete[:3]))
 
     @property
     def answered(self) -> int:

@@ -365,7 +365,7 @@ def _refusals(context: Context, snapshot: Snapshot, stamp: datetime | None) -> l
         if skew is not None:
             refusals.append(skew)
     if not snapshot.complete:
-        refusals.append(Refusal(reasons.SNAPSHOT_INCOMPLETE, "; ".join(snapshot.incomplete[:3])))
+        refusals.append(snapshot.refusal)
     return refusals
 
 

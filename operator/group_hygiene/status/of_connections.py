@@ -52,7 +52,7 @@ def build_connection_status(generation: int, previous: Mapping[str, Any], facts:
     if facts.problem is not None:
         conditions.not_ready(facts.problem)
     elif not snapshot.complete:
-        conditions.not_ready(Refusal(reasons.SNAPSHOT_INCOMPLETE, "; ".join(snapshot.incomplete[:3])))
+        conditions.not_ready(snapshot.refusal)
     else:
         notes = "".join(f"; {note}" for note in snapshot.notes)
         conditions.ready(reasons.CONNECTED, f"{brokers['answered']} of {brokers['expected']} brokers answer{notes}")

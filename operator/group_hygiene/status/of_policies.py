@@ -46,7 +46,7 @@ def build_status(
     conditions = Conditions(previous, policy.generation, now)
     blocked = plan.refusal if policy.enforced else None
     if not snapshot.complete:
-        conditions.not_ready(Refusal(reasons.SNAPSHOT_INCOMPLETE, "; ".join(snapshot.incomplete[:3])))
+        conditions.not_ready(snapshot.refusal)
     elif blocked is not None:
         # In a dry run nothing would be deleted anyway, so nothing is wrong.
         conditions.not_ready(blocked, stalled=blocked.reason not in PASSING)
