@@ -276,6 +276,42 @@ def test_connections_with_long_names_have_their_own_pipelines() -> None:
         assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", name)
 
 
+def test_each_pipeline_may_have_a_cloud_identity_of_its_own() -> None:
+    """Annotations of a connection are added to those of all pipelines, and replace equal keys."""
+    fields = "namespace: kafka, warehouse: 's3a://x', secrets: []"
+    own = "serviceAccount: {annotations: {role: own}}"
+    found = objects(
+        rendered(
+            *("--set", "pipeline.enabled=true,pipeline.serviceAccount.annotations.role=shared"),
+            *(
+                "--set-json",
+                f"pipeline.connections={_json([f'{{name: a, {fields}}}', f'{{name: b, {fields}, {own}}}'])}",
+            ),
+        )
+    )
+    accounts = [
+        obj["metadata"] for obj in found if obj["kind"] == "ServiceAccount" and "pipeline" in obj["metadata"]["name"]
+    ]
+    assert sorted((account["name"][-1], account["annotations"]["role"]) for account in accounts) == [
+        ("a", "shared"),
+        ("b", "own"),
+    ]
+
+
+def test_entries_given_twice_are_refused() -> None:
+    """Both would be the same Role."""
+    secrets = _json(["{namespace: kafka, names: [a]}", "{namespace: kafka, names: [b]}"])
+    connections = _json(["{namespace: kafka, name: main, warehouse: 's3a://x', secrets: []}"] * 2)
+    for option, complaint in (
+        (f"rbac.secretNamespaces={secrets}", "rbac.secretNamespaces has namespace kafka twice"),
+        (f"pipeline.connections={connections}", "pipeline.connections has kafka/main twice"),
+    ):
+        enabled = f"pipeline.enabled={str(option.startswith('pipeline')).lower()}"
+        done = helm("template", RELEASE, CHART, *IMAGE, "--set", enabled, "--set-json", option)
+        assert done.returncode != 0
+        assert complaint in done.stderr
+
+
 def test_namespaces_that_look_like_numbers() -> None:
     """Names are texts, also where YAML would take them for something else."""
     odd = ["2024", "on", "1e3", "null"]
