@@ -453,7 +453,7 @@ def test_while_a_run_is_under_way(spark: SparkSession, warehouse: str) -> None:
 
 def test_nothing_to_tell_of(spark: SparkSession, warehouse: str) -> None:
     """Each step that is missing is said, and what to do about it."""
-    with pytest.raises(PipelineError, match=r"no tables at .* \(yet\): run `group-hygiene pipeline run` first"):
+    with pytest.raises(PipelineError, match=r"there are no tables at .* yet: run `group-hygiene pipeline run` first"):
         survey(spark, warehouse, RETENTION)
     bronze = Bronze(spark, warehouse)
     with pytest.raises(PipelineError, match=r"no tables at .* \(yet\)"):
