@@ -102,15 +102,15 @@ def span(days: int) -> Span:
 
 
 def lives(groups: int, when: Span, seed: int = 11) -> Lives:
-    """So many groups of all kinds; about 75% are litter. Groups that never came before `read_at` are not among them."""
+    """So many groups of all kinds; about 75% are unused. Groups that never came before `read_at` are not among them."""
     kinds: list[_Kind] = []
     for number, (make, share, least) in enumerate(_KINDS):
         count = max(least, round(groups * share))
         kinds.append(make(np.random.default_rng([seed, number]), count, when))
-    litter = groups - sum(len(kind.names) for kind in kinds)
-    if litter < groups // 2:
+    unused = groups - sum(len(kind.names) for kind in kinds)
+    if unused < groups // 2:
         raise ValueError(f"{groups} groups are too few for all kinds")
-    kinds.append(_litter(np.random.default_rng([seed, len(_KINDS)]), litter, when))
+    kinds.append(_unused(np.random.default_rng([seed, len(_KINDS)]), unused, when))
     names: list[str] = []
     uses, beats = [], []
     for kind in kinds:
@@ -302,7 +302,7 @@ def _edge(random: _Random, count: int, when: Span) -> _Kind:
     return _Kind(names, Uses(*np.array(rows, np.int64).T))
 
 
-def _litter(random: _Random, count: int, when: Span) -> _Kind:
+def _unused(random: _Random, count: int, when: Span) -> _Kind:
     """Each lives some minutes, once, at any time."""
     number = np.arange(count)
     console = random.permutation(max(100_000, count))

@@ -36,14 +36,14 @@ from sandbox.demo_past import check_past, commands, shown
 from sandbox.demo_pipeline import Pipeline
 from sandbox.demo_screen import Check, Screen, in_columns, shorten
 from sandbox.errors import NotReached, SandboxError
+from sandbox.example_groups import KINDS, Kind, Shop, make_all
 from sandbox.kafka import KafkaCluster
 from sandbox.kubernetes import ApiServer
 from sandbox.kubernetes.binaries import control_plane
-from sandbox.litter import KINDS, Kind, Shop, make_all
 from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
 from sandbox.waiting import wait_for
 
-_SWARM, _CLICKS = "console-consumer-", "click-"
+_CONSOLE, _CLICKS = "console-consumer-", "click-"
 _DRY_RUN_SECONDS, _MARK_SECONDS, _ENFORCE_SECONDS, _RUN_SECONDS = 120.0, 60.0, 90.0, 60.0
 _IDLE_SECONDS, _READ_SECONDS = 300.0, 120.0
 _KEPT, _RESTORED = "old-billing", "batch-report-2023"
@@ -154,22 +154,22 @@ class _Demo:
         screen, states = self._screen, {group: seen.state for group, seen in story.before.items()}
         empty = sorted(group for group, state in states.items() if state == "Empty")
         others = sorted(f"{group} ({state})" for group, state in states.items() if state != "Empty")
-        litter = [group for kind in story.kinds if kind.abandoned for group in kind.groups]
+        unused = [group for kind in story.kinds if kind.abandoned for group in kind.groups]
         screen.heading(
             f"kafka-group-hygiene: the operator on a real Kafka {self._kafka.version} and a real Kubernetes API server"
         )
-        screen.heading(f"1  Before: {len(states)} consumer groups, {len(litter)} of them litter. Which?")
-        screen.text(f"Empty, says Kafka: {shorten(empty, _SWARM)}")
+        screen.heading(f"1  Before: {len(states)} consumer groups, {len(unused)} of them unused. Which?")
+        screen.text(f"Empty, says Kafka: {shorten(empty, _CONSOLE)}")
         screen.text(f"In use, says Kafka: {', '.join(others)}")
 
     def _dry_run(self, story: Story, view: View) -> None:
         screen, kubernetes = self._screen, self._kubernetes
         self._progress("applied examples/demo/; waiting until the operator has seen the groups unchanged for 3 s")
-        litter = [group for kind in story.kinds if kind.looks_abandoned for group in kind.groups]
+        unused = [group for kind in story.kinds if kind.looks_abandoned for group in kind.groups]
         expected = {
-            POLICY: len(litter),
-            "console-litter": sum(group.startswith(_SWARM) for group in litter),
-            "report-unused": sum(not group.startswith(_SWARM) for group in litter),
+            POLICY: len(unused),
+            "unused-console-groups": sum(group.startswith(_CONSOLE) for group in unused),
+            "report-unused": sum(not group.startswith(_CONSOLE) for group in unused),
         }
         self._wait(
             lambda: all(_count(kubernetes, name, "matched") >= count for name, count in expected.items()),
@@ -188,7 +188,7 @@ class _Demo:
             if entry["verdict"] == "Skip":
                 kept.setdefault((entry["reason"], entry["message"]), []).append(group)
         screen.lines(
-            f"would delete: {shorten(matching, _SWARM)}",
+            f"would delete: {shorten(matching, _CONSOLE)}",
             *in_columns([(shorten(groups, _CLICKS), *why) for why, groups in sorted(kept.items())]),
         )
 
@@ -272,7 +272,7 @@ class _Demo:
         objects = self._kubernetes.objects()
         statuses = {name: obj.get("status") or {} for name, obj in objects.items()}
         deleted = statuses[POLICY].get("totals", {}).get("deleted", 0)
-        left = [statuses[name].get("groups", {}).get("matched", 0) for name in (POLICY, "console-litter")]
+        left = [statuses[name].get("groups", {}).get("matched", 0) for name in (POLICY, "unused-console-groups")]
         return bool(deleted) and not any(left) and _recounted(story, objects)
 
     def _end(self, checks: list[Check]) -> bool:
@@ -342,8 +342,8 @@ def _recounted(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> bool:
 
 def _overdone(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether more than the unused groups are gone: waiting is useless then, and the checks will fail."""
-    litter = [group for kind in story.kinds if kind.abandoned or kind.looks_abandoned for group in kind.groups]
-    return _deleted(objects) > len(litter)
+    unused = [group for kind in story.kinds if kind.abandoned or kind.looks_abandoned for group in kind.groups]
+    return _deleted(objects) > len(unused)
 
 
 def _wait_for_all(*futures: Future[Any]) -> None:

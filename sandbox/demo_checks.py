@@ -11,12 +11,12 @@ from typing import Any
 from sandbox.demo_clients import Ledger, Position, Seen, View
 from sandbox.demo_kubernetes import ENFORCED, IDLE, POLICY, Kubernetes
 from sandbox.demo_screen import Check, Row
-from sandbox.litter import Kind, Shop, come_back
+from sandbox.example_groups import Kind, Shop, come_back
 
 TITLES = ("group", "what it is", "before", "after", "why")
 
 # The policies with unchangedFor; the deleting one last, as its entries take precedence.
-UNCHANGED = ("console-litter", "report-unused", POLICY)
+UNCHANGED = ("unused-console-groups", "report-unused", POLICY)
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 

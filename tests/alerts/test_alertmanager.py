@@ -84,7 +84,7 @@ def test_people_get_one_message_per_news(alertmanager: Alertmanager, people: Rec
     wait_for(lambda: len(received(people)) == 1)
     (alert,) = people.at("/people")[0].json["alerts"]
     assert alert["labels"]["alertname"] == "GroupsMatched"
-    assert (alert["labels"]["namespace"], alert["labels"]["policy"]) == ("kafka", "litter")
+    assert (alert["labels"]["namespace"], alert["labels"]["policy"]) == ("kafka", "unused")
     assert "orders-1" in alert["annotations"]["description"]
     ends = alertmanager.alerts()[0]["endsAt"]
     assert sender.tell("orders-1", "orders-2") == 0

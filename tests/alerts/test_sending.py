@@ -42,7 +42,7 @@ def firing(*groups: str) -> Item:
     return Item(
         status=Status.FIRING,
         news=News.GROUPS_MATCHED,
-        policy="kafka/litter",
+        policy="kafka/unused",
         connection="kafka/main",
         since=NOW,
         groups=groups,
@@ -87,7 +87,7 @@ def test_a_webhook_gets_one_json_for_all(receiver: Receiver) -> None:
     assert (message["version"], message["test"], len(message["alerts"])) == (1, False, 1)
     alert = message["alerts"][0]
     assert alert["groups"] == ["a", "b"]
-    assert (alert["status"], alert["kind"], alert["policy"]) == ("firing", "GroupsMatched", "litter")
+    assert (alert["status"], alert["kind"], alert["policy"]) == ("firing", "GroupsMatched", "unused")
 
 
 def test_slack_gets_text_that_is_no_markup(receiver: Receiver) -> None:

@@ -43,10 +43,10 @@ def scrape(world: World, kafka: KafkaCluster, groups: Groups, operator: RunningO
     report = policy(namespace, "report", action="Alert", when=None, match=selects["match"])
     world.apply(connection(namespace, kafka.bootstrap_servers, receivers=[nobody]), tables, away)
     world.apply(
-        policy(namespace, "litter", interval="15s", alert={"receiverNames": []}, **selects), idle, preview, lost, report
+        policy(namespace, "unused", interval="15s", alert={"receiverNames": []}, **selects), idle, preview, lost, report
     )
     wait_for(lambda: "scraped-old" not in groups.names())
-    deleted = f'group_hygiene_outcomes_total{{namespace="{namespace}",outcome="Deleted",policy="litter",reason=""}} 1.0'
+    deleted = f'group_hygiene_outcomes_total{{namespace="{namespace}",outcome="Deleted",policy="unused",reason=""}} 1.0'
     refused = f'group_hygiene_run_failures_total{{namespace="{namespace}",policy="lost",reason="BrokersUnreachable"}}'
     not_ready = f'group_hygiene_evidence_ready{{connection="tables",namespace="{namespace}"}} 0.0'
     not_sent = 'group_hygiene_alerts_sent_total{connection="main",namespace="scraped",result="failed",type="webhook"}'

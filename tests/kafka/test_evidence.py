@@ -243,7 +243,7 @@ def test_tables_are_read_again_before_a_deletion(
     assert plan.actions == (group,)
     spoil(pipeline, group)
     outcomes = scene.apply(plan, observation)
-    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.KEPT, reason)]
+    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.NOT_DELETED, reason)]
     assert group in make.groups()
 
 

@@ -464,7 +464,7 @@ def test_a_run_goes_as_far_as_its_permissions(login: Login, inside: Maker, user:
     assert [outcome.reason for outcome in outcomes] == ([expected.outcome] if expected.outcome else [])
     if expected.refusal == reasons.LEDGER_UNAVAILABLE:
         forced = scene.apply(replace(plan, actions=(group,), refusal=None), observation)
-        assert [(outcome.kind, outcome.reason) for outcome in forced] == [(OutcomeKind.KEPT, expected.refusal)]
+        assert [(outcome.kind, outcome.reason) for outcome in forced] == [(OutcomeKind.NOT_DELETED, expected.refusal)]
     assert expected.outcome_message in "".join(outcome.message for outcome in outcomes)
     deleted = expected.outcome == reasons.DELETED
     assert (group in inside.groups()) != deleted

@@ -208,7 +208,7 @@ def test_who_joins_in_between_keeps_its_application(
     observation, plan = scene.plan(streams(application.group))
     with application.member(client) as member:
         (outcome,) = scene.apply(plan, observation)
-        assert (outcome.kind, outcome.reason) == (OutcomeKind.KEPT, reasons.BECAME_ACTIVE)
+        assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE)
         assert outcome.message.startswith("its state is ")
         assert member.committed(application.topic, 2) == COMMITTED
     wait_for(lambda: kind(client, cluster, application.group) == "Streams Empty")

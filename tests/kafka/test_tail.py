@@ -327,6 +327,6 @@ def test_only_a_group_that_the_log_is_silent_about_is_deleted(  # noqa: PLR0913,
     assert plan.actions == (name,)
     happens(make, name, topic)
     (outcome,) = scene.apply(plan, observation)
-    kind = OutcomeKind.DELETED if reason == reasons.DELETED else OutcomeKind.KEPT
+    kind = OutcomeKind.DELETED if reason == reasons.DELETED else OutcomeKind.NOT_DELETED
     assert (outcome.group, outcome.kind, outcome.reason) == (name, kind, reason), outcome.message
     assert make.groups().get(name) == (None if kind is OutcomeKind.DELETED else "EMPTY")

@@ -307,9 +307,9 @@ def test_what_happens_between_scan_and_deletion_is_told_apart(client: Client, ma
     finally:
         producer.abort_transaction(60)
     assert outcomes == {
-        joined: (OutcomeKind.KEPT, reasons.BECAME_ACTIVE),
-        gone: (OutcomeKind.KEPT, reasons.GONE),
-        transactional: (OutcomeKind.KEPT, reasons.PENDING_TRANSACTION),
+        joined: (OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE),
+        gone: (OutcomeKind.NOT_DELETED, reasons.GONE),
+        transactional: (OutcomeKind.NOT_DELETED, reasons.PENDING_TRANSACTION),
         left: (OutcomeKind.DELETED, reasons.DELETED),
     }
     assert make.groups() == {joined: "STABLE", transactional: "EMPTY"}

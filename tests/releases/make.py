@@ -123,7 +123,7 @@ def _entries(topic_id: str) -> list[Entry]:
         _outcome(
             "reduced", "id-2", OutcomeType.OFFSETS_DELETED, reasons.OFFSETS_DELETED, topics=(TOPIC,), **by, **when
         ),
-        _outcome("stayed", "id-6", OutcomeType.KEPT, reasons.NOT_EMPTY, marked_since=_AT, **by, **when),
+        _outcome("stayed", "id-6", OutcomeType.NOT_DELETED, reasons.NOT_EMPTY, marked_since=_AT, **by, **when),
         PolicyAlerts(firing={"GroupsMatched": matched}, **ids),
         Receipt(receiver="chat", digest="d", got=got, **ids),
     ]

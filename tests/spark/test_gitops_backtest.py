@@ -59,7 +59,7 @@ def test_it_fails_for_a_group_that_was_used_again(spark: SparkSession, tmp_path:
     )
     assert found == [
         ("kafka-production/abandoned", "2", "1"),
-        ("kafka-production/console-litter", "2", "1"),
+        ("kafka-production/unused-console-groups", "2", "1"),
         ("kafka-production/expires-soon", "", ""),
         ("team-a/retired-jobs", "1", "none"),
     ]

@@ -31,7 +31,7 @@ class Receiver:
 
     def __init__(self, *situations: Situation | None) -> None:
         self.firing: dict[str, Firing] = {}
-        self.got = Got("kafka/litter", {})
+        self.got = Got("kafka/unused", {})
         for situation in situations:
             self.run(situation)
 
@@ -199,7 +199,7 @@ def test_deletions_are_added_up() -> None:
 def test_deletions_are_sent_late_as_well() -> None:
     """After a day without an answer an Alertmanager gets an alert that still holds: one that is over is silent."""
     then = NOW + timedelta(days=1)
-    got = Got("kafka/litter", {}, Notice(NOW, 2, ["a", "b"]))
+    got = Got("kafka/unused", {}, Notice(NOW, 2, ["a", "b"]))
     (item,) = pending(delete(enforce=True), "kafka/main", {}, got, then, False)
     assert (item.news, item.status, item.total, item.groups) == (DELETED, Status.NOTICE, 2, ("a", "b"))
     assert item.since == NOW

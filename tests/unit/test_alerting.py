@@ -98,7 +98,7 @@ class Scene:
 
     @property
     def series(self) -> float | None:
-        labels = {"namespace": "kafka", "policy": "litter"}
+        labels = {"namespace": "kafka", "policy": "unused"}
         return self.metrics.registry.get_sample_value("group_hygiene_alerting", labels)
 
 

@@ -98,24 +98,24 @@ _STABLE = group(state=GroupState.STABLE)
         pytest.param(
             stale(),
             _live(keep_request=KeepRequest(group="g", until=NOW + timedelta(days=1), why="", by="ada", at=NOW)),
-            reasons.KEPT_ON_REQUEST,
+            reasons.KEEP_REQUESTED,
             id="somebody-asked-to-keep-it",
         ),
         pytest.param(
             stale(),
-            _live(offsets_deleted=dict.fromkeys(_ALL, deletion(NOW, "kafka/litter", NOW + timedelta(days=1)))),
+            _live(offsets_deleted=dict.fromkeys(_ALL, deletion(NOW, "kafka/unused", NOW + timedelta(days=1)))),
             reasons.REAPPEARED,
             id="deleted-and-there-again",
         ),
         pytest.param(
             stale(),
-            _live(offsets_deleted={"orders": deletion(NOW, "kafka/litter", NOW + timedelta(days=1))}),
+            _live(offsets_deleted={"orders": deletion(NOW, "kafka/unused", NOW + timedelta(days=1))}),
             {"invoices"},
             id="one-was-deleted-before",
         ),
         pytest.param(
             stale(),
-            _live(offsets_deleted=dict.fromkeys(_ALL, deletion(NOW, "kafka/litter", NOW))),
+            _live(offsets_deleted=dict.fromkeys(_ALL, deletion(NOW, "kafka/unused", NOW))),
             _ALL,
             id="deleted-so-long-ago-that-it-counts-no-more",
         ),
@@ -211,7 +211,7 @@ def _member(*topics: str, assigned: str = "", pattern: str = "") -> Member:
     [
         pytest.param([_member("a"), _member("b", assigned="c")], {"a", "b", "c"}, id="what-all-of-them-read"),
         pytest.param([_member("a"), _member("b", pattern="c.*")], "SUBSCRIBED_BY_PATTERN", id="one-by-a-pattern"),
-        pytest.param([_member("a"), _member(assigned="b")], "SUBSCRIPTION_NOT_TOLD", id="one-does-not-tell"),
+        pytest.param([_member("a"), _member(assigned="b")], "SUBSCRIPTION_NOT_REPORTED", id="one-does-not-tell"),
         pytest.param([], "NO_MEMBERS", id="nobody-is-there"),
     ],
 )

@@ -480,7 +480,7 @@ def test_damage_takes_nothing_away() -> None:
     ("outcomes", "expected"),
     [
         pytest.param([outcome()], Deletion(NOW, "ns/tidy", NOW + DAY), id="deleted"),
-        pytest.param([outcome(OutcomeType.KEPT)], None, id="kept"),
+        pytest.param([outcome(OutcomeType.NOT_DELETED)], None, id="kept"),
         pytest.param([outcome(OutcomeType.FAILED)], None, id="failed"),
         pytest.param([outcome(OutcomeType.UNMARKED)], None, id="unmarked"),
         pytest.param([outcome(OutcomeType.RESTORED)], None, id="restored"),
@@ -504,7 +504,7 @@ def test_deletions_are_remembered(outcomes: list[Outcome], expected: Deletion | 
 
 
 def interrupted(id: str = "id", kind: str = "Classic") -> Outcome:
-    return outcome(OutcomeType.KEPT, id=id, type=kind)
+    return outcome(OutcomeType.NOT_DELETED, id=id, type=kind)
 
 
 @pytest.mark.parametrize(
@@ -513,7 +513,7 @@ def interrupted(id: str = "id", kind: str = "Classic") -> Outcome:
         pytest.param([interrupted()], True, id="interrupted"),
         pytest.param([interrupted(), outcome(id="id")], False, id="deleted-after-all"),
         pytest.param([interrupted(), interrupted(kind="")], False, id="doubt-ended"),
-        pytest.param([interrupted(), outcome(OutcomeType.KEPT, id="another")], True, id="another-one-was-kept"),
+        pytest.param([interrupted(), outcome(OutcomeType.NOT_DELETED, id="another")], True, id="another-one-was-kept"),
         pytest.param([interrupted(), Removal(interrupted().key)], False, id="expired"),
         pytest.param([interrupted(), Removal(interrupted("earlier").key)], True, id="an-earlier-one-expired"),
     ],

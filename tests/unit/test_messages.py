@@ -18,7 +18,7 @@ from tests.unit.make import NOW
 ITEM = Item(
     status=Status.FIRING,
     news=News.GROUPS_MATCHED,
-    policy="kafka/litter",
+    policy="kafka/unused",
     connection="kafka/main",
     since=NOW,
     groups=("a", "b"),
@@ -32,33 +32,33 @@ ITEM = Item(
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        pytest.param({}, "policy kafka/litter: 2 consumer groups match", id="matched"),
-        pytest.param({"total": 1, "new": 1}, "policy kafka/litter: 1 consumer group match", id="one"),
-        pytest.param({"new": 1}, "policy kafka/litter: 2 consumer groups match, 1 of them new", id="one-is-new"),
-        pytest.param({"action": "Delete"}, "policy kafka/litter: 2 consumer groups match (a dry run)", id="dry-run"),
+        pytest.param({}, "policy kafka/unused: 2 consumer groups match", id="matched"),
+        pytest.param({"total": 1, "new": 1}, "policy kafka/unused: 1 consumer group match", id="one"),
+        pytest.param({"new": 1}, "policy kafka/unused: 2 consumer groups match, 1 of them new", id="one-is-new"),
+        pytest.param({"action": "Delete"}, "policy kafka/unused: 2 consumer groups match (a dry run)", id="dry-run"),
         pytest.param(
             {"news": News.GROUPS_MARKED, "action": "Delete", "mode": "Enforce", "first_due": NOW},
-            "policy kafka/litter: 2 consumer groups will be deleted, unless they are used or protected; "
+            "policy kafka/unused: 2 consumer groups will be deleted, unless they are used or protected; "
             "the first is due at 2030-01-31T12:00:00Z",
             id="marked",
         ),
         pytest.param(
             {"news": News.GROUPS_MARKED, "action": "DeleteOffsets", "mode": "Enforce"},
-            "policy kafka/litter: stale offsets of 2 consumer groups will be deleted, "
+            "policy kafka/unused: stale offsets of 2 consumer groups will be deleted, "
             "unless they are used or protected",
             id="offsets-marked",
         ),
         pytest.param(
             {"news": News.DELETION_BLOCKED, "action": "Delete", "mode": "Enforce"},
-            "policy kafka/litter: nothing is deleted, although 2 consumer groups match or are due",
+            "policy kafka/unused: nothing is deleted, although 2 consumer groups match or are due",
             id="blocked",
         ),
         pytest.param(
             {"news": News.GROUPS_DELETED, "status": Status.NOTICE, "action": "Delete"},
-            "policy kafka/litter: 2 consumer groups deleted",
+            "policy kafka/unused: 2 consumer groups deleted",
             id="deleted",
         ),
-        pytest.param({"status": Status.RESOLVED}, "policy kafka/litter: GroupsMatched: resolved", id="resolved"),
+        pytest.param({"status": Status.RESOLVED}, "policy kafka/unused: GroupsMatched: resolved", id="resolved"),
     ],
 )
 def test_summary(changes: dict[str, Any], says: str) -> None:

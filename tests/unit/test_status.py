@@ -87,7 +87,7 @@ def _deleted(name: str) -> Outcome:
 
 
 def _kept(name: str) -> Outcome:
-    return Outcome(name, OutcomeKind.KEPT, reasons.BECAME_ACTIVE, "its state is Stable now")
+    return Outcome(name, OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE, "its state is Stable now")
 
 
 def _failed(name: str, reason: str = reasons.DELETE_FAILED) -> Outcome:
@@ -274,7 +274,7 @@ def test_no_status_is_too_large_for_etcd(character: str) -> None:
             [match("a"), match("b")],
             [_deleted("a"), _kept("b")],
             {},
-            "2 of 2 groups match; 1 marked; 1 deleted, 1 kept",
+            "2 of 2 groups match; 1 marked; 1 deleted, 1 not deleted",
             id="kept-at-the-last-moment",
         ),
         pytest.param(

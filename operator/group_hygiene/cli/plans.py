@@ -278,11 +278,11 @@ def protection_errors(protections: Protections, skipped: Collection[str]) -> lis
 
 
 def assumption(policy: Policy) -> str | None:
-    """A one-line text on what the plan takes for granted."""
+    """A one-line text on what the plan assumes."""
     if policy.when.unchanged_for is None:
         return None
     wanted = format_duration(policy.when.unchanged_for)
-    return f"unchangedFor is taken for granted: groups that are Empty now would match once seen unchanged for {wanted}"
+    return f"assumed: every group that is Empty now was seen unchanged for {wanted}"
 
 
 def _would(planned: _Planned) -> str:
@@ -354,7 +354,7 @@ def _document(planned: _Planned) -> dict[str, Any]:
         "mode": str(policy.mode),
         "clusterID": planned.snapshot.cluster.id,
         "takenAt": timestamp(planned.snapshot.taken_at),
-        "takenForGranted": {} if unchanged_for is None else {"unchangedFor": format_duration(unchanged_for)},
+        "assumed": {} if unchanged_for is None else {"unchangedFor": format_duration(unchanged_for)},
         "would": _would(planned),
         "judged": len(made.verdicts),
         "matched": len(made.matched),

@@ -24,7 +24,8 @@ class OutcomeType(StrEnum):
 
     DELETED = "Deleted"
     OFFSETS_DELETED = "OffsetsDeleted"
-    KEPT = "Kept"
+    # As ledgers store it.
+    NOT_DELETED = "Kept"
     FAILED = "Failed"
     UNMARKED = "Unmarked"
     RESTORED = "Restored"
