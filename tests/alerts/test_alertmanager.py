@@ -15,7 +15,7 @@ from group_hygiene.alerts.delivery import post
 from group_hygiene.alerts.endpoints import Endpoint
 from group_hygiene.alerts.messages import body
 from group_hygiene.alerts.queue import Queue
-from group_hygiene.alerts.situation import Finding, News, Situation, digest_of
+from group_hygiene.alerts.situation import AlertType, Finding, Situation, digest_of
 from group_hygiene.network.egress import parse_egress
 from group_hygiene.spec.receivers import Kind
 from group_hygiene.spec.secret import Hidden
@@ -61,7 +61,7 @@ class Sender:
     def tell(self, *groups: str, then: timedelta = timedelta()) -> int:
         """How many alerts were posted; `then`: as if so much time had passed."""
         now = datetime.now(UTC)
-        finding = Finding(News.GROUPS_MATCHED, {digest_of(group): group for group in groups})
+        finding = Finding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups})
         self.queue.publish([Situation("uid-1", now, (finding,))])
         message = self.queue.message("am", now + then)
         if message is None:

@@ -19,7 +19,7 @@ from group_hygiene.alerts import delivery
 from group_hygiene.alerts.delivery import post
 from group_hygiene.alerts.endpoints import Endpoint, read_endpoint
 from group_hygiene.alerts.messages import body
-from group_hygiene.alerts.situation import News
+from group_hygiene.alerts.situation import AlertType
 from group_hygiene.alerts.state import Item, Status
 from group_hygiene.errors import SecretProblem, SpecError
 from group_hygiene.model import reasons
@@ -41,7 +41,7 @@ TOKEN, KEY = "token-never-to-be-seen-1", "key-never-to-be-seen-2"
 def firing(*groups: str) -> Item:
     return Item(
         status=Status.FIRING,
-        news=News.GROUPS_MATCHED,
+        type=AlertType.GROUPS_MATCHED,
         policy="kafka/unused",
         connection="kafka/main",
         since=NOW,
@@ -171,7 +171,7 @@ def test_one_allowed_address_that_is_down_is_no_refusal(resolving: dict[str, lis
         port = server.getsockname()[1]
     resolving["both.test"] = ["169.254.169.254", "127.0.0.1"]
     failure = send(endpoint(f"http://both.test:{port}/"))
-    assert failure == Refusal(reasons.RECEIVER_FAILED, "it can't be connected to")
+    assert failure == Refusal(reasons.RECEIVER_FAILED, "the connection failed")
     failure = send(endpoint(f"http://both.test:{port}/"), allowed=())
     assert failure is not None
     assert failure.reason == reasons.RECEIVER_REFUSED
@@ -257,7 +257,7 @@ def test_nobody_there_is_a_failure() -> None:
     """Of the receiver, in words."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert send(endpoint(f"http://127.0.0.1:{port}/")) == Refusal(reasons.RECEIVER_FAILED, "it can't be connected to")
+    assert send(endpoint(f"http://127.0.0.1:{port}/")) == Refusal(reasons.RECEIVER_FAILED, "the connection failed")
 
 
 def test_tls_is_checked(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from group_hygiene import status
-from group_hygiene.alerts.courier import Courier, Links
+from group_hygiene.alerts.courier import Courier, CourierContext
 from group_hygiene.alerts.queue import Queue
 from group_hygiene.controller.alerts import Alerting
 from group_hygiene.controller.binding import Bound
@@ -53,8 +53,8 @@ class Scene:
         # For addresses that are in the spec the API server is not asked, and no status is written.
         nobody: Any = None
         self.queue = Queue("kafka/main")
-        links = Links(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
-        courier = Courier("kafka/main", self.queue, links)
+        context = CourierContext(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
+        courier = Courier("kafka/main", self.queue, context)
         self.alerts = Alerting(nobody, self.metrics, SystemClock(), nobody, courier)
         self.where, self.policy, self.journal = where, policy, journal()
         self.status: status.Status = {}

@@ -16,9 +16,9 @@ from group_hygiene.ledger.contents import Contents
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts, whole
 from group_hygiene.model.entries import (
     Covered,
+    DeliveryState,
     Entry,
     Firing,
-    Got,
     Intent,
     KeepRequest,
     Key,
@@ -99,8 +99,8 @@ fields: dict[Any, Any] = {
         ),
         max_size=3,
     ),
-    "got": st.builds(
-        Got,
+    "delivery": st.builds(
+        DeliveryState,
         policy=texts,
         since=st.dictionaries(texts, times, max_size=3),
         deleted=st.none() | st.builds(Notice, times, whole_numbers, st.lists(texts, max_size=3)),
@@ -246,8 +246,8 @@ def test_a_key_that_is_none_of_ours_is_unreadable(key: bytes | None) -> None:
 
 
 def receipt(deleted: Notice | None = None) -> Receipt:
-    got = Got("ns/tidy", {"GroupsMatched": NOW}, deleted)
-    return Receipt(connection_uid="c", receiver="r", policy_uid="u", digest="d", got=got, expires=NOW)
+    delivery = DeliveryState("ns/tidy", {"GroupsMatched": NOW}, deleted)
+    return Receipt(connection_uid="c", receiver="r", policy_uid="u", digest="d", delivery=delivery, expires=NOW)
 
 
 def alerts() -> PolicyAlerts:

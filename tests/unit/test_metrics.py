@@ -12,7 +12,7 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.samples import Sample
 
 from group_hygiene import __version__
-from group_hygiene.alerts.courier import Courier, Links
+from group_hygiene.alerts.courier import Courier, CourierContext
 from group_hygiene.alerts.queue import Queue
 from group_hygiene.controller.alerts import Alerting
 from group_hygiene.controller.api import Api
@@ -309,8 +309,8 @@ def _of_policies(metrics: Metrics) -> set[str]:
 def test_alerting_is_of_those_that_alert() -> None:
     """Whoever does not run any more, or got another action, is not shown as one that alerts, or does not."""
     metrics, api, clock = Metrics(), Api(ApiClient()), SystemClock()
-    links = Links(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
-    courier = Courier("kafka/main", Queue("kafka/main"), links)
+    context = CourierContext(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
+    courier = Courier("kafka/main", Queue("kafka/main"), context)
     alerting = Alerting(api, metrics, clock, StatusWriter(api, Recorder(api), metrics, clock), courier)
 
     def run(policy: Policy) -> float | None:
