@@ -144,7 +144,7 @@ class _Demo:
         self._screen.table(TITLES, rows)
         restored = self._restore(story, view, shop, command_line)
         alerts = self._check_alerts(story)
-        self._screen.heading("8  What the operator says, against what Kafka says")
+        self._screen.heading("8  The operator's statuses, compared with Kafka")
         self._screen.checks(checks)
         looked = self._look_back(story, view)
         self._progress(f"all of it took {time.monotonic() - self._started:.0f} s")
@@ -159,8 +159,8 @@ class _Demo:
             f"kafka-group-hygiene: the operator on a real Kafka {self._kafka.version} and a real Kubernetes API server"
         )
         screen.heading(f"1  Before: {len(states)} consumer groups, {len(unused)} of them unused. Which?")
-        screen.text(f"Empty, says Kafka: {shorten(empty, _CONSOLE)}")
-        screen.text(f"In use, says Kafka: {', '.join(others)}")
+        screen.text(f"Empty in Kafka: {shorten(empty, _CONSOLE)}")
+        screen.text(f"In use in Kafka: {', '.join(others)}")
 
     def _dry_run(self, story: Story, view: View) -> None:
         screen, kubernetes = self._screen, self._kubernetes
@@ -238,7 +238,7 @@ class _Demo:
         command, history = command_line.run("history", _RESTORED)
         screen.command(command, history)
         checks.append(check_history(_RESTORED, history))
-        self._progress("waiting for the operator's next look at it")
+        self._progress("waiting for the operator's next scan")
         self._wait(lambda: kubernetes.kept("Reappeared") > 0, _RUN_SECONDS)
         checks.append(check_kept(_RESTORED, kubernetes))
         screen.checks(checks)
@@ -247,7 +247,7 @@ class _Demo:
     def _check_alerts(self, story: Story) -> list[Check]:
         screen, channel = self._screen, self._channel
         self._wait(lambda: channel.has_all_deletions(story), _RUN_SECONDS)
-        screen.heading("7  Alerts, as the webhook of connection.yaml got them: each once, one message per run")
+        screen.heading("7  Alerts, as the webhook of connection.yaml received them: each once, one message per run")
         screen.lines(*channel.lines())
         checks = channel.check(story)
         screen.checks(checks)

@@ -193,7 +193,7 @@ def test_too_many_look_ups(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) 
     with egress._lookups:
         failure = send(endpoint(f"http://localhost:{receiver.port}/"))
     assert failure is not None
-    assert "was not looked up" in failure.message
+    assert "was not resolved" in failure.message
     assert send(endpoint(f"http://localhost:{receiver.port}/")) is None
 
 
