@@ -194,8 +194,8 @@ def _seasonal(random: _Random, count: int, when: Span) -> _Kind:
     commits = (np.arange(turns) == 0) | np.array([commits for _, (_, _, commits) in seasons])[which][:, None]
     commit = np.where(commits, begin + stay // 4, NO_COMMIT)
     group, turn = np.nonzero(begin < when.read_at)
-    told = (column[group, turn] for column in (begin, begin + stay, how, commit))
-    return _Kind([f"seasonal-{seasons[i % len(seasons)][0]}-{i:06d}" for i in range(count)], _uses(group, *told))
+    of_uses = (column[group, turn] for column in (begin, begin + stay, how, commit))
+    return _Kind([f"seasonal-{seasons[i % len(seasons)][0]}-{i:06d}" for i in range(count)], _uses(group, *of_uses))
 
 
 # How they were used before Kafka dropped them, and how later; None = never again.

@@ -106,7 +106,7 @@ class Circumstances:
     source: Mapping[str, Any]
     load: float
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """What is kept beside the figures."""
         return {**self.source, "load_average": [round(self.load, 1), round(os.getloadavg()[0], 1)]}
 

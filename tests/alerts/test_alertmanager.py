@@ -77,7 +77,7 @@ def received(people: Receiver) -> list[list[str]]:
     return [sorted(alert["status"] for alert in request.json["alerts"]) for request in people.at("/people")]
 
 
-def test_people_get_one_message_per_news(alertmanager: Alertmanager, people: Receiver) -> None:
+def test_people_get_one_message_per_change(alertmanager: Alertmanager, people: Receiver) -> None:
     """One for the first match, none for its renewal, one for another group, one at the end."""
     sender = Sender(alertmanager)
     assert sender.tell("orders-1", "orders-2") == 1

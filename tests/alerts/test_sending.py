@@ -253,7 +253,7 @@ def test_retry_after_may_be_a_date(receiver: Receiver, asked: str, seconds: floa
     assert send_and_wait(endpoint(receiver.url("/hook"))) == (refusal, seconds)
 
 
-def test_nobody_there_is_a_failure() -> None:
+def test_an_unreachable_receiver_is_a_failure() -> None:
     """Of the receiver, in words."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -318,7 +318,7 @@ def test_who_hangs_or_fails_holds_up_nothing(
 
 
 @pytest.mark.slow
-def test_marks_deletions_and_refusals_are_told(
+def test_marks_deletions_and_refusals_are_sent(
     other: World, kafka: KafkaCluster, groups: Groups, people: Receiver, loud: RunningOperator
 ) -> None:
     """The warning with its date, why nothing is deleted, and at the end what was; then that nothing waits any more."""

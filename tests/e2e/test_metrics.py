@@ -39,9 +39,9 @@ def scrape(world: World, kafka: KafkaCluster, groups: Groups, operator: RunningO
     preview = policy(namespace, "preview", **(selects | {"mode": "DryRun"}))
     lost = policy(namespace, "lost", connectionRef={"name": "away"}, action="Alert", when=None)
     # Where nobody may be told: loopback.
-    nobody = {"name": "nobody", "type": "Webhook", "webhook": {"address": "http://127.0.0.1:9/"}}
+    unreachable = {"name": "nobody", "type": "Webhook", "webhook": {"address": "http://127.0.0.1:9/"}}
     report = policy(namespace, "report", action="Alert", when=None, match=selects["match"])
-    world.apply(connection(namespace, kafka.bootstrap_servers, receivers=[nobody]), tables, away)
+    world.apply(connection(namespace, kafka.bootstrap_servers, receivers=[unreachable]), tables, away)
     world.apply(
         policy(namespace, "unused", interval="15s", alert={"receiverNames": []}, **selects), idle, preview, lost, report
     )

@@ -114,7 +114,7 @@ def test_the_idle_go_and_all_others_stay(scene: Scene, pipeline: Pipeline, make:
     assert all(backup.evidence.startswith("idle since ") for backup in backups)
 
 
-def test_what_members_no_longer_read_is_told_before_it_expires(
+def test_topics_that_members_no_longer_read_are_reported_before_they_expire(
     scene: Scene, pipeline: Pipeline, make: Maker, topic: str, client: Client
 ) -> None:
     """By what the brokers say of members now: whoever reads all, or can lose nothing so soon, is kept."""

@@ -153,7 +153,7 @@ def test_only_time_between_scans_counts(
     assert verdicts(observation, tidy) == {group: verdict}
 
 
-def test_a_commit_between_two_scans_starts_anew(scene: Scene, make: Maker, topic: str) -> None:
+def test_a_commit_between_two_scans_restarts_the_count(scene: Scene, make: Maker, topic: str) -> None:
     """Even one that leaves the group Empty, as an assign+commit consumer's does."""
     group = make.abandoned(make.name("old"), topic)
     tidy = policy(group)
@@ -164,7 +164,7 @@ def test_a_commit_between_two_scans_starts_anew(scene: Scene, make: Maker, topic
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("seen_by", ["nobody-else", "a-full-list", "another-policy"])
-def test_a_group_that_was_seen_in_use_starts_anew(
+def test_a_group_that_was_seen_in_use_restarts_the_count(
     scene: Scene, make: Maker, topic: str, seen_by: str, protocol: str
 ) -> None:
     """It may commit nothing and leave before the next scan: whoever's scan saw it Stable, that counts."""
@@ -479,10 +479,10 @@ def test_a_request_to_keep_a_group_counts_up_to_the_last_moment(scene: Scene, ma
     now = scene.clock.now()
     request = KeepRequest(group=group, until=now + timedelta(days=1), why="wait", by="alice", at=now)
     settings = LedgerSettings(installation=None, writer=f"group-hygiene-cli-{make.tag}", topic=scene.ledger)
-    somebody = open_ledger(scene.client, settings, Deadline(60), create=False)
-    assert somebody is not None
-    somebody.claim()
-    somebody.write([request])
+    other_writer = open_ledger(scene.client, settings, Deadline(60), create=False)
+    assert other_writer is not None
+    other_writer.claim()
+    other_writer.write([request])
     outcomes = {outcome.group: outcome.reason for outcome in scene.apply(plan, observation)}
     assert outcomes == {group: reasons.KEEP_REQUESTED, other: reasons.DELETED}
 

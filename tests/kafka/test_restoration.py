@@ -250,7 +250,7 @@ def test_who_was_replaced_restores_nothing(client: Client, ledger: Ledger, make:
     assert group not in make.groups()
 
 
-def test_an_interrupted_restore_is_told_and_runs_again(client: Client, ledger: Ledger, make: Maker) -> None:
+def test_an_interrupted_restore_is_reported_and_runs_again(client: Client, ledger: Ledger, make: Maker) -> None:
     """Who dies amid a restore leaves word that it began; the same request is not done, and ends that."""
     topic, group = make.topic(records=5), make.name()
     ledger.write([saved(client, group, at(topic, 3))])

@@ -224,7 +224,7 @@ def test_what_another_connection_began_is_left_to_it(
     assert (group in scene.context.journal.contents.intents) is not settled
 
 
-def test_what_its_writer_ended_meanwhile_is_not_told_again(scene: Scene, make: Maker, topic: str) -> None:
+def test_an_outcome_that_its_writer_recorded_is_not_reported_again(scene: Scene, make: Maker, topic: str) -> None:
     """What was open a moment ago is looked up once more: the writer's own word stands."""
     group = make.abandoned(make.name("old"), topic)
     deletion = scene.intent(group, TIDY, writer="another-connection")

@@ -184,7 +184,7 @@ def test_by_the_log_alone(
     assert start_offsets(kafka, other.group) == other.offsets
 
 
-def test_nobody_deletes_share_groups_unasked(scene: Scene, client: Client, cluster: Cluster, used: Used) -> None:
+def test_share_groups_are_not_deleted_by_default(scene: Scene, client: Client, cluster: Cluster, used: Used) -> None:
     """The type says which groups are looked at, and `unprotect` that they are meant."""
     tidy, plain = shares(used.group, unprotect=False), policy(used.group)
     observation, plan = scene.plan(tidy)

@@ -295,7 +295,7 @@ def test_a_topic_left_later_waits_for_a_mark_of_its_own(
     assert offsets(client, group).keys() == {Partition(read, 0)}
 
 
-def test_a_topic_that_was_read_again_waits_anew(
+def test_a_topic_that_was_read_again_waits_again(
     client: Client, scene: Scene, pipeline: Pipeline, make: Maker, read: str, left: str
 ) -> None:
     """A mark counts for what matched at every run since: a reader that came back for a while starts its time anew."""

@@ -138,7 +138,7 @@ def test_a_real_application_goes_on_with_its_state(
     assert kind(scene.client, cluster, group) == f"{protocol.capitalize()} Empty"
 
 
-def test_nobody_deletes_applications_unasked(
+def test_applications_are_not_deleted_by_default(
     scene: Scene, client: Client, cluster: Cluster, application: Application
 ) -> None:
     """The type says which groups are looked at, and `unprotect` that they are meant."""

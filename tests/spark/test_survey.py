@@ -171,7 +171,7 @@ def test_rows_are_due_on_the_days_that_count_them(findings: Findings) -> None:
     assert (late.expires, late.due) == (at(0.5), READ_AT.date())
 
 
-def test_what_cannot_be_told(findings: Findings) -> None:
+def test_invalid_options(findings: Findings) -> None:
     """Each mistake is said in a sentence: a type that is not known, a retention that can't be the right one."""
     assert len(findings.notes) == 2
     assert "too few records to know the type of 1 group:" in findings.notes[0]

@@ -246,8 +246,8 @@ def test_enforce_finds_what_waits_and_what_went() -> None:
     (marked,) = found.findings
     assert (marked.type, list(marked.groups.values()), marked.first_due) == (MARKED, ["a"], earlier.due)
     assert found.deleted == Notice(NOW, 1, ["b"])
-    anew = assess(plan(policy, [match("a")], {"a": later}), [], snapshot())
-    assert anew.findings[0].groups.keys().isdisjoint(marked.groups)
+    assessed = assess(plan(policy, [match("a")], {"a": later}), [], snapshot())
+    assert assessed.findings[0].groups.keys().isdisjoint(marked.groups)
 
 
 def test_a_refusal_is_found_by_its_reason() -> None:

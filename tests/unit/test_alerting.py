@@ -51,11 +51,11 @@ class Scene:
     def __init__(self, policy: Policy, where: Connection) -> None:
         self.metrics = Metrics()
         # For addresses that are in the spec the API server is not asked, and no status is written.
-        nobody: Any = None
+        absent: Any = None
         self.queue = Queue("kafka/main")
         context = CourierContext(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
         courier = Courier("kafka/main", self.queue, context)
-        self.alerts = Alerting(nobody, self.metrics, SystemClock(), nobody, courier)
+        self.alerts = Alerting(absent, self.metrics, SystemClock(), absent, courier)
         self.where, self.policy, self.journal = where, policy, journal()
         self.status: status.Status = {}
         self.bind()

@@ -860,7 +860,7 @@ def test_reasons_are_known(case: _Case) -> None:
     assert refusal is None or (refusal.reason in reasons.all_reasons() and refusal.message)
 
 
-def test_a_missed_look_is_told() -> None:
+def test_a_missed_scan_is_reported() -> None:
     """Who waits for a count that begins anew again and again must learn why."""
     policy = delete()
     late = replace(seen(0), missed=timedelta(minutes=25))

@@ -175,7 +175,7 @@ def test_a_mark_has_a_date_for_each_topic(
     assert result.unmarking == {}
 
 
-def test_a_topic_that_is_read_for_a_while_waits_anew() -> None:
+def test_a_topic_that_is_read_for_a_while_waits_again() -> None:
     """Run by run: what did not match once has no old date to come back to."""
     policy, marks = stale(), {_STABLE.id: mark(stale(), _STABLE.id, _SINCE, topics={"a": _SINCE, "b": _SINCE})}
     turn = NOW + timedelta(minutes=5)

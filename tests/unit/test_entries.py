@@ -344,7 +344,7 @@ def test_a_backup_in_parts_is_whole_again(offsets: dict[str, list[SavedOffset]],
         assert whole([part for part in parts if part is not missing]) is None
 
 
-def test_a_number_of_parts_that_somebody_made_up_takes_no_memory() -> None:
+def test_an_invented_number_of_parts_takes_no_memory() -> None:
     """A ledger on a tenant's Kafka says what the tenant wrote."""
     tracemalloc.start()
     try:

@@ -418,7 +418,7 @@ def test_warns_late(
     assert late is None or late in ready["message"]
 
 
-def test_late_is_told_beside_what_access_limits() -> None:
+def test_late_warnings_are_reported_beside_limited_access() -> None:
     """One of them is the reason; both are in the message."""
     granted = replace(_policy("5m", "1h").match, within=Patterns(["a-*"], "access"))
     policy = replace(_policy("5m", "1h"), match=granted)
