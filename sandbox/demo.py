@@ -23,9 +23,9 @@ from sandbox.demo_checks import (
     Story,
     check_groups,
     check_history,
-    check_kept,
     check_operator,
     check_restored,
+    check_skipped,
     reasons_in,
 )
 from sandbox.demo_clients import View
@@ -46,7 +46,7 @@ from sandbox.waiting import wait_for
 _CONSOLE, _CLICKS = "console-consumer-", "click-"
 _DRY_RUN_SECONDS, _MARK_SECONDS, _ENFORCE_SECONDS, _RUN_SECONDS = 120.0, 60.0, 90.0, 60.0
 _IDLE_SECONDS, _READ_SECONDS = 300.0, 120.0
-_KEPT, _RESTORED = "old-billing", "batch-report-2023"
+_PROTECTED, _RESTORED = "old-billing", "batch-report-2023"
 
 
 def main() -> int:
@@ -183,13 +183,13 @@ class _Demo:
         entries = reasons_in(kubernetes.objects(), *UNCHANGED)
         story.unchanged = {group: entry.get("reason", "") for group, entry in entries.items()}
         matching = sorted(group for group, entry in entries.items() if entry["verdict"] == "Match")
-        kept: dict[tuple[str, str], list[str]] = {}
+        skipped: dict[tuple[str, str], list[str]] = {}
         for group, entry in sorted(entries.items()):
             if entry["verdict"] == "Skip":
-                kept.setdefault((entry["reason"], entry["message"]), []).append(group)
+                skipped.setdefault((entry["reason"], entry["message"]), []).append(group)
         screen.lines(
             f"would delete: {shorten(matching, _CONSOLE)}",
-            *in_columns([(shorten(groups, _CLICKS), *why) for why, groups in sorted(kept.items())]),
+            *in_columns([(shorten(groups, _CLICKS), *why) for why, groups in sorted(skipped.items())]),
         )
 
     def _enforce(self, story: Story, command_line: CommandLine) -> None:
@@ -202,7 +202,7 @@ class _Demo:
         screen.command(*kubernetes.get("kgp"))
         screen.command(*kubernetes.describe())
         screen.command(command_line.address())
-        screen.command(*command_line.run("keep", _KEPT, "--for", "30d", "--why", "invoices until the year ends"))
+        screen.command(*command_line.run("keep", _PROTECTED, "--for", "30d", "--why", "invoices until the year ends"))
         self._progress("waiting until the grace period of 8 s is over, for the run that deletes and the one after it")
         self._wait(lambda: self._settled(story), _ENFORCE_SECONDS)
         screen.command(*kubernetes.get("kconn"))
@@ -239,8 +239,8 @@ class _Demo:
         screen.command(command, history)
         checks.append(check_history(_RESTORED, history))
         self._progress("waiting for the operator's next scan")
-        self._wait(lambda: kubernetes.kept("Reappeared") > 0, _RUN_SECONDS)
-        checks.append(check_kept(_RESTORED, kubernetes))
+        self._wait(lambda: kubernetes.skipped("Reappeared") > 0, _RUN_SECONDS)
+        checks.append(check_skipped(_RESTORED, kubernetes))
         screen.checks(checks)
         return checks
 

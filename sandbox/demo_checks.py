@@ -168,9 +168,9 @@ def check_restored(story: Story, group: str, view: View, shop: Shop) -> list[Che
     ]
 
 
-def check_kept(group: str, kubernetes: Kubernetes) -> Check:
+def check_skipped(group: str, kubernetes: Kubernetes) -> Check:
     claim = f"the operator won't delete {group} once more: it counts one group as Reappeared"
-    return same(claim, kubernetes.kept("Reappeared"), 1)
+    return same(claim, kubernetes.skipped("Reappeared"), 1)
 
 
 def check_history(group: str, lines: Sequence[str]) -> Check:

@@ -310,7 +310,7 @@ def test_a_message_that_cannot_be_made_holds_up_no_other(receiver: Receiver, cap
         await until(lambda: receiver.at("/a-broken"))
 
     scene.run(story)
-    assert "connection kafka/main: receiver a-broken: no message could be made" in caplog.text
+    assert "connection kafka/main: receiver a-broken: error while making a message" in caplog.text
 
 
 def test_a_receiver_that_left_the_spec_is_given_up(receiver: Receiver) -> None:
