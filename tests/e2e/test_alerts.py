@@ -115,8 +115,8 @@ def test_one_message_a_run_and_none_twice(
     tmp_path: Path,
 ) -> None:
     """All policies of a run in one message to each receiver; a restart repeats none; the end is told."""
-    namespace, account = other.namespace("told"), operators_account(other.server)
-    topic = groups.topic("told")
+    namespace, account = other.namespace("notified"), operators_account(other.server)
+    topic = groups.topic("notified")
     for name in ("told-a-1", "told-a-2", "told-b-1"):
         groups.simple(name, topic)
     other.apply(
@@ -154,9 +154,9 @@ def test_one_message_a_run_and_none_twice(
         assert len(people.at(f"/{PATH}")) == 1
         assert len(people.at("/from-alertmanager")) == 2, "it groups by policy itself"
         metrics = first.http("/metrics")[1]
-        assert 'group_hygiene_alerting{namespace="told",policy="a"} 1.0' in metrics
+        assert 'group_hygiene_alerting{namespace="notified",policy="a"} 1.0' in metrics
         sent = (
-            'group_hygiene_alerts_sent_total{connection="main",namespace="told",result="delivered",type="webhook"} 1.0'
+            'group_hygiene_alerts_sent_total{connection="main",namespace="notified",result="delivered",type="webhook"} 1.0'
         )
         assert sent in metrics
         assert first.stop() == 0

@@ -65,6 +65,15 @@ def chart() -> Iterator[tuple[str, str]]:
     yield str(schema.relative_to(ROOT)), "\n".join(texts)
 
 
+def manifests() -> Iterator[tuple[str, str]]:
+    """The names and values of examples/, the alerting rules, and the titles and descriptions of the dashboard."""
+    rules, dashboard = ROOT / "deploy" / "prometheus" / "rules.yaml", ROOT / "deploy" / "grafana" / "dashboard.json"
+    for file in [*sorted((ROOT / "examples").rglob("*.yaml")), rules]:
+        yield f"{file.relative_to(ROOT)} values", f"{in_words(file.stem)}\n{in_words(file.read_text())}"
+    texts = re.findall(r'"(?:description|title)": "(.+)"', dashboard.read_text())
+    yield str(dashboard.relative_to(ROOT)), "\n".join(texts)
+
+
 def crds() -> Iterator[tuple[str, str]]:
     """The descriptions of fields and columns, and the messages of CEL rules."""
     for file in sorted((ROOT / "crds").glob("*.yaml")):
@@ -179,7 +188,7 @@ def _modules(folder: Path = OPERATOR) -> tuple[tuple[str, str], ...]:
 
 
 PROSE: tuple[Callable[[], Iterator[tuple[str, str]]], ...] = (
-    *(markdown, comments, chart, crds, command_help),
+    *(markdown, comments, chart, manifests, crds, command_help),
     *(docstrings, code_comments, strings, identifiers),
 )
 
