@@ -83,8 +83,8 @@ def test_it_tells_what_would_be_deleted(check: Check, repository: Path, tmp_path
     headers = [line for line in plan.splitlines() if line.startswith("GroupPolicy ")]
     assert headers == [
         "GroupPolicy kafka-production/abandoned (Delete, DryRun)",
-        "GroupPolicy kafka-production/unused-console-groups (Delete, Enforce)",
         "GroupPolicy kafka-production/expires-soon (Alert, DryRun)",
+        "GroupPolicy kafka-production/unused-console-groups (Delete, Enforce)",
         "GroupPolicy team-a/retired-jobs (Delete, DryRun)",
     ]
     assert "left-classic" in plan

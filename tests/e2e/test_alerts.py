@@ -155,9 +155,8 @@ def test_one_message_a_run_and_none_twice(
         assert len(people.at("/from-alertmanager")) == 2, "it groups by policy itself"
         metrics = first.http("/metrics")[1]
         assert 'group_hygiene_alerting{namespace="notified",policy="a"} 1.0' in metrics
-        sent = (
-            'group_hygiene_alerts_sent_total{connection="main",namespace="notified",result="delivered",type="webhook"} 1.0'
-        )
+        labels = 'connection="main",namespace="notified",result="delivered",type="webhook"'
+        sent = f"group_hygiene_alerts_sent_total{{{labels}}} 1.0"
         assert sent in metrics
         assert first.stop() == 0
     with running_operator(account, tmp_path / "log-2", *FLAGS, *ALLOWED) as second:
