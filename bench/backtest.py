@@ -94,7 +94,7 @@ def _measure(groups: int, days: int) -> None:
     if not wrong:
         parts = {"write_s": round(times.write, 3), "deleted": known.deleted, "regrets": len(known.regrets)}
         kept = report.write(
-            f"backtest-{groups}", line, TARGETS, before.told() | {"records": past.rows}, {"parts": parts}
+            f"backtest-{groups}", line, TARGETS, before.document() | {"records": past.rows}, {"parts": parts}
         )
         print(f"\nEach deletion and each regret is right. Kept in {os.path.relpath(kept)}")
     conclude(line, wrong)
@@ -127,7 +127,7 @@ def differences(answer: str, known: Known) -> list[str]:
     try:
         (policy,) = json.loads(answer)["policies"]
         deleted, count = policy["deleted"], policy["regret"]
-        told = [(each["group"], _time(each["deletedAt"]), _time(each["cameBackAt"])) for each in policy["regrets"]]
+        reported = [(each["group"], _time(each["deletedAt"]), _time(each["cameBackAt"])) for each in policy["regrets"]]
     except (ValueError, KeyError, TypeError) as error:
         raise BenchError(f"this is no answer of a backtest of one policy ({error!r}): {answer[:200]!r}") from error
     wrong = []
@@ -135,10 +135,10 @@ def differences(answer: str, known: Known) -> list[str]:
         wrong.append(f"it says {deleted} deletions, and there are {known.deleted}")
     if count != len(known.regrets):
         wrong.append(f"it says {count} regrets, and there are {len(known.regrets)}")
-    if len(told) != len(set(told)):
-        wrong.append(f"it tells {len(told) - len(set(told))} regrets more than once")
-    wrong += _shown("not told", known.regrets - set(told))
-    wrong += _shown("told, and not so", set(told) - known.regrets)
+    if len(reported) != len(set(reported)):
+        wrong.append(f"it tells {len(reported) - len(set(reported))} regrets more than once")
+    wrong += _shown("not told", known.regrets - set(reported))
+    wrong += _shown("told, and not so", set(reported) - known.regrets)
     return wrong
 
 

@@ -102,15 +102,15 @@ def span(days: int) -> Span:
 
 
 def lives(groups: int, when: Span, seed: int = 11) -> Lives:
-    """So many groups of all kinds; about 75% are litter. Groups that never came before `read_at` are not among them."""
+    """So many groups of all kinds; about 75% are unused. Groups that never came before `read_at` are not among them."""
     kinds: list[_Kind] = []
     for number, (make, share, least) in enumerate(_KINDS):
         count = max(least, round(groups * share))
         kinds.append(make(np.random.default_rng([seed, number]), count, when))
-    litter = groups - sum(len(kind.names) for kind in kinds)
-    if litter < groups // 2:
+    unused = groups - sum(len(kind.names) for kind in kinds)
+    if unused < groups // 2:
         raise ValueError(f"{groups} groups are too few for all kinds")
-    kinds.append(_litter(np.random.default_rng([seed, len(_KINDS)]), litter, when))
+    kinds.append(_unused(np.random.default_rng([seed, len(_KINDS)]), unused, when))
     names: list[str] = []
     uses, beats = [], []
     for kind in kinds:
@@ -194,8 +194,8 @@ def _seasonal(random: _Random, count: int, when: Span) -> _Kind:
     commits = (np.arange(turns) == 0) | np.array([commits for _, (_, _, commits) in seasons])[which][:, None]
     commit = np.where(commits, begin + stay // 4, NO_COMMIT)
     group, turn = np.nonzero(begin < when.read_at)
-    told = (column[group, turn] for column in (begin, begin + stay, how, commit))
-    return _Kind([f"seasonal-{seasons[i % len(seasons)][0]}-{i:06d}" for i in range(count)], _uses(group, *told))
+    of_uses = (column[group, turn] for column in (begin, begin + stay, how, commit))
+    return _Kind([f"seasonal-{seasons[i % len(seasons)][0]}-{i:06d}" for i in range(count)], _uses(group, *of_uses))
 
 
 # How they were used before Kafka dropped them, and how later; None = never again.
@@ -302,7 +302,7 @@ def _edge(random: _Random, count: int, when: Span) -> _Kind:
     return _Kind(names, Uses(*np.array(rows, np.int64).T))
 
 
-def _litter(random: _Random, count: int, when: Span) -> _Kind:
+def _unused(random: _Random, count: int, when: Span) -> _Kind:
     """Each lives some minutes, once, at any time."""
     number = np.arange(count)
     console = random.permutation(max(100_000, count))

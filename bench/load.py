@@ -34,9 +34,9 @@ CONFIG = {
     "offsets.retention.check.interval.ms": "86400000",
     "log.cleaner.enable": "false",
 }
-LITTER = "litter-"
+UNUSED = "unused-"
 PARTITIONS = 10
-_LITTER_EVERY = 100
+_UNUSED_EVERY = 100
 _LIVE = 5
 _TOPICS = 20
 _OFFSET_TOPIC_SECONDS = 300.0
@@ -50,13 +50,13 @@ _WORDS = ("billing", "checkout", "clickstream-enricher", "search-indexer", "frau
 
 @dataclass(frozen=True)
 class Loaded:
-    """What is in the cluster, and so what every program must count: all groups, and those whose id is litter."""
+    """What is in the cluster, and so what every program must count: all groups, and those whose id is unused."""
 
     groups: int
     partitions: int
     empty: int
-    litter: int
-    litter_partitions: int
+    unused: int
+    unused_partitions: int
 
 
 class Members:
@@ -101,9 +101,9 @@ def load(bootstrap: str, groups: int) -> tuple[Loaded, Members]:
     members = Members(bootstrap)
     members.start()
     names = [_name(number) for number in range(groups - _LIVE)]
-    litter = sum(name.startswith(LITTER) for name in names)
+    unused = sum(name.startswith(UNUSED) for name in names)
     asyncio.run(_commit_all(_by_coordinator(bootstrap, names), len(names)))
-    return Loaded(groups, groups * PARTITIONS, len(names), litter, litter * PARTITIONS), members
+    return Loaded(groups, groups * PARTITIONS, len(names), unused, unused * PARTITIONS), members
 
 
 def commit_more(bootstrap: str, groups: int, every: int) -> int:
@@ -135,8 +135,8 @@ def coordinating_partition(group: str, partitions: int) -> int:
 
 
 def _name(number: int) -> str:
-    if number % _LITTER_EVERY == 0:
-        return f"{LITTER}{number:07d}"
+    if number % _UNUSED_EVERY == 0:
+        return f"{UNUSED}{number:07d}"
     return f"team-{number % 97}.{_WORDS[number % len(_WORDS)]}.{number:07d}"
 
 

@@ -243,14 +243,14 @@ def _write(spark: SparkSession, warehouse: str, table: Table, rows: _Rows, colum
     schema = to_arrow_schema(table.schema)
     for at in range(0, len(rows["time"]), _ROWS):
         part = {name: column[at : at + _ROWS] for name, column in rows.items()}
-        told = {
+        by_name = {
             "era": np.zeros(len(part["time"]), np.int64),
             **{name: part[name] for name in ("batch", "log_partition", "log_offset")},
             "record_time": part["time"] * 1000,
             "written_after": pa.nulls(len(part["time"])),
             **columns(part),
         }
-        arrays = [_array(told[field.name]).cast(field.type) for field in schema]
+        arrays = [_array(by_name[field.name]).cast(field.type) for field in schema]
         table.append(
             spark,
             warehouse,

@@ -94,7 +94,7 @@ def _measure(records: int) -> None:
         times = measure(servers, groups)
     line = summary(records, times)
     kept = report.write(
-        f"pipeline-{records}", line, TARGETS, before.told() | {"groups": groups}, {"parts": parts(times)}
+        f"pipeline-{records}", line, TARGETS, before.document() | {"groups": groups}, {"parts": parts(times)}
     )
     print(f"\n{records:,} commits of {groups:,} groups, then {times.groups_changed:,} more, of as many groups\n")
     print("\n".join(f"{name:24} {value}" for name, value in parts(times).items()))

@@ -14,8 +14,8 @@ from faults.groups import Groups
 PROGRAM = "group-hygiene"
 GROUPS = 1_000
 TARGET_S = 1.0
-_EXAMPLE = Path(__file__).parents[1] / "examples" / "policy-console-litter.yaml"
-_LITTER = "console-consumer-"
+_EXAMPLE = Path(__file__).parents[1] / "examples" / "policy-unused-console-groups.yaml"
+_UNUSED = "console-consumer-"
 _TOPIC = "events.console"
 _WOULD_ACT = 2
 
@@ -28,7 +28,7 @@ def plan_runs(servers: str, runs: int, groups: int = GROUPS) -> list[Measured]:
     """
     make = Groups(servers)
     make.topic(_TOPIC, partitions=2, records=10)
-    make.abandon({f"{_LITTER}{number:05d}": {(_TOPIC, 0): 5, (_TOPIC, 1): 5} for number in range(groups)})
+    make.abandon({f"{_UNUSED}{number:05d}": {(_TOPIC, 0): 5, (_TOPIC, 1): 5} for number in range(groups)})
     plan = ["plan", "--bootstrap-server", servers, "-f", str(_EXAMPLE)]
     times: dict[str, list[float]] = {"start": [], "plan": []}
     for number in range(runs + 1):
@@ -48,7 +48,7 @@ def plan_runs(servers: str, runs: int, groups: int = GROUPS) -> list[Measured]:
 
 def check_verdicts(printed: str, groups: int) -> None:
     """Raises WrongCount unless the table that `plan` printed has so many groups, and all match."""
-    rows = [line.split() for line in printed.splitlines() if line.startswith(_LITTER)]
+    rows = [line.split() for line in printed.splitlines() if line.startswith(_UNUSED)]
     matched = sum("Match" in row for row in rows)
     if (len(rows), matched) != (groups, groups):
         raise WrongCount(f"plan printed {len(rows)} verdicts, {matched} of them Match, but there are {groups} groups")

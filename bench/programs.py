@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.command import say
 from bench.errors import BenchError
-from bench.load import LITTER
+from bench.load import UNUSED
 from sandbox.cache import cached, run_long
 from sandbox.kafka.jars import jars
 from sandbox.prerequisites import GO, JAVA, MAVEN, Program, find
@@ -88,7 +88,7 @@ def jobs() -> list[Job]:
 def ours() -> list[Job]:
     """The operator's own calls."""
     return [
-        Job(OURS, "steady", lambda servers: [*_ours(servers, "steady"), "--pattern", f"{LITTER}*"]),
+        Job(OURS, "steady", lambda servers: [*_ours(servers, "steady"), "--pattern", f"{UNUSED}*"]),
         Job(OURS, "full", lambda servers: [*_ours(servers, "full"), "--batch", str(BATCH)]),
     ]
 
@@ -118,11 +118,11 @@ def _python(module: str, servers: str) -> list[str]:
 def _java(servers: str, job: str) -> list[str | Path]:
     options = ["-XX:-UsePerfData", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     class_path = os.pathsep.join([str(_java_classes()), f"{jars(KAFKA_VERSION)}/*"])
-    return [find(JAVA), *options, "-cp", class_path, "ScanBench", servers, job, LITTER, str(BATCH)]
+    return [find(JAVA), *options, "-cp", class_path, "ScanBench", servers, job, UNUSED, str(BATCH)]
 
 
 def _go(servers: str, job: str) -> list[str | Path]:
-    return [_kadm(), servers, job, LITTER, str(BATCH)]
+    return [_kadm(), servers, job, UNUSED, str(BATCH)]
 
 
 def _java_classes() -> Path:

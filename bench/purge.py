@@ -112,7 +112,7 @@ def _measure(options: Options) -> None:
     line = summary(options, purged)
     for each in wrongs(purged)[:10]:
         say(f"  {each}")
-    kept = keep(line, before.told())
+    kept = keep(line, before.document())
     print(f"\n{report.targets(line, TARGETS)}\n\nKept in {os.path.relpath(kept)}\n")
     print(json.dumps(line), flush=True)
 

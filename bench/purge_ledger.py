@@ -40,15 +40,15 @@ def problems(records: Iterable[Record], deleted: Mapping[str, Offsets]) -> list[
 
 
 def _wrong(entries: list[tuple[tuple[str, ...], Any]], had: Offsets | None) -> str:
-    told = [key[2] for key, value in entries if key[0] == "outcome" and value["what"] == "Deleted"]
+    deletions = [key[2] for key, value in entries if key[0] == "outcome" and value["what"] == "Deleted"]
     if had is None:
-        return "told as deleted, and was not" if told else ""
-    if len(told) != 1:
-        return f"{len(told)} outcomes say that it was deleted"
+        return "told as deleted, and was not" if deletions else ""
+    if len(deletions) != 1:
+        return f"{len(deletions)} outcomes say that it was deleted"
     left = [key[0] for key, _ in entries if key[0] in _LEFT]
     if left:
         return f"left after its deletion: {', '.join(left)}"
-    parts = {value["part"]: value for key, value in entries if key[0] == "backup" and key[2] == told[0]}
+    parts = {value["part"]: value for key, value in entries if key[0] == "backup" and key[2] == deletions[0]}
     if not parts or set(parts) != set(range(next(iter(parts.values()))["parts"])):
         return "no whole backup"
     saved = {

@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class DeletingRun:
-    """As the policy's status told it. at: wall time. deleted: groups so far. rss_mb: of the operator, right then."""
+    """As in the policy's status. at: wall time. deleted: groups so far. rss_mb: of the operator, right then."""
 
     at: float
     deleted: int
@@ -102,10 +102,10 @@ class PurgeStage:
             self._kube.apply({"apiVersion": _API, "kind": kind, "metadata": metadata, "spec": dict(spec)})
         return time.time()
 
-    def watch(self, groups: int, began: float, patience: float, told: Callable[[Watched], None]) -> Watched:
+    def watch(self, groups: int, began: float, patience: float, on_deletion: Callable[[Watched], None]) -> Watched:
         """Look on until the policy's status says that so many groups are deleted.
 
-        patience: raises BenchError when so many seconds pass without a deletion. told: called at each deleting run.
+        patience: raises BenchError when so many seconds pass without a deletion. on_deletion: called at each such run.
         """
         watched = Watched(began)
         versions: dict[str, str] = {}
@@ -118,7 +118,7 @@ class PurgeStage:
             if deleted > (watched.runs[-1].deleted if watched.runs else 0):
                 last = time.time()
                 watched.runs.append(DeletingRun(last, deleted, memory_mb(self._operator.pid, "VmRSS")))
-                told(watched)
+                on_deletion(watched)
             if time.time() - last > patience or self._operator.exit_code() is not None:
                 conditions = [f"{c['type']} {c['status']} {c['message']}" for c in policy.get("conditions") or []]
                 raise BenchError(

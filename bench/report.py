@@ -29,7 +29,7 @@ _TITLES = ("program", "job", "median", "min", "max", "first", "process", "peak R
 def check_counts(results: Sequence[Measured], loaded: Loaded) -> None:
     """Raises WrongCount unless every run of every program saw exactly what was loaded."""
     expected = {
-        "steady": (loaded.empty, loaded.litter, loaded.litter_partitions),
+        "steady": (loaded.empty, loaded.unused, loaded.unused_partitions),
         "full": (loaded.groups, loaded.groups, loaded.partitions),
     }
     for result in results:
@@ -106,7 +106,7 @@ class Circumstances:
     source: Mapping[str, Any]
     load: float
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """What is kept beside the figures."""
         return {**self.source, "load_average": [round(self.load, 1), round(os.getloadavg()[0], 1)]}
 

@@ -61,8 +61,8 @@ def _compare(groups: int, runs: int) -> None:
         planned = plan_runs(kafka.bootstrap_servers, runs)
     results += planned
     line = report.summary(results, groups)
-    kept = report.keep(line, results, before.told())
-    print(f"\n{groups:,} groups with {PARTITIONS} committed partitions each, {loaded.litter:,} of them match\n")
+    kept = report.keep(line, results, before.document())
+    print(f"\n{groups:,} groups with {PARTITIONS} committed partitions each, {loaded.unused:,} of them match\n")
     print(report.table(results))
     print(f"\n{report.targets(line)}\n{target(planned)}")
     print(f"\nEvery run counted all groups and partitions. Kept in {os.path.relpath(kept)}\n")

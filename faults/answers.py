@@ -28,10 +28,10 @@ def answers_that_prove_nothing(stage: Stage) -> None:
         for begin in range(0, len(CODES), _AT_ONCE):
             codes = CODES[begin : begin + _AT_ONCE]
             names = world.abandon(len(codes))
-            told = dict(zip(names, codes, strict=True))
+            codes_of = dict(zip(names, codes, strict=True))
 
-            def rewrite(exchange: Exchange, told: dict[str, int] = told) -> None:
-                answer_with(exchange, told)
+            def rewrite(exchange: Exchange, codes_of: dict[str, int] = codes_of) -> None:
+                answer_with(exchange, codes_of)
 
             rule = world.at("delete", When.BETWEEN, rewrite)
             world.until_deleted(names)

@@ -151,8 +151,10 @@ class Auditor:
     def recorded(self, groups: Iterable[str]) -> bool:
         """Whether the ledger records the deletion of each group."""
         self.ledger.read()
-        told = {r.key[1] for r in self.ledger.records if r.value is not None and r.key[0] == "outcome" and _deleted(r)}
-        return set(groups) <= told
+        in_ledger = {
+            r.key[1] for r in self.ledger.records if r.value is not None and r.key[0] == "outcome" and _deleted(r)
+        }
+        return set(groups) <= in_ledger
 
     def _runs(self, deletions: Iterable[_Deletion]) -> dict[str, dict[float, list[str]]]:
         """Sender -> start of a run -> its deleted groups. A run begins with a list of all groups."""

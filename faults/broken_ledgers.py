@@ -28,7 +28,7 @@ def ledger_deleted(stage: Stage) -> None:
         stage.tried += 1
 
 
-def ledger_made_anew(stage: Stage) -> None:
+def ledger_recreated(stage: Stage) -> None:
     """The ledger's topic is recreated, empty, between two runs: no group is deleted until a user confirms."""
     with _ledger_lost(stage, "the ledger was another one") as world:
         _delete_topic(world)

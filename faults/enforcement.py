@@ -201,9 +201,9 @@ class Enforcement:
     def reasons(self) -> set[str]:
         """All reasons in the policy's status, of groups and conditions."""
         status = self.status()
-        told = {condition["reason"] for condition in status.get("conditions", [])}
-        told |= {counted["reason"] for counted in status.get("groupsByReason") or []}
-        return told | {row.get("reason") or "" for row in status.get("sample") or []}
+        shown = {condition["reason"] for condition in status.get("conditions", [])}
+        shown |= {counted["reason"] for counted in status.get("groupsByReason") or []}
+        return shown | {row.get("reason") or "" for row in status.get("sample") or []}
 
     def audit(self) -> Audit:
         return self.auditor.audit()

@@ -117,8 +117,8 @@ class Groups:
         asked = sorted(topics)
         if not asked:
             return {}
-        told = self.admin.describe_topics(TopicCollection(asked), request_timeout=_SECONDS)
-        ids = {topic: answer.result().topic_id for topic, answer in told.items()}
+        described = self.admin.describe_topics(TopicCollection(asked), request_timeout=_SECONDS)
+        ids = {topic: answer.result().topic_id for topic, answer in described.items()}
         return {topic: str(UUID(bytes=_id_bytes(each))) for topic, each in ids.items()}
 
     def member(self, group: str, topic: str) -> Member:

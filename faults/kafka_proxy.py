@@ -208,8 +208,8 @@ class KafkaProxy:
                 self._pass(exchange.sender)
                 if self._stop(exchange, When.BETWEEN) is Then.SWALLOW:
                     continue
-                told = exchange.instead or frame
-                client.sendall(struct.pack(">i", len(told)) + told)
+                reply = exchange.instead or frame
+                client.sendall(struct.pack(">i", len(reply)) + reply)
                 self._stop(exchange, When.AFTER)
         except (OSError, _Dropped):
             pass

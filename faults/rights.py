@@ -93,14 +93,14 @@ class Stage:
     def is_ready(self, kind: str, namespace: str, name: str, reason: str, never: str = "") -> None:
         """Wait until its condition Ready has that reason. Raises NotReached, at once if the reason is `never`."""
 
-        def told() -> bool:
+        def is_reported() -> bool:
             status = self.kube.get(kind, namespace, name).get("status") or {}
             found = next((c["reason"] for c in status.get("conditions") or [] if c["type"] == "Ready"), None)
             if found is not None and found == never:
                 raise NotReached(f"{kind} {name} is {never}")
             return bool(found == reason)
 
-        self.wait(told, f"{kind} {name} is {reason}")
+        self.wait(is_reported, f"{kind} {name} is {reason}")
 
 
 def leads(stage: Stage) -> None:

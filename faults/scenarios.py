@@ -62,7 +62,7 @@ SCENARIOS = tuple(
             cut_off.very_late_delete,
             cut_off.lost_answer,
             broken_ledgers.ledger_deleted,
-            broken_ledgers.ledger_made_anew,
+            broken_ledgers.ledger_recreated,
             broken_ledgers.ledger_emptied,
             broken_ledgers.ledger_compacted,
             broken_ledgers.ledger_unreadable,

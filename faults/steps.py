@@ -176,10 +176,10 @@ def _arm(world: World, leader: OperatorProcess, point: Point, released: threadin
 
     if point.step == STATUS:
 
-        def told(method: str, path: str) -> bool:
+        def is_request(method: str, path: str) -> bool:
             return patches_status(method, path) and len(world.proxy.seen(DELETE_GROUPS)) > begun
 
-        leader.api.rule(ApiRule(told, point.when, lambda: (strike(), None)[1]))
+        leader.api.rule(ApiRule(is_request, point.when, lambda: (strike(), None)[1]))
     else:
 
         def matches(exchange: Exchange) -> bool:

@@ -42,10 +42,10 @@ def restored_after_a_crash(stage: Stage) -> None:
         world.truth.stays([restored], "it was restored")
         world.start(1)
 
-        def told() -> bool:
+        def is_recorded() -> bool:
             return world.auditor.recorded(names) and not world.auditor.open_intents()
 
-        wait_for(told, "all deletions are recorded", 90, 1.0)
+        wait_for(is_recorded, "all deletions are recorded", 90, 1.0)
         world.runs_and_keeps([restored])
         _counted(world, len(names))
 
@@ -88,9 +88,11 @@ def two_connections_to_one_cluster(stage: Stage) -> None:
         time.sleep(_SETTLING_SECONDS)
         world.ledger.read()
         for name in names:
-            told = [record.value for record in world.ledger.of("outcome", name) if record.value["what"] != "Unmarked"]
-            if [outcome["message"] for outcome in told] != ["deleted"]:
-                raise Broken(f"{name}: another connection recorded its deletion: {told}")
+            outcomes = [
+                record.value for record in world.ledger.of("outcome", name) if record.value["what"] != "Unmarked"
+            ]
+            if [outcome["message"] for outcome in outcomes] != ["deleted"]:
+                raise Broken(f"{name}: another connection recorded its deletion: {outcomes}")
         _counted(world, len(names))
 
 

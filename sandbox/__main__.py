@@ -43,7 +43,7 @@ examples:
 While it is up, in another terminal:
   source .sandbox/env
   kubectl get namespaces
-  python -m sandbox litter                      create unused groups, to try policies on
+  python -m sandbox groups                      create unused groups, to try policies on
 """
 
 
@@ -62,8 +62,8 @@ def main() -> int:
             _prepare()
             if options.node:
                 Node().prepare()
-        elif options.command == "litter":
-            _litter(options.bootstrap_servers)
+        elif options.command == "groups":
+            _groups(options.bootstrap_servers)
         else:
             _up(options)
     except SandboxError as error:
@@ -101,13 +101,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="with --node: copy this image from podman's store to the node; repeatable",
     )
-    litter = commands.add_parser(
-        "litter",
+    groups = commands.add_parser(
+        "groups",
         help="create the groups of the tutorial",
         description="Create ten consumer groups on the running Kafka: five are unused, and five only seem unused.",
     )
     address = os.environ.get("BOOTSTRAP_SERVERS")
-    litter.add_argument("--bootstrap-servers", default=address, required=address is None, help="default: %(default)s")
+    groups.add_argument("--bootstrap-servers", default=address, required=address is None, help="default: %(default)s")
     prepare = commands.add_parser(
         "prepare",
         help="only download and build everything",
@@ -140,7 +140,7 @@ def _prepare() -> None:
     wheels("operator")
 
 
-def _litter(bootstrap_servers: str) -> None:
+def _groups(bootstrap_servers: str) -> None:
     # Imported only here: starting servers needs no client.
     from sandbox.leftovers import make_leftovers
 

@@ -23,9 +23,9 @@ from sandbox.demo_checks import (
     Story,
     check_groups,
     check_history,
-    check_kept,
     check_operator,
     check_restored,
+    check_skipped,
     reasons_in,
 )
 from sandbox.demo_clients import View
@@ -36,17 +36,17 @@ from sandbox.demo_past import check_past, commands, shown
 from sandbox.demo_pipeline import Pipeline
 from sandbox.demo_screen import Check, Screen, in_columns, shorten
 from sandbox.errors import NotReached, SandboxError
+from sandbox.example_groups import KINDS, Kind, Shop, make_all
 from sandbox.kafka import KafkaCluster
 from sandbox.kubernetes import ApiServer
 from sandbox.kubernetes.binaries import control_plane
-from sandbox.litter import KINDS, Kind, Shop, make_all
 from sandbox.prerequisites import JAVA, KUBECTL, OPENSSL, find
 from sandbox.waiting import wait_for
 
-_SWARM, _CLICKS = "console-consumer-", "click-"
+_CONSOLE, _CLICKS = "console-consumer-", "click-"
 _DRY_RUN_SECONDS, _MARK_SECONDS, _ENFORCE_SECONDS, _RUN_SECONDS = 120.0, 60.0, 90.0, 60.0
 _IDLE_SECONDS, _READ_SECONDS = 300.0, 120.0
-_KEPT, _RESTORED = "old-billing", "batch-report-2023"
+_PROTECTED, _RESTORED = "old-billing", "batch-report-2023"
 
 
 def main() -> int:
@@ -144,7 +144,7 @@ class _Demo:
         self._screen.table(TITLES, rows)
         restored = self._restore(story, view, shop, command_line)
         alerts = self._check_alerts(story)
-        self._screen.heading("8  What the operator says, against what Kafka says")
+        self._screen.heading("8  The operator's statuses, compared with Kafka")
         self._screen.checks(checks)
         looked = self._look_back(story, view)
         self._progress(f"all of it took {time.monotonic() - self._started:.0f} s")
@@ -154,22 +154,22 @@ class _Demo:
         screen, states = self._screen, {group: seen.state for group, seen in story.before.items()}
         empty = sorted(group for group, state in states.items() if state == "Empty")
         others = sorted(f"{group} ({state})" for group, state in states.items() if state != "Empty")
-        litter = [group for kind in story.kinds if kind.abandoned for group in kind.groups]
+        unused = [group for kind in story.kinds if kind.abandoned for group in kind.groups]
         screen.heading(
             f"kafka-group-hygiene: the operator on a real Kafka {self._kafka.version} and a real Kubernetes API server"
         )
-        screen.heading(f"1  Before: {len(states)} consumer groups, {len(litter)} of them litter. Which?")
-        screen.text(f"Empty, says Kafka: {shorten(empty, _SWARM)}")
-        screen.text(f"In use, says Kafka: {', '.join(others)}")
+        screen.heading(f"1  Before: {len(states)} consumer groups, {len(unused)} of them unused. Which?")
+        screen.text(f"Empty in Kafka: {shorten(empty, _CONSOLE)}")
+        screen.text(f"In use in Kafka: {', '.join(others)}")
 
     def _dry_run(self, story: Story, view: View) -> None:
         screen, kubernetes = self._screen, self._kubernetes
         self._progress("applied examples/demo/; waiting until the operator has seen the groups unchanged for 3 s")
-        litter = [group for kind in story.kinds if kind.looks_abandoned for group in kind.groups]
+        unused = [group for kind in story.kinds if kind.looks_abandoned for group in kind.groups]
         expected = {
-            POLICY: len(litter),
-            "console-litter": sum(group.startswith(_SWARM) for group in litter),
-            "report-unused": sum(not group.startswith(_SWARM) for group in litter),
+            POLICY: len(unused),
+            "unused-console-groups": sum(group.startswith(_CONSOLE) for group in unused),
+            "report-unused": sum(not group.startswith(_CONSOLE) for group in unused),
         }
         self._wait(
             lambda: all(_count(kubernetes, name, "matched") >= count for name, count in expected.items()),
@@ -183,13 +183,13 @@ class _Demo:
         entries = reasons_in(kubernetes.objects(), *UNCHANGED)
         story.unchanged = {group: entry.get("reason", "") for group, entry in entries.items()}
         matching = sorted(group for group, entry in entries.items() if entry["verdict"] == "Match")
-        kept: dict[tuple[str, str], list[str]] = {}
+        skipped: dict[tuple[str, str], list[str]] = {}
         for group, entry in sorted(entries.items()):
             if entry["verdict"] == "Skip":
-                kept.setdefault((entry["reason"], entry["message"]), []).append(group)
+                skipped.setdefault((entry["reason"], entry["message"]), []).append(group)
         screen.lines(
-            f"would delete: {shorten(matching, _SWARM)}",
-            *in_columns([(shorten(groups, _CLICKS), *why) for why, groups in sorted(kept.items())]),
+            f"would delete: {shorten(matching, _CONSOLE)}",
+            *in_columns([(shorten(groups, _CLICKS), *why) for why, groups in sorted(skipped.items())]),
         )
 
     def _enforce(self, story: Story, command_line: CommandLine) -> None:
@@ -202,7 +202,7 @@ class _Demo:
         screen.command(*kubernetes.get("kgp"))
         screen.command(*kubernetes.describe())
         screen.command(command_line.address())
-        screen.command(*command_line.run("keep", _KEPT, "--for", "30d", "--why", "invoices until the year ends"))
+        screen.command(*command_line.run("keep", _PROTECTED, "--for", "30d", "--why", "invoices until the year ends"))
         self._progress("waiting until the grace period of 8 s is over, for the run that deletes and the one after it")
         self._wait(lambda: self._settled(story), _ENFORCE_SECONDS)
         screen.command(*kubernetes.get("kconn"))
@@ -238,16 +238,16 @@ class _Demo:
         command, history = command_line.run("history", _RESTORED)
         screen.command(command, history)
         checks.append(check_history(_RESTORED, history))
-        self._progress("waiting for the operator's next look at it")
-        self._wait(lambda: kubernetes.kept("Reappeared") > 0, _RUN_SECONDS)
-        checks.append(check_kept(_RESTORED, kubernetes))
+        self._progress("waiting for the operator's next scan")
+        self._wait(lambda: kubernetes.skipped("Reappeared") > 0, _RUN_SECONDS)
+        checks.append(check_skipped(_RESTORED, kubernetes))
         screen.checks(checks)
         return checks
 
     def _check_alerts(self, story: Story) -> list[Check]:
         screen, channel = self._screen, self._channel
         self._wait(lambda: channel.has_all_deletions(story), _RUN_SECONDS)
-        screen.heading("7  Alerts, as the webhook of connection.yaml got them: each once, one message per run")
+        screen.heading("7  Alerts, as the webhook of connection.yaml received them: each once, one message per run")
         screen.lines(*channel.lines())
         checks = channel.check(story)
         screen.checks(checks)
@@ -272,7 +272,7 @@ class _Demo:
         objects = self._kubernetes.objects()
         statuses = {name: obj.get("status") or {} for name, obj in objects.items()}
         deleted = statuses[POLICY].get("totals", {}).get("deleted", 0)
-        left = [statuses[name].get("groups", {}).get("matched", 0) for name in (POLICY, "console-litter")]
+        left = [statuses[name].get("groups", {}).get("matched", 0) for name in (POLICY, "unused-console-groups")]
         return bool(deleted) and not any(left) and _recounted(story, objects)
 
     def _end(self, checks: list[Check]) -> bool:
@@ -342,8 +342,8 @@ def _recounted(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> bool:
 
 def _overdone(story: Story, objects: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether more than the unused groups are gone: waiting is useless then, and the checks will fail."""
-    litter = [group for kind in story.kinds if kind.abandoned or kind.looks_abandoned for group in kind.groups]
-    return _deleted(objects) > len(litter)
+    unused = [group for kind in story.kinds if kind.abandoned or kind.looks_abandoned for group in kind.groups]
+    return _deleted(objects) > len(unused)
 
 
 def _wait_for_all(*futures: Future[Any]) -> None:

@@ -70,14 +70,14 @@ class Channel:
         warned = [kind for kind in kinds if kind in ("GroupsMarked", "GroupsDeleted")][:2]
         idle = [alert for alert in alerts if alert["status"] == "firing" and not alert["new"]]
         return [
-            same("the webhook got the marks of groups, and then their deletions", warned, _ORDER),
+            same("the webhook received the marks of groups, and then their deletions", warned, _ORDER),
             same(
                 f"its messages GroupsDeleted add up to {len(story.gone)} groups",
                 _deleted(self.messages),
                 len(story.gone),
             ),
             Check(
-                f"{len(self.messages)} messages for all runs of all policies, each with news",
+                f"{len(self.messages)} messages for all runs of all policies, each with a change",
                 f"{len(idle)} alerts had none" if idle else "",
             ),
         ]

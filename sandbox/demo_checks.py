@@ -11,12 +11,12 @@ from typing import Any
 from sandbox.demo_clients import Ledger, Position, Seen, View
 from sandbox.demo_kubernetes import ENFORCED, IDLE, POLICY, Kubernetes
 from sandbox.demo_screen import Check, Row
-from sandbox.litter import Kind, Shop, come_back
+from sandbox.example_groups import Kind, Shop, come_back
 
 TITLES = ("group", "what it is", "before", "after", "why")
 
 # The policies with unchangedFor; the deleting one last, as its entries take precedence.
-UNCHANGED = ("console-litter", "report-unused", POLICY)
+UNCHANGED = ("unused-console-groups", "report-unused", POLICY)
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -168,9 +168,9 @@ def check_restored(story: Story, group: str, view: View, shop: Shop) -> list[Che
     ]
 
 
-def check_kept(group: str, kubernetes: Kubernetes) -> Check:
+def check_skipped(group: str, kubernetes: Kubernetes) -> Check:
     claim = f"the operator won't delete {group} once more: it counts one group as Reappeared"
-    return same(claim, kubernetes.kept("Reappeared"), 1)
+    return same(claim, kubernetes.skipped("Reappeared"), 1)
 
 
 def check_history(group: str, lines: Sequence[str]) -> Check:

@@ -1,6 +1,6 @@
 """The demo's Kafka clients: long-running ones, in threads, and an independent view of the cluster.
 
-`sandbox.litter` has the groups, and why each exists.
+`sandbox.example_groups` has the groups, and why each exists.
 """
 
 import threading

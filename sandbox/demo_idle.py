@@ -9,7 +9,7 @@ from typing import Any
 from sandbox.demo_checks import Story, reasons_in, same
 from sandbox.demo_kubernetes import IDLE
 from sandbox.demo_screen import Check, in_columns
-from sandbox.litter import Kind, Shop, assign_and_commit
+from sandbox.example_groups import Kind, Shop, assign_and_commit
 
 
 def abandoned(shop: Shop) -> Kind:

@@ -28,7 +28,7 @@ _CHANNEL = "https://chat.example.com/hygiene"
 # A lease long enough for a busy machine.
 _OPTIONS = ("operator", "--health-port", "0", "--lease-duration", "180", "--allow-receiver", "127.0.0.1/32")
 _STOP_SECONDS = 20.0
-_KEPT = r'^group_hygiene_groups_skipped{{[^}}]*policy="{policy}",reason="{reason}"}} (\S+)'
+_SKIPPED = r'^group_hygiene_groups_skipped{{[^}}]*policy="{policy}",reason="{reason}"}} (\S+)'
 
 
 class Kubernetes:
@@ -127,7 +127,7 @@ class Kubernetes:
         port = re.search(r"on port (\d+)", self.operator_log())
         return f"http://127.0.0.1:{port[1]}/metrics" if port else None
 
-    def kept(self, reason: str) -> int:
+    def skipped(self, reason: str) -> int:
         """How many groups the policy skips for that reason, by the metrics: a status may have it minutes later."""
         url = self.metrics_url()
         if url is None:
@@ -135,7 +135,7 @@ class Kubernetes:
         # Ignores proxies of the environment.
         with build_opener(ProxyHandler({})).open(url, timeout=60) as answer:
             text = answer.read().decode()
-        found = re.search(_KEPT.format(policy=POLICY, reason=reason), text, re.MULTILINE)
+        found = re.search(_SKIPPED.format(policy=POLICY, reason=reason), text, re.MULTILINE)
         return int(float(found[1])) if found else 0
 
     def _lines(self, *arguments: str) -> list[str]:

@@ -35,14 +35,14 @@ def check_past(story: Story, restored: str, backtest: Answer, report: Answer) ->
 
 
 def _regretted(story: Story, restored: str, answer: Answer) -> Check:
-    claim = f"the backtest names {restored}, which was brought back, and no other litter; its exit code is 3"
+    claim = f"the backtest names {restored}, which was brought back, and no other unused group; its exit code is 3"
     found = {line.split()[0] for line in _regrets(answer)[1:]}
-    litter = {group for kind in story.kinds if kind.abandoned for group in kind.groups} - {restored}
+    unused = {group for kind in story.kinds if kind.abandoned for group in kind.groups} - {restored}
     if answer.code != _TOO_MUCH_REGRET:
         return Check(claim, f"exit code {answer.code}: {' '.join(answer.errors[-3:])}")
     if restored not in found:
         return Check(claim, f"it names only {', '.join(sorted(found)) or 'none'}")
-    wrong = sorted(found & litter)
+    wrong = sorted(found & unused)
     return Check(claim, f"it names {', '.join(wrong)}" if wrong else "")
 
 

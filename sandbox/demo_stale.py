@@ -9,7 +9,7 @@ from sandbox.demo_checks import Story, same
 from sandbox.demo_clients import View, Work
 from sandbox.demo_kubernetes import STALE
 from sandbox.demo_screen import Check
-from sandbox.litter import Kind, Shop, read_and_commit
+from sandbox.example_groups import Kind, Shop, read_and_commit
 
 GROUP, READ, LEFT = "catalog", "stock", "prices"
 _COMMITTED = 3

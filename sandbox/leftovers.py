@@ -1,6 +1,6 @@
 """The groups of the tutorial: five unused ones, and five that only seem unused. None has a running client."""
 
-from sandbox.litter import (
+from sandbox.example_groups import (
     Kind,
     Shop,
     assign_and_commit,

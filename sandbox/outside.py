@@ -17,11 +17,11 @@ from sandbox.demo_command import CommandLine
 from sandbox.demo_kubernetes import EXAMPLES, NAMESPACE, POLICY
 from sandbox.demo_screen import Check, Screen
 from sandbox.errors import NotReached, SandboxError
+from sandbox.example_groups import KINDS, Shop, make_all
 from sandbox.kubectl import kubectl
-from sandbox.litter import KINDS, Shop, make_all
 from sandbox.waiting import wait_for
 
-_KEPT, _LITTER = "old-billing", "console-litter"
+_PROTECTED, _UNUSED = "old-billing", "unused-console-groups"
 
 
 def main() -> int:
@@ -53,10 +53,10 @@ def _run(shop: Shop, inside: str) -> bool:
     story.done = {client.name: client.done for client in shop.clients}
     kubectl("patch", "kgp", POLICY, "-n", NAMESPACE, "--type=merge", "-p", '{"spec": {"mode": "Enforce"}}')
     _wait(lambda: _status(POLICY).get("groups", {}).get("marked", 0) >= expected)
-    CommandLine(shop.bootstrap).run("keep", _KEPT, "--for", "30d", "--why", "invoices until the year ends")
+    CommandLine(shop.bootstrap).run("keep", _PROTECTED, "--for", "30d", "--why", "invoices until the year ends")
     _wait(lambda: _status(POLICY).get("totals", {}).get("deleted", 0) >= expected - 1)
     # The run after the deletion, for the remaining groups and reasons.
-    _wait(lambda: not any(_status(name).get("groups", {}).get("matched", 1) for name in (POLICY, _LITTER)))
+    _wait(lambda: not any(_status(name).get("groups", {}).get("matched", 1) for name in (POLICY, _UNUSED)))
     story.after, story.ledger = view.groups(), view.ledger()
     statuses = {name: {"status": _status(name)} for name in UNCHANGED}
     story.reasons = {group: entry.get("reason", "") for group, entry in reasons_in(statuses, *UNCHANGED).items()}

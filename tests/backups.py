@@ -22,7 +22,7 @@ def backup(group: str, offsets: dict[str, list[SavedOffset]], **changes: Any) ->
         type="Classic",
         protocol_type="consumer",
         cluster="c",
-        policy="kafka/litter",
+        policy="kafka/unused",
         policy_uid="uid-1",
         generation=1,
         at=_AT,

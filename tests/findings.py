@@ -13,7 +13,7 @@ from group_hygiene.report.findings import Age, Count, Findings, Growth, Row, Sta
 READ_AT = datetime(2026, 11, 20, 14, 3, 27, 123000, UTC)
 BEGAN = datetime(2026, 9, 1, 6, 0, tzinfo=UTC)
 RETENTION = timedelta(days=7)
-LITTER = {
+BY_POLICY = {
     "console-consumer-*": "console-consumer-{number}",
     "ci-checkout-*-test": "ci-checkout-{uuid}-test",
     "notebook-*": "notebook-{uuid}",
@@ -39,10 +39,10 @@ def rich(rows: int = 3000, names: Sequence[str] = ()) -> Findings:
     """All sections filled: so many rows, those with the given names first. The cluster has more groups than these."""
     chance = random.Random(11)
     made = [_row(chance, name, name, 400 - 300 * n / len(names)) for n, name in enumerate(names)]
-    patterns = list(LITTER)
+    patterns = list(BY_POLICY)
     while len(made) < rows:
         pattern = chance.choices(patterns, [40, 20, 12, 8, 6, 4])[0]
-        name = LITTER[pattern].format(uuid=UUID(int=chance.getrandbits(128)), number=chance.randrange(10**5))
+        name = BY_POLICY[pattern].format(uuid=UUID(int=chance.getrandbits(128)), number=chance.randrange(10**5))
         made.append(_row(chance, name, pattern, chance.expovariate(1 / 40)))
     made.sort(key=lambda row: (row.idle_since is None, row.idle_since or READ_AT))
     counts = Counter((row.type, row.state, row.age) for row in made)
@@ -82,7 +82,7 @@ def suggestion(pattern: str) -> Suggestion:
 apiVersion: grouphygiene.io/v1alpha1
 kind: GroupPolicy
 metadata:
-  name: idle-litter
+  name: idle-groups
   namespace: kafka
 spec:
   connectionRef: {{name: main}}
@@ -150,7 +150,7 @@ def _growth(chance: random.Random, pattern: str, rows: Sequence[Row]) -> Growth:
             new[day] = chance.randrange(1 + len(mine) // 2)
     new[BEGAN.date()] = 20 * len(mine) + len(mine) * 3
     new = {day: groups for day, groups in new.items() if groups}
-    return Growth(pattern, sum(new.values()), 20 * len(mine), 20 * len(idle), new, pattern in LITTER)
+    return Growth(pattern, sum(new.values()), 20 * len(mine), 20 * len(idle), new, pattern in BY_POLICY)
 
 
 def _stale(chance: random.Random, number: int) -> StaleTopic:

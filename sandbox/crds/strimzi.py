@@ -31,7 +31,7 @@ def _make(into: Path) -> None:
         f"-DoutputDirectory={jars}",
         "dependency:copy-dependencies",
     ]
-    run_long("downloading Strimzi's kinds with Maven (about 20 seconds, once)", Command(copying, Path("maven.log")))
+    run_long("downloading Strimzi's CRDs with Maven (about 20 seconds, once)", Command(copying, Path("maven.log")))
     pip: list[str | Path] = [
         sys.executable,
         "-m",

@@ -150,8 +150,8 @@ class KafkaCluster(Service):
         running = [node for node in self._layout.brokers if node.id in self._servers and node.id not in self._paused]
 
         def forgotten() -> bool:
-            told = [self._known(node) for node in running]
-            return all(brokers is not None and broker not in brokers for brokers in told)
+            known = [self._known(node) for node in running]
+            return all(brokers is not None and broker not in brokers for brokers in known)
 
         wait_until(forgotten, list(self._servers.values()), timeout)
 

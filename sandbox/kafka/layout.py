@@ -122,8 +122,8 @@ def listener_properties(node: Node, security: Security, address: str) -> dict[st
     doors = dict(zip((name.upper() for name in door_names(node)), node.doors, strict=True))
     ports |= {name: door.port for name, door in doors.items()}
     listeners = {name: f"{name}://{address}:{port}" for name, port in ports.items() if port}
-    told = listeners | {name: f"{name}://{address}:{door.advertised}" for name, door in doors.items()}
-    advertised = [address for name, address in told.items() if name != "CONTROLLER"]
+    addresses = listeners | {name: f"{name}://{address}:{door.advertised}" for name, door in doors.items()}
+    advertised = [address for name, address in addresses.items() if name != "CONTROLLER"]
     protocols = {
         "CLIENT": security.protocol,
         "INTERNAL": "PLAINTEXT",

@@ -15,7 +15,7 @@ from group_hygiene.alerts.delivery import post
 from group_hygiene.alerts.endpoints import Endpoint
 from group_hygiene.alerts.messages import body
 from group_hygiene.alerts.queue import Queue
-from group_hygiene.alerts.situation import Finding, News, Situation, digest_of
+from group_hygiene.alerts.situation import AlertType, Finding, Situation, digest_of
 from group_hygiene.network.egress import parse_egress
 from group_hygiene.spec.receivers import Kind
 from group_hygiene.spec.secret import Hidden
@@ -61,7 +61,7 @@ class Sender:
     def tell(self, *groups: str, then: timedelta = timedelta()) -> int:
         """How many alerts were posted; `then`: as if so much time had passed."""
         now = datetime.now(UTC)
-        finding = Finding(News.GROUPS_MATCHED, {digest_of(group): group for group in groups})
+        finding = Finding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups})
         self.queue.publish([Situation("uid-1", now, (finding,))])
         message = self.queue.message("am", now + then)
         if message is None:
@@ -77,14 +77,14 @@ def received(people: Receiver) -> list[list[str]]:
     return [sorted(alert["status"] for alert in request.json["alerts"]) for request in people.at("/people")]
 
 
-def test_people_get_one_message_per_news(alertmanager: Alertmanager, people: Receiver) -> None:
+def test_people_get_one_message_per_change(alertmanager: Alertmanager, people: Receiver) -> None:
     """One for the first match, none for its renewal, one for another group, one at the end."""
     sender = Sender(alertmanager)
     assert sender.tell("orders-1", "orders-2") == 1
     wait_for(lambda: len(received(people)) == 1)
     (alert,) = people.at("/people")[0].json["alerts"]
     assert alert["labels"]["alertname"] == "GroupsMatched"
-    assert (alert["labels"]["namespace"], alert["labels"]["policy"]) == ("kafka", "litter")
+    assert (alert["labels"]["namespace"], alert["labels"]["policy"]) == ("kafka", "unused")
     assert "orders-1" in alert["annotations"]["description"]
     ends = alertmanager.alerts()[0]["endsAt"]
     assert sender.tell("orders-1", "orders-2") == 0

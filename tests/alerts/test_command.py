@@ -162,7 +162,7 @@ def test_one_that_cannot_be_spoken_to_hides_no_other(
         ),
     ],
 )
-def test_mistakes_are_told(server: ApiServer, applied: Alertmanager, arguments: list[str], said: str) -> None:
+def test_mistakes_are_reported(server: ApiServer, applied: Alertmanager, arguments: list[str], said: str) -> None:
     """In one line, with exit code 1."""
     done = run(server, *arguments, "-n", "default")
     assert done.returncode == 1

@@ -15,10 +15,10 @@ import pytest
 
 from group_hygiene.alerts import courier as module
 from group_hygiene.alerts import state
-from group_hygiene.alerts.courier import Courier, Links
+from group_hygiene.alerts.courier import Courier, CourierContext
 from group_hygiene.alerts.endpoints import Endpoint
 from group_hygiene.alerts.queue import Message, Queue
-from group_hygiene.alerts.situation import Finding, News, Situation, digest_of
+from group_hygiene.alerts.situation import AlertType, Finding, Situation, digest_of
 from group_hygiene.model.entries import Notice, PolicyAlerts, Receipt
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.network.egress import Egress, parse_egress
@@ -37,7 +37,7 @@ def policy(uid: str = "uid-1") -> Policy:
 
 def situation(groups: Iterable[str], uid: str = "uid-1", deleted: tuple[str, ...] = ()) -> Situation:
     now = datetime.now(UTC)
-    found = Finding(News.GROUPS_MATCHED, {digest_of(group): group for group in groups})
+    found = Finding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups})
     return Situation(uid, now, (found,), Notice(now, len(deleted), list(deleted)) if deleted else None)
 
 
@@ -69,13 +69,13 @@ class Scene:
             self.changes += 1
 
         async def main() -> None:
-            links = Links(
+            context = CourierContext(
                 parse_egress(["127.0.0.0/8"]),
                 lambda: self.leads,
                 changed,
                 lambda kind, arrived: self.counts.append((kind, arrived)),
             )
-            courier = Courier("kafka/main", self.queue, links)
+            courier = Courier("kafka/main", self.queue, context)
             task = asyncio.create_task(courier.run())
             try:
                 await story(courier)
@@ -123,8 +123,8 @@ def test_it_ends_when_it_is_cancelled_as_it_wakes(receiver: Receiver) -> None:
     """The operator's own end waits for it."""
 
     async def main() -> None:
-        links = Links(Egress(), lambda: True, lambda: None, lambda _kind, _arrived: None)
-        courier = Courier("kafka/main", Queue("kafka/main"), links)
+        context = CourierContext(Egress(), lambda: True, lambda: None, lambda _kind, _arrived: None)
+        courier = Courier("kafka/main", Queue("kafka/main"), context)
         task = asyncio.create_task(courier.run())
         # It waits for something to send.
         await asyncio.sleep(0.1)
@@ -205,9 +205,9 @@ def test_who_does_not_lead_sends_nothing(receiver: Receiver) -> None:
     scene.run(story)
     assert receiver.requests == []
     (receipt,) = [entry for entry in scene.queue.unwritten({}, datetime.now(UTC)) if isinstance(entry, Receipt)]
-    assert receipt.got.since == {}
-    assert receipt.got.deleted is not None
-    assert receipt.got.deleted.groups == ["b"]
+    assert receipt.delivery.since == {}
+    assert receipt.delivery.deleted is not None
+    assert receipt.delivery.deleted.groups == ["b"]
 
 
 def test_all_policies_of_a_round_are_one_message(receiver: Receiver) -> None:
@@ -310,7 +310,7 @@ def test_a_message_that_cannot_be_made_holds_up_no_other(receiver: Receiver, cap
         await until(lambda: receiver.at("/a-broken"))
 
     scene.run(story)
-    assert "connection kafka/main: receiver a-broken: no message could be made" in caplog.text
+    assert "connection kafka/main: receiver a-broken: error while making a message" in caplog.text
 
 
 def test_a_receiver_that_left_the_spec_is_given_up(receiver: Receiver) -> None:
@@ -380,7 +380,7 @@ def test_an_alertmanager_gets_it_again_although_no_policy_runs(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As while Kafka can't be reached: it would end the alert else."""
-    monkeypatch.setattr(module, "_LOOK_S", 0.1)
+    monkeypatch.setattr(module, "_RENEWAL_CHECK_S", 0.1)
     monkeypatch.setattr(state, "_VALID_MIN", timedelta(seconds=1))
     scene = Scene(receiver)
     to = Endpoint("am", Kind.ALERTMANAGER, Hidden(receiver.url("/am")))

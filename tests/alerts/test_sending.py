@@ -19,7 +19,7 @@ from group_hygiene.alerts import delivery
 from group_hygiene.alerts.delivery import post
 from group_hygiene.alerts.endpoints import Endpoint, read_endpoint
 from group_hygiene.alerts.messages import body
-from group_hygiene.alerts.situation import News
+from group_hygiene.alerts.situation import AlertType
 from group_hygiene.alerts.state import Item, Status
 from group_hygiene.errors import SecretProblem, SpecError
 from group_hygiene.model import reasons
@@ -41,8 +41,8 @@ TOKEN, KEY = "token-never-to-be-seen-1", "key-never-to-be-seen-2"
 def firing(*groups: str) -> Item:
     return Item(
         status=Status.FIRING,
-        news=News.GROUPS_MATCHED,
-        policy="kafka/litter",
+        type=AlertType.GROUPS_MATCHED,
+        policy="kafka/unused",
         connection="kafka/main",
         since=NOW,
         groups=groups,
@@ -87,7 +87,7 @@ def test_a_webhook_gets_one_json_for_all(receiver: Receiver) -> None:
     assert (message["version"], message["test"], len(message["alerts"])) == (1, False, 1)
     alert = message["alerts"][0]
     assert alert["groups"] == ["a", "b"]
-    assert (alert["status"], alert["kind"], alert["policy"]) == ("firing", "GroupsMatched", "litter")
+    assert (alert["status"], alert["kind"], alert["policy"]) == ("firing", "GroupsMatched", "unused")
 
 
 def test_slack_gets_text_that_is_no_markup(receiver: Receiver) -> None:
@@ -171,7 +171,7 @@ def test_one_allowed_address_that_is_down_is_no_refusal(resolving: dict[str, lis
         port = server.getsockname()[1]
     resolving["both.test"] = ["169.254.169.254", "127.0.0.1"]
     failure = send(endpoint(f"http://both.test:{port}/"))
-    assert failure == Refusal(reasons.RECEIVER_FAILED, "it can't be connected to")
+    assert failure == Refusal(reasons.RECEIVER_FAILED, "the connection failed")
     failure = send(endpoint(f"http://both.test:{port}/"), allowed=())
     assert failure is not None
     assert failure.reason == reasons.RECEIVER_REFUSED
@@ -193,7 +193,7 @@ def test_too_many_look_ups(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) 
     with egress._lookups:
         failure = send(endpoint(f"http://localhost:{receiver.port}/"))
     assert failure is not None
-    assert "was not looked up" in failure.message
+    assert "was not resolved" in failure.message
     assert send(endpoint(f"http://localhost:{receiver.port}/")) is None
 
 
@@ -253,11 +253,11 @@ def test_retry_after_may_be_a_date(receiver: Receiver, asked: str, seconds: floa
     assert send_and_wait(endpoint(receiver.url("/hook"))) == (refusal, seconds)
 
 
-def test_nobody_there_is_a_failure() -> None:
+def test_an_unreachable_receiver_is_a_failure() -> None:
     """Of the receiver, in words."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert send(endpoint(f"http://127.0.0.1:{port}/")) == Refusal(reasons.RECEIVER_FAILED, "it can't be connected to")
+    assert send(endpoint(f"http://127.0.0.1:{port}/")) == Refusal(reasons.RECEIVER_FAILED, "the connection failed")
 
 
 def test_tls_is_checked(tmp_path: Path) -> None:

@@ -91,12 +91,12 @@ def test_the_known_answer_is_right() -> None:
         pytest.param(answer(*RIGHT, RIGHT[0]), ["it tells 1 regrets more than once"], id="twice"),
     ],
 )
-def test_what_differs_is_told(text: str, wrong: list[str]) -> None:
+def test_differences_are_reported(text: str, wrong: list[str]) -> None:
     """Each regret by its group and its times, whichever side has it."""
     assert differences(text, KNOWN) == wrong
 
 
-def test_ten_of_each_side_are_told() -> None:
+def test_ten_of_each_side_are_reported() -> None:
     """A program that is all wrong says so in some lines."""
     known = Known(0, {(f"group-{number:02d}", AT, AT + MS) for number in range(12)})
     wrong = differences(

@@ -105,7 +105,7 @@ def test_a_wrong_ledger_is_found(
     assert problems(change(purged.records), purged.made) == [f"{_ONE}: {expected}"]
 
 
-def test_what_nobody_deleted_is_found(purged: Purged) -> None:
+def test_groups_without_a_deletion_are_found(purged: Purged) -> None:
     """A ledger that tells of too many deletions is wrong too, and so is one that tells of a group which is there."""
     made = {name: offsets for name, offsets in purged.made.items() if name != _ONE}
     assert problems(purged.records, made) == [f"{_ONE}: told as deleted, and was not"]

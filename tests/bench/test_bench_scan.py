@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def filled() -> Iterator[tuple[str, Loaded]]:
-    """One broker with 300 groups, 3 of them litter."""
+    """One broker with 300 groups, 3 of them unused."""
     with KafkaCluster() as kafka:
         loaded, members = load(kafka.bootstrap_servers, 300)
         yield kafka.bootstrap_servers, loaded
@@ -100,7 +100,7 @@ def test_answers_do_not_pile_up(many: tuple[str, Loaded]) -> None:
 
 def test_a_wrong_count_is_a_failure() -> None:
     """A program that is quick because it leaves something out is not quick."""
-    loaded = Loaded(groups=300, partitions=3000, empty=295, litter=3, litter_partitions=30)
+    loaded = Loaded(groups=300, partitions=3000, empty=295, unused=3, unused_partitions=30)
     right = measured("full", (300, 300, 3000))
     report.check_counts([right, measured("steady", (295, 3, 30))], loaded)
     with pytest.raises(WrongCount, match="ours full counted"):

@@ -256,7 +256,7 @@ def test_a_bar_is_reached_and_used_by_keyboard_alone(opened: Open) -> None:
     assert page.evaluate("location.hash") == "#groups?age=under%20an%20hour&state=Empty"
 
 
-def test_light_and_dark_follow_the_system_until_somebody_says_otherwise(opened: Open) -> None:
+def test_light_and_dark_follow_the_system_until_a_user_chooses(opened: Open) -> None:
     """Charts go with the page: their text can be read in both."""
     light, dark = opened(scheme="light"), opened(scheme="dark")
     assert _luminance(_css(light, "body", "backgroundColor")) > 0.8

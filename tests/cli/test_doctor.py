@@ -162,7 +162,7 @@ def test_permissions_on_a_group(answer: Any, deletes: bool, result: str | None, 
     assert all(finding.found.startswith(says) for finding in findings)
 
 
-def test_a_topic_that_is_no_ledger_and_an_address_where_nobody_is(
+def test_a_topic_that_is_no_ledger_and_an_unreachable_address(
     run: Run, kafka: KafkaCluster, groups: Maker, tmp_path: Path
 ) -> None:
     """By a KafkaConnection in a file: 14 for its ledger, 12 for its address; one that is no file is wrong usage."""

@@ -83,8 +83,8 @@ def test_it_tells_what_would_be_deleted(check: Check, repository: Path, tmp_path
     headers = [line for line in plan.splitlines() if line.startswith("GroupPolicy ")]
     assert headers == [
         "GroupPolicy kafka-production/abandoned (Delete, DryRun)",
-        "GroupPolicy kafka-production/console-litter (Delete, Enforce)",
         "GroupPolicy kafka-production/expires-soon (Alert, DryRun)",
+        "GroupPolicy kafka-production/unused-console-groups (Delete, Enforce)",
         "GroupPolicy team-a/retired-jobs (Delete, DryRun)",
     ]
     assert "left-classic" in plan
@@ -100,7 +100,7 @@ def test_it_tells_what_would_be_deleted(check: Check, repository: Path, tmp_path
 )
 def test_it_fails_for_what_is_wrong(check: Check, repository: Path, before: str, after: str, says: str) -> None:
     """With the reason."""
-    file = repository / "policies" / "console-litter.yaml"
+    file = repository / "policies" / "unused-console-groups.yaml"
     text = file.read_text()
     assert before in text
     file.write_text(text.replace(before, after))

@@ -81,7 +81,7 @@ def deleted(client: Client, group: str, topic: str, offset: int = 3, **changes: 
         what=OutcomeType.DELETED,
         reason=reasons.DELETED,
         message="deleted",
-        policy="kafka/litter",
+        policy="kafka/unused",
         policy_uid="uid-1",
         generation=1,
         expires=LATER,
@@ -114,14 +114,14 @@ def test_keep_reaches_the_operator(on: Run, ledger: Ledger, make: Maker) -> None
         pytest.param(None, "its deletion had begun and has no outcome yet", id="stays-open"),
         pytest.param({"what": OutcomeType.DELETED}, "was deleted just now", id="deleted"),
         pytest.param(
-            {"what": OutcomeType.KEPT, "reason": reasons.INTERRUPTED},
+            {"what": OutcomeType.NOT_DELETED, "reason": reasons.INTERRUPTED},
             "some of its offsets were deleted",
             id="a-part-of-it",
         ),
         pytest.param(
             {"what": OutcomeType.OFFSETS_DELETED, "topics": ("t",)}, "some of its offsets were deleted", id="offsets"
         ),
-        pytest.param({"what": OutcomeType.KEPT, "reason": reasons.KEPT_ON_REQUEST}, "", id="kept"),
+        pytest.param({"what": OutcomeType.NOT_DELETED, "reason": reasons.KEEP_REQUESTED}, "", id="kept"),
     ],
 )
 def test_keep_says_what_a_deletion_took_meanwhile(
@@ -129,7 +129,7 @@ def test_keep_says_what_a_deletion_took_meanwhile(
 ) -> None:
     """One that had begun before: whatever became of it, or may yet become of it, nobody is told that all is kept."""
     group = make.name()
-    fields: dict[str, Any] = {"group": group, "id": "id-1", "at": NOW, "policy": "kafka/litter", "policy_uid": "uid-1"}
+    fields: dict[str, Any] = {"group": group, "id": "id-1", "at": NOW, "policy": "kafka/unused", "policy_uid": "uid-1"}
     fields |= {"generation": 1, "expires": LATER}
     intent = Intent(type="Classic", deadline=NOW, **fields)
     ledger.write([intent])
@@ -156,7 +156,7 @@ def test_keep_is_not_shortened_by_accident(on: Run, ledger: Ledger, make: Maker)
     answer = on("keep", group, other, "--for", "1d", "--why", "mine", "--by", "ben", "-o", "json")
     assert answer.code == 1
     assert f"group {group}: anna asked to keep it until" in answer.err
-    assert [row["group"] for row in answer.json["kept"]] == [other]
+    assert [row["group"] for row in answer.json["protected"]] == [other]
     assert (keeps(ledger)[group].by, keeps(ledger)[group].until) == ("anna", until)
     assert on("keep", group, "--for", "1d", "--why", "mine", "--by", "ben", "--replace").code == 0
     assert keeps(ledger)[group].by == "ben"
@@ -166,7 +166,7 @@ def test_keep_is_not_shortened_by_accident(on: Run, ledger: Ledger, make: Maker)
 def test_keep_is_removed(on: Run, ledger: Ledger, make: Maker) -> None:
     """And a group that nobody asked to keep is told."""
     group, other = make.name(), make.name()
-    assert on("keep", group, "--for", "30d", "--why", "needed", "-o", "json").json["kept"][0]["for"] == "720h"
+    assert on("keep", group, "--for", "30d", "--why", "needed", "-o", "json").json["protected"][0]["for"] == "720h"
     answer = on("keep", group, other, "--remove", "-o", "json")
     assert (answer.code, answer.json["removed"]) == (0, [group])
     assert f"group {other}: there is no request to keep it" in answer.err
@@ -237,11 +237,11 @@ def test_restore_of_a_policy(on: Run, client: Client, ledger: Ledger, make: Make
     """All groups that it deleted since, and none if there are none."""
     topic, group = make.topic(records=5), make.name()
     ledger.write(deleted(client, group, topic))
-    options = ("restore", "--policy", "kafka/litter", "-o", "name", "--deleted-after")
+    options = ("restore", "--policy", "kafka/unused", "-o", "name", "--deleted-after")
     assert on(*options, NOW.isoformat()).out == f"{group}\n"
     late = on(*options, LATER.isoformat())
     assert (late.code, late.out) == (1, "")
-    assert "no backup of a group that kafka/litter deleted" in late.err
+    assert "no backup of a group that kafka/unused deleted" in late.err
 
 
 def test_restore_of_active_group_fails(on: Run, client: Client, ledger: Ledger, make: Maker) -> None:
@@ -272,7 +272,7 @@ def test_history_tells_all(on: Run, client: Client, ledger: Ledger, make: Maker)
         [
             *deleted(client, "whole", topic),
             *deleted(client, "broken", topic, parts=2),
-            Mark(policy_uid="u", group="marked", policy="kafka/litter", digest="d", since=NOW, due=LATER),
+            Mark(policy_uid="u", group="marked", policy="kafka/unused", digest="d", since=NOW, due=LATER),
             KeepRequest(group="kept", until=LATER, why="needed", by="me", at=NOW),
         ]
     )
@@ -285,7 +285,7 @@ def test_history_tells_all(on: Run, client: Client, ledger: Ledger, make: Maker)
         "kept": "KeepRequested",
     }
     assert (events["whole"]["backupUntil"], events["broken"]["backupUntil"]) == (until, None)
-    assert (events["marked"]["until"], events["marked"]["by"]) == (until, "kafka/litter")
+    assert (events["marked"]["until"], events["marked"]["by"]) == (until, "kafka/unused")
     assert (events["kept"]["until"], events["kept"]["message"]) == (until, "needed")
     assert on("history", "kept", "marked", "-o", "name").out.split() == ["marked", "kept"]
     assert yaml.safe_load(on("history", "whole", "-o", "yaml").out)["events"][0]["reason"] == "Deleted"

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 GOOD = """\
 apiVersion: grouphygiene.io/v1alpha1
 kind: GroupPolicy
-metadata: {name: litter, namespace: kafka}
+metadata: {name: unused, namespace: kafka}
 spec:
   connectionRef: {name: main}
   match: {groups: ["a-*"]}
@@ -94,22 +94,22 @@ def test_examples_are_accepted(file: Path) -> None:
     ("text", "says"),
     [
         pytest.param(
-            GOOD + "  mod: Enforce\n", ":9: GroupPolicy kafka/litter: spec.mod: unknown field", id="unknown-field"
+            GOOD + "  mod: Enforce\n", ":9: GroupPolicy kafka/unused: spec.mod: unknown field", id="unknown-field"
         ),
         pytest.param(
-            GOOD.replace("72h", "3w"), ":7: GroupPolicy kafka/litter: spec.when.unchangedFor: must be a dur", id="rule"
+            GOOD.replace("72h", "3w"), ":7: GroupPolicy kafka/unused: spec.when.unchangedFor: must be a dur", id="rule"
         ),
         pytest.param(
-            GOOD.replace("  action: Delete\n", ""), ":4: GroupPolicy kafka/litter: spec.action: must be", id="missing"
+            GOOD.replace("  action: Delete\n", ""), ":4: GroupPolicy kafka/unused: spec.action: must be", id="missing"
         ),
         pytest.param(
-            GOOD.replace("Delete", "Remove"), ":8: GroupPolicy kafka/litter: spec.action: must be one of", id="enum"
+            GOOD.replace("Delete", "Remove"), ":8: GroupPolicy kafka/unused: spec.action: must be one of", id="enum"
         ),
         pytest.param(
-            GOOD.replace("name: litter", "labls: {}"), ":3: GroupPolicy kafka/: metadata.labls: unknown", id="metadata"
+            GOOD.replace("name: unused", "labls: {}"), ":3: GroupPolicy kafka/: metadata.labls: unknown", id="metadata"
         ),
         pytest.param(GOOD + "  action: Alert\n", ":9: is not valid YAML: duplicate key 'action'", id="key-twice"),
-        pytest.param(GOOD + "---\n" + GOOD, ":10: GroupPolicy kafka/litter is given twice", id="object-twice"),
+        pytest.param(GOOD + "---\n" + GOOD, ":10: GroupPolicy kafka/unused is given twice", id="object-twice"),
         pytest.param("a: [", "is not valid YAML", id="not-yaml"),
         pytest.param("- 1\n", ":1: must be a mapping", id="no-mapping"),
         pytest.param("a: 1\n", ":1: must have apiVersion and kind", id="no-kind"),
@@ -208,7 +208,7 @@ def test_lists_are_taken_apart_with_their_lines(run: Run) -> None:
     """`kubectl get -o yaml` makes a List."""
     items = "".join("  " + line + "\n" for line in GOOD.replace("72h", "3w").splitlines())
     answer = run("plan", "-f", "-", stdin="apiVersion: v1\nkind: List\nitems:\n-" + items[1:])
-    assert ":10: GroupPolicy kafka/litter: spec.when.unchangedFor: " in answer.err
+    assert ":10: GroupPolicy kafka/unused: spec.when.unchangedFor: " in answer.err
 
 
 def test_a_secret_in_the_wrong_place_is_not_repeated(run: Run) -> None:

@@ -29,7 +29,7 @@ from tests.warehouse import Warehouse, idle, in_use
 ABANDONED = ["left-848", "left-classic"]
 
 
-def policy(name: str = "litter", **spec: Any) -> str:
+def policy(name: str = "unused", **spec: Any) -> str:
     """A policy that deletes what was unchanged for 72 h, but for what `spec` says otherwise, as YAML."""
     base = {
         "connectionRef": {"name": "main"},
@@ -63,13 +63,13 @@ def client(kafka: KafkaCluster) -> Iterator[Client]:
 
 
 def test_plan_says_what_would_be_done(on: Run, tmp_path: Path) -> None:
-    """Matching groups are named, all others have a reason, what was taken for granted is said; exit code 2."""
+    """Matching groups are named, all others have a reason, the assumption is shown; exit code 2."""
     file = tmp_path / "policy.yaml"
     file.write_text(policy())
     answer = on("plan", "-f", file)
     heading, would, granted, titles, *rows = answer.out.splitlines()
     assert answer.code == 2
-    assert heading == "GroupPolicy kafka/litter (Delete, DryRun)"
+    assert heading == "GroupPolicy kafka/unused (Delete, DryRun)"
     later = "mode Enforce would mark them and delete them after 24h"
     assert would.strip() == f"2 of 4 groups match: it would report them; {later}"
     assert granted.strip().endswith("groups that are Empty now would match once seen unchanged for 72h")
@@ -86,7 +86,7 @@ def test_policy_that_the_operator_would_refuse_is_an_error(on: Run) -> None:
     """The API server takes a connectionRef into another namespace; the operator does not."""
     answer = on("plan", "-f", "-", stdin=policy(connectionRef={"name": "main", "namespace": "other"}))
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err.startswith("Error: GroupPolicy kafka/litter: CrossNamespaceRefused: ")
+    assert answer.err.startswith("Error: GroupPolicy kafka/unused: CrossNamespaceRefused: ")
 
 
 def test_plan_changes_nothing(on: Run, groups: Maker) -> None:
@@ -126,11 +126,11 @@ def test_plan_as_json(on: Run, kafka: KafkaCluster) -> None:
     assert planned.pop("takenAt").endswith("Z")
     assert planned == {
         "namespace": "kafka",
-        "name": "litter",
+        "name": "unused",
         "action": "Delete",
         "mode": "DryRun",
         "clusterID": kafka.cluster_id,
-        "takenForGranted": {"unchangedFor": "72h"},
+        "assumed": {"unchangedFor": "72h"},
         "would": "1 of 1 groups match: it would report them; mode Enforce would mark them and delete them after 24h",
         "judged": 1,
         "matched": 1,
@@ -256,7 +256,7 @@ def test_explain_walks_the_chain(on: Run, group: str, outcome: str, results: dic
     """Every check in its order, with why it exists; the first that keeps ends it."""
     answer = on("explain", group, "-f", "-", stdin=policy())
     assert answer.code == 0
-    assert answer.out.startswith(f"GroupPolicy kafka/litter (Delete, DryRun): {outcome}")
+    assert answer.out.startswith(f"GroupPolicy kafka/unused (Delete, DryRun): {outcome}")
     (explained,) = on("explain", group, "-f", "-", "-o", "json", stdin=policy()).json["policies"]
     steps = explained["checks"]
     assert [step["check"] for step in steps] == ["match", *(check.__name__ for check in checks.CHECKS)]

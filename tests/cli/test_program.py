@@ -135,7 +135,7 @@ def test_unknown_state_lists_the_valid_ones(run: Run) -> None:
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 @pytest.mark.usefixtures("groups")
-def test_an_answer_that_nobody_takes(kafka: KafkaCluster, where: str, says: str, unbuffered: str) -> None:
+def test_a_closed_output(kafka: KafkaCluster, where: str, says: str, unbuffered: str) -> None:
     """One line where there is somebody to read it, no traceback, and exit code 1; without stderr all goes on."""
     asked = f"{sys.executable} -m group_hygiene.cli list -o json --bootstrap-server {kafka.bootstrap_servers} {where}"
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
@@ -235,7 +235,7 @@ def test_colours(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], c
     assert "Stable" in terminal.text
 
 
-def test_progress_only_where_somebody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal, after a while, and taken away again."""
     monkeypatch.delenv("TERM", raising=False)
     terminal = Terminal()
@@ -259,7 +259,7 @@ def test_progress_only_where_somebody_waits_for_it(monkeypatch: pytest.MonkeyPat
     ],
 )
 @pytest.mark.parametrize("name", ["ingest", "run"])
-def test_the_pipeline_ends_unless_told_otherwise(name: str, arguments: list[str], continuous: bool) -> None:
+def test_the_pipeline_ends_without_continuous(name: str, arguments: list[str], continuous: bool) -> None:
     """A CronJob that says nothing would wait for ever."""
     group = main.commands["pipeline"]
     assert isinstance(group, click.Group)

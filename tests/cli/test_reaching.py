@@ -236,7 +236,7 @@ def policy() -> dict[str, Any]:
     return {
         "apiVersion": "grouphygiene.io/v1alpha1",
         "kind": "GroupPolicy",
-        "metadata": {"name": "litter", "namespace": "kafka"},
+        "metadata": {"name": "unused", "namespace": "kafka"},
         "spec": {"connectionRef": {"name": "main"}, "match": {"groups": ["*"]}, "action": "Alert"},
     }
 
@@ -298,7 +298,7 @@ def test_doctor_fails_where_a_group_in_use_may_be_deleted(
     try:
         answer = process("doctor", "--connection", "main", "-n", "kafka", "-o", "json")
     finally:
-        cluster.kubectl("delete", "kgp", "litter", "-n", "kafka")
+        cluster.kubectl("delete", "kgp", "unused", "-n", "kafka")
     (topics,) = [c for c in answer.json["checks"] if c["check"] == "topics" and c["found"].startswith("READ")]
     assert topics["result"] == result, answer.out
 
@@ -320,7 +320,7 @@ def test_connection_chooses_its_own_policies(process: Run, cluster: ApiServer, m
     other["spec"]["connectionRef"]["name"] = "elsewhere"
     where = ["plan", "--connection", "main", "-n", "kafka", "-f", "-", "-o", "json"]
     answer = process(*where, stdin=yaml.safe_dump_all([policy(), other]))
-    assert [planned["name"] for planned in answer.json["policies"]] == ["litter"]
+    assert [planned["name"] for planned in answer.json["policies"]] == ["unused"]
     assert "GroupPolicy kafka/other: ignored, refers to KafkaConnection kafka/elsewhere" in answer.json["notes"]
     assert not any("in none of the files" in note for note in answer.json["notes"])
     none = process(*where, stdin=yaml.safe_dump(other))

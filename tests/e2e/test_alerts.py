@@ -115,8 +115,8 @@ def test_one_message_a_run_and_none_twice(
     tmp_path: Path,
 ) -> None:
     """All policies of a run in one message to each receiver; a restart repeats none; the end is told."""
-    namespace, account = other.namespace("told"), operators_account(other.server)
-    topic = groups.topic("told")
+    namespace, account = other.namespace("notified"), operators_account(other.server)
+    topic = groups.topic("notified")
     for name in ("told-a-1", "told-a-2", "told-b-1"):
         groups.simple(name, topic)
     other.apply(
@@ -145,7 +145,7 @@ def test_one_message_a_run_and_none_twice(
     both = [("a", "GroupsMatched", "firing"), ("b", "GroupsMatched", "firing")]
     with running_operator(account, tmp_path / "log-1", *FLAGS, *ALLOWED) as first:
         wait_for(lambda: people.at("/bot") and people.at(f"/{PATH}") and len(people.at("/from-alertmanager")) == 2)
-        condition(other, namespace, "a", "AlertsDelivered", "AllTold")
+        condition(other, namespace, "a", "AlertsDelivered", "AllDelivered")
         condition(other, namespace, "a", "Alerting", "GroupsMatched")
         for name in ("a", "b"):
             run_again(other, namespace, name)
@@ -154,10 +154,9 @@ def test_one_message_a_run_and_none_twice(
         assert len(people.at(f"/{PATH}")) == 1
         assert len(people.at("/from-alertmanager")) == 2, "it groups by policy itself"
         metrics = first.http("/metrics")[1]
-        assert 'group_hygiene_alerting{namespace="told",policy="a"} 1.0' in metrics
-        sent = (
-            'group_hygiene_alerts_sent_total{connection="main",namespace="told",result="delivered",type="webhook"} 1.0'
-        )
+        assert 'group_hygiene_alerting{namespace="notified",policy="a"} 1.0' in metrics
+        labels = 'connection="main",namespace="notified",result="delivered",type="webhook"'
+        sent = f"group_hygiene_alerts_sent_total{{{labels}}} 1.0"
         assert sent in metrics
         assert first.stop() == 0
     with running_operator(account, tmp_path / "log-2", *FLAGS, *ALLOWED) as second:
@@ -311,14 +310,14 @@ def test_who_hangs_or_fails_holds_up_nothing(
     assert len(people.at("/works")) == 1
     assert people.at("/inside") == []
     people.answers |= {"/hangs": 200, "/fails": 204, "/leads-away": 200}
-    condition(other, namespace, "p", "AlertsDelivered", "AllTold")
+    condition(other, namespace, "p", "AlertsDelivered", "AllDelivered")
     counts = {name: len(people.at(f"/{name}")) for name in ("hangs", "fails", "leads-away")}
     run_again(other, namespace, "p")
     assert {name: len(people.at(f"/{name}")) for name in counts} == counts, "once it arrived, it is told"
 
 
 @pytest.mark.slow
-def test_marks_deletions_and_refusals_are_told(
+def test_marks_deletions_and_refusals_are_sent(
     other: World, kafka: KafkaCluster, groups: Groups, people: Receiver, loud: RunningOperator
 ) -> None:
     """The warning with its date, why nothing is deleted, and at the end what was; then that nothing waits any more."""
@@ -403,7 +402,7 @@ def test_thresholds_and_names_of_receivers(
     other.apply(
         secret(namespace, url=people.url("/own-never-to-be-seen")),
         telling(namespace, kafka, {}, receivers=receivers),
-        alert(namespace, "swarm", "choosing-", alert={"groupsAtLeast": 2, "receiverNames": ["named", "hidden"]}),
+        alert(namespace, "many", "choosing-", alert={"groupsAtLeast": 2, "receiverNames": ["named", "hidden"]}),
         alert(namespace, "nobody", "choosing-", alert={"receiverNames": []}),
         alert(namespace, "unknown", "choosing-", alert={"receiverNames": ["z"]}),
         alert(namespace, "secretless", "choosing-", alert={"receiverNames": ["secretless"]}),
@@ -411,17 +410,17 @@ def test_thresholds_and_names_of_receivers(
     found = condition(other, namespace, "unknown", "AlertsDelivered", "ReceiverNotFound")
     assert "'z'" in found["message"]
     condition(other, namespace, "secretless", "AlertsDelivered", "SecretNotFound")
-    condition(other, namespace, "swarm", "Alerting", "TooFewGroups")
-    assert other.get("kgp", namespace, "swarm")["status"]["groups"]["matched"] == 1
+    condition(other, namespace, "many", "Alerting", "TooFewGroups")
+    assert other.get("kgp", namespace, "many")["status"]["groups"]["matched"] == 1
     condition(other, namespace, "nobody", "Alerting", "GroupsMatched")
     assert other.condition("kgp", namespace, "nobody", "AlertsDelivered") is None
     groups.simple("choosing-2", topic)
     wait_for(lambda: people.at("/choosing-named") and people.at("/own-never-to-be-seen"))
-    condition(other, namespace, "swarm", "Alerting", "GroupsMatched")
+    condition(other, namespace, "many", "Alerting", "GroupsMatched")
     for path in ("/choosing-named", "/own-never-to-be-seen"):
-        assert [alerts_in(request) for request in people.at(path)] == [[("swarm", "GroupsMatched", "firing")]]
+        assert [alerts_in(request) for request in people.at(path)] == [[("many", "GroupsMatched", "firing")]]
     assert people.at("/choosing-unnamed") == []
-    events = [event["message"] for event in other.events(namespace) if event["involvedObject"]["name"] == "swarm"]
+    events = [event["message"] for event in other.events(namespace) if event["involvedObject"]["name"] == "many"]
     assert not [text for text in events if text.startswith("1 group match")]
 
 

@@ -32,7 +32,7 @@ EMPTY_AND_NEEDED = {
     "click-stats",
     "click-retry",
 }
-LITTER = {"20 console-consumer-*", "batch-report-2023", "search-index-v1", "summer-promo", "click-archive"}
+BY_POLICY = {"20 console-consumer-*", "batch-report-2023", "search-index-v1", "summer-promo", "click-archive"}
 # They commit all the time: what is read right before a deletion may show another offset, and then they stay.
 COMMITTING = {"fraud-check", "click-stats", "price-sync", "fire-watch"}
 IN_USE = {"checkout", "search-index-v2"}
@@ -105,7 +105,7 @@ def test_the_demo_passes_and_stays_up_until_ctrl_c(scratch: Path) -> None:
     assert result is not None, output
     assert rows(output, "✗") == set(), output
     assert result[2] == "0"
-    assert rows(output, "✓") >= LITTER | EMPTY_AND_NEEDED | IN_USE
+    assert rows(output, "✓") >= BY_POLICY | EMPTY_AND_NEEDED | IN_USE
     assert len(rows(output, "✓")) == int(result[1])
     assert "\033" not in output
     exported = re.search(r"export (KUBECONFIG)=(\S+)", output)
@@ -134,7 +134,7 @@ def test_the_demo_fails_with_a_reckless_operator(scratch: Path) -> None:
     assert result is not None
     assert int(result[2]) >= len(needed)
     assert code == 1
-    groups = LITTER | EMPTY_AND_NEEDED | IN_USE
+    groups = BY_POLICY | EMPTY_AND_NEEDED | IN_USE
     assert rows(output, "✗") & groups == needed
     assert rows(output, "✓") & groups == groups - needed
     assert output.count("the operator deleted it") >= len(needed - COMMITTING)

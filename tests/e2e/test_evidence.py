@@ -261,7 +261,7 @@ def test_a_commit_of_the_same_offset_after_the_tables_keeps(place: Place) -> Non
     assert "late-used" in place.groups.names()
 
 
-def test_what_expires_is_told_with_its_date(place: Place) -> None:
+def test_expiring_groups_are_reported_with_their_date(place: Place) -> None:
     """An Empty group, and one in use that no longer reads a topic: in the status, by an Event, and as a metric."""
     place.abandoned("soon-empty", "soon-later")
     member = place.groups.member("soon-in-use", place.topic)

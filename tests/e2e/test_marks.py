@@ -72,7 +72,7 @@ def test_marked_then_deleted_after_its_date(
     assert deleted["marked_since"] == marked["since"]
 
 
-def test_an_edit_of_what_decides_marks_anew(world: World, groups: Groups, marks: dict[str, tuple[str, str]]) -> None:
+def test_an_edit_of_conditions_marks_again(world: World, groups: Groups, marks: dict[str, tuple[str, str]]) -> None:
     """A mark belongs to the policy as it was; limits decide nothing about a group, so an edit of them moves no date."""
     edit = spec("edited") | {"delete": {"gracePeriod": "1h", "maxPercent": 90}}
     world.apply(policy(NAMESPACE, "edited", **edit))

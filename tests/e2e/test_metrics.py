@@ -39,14 +39,14 @@ def scrape(world: World, kafka: KafkaCluster, groups: Groups, operator: RunningO
     preview = policy(namespace, "preview", **(selects | {"mode": "DryRun"}))
     lost = policy(namespace, "lost", connectionRef={"name": "away"}, action="Alert", when=None)
     # Where nobody may be told: loopback.
-    nobody = {"name": "nobody", "type": "Webhook", "webhook": {"address": "http://127.0.0.1:9/"}}
+    unreachable = {"name": "nobody", "type": "Webhook", "webhook": {"address": "http://127.0.0.1:9/"}}
     report = policy(namespace, "report", action="Alert", when=None, match=selects["match"])
-    world.apply(connection(namespace, kafka.bootstrap_servers, receivers=[nobody]), tables, away)
+    world.apply(connection(namespace, kafka.bootstrap_servers, receivers=[unreachable]), tables, away)
     world.apply(
-        policy(namespace, "litter", interval="15s", alert={"receiverNames": []}, **selects), idle, preview, lost, report
+        policy(namespace, "unused", interval="15s", alert={"receiverNames": []}, **selects), idle, preview, lost, report
     )
     wait_for(lambda: "scraped-old" not in groups.names())
-    deleted = f'group_hygiene_outcomes_total{{namespace="{namespace}",outcome="Deleted",policy="litter",reason=""}} 1.0'
+    deleted = f'group_hygiene_outcomes_total{{namespace="{namespace}",outcome="Deleted",policy="unused",reason=""}} 1.0'
     refused = f'group_hygiene_run_failures_total{{namespace="{namespace}",policy="lost",reason="BrokersUnreachable"}}'
     not_ready = f'group_hygiene_evidence_ready{{connection="tables",namespace="{namespace}"}} 0.0'
     not_sent = 'group_hygiene_alerts_sent_total{connection="main",namespace="scraped",result="failed",type="webhook"}'

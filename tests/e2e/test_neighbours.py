@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from faults.errors import FaultsError
 from group_hygiene.kafka.client import Deadline, connect
 from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
-from group_hygiene.model.entries import Got, Notice, Receipt
+from group_hygiene.model.entries import DeliveryState, Notice, Receipt
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.manifests import operators_account
@@ -244,7 +244,7 @@ def test_a_time_in_a_ledger_that_no_sum_may_have(kafka: KafkaCluster, tmp_path: 
                 receiver="r",
                 policy_uid="u",
                 digest="d",
-                got=Got("ns/p", {}, far),
+                delivery=DeliveryState("ns/p", {}, far),
                 expires=datetime.now(UTC) + timedelta(days=1),
             )
             client = connect(Settings((kafka.plaintext_bootstrap,)))

@@ -272,7 +272,7 @@ def test_suspended_is_healthy_and_does_nothing(world: World, kafka: KafkaCluster
     wait_for(lambda: "suspended-old" not in groups.names())
 
 
-def test_unreachable_broker_disturbs_nobody_else(world: World, kafka: KafkaCluster) -> None:
+def test_an_unreachable_broker_disturbs_no_other_connection(world: World, kafka: KafkaCluster) -> None:
     """The connection says why nobody answers, its policy that the connection is not ready; others go on."""
     broken, healthy = world.namespace("unreachable"), world.namespace("unreachable-neighbour")
     world.apply(
@@ -333,7 +333,7 @@ def test_a_name_that_can_be_none_is_refused(world: World, value: str) -> None:
     assert "must be one host:port" in refused.stderr
 
 
-def test_oddities_stop_nobody(world: World, kafka: KafkaCluster, secure_kafka: KafkaCluster) -> None:
+def test_oddities_stop_no_policy(world: World, kafka: KafkaCluster, secure_kafka: KafkaCluster) -> None:
     """Credentials beyond ASCII and a token endpoint that is none are conditions; the neighbour goes on."""
     odd, healthy = world.namespace("odd"), world.namespace("odd-neighbour")
     secret = {"metadata": {"name": "oauth", "namespace": odd}, "stringData": {"secret": "pa\u00dfw\u00f6rt\u2603"}}
@@ -506,7 +506,7 @@ class TestSecrets:
         self.secret(world, namespace, "group-hygiene", password=PASSWORD)
         self._poke(world, namespace)
         world.wait_ready("kconn", namespace, "main", "Connected")
-        world.wait_ready("kgp", namespace, "console-litter", "Succeeded")
+        world.wait_ready("kgp", namespace, "unused-console-groups", "Succeeded")
         assert PASSWORD not in operator.log()
         assert PASSWORD not in world.server.kubectl("get", "kconn,kgp,events", "-A", "-o", "yaml").stdout
 

@@ -274,7 +274,7 @@ def _stale(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
     return ()
 
 
-def _nobody(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
+def _without_rights(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
     return ("--service-account", f"{NAMESPACE}/nobody")
 
 
@@ -308,7 +308,9 @@ def _older_crd(place: Place, kafka: KafkaCluster) -> tuple[str, ...]:
             _no_login, 11, {"Secret": "SecretNotFound: ", "KafkaConnection": f"{SAID}SecretNotFound: "}, id="login"
         ),
         pytest.param(_stale, 15, {"evidence": "EvidenceStale: "}, id="stale"),
-        pytest.param(_nobody, 10, {"rights in Kubernetes": f"ServiceAccount {NAMESPACE}/nobody may not "}, id="rights"),
+        pytest.param(
+            _without_rights, 10, {"rights in Kubernetes": f"ServiceAccount {NAMESPACE}/nobody may not "}, id="rights"
+        ),
         pytest.param(
             _by_labels, 10, {"rights in Kubernetes": ".*; no namespace is admitted by its labels"}, id="labels"
         ),

@@ -49,7 +49,7 @@ from tests.kafka.makers import Maker, at, soon
 PASSWORD = "never-to-be-seen-93Zq"
 TIMEOUT = 60
 # No program gets that port by chance.
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 USERS = ("allowed", "no-cluster", "no-topic", "no-group", "no-delete")
 DENIED_TOPIC = Fault("TOPIC_AUTHORIZATION_FAILED", "needs DESCRIBE on the topic")
 HIDDEN_TOPIC, DENIED_GROUP = "hidden-topic", "denied-group"
@@ -168,7 +168,7 @@ def test_a_missing_permission_on_the_cluster_is_a_problem(login: Login) -> None:
     assert "DESCRIBE on the cluster is denied" in problem
 
 
-def test_missing_topics_are_told_from_existing_ones(login: Login, inside: Maker) -> None:
+def test_missing_topics_are_distinguished_from_existing_ones(login: Login, inside: Maker) -> None:
     """One answer for each topic; none asked, none given."""
     topic, absent = inside.topic(), inside.name("no-topic")
     assert topics_exist(login("allowed"), [topic, absent], soon()) == {topic: True, absent: False}
@@ -333,7 +333,7 @@ def test_tls_to_a_plain_listener_fails_as_tls(guarded: KafkaCluster) -> None:
 @pytest.mark.parametrize(
     ("server", "why"),
     [
-        pytest.param(NOBODY, "connection refused", id="nobody-listens"),
+        pytest.param(UNREACHABLE, "connection refused", id="nobody-listens"),
         pytest.param("no-such-host.invalid:9092", "no-such-host.invalid does not resolve", id="no-such-name"),
     ],
 )
@@ -346,7 +346,7 @@ def test_an_address_that_leads_nowhere_says_why(server: str, why: str) -> None:
 
 def test_one_good_server_is_enough(guarded: KafkaCluster, inside: Maker) -> None:
     """A dead bootstrap server beside a live one does not matter."""
-    servers = (NOBODY, *guarded.bootstrap_servers.split(","))
+    servers = (UNREACHABLE, *guarded.bootstrap_servers.split(","))
     connect(replace(settings(guarded), bootstrap_servers=servers)).close()
 
 
@@ -412,7 +412,7 @@ def test_no_log_shows_the_password(
         assert Checkpoints().read(client, [topic], soon()) == frozenset()
         client.close()
         for bad in (
-            replace(good, bootstrap_servers=(NOBODY,)),
+            replace(good, bootstrap_servers=(UNREACHABLE,)),
             settings(guarded, "nobody", mechanism=mechanism),
         ):
             with pytest.raises(ConnectError) as caught:

@@ -114,7 +114,7 @@ def test_the_idle_go_and_all_others_stay(scene: Scene, pipeline: Pipeline, make:
     assert all(backup.evidence.startswith("idle since ") for backup in backups)
 
 
-def test_what_members_no_longer_read_is_told_before_it_expires(
+def test_topics_that_members_no_longer_read_are_reported_before_they_expire(
     scene: Scene, pipeline: Pipeline, make: Maker, topic: str, client: Client
 ) -> None:
     """By what the brokers say of members now: whoever reads all, or can lose nothing so soon, is kept."""
@@ -243,7 +243,7 @@ def test_tables_are_read_again_before_a_deletion(
     assert plan.actions == (group,)
     spoil(pipeline, group)
     outcomes = scene.apply(plan, observation)
-    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.KEPT, reason)]
+    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.NOT_DELETED, reason)]
     assert group in make.groups()
 
 

@@ -216,7 +216,7 @@ def test_a_coordinator_that_moves_is_followed_and_stops_deletions(
         )
 
         outcomes = {(outcome.group, outcome.kind, outcome.reason) for outcome in planning.apply(plan, before)}
-        assert outcomes == {(group, OutcomeKind.KEPT, reasons.SNAPSHOT_INCOMPLETE) for group in old}
+        assert outcomes == {(group, OutcomeKind.NOT_DELETED, reasons.SNAPSHOT_INCOMPLETE) for group in old}
     finally:
         all_back(client, kafka, moved)
     # An election brings its partitions back to it. Those that are asked now are alive, and know that they moved.
@@ -344,7 +344,7 @@ def test_a_group_that_is_deleted_between_list_and_fetch_is_gone(
     assert set(plan.actions) == {gone, other}
     outcomes = {outcome.group: (outcome.kind, outcome.reason) for outcome in scene.apply(plan, observation)}
     assert outcomes == {
-        gone: (OutcomeKind.KEPT, reasons.GONE),
+        gone: (OutcomeKind.NOT_DELETED, reasons.GONE),
         other: (OutcomeKind.DELETED, reasons.DELETED),
     }
 

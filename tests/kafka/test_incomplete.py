@@ -109,7 +109,7 @@ def test_without_a_broker_nothing_is_deleted(
 
 
 @pytest.mark.slow
-def test_lag_is_told_as_far_as_it_is_known(kafka: KafkaCluster, client: Client, make: Maker) -> None:
+def test_lag_is_reported_as_far_as_it_is_known(kafka: KafkaCluster, client: Client, make: Maker) -> None:
     """A partition whose only broker is dead: what is enough without it is enough, and all else is not known."""
     lost, topic = 2, make.topic(partitions=3, records=5)
     for partition in (1, 2):

@@ -156,7 +156,7 @@ def test_it_is_read_again_before_a_deletion(scene: Scene, make: Maker, topic: st
     cut(make, other, before=1)
     outcomes = {outcome.group: outcome for outcome in scene.apply(plan, observation)}
     assert (outcomes[still].kind, outcomes[still].reason) == (OutcomeKind.DELETED, reasons.DELETED)
-    assert (outcomes[no_more].kind, outcomes[no_more].reason) == (OutcomeKind.KEPT, reasons.LAG_BELOW)
+    assert (outcomes[no_more].kind, outcomes[no_more].reason) == (OutcomeKind.NOT_DELETED, reasons.LAG_BELOW)
     assert make.groups() == {no_more: "EMPTY"}
     assert scene.memory.ledger is not None
     kept = scene.memory.ledger.entries(lambda key: group_of(key) == still, soon())

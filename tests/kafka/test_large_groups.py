@@ -169,7 +169,7 @@ def test_a_process_that_dies_between_the_requests_leaves_a_whole_backup(
     known_for(successor, 60)
     assert reconcile.recover_intents(successor.context) == {}
     (outcome,) = recorded(successor, group)
-    assert (outcome.what, outcome.reason) == (OutcomeType.KEPT, reasons.INTERRUPTED)
+    assert (outcome.what, outcome.reason) == (OutcomeType.NOT_DELETED, reasons.INTERRUPTED)
     assert f"{left} of its {PARTITIONS} committed offsets are left" in outcome.message
     assert saved(successor, group) == [PARTITIONS]
 
@@ -197,7 +197,7 @@ def test_a_request_to_keep_it_between_the_requests_keeps_the_rest(
     limit()
     observation, plan = due(scene, group)
     (outcome,) = scene.apply(plan, observation)
-    assert (outcome.kind, outcome.reason) == (OutcomeKind.KEPT, reasons.KEPT_ON_REQUEST), outcome.message
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_DELETED, reasons.KEEP_REQUESTED), outcome.message
     assert 0 < len(committed(client, group)) < PARTITIONS
     assert saved(scene, group) == [PARTITIONS]
     assert brought_back(scene, group) is Kind.RESTORED
@@ -251,7 +251,7 @@ def test_who_comes_back_between_the_requests_keeps_the_rest(
     assert saved(scene, group) == [PARTITIONS]
     known_for(scene, 60)
     assert reconcile.recover_intents(scene.context) == {}
-    assert [each.what for each in recorded(scene, group)] == [OutcomeType.KEPT]
+    assert [each.what for each in recorded(scene, group)] == [OutcomeType.NOT_DELETED]
     assert saved(scene, group) == [PARTITIONS]
     tidy = policy(group)
     if joins:
@@ -304,7 +304,7 @@ def test_half_a_group_that_was_restored_was_not_deleted(
     successor = Scene(client, ledger=scene.ledger)
     known_for(successor, 60)
     assert reconcile.recover_intents(successor.context) == {}
-    assert [each.what for each in recorded(successor, group)] == [OutcomeType.RESTORED, OutcomeType.KEPT]
+    assert [each.what for each in recorded(successor, group)] == [OutcomeType.RESTORED, OutcomeType.NOT_DELETED]
     assert recorded(successor, group)[-1].reason == reasons.REAPPEARED
     assert committed(client, group) == offsets
     contents = successor.context.journal.contents

@@ -122,7 +122,7 @@ def test_a_topic_with_other_settings_is_refused(
     assert says in refused(lambda: opened(client, settings(topic)))
 
 
-def test_a_topic_of_somebody_else_is_no_ledger(client: Client, make: Maker) -> None:
+def test_a_topic_of_another_program_is_no_ledger(client: Client, make: Maker) -> None:
     """Neither one with other records, nor one whose owner can't be read."""
     topic = foreign(make)
     make.produce(topic, [(b"k", b"v")])
@@ -157,9 +157,9 @@ def test_it_belongs_to_one_installation(client: Client, make: Maker) -> None:
     theirs = opened(client, settings(topic, installation="theirs", writer=f"theirs-{topic}"))
     ours.claim()
     assert "belongs to the installation ours, not to theirs" in refused(theirs.claim, reasons.LEDGER_OWNED)
-    anybody = opened(client, settings(topic, installation=None, writer=f"cli-{topic}"))
-    anybody.claim()
-    anybody.write([keep("g-1")])
+    any_owner = opened(client, settings(topic, installation=None, writer=f"cli-{topic}"))
+    any_owner.claim()
+    any_owner.write([keep("g-1")])
     ours.read_on(soon())
     assert set(ours.contents.keeps) == {"g-1"}
 

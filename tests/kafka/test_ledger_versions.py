@@ -130,7 +130,7 @@ def test_what_is_written_is_read_with_the_least_permissions(generation: KafkaClu
         client.close()
 
 
-def test_a_topic_that_was_made_anew_is_another_ledger(generation: KafkaCluster) -> None:
+def test_a_recreated_topic_is_another_ledger(generation: KafkaCluster) -> None:
     """By its id, or, below 2.8, as it ends before our position; a topic that is gone as well."""
     maker, topic = Maker(generation.plaintext_bootstrap), "made-anew"
     client = connect(Settings((generation.plaintext_bootstrap,)))

@@ -120,7 +120,7 @@ def test_who_was_fenced_meanwhile_does_not_come_back(client: Client, make: Maker
 
 
 @pytest.mark.slow
-def test_a_broker_that_hangs_holds_nobody_for_long(make: Maker) -> None:
+def test_a_broker_that_hangs_delays_no_caller_for_long(make: Maker) -> None:
     """The write fails in time; when the broker is back, what is in the log is what is in memory."""
     with KafkaCluster() as cluster:
         client = connect(Settings((cluster.bootstrap_servers,)))

@@ -52,7 +52,7 @@ def test_no_checkpoints_topic_means_no_mirror(client: Client, kafka: KafkaCluste
     assert kafka.count_requests("METADATA", client_id="group-hygiene", since=mark) == {1: 0}
 
 
-def test_an_empty_topic_names_nobody(client: Client, new_topic: Topic) -> None:
+def test_an_empty_topic_names_no_group(client: Client, new_topic: Topic) -> None:
     """Read to its end, which is where it begins."""
     assert Checkpoints().read(client, [new_topic()], soon()) == frozenset()
 
@@ -80,15 +80,15 @@ def test_a_second_look_reads_only_what_is_new(
 
 
 @pytest.mark.parametrize(
-    "anew",
+    "recreated",
     [
         pytest.param(["new"], id="shorter"),
         pytest.param(["new", "old-1", "old-2"], id="as-long"),
         pytest.param(["new", "old-1", "old-2", "old-3", "old-4"], id="longer"),
     ],
 )
-def test_a_topic_that_was_made_anew_is_read_from_its_start(
-    client: Client, make: Maker, new_topic: Topic, anew: list[str]
+def test_a_recreated_topic_is_read_from_its_start(
+    client: Client, make: Maker, new_topic: Topic, recreated: list[str]
 ) -> None:
     """However long it is by now: nothing in it was read before."""
     topic, checkpoints = new_topic(), Checkpoints()
@@ -96,8 +96,8 @@ def test_a_topic_that_was_made_anew_is_read_from_its_start(
     checkpoints.read(client, [topic], soon())
     make.delete_topic(topic)
     make.topic(topic, partitions=2)
-    make.checkpoints(topic, anew)
-    assert checkpoints.read(client, [topic], soon()) == frozenset({"new", "old-1", "old-2", "old-3", *anew})
+    make.checkpoints(topic, recreated)
+    assert checkpoints.read(client, [topic], soon()) == frozenset({"new", "old-1", "old-2", "old-3", *recreated})
 
 
 def test_a_topic_that_is_gone_is_a_fault(client: Client, make: Maker) -> None:

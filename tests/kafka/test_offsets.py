@@ -121,7 +121,7 @@ def test_an_unknown_topic_or_partition_is_a_fault_of_its_own(client: Client, mak
     assert {fault.code for fault in answers.values() if isinstance(fault, Fault)} == {"UNKNOWN_TOPIC_OR_PARTITION"}
 
 
-def test_asking_for_nothing_asks_nobody(client: Client, kafka: KafkaCluster) -> None:
+def test_an_empty_request_is_not_sent(client: Client, kafka: KafkaCluster) -> None:
     """No groups and no partitions are no request."""
     mark = kafka.mark()
     assert committed_offsets(client, {}, soon()) == {}

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from group_hygiene.kafka.client import connect
-from group_hygiene.kafka.offsets_log import KINDS, BrokenRecord, Commit, GroupState, decode
+from group_hygiene.kafka.offsets_log import RECORD_TYPES, BrokenRecord, Commit, GroupState, decode
 from group_hygiene.model.groups import CommittedOffset, Partition
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
@@ -117,7 +117,7 @@ def test_what_older_brokers_wrote(older: KafkaCluster) -> None:
             assert record == theirs
     # The coordinator in Scala knows nothing of KIP-848, and all else.
     assert unknown == (
-        {kind for kind in KINDS if kind.startswith("consumer-")} - {"consumer-regex"} if newer else set()
+        {kind for kind in RECORD_TYPES if kind.startswith("consumer-")} - {"consumer-regex"} if newer else set()
     )
     if newer:
         assert records == generated(older, pairs)
@@ -175,7 +175,7 @@ def test_what_the_newest_broker_wrote(newer: KafkaCluster) -> None:
         ("commit", False),
         ("commit", True),
     }
-    kinds = set(KINDS) - NO_LONGER_WRITTEN
+    kinds = set(RECORD_TYPES) - NO_LONGER_WRITTEN
     assert {kind for kind, gone in of_types if not gone} == kinds
     assert {kind for kind, gone in of_types if gone} >= kinds - {"consumer-regex"}
 

@@ -153,7 +153,7 @@ def test_only_time_between_scans_counts(
     assert verdicts(observation, tidy) == {group: verdict}
 
 
-def test_a_commit_between_two_scans_starts_anew(scene: Scene, make: Maker, topic: str) -> None:
+def test_a_commit_between_two_scans_restarts_the_count(scene: Scene, make: Maker, topic: str) -> None:
     """Even one that leaves the group Empty, as an assign+commit consumer's does."""
     group = make.abandoned(make.name("old"), topic)
     tidy = policy(group)
@@ -164,7 +164,7 @@ def test_a_commit_between_two_scans_starts_anew(scene: Scene, make: Maker, topic
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("seen_by", ["nobody-else", "a-full-list", "another-policy"])
-def test_a_group_that_was_seen_in_use_starts_anew(
+def test_a_group_that_was_seen_in_use_restarts_the_count(
     scene: Scene, make: Maker, topic: str, seen_by: str, protocol: str
 ) -> None:
     """It may commit nothing and leave before the next scan: whoever's scan saw it Stable, that counts."""
@@ -313,7 +313,7 @@ def test_what_changed_since_the_scan_is_kept(
     happens(make, group, topic)
     before = make.groups()
     outcomes = {outcome.group: (outcome.kind, outcome.reason) for outcome in scene.apply(plan, observation)}
-    assert outcomes == {group: (OutcomeKind.KEPT, reason), other: (OutcomeKind.DELETED, reasons.DELETED)}
+    assert outcomes == {group: (OutcomeKind.NOT_DELETED, reason), other: (OutcomeKind.DELETED, reasons.DELETED)}
     del before[other]
     assert make.groups() == before
 
@@ -332,7 +332,7 @@ def test_a_pending_transaction_keeps_its_group(scene: Scene, make: Maker, topic:
     finally:
         producer.abort_transaction(60)
     assert outcomes == {
-        group: (OutcomeKind.KEPT, reasons.PENDING_TRANSACTION),
+        group: (OutcomeKind.NOT_DELETED, reasons.PENDING_TRANSACTION),
         other: (OutcomeKind.DELETED, reasons.DELETED),
     }
     assert make.groups() == {group: "EMPTY"}
@@ -385,7 +385,7 @@ def test_whoever_is_asked_can_stop_a_deletion(scene: Scene, make: Maker, topic: 
     assert set(plan.actions) == groups
     outcomes = scene.apply(plan, observation, Guard(lambda: Refusal(reasons.POLICY_CHANGED, "it was edited")))
     assert {(o.group, o.kind, o.reason, o.message) for o in outcomes} == {
-        (group, OutcomeKind.KEPT, reasons.POLICY_CHANGED, "it was edited") for group in groups
+        (group, OutcomeKind.NOT_DELETED, reasons.POLICY_CHANGED, "it was edited") for group in groups
     }
     assert set(make.groups()) == groups
 
@@ -396,7 +396,9 @@ def test_the_policy_is_asked_for_again_right_before_the_request(scene: Scene, ma
     observation, plan = scene.plan(policy(group))
     answers = iter([None, Refusal(reasons.POLICY_CHANGED, "it was edited")])
     outcomes = scene.apply(plan, observation, Guard(lambda: next(answers)))
-    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.KEPT, reasons.POLICY_CHANGED)]
+    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [
+        (OutcomeKind.NOT_DELETED, reasons.POLICY_CHANGED)
+    ]
     assert set(make.groups()) == {group}
     assert scene.context.journal.contents.intents == {}
 
@@ -406,7 +408,7 @@ def test_a_process_that_does_not_lead_deletes_nothing(scene: Scene, make: Maker,
     group = make.abandoned(make.name("old"), topic)
     observation, plan = scene.plan(policy(group))
     outcomes = scene.apply(plan, observation, Guard(left=0.5))
-    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.KEPT, reasons.NOT_LEADER)]
+    assert [(outcome.kind, outcome.reason) for outcome in outcomes] == [(OutcomeKind.NOT_DELETED, reasons.NOT_LEADER)]
     assert set(make.groups()) == {group}
 
 
@@ -477,12 +479,12 @@ def test_a_request_to_keep_a_group_counts_up_to_the_last_moment(scene: Scene, ma
     now = scene.clock.now()
     request = KeepRequest(group=group, until=now + timedelta(days=1), why="wait", by="alice", at=now)
     settings = LedgerSettings(installation=None, writer=f"group-hygiene-cli-{make.tag}", topic=scene.ledger)
-    somebody = open_ledger(scene.client, settings, Deadline(60), create=False)
-    assert somebody is not None
-    somebody.claim()
-    somebody.write([request])
+    other_writer = open_ledger(scene.client, settings, Deadline(60), create=False)
+    assert other_writer is not None
+    other_writer.claim()
+    other_writer.write([request])
     outcomes = {outcome.group: outcome.reason for outcome in scene.apply(plan, observation)}
-    assert outcomes == {group: reasons.KEPT_ON_REQUEST, other: reasons.DELETED}
+    assert outcomes == {group: reasons.KEEP_REQUESTED, other: reasons.DELETED}
 
 
 @pytest.mark.parametrize("gone", [pytest.param(True, id="it-is-gone"), pytest.param(False, id="it-is-there")])

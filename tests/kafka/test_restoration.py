@@ -250,7 +250,7 @@ def test_who_was_replaced_restores_nothing(client: Client, ledger: Ledger, make:
     assert group not in make.groups()
 
 
-def test_an_interrupted_restore_is_told_and_runs_again(client: Client, ledger: Ledger, make: Maker) -> None:
+def test_an_interrupted_restore_is_reported_and_runs_again(client: Client, ledger: Ledger, make: Maker) -> None:
     """Who dies amid a restore leaves word that it began; the same request is not done, and ends that."""
     topic, group = make.topic(records=5), make.name()
     ledger.write([saved(client, group, at(topic, 3))])
@@ -402,7 +402,7 @@ def test_group_that_is_not_granted_is_not_looked_at(client: Client, ledger: Ledg
     topic, group = make.topic(records=5), make.name()
     ledger.write([saved(client, group, at(topic, 3))])
     restorer = Restorer(client, ledger, Clock(), Guard(), granted=lambda name: name != group)
-    named, by_policy = RestoreRequest(id="r", groups=(group,)), RestoreRequest(id="r", policy="kafka/litter")
+    named, by_policy = RestoreRequest(id="r", groups=(group,)), RestoreRequest(id="r", policy="kafka/unused")
     (result,) = restore(restorer, named)
     assert (result.reason, result.saved_at) == (reasons.ACTION_NOT_GRANTED, None)
     assert restore(restorer, by_policy) == []
@@ -423,7 +423,7 @@ def test_newest_that_fits_and_all_of_a_policy(client: Client, ledger: Ledger, ma
     assert restored(client, ledger, old, preview=True).partitions[0].saved.offset == 2
     assert restored(client, ledger, old, preview=True, at=NOW - day).partitions[0].saved.offset == 1
     restorer = Restorer(client, ledger, Clock(), Guard())
-    request = RestoreRequest(id="r", policy="kafka/litter", deleted_after=NOW)
+    request = RestoreRequest(id="r", policy="kafka/unused", deleted_after=NOW)
     assert [result.group for result in restore(restorer, request, preview=True)] == sorted([new, old])
     late = replace(request, deleted_after=NOW + day)
     assert restore(restorer, late, preview=True) == []
@@ -443,7 +443,7 @@ def test_older_backup_never_stands_in_for_a_damaged_one(
     producer.produce(ledger.writer.removeprefix("w-"), key=encode_key(damaged.key), value=b"garbage", partition=0)
     assert producer.flush(60) == 0
     by_name = restored(client, ledger, group)
-    by_policy = restored(client, ledger, group, groups=(), policy="kafka/litter", deleted_after=NOW)
+    by_policy = restored(client, ledger, group, groups=(), policy="kafka/unused", deleted_after=NOW)
     for result in (by_name, by_policy):
         assert (result.kind, result.reason, result.saved_at) == (Kind.REFUSED, reasons.BACKUP_INCOMPLETE, NOW)
     assert group not in make.groups()

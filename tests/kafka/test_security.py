@@ -254,7 +254,7 @@ def test_who_is_known_lists_groups(
 @pytest.mark.parametrize(
     "user", [pytest.param("least", id="wrong-password"), pytest.param("stranger", id="wrong-user")]
 )
-def test_who_is_not_known_is_told_so_soon(
+def test_an_unknown_user_is_reported_soon(
     guarded: KafkaCluster, inside: Maker, mechanism: Mechanism, user: str
 ) -> None:
     """AuthenticationFailed with the user's name, long before the timeout."""
@@ -263,14 +263,14 @@ def test_who_is_not_known_is_told_so_soon(
     assert f"{user!r}" in str(error)
 
 
-def test_a_wrong_client_secret_is_told_soon(guarded: KafkaCluster, inside: Maker, tokens: TokenEndpoint) -> None:
+def test_a_wrong_client_secret_is_reported_soon(guarded: KafkaCluster, inside: Maker, tokens: TokenEndpoint) -> None:
     """With the address of who refuses it."""
     error = refused(by_token(guarded, tokens.url, WRONG_LEAK))
     assert isinstance(error, AuthenticationFailed)
     assert f"{tokens.url} answers HTTP 401" in str(error)
 
 
-def test_a_token_endpoint_that_is_down_is_told_soon(guarded: KafkaCluster, inside: Maker) -> None:
+def test_a_token_endpoint_that_is_down_is_reported_soon(guarded: KafkaCluster, inside: Maker) -> None:
     """With its address."""
     with TokenEndpoint({}) as endpoint:
         url = endpoint.url
@@ -293,7 +293,7 @@ def test_a_token_endpoint_is_only_where_the_operator_may_connect(guarded: KafkaC
         assert endpoint.asked == 1
 
 
-def test_a_token_that_the_broker_refuses_is_told_soon(guarded: KafkaCluster, inside: Maker) -> None:
+def test_a_token_that_the_broker_refuses_is_reported_soon(guarded: KafkaCluster, inside: Maker) -> None:
     """One that has expired already, for instance: the endpoint is not to blame."""
     with TokenEndpoint({"least": PASSWORD}, lifetime=-60) as endpoint:
         error = refused(by_token(guarded, endpoint.url))
@@ -373,14 +373,14 @@ def test_a_client_certificate_lets_in(mutual: KafkaCluster) -> None:
         client.close()
 
 
-def test_without_a_client_certificate_it_is_told_soon(mutual: KafkaCluster) -> None:
+def test_a_missing_client_certificate_is_reported_soon(mutual: KafkaCluster) -> None:
     """The message says what may be missing."""
     error = refused(Settings(servers(mutual), tls=Tls(mutual.ca_file.read_text()), timeout=TIMEOUT))
     assert isinstance(error, ConnectError)
     assert "client certificate" in str(error)
 
 
-def test_a_client_certificate_of_another_authority_is_told_soon(mutual: KafkaCluster, tmp_path: Path) -> None:
+def test_a_client_certificate_of_another_authority_is_reported_soon(mutual: KafkaCluster, tmp_path: Path) -> None:
     """The broker refuses it, and says so only after the handshake (TLS 1.3)."""
     error = refused(by_certificate(mutual, Authority(tmp_path / "other")))
     assert isinstance(error, ConnectError)
@@ -464,7 +464,7 @@ def test_a_run_goes_as_far_as_its_permissions(login: Login, inside: Maker, user:
     assert [outcome.reason for outcome in outcomes] == ([expected.outcome] if expected.outcome else [])
     if expected.refusal == reasons.LEDGER_UNAVAILABLE:
         forced = scene.apply(replace(plan, actions=(group,), refusal=None), observation)
-        assert [(outcome.kind, outcome.reason) for outcome in forced] == [(OutcomeKind.KEPT, expected.refusal)]
+        assert [(outcome.kind, outcome.reason) for outcome in forced] == [(OutcomeKind.NOT_DELETED, expected.refusal)]
     assert expected.outcome_message in "".join(outcome.message for outcome in outcomes)
     deleted = expected.outcome == reasons.DELETED
     assert (group in inside.groups()) != deleted
@@ -500,7 +500,7 @@ def test_without_read_on_the_offsets_log_a_group_is_kept(
         pytest.param("restorer", strict_policy, reasons.CAUGHT_UP, id="read"),
     ],
 )
-def test_without_read_nobody_knows_what_waits(
+def test_without_read_the_lag_is_unknown(
     login: Login, inside: Maker, user: str, of: Callable[..., Policy], verdict: str
 ) -> None:
     """Whoever may not READ the topic can't tell marks of transactions from records: the group stays, unless the policy
@@ -634,7 +634,7 @@ def _restored_by(login: Login, user: str, operator: Scene, tidy: Policy) -> None
     assert operator.context.journal.read_on(soon()) is None
 
 
-def test_nobody_sees_nothing_and_deletes_nothing(login: Login, inside: Maker) -> None:
+def test_a_user_without_rights_sees_nothing_and_deletes_nothing(login: Login, inside: Maker) -> None:
     """Somebody who is let in and has no permission at all gets no empty answer for an answer."""
     inside.abandoned(inside.name("old"), inside.topic(records=3))
     observation = Scene(login("nobody")).observe(policy(f"{inside.tag}*"), full=True)

@@ -126,7 +126,7 @@ def test_a_restore_of_what_was_missing_before_proves_no_deletion(scene: Scene, m
     assert scene.context.journal.read_on(Deadline(60)) is None
     known_for(scene, 60)
     assert reconcile.recover_intents(scene.context) == {}
-    assert {each.what for each in recorded(scene, group)} == {OutcomeType.RESTORED, OutcomeType.KEPT}
+    assert {each.what for each in recorded(scene, group)} == {OutcomeType.RESTORED, OutcomeType.NOT_DELETED}
     assert group not in scene.context.journal.contents.deletions
 
 
@@ -160,7 +160,7 @@ def test_a_restore_after_two_interrupted_deletions(scene: Scene, make: Maker, le
 
 @pytest.mark.parametrize(
     ("ended", "restored"),
-    [(OutcomeType.KEPT, {0, 1}), (None, {0, 1}), (OutcomeType.DELETED, {0})],
+    [(OutcomeType.NOT_DELETED, {0, 1}), (None, {0, 1}), (OutcomeType.DELETED, {0})],
     ids=["kept", "open", "deleted"],
 )
 def test_a_deletion_that_never_happened_hides_no_earlier_backup(
@@ -204,7 +204,7 @@ def test_a_deletion_that_never_happened_hides_no_backup_of_another_policy(scene:
     asked = RestoreRequest(id="a-restore", policy=own.policy, deleted_after=now - timedelta(hours=3))
     (refused,) = restore(restorer, asked)
     assert refused.reason == reasons.NO_BACKUP
-    restorer.ledger.write([outcome(intent, OutcomeType.KEPT, reason=reasons.INTERRUPTED)])
+    restorer.ledger.write([outcome(intent, OutcomeType.NOT_DELETED, reason=reasons.INTERRUPTED)])
     (result,) = restore(restorer, asked)
     assert [(place.partition.partition, place.reason) for place in result.partitions] == [(1, reasons.VERIFIED)]
 
@@ -224,7 +224,7 @@ def test_what_another_connection_began_is_left_to_it(
     assert (group in scene.context.journal.contents.intents) is not settled
 
 
-def test_what_its_writer_ended_meanwhile_is_not_told_again(scene: Scene, make: Maker, topic: str) -> None:
+def test_an_outcome_that_its_writer_recorded_is_not_reported_again(scene: Scene, make: Maker, topic: str) -> None:
     """What was open a moment ago is looked up once more: the writer's own word stands."""
     group = make.abandoned(make.name("old"), topic)
     deletion = scene.intent(group, TIDY, writer="another-connection")
@@ -261,7 +261,7 @@ def test_a_deletion_is_counted_once(client: Client, make: Maker, topic: str, los
 
     outcomes = scene.apply(plan, observation, LosesTheOutcome())
     losing.loses = ""
-    assert [(each.kind, each.reason) for each in outcomes] == [(OutcomeKind.KEPT, reasons.INTERRUPTED)]
+    assert [(each.kind, each.reason) for each in outcomes] == [(OutcomeKind.NOT_DELETED, reasons.INTERRUPTED)]
     assert group not in make.groups()
     if comes_back:
         make.simple(group, at(topic))
@@ -360,7 +360,7 @@ def test_a_backup_ends_early_only_where_the_next_has_all_of_it(
         return replace(made, parts=parts)
 
     older, newer = saved("1", **changes), replace(saved("2"), continues="1")
-    interrupted = outcome(scene.intent(group, TIDY), OutcomeType.KEPT, id="2", reason=reasons.INTERRUPTED)
+    interrupted = outcome(scene.intent(group, TIDY), OutcomeType.NOT_DELETED, id="2", reason=reasons.INTERRUPTED)
     assert scene.context.journal.record([older, newer, interrupted]) is None
     observation, plan = scene.plan(policy(group))
     (done,) = scene.apply(plan, observation)
@@ -375,7 +375,7 @@ def test_one_unreadable_backup_does_not_hold_up_the_others(scene: Scene, make: M
     """A group whose interrupted deletion left no readable backup stays; the run goes on batch after batch."""
     groups = {make.abandoned(make.name("old"), topic) for _ in range(4)}
     held = min(groups)
-    interrupted = outcome(scene.intent(held, TIDY), OutcomeType.KEPT, reason=reasons.INTERRUPTED)
+    interrupted = outcome(scene.intent(held, TIDY), OutcomeType.NOT_DELETED, reason=reasons.INTERRUPTED)
     assert scene.context.journal.record([interrupted]) is None
     observation, plan = scene.plan(policy(f"{make.tag}old*"))
     assert set(plan.actions) == groups

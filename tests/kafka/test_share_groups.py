@@ -184,7 +184,7 @@ def test_by_the_log_alone(
     assert start_offsets(kafka, other.group) == other.offsets
 
 
-def test_nobody_deletes_share_groups_unasked(scene: Scene, client: Client, cluster: Cluster, used: Used) -> None:
+def test_share_groups_are_not_deleted_by_default(scene: Scene, client: Client, cluster: Cluster, used: Used) -> None:
     """The type says which groups are looked at, and `unprotect` that they are meant."""
     tidy, plain = shares(used.group, unprotect=False), policy(used.group)
     observation, plan = scene.plan(tidy)
@@ -243,7 +243,7 @@ def test_what_changed_since_the_scan_is_kept(scene: Scene, client: Client, clust
     observation, plan = scene.plan(shares(used.group))
     place = Partition(used.topic, 0)
     assert set_offsets(client, used.group, {place: CommittedOffset(used.start + 1)}, soon()) == {place: None}
-    assert said(scene.apply(plan, observation)) == [(OutcomeKind.KEPT, reasons.CHANGED)]
+    assert said(scene.apply(plan, observation)) == [(OutcomeKind.NOT_DELETED, reasons.CHANGED)]
     assert kind(client, cluster, used.group) == "Share Empty"
     assert backups(scene, used.group) == []
 
@@ -252,7 +252,7 @@ def test_who_joins_in_between_keeps_its_group(kafka: KafkaCluster, scene: Scene,
     """After the scan: it is seen when the group is read again, and nothing is saved or sent."""
     observation, plan = scene.plan(shares(used.group))
     with SilentShareMember(client, used.group, used.topic):
-        assert said(scene.apply(plan, observation)) == [(OutcomeKind.KEPT, reasons.BECAME_ACTIVE)]
+        assert said(scene.apply(plan, observation)) == [(OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE)]
     assert backups(scene, used.group) == []
     assert start_offsets(kafka, used.group) == used.offsets
 
@@ -265,7 +265,7 @@ def test_who_joins_at_the_last_moment_keeps_its_group_and_its_backup(
     member = SilentShareMember(client, used.group, used.topic)
     guard = _Late(member.__enter__)
     try:
-        assert said(scene.apply(plan, observation, guard)) == [(OutcomeKind.KEPT, reasons.BECAME_ACTIVE)]
+        assert said(scene.apply(plan, observation, guard)) == [(OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE)]
     finally:
         member.__exit__()
     assert start_offsets(kafka, used.group) == used.offsets

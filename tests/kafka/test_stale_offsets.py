@@ -234,7 +234,7 @@ def test_what_happens_between_scan_and_deletion_keeps_them(
     producer = meanwhile(client, make, group, read, left)
     before = offsets(client, group)
     (outcome,) = scene.apply(plan, observation)
-    assert (outcome.kind, outcome.reason) == (OutcomeKind.KEPT, reason), outcome.message
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_DELETED, reason), outcome.message
     assert offsets(client, group) == before
     assert entries(scene, Backup) == []
     if producer is not None:
@@ -295,7 +295,7 @@ def test_a_topic_left_later_waits_for_a_mark_of_its_own(
     assert offsets(client, group).keys() == {Partition(read, 0)}
 
 
-def test_a_topic_that_was_read_again_waits_anew(
+def test_a_topic_that_was_read_again_waits_again(
     client: Client, scene: Scene, pipeline: Pipeline, make: Maker, read: str, left: str
 ) -> None:
     """A mark counts for what matched at every run since: a reader that came back for a while starts its time anew."""
@@ -343,7 +343,7 @@ def test_the_broker_has_the_last_word(
         assert Partition(other, 0) not in offsets(client, group)
         assert len(entries(scene, Backup)) == 1
     else:
-        assert (outcome.kind, outcome.reason) == (OutcomeKind.KEPT, reasons.SUBSCRIBED), outcome.message
+        assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_DELETED, reasons.SUBSCRIBED), outcome.message
         assert entries(scene, Backup) == []
     assert entries(scene, Intent) == []
 
@@ -410,7 +410,7 @@ def test_a_request_to_keep_the_group_keeps_its_offsets(
     request = KeepRequest(group=live, until=now + timedelta(days=1), why="", by="ada", at=now)
     scene.context.journal.record([request])
     policy = stale(live)
-    assert verdicts(scene.observe(policy), policy) == {live: reasons.KEPT_ON_REQUEST}
+    assert verdicts(scene.observe(policy), policy) == {live: reasons.KEEP_REQUESTED}
     assert len(offsets(client, live)) == 2
 
 
@@ -428,7 +428,10 @@ def test_what_was_interrupted_is_settled(
     scene.memory.intents = {intent.id: scene.clock.monotonic() - 60}
     assert reconcile.recover_intents(scene.context) == ({policy.uid: 1} if done else {})
     (recorded,) = entries(scene, Outcome)
-    assert (recorded.what, recorded.topics) == (OutcomeType.OFFSETS_DELETED if done else OutcomeType.KEPT, (left,))
+    assert (recorded.what, recorded.topics) == (
+        OutcomeType.OFFSETS_DELETED if done else OutcomeType.NOT_DELETED,
+        (left,),
+    )
     assert entries(scene, Intent) == []
     if not done:
         # A broker that hung carries it out now.

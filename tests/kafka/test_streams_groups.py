@@ -138,7 +138,7 @@ def test_a_real_application_goes_on_with_its_state(
     assert kind(scene.client, cluster, group) == f"{protocol.capitalize()} Empty"
 
 
-def test_nobody_deletes_applications_unasked(
+def test_applications_are_not_deleted_by_default(
     scene: Scene, client: Client, cluster: Cluster, application: Application
 ) -> None:
     """The type says which groups are looked at, and `unprotect` that they are meant."""
@@ -208,7 +208,7 @@ def test_who_joins_in_between_keeps_its_application(
     observation, plan = scene.plan(streams(application.group))
     with application.member(client) as member:
         (outcome,) = scene.apply(plan, observation)
-        assert (outcome.kind, outcome.reason) == (OutcomeKind.KEPT, reasons.BECAME_ACTIVE)
+        assert (outcome.kind, outcome.reason) == (OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE)
         assert outcome.message.startswith("its state is ")
         assert member.committed(application.topic, 2) == COMMITTED
     wait_for(lambda: kind(client, cluster, application.group) == "Streams Empty")

@@ -100,7 +100,7 @@ def comes_and_goes(make: Maker, group: str, topic: str) -> None:
     make.leave(group)
 
 
-def comes_and_goes_anew(make: Maker, group: str, topic: str) -> None:
+def comes_and_goes_again(make: Maker, group: str, topic: str) -> None:
     make.join(group, topic, "consumer")
     make.leave(group)
 
@@ -118,7 +118,7 @@ def aborts_a_transaction(make: Maker, group: str, topic: str) -> None:
     [
         pytest.param(Event(commits_the_same, offset=0), id="the-same-offset-once-more"),
         pytest.param(Event(comes_and_goes, "classic"), id="a-member-that-joined-and-left"),
-        pytest.param(Event(comes_and_goes_anew, "consumer-member"), id="a-member-of-the-newer-protocol"),
+        pytest.param(Event(comes_and_goes_again, "consumer-member"), id="a-member-of-the-newer-protocol"),
         pytest.param(Event(commits_in_a_transaction, offset=PENDING), id="a-transaction-that-is-open"),
         pytest.param(Event(aborts_a_transaction, offset=PENDING), id="a-transaction-that-was-aborted"),
     ],
@@ -327,6 +327,6 @@ def test_only_a_group_that_the_log_is_silent_about_is_deleted(  # noqa: PLR0913,
     assert plan.actions == (name,)
     happens(make, name, topic)
     (outcome,) = scene.apply(plan, observation)
-    kind = OutcomeKind.DELETED if reason == reasons.DELETED else OutcomeKind.KEPT
+    kind = OutcomeKind.DELETED if reason == reasons.DELETED else OutcomeKind.NOT_DELETED
     assert (outcome.group, outcome.kind, outcome.reason) == (name, kind, reason), outcome.message
     assert make.groups().get(name) == (None if kind is OutcomeKind.DELETED else "EMPTY")

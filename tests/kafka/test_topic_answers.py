@@ -65,7 +65,7 @@ def test_a_topic_without_a_leader_yet_is_asked_for_again() -> None:
         pytest.param(lambda client: end_offsets(client, [Partition("t", 0)], soon(0))[Partition("t", 0)], id="end"),
     ],
 )
-def test_the_error_of_a_topic_is_told_as_kafka_tells_it(
+def test_the_error_of_a_topic_has_kafkas_message(
     ask: Callable[[Client], Any], code: int, name: str, retriable: bool
 ) -> None:
     """Whoever asks, and never as if the topic did not exist."""

@@ -197,7 +197,7 @@ def test_it_is_asked_again_before_a_deletion(scene: Scene, make: Maker, client: 
     outcomes = {outcome.group: (outcome.kind, outcome.reason) for outcome in scene.apply(plan, observation)}
     assert outcomes == {
         still: (OutcomeKind.DELETED, reasons.DELETED),
-        no_more: (OutcomeKind.KEPT, reasons.CAUGHT_UP),
+        no_more: (OutcomeKind.NOT_DELETED, reasons.CAUGHT_UP),
     }
 
 

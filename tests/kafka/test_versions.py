@@ -290,7 +290,7 @@ def test_exactly_the_abandoned_group_is_deleted(client: Client, generation: Gene
     }
 
 
-def test_what_happens_between_scan_and_deletion_is_told_apart(client: Client, make: Maker) -> None:
+def test_changes_between_scan_and_deletion_have_their_own_reasons(client: Client, make: Maker) -> None:
     """Joined, deleted, or in a transaction: each has its reason on every version, and the others go."""
     topic = make.topic(partitions=2, records=5)
     joined, gone, transactional, left = (
@@ -307,9 +307,9 @@ def test_what_happens_between_scan_and_deletion_is_told_apart(client: Client, ma
     finally:
         producer.abort_transaction(60)
     assert outcomes == {
-        joined: (OutcomeKind.KEPT, reasons.BECAME_ACTIVE),
-        gone: (OutcomeKind.KEPT, reasons.GONE),
-        transactional: (OutcomeKind.KEPT, reasons.PENDING_TRANSACTION),
+        joined: (OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE),
+        gone: (OutcomeKind.NOT_DELETED, reasons.GONE),
+        transactional: (OutcomeKind.NOT_DELETED, reasons.PENDING_TRANSACTION),
         left: (OutcomeKind.DELETED, reasons.DELETED),
     }
     assert make.groups() == {joined: "STABLE", transactional: "EMPTY"}
@@ -351,7 +351,7 @@ def test_a_deleted_group_is_restored(client: Client, make: Maker) -> None:
     assert committed_offsets(client, {group: None}, soon()) == before
 
 
-def test_nobody_commits_into_a_group_with_members(client: Client, make: Maker) -> None:
+def test_no_commit_into_a_group_with_members(client: Client, make: Maker) -> None:
     """The broker refuses, for each partition, and what the members committed stays."""
     topic, live = make.topic(partitions=2), make.name("live")
     make.join(live, topic, commit=at(topic, 3))

@@ -230,7 +230,7 @@ def test_the_pods_of_the_pipeline_take_what_those_of_the_operator_take() -> None
     assert one(found, "Deployment") == one(objects(rendered(*chosen("pipeline"))), "Deployment")
 
 
-def test_the_pipeline_may_read_what_it_is_told() -> None:
+def test_the_pipeline_may_read_its_configuration() -> None:
     """One connection by its name, and the Secrets that are named; where none is, no Secret."""
     granted = rights(objects(rendered(*chosen("pipeline"))))
     (account,) = [entry for entry in granted if entry[0].startswith("kafka/")]

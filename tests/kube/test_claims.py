@@ -302,15 +302,15 @@ def test_a_name_that_only_its_controller_can_read_may_mean_any_group(
 def test_a_kind_that_may_not_be_listed(server: ApiServer) -> None:
     """It is named, with the right that is missing."""
     server.kubectl("create", "serviceaccount", "nobody", "-n", NAMESPACE)
-    nobody = server.kubeconfig_for_service_account(NAMESPACE, "nobody")
-    with new_client_from_config(str(nobody)) as client:
+    unprivileged = server.kubeconfig_for_service_account(NAMESPACE, "nobody")
+    with new_client_from_config(str(unprivileged)) as client:
         kinds = ClaimReader(client).kinds()
     assert kinds.keys() == set(KINDS)
     assert (kinds["kafka.strimzi.io", "kafkaconnectors"], kinds["sources.knative.dev", "kafkasources"]) == (
         "v1beta2",
         "v1",
     )
-    assert problem(str(nobody)).startswith("no permission to list ")
+    assert problem(str(unprivileged)).startswith("no permission to list ")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def refusal(call: Any) -> list[str]:
     return []
 
 
-POLICY = {"groups": None, "policyRef": {"name": "litter"}, "deletedAfter": TIME}
+POLICY = {"groups": None, "policyRef": {"name": "unused"}, "deletedAfter": TIME}
 
 
 @pytest.mark.parametrize(

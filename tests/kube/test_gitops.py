@@ -120,7 +120,7 @@ def _stopped(reason: str) -> dict[str, Any]:
     }
 
 
-def test_only_what_waits_for_somebody_is_degraded() -> None:
+def test_only_objects_that_wait_for_a_user_are_degraded() -> None:
     """What may pass by itself is tried again."""
     policies = _blocked()
     assert set(policies) >= PASSING - {reasons.LEDGER_FENCED}
@@ -139,7 +139,7 @@ def test_a_script_that_is_wrong_is_seen() -> None:
 
 
 @pytest.mark.slow
-def test_argo_cd_is_told_without_losing_what_it_knows(api_server: ApiServer) -> None:
+def test_argo_cd_keeps_other_keys_of_its_config_map(api_server: ApiServer) -> None:
     """Server-side apply adds a key for each kind to argocd-cm, each the script; what others put there stays."""
     api_server.kubectl("create", "namespace", "argocd")
     api_server.kubectl("create", "configmap", "argocd-cm", "-n", "argocd", "--from-literal=url=https://argocd.example")

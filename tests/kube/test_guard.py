@@ -80,7 +80,7 @@ def test_labels_are_read_again(
     assert stop is None or stop.reason == reasons.POLICY_CHANGED
 
 
-def test_what_the_api_server_says_is_no_news_for_other_namespaces(api_server: ApiServer, api: Api) -> None:
+def test_messages_of_the_api_server_do_not_leak_to_other_namespaces(api_server: ApiServer, api: Api) -> None:
     """An object that can't be read ends the run; the error's text may name hosts and rights of the operator."""
     nowhere = ApiClient(Configuration(host="https://127.0.0.1:1"))
     nowhere.configuration.retries = 0

@@ -24,7 +24,7 @@ except MissingPrerequisite as missing:
 
 def test_everything_that_is_missing_is_named_in_one_line() -> None:
     """For a user who is not root, on a machine where programs of Debian's packages are not found."""
-    nobody = subprocess.run(
+    unprivileged = subprocess.run(
         [sys.executable, "-c", _SCRIPT],
         env={**os.environ, "PATH": "/nonexistent"},
         cwd=ROOT,
@@ -32,6 +32,6 @@ def test_everything_that_is_missing_is_named_in_one_line() -> None:
         text=True,
         check=True,
     )
-    assert len(nobody.stdout.splitlines()) == 1
-    assert "root: it makes namespaces and mounts" in nobody.stdout
-    assert "podman" in nobody.stdout.partition("apt install ")[2].split()
+    assert len(unprivileged.stdout.splitlines()) == 1
+    assert "root: it makes namespaces and mounts" in unprivileged.stdout
+    assert "podman" in unprivileged.stdout.partition("apt install ")[2].split()

@@ -26,9 +26,9 @@ from group_hygiene.model import reasons
 from group_hygiene.model.backups import SavedOffset, in_parts
 from group_hygiene.model.entries import (
     Covered,
+    DeliveryState,
     Entry,
     Firing,
-    Got,
     Intent,
     KeepRequest,
     Mark,
@@ -107,7 +107,7 @@ def _entries(topic_id: str) -> list[Entry]:
     matched = Firing(
         _AT, b"\x00\x01\x02\x03\x04", total=1, reported=1, new=1, groups=["a"], detail="", first_due=_LATER
     )
-    got = Got(policy, {"GroupsMatched": _AT}, Notice(_AT, 1, ["deleted"]))
+    delivery = DeliveryState(policy, {"GroupsMatched": _AT}, Notice(_AT, 1, ["deleted"]))
     ids: dict[str, Any] = {"connection_uid": "c-1", "policy_uid": uid, "expires": _LATER}
     return [
         Watch(policy_uid=uid, digest="d", epoch=2, watched=60.5, at=_AT, complete_at=_AT),
@@ -123,9 +123,9 @@ def _entries(topic_id: str) -> list[Entry]:
         _outcome(
             "reduced", "id-2", OutcomeType.OFFSETS_DELETED, reasons.OFFSETS_DELETED, topics=(TOPIC,), **by, **when
         ),
-        _outcome("stayed", "id-6", OutcomeType.KEPT, reasons.NOT_EMPTY, marked_since=_AT, **by, **when),
+        _outcome("stayed", "id-6", OutcomeType.NOT_DELETED, reasons.NOT_EMPTY, marked_since=_AT, **by, **when),
         PolicyAlerts(firing={"GroupsMatched": matched}, **ids),
-        Receipt(receiver="chat", digest="d", got=got, **ids),
+        Receipt(receiver="chat", digest="d", delivery=delivery, **ids),
     ]
 
 

@@ -278,7 +278,7 @@ def test_unfinished_batch_waits(spark: SparkSession, warehouse: str) -> None:
     assert rows(spark, warehouse)["g"]["last_commit"] == moment(5)
 
 
-def test_log_that_began_anew(spark: SparkSession, warehouse: str) -> None:
+def test_recreated_log(spark: SparkSession, warehouse: str) -> None:
     """Of an earlier log, a group keeps its times, but neither offsets nor members nor state; lower offsets count."""
     bronze = Bronze(spark, warehouse)
     old = {"g": [commit(1, 5), commit(2, 6, 1), member(2, "a"), epoch(2)], "h": [commit(1), classic(3, 0)]}
@@ -350,7 +350,7 @@ def test_older_state_of_the_table(spark: SparkSession, ready: str, warehouse: st
     assert named(spark, warehouse) == (covered, there)
 
 
-def test_killed_while_it_is_made_anew(
+def test_killed_while_it_is_recreated(
     spark: SparkSession, ready: str, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is there by then is never taken for the table of which coverage speaks, whatever its version."""

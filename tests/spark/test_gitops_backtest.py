@@ -59,8 +59,8 @@ def test_it_fails_for_a_group_that_was_used_again(spark: SparkSession, tmp_path:
     )
     assert found == [
         ("kafka-production/abandoned", "2", "1"),
-        ("kafka-production/console-litter", "2", "1"),
         ("kafka-production/expires-soon", "", ""),
+        ("kafka-production/unused-console-groups", "2", "1"),
         ("team-a/retired-jobs", "1", "none"),
     ]
     assert re.search(r"^console-consumer-2 .* Join", output, re.MULTILINE)

@@ -258,8 +258,8 @@ def test_none_is_missed(ask: Asked, tmp_path: Path) -> None:
     assert "  it would have deleted 3 groups; none of them was used again" in said.out.splitlines()
     assert "REGRETTED" not in said.out
     assert ask("-f", file, "--step", "1h", "-o", "name").out == ""
-    nobody = ask("-f", file_of(tmp_path, policy(match={"groups": ["nobody-*"]})), "--step", "1h")
-    assert "  it would have deleted 0 groups; so there is no regret" in nobody.out.splitlines()
+    without_groups = ask("-f", file_of(tmp_path, policy(match={"groups": ["nobody-*"]})), "--step", "1h")
+    assert "  it would have deleted 0 groups; so there is no regret" in without_groups.out.splitlines()
 
 
 def test_the_connection_protects(ask: Asked, tmp_path: Path) -> None:

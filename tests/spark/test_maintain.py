@@ -67,7 +67,7 @@ def test_not_more_often_than_asked(spark: SparkSession, warehouse: str) -> None:
     assert maintain(spark, warehouse)
 
 
-def test_records_that_nobody_could_read(spark: SparkSession, warehouse: str) -> None:
+def test_records_that_could_not_be_read(spark: SparkSession, warehouse: str) -> None:
     """Each may have been a commit of any group of its partition: they count as active then, for good."""
     bronze = Bronze(spark, warehouse)
     bronze.write({"g": [commit(1)]})

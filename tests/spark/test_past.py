@@ -130,15 +130,15 @@ def test_kinds(written: Written, spark: SparkSession, pattern: str, type_: str |
     assert type_ is None or {row.type for row in rows} == {type_}
 
 
-def test_most_is_litter_that_lives_for_minutes_once(written: Written) -> None:
+def test_most_groups_are_unused_and_live_for_minutes_once(written: Written) -> None:
     """About three quarters, of more groups; each is used within half an hour."""
     times: dict[str, list[datetime]] = {}
     for row in [*written.commits, *written.states]:
         times.setdefault(row["group"], []).append(row["record_time"])
     known = ("steady-", "assigned-", "nightly-", "seasonal-", "expired-", "edge-")
-    litter = {group: seen for group, seen in times.items() if not group.startswith(known)}
-    assert 0.65 < len(litter) / GROUPS < 0.8
-    assert all(max(seen) - min(seen) <= timedelta(minutes=30) for seen in litter.values())
+    unused = {group: seen for group, seen in times.items() if not group.startswith(known)}
+    assert 0.65 < len(unused) / GROUPS < 0.8
+    assert all(max(seen) - min(seen) <= timedelta(minutes=30) for seen in unused.values())
 
 
 def test_what_is_written_is_the_same_each_time(written: Written, spark: SparkSession, warehouse: str) -> None:

@@ -1,4 +1,4 @@
-"""The patterns of group names: who makes litter is found by the names alone, and what people named stays apart."""
+"""The patterns of group names: unused groups are found by the names alone, and names that people gave stay apart."""
 
 from __future__ import annotations
 

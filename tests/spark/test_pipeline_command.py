@@ -187,7 +187,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, arguments: str, says: str) -> Non
     assert says in err
 
 
-def test_its_log_is_for_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_log_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default one; it grows with each run."""
     log = default_log(tmp_path, monkeypatch)
     log.write_text("before\n")
@@ -210,7 +210,7 @@ def test_its_log_is_for_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         pytest.param(lambda log, _: log.mkdir(), id="a-folder"),
     ],
 )
-def test_a_log_that_somebody_put_there_is_refused(
+def test_a_foreign_log_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[Path, Path], None]
 ) -> None:
     """Everybody can guess the name of the default one: a link there would have another file written to."""

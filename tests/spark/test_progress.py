@@ -59,14 +59,14 @@ def test_it_goes_on_where_it_ended(log: LogBounds, start_over: bool) -> None:
         ),
     ],
 )
-def test_a_log_that_began_anew(log: LogBounds, says: str) -> None:
+def test_a_recreated_log(log: LogBounds, says: str) -> None:
     """Is a new era, if the user says so: read from its beginning, and complete only since then."""
     with pytest.raises(Halted, match=rf"{says}.*--start-over"):
         plan(BEFORE, log, start_over=False)
-    anew = plan(BEFORE, log, start_over=True)
-    assert (anew.era, anew.batch) == (4, 7)
-    assert anew.stream != BEFORE.stream
-    assert anew.places == {partition: Place(0, None, NOW) for partition in log.starts}
+    restarted = plan(BEFORE, log, start_over=True)
+    assert (restarted.era, restarted.batch) == (4, 7)
+    assert restarted.stream != BEFORE.stream
+    assert restarted.places == {partition: Place(0, None, NOW) for partition in log.starts}
 
 
 @pytest.mark.parametrize("start_over", [False, True])

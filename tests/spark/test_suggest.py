@@ -102,7 +102,7 @@ def applied(suggestion: Suggestion, folder: Path) -> Policy:
     return policy
 
 
-def test_litter_gets_a_policy(suggested: Findings, tmp_path: Path) -> None:
+def test_unused_groups_get_a_policy(suggested: Findings, tmp_path: Path) -> None:
     """As a dry run, for that pattern alone, after a day: less is never suggested. It says what it would have done."""
     found = of(suggested, "console-consumer-*")
     policy = applied(found, tmp_path)

@@ -171,7 +171,7 @@ def test_rows_are_due_on_the_days_that_count_them(findings: Findings) -> None:
     assert (late.expires, late.due) == (at(0.5), READ_AT.date())
 
 
-def test_what_cannot_be_told(findings: Findings) -> None:
+def test_invalid_options(findings: Findings) -> None:
     """Each mistake is said in a sentence: a type that is not known, a retention that can't be the right one."""
     assert len(findings.notes) == 2
     assert "too few records to know the type of 1 group:" in findings.notes[0]
@@ -393,7 +393,7 @@ def test_a_share_for_each(spark: SparkSession, warehouse: str, monkeypatch: pyte
     # The two that expire soonest commit, and have one old partition each.
     soon = {f"soon-{name}": [commit(ago(13.5)), commit(ago(1.2), partition=1)] for name in ("a", "b", "c")}
     groups = {
-        **{f"litter-{number}": left(200, 100) for number in range(10_000, 10_030)},
+        **{f"leftover-{number}": left(200, 100) for number in range(10_000, 10_030)},
         "one": left(30, 20),
         "other": left(30, 19),
         "active": [classic(ago(3), 1), commit(ago(2))],
@@ -401,14 +401,14 @@ def test_a_share_for_each(spark: SparkSession, warehouse: str, monkeypatch: pyte
     }
     ingest(spark, warehouse, groups)
     rows = [row.group for row in survey(spark, warehouse, RETENTION).rows]
-    assert rows == ["litter-10000", "litter-10001", "one", "other", "soon-a", "soon-b", "soon-c"]
+    assert rows == ["leftover-10000", "leftover-10001", "one", "other", "soon-a", "soon-b", "soon-c"]
     monkeypatch.setattr(surveying, "_ROWS", 5)
     rows = [row.group for row in survey(spark, warehouse, RETENTION).rows]
-    assert rows == ["litter-10000", "litter-10001", "one", "soon-a", "soon-b"]
+    assert rows == ["leftover-10000", "leftover-10001", "one", "soon-a", "soon-b"]
     monkeypatch.setattr(surveying, "_ROWS", 100)
     rows = [row.group for row in survey(spark, warehouse, RETENTION).rows]
     assert len(rows) == len(groups)
-    assert rows[:3] == ["litter-10000", "litter-10001", "litter-10002"]
+    assert rows[:3] == ["leftover-10000", "leftover-10001", "leftover-10002"]
     assert rows[-1] == "active"
 
 

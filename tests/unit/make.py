@@ -35,7 +35,7 @@ def policy_object(
     if when is None:
         when = {"unchangedFor": "72h"} if action == "Delete" else {}
     return {
-        "metadata": {"namespace": "kafka", "name": "litter", "uid": "uid-1", "generation": 3},
+        "metadata": {"namespace": "kafka", "name": "unused", "uid": "uid-1", "generation": 3},
         "spec": {
             "connectionRef": {"name": "main"},
             "match": {"groups": ["*"], **(match or {})},

@@ -155,7 +155,7 @@ def _another_number_of_partitions(warehouse: Warehouse) -> None:
     warehouse.write([idle("billing", log_partition=(partition_of("billing", 50) + 1) % 50)])
 
 
-def _log_made_anew(warehouse: Warehouse) -> None:
+def _recreated_log(warehouse: Warehouse) -> None:
     warehouse.write([idle("billing")], topic_id="00000000-0000-0000-0000-000000000009")
 
 
@@ -242,9 +242,9 @@ def test_what_may_not_decide(warehouse: Warehouse, prepare: Callable[[Warehouse]
     assert "\x1b" not in found.message
 
 
-def test_a_log_that_was_made_anew_is_another_one(warehouse: Warehouse) -> None:
+def test_a_recreated_log_is_another_one(warehouse: Warehouse) -> None:
     """By the topic's id, in both spellings that Kafka's tools have."""
-    _log_made_anew(warehouse)
+    _recreated_log(warehouse)
     same = Log("cluster-1", "AAAAAAAAAAAAAAAAAAAACQ", 50)
     assert isinstance(_activity(warehouse, "billing", same), Activity)
     other = _activity(warehouse, "billing", Log("cluster-1", "AAAAAAAAAAAAAAAAAAAACg", 50))
@@ -377,7 +377,7 @@ def test_what_is_remembered_never_falls() -> None:
     later = next_mark(less, log, mark, "uid-1", now())
     assert later is not None
     assert (later.to, later.version) == ({0: 11, 1: 20}, 7)
-    anew = Reading(
+    recreated = Reading(
         "cluster-1",
         "t",
         8,
@@ -386,7 +386,7 @@ def test_what_is_remembered_never_falls() -> None:
             1: Covered("a", 500, now(), leader_epoch=NO_LEADER_EPOCH),
         },
     )
-    begun = next_mark(anew, Log("cluster-1", "b", 2), later, "uid-1", now())
+    begun = next_mark(recreated, Log("cluster-1", "b", 2), later, "uid-1", now())
     assert begun is not None
     assert begun.to == {0: 1}
     assert next_mark(Reading("cluster-2", "t", 9, {}), log, mark, "uid-1", now()) is None
@@ -428,7 +428,7 @@ def test_a_hundred_thousand_groups(warehouse: Warehouse) -> None:
     assert len(every.groups) == 100_000
 
 
-def test_a_store_that_hangs_holds_nobody_up() -> None:
+def test_a_store_that_hangs_delays_no_caller() -> None:
     """The caller gets its answer in time, and what read for it is gone."""
     before = _children()
     with Receiver(answers={"/b/x/coverage/_delta_log/_last_checkpoint": None}) as receiver:

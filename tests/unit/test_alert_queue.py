@@ -12,7 +12,7 @@ import pytest
 from group_hygiene.alerts.endpoints import Endpoint
 from group_hygiene.alerts.messages import body
 from group_hygiene.alerts.queue import Message, Queue
-from group_hygiene.alerts.situation import Finding, News, Situation, digest_of
+from group_hygiene.alerts.situation import AlertType, Finding, Situation, digest_of
 from group_hygiene.ledger.codec import decode, encode_value
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Key, Notice, PolicyAlerts, Receipt, Removal
@@ -48,7 +48,7 @@ class Scene:
 
     def run(self, groups: str, number: int = 1, at: datetime = NOW, deleted: str = "", **seen: Any) -> None:
         """A run of one policy that these groups match."""
-        found = Finding(News.GROUPS_MATCHED, {digest_of(group): group for group in groups})
+        found = Finding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups})
         notice = Notice(at, len(deleted), list(deleted)) if deleted else None
         self.queue.publish([Situation(f"uid-{number}", at, (found,), notice, **seen)])
 
@@ -322,7 +322,7 @@ def test_a_ledger_that_comes_late() -> None:
     kept = {entry.key: entry for entry in scene.ledger()}
     alerts = kept["alerts", "uid-c", "uid-1"]
     assert isinstance(alerts, PolicyAlerts)
-    assert alerts.firing[News.GROUPS_MATCHED].since == LATER
+    assert alerts.firing[AlertType.GROUPS_MATCHED].since == LATER
 
 
 def test_only_what_is_sent_reaches_the_ledger() -> None:

@@ -7,16 +7,21 @@ from datetime import timedelta
 
 import pytest
 
-from group_hygiene.alerts.situation import Finding, News, Situation, assess, digest_of
+from group_hygiene.alerts.situation import AlertType, Finding, Situation, assess, digest_of
 from group_hygiene.alerts.state import Item, Status, added, advance, pending, remaining
 from group_hygiene.ledger.codec import encode_value
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Firing, Got, Notice, PolicyAlerts
+from group_hygiene.model.entries import DeliveryState, Firing, Notice, PolicyAlerts
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from tests.unit.make import NOW, alert, delete, mark, match, plan, refused, snapshot
 
-MATCHED, MARKED, BLOCKED, DELETED = News.GROUPS_MATCHED, News.GROUPS_MARKED, News.DELETION_BLOCKED, News.GROUPS_DELETED
+MATCHED, MARKED, BLOCKED, DELETED = (
+    AlertType.GROUPS_MATCHED,
+    AlertType.GROUPS_MARKED,
+    AlertType.DELETION_BLOCKED,
+    AlertType.GROUPS_DELETED,
+)
 LATER = NOW + timedelta(minutes=10)
 
 
@@ -31,7 +36,7 @@ class Receiver:
 
     def __init__(self, *situations: Situation | None) -> None:
         self.firing: dict[str, Firing] = {}
-        self.got = Got("kafka/litter", {})
+        self.delivery = DeliveryState("kafka/unused", {})
         for situation in situations:
             self.run(situation)
 
@@ -39,15 +44,17 @@ class Receiver:
         """What it gets after a run. situation: None = the policy is suspended, or gone."""
         self.firing = {} if situation is None else advance(self.firing, situation)
         items = self.pending(situation is None, renew)
-        self.got = Got(self.got.policy, {kind: firing.since for kind, firing in self.firing.items()})
+        self.delivery = DeliveryState(
+            self.delivery.policy, {kind: firing.since for kind, firing in self.firing.items()}
+        )
         return items
 
     def pending(self, gone: bool = False, renew: bool = False) -> list[Item]:
-        return pending(None if gone else alert(), "kafka/main", self.firing, self.got, LATER, renew)
+        return pending(None if gone else alert(), "kafka/main", self.firing, self.delivery, LATER, renew)
 
 
-def kinds(items: Sequence[Item]) -> list[tuple[Status, News]]:
-    return [(item.status, item.news) for item in items]
+def kinds(items: Sequence[Item]) -> list[tuple[Status, AlertType]]:
+    return [(item.status, item.type) for item in items]
 
 
 A, AB, B, NONE = matching("a"), matching("ab"), matching("b"), matching("")
@@ -86,7 +93,7 @@ FIRES, ENDS, REPLACED = (Status.FIRING, MATCHED), (Status.RESOLVED, MATCHED), (S
     ],
 )
 def test_what_follows_what(
-    before: list[Situation | None], now: Situation | None, says: list[tuple[Status, News]]
+    before: list[Situation | None], now: Situation | None, says: list[tuple[Status, AlertType]]
 ) -> None:
     """A change is sent once, and what only goes on is not. Only an Alertmanager gets what was REPLACED."""
     receiver = Receiver(*before)
@@ -199,9 +206,9 @@ def test_deletions_are_added_up() -> None:
 def test_deletions_are_sent_late_as_well() -> None:
     """After a day without an answer an Alertmanager gets an alert that still holds: one that is over is silent."""
     then = NOW + timedelta(days=1)
-    got = Got("kafka/litter", {}, Notice(NOW, 2, ["a", "b"]))
-    (item,) = pending(delete(enforce=True), "kafka/main", {}, got, then, False)
-    assert (item.news, item.status, item.total, item.groups) == (DELETED, Status.NOTICE, 2, ("a", "b"))
+    delivery = DeliveryState("kafka/unused", {}, Notice(NOW, 2, ["a", "b"]))
+    (item,) = pending(delete(enforce=True), "kafka/main", {}, delivery, then, False)
+    assert (item.type, item.status, item.total, item.groups) == (DELETED, Status.NOTICE, 2, ("a", "b"))
     assert item.since == NOW
     assert item.until is not None
     assert item.until > then
@@ -215,7 +222,7 @@ def test_an_alert_policy_finds_what_matches() -> None:
     policy = alert()
     found = assess(plan(policy, [match("a"), refused("b"), refused("c", reasons.OFFSETS_UNKNOWN)]), [], snapshot())
     (matched, marked) = found.findings
-    assert (matched.news, list(matched.groups.values())) == (MATCHED, ["a"])
+    assert (matched.type, list(matched.groups.values())) == (MATCHED, ["a"])
     assert marked.groups == {}
     assert found.unknown == {digest_of("c")}
     assert found.judged is None
@@ -226,7 +233,7 @@ def test_an_alert_policy_finds_what_matches() -> None:
 def test_a_dry_run_finds_what_would_be_due() -> None:
     """As what matches."""
     found = assess(plan(delete(), [match("a")]), [], snapshot())
-    assert [(f.news, list(f.groups.values())) for f in found.findings] == [(MATCHED, ["a"]), (MARKED, [])]
+    assert [(f.type, list(f.groups.values())) for f in found.findings] == [(MATCHED, ["a"]), (MARKED, [])]
 
 
 def test_enforce_finds_what_waits_and_what_went() -> None:
@@ -237,10 +244,10 @@ def test_enforce_finds_what_waits_and_what_went() -> None:
     marks = {"a": earlier, "b": mark(policy, "b")}
     found = assess(plan(policy, [match("a"), match("b")], marks), [gone], snapshot())
     (marked,) = found.findings
-    assert (marked.news, list(marked.groups.values()), marked.first_due) == (MARKED, ["a"], earlier.due)
+    assert (marked.type, list(marked.groups.values()), marked.first_due) == (MARKED, ["a"], earlier.due)
     assert found.deleted == Notice(NOW, 1, ["b"])
-    anew = assess(plan(policy, [match("a")], {"a": later}), [], snapshot())
-    assert anew.findings[0].groups.keys().isdisjoint(marked.groups)
+    assessed = assess(plan(policy, [match("a")], {"a": later}), [], snapshot())
+    assert assessed.findings[0].groups.keys().isdisjoint(marked.groups)
 
 
 def test_a_refusal_is_found_by_its_reason() -> None:

@@ -54,7 +54,7 @@ def test_only_alert_policies_alert() -> None:
     assert status.is_alerting(new) is None
 
 
-def test_delivery_names_who_can_not_be_told() -> None:
+def test_delivery_names_receivers_that_can_not_be_notified() -> None:
     """The first of them and how many more; nothing is said where nobody is to be told; other conditions stay."""
     ready = {**BEFORE, "conditions": [{"type": "Ready", "status": "True", "reason": "Succeeded"}]}
     failures = {
@@ -68,7 +68,7 @@ def test_delivery_names_who_can_not_be_told() -> None:
     assert (found["status"], found["reason"]) == ("False", "ReceiverFailed")
     assert found["message"] == "receiver b: it answers 500 (and 1 more of 3 receivers)"
     delivered = status.with_delivery(new, new, dict.fromkeys("abc"), NOW)
-    assert (delivered["conditions"][1]["status"], delivered["conditions"][1]["reason"]) == ("True", "AllTold")
+    assert (delivered["conditions"][1]["status"], delivered["conditions"][1]["reason"]) == ("True", "AllDelivered")
     assert status.needs_write(new, delivered, NOW)
-    nobody = status.with_delivery(delivered, delivered, {}, NOW)
-    assert [condition["type"] for condition in nobody["conditions"]] == ["Ready"]
+    without_receivers = status.with_delivery(delivered, delivered, {}, NOW)
+    assert [condition["type"] for condition in without_receivers["conditions"]] == ["Ready"]

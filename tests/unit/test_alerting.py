@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from group_hygiene import status
-from group_hygiene.alerts.courier import Courier, Links
+from group_hygiene.alerts.courier import Courier, CourierContext
 from group_hygiene.alerts.queue import Queue
 from group_hygiene.controller.alerts import Alerting
 from group_hygiene.controller.binding import Bound
@@ -51,11 +51,11 @@ class Scene:
     def __init__(self, policy: Policy, where: Connection) -> None:
         self.metrics = Metrics()
         # For addresses that are in the spec the API server is not asked, and no status is written.
-        nobody: Any = None
+        absent: Any = None
         self.queue = Queue("kafka/main")
-        links = Links(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
-        courier = Courier("kafka/main", self.queue, links)
-        self.alerts = Alerting(nobody, self.metrics, SystemClock(), nobody, courier)
+        context = CourierContext(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
+        courier = Courier("kafka/main", self.queue, context)
+        self.alerts = Alerting(absent, self.metrics, SystemClock(), absent, courier)
         self.where, self.policy, self.journal = where, policy, journal()
         self.status: status.Status = {}
         self.bind()
@@ -98,7 +98,7 @@ class Scene:
 
     @property
     def series(self) -> float | None:
-        labels = {"namespace": "kafka", "policy": "litter"}
+        labels = {"namespace": "kafka", "policy": "unused"}
         return self.metrics.registry.get_sample_value("group_hygiene_alerting", labels)
 
 

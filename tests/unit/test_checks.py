@@ -47,7 +47,7 @@ T = TypeVar("T")
 _MATCH = None
 _SOON = NOW + timedelta(seconds=1)
 _REQUEST = KeepRequest(group="console-consumer-1", until=_SOON, why="audit", by="ann", at=NOW)
-_DELETION = Deletion(NOW - timedelta(days=1), "kafka/litter", _SOON)
+_DELETION = Deletion(NOW - timedelta(days=1), "kafka/unused", _SOON)
 _CLAIM = Protections(claimed=Claims({"console-consumer-1": "ScaledObject kafka/orders"}))
 _UNREAD = Refusal(reasons.CLAIMED, "no permission to list scaledobjects.keda.sh in all namespaces")
 _LINK = Protections(claimed=Claims(prefixes={"console-": "ShadowLink kafka/link"}))
@@ -98,8 +98,8 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
             reasons.FAILOVER_TARGET,
             id="nothing-unprotects-a-failover-target",
         ),
-        # kept_on_request
-        pytest.param(delete(), group(), evidence(keep_request=_REQUEST), reasons.KEPT_ON_REQUEST, id="kept-on-request"),
+        # keep_requested
+        pytest.param(delete(), group(), evidence(keep_request=_REQUEST), reasons.KEEP_REQUESTED, id="keep-requested"),
         pytest.param(
             delete(), group(), evidence(keep_request=structs.replace(_REQUEST, until=NOW)), _MATCH, id="request-is-over"
         ),
@@ -535,7 +535,7 @@ def test_messages_say_who_and_until_when() -> None:
     assert asked.message == "ann asked to keep it until 2030-01-31T12:00:01Z: audit"
     assert again is not None
     assert again.message == (
-        "deleted by policy kafka/litter at 2030-01-30T12:00:00Z, and exists again: not deleted until "
+        "deleted by policy kafka/unused at 2030-01-30T12:00:00Z, and exists again: not deleted until "
         "2030-01-31T12:00:01Z"
     )
 
@@ -600,7 +600,7 @@ def test_first_check_decides() -> None:
         reasons.ID_TOO_LONG,
         reasons.PROTECTED,
         reasons.FAILOVER_TARGET,
-        reasons.KEPT_ON_REQUEST,
+        reasons.KEEP_REQUESTED,
         reasons.RECORD_UNREADABLE,
         reasons.REAPPEARED,
         reasons.CLAIMED,
@@ -860,7 +860,7 @@ def test_reasons_are_known(case: _Case) -> None:
     assert refusal is None or (refusal.reason in reasons.all_reasons() and refusal.message)
 
 
-def test_a_missed_look_is_told() -> None:
+def test_a_missed_scan_is_reported() -> None:
     """Who waits for a count that begins anew again and again must learn why."""
     policy = delete()
     late = replace(seen(0), missed=timedelta(minutes=25))

@@ -98,24 +98,24 @@ _STABLE = group(state=GroupState.STABLE)
         pytest.param(
             stale(),
             _live(keep_request=KeepRequest(group="g", until=NOW + timedelta(days=1), why="", by="ada", at=NOW)),
-            reasons.KEPT_ON_REQUEST,
+            reasons.KEEP_REQUESTED,
             id="somebody-asked-to-keep-it",
         ),
         pytest.param(
             stale(),
-            _live(offsets_deleted=dict.fromkeys(_ALL, deletion(NOW, "kafka/litter", NOW + timedelta(days=1)))),
+            _live(offsets_deleted=dict.fromkeys(_ALL, deletion(NOW, "kafka/unused", NOW + timedelta(days=1)))),
             reasons.REAPPEARED,
             id="deleted-and-there-again",
         ),
         pytest.param(
             stale(),
-            _live(offsets_deleted={"orders": deletion(NOW, "kafka/litter", NOW + timedelta(days=1))}),
+            _live(offsets_deleted={"orders": deletion(NOW, "kafka/unused", NOW + timedelta(days=1))}),
             {"invoices"},
             id="one-was-deleted-before",
         ),
         pytest.param(
             stale(),
-            _live(offsets_deleted=dict.fromkeys(_ALL, deletion(NOW, "kafka/litter", NOW))),
+            _live(offsets_deleted=dict.fromkeys(_ALL, deletion(NOW, "kafka/unused", NOW))),
             _ALL,
             id="deleted-so-long-ago-that-it-counts-no-more",
         ),
@@ -175,7 +175,7 @@ def test_a_mark_has_a_date_for_each_topic(
     assert result.unmarking == {}
 
 
-def test_a_topic_that_is_read_for_a_while_waits_anew() -> None:
+def test_a_topic_that_is_read_for_a_while_waits_again() -> None:
     """Run by run: what did not match once has no old date to come back to."""
     policy, marks = stale(), {_STABLE.id: mark(stale(), _STABLE.id, _SINCE, topics={"a": _SINCE, "b": _SINCE})}
     turn = NOW + timedelta(minutes=5)
@@ -211,7 +211,7 @@ def _member(*topics: str, assigned: str = "", pattern: str = "") -> Member:
     [
         pytest.param([_member("a"), _member("b", assigned="c")], {"a", "b", "c"}, id="what-all-of-them-read"),
         pytest.param([_member("a"), _member("b", pattern="c.*")], "SUBSCRIBED_BY_PATTERN", id="one-by-a-pattern"),
-        pytest.param([_member("a"), _member(assigned="b")], "SUBSCRIPTION_NOT_TOLD", id="one-does-not-tell"),
+        pytest.param([_member("a"), _member(assigned="b")], "SUBSCRIPTION_NOT_REPORTED", id="one-does-not-tell"),
         pytest.param([], "NO_MEMBERS", id="nobody-is-there"),
     ],
 )

@@ -117,7 +117,7 @@ def test_each_reason_of_a_condition_says_what_to_check() -> None:
     assert [reason.name for reason in of_conditions if reason.check[-1:] not in (".", "?")] == []
 
 
-def test_every_reason_that_code_gives_a_condition_is_told_as_one() -> None:
+def test_every_reason_that_code_gives_a_condition_is_documented_as_one() -> None:
     """What fails a run, and what ends in a problem of an object, by the code itself."""
     documented = {reason for reason, where, *_ in _rows() if "Ready" in where.replace("LedgerReady", "")}
     given = FAILURES | {error.reason for error in _errors(errors.ConnectError)} | {errors.SpecError.reason}

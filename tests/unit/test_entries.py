@@ -16,9 +16,9 @@ from group_hygiene.ledger.contents import Contents
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts, whole
 from group_hygiene.model.entries import (
     Covered,
+    DeliveryState,
     Entry,
     Firing,
-    Got,
     Intent,
     KeepRequest,
     Key,
@@ -99,8 +99,8 @@ fields: dict[Any, Any] = {
         ),
         max_size=3,
     ),
-    "got": st.builds(
-        Got,
+    "delivery": st.builds(
+        DeliveryState,
         policy=texts,
         since=st.dictionaries(texts, times, max_size=3),
         deleted=st.none() | st.builds(Notice, times, whole_numbers, st.lists(texts, max_size=3)),
@@ -246,8 +246,8 @@ def test_a_key_that_is_none_of_ours_is_unreadable(key: bytes | None) -> None:
 
 
 def receipt(deleted: Notice | None = None) -> Receipt:
-    got = Got("ns/tidy", {"GroupsMatched": NOW}, deleted)
-    return Receipt(connection_uid="c", receiver="r", policy_uid="u", digest="d", got=got, expires=NOW)
+    delivery = DeliveryState("ns/tidy", {"GroupsMatched": NOW}, deleted)
+    return Receipt(connection_uid="c", receiver="r", policy_uid="u", digest="d", delivery=delivery, expires=NOW)
 
 
 def alerts() -> PolicyAlerts:
@@ -344,7 +344,7 @@ def test_a_backup_in_parts_is_whole_again(offsets: dict[str, list[SavedOffset]],
         assert whole([part for part in parts if part is not missing]) is None
 
 
-def test_a_number_of_parts_that_somebody_made_up_takes_no_memory() -> None:
+def test_an_invented_number_of_parts_takes_no_memory() -> None:
     """A ledger on a tenant's Kafka says what the tenant wrote."""
     tracemalloc.start()
     try:
@@ -480,7 +480,7 @@ def test_damage_takes_nothing_away() -> None:
     ("outcomes", "expected"),
     [
         pytest.param([outcome()], Deletion(NOW, "ns/tidy", NOW + DAY), id="deleted"),
-        pytest.param([outcome(OutcomeType.KEPT)], None, id="kept"),
+        pytest.param([outcome(OutcomeType.NOT_DELETED)], None, id="kept"),
         pytest.param([outcome(OutcomeType.FAILED)], None, id="failed"),
         pytest.param([outcome(OutcomeType.UNMARKED)], None, id="unmarked"),
         pytest.param([outcome(OutcomeType.RESTORED)], None, id="restored"),
@@ -504,7 +504,7 @@ def test_deletions_are_remembered(outcomes: list[Outcome], expected: Deletion | 
 
 
 def interrupted(id: str = "id", kind: str = "Classic") -> Outcome:
-    return outcome(OutcomeType.KEPT, id=id, type=kind)
+    return outcome(OutcomeType.NOT_DELETED, id=id, type=kind)
 
 
 @pytest.mark.parametrize(
@@ -513,7 +513,7 @@ def interrupted(id: str = "id", kind: str = "Classic") -> Outcome:
         pytest.param([interrupted()], True, id="interrupted"),
         pytest.param([interrupted(), outcome(id="id")], False, id="deleted-after-all"),
         pytest.param([interrupted(), interrupted(kind="")], False, id="doubt-ended"),
-        pytest.param([interrupted(), outcome(OutcomeType.KEPT, id="another")], True, id="another-one-was-kept"),
+        pytest.param([interrupted(), outcome(OutcomeType.NOT_DELETED, id="another")], True, id="another-one-was-kept"),
         pytest.param([interrupted(), Removal(interrupted().key)], False, id="expired"),
         pytest.param([interrupted(), Removal(interrupted("earlier").key)], True, id="an-earlier-one-expired"),
     ],

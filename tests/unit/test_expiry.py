@@ -350,7 +350,7 @@ def test_status_tells_what_goes_first() -> None:
 
 def test_metric_tells_what_goes_first() -> None:
     """As a moment in seconds; it is gone with the last group that matches, and with the policy."""
-    metrics, labels = Metrics(), {"namespace": "kafka", "policy": "litter"}
+    metrics, labels = Metrics(), {"namespace": "kafka", "policy": "unused"}
 
     def shown() -> float | None:
         name = "group_hygiene_offsets_first_expiry_timestamp_seconds"
@@ -362,7 +362,7 @@ def test_metric_tells_what_goes_first() -> None:
     assert shown() is None
     metrics.policy_ran(plan(_soon(), [_verdict("a", 9)]), [], 3.0)
     assert shown() == _in(9).timestamp()
-    metrics.forget_policies([("kafka", "litter")])
+    metrics.forget_policies([("kafka", "unused")])
     assert shown() is None
 
 
@@ -419,7 +419,7 @@ def test_warns_late(
     assert late is None or late in ready["message"]
 
 
-def test_late_is_told_beside_what_access_limits() -> None:
+def test_late_warnings_are_reported_beside_limited_access() -> None:
     """One of them is the reason; both are in the message."""
     granted = structs.replace(_policy("5m", "1h").match, within=Patterns(["a-*"], "access"))
     policy = replace(_policy("5m", "1h"), match=granted)

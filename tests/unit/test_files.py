@@ -85,7 +85,7 @@ def test_nothing_comes_of_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("together", [1, 3, 1000])
-def test_what_delta_is_told_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int) -> None:
+def test_the_metadata_of_a_file_for_delta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int) -> None:
     """The ends of the first columns over all that is in it, however it came there."""
     monkeypatch.setattr(files, "_ROW_GROUP", together)
     added = written(tmp_path, batch(5, COMMIT, COMMIT), batch(1, COMMIT), batch(9, COMMIT))
@@ -128,7 +128,7 @@ def test_a_file_has_the_columns_of_its_table(tmp_path: Path) -> None:
         assert pq.read_schema(file).names == table.schema.names
 
 
-def test_times_that_nobody_knows(tmp_path: Path) -> None:
+def test_unknown_times(tmp_path: Path) -> None:
     """A record's time is any number: one that is no date is no reason to end, and nothing is said of the column."""
     far = pa.array([253402300800000000], pa.timestamp("us", "UTC"))
     (row,) = written(tmp_path, batch(0, COMMIT).set_column(2, "timestamp", far))
@@ -171,7 +171,7 @@ def test_a_table_whose_files_are_broken(tmp_path: Path) -> None:
         store.rows(COMMITS.path(str(tmp_path)))
 
 
-def test_what_stores_say_is_told_without_what_signs_it() -> None:
+def test_messages_of_stores_are_shown_without_signatures() -> None:
     error = "\x1b[31mGET\x1b[0m https://a.blob/x?sv=1&sig=hunter2 failed:\n  403"
     assert one_line(error) == "GET https://a.blob/x?*** failed: 403"
     assert one_line("word " * 100) == ("word " * 100)[:297] + "..."

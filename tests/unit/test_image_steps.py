@@ -124,7 +124,7 @@ def test_jars_inside_of_pyspark_are_in_the_bill_of_materials(tmp_path: Path) -> 
     assert len({component["bom-ref"] for component in components}) == len(components)
 
 
-def test_a_user_without_a_name_and_without_a_place_for_one_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_user_without_a_name_and_without_a_place_for_one_gets_advice(tmp_path: Path) -> None:
     """Java ends there with a stack trace."""
     getent = tmp_path / "getent"
     getent.write_text("#!/bin/sh\nexit 2\n")

@@ -41,7 +41,7 @@ def test_all_steps_are_in_the_script(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_one_base_and_nobody_is_root(file: Path) -> None:
+def test_one_base_and_no_root_user(file: Path) -> None:
     """One Debian for all, which a build may replace; the last USER is a number, as runAsNonRoot wants it."""
     all_steps = instructions(file)
     assert all_steps[0] == ("ARG", "BASE=debian:bookworm-slim")

@@ -29,7 +29,7 @@ def record(message: str, *arguments: object, **more: Any) -> logging.LogRecord:
 def test_a_line_of_json() -> None:
     """Time in UTC, level, logger, message, and of what holds all fields; nothing that a library adds to a record."""
     line = record("group %r\nof %s", "a\u2028b", "ü", k8s_ref={"token": "s3cret"})
-    with runs.about(run="1f0a9c3e", namespace="kafka", connection="main"), runs.about(policy="kafka/litter"):
+    with runs.about(run="1f0a9c3e", namespace="kafka", connection="main"), runs.about(policy="kafka/unused"):
         text = JsonFormatter().format(line)
     assert "\n" not in text
     found = json.loads(text)
@@ -42,7 +42,7 @@ def test_a_line_of_json() -> None:
         "run": "1f0a9c3e",
         "namespace": "kafka",
         "connection": "main",
-        "policy": "kafka/litter",
+        "policy": "kafka/unused",
     }
     assert set(json.loads(JsonFormatter().format(line))) == {"time", "level", "logger", "message"}
 

@@ -17,7 +17,7 @@ _SECONDS = 60
 _LARGE = FREE_BYTES + 1
 
 
-def test_small_answers_wait_for_nobody() -> None:
+def test_small_responses_do_not_wait() -> None:
     """While other connections have all turns."""
     turns = Turns()
     turns.take("team-a", _SECONDS)

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from group_hygiene.alerts.messages import body, summary
-from group_hygiene.alerts.situation import News
+from group_hygiene.alerts.situation import AlertType
 from group_hygiene.alerts.state import Item, Status
 from group_hygiene.spec.receivers import Kind
 from tests.unit.make import NOW
 
 ITEM = Item(
     status=Status.FIRING,
-    news=News.GROUPS_MATCHED,
-    policy="kafka/litter",
+    type=AlertType.GROUPS_MATCHED,
+    policy="kafka/unused",
     connection="kafka/main",
     since=NOW,
     groups=("a", "b"),
@@ -32,33 +32,33 @@ ITEM = Item(
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        pytest.param({}, "policy kafka/litter: 2 consumer groups match", id="matched"),
-        pytest.param({"total": 1, "new": 1}, "policy kafka/litter: 1 consumer group match", id="one"),
-        pytest.param({"new": 1}, "policy kafka/litter: 2 consumer groups match, 1 of them new", id="one-is-new"),
-        pytest.param({"action": "Delete"}, "policy kafka/litter: 2 consumer groups match (a dry run)", id="dry-run"),
+        pytest.param({}, "policy kafka/unused: 2 consumer groups match", id="matched"),
+        pytest.param({"total": 1, "new": 1}, "policy kafka/unused: 1 consumer group match", id="one"),
+        pytest.param({"new": 1}, "policy kafka/unused: 2 consumer groups match, 1 of them new", id="one-is-new"),
+        pytest.param({"action": "Delete"}, "policy kafka/unused: 2 consumer groups match (a dry run)", id="dry-run"),
         pytest.param(
-            {"news": News.GROUPS_MARKED, "action": "Delete", "mode": "Enforce", "first_due": NOW},
-            "policy kafka/litter: 2 consumer groups will be deleted, unless they are used or protected; "
+            {"type": AlertType.GROUPS_MARKED, "action": "Delete", "mode": "Enforce", "first_due": NOW},
+            "policy kafka/unused: 2 consumer groups will be deleted, unless they are used or protected; "
             "the first is due at 2030-01-31T12:00:00Z",
             id="marked",
         ),
         pytest.param(
-            {"news": News.GROUPS_MARKED, "action": "DeleteOffsets", "mode": "Enforce"},
-            "policy kafka/litter: stale offsets of 2 consumer groups will be deleted, "
+            {"type": AlertType.GROUPS_MARKED, "action": "DeleteOffsets", "mode": "Enforce"},
+            "policy kafka/unused: stale offsets of 2 consumer groups will be deleted, "
             "unless they are used or protected",
             id="offsets-marked",
         ),
         pytest.param(
-            {"news": News.DELETION_BLOCKED, "action": "Delete", "mode": "Enforce"},
-            "policy kafka/litter: nothing is deleted, although 2 consumer groups match or are due",
+            {"type": AlertType.DELETION_BLOCKED, "action": "Delete", "mode": "Enforce"},
+            "policy kafka/unused: nothing is deleted, although 2 consumer groups match or are due",
             id="blocked",
         ),
         pytest.param(
-            {"news": News.GROUPS_DELETED, "status": Status.NOTICE, "action": "Delete"},
-            "policy kafka/litter: 2 consumer groups deleted",
+            {"type": AlertType.GROUPS_DELETED, "status": Status.NOTICE, "action": "Delete"},
+            "policy kafka/unused: 2 consumer groups deleted",
             id="deleted",
         ),
-        pytest.param({"status": Status.RESOLVED}, "policy kafka/litter: GroupsMatched: resolved", id="resolved"),
+        pytest.param({"status": Status.RESOLVED}, "policy kafka/unused: GroupsMatched: resolved", id="resolved"),
     ],
 )
 def test_summary(changes: dict[str, Any], says: str) -> None:
@@ -81,14 +81,14 @@ def test_slack_drops_names_before_alerts() -> None:
     """Each alert is there, and urgent ones with their groups, wherever they stand in the message."""
     common = replace(ITEM, groups=tuple(f"{i}" + "x" * 190 for i in range(10)), total=10)
     urgent = [
-        replace(common, news=news, policy=f"kafka/z-{news}", groups=(f"group of {news}",), total=1, new=1)
-        for news in (News.GROUPS_MARKED, News.DELETION_BLOCKED)
+        replace(common, type=each, policy=f"kafka/z-{each}", groups=(f"group of {each}",), total=1, new=1)
+        for each in (AlertType.GROUPS_MARKED, AlertType.DELETION_BLOCKED)
     ]
     over = replace(ITEM, status=Status.RESOLVED, policy="kafka/over")
     many = [replace(common, policy=f"kafka/p{i}") for i in range(100)]
     text = json.loads(body(Kind.SLACK, [over, *many, *urgent], NOW))["text"]
     assert all(f"policy kafka/{name}:" in text for name in ("over", *(f"p{i}" for i in range(100))))
-    assert all(f"`group of {news}`" in text for news in (News.GROUPS_MARKED, News.DELETION_BLOCKED))
+    assert all(f"`group of {each}`" in text for each in (AlertType.GROUPS_MARKED, AlertType.DELETION_BLOCKED))
     assert text.index("policy kafka/p5:") < text.index("policy kafka/z-GroupsMarked:")
     text = json.loads(body(Kind.SLACK, [over, *many * 10, *urgent], NOW))["text"]
     assert all(summary(item) in text for item in urgent)

@@ -12,7 +12,7 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.samples import Sample
 
 from group_hygiene import __version__
-from group_hygiene.alerts.courier import Courier, Links
+from group_hygiene.alerts.courier import Courier, CourierContext
 from group_hygiene.alerts.queue import Queue
 from group_hygiene.controller.alerts import Alerting
 from group_hygiene.controller.api import Api
@@ -36,7 +36,7 @@ from tests.unit.make import NOW, activity, alert, delete, group, mark, match, pl
 
 _LABELS = {"namespace", "policy", "connection", "connection_namespace", "action", "mode", "reason", "outcome"}
 _LABELS |= {"kind", "change", "state", "type", "result", "version", "le"}
-_POLICY = {"namespace": "kafka", "policy": "litter"}
+_POLICY = {"namespace": "kafka", "policy": "unused"}
 _MAIN = {"namespace": "kafka", "connection": "main"}
 
 
@@ -52,7 +52,7 @@ def _plan(halted: bool = False) -> Plan:
 def _outcomes() -> list[Outcome]:
     return [
         Outcome("secret-a", OutcomeKind.DELETED, reasons.DELETED, "deleted"),
-        Outcome("secret-b", OutcomeKind.KEPT, reasons.BECAME_ACTIVE, "secret-b is in use"),
+        Outcome("secret-b", OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE, "secret-b is in use"),
     ]
 
 
@@ -83,7 +83,7 @@ def metrics() -> Metrics:
     metrics.failed("kafka", "main", reasons.BROKERS_UNREACHABLE, [delete()])
     metrics.scanned("kafka", "main", 0.3, snapshot())
     metrics.status_written("grouppolicies")
-    metrics.alerting("kafka", "litter", True)
+    metrics.alerting("kafka", "unused", True)
     metrics.alert_sent("kafka", "main", "slack", arrived=False)
     return metrics
 
@@ -148,7 +148,7 @@ def test_policy_ran(metrics: Metrics) -> None:
     assert _value(metrics, "groups_skipped", **_POLICY, reason="TooRecent") == 1
     assert _value(metrics, "groups_skipped", **_POLICY, reason="CaughtUp") == 1
     assert _value(metrics, "outcomes_total", **_POLICY, outcome="Deleted", reason="") == 1
-    assert _value(metrics, "outcomes_total", **_POLICY, outcome="Kept", reason="BecameActive") == 1
+    assert _value(metrics, "outcomes_total", **_POLICY, outcome="NotDeleted", reason="BecameActive") == 1
 
 
 def test_a_dry_run_has_nothing_due(metrics: Metrics) -> None:
@@ -309,8 +309,8 @@ def _of_policies(metrics: Metrics) -> set[str]:
 def test_alerting_is_of_those_that_alert() -> None:
     """Whoever does not run any more, or got another action, is not shown as one that alerts, or does not."""
     metrics, api, clock = Metrics(), Api(ApiClient()), SystemClock()
-    links = Links(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
-    courier = Courier("kafka/main", Queue("kafka/main"), links)
+    context = CourierContext(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
+    courier = Courier("kafka/main", Queue("kafka/main"), context)
     alerting = Alerting(api, metrics, clock, StatusWriter(api, Recorder(api), metrics, clock), courier)
 
     def run(policy: Policy) -> float | None:

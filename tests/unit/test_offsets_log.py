@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from group_hygiene.kafka.offsets_log import KINDS, BrokenRecord, Commit, GroupState, decode
+from group_hygiene.kafka.offsets_log import RECORD_TYPES, BrokenRecord, Commit, GroupState, decode
 from tests.log_records import COMMIT_V3, SAMPLES, Sample, commit_key, damaged, text
 
 ANY = [pytest.param(sample, id=sample.name) for sample in SAMPLES]
@@ -34,7 +34,7 @@ def test_every_version_says_what_it_says(sample: Sample) -> None:
 def test_there_is_a_sample_of_each_kind() -> None:
     """Nothing that can be decoded goes untested."""
     kinds = {sample.record.kind for sample in SAMPLES if isinstance(sample.record, GroupState)}
-    assert kinds == set(KINDS)
+    assert kinds == set(RECORD_TYPES)
 
 
 @pytest.mark.parametrize("sample", ANY)

@@ -241,7 +241,7 @@ def _kept(reason: str, protections: Protections | None = None) -> Verdict:
     [
         pytest.param(_kept(reasons.TOO_RECENT), True, reasons.TOO_RECENT, id="changed"),
         pytest.param(_kept(reasons.NOT_EMPTY), False, reasons.NOT_EMPTY, id="in-use-though-incomplete"),
-        pytest.param(_kept(reasons.KEPT_ON_REQUEST), True, reasons.KEPT_ON_REQUEST, id="kept-on-request"),
+        pytest.param(_kept(reasons.KEEP_REQUESTED), True, reasons.KEEP_REQUESTED, id="keep-requested"),
         pytest.param(_kept(reasons.CAUGHT_UP), True, reasons.CAUGHT_UP, id="caught-up"),
         pytest.param(_kept(reasons.LAG_BELOW), True, reasons.LAG_BELOW, id="lag-below"),
         pytest.param(_kept(reasons.IN_RANGE), True, reasons.IN_RANGE, id="in-range"),

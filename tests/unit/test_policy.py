@@ -308,7 +308,7 @@ def test_policy_all_fields() -> None:
         delete={"maxPerRun": 1, "maxPercent": 100, "gracePeriod": "1h30m", "backupRetention": "1h"},
     )
     policy = parse_policy(obj)
-    assert (policy.uid, policy.generation, policy.name) == ("uid-1", 3, "litter")
+    assert (policy.uid, policy.generation, policy.name) == ("uid-1", 3, "unused")
     assert (policy.connection_namespace, policy.connection_name) == ("other", "main")
     assert policy.crosses_namespace
     assert (policy.interval, policy.suspend, policy.mode) == (timedelta(seconds=5), True, Mode.ENFORCE)

@@ -113,7 +113,7 @@ def test_incomplete_where_groups_have_no_topic() -> None:
 @pytest.mark.parametrize(
     ("code", "kind", "reason"),
     [
-        pytest.param("NON_EMPTY_GROUP", OutcomeKind.KEPT, reasons.BECAME_ACTIVE, id="joined-at-the-last-moment"),
+        pytest.param("NON_EMPTY_GROUP", OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE, id="joined-at-the-last-moment"),
         pytest.param("GROUP_AUTHORIZATION_FAILED", OutcomeKind.FAILED, reasons.DENIED, id="denied"),
         pytest.param("INVALID_GROUP_ID", OutcomeKind.FAILED, reasons.DELETE_FAILED, id="refused"),
     ],
@@ -160,9 +160,9 @@ def test_deletion_without_fault() -> None:
         pytest.param(reasons.DENIED, OutcomeKind.FAILED, id="denied"),
         pytest.param(reasons.OFFSETS_UNKNOWN, OutcomeKind.FAILED, id="unreadable"),
         pytest.param(reasons.DELETE_FAILED, OutcomeKind.FAILED, id="refused"),
-        pytest.param(reasons.CHANGED, OutcomeKind.KEPT, id="used"),
-        pytest.param(reasons.POLICY_CHANGED, OutcomeKind.KEPT, id="edited"),
-        pytest.param(reasons.INTERRUPTED, OutcomeKind.KEPT, id="interrupted"),
+        pytest.param(reasons.CHANGED, OutcomeKind.NOT_DELETED, id="used"),
+        pytest.param(reasons.POLICY_CHANGED, OutcomeKind.NOT_DELETED, id="edited"),
+        pytest.param(reasons.INTERRUPTED, OutcomeKind.NOT_DELETED, id="interrupted"),
     ],
 )
 def test_what_counts_as_failed(reason: str, kind: OutcomeKind) -> None:
@@ -179,7 +179,9 @@ _SUBSCRIBED = Fault("GROUP_SUBSCRIBED_TO_TOPIC", "")
         pytest.param([None, None, None], OutcomeKind.DELETED, reasons.OFFSETS_DELETED, ("a", "b"), id="all"),
         pytest.param([_SUBSCRIBED, _SUBSCRIBED, None], OutcomeKind.DELETED, reasons.OFFSETS_DELETED, ("b",), id="one"),
         pytest.param([DENIED, None, DENIED], OutcomeKind.DELETED, reasons.OFFSETS_DELETED, ("a",), id="part-of-one"),
-        pytest.param([_SUBSCRIBED] * 3, OutcomeKind.KEPT, reasons.SUBSCRIBED, (), id="subscribed-at-the-last-moment"),
+        pytest.param(
+            [_SUBSCRIBED] * 3, OutcomeKind.NOT_DELETED, reasons.SUBSCRIBED, (), id="subscribed-at-the-last-moment"
+        ),
         pytest.param([DENIED] * 3, OutcomeKind.FAILED, reasons.DENIED, (), id="denied"),
     ],
 )

@@ -41,7 +41,7 @@ SHOWN = {
     reasons.HAS_OFFSETS: {"len(evidence.offsets)"},
     reasons.ID_TOO_LONG: {"ID_MAX", "len(group.id)"},
     reasons.INTERRUPTED: {"_BEGUN", "intent.partitions", "left"},
-    reasons.KEPT_ON_REQUEST: {"keeps[name].by", "request.by", "request.why", "timestamp(request.until)"},
+    reasons.KEEP_REQUESTED: {"keeps[name].by", "request.by", "request.why", "timestamp(request.until)"},
     reasons.LAG_BELOW: {"found.unread", "wanted"},
     reasons.NO_BACKUP: {"timestamp(at)"},
     reasons.NOT_EMPTY: {"group.state"},

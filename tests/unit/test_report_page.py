@@ -224,7 +224,7 @@ def test_the_title_of_growth_tells_how_many_are_new(days: list[int], others: int
     assert re.sub(r"\s+", " ", heading).strip() == title
 
 
-def test_the_lag_of_nobody_is_that_of_idle_groups() -> None:
+def test_lag_without_members_is_that_of_idle_groups() -> None:
     """Idle for 7 days; of a group that is in use, or has read all, there is none to tell. Most records come first."""
 
     def row(name: str, behind: int | None, days: int | None = 7) -> Row:
@@ -281,7 +281,7 @@ def test_each_bar_leads_to_its_groups() -> None:
     assert not [name for name in links if name and ": gone:" in name]
 
 
-def test_a_state_that_nobody_knew_is_drawn_too() -> None:
+def test_an_unknown_state_is_drawn_too() -> None:
     """What a later version of the tables may say is a bar as any other."""
     findings = replace(rich(rows=20), counts=[Count("Novel", "Asleep", rich(rows=1).rows[0].age, 1)])
     assert "Novel, Asleep: 1 group<" in draw(findings)["type"]
@@ -303,7 +303,7 @@ def test_durations_have_one_unit(time: timedelta, text: str) -> None:
 
 
 @pytest.mark.parametrize(("hours", "text"), [(12, "12 h"), (24, "1 d"), (36, "36 h"), (48, "2 d"), (0.5, "0.5 h")])
-def test_periods_are_told_exactly(hours: float, text: str) -> None:
+def test_periods_are_shown_exactly(hours: float, text: str) -> None:
     """Two that differ look different."""
     assert period(timedelta(hours=hours)) == text
 

@@ -118,7 +118,7 @@ OLD, NEW = "20260228T120000-aaaaaaaa", "20260301T120000-bbbbbbbb"
         pytest.param({NEW: [backup()], "?": [None]}, {"at": NOW}, NOW, id="nobody-knows-when-and-older-asked-for"),
         pytest.param(
             {OLD: [backup(at=NOW - DAY)], NEW: [backup(policy="kafka/other")]},
-            {"policy": "kafka/litter", "deleted_after": NOW - DAY},
+            {"policy": "kafka/unused", "deleted_after": NOW - DAY},
             reasons.NO_BACKUP,
             id="deleted-again-by-another",
         ),
@@ -133,7 +133,7 @@ def test_newest_backup_or_none(
 
 
 LATER = "20260301T130000-cccccccc"
-LITTER = RestoreRequest(id="r", policy="kafka/litter", deleted_after=NOW - DAY)
+BY_POLICY = RestoreRequest(id="r", policy="kafka/unused", deleted_after=NOW - DAY)
 
 
 def rows_of(topics: dict[str, int], **changes: Any) -> Backup:
@@ -145,13 +145,13 @@ def rows_of(topics: dict[str, int], **changes: Any) -> Backup:
 @pytest.mark.parametrize(
     ("ends", "expected"),
     [
-        pytest.param({LATER: {OutcomeType.KEPT}}, {"orders": 9, "payments": 3}, id="never-happened"),
+        pytest.param({LATER: {OutcomeType.NOT_DELETED}}, {"orders": 9, "payments": 3}, id="never-happened"),
         pytest.param({LATER: {OutcomeType.DELETED}}, reasons.NO_BACKUP, id="happened"),
         pytest.param({LATER: {OutcomeType.OFFSETS_DELETED}}, reasons.NO_BACKUP, id="happened-to-a-part"),
         # A late request, after it was taken for one that never happened.
-        pytest.param({LATER: {OutcomeType.KEPT, OutcomeType.DELETED}}, reasons.NO_BACKUP, id="happened-late"),
+        pytest.param({LATER: {OutcomeType.NOT_DELETED, OutcomeType.DELETED}}, reasons.NO_BACKUP, id="happened-late"),
         pytest.param({}, reasons.NO_BACKUP, id="nobody-knows"),
-        pytest.param({NEW: {OutcomeType.KEPT}}, reasons.NO_BACKUP, id="another-one-never-happened"),
+        pytest.param({NEW: {OutcomeType.NOT_DELETED}}, reasons.NO_BACKUP, id="another-one-never-happened"),
     ],
 )
 def test_what_another_policy_did_not_delete_hides_no_backup(
@@ -160,7 +160,7 @@ def test_what_another_policy_did_not_delete_hides_no_backup(
     """Of what the policy deleted; but what the group had again by then is newer, should a part of that be gone."""
     own = rows_of({"orders": 5, "payments": 3}, id=NEW, partial=True)
     other = rows_of({"orders": 9, "users": 7}, id=LATER, at=NOW + timedelta(hours=1), policy="kafka/other")
-    found = choose(LITTER, "billing", {NEW: [own], LATER: [other]}, ends)
+    found = choose(BY_POLICY, "billing", {NEW: [own], LATER: [other]}, ends)
     if isinstance(found, Backup):
         assert found.id == NEW
         assert {topic: rows[0].offset for topic, rows in found.offsets.items()} == expected
@@ -174,7 +174,7 @@ def test_a_backup_of_another_policy_may_be_of_something_else(changes: dict[str, 
     own = rows_of({"orders": 5}, id=NEW)
     other = rows_of({"orders": 9}, id=LATER, at=NOW + timedelta(hours=1), policy="kafka/other")
     other = replace(other, **changes)
-    found = choose(LITTER, "billing", {NEW: [own], LATER: [other]}, {LATER: {OutcomeType.KEPT}})
+    found = choose(BY_POLICY, "billing", {NEW: [own], LATER: [other]}, {LATER: {OutcomeType.NOT_DELETED}})
     assert found == own
 
 
@@ -213,7 +213,7 @@ def test_start_offsets_are_no_committed_offsets(earlier: str, later: str, merged
 )
 def test_groups_of_a_policy(parts: list[Backup | None], expected: bool) -> None:
     """Those that it deleted since then, and those of which that can't be read: none is left out in silence."""
-    request = RestoreRequest(id="r", policy="kafka/litter", deleted_after=NOW)
+    request = RestoreRequest(id="r", policy="kafka/unused", deleted_after=NOW)
     assert concerns(request, {NEW: parts}) is expected
 
 
@@ -243,11 +243,11 @@ def an_object(spec: dict[str, Any], status: dict[str, Any] | None = None) -> dic
 
 def test_object_is_parsed() -> None:
     """Names are of the object's namespace, and times have their zone."""
-    spec = {"policyRef": {"name": "litter"}, "deletedAfter": "2026-03-01T12:00:00Z", "outOfRangeOffsets": "Clamp"}
+    spec = {"policyRef": {"name": "unused"}, "deletedAfter": "2026-03-01T12:00:00Z", "outOfRangeOffsets": "Clamp"}
     connection, request = parse_restore(an_object(spec))
     assert connection == "kafka/main"
     assert request == RestoreRequest(
-        id="uid-1", policy="kafka/litter", deleted_after=NOW, out_of_range=OutOfRange.CLAMP
+        id="uid-1", policy="kafka/unused", deleted_after=NOW, out_of_range=OutOfRange.CLAMP
     )
     other = {"connectionRef": {"name": "main", "namespace": "other"}, "groups": ["a"]}
     assert parse_restore(an_object(other))[0] == "other/main"

@@ -88,7 +88,7 @@ def _deleted(name: str) -> Outcome:
 
 
 def _kept(name: str) -> Outcome:
-    return Outcome(name, OutcomeKind.KEPT, reasons.BECAME_ACTIVE, "its state is Stable now")
+    return Outcome(name, OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE, "its state is Stable now")
 
 
 def _failed(name: str, reason: str = reasons.DELETE_FAILED) -> Outcome:
@@ -275,7 +275,7 @@ def test_no_status_is_too_large_for_etcd(character: str) -> None:
             [match("a"), match("b")],
             [_deleted("a"), _kept("b")],
             {},
-            "2 of 2 groups match; 1 marked; 1 deleted, 1 kept",
+            "2 of 2 groups match; 1 marked; 1 deleted, 1 not deleted",
             id="kept-at-the-last-moment",
         ),
         pytest.param(
@@ -418,7 +418,7 @@ def test_sample_tells_lag(when: dict[str, Any], bounds: Any, expected: dict[str,
     assert {key: entry[key] for key in ("lag", "outOfRangePartitions") if key in entry} == expected
 
 
-def test_lag_alone_is_no_news() -> None:
+def test_lag_alone_is_no_change() -> None:
     """It changes with every scan of a group in use: the status waits for the quiet period."""
     before, after = (_status(alert(lag={"atLeast": 1}), [match("a", lag={P0: behind, P1: 0})]) for behind in (5, 6))
     assert before != after
@@ -500,7 +500,7 @@ def test_marks_in_the_sample() -> None:
     assert _status(_ENFORCE, [match("new")], marks={})["nextDueTime"] == "2030-02-01T12:00:00Z"
 
 
-def test_the_newest_mark_is_told() -> None:
+def test_the_newest_mark_is_shown() -> None:
     """What the next run reads: it moves with new marks, stays when marks end, never moves back, and is news."""
     first = _status(_ENFORCE, [match("new")], marks={})
     assert first["lastMarkedTime"] == "2030-01-31T12:00:00Z"
@@ -526,7 +526,7 @@ def test_the_newest_mark_is_told() -> None:
         (7, None),
     ],
 )
-def test_a_date_that_somebody_else_wrote(date: Any, expected: datetime | None) -> None:
+def test_a_date_of_another_writer(date: Any, expected: datetime | None) -> None:
     """Whatever stands in a status: what can't be read shows no mark, and the next status has a date again."""
     assert last_marked({"lastMarkedTime": date}) == expected
     after = _status(_ENFORCE, [match("old")], previous={"lastMarkedTime": date})["lastMarkedTime"]
@@ -584,9 +584,9 @@ def test_evidence_of_a_connection() -> None:
     first = build_connection_status(2, _NEW, _facts(has_activity=True, snapshot=snapshot(coverage=_covered())))
     assert _condition(first, "EvidenceReady")["status"] == "True"
     assert first["evidence"] == {"coveredPartitions": 50, "partitions": 50, "asOf": timestamp(NOW)}
-    nobody_looked = build_connection_status(2, first, _facts(has_activity=True))
-    assert _condition(nobody_looked, "EvidenceReady") == _condition(first, "EvidenceReady")
-    assert nobody_looked["evidence"] == first["evidence"]
+    without_scans = build_connection_status(2, first, _facts(has_activity=True))
+    assert _condition(without_scans, "EvidenceReady") == _condition(first, "EvidenceReady")
+    assert without_scans["evidence"] == first["evidence"]
     missing = snapshot(coverage=Coverage(Refusal(reasons.EVIDENCE_MISSING, "no tables"), 0, 50, None))
     bad = build_connection_status(2, first, _facts(has_activity=True, snapshot=missing))
     assert _condition(bad, "EvidenceReady")["reason"] == reasons.EVIDENCE_MISSING

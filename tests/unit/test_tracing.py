@@ -115,7 +115,7 @@ def test_a_span_tells_the_kind_of_an_error_and_never_its_text() -> None:
     assert list(span.events) == []
 
 
-def test_a_collector_that_nobody_is_ends_nothing() -> None:
+def test_an_unreachable_collector_ends_nothing() -> None:
     """The last spans are given up, and one line says so."""
     done = python(FAILS, ENDPOINT | {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"})
     assert (done.returncode, done.stdout) == (0, "True\n")

@@ -90,7 +90,7 @@ ONCE = [joined(0.5), commit(0.55), left(0.6)]
 @pytest.mark.parametrize(
     ("records", "then"),
     [
-        pytest.param([*ONCE], [(6, 7, None, None)], id="litter"),
+        pytest.param([*ONCE], [(6, 7, None, None)], id="unused"),
         pytest.param([joined(0.5), left(1.0)], [(6, 7, None, None)], id="idle-for-exactly-so-long-at-a-step"),
         pytest.param([joined(0.5), left(1.0 + _MS)], [(7, 8, None, None)], id="a-millisecond-too-short-at-a-step"),
         pytest.param([*ONCE, joined(9.25)], [(6, 7, 9.25, "Join")], id="came-back"),

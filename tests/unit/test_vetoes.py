@@ -49,7 +49,7 @@ _INTENT = Intent(
     group=_NAME,
     id="d1",
     type="Classic",
-    policy="kafka/litter",
+    policy="kafka/unused",
     policy_uid="uid-1",
     generation=3,
     at=NOW,
@@ -148,7 +148,7 @@ _TABLE = [
     ),
     pytest.param(_Reads(used=_USED), "used_between_scans", reasons.RECENTLY_ACTIVE, id="used-between-scans"),
     pytest.param(_Reads(late=True), "read_late", reasons.OFFSETS_UNKNOWN, id="slow-brokers"),
-    pytest.param(_Reads(keeps={_NAME: _REQUEST}), "refused_by_check", reasons.KEPT_ON_REQUEST, id="keep-request"),
+    pytest.param(_Reads(keeps={_NAME: _REQUEST}), "refused_by_check", reasons.KEEP_REQUESTED, id="keep-request"),
     pytest.param(
         _Reads(activity=Refusal(reasons.EVIDENCE_STALE, "old")),
         "refused_by_check",

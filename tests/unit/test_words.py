@@ -24,13 +24,15 @@ from group_hygiene.cli import main
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "group-hygiene"
-OPERATOR = ROOT / "operator" / "group_hygiene"
+OPERATOR, SANDBOX = ROOT / "operator" / "group_hygiene", ROOT / "sandbox"
 GENERATED = {f"docs/{name}" for name in pages()}
 # Longer than this, a page is split. Generated references are searched, not read.
 LONGEST_PAGE = 1_500
 
 _FENCE = re.compile(r"^( *)(`{3,})[^\n]*\n.*?^\1\2`*$", re.MULTILINE | re.DOTALL)
 _NO_PROSE = re.compile(r"<!--.*?-->|(`+)[^`]+?\1|(?<=\])\([^)\s]+\)", re.DOTALL)
+# Between the words of a name such as AllTold or clusterID.
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _COMMENTED = {".yaml", ".yml", ".sh", ".tpl", ".lua"}
 _COMMENT = re.compile(r"(?:^|\s)#(.*)$", re.MULTILINE)
 
@@ -63,6 +65,15 @@ def chart() -> Iterator[tuple[str, str]]:
     yield str(schema.relative_to(ROOT)), "\n".join(texts)
 
 
+def manifests() -> Iterator[tuple[str, str]]:
+    """The names and values of examples/, the alerting rules, and the titles and descriptions of the dashboard."""
+    rules, dashboard = ROOT / "deploy" / "prometheus" / "rules.yaml", ROOT / "deploy" / "grafana" / "dashboard.json"
+    for file in [*sorted((ROOT / "examples").rglob("*.yaml")), rules]:
+        yield f"{file.relative_to(ROOT)} values", f"{in_words(file.stem)}\n{in_words(file.read_text())}"
+    texts = re.findall(r'"(?:description|title)": "(.+)"', dashboard.read_text())
+    yield str(dashboard.relative_to(ROOT)), "\n".join(texts)
+
+
 def crds() -> Iterator[tuple[str, str]]:
     """The descriptions of fields and columns, and the messages of CEL rules."""
     for file in sorted((ROOT / "crds").glob("*.yaml")):
@@ -86,9 +97,6 @@ def _help(command: click.Command, name: str) -> Iterator[tuple[str, str]]:
         yield from _help(below, f"{name} {word}")
 
 
-_LOG_CALLS = {"debug", "info", "warning", "error", "exception", "critical"}
-
-
 def docstrings() -> Iterator[tuple[str, str]]:
     """The docstrings of the operator, also of private functions and classes."""
     for name, source in _modules():
@@ -108,27 +116,61 @@ def code_comments() -> Iterator[tuple[str, str]]:
         yield f"{name} comments", _at_lines(texts)
 
 
-def messages() -> Iterator[tuple[str, str]]:
-    """The constant texts of log calls, raised errors and refusals of the operator; `{}` for each value."""
+def strings() -> Iterator[tuple[str, str]]:
+    """The string constants of the operator and the sandbox, without docstrings; `{}` for each value of an f-string.
+
+    They include the values of reasons and enums. The words of a name such as `AllTold` are searched one by one.
+    """
+    for name, source in (*_modules(), *_modules(SANDBOX)):
+        tree = ast.parse(source)
+        docs = _docstrings(tree)
+        parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+        texts: list[tuple[int, str]] = []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                texts.append((node.lineno, in_words(_joined(node))))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs | parts:
+                texts.append((node.lineno, in_words(node.value)))
+        yield f"{name} strings", _at_lines(texts)
+
+
+def identifiers() -> Iterator[tuple[str, str]]:
+    """The names that the operator defines: of modules, classes, functions, parameters, variables and attributes."""
     for name, source in _modules():
-        nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Raise | ast.Call))
-        yield f"{name} messages", _at_lines((node.lineno, _constants(node)) for node in nodes if _has_message(node))
+        texts = [(1, Path(name).stem)]
+        for node in ast.walk(ast.parse(source)):
+            match node:
+                case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                    texts.append((node.lineno, node.name))
+                case ast.arg():
+                    texts.append((node.lineno, node.arg))
+                case ast.Name(ctx=ast.Store()):
+                    texts.append((node.lineno, node.id))
+                case ast.Attribute(ctx=ast.Store()):
+                    texts.append((node.lineno, node.attr))
+        # Each name once: loops and assignments repeat many.
+        first = dict.fromkeys(text for _, text in texts)
+        lines = {text: number for number, text in reversed(texts)}
+        yield f"{name} identifiers", _at_lines((lines[text], f"{in_words(text)};") for text in first)
 
 
-def _has_message(node: ast.Raise | ast.Call) -> bool:
-    if isinstance(node, ast.Raise):
-        return isinstance(node.exc, ast.Call)
-    if isinstance(node.func, ast.Attribute):
-        return node.func.attr in _LOG_CALLS
-    return isinstance(node.func, ast.Name) and node.func.id == "Refusal"
+def in_words(name: str) -> str:
+    """Names in snake_case, UPPER_CASE or camelCase as separate words."""
+    return _CAMEL.sub(" ", name).replace("_", " ")
 
 
-def _constants(node: ast.AST) -> str:
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_constants(part) if isinstance(part, ast.Constant) else "{}" for part in node.values)
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else ""
-    return " ".join(map(_constants, ast.iter_child_nodes(node)))
+def _docstrings(tree: ast.Module) -> set[int]:
+    """The ids of the constants that are docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    first = [node.body[0] for node in ast.walk(tree) if isinstance(node, documented) and node.body]
+    return {id(statement.value) for statement in first if isinstance(statement, ast.Expr)}
+
+
+def _joined(node: ast.JoinedStr) -> str:
+    """An f-string, with the constants in its expressions after it."""
+    text = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    inner = (each for part in node.values if isinstance(part, ast.FormattedValue) for each in ast.walk(part.value))
+    return " ".join([text, *(e.value for e in inner if isinstance(e, ast.Constant) and isinstance(e.value, str))])
 
 
 def _at_lines(texts: Iterable[tuple[int, str]]) -> str:
@@ -141,13 +183,13 @@ def _at_lines(texts: Iterable[tuple[int, str]]) -> str:
 
 
 @cache
-def _modules() -> tuple[tuple[str, str], ...]:
-    return tuple((str(file.relative_to(ROOT)), file.read_text()) for file in sorted(OPERATOR.rglob("*.py")))
+def _modules(folder: Path = OPERATOR) -> tuple[tuple[str, str], ...]:
+    return tuple((str(file.relative_to(ROOT)), file.read_text()) for file in sorted(folder.rglob("*.py")))
 
 
 PROSE: tuple[Callable[[], Iterator[tuple[str, str]]], ...] = (
-    *(markdown, comments, chart, crds, command_help),
-    *(docstrings, code_comments, messages),
+    *(markdown, comments, chart, manifests, crds, command_help),
+    *(docstrings, code_comments, strings, identifiers),
 )
 
 
@@ -177,9 +219,26 @@ PRIVATE = [
     pytest.param(r"(?:by|of) which", "that, whose, or a noun", id="by-which"),
     pytest.param(r"litter|littered|swarms?|hurts?|fate|tid(?:y|ies|ied)", "unused groups; false positive", id="litter"),
     pytest.param(r"in (?:a|one) line", "one-line summary", id="in-a-line"),
+    pytest.param(r"news", "change", id="news"),
+    pytest.param(r"tak(?:e|es|en|ing) (?:\S+ ){0,3}for granted", "assume", id="for-granted"),
+    pytest.param(r"spoken to|hears? (?:of|about)", "send a request to; receive", id="spoken-to"),
 ]
-# Where such a word is the right one: a file, and the phrase in it.
-ALLOWED: set[tuple[str, str]] = set()
+# In identifiers alone: in texts these words are fine.
+PRIVATE_NAMES = [
+    pytest.param(r"who|whom|somebody", "user, subject, client", id="who"),
+    pytest.param(r"said|got", "message, state; received", id="said"),
+    pytest.param(r"looks?(?! ups?)", "scan, observation; look_up", id="look"),
+]
+# Where such a word is the right one: the name of a text and the phrase in it, with the reason.
+ALLOWED = {
+    ("operator/group_hygiene/controller/api.py identifiers", "KINDS"): "kinds of the Kubernetes API",
+    ("operator/group_hygiene/controller/api.py identifiers", "claiming kinds"): "kinds of the Kubernetes API",
+    ("operator/group_hygiene/controller/claims.py identifiers", "KINDS"): "kinds of the Kubernetes API",
+    ("operator/group_hygiene/controller/claims.py identifiers", "kinds"): "kinds of the Kubernetes API",
+    ("operator/group_hygiene/controller/inspection.py identifiers", "kinds"): "kinds of the Kubernetes API",
+    ("operator/group_hygiene/ledger/contents.py strings", "told"): "ledgers of 0.1.0 store this type of entry",
+    ("operator/group_hygiene/model/entries.py strings", "Kept"): "ledgers store this outcome",
+}
 
 
 def prose(text: str) -> str:
@@ -210,9 +269,35 @@ def test_no_private_word(pattern: str, instead: str) -> None:
     assert found(pattern, texts()) == [], f"instead: {instead}"
 
 
+@pytest.mark.parametrize(("pattern", "instead"), PRIVATE_NAMES)
+def test_no_private_name(pattern: str, instead: str) -> None:
+    """No identifier of the operator has this word as a part."""
+    assert found(pattern, dict(identifiers())) == [], f"instead: {instead}"
+
+
 def test_each_exception_is_needed() -> None:
-    """A phrase that is allowed stands in that file."""
+    """A phrase that is allowed stands in that text."""
     assert [(name, phrase) for name, phrase in ALLOWED if phrase not in texts()[name]] == []
+
+
+def test_reasons_and_values_of_enums_are_searched() -> None:
+    """Their words one by one, as those of other names."""
+    for file, words in (("model/reasons.py", "All Delivered"), ("model/verdicts.py", "Not Deleted")):
+        assert words in texts()[f"operator/group_hygiene/{file} strings"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param("AllTold", "All Told", id="camel-case"),
+        pytest.param("SUBSCRIPTION_NOT_TOLD", "SUBSCRIPTION NOT TOLD", id="upper-case"),
+        pytest.param("_is_told", " is told", id="snake-case"),
+        pytest.param("clusterID", "cluster ID", id="abbreviation"),
+    ],
+)
+def test_names_are_split_into_words(name: str, words: str) -> None:
+    """So that a private word in them is found."""
+    assert in_words(name) == words
 
 
 @pytest.mark.parametrize(
@@ -229,7 +314,7 @@ def test_what_the_check_finds(text: str, hits: int) -> None:
     assert len(found("told", {"a.md": prose(text)})) == hits
 
 
-def test_docstrings_comments_and_messages_are_searched() -> None:
+def test_docstrings_comments_and_strings_are_searched() -> None:
     """Each at its line, private ones and parts of f-strings included."""
     source = texts()
     file = "operator/group_hygiene/pipeline/jobs.py"
@@ -237,7 +322,7 @@ def test_docstrings_comments_and_messages_are_searched() -> None:
     for what, words in (
         ("docstrings", "Whether its Java process answers"),
         ("comments", "With other jobs, once a day is enough"),
-        ("messages", "contains % or"),
+        ("strings", "contains % or"),
     ):
         number = next(number for number, line in enumerate(lines) if words in line)
         assert words in " ".join(source[f"{file} {what}"].splitlines()[number - 1 : number + 1])

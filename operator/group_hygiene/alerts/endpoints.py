@@ -1,4 +1,4 @@
-"""What is needed to reach one receiver, its Secrets read. No network."""
+"""The address and the credentials of one receiver, with its Secrets read. No network."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from group_hygiene.spec.receivers import Kind, Receiver
 from group_hygiene.spec.secret import Hidden, SecretRef
 
 _PATH = "/api/v2/alerts"
-# As RFC 9110 wants a header's value to be.
+# The characters of a header's value (RFC 9110).
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """url: what is posted to. ca: PEM, None = the system's authorities. digest: of the place, as Receiver.digest."""
+    """url: the target of the POST. ca: PEM, None = the system's authorities. digest: see Receiver.digest."""
 
     name: str
     kind: Kind
@@ -36,7 +36,7 @@ class Endpoint:
 def read_endpoint(receiver: Receiver, read_secret: Callable[[SecretRef], str]) -> Endpoint:
     """The receiver with its Secrets, read by `read_secret`.
 
-    Raises SecretProblem, which shows no value, or SpecError for an address that can't be. Neither names the receiver.
+    Raises SecretProblem, which shows no value, or SpecError for an invalid address. Neither names the receiver.
     """
 
     def read(ref: SecretRef | None) -> Hidden | None:
@@ -51,7 +51,7 @@ def read_endpoint(receiver: Receiver, read_secret: Callable[[SecretRef], str]) -
     if token is not None and not _TOKEN.fullmatch(token.reveal()):
         raise _invalid(receiver.token, "is no token: it must be printable ASCII without spaces")
     if token is not None and "@" in parts.netloc:
-        raise _invalid(receiver.url, "holds a user, which can't be beside a token")
+        raise _invalid(receiver.url, "contains a user, which excludes a token")
     if key is not None and not key.reveal():
         raise _invalid(receiver.hmac, "is empty")
     if ca is not None:
@@ -67,7 +67,7 @@ def read_endpoint(receiver: Receiver, read_secret: Callable[[SecretRef], str]) -
 
 def _split(text: str) -> SplitResult | None:
     try:
-        # As strictly as the HTTP client, which would fail with each message.
+        # As strict as the HTTP client, which would fail with each message.
         URL(text)
         parts = urlsplit(text)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)

@@ -1,6 +1,6 @@
-"""How a message looks: for an Alertmanager, for Slack, for a webhook of one's own. Pure; docs/alerts.md shows each.
+"""The bodies of messages to Alertmanager, Slack and webhooks. Pure; docs/alerts.md shows each.
 
-Any client of Kafka may have chosen its texts: they are shown without line breaks, cut, and never as markup.
+Any Kafka client may have chosen the texts in them, so they are on one line, truncated, and never markup.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from datetime import datetime
 from typing import Any
 
 from group_hygiene import __version__
-from group_hygiene.alerts.situation import DETAIL_MAX, NAME_MAX, News
+from group_hygiene.alerts.situation import DETAIL_MAX, NAME_MAX, AlertType
 from group_hygiene.alerts.state import Item, Status
 from group_hygiene.model.naming import printable
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.policy import Action
 from group_hygiene.spec.receivers import Kind
 
-# Slack cuts a text at 40,000 characters.
+# Slack truncates a text at 40,000 characters.
 _SLACK_MAX, _SLACK_NAMES = 30_000, 10
-_SEVERITY = {News.GROUPS_DELETED: "info", News.TEST: "info"}
+_SEVERITY = {AlertType.GROUPS_DELETED: "info", AlertType.TEST: "info"}
 
 
 def body(kind: Kind, items: Sequence[Item], now: datetime) -> bytes:
@@ -45,42 +45,44 @@ def signed(content: bytes, key: str, now: datetime) -> dict[str, str]:
 
 def summary(item: Item) -> str:
     """A one-line summary."""
-    who = f"policy {item.policy}" if item.policy else f"KafkaConnection {item.connection}"
+    subject = f"policy {item.policy}" if item.policy else f"KafkaConnection {item.connection}"
     groups = f"{item.total} consumer group{'s' if item.total != 1 else ''}"
     if item.action:
         groups = Action(item.action).describe_targets(groups)
-    if item.news is News.TEST:
-        return f"This is only a test: alerts of {who} arrive here. Nothing needs to be done."
+    if item.type is AlertType.TEST:
+        return f"This is only a test: alerts of {subject} arrive here. Nothing needs to be done."
     if item.status is Status.REPLACED:
-        return f"{who}: {item.news}: a newer alert took its place"
+        return f"{subject}: {item.type}: a newer alert took its place"
     if item.status is Status.RESOLVED:
-        return f"{who}: {item.news}: resolved"
-    match item.news:
-        case News.GROUPS_MATCHED:
+        return f"{subject}: {item.type}: resolved"
+    match item.type:
+        case AlertType.GROUPS_MATCHED:
             dry = " (a dry run)" if item.action not in ("Alert", "") else ""
-            return f"{who}: {groups} match{dry}{_of_them_new(item)}"
-        case News.GROUPS_MARKED:
+            return f"{subject}: {groups} match{dry}{_new_suffix(item)}"
+        case AlertType.GROUPS_MARKED:
             due = f"; the first is due at {timestamp(item.first_due)}" if item.first_due else ""
-            return f"{who}: {groups} will be deleted, unless they are used or protected{_of_them_new(item)}{due}"
-        case News.DELETION_BLOCKED:
+            return f"{subject}: {groups} will be deleted, unless they are used or protected{_new_suffix(item)}{due}"
+        case AlertType.DELETION_BLOCKED:
             would = "would be" if item.mode == "DryRun" else "is"
-            return f"{who}: nothing {would} deleted, although {item.total or 'some'} consumer groups match or are due"
+            return (
+                f"{subject}: nothing {would} deleted, although {item.total or 'some'} consumer groups match or are due"
+            )
         case _:
-            return f"{who}: {groups} deleted"
+            return f"{subject}: {groups} deleted"
 
 
-def _of_them_new(item: Item) -> str:
+def _new_suffix(item: Item) -> str:
     return f", {item.new} of them new" if 0 < item.new < item.total else ""
 
 
 def _alert(item: Item, now: datetime) -> dict[str, Any]:
-    """One alert of Alertmanager's API v2. Its labels are what it is known by: each news has a `since` of its own."""
+    """One alert of Alertmanager's API v2. Its labels identify it: each change of an alert has its own `since`."""
     ends = item.until if item.status in (Status.FIRING, Status.NOTICE) else max(now, item.since)
     description = "\n".join([summary(item), *([_cut(item.detail, DETAIL_MAX)] if item.detail else []), _names(item)])
     labels = {
-        "alertname": str(item.news),
+        "alertname": str(item.type),
         "app": "group-hygiene",
-        "severity": _SEVERITY.get(item.news, "warning"),
+        "severity": _SEVERITY.get(item.type, "warning"),
         "connection": item.connection,
         "since": timestamp(item.since),
     }
@@ -96,7 +98,7 @@ def _alert(item: Item, now: datetime) -> dict[str, Any]:
 
 
 def _slack(items: Sequence[Item]) -> str:
-    """Slack's mrkdwn. Of what is too long, names go first, and then alerts, which are counted; urgent ones stay."""
+    """Slack's mrkdwn. If it is too long, names are omitted first, then less urgent alerts, which are counted."""
     by_urgency = sorted(range(len(items)), key=lambda at: _urgency(items[at]))
     blocks: dict[int, str] = {}
     left = _SLACK_MAX
@@ -112,14 +114,14 @@ def _slack(items: Sequence[Item]) -> str:
 
 
 def _urgency(item: Item) -> int:
-    """0 = an alert of something that a user may want to stop."""
+    """0 = a user may want to stop what it reports."""
     if item.status is Status.RESOLVED:
         return 2
-    return 0 if item.news in (News.GROUPS_MARKED, News.DELETION_BLOCKED) else 1
+    return 0 if item.type in (AlertType.GROUPS_MARKED, AlertType.DELETION_BLOCKED) else 1
 
 
 def _slack_line(item: Item) -> str:
-    return f"*[{item.status.upper()}] {item.news}* {_escaped(summary(item))}"
+    return f"*[{item.status.upper()}] {item.type}* {_escaped(summary(item))}"
 
 
 def _slack_block(item: Item) -> str:
@@ -134,9 +136,9 @@ def _slack_block(item: Item) -> str:
 
 def _webhook(items: Sequence[Item], now: datetime) -> dict[str, Any]:
     alerts = [_webhook_alert(item) for item in items]
-    # Of what it says, so that a message that was sent again after a lost answer has the same.
+    # A hash of the content: a message that is sent again after a lost response has the same id.
     id_ = hashlib.sha256(json.dumps(alerts, sort_keys=True).encode()).hexdigest()[:32]
-    test = any(item.news is News.TEST for item in items)
+    test = any(item.type is AlertType.TEST for item in items)
     return {"version": 1, "id": id_, "time": timestamp(now), "sender": f"group-hygiene/{__version__}", "test": test} | {
         "alerts": alerts
     }
@@ -146,7 +148,7 @@ def _webhook_alert(item: Item) -> dict[str, Any]:
     namespace, _, name = item.policy.partition("/")
     return {
         "status": str(item.status),
-        "kind": str(item.news),
+        "kind": str(item.type),
         "connection": item.connection,
         "namespace": namespace or None,
         "policy": name or None,
@@ -164,7 +166,7 @@ def _webhook_alert(item: Item) -> dict[str, Any]:
 
 
 def shown(text: str) -> str:
-    r"""On one line and cut: what is not printable as an escape."""
+    r"""On one line and truncated, with escapes for characters that are not printable."""
     return _cut(printable(text), NAME_MAX)
 
 
@@ -174,12 +176,12 @@ def _names(item: Item) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As Slack requires: else `<!channel>` in the id of a group would notify the whole channel."""
+    """With Slack's escapes: else `<!channel>` in a group's id would notify the whole channel."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _code(text: str) -> str:
-    """As code, which it can't leave: where Markdown holds (Mattermost), `@channel` and links would count otherwise."""
+    """As code, without backticks: Mattermost reads Markdown, where `@channel` and links would work otherwise."""
     plain = text.replace("`", "'")
     return f"`{_escaped(plain) or ' '}`"
 

@@ -1,4 +1,4 @@
-"""What the receivers of one connection still have to be sent. Runs fill it, a courier empties it.
+"""The pending messages to the receivers of one connection. Runs write them, a courier reads them.
 
 Only the latest alerts of a policy are stored, so the size depends only on the number of policies and receivers.
 An alert that fired and ended while a receiver did not answer is not sent.
@@ -17,60 +17,60 @@ from group_hygiene.alerts.endpoints import Endpoint
 from group_hygiene.alerts.situation import Situation
 from group_hygiene.alerts.state import Item, added, advance, pending, remaining, validity
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change, Firing, Got, Key, PolicyAlerts, Receipt, Removal
+from group_hygiene.model.entries import Change, DeliveryState, Firing, Key, PolicyAlerts, Receipt, Removal
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.policy import Policy
 from group_hygiene.spec.receivers import Kind
 
-# How many messages may fail that resolve the alerts of a receiver that left the spec.
+# For a receiver that left the spec: how many messages that resolve its alerts may fail.
 _ATTEMPTS = 5
-# How long the ledger keeps an entry. It is written again when half of that is over.
-_KEPT = timedelta(days=60)
+# How long the ledger retains an entry. It is written again when half of that is over.
+_RETENTION = timedelta(days=60)
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message to one receiver.
 
-    got: by policy uid, what the receiver has got then. renewal: it has all that fires, also what the receiver has.
+    deliveries: by policy uid, the state once it is delivered. renewal: it has all firing alerts, also known ones.
     """
 
     to: Endpoint
     at: datetime
     items: tuple[Item, ...]
-    got: Mapping[str, Got]
+    deliveries: Mapping[str, DeliveryState]
     renewal: bool
 
 
 @dataclass
 class _Receiver:
-    """digest: of the place where it got what it has. got: by policy uid. renewed: when a renewal arrived.
+    """digest: of the place of its deliveries. deliveries: by policy uid. renewed: when a renewal was delivered.
 
-    attempts: how many messages may still fail, since it left the spec; None = it is in the spec.
+    attempts: if it left the spec, how many messages may still fail; None = it is in the spec.
     """
 
     place: Endpoint | Refusal
     digest: str = ""
-    got: dict[str, Got] = field(default_factory=dict)
+    deliveries: dict[str, DeliveryState] = field(default_factory=dict)
     failure: Refusal | None = None
     renewed: datetime | None = None
     attempts: int | None = None
 
 
 class Queue:
-    """Of one connection. All methods may be called from any thread."""
+    """The queue of one connection. All methods may be called from any thread."""
 
     def __init__(self, connection: str) -> None:
         """connection: namespace/name."""
         self._lock = threading.Lock()
         self._connection, self._uid = connection, ""
         self._receivers: dict[str, _Receiver] = {}
-        # By uid. What fires is known of policies that ran, or that the ledger has an entry of.
+        # By uid. The alerts are known of policies that ran, or that have an entry in the ledger.
         self._policies: dict[str, Policy] = {}
         self._alerts: dict[str, dict[str, Firing]] = {}
 
     def bind(self, policies: Iterable[Policy], endpoints: Mapping[str, Endpoint | Refusal]) -> None:
-        """Take the specs as they are now. endpoints: of all receivers of the connection, by name."""
+        """Use the current specs. endpoints: of all receivers of the connection, by name."""
         with self._lock:
             self._policies = {policy.uid: policy for policy in policies}
             self._alerts = {uid: firing for uid, firing in self._alerts.items() if uid in self._policies}
@@ -83,9 +83,9 @@ class Queue:
             self._clean()
 
     def remember(self, connection_uid: str, entries: Iterable[PolicyAlerts | Receipt]) -> None:
-        """Take in what earlier processes wrote of this connection. What this process knows is newer.
+        """Use the entries that earlier processes wrote for this connection. Newer state of this process has priority.
 
-        entries: with all that is not `unwritten`, so that nothing comes back that is over.
+        entries: the ledger's, including the changes of `unwritten`, so that no ended alert returns.
         """
         with self._lock:
             self._uid = connection_uid
@@ -96,19 +96,19 @@ class Queue:
                 if isinstance(entry, PolicyAlerts):
                     if uid in self._policies:
                         self._alerts.setdefault(uid, entry.firing)
-                elif entry.receiver in self._receivers and uid not in self._receivers[entry.receiver].got:
-                    self._receivers[entry.receiver].got[uid] = entry.got
+                elif entry.receiver in self._receivers and uid not in self._receivers[entry.receiver].deliveries:
+                    self._receivers[entry.receiver].deliveries[uid] = entry.delivery
                     self._receivers[entry.receiver].digest = entry.digest
 
     def firing(self, policy_uid: str) -> Mapping[str, Firing]:
-        """The alerts of a policy by kind, as far as they are known."""
+        """The known alerts of a policy, by type."""
         with self._lock:
             return self._alerts.get(policy_uid, {})
 
     def publish(self, situations: Sequence[Situation]) -> None:
-        """Take what a round found of its policies, all at once, so that a receiver gets it as one message."""
+        """Add the results of a round's policies, all at once, so that a receiver gets them in one message."""
         situations = [found for found in situations if found.uid in self._policies]
-        # Without the lock, as it may take a while: only runs change alerts, one after the other.
+        # Without the lock, as it may be slow: only runs change alerts, one after the other.
         alerts = dict(self._alerts)
         for found in situations:
             alerts[found.uid] = advance(alerts.get(found.uid, {}), found)
@@ -117,48 +117,56 @@ class Queue:
             for found in situations:
                 policy = self._policies[found.uid]
                 for name in self._notified_by(policy) if found.deleted else ():
-                    has = self._receivers[name].got
-                    got = has.get(policy.uid, Got(policy.key, {}))
-                    has[policy.uid] = got._replace(deleted=added(got.deleted, found.deleted))
+                    has = self._receivers[name].deliveries
+                    delivery = has.get(policy.uid, DeliveryState(policy.key, {}))
+                    has[policy.uid] = delivery._replace(deleted=added(delivery.deleted, found.deleted))
 
     def names(self) -> list[str]:
-        """Of receivers that there may be a message for."""
+        """The names of receivers that may have a pending message."""
         with self._lock:
             return sorted(self._receivers)
 
     def message(self, name: str, now: datetime) -> Message | None:
-        """What this receiver has to be sent now; None = nothing, or its place is not known."""
+        """The next message to this receiver; None = nothing is pending, or its place is not known."""
         with self._lock:
             receiver = self._receivers.get(name)
             if receiver is None or isinstance(receiver.place, Refusal):
                 return None
             to = receiver.place
             if receiver.digest != to.digest:
-                # Another place has got nothing.
-                receiver.got = {uid: got._replace(since={}) for uid, got in receiver.got.items()}
+                # A new place has received nothing.
+                receiver.deliveries = {
+                    uid: delivery._replace(since={}) for uid, delivery in receiver.deliveries.items()
+                }
                 receiver.digest = to.digest
                 self._clean()
             policies = {uid: policy for uid, policy in self._policies.items() if name in self._notified_by(policy)}
             renewal = to.kind is Kind.ALERTMANAGER and self._is_renewal_due(receiver.renewed, policies.values(), now)
             items: list[Item] = []
-            after: dict[str, Got] = {}
-            for uid in sorted((policies.keys() & self._alerts.keys()) | (receiver.got.keys() - policies.keys())):
+            after: dict[str, DeliveryState] = {}
+            for uid in sorted((policies.keys() & self._alerts.keys()) | (receiver.deliveries.keys() - policies.keys())):
                 policy = policies.get(uid)
                 firing = {} if policy is None else self._alerts[uid]
-                got = receiver.got[uid] if policy is None else receiver.got.get(uid, Got(policy.key, {}))
-                found = pending(policy, self._connection, firing, got, now, renewal)
+                delivery = (
+                    receiver.deliveries[uid]
+                    if policy is None
+                    else receiver.deliveries.get(uid, DeliveryState(policy.key, {}))
+                )
+                found = pending(policy, self._connection, firing, delivery, now, renewal)
                 if found:
                     items += found
-                    after[uid] = got._replace(since={kind: alert.since for kind, alert in firing.items()})
+                    after[uid] = delivery._replace(
+                        since={alert_type: alert.since for alert_type, alert in firing.items()}
+                    )
             if not items:
-                # What could not be delivered came and went.
+                # The alert that could not be delivered has ended.
                 receiver.failure = None
                 return None
             items.sort(key=lambda item: item.policy)
             return Message(to, now, tuple(items), after, renewal)
 
     def sent(self, name: str, message: Message, failure: Refusal | None) -> None:
-        """Take what came of a message. failure: None = the receiver has it."""
+        """Record the result of a message. failure: None = the receiver has it."""
         with self._lock:
             receiver = self._receivers.get(name)
             if receiver is None:
@@ -166,26 +174,28 @@ class Queue:
             receiver.failure = failure
             if failure is None:
                 receiver.renewed = message.at if message.renewal else receiver.renewed
-                for uid, got in message.got.items():
-                    left = remaining(receiver.got.get(uid, got).deleted, got.deleted)
-                    receiver.got[uid] = got._replace(deleted=left)
+                for uid, delivery in message.deliveries.items():
+                    left = remaining(receiver.deliveries.get(uid, delivery).deleted, delivery.deleted)
+                    receiver.deliveries[uid] = delivery._replace(deleted=left)
             elif receiver.attempts is not None:
                 receiver.attempts -= 1
             self._clean()
 
     def failures(self, policy: Policy) -> dict[str, Refusal | None]:
-        """Why each receiver of a policy, by name, can't be notified; None = it can, as far as is known."""
+        """Receiver of a policy -> why it can't be notified; None = no failure is known."""
         with self._lock:
-            failures: dict[str, Refusal | None] = {name: no_such(name) for name in policy.alert.receiver_names or ()}
+            failures: dict[str, Refusal | None] = {
+                name: receiver_not_found(name) for name in policy.alert.receiver_names or ()
+            }
             for name in self._notified_by(policy):
                 receiver = self._receivers[name]
                 failures[name] = receiver.place if isinstance(receiver.place, Refusal) else receiver.failure
             return failures
 
     def unwritten(self, written: Mapping[Key, PolicyAlerts | Receipt], now: datetime) -> list[Change]:
-        """What a ledger does not have yet that has these."""
+        """The changes for a ledger that has these entries."""
         with self._lock:
-            entries = {entry.key: entry for entry in self._entries(now + _KEPT)}
+            entries = {entry.key: entry for entry in self._entries(now + _RETENTION)}
             changed = [entry for key, entry in entries.items() if not _is_written(entry, written.get(key))]
             ours = (key for key, entry in written.items() if entry.connection_uid == self._uid)
             return [*changed, *(Removal(key) for key in ours if key not in entries)]
@@ -195,13 +205,13 @@ class Queue:
             if firing and self._notified_by(self._policies[uid]):
                 yield PolicyAlerts(policy_uid=uid, firing=firing, connection_uid=self._uid, expires=expires)
         for name, receiver in self._receivers.items():
-            for uid, got in receiver.got.items():
+            for uid, delivery in receiver.deliveries.items():
                 yield Receipt(
                     connection_uid=self._uid,
                     receiver=name,
                     policy_uid=uid,
                     digest=receiver.digest,
-                    got=got,
+                    delivery=delivery,
                     expires=expires,
                 )
 
@@ -216,21 +226,23 @@ class Queue:
         return renewed is None or any(now - renewed >= validity(policy) / 2 for policy in firing)
 
     def _clean(self) -> None:
-        """Forget what says nothing, and receivers that left the spec and get no message any more."""
+        """Remove empty states, and receivers that left the spec and get no more messages."""
         for name, receiver in list(self._receivers.items()):
-            receiver.got = {uid: got for uid, got in receiver.got.items() if got.since or got.deleted}
-            is_over = not receiver.attempts or not receiver.got or isinstance(receiver.place, Refusal)
+            receiver.deliveries = {
+                uid: delivery for uid, delivery in receiver.deliveries.items() if delivery.since or delivery.deleted
+            }
+            is_over = not receiver.attempts or not receiver.deliveries or isinstance(receiver.place, Refusal)
             if receiver.attempts is not None and is_over:
                 del self._receivers[name]
 
 
 def _is_written(entry: PolicyAlerts | Receipt, known: PolicyAlerts | Receipt | None) -> bool:
-    """Whether the ledger has it, and will for long."""
-    if known is None or entry.expires - known.expires > _KEPT / 2:
+    """Whether the ledger has the entry, and retains it for long enough."""
+    if known is None or entry.expires - known.expires > _RETENTION / 2:
         return False
     return structs.replace(known, expires=entry.expires) == entry
 
 
-def no_such(name: str) -> Refusal:
-    """Why a policy that names a receiver which its connection does not have can't notify it."""
+def receiver_not_found(name: str) -> Refusal:
+    """Why a policy can't notify a receiver that its connection does not have."""
     return Refusal(reasons.RECEIVER_NOT_FOUND, f"the KafkaConnection has no receiver {name!r}")

@@ -1,4 +1,4 @@
-"""What one run of a policy found that receivers may have to hear of. Pure."""
+"""The result of one run of a policy, as far as alerts depend on it. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.spec.policy import Action, Mode
 
-# Of the groups of an alert, how many are named.
+# How many groups of an alert a message names.
 NAMED_MAX = 20
-# Of a name, as Kafka takes 32,767 bytes; and of why nothing is deleted, which a broker may have said.
+# Characters of a name, which Kafka limits to 32,767 bytes, and of a detail, which may quote a broker.
 NAME_MAX, DETAIL_MAX = 200, 1_000
 
 
-class News(StrEnum):
-    """What an alert is about. All but the last two fire for as long as they hold; those two are sent once."""
+class AlertType(StrEnum):
+    """The type of an alert. The last two are sent once; the others fire as long as their condition is true."""
 
     GROUPS_MATCHED = reasons.GROUPS_MATCHED
     GROUPS_MARKED = reasons.GROUPS_MARKED
@@ -33,13 +33,13 @@ class News(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What holds now, of one kind.
+    """The current groups for one type of alert.
 
-    groups: digest -> name; a new digest is news. named: the groups that a message shows instead, if they differ.
-    at_least: fewer are no alert. detail: why, in words. first_due: when the first of the groups may be deleted.
+    groups: digest -> name; a new digest changes the alert. named: the groups that a message shows instead, if they
+    differ. at_least: fewer groups are no alert. detail: the reason. first_due: when the first group may be deleted.
     """
 
-    news: News
+    type: AlertType
     groups: Mapping[bytes, str]
     named: Sequence[str] | None = None
     at_least: int = 1
@@ -51,8 +51,8 @@ class Finding:
 class Situation:
     """One policy after a run. deleted: the groups that this run deleted.
 
-    unknown: digests of groups that could not be judged now: those that matched before may match still. judged: of all
-    groups that were judged, if others may be missing from the answers of the brokers; None = none is missing.
+    unknown: digests of groups that could not be judged now: if they matched before, they may still match. judged:
+    digests of all judged groups, if the brokers' responses may lack others; None = no group is missing.
     """
 
     uid: str
@@ -73,30 +73,30 @@ class Situation:
 
 
 def digest_of(*texts: str) -> bytes:
-    """Five bytes: of 20,000 groups and a new one, two have the same once in fifty million times."""
+    """Five bytes: a new group collides with one of 20,000 others with a probability of one in fifty million."""
     return hashlib.blake2b("\0".join(texts).encode("utf-8", "surrogatepass"), digest_size=5).digest()
 
 
 def assess(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> Situation:
-    """What a run of a policy found: what matches (while that only alerts or is a dry run), waits, or may not go."""
+    """The result of a run: groups that match (in an alert or a dry run), marked groups, and blocked deletions."""
     policy = plan.policy
     deleted = tuple(outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED)
     findings: list[Finding] = []
     if policy.action is Action.ALERT or policy.mode is not Mode.ENFORCE:
         matched = plan.due or plan.matched
-        findings.append(Finding(News.GROUPS_MATCHED, _digests(matched), at_least=policy.alert.groups_at_least))
+        findings.append(Finding(AlertType.GROUPS_MATCHED, _digests(matched), at_least=policy.alert.groups_at_least))
     gone = set(deleted)
     waiting = {group: plan.due_time(group) for group in plan.marked if group not in gone}
     dates = {group: due for group, due in waiting.items() if due is not None}
-    # With its date: a group that is marked again has another date, which no message has shown yet.
+    # With its date: a group that is marked again has another date, which no message showed yet.
     newest = {group: plan.newest_due(group) or due for group, due in dates.items()}
     marked = {digest_of(group, due.isoformat()): group for group, due in newest.items()}
-    findings.append(Finding(News.GROUPS_MARKED, marked, first_due=min(dates.values(), default=None)))
+    findings.append(Finding(AlertType.GROUPS_MARKED, marked, first_due=min(dates.values(), default=None)))
     if plan.refusal is not None:
-        # Another reason is news, and another number in its message is not.
+        # Another reason changes the alert; another number in its message does not.
         why = {digest_of(plan.refusal.reason): plan.refusal.reason}
         detail = f"{plan.refusal.reason}: {plan.refusal.message}"[: DETAIL_MAX + 1]
-        findings.append(Finding(News.DELETION_BLOCKED, why, named=plan.due, detail=detail))
+        findings.append(Finding(AlertType.DELETION_BLOCKED, why, named=plan.due, detail=detail))
     return Situation(
         policy.uid,
         snapshot.taken_at,
@@ -108,12 +108,12 @@ def assess(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> Situa
 
 
 def named(groups: Iterable[str]) -> list[str]:
-    """Those that a message names, each once."""
+    """The groups that a message names, without duplicates."""
     return list(dict.fromkeys(map(cut, groups)))[:NAMED_MAX]
 
 
 def cut(group: str) -> str:
-    """As it is remembered: one character more than a message shows, so that it shows that the name is cut."""
+    """The stored form: one character more than a message shows, so that the message shows that it is truncated."""
     return group[: NAME_MAX + 1]
 
 

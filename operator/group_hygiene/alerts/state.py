@@ -1,7 +1,7 @@
-"""How the alerts of a policy go on from run to run, and what a receiver still has to get of them. Pure.
+"""The alerts of a policy from run to run, and the items that a receiver has not received yet. Pure.
 
-Another group is a change of an alert; one that stops matching while others remain is none; the last one ends it. An
-alert with a threshold (`groupsAtLeast`) changes when it has twice the groups that it had at its latest change.
+A new group changes an alert. A group that stops matching changes nothing, unless it was the last one: that ends the
+alert. An alert with a threshold (`groupsAtLeast`) changes when its groups have doubled since its latest change.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from group_hygiene.alerts.situation import Finding, News, Situation, cut, digest_of, named
-from group_hygiene.model.entries import Firing, Got, Notice
+from group_hygiene.alerts.situation import AlertType, Finding, Situation, cut, digest_of, named
+from group_hygiene.model.entries import DeliveryState, Firing, Notice
 from group_hygiene.spec.policy import Policy
 
-# Of one alert, how many digests are compared: 100 KB. Beyond that the smallest ones stand for all.
+# How many digests of one alert are compared: 100 KB. Of more digests, the smallest ones are compared.
 _COMPARED = 20_000
 _WIDTH = len(digest_of(""))
 # An Alertmanager ends an alert that is not sent again.
 _VALID_MIN, _VALID_INTERVALS = timedelta(hours=1), 4
 # An Alertmanager waits some minutes before it notifies of an alert, and does not notify of one that ended meanwhile.
 _NOTICE_VALID = timedelta(hours=1)
-# How precisely an Alertmanager's labels show a time.
+# The precision of times in an Alertmanager's labels.
 _TICK = timedelta(seconds=1)
 
 
 class Status(StrEnum):
-    """REPLACED, for an Alertmanager only: the alert changed, and so a newer one takes its place."""
+    """REPLACED, for an Alertmanager only: the alert changed, so a newer alert replaces it."""
 
     FIRING = "firing"
     RESOLVED = "resolved"
@@ -40,12 +40,12 @@ class Status(StrEnum):
 class Item:
     """One alert of a message. policy, connection: namespace/name.
 
-    since: when its latest change was found. until: how long an Alertmanager shows it unless it is sent again. groups:
-    20 at most, new ones first, of `total`. new: how many were new at the latest change. detail, first_due: see Finding.
+    since: the time of its latest change. until: how long an Alertmanager shows it unless it is sent again. groups: at
+    most 20 of `total`, new ones first. new: how many were new at the latest change. detail, first_due: see Finding.
     """
 
     status: Status
-    news: News
+    type: AlertType
     policy: str
     connection: str
     since: datetime
@@ -60,20 +60,20 @@ class Item:
 
 
 def advance(before: Mapping[str, Firing], situation: Situation) -> dict[str, Firing]:
-    """The alerts of a policy after a run, by kind, given those before it."""
-    after = {found.news: _advance(before.get(found.news), found, situation) for found in situation.findings}
-    return {str(news): firing for news, firing in after.items() if firing is not None}
+    """The alerts of a policy after a run, by type, given those before it."""
+    after = {found.type: _advance(before.get(found.type), found, situation) for found in situation.findings}
+    return {str(alert_type): firing for alert_type, firing in after.items() if firing is not None}
 
 
 def _advance(before: Firing | None, finding: Finding, situation: Situation) -> Firing | None:
     known = frozenset() if before is None else unpacked(before.digests)
     held: list[bytes] = []
-    if finding.news is News.GROUPS_MATCHED:
+    if finding.type is AlertType.GROUPS_MATCHED:
         held = [digest for digest in known if digest not in finding.groups and situation.may_match(digest)]
     total = len(finding.groups) + len(held)
     if not total or total < finding.at_least:
         return None
-    # Of more groups than are compared, those with larger digests are not known.
+    # If there are more groups than are compared, those with larger digests are not known.
     largest = max(known) if len(known) >= _COMPARED else None
     new = {d: name for d, name in finding.groups.items() if d not in known and (largest is None or d < largest)}
     threshold = finding.at_least > 1
@@ -94,33 +94,40 @@ def _advance(before: Firing | None, finding: Finding, situation: Situation) -> F
 
 
 def pending(
-    policy: Policy | None, connection: str, firing: Mapping[str, Firing], got: Got, now: datetime, renew: bool
+    policy: Policy | None,
+    connection: str,
+    firing: Mapping[str, Firing],
+    delivery: DeliveryState,
+    now: datetime,
+    renew: bool,
 ) -> list[Item]:
-    """What a receiver still has to get of a policy's alerts. renew: also what it has got and what still fires.
+    """The alerts of a policy that a receiver has not received yet. renew: also firing alerts that it has received.
 
-    policy: None = it is gone, suspended, or does not notify this receiver any more; then nothing of it fires.
+    policy: None = it is gone, suspended, or no longer notifies this receiver; then it has no firing alerts.
     connection: namespace/name.
     """
 
-    def item(status: Status, news: News, since: datetime, **shown: Any) -> Item:
+    def item(status: Status, alert_type: AlertType, since: datetime, **shown: Any) -> Item:
         action, mode = ("", "") if policy is None else (str(policy.action), str(policy.mode))
-        return Item(status, news, got.policy, connection, since, action=action, mode=mode, **shown)
+        return Item(status, alert_type, delivery.policy, connection, since, action=action, mode=mode, **shown)
 
     items: list[Item] = []
-    for news in News:
-        alert, since = firing.get(news), got.since.get(news)
+    for alert_type in AlertType:
+        alert, since = firing.get(alert_type), delivery.since.get(alert_type)
         changed = alert is None or alert.since != since
         if since is not None and changed:
-            items.append(item(Status.RESOLVED if alert is None else Status.REPLACED, news, since))
+            items.append(item(Status.RESOLVED if alert is None else Status.REPLACED, alert_type, since))
         if alert is not None and (changed or renew):
             until, groups = now + validity(policy), tuple(alert.groups)
             shown = {"total": alert.total, "new": alert.new, "detail": alert.detail, "first_due": alert.first_due}
-            items.append(item(Status.FIRING, news, alert.since, until=until, groups=groups, **shown))
-    if got.deleted is not None:
-        # For a receiver that was away for longer, too.
-        at, total, groups = got.deleted.at, got.deleted.total, tuple(got.deleted.groups)
+            items.append(item(Status.FIRING, alert_type, alert.since, until=until, groups=groups, **shown))
+    if delivery.deleted is not None:
+        # Also for a receiver that was unavailable for longer.
+        at, total, groups = delivery.deleted.at, delivery.deleted.total, tuple(delivery.deleted.groups)
         until = max(now, at) + _NOTICE_VALID
-        items.append(item(Status.NOTICE, News.GROUPS_DELETED, at, until=until, groups=groups, total=total, new=total))
+        items.append(
+            item(Status.NOTICE, AlertType.GROUPS_DELETED, at, until=until, groups=groups, total=total, new=total)
+        )
     return items
 
 
@@ -130,14 +137,14 @@ def validity(policy: Policy | None) -> timedelta:
 
 
 def added(pending: Notice | None, deleted: Notice | None) -> Notice | None:
-    """Deletions that are to be sent, with those of another run."""
+    """The pending deletions, with those of another run."""
     if pending is None or deleted is None:
         return pending or deleted
     return Notice(deleted.at, pending.total + deleted.total, named([*pending.groups, *deleted.groups]))
 
 
 def remaining(pending: Notice | None, sent: Notice | None) -> Notice | None:
-    """Deletions that are still to be sent: those that were added while a message with the others was in flight."""
+    """The deletions that are still pending: those that were added while a message with the others was in flight."""
     if pending is None or sent is None:
         return pending
     left = pending.total - sent.total
@@ -145,7 +152,7 @@ def remaining(pending: Notice | None, sent: Notice | None) -> Notice | None:
 
 
 def packed(digests: Iterable[bytes]) -> bytes:
-    """Those that are compared."""
+    """The digests that are compared."""
     return b"".join(sorted(digests)[:_COMPARED])
 
 

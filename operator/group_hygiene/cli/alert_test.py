@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from group_hygiene.alerts.delivery import post
 from group_hygiene.alerts.endpoints import read_endpoint
 from group_hygiene.alerts.messages import body
-from group_hygiene.alerts.queue import no_such
-from group_hygiene.alerts.situation import News
+from group_hygiene.alerts.queue import receiver_not_found
+from group_hygiene.alerts.situation import AlertType
 from group_hygiene.alerts.state import Item, Status
 from group_hygiene.cli.output import Column, Report, Table, working
 from group_hygiene.errors import Forbidden, HygieneError, NotFound, UsageError
@@ -80,7 +80,7 @@ async def _send_all(api: Api, recipients: Sequence[_Recipient], item: Item, egre
 
 async def _send(api: Api, recipient: _Recipient, item: Item, egress: Egress) -> Refusal | None:
     if recipient.receiver is None:
-        return no_such(recipient.name)
+        return receiver_not_found(recipient.name)
     try:
         # In a thread: a slow read of one Secret must not delay messages to other receivers.
         endpoint = await asyncio.to_thread(
@@ -133,7 +133,7 @@ def _test_item(connection: Connection, policy: Policy | None) -> Item:
     now = datetime.now(UTC)
     return Item(
         status=Status.NOTICE,
-        news=News.TEST,
+        type=AlertType.TEST,
         policy="" if policy is None else policy.key,
         connection=connection.key,
         since=now,

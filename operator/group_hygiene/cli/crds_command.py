@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-_KINDS = ("KafkaConnection", "GroupPolicy", "GroupRestore")
+_CRDS = ("KafkaConnection", "GroupPolicy", "GroupRestore")
 
 
 @click.command()
-@click.argument("kinds", nargs=-1, type=click.Choice(_KINDS, case_sensitive=False), metavar="[KIND]...")
-def crds(kinds: tuple[str, ...]) -> int:
+@click.argument("names", nargs=-1, type=click.Choice(_CRDS, case_sensitive=False), metavar="[KIND]...")
+def crds(names: tuple[str, ...]) -> int:
     """Print the CRDs of this version as YAML. All of them, or those of the named resources: KafkaConnection,
     GroupPolicy, GroupRestore.
 
@@ -26,6 +26,6 @@ def crds(kinds: tuple[str, ...]) -> int:
     """
     from group_hygiene.cli.validation import crd_text
 
-    texts = [crd_text(kind).removeprefix("---\n") for kind in _KINDS if not kinds or kind in kinds]
+    texts = [crd_text(kind).removeprefix("---\n") for kind in _CRDS if not names or kind in names]
     click.echo("---\n".join(texts), nl=False)
     return 0

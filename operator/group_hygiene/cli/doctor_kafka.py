@@ -83,8 +83,8 @@ def _login(settings: Settings) -> str:
     if settings.tls is not None and not settings.tls.verify_hostname:
         way += " (host names are not verified)"
     if settings.sasl is not None:
-        who = f" as {settings.sasl.username!r}" if settings.sasl.username else ""
-        return f"{way}, logged in by {settings.sasl.mechanism}{who}"
+        user = f" as {settings.sasl.username!r}" if settings.sasl.username else ""
+        return f"{way}, logged in by {settings.sasl.mechanism}{user}"
     certified = settings.tls is not None and settings.tls.certificate is not None
     return f"{way}, " + ("with a client certificate" if certified else "without a login")
 

@@ -179,20 +179,20 @@ def _rights(known: Kubernetes) -> Iterator[Finding]:
     asked += inspection.claim_rights(known.api.claiming_kinds())
     # A human user needs none of these permissions, only the operator does.
     person = not account.name and not known.inspection.user().startswith("system:serviceaccount:")
-    who = f"ServiceAccount {account.name}" if account.name else "you"
+    subject = f"ServiceAccount {account.name}" if account.name else "you"
     try:
         missing = [right for right in asked if not known.inspection.may(right, account.name)]
     except Forbidden:
-        found = f"you may not check what {who} may do"
+        found = f"you may not check what {subject} may do"
         yield warning(
             _KUBERNETES, "rights in Kubernetes", found, "run doctor as a user who may create subjectaccessreviews"
         )
         return
     if not missing:
-        yield ok(_KUBERNETES, "rights in Kubernetes", f"{who} may do all that the operator needs")
+        yield ok(_KUBERNETES, "rights in Kubernetes", f"{subject} may do all that the operator needs")
         return
     effects = "; ".join(dict.fromkeys(right.what_for for right in missing))
-    found = f"{who} may not {truncated_list(missing, _SHOWN)}: as the operator, {effects}"
+    found = f"{subject} may not {truncated_list(missing, _SHOWN)}: as the operator, {effects}"
     if person:
         yield warning(
             _KUBERNETES, "rights in Kubernetes", found, "to check the operator's permissions, give --service-account"

@@ -15,7 +15,7 @@ from group_hygiene.errors import LedgerProblem
 from group_hygiene.ledger.codec import group_of
 from group_hygiene.ledger.ledger import Ledger, LedgerSettings, open_ledger
 from group_hygiene.model.backups import Backup, whole
-from group_hygiene.model.entries import Entry, KeepRequest, Key, Mark, Outcome
+from group_hygiene.model.entries import Entry, KeepRequest, Key, Mark, Outcome, OutcomeType
 from group_hygiene.spec.durations import timestamp
 
 _ENTRY_TYPES = frozenset({"outcome", "mark", "keep", "backup"})
@@ -125,7 +125,7 @@ def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
         yield _Event(
             outcome.at,
             outcome.group,
-            str(outcome.what),
+            _what(outcome.what),
             outcome.reason,
             outcome.policy,
             backup_until=expires.get((outcome.group, outcome.id)),
@@ -137,6 +137,10 @@ def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
         of = topics.get((since, group, policy))
         message = f"offsets of {', '.join(of)}" if of else None
         yield _Event(since, group, "Marked", None, policy, until=due, message=message)
+
+
+def _what(outcome: OutcomeType) -> str:
+    return "NotDeleted" if outcome is OutcomeType.NOT_DELETED else str(outcome)
 
 
 def _row(event: _Event) -> list[str | None]:

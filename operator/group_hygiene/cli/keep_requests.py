@@ -21,7 +21,7 @@ from group_hygiene.spec.durations import format_duration, timestamp
 _INTENT_S = 12.0
 _POLL_S = 0.1
 
-_KEEP = (Column("GROUP"), Column("KEPT-UNTIL"), Column("FOR"), Column("BY"), Column("WHY"))
+_KEEP = (Column("GROUP"), Column("PROTECTED-UNTIL"), Column("FOR"), Column("BY"), Column("WHY"))
 
 
 class Terms(NamedTuple):
@@ -68,7 +68,7 @@ def keep(target: Target, groups: Sequence[str], terms: Terms, topic: str | None)
     errors += [f"group {printable(name)}: {why}" for name, why in deleted.items()]
     length = format_duration(terms.period)
     document = {
-        "kept": [
+        "protected": [
             {"group": r.group, "until": timestamp(r.until), "for": length, "by": r.by, "why": r.why} for r in there
         ],
         "errors": errors,

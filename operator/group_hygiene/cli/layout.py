@@ -140,9 +140,9 @@ def offsets_table(positions: Positions) -> Table:
     for name, of_group in positions.items():
         for row in of_group:
             member = row.member
-            who = (None, None, None) if member is None else (member.id, member.host, member.client_id)
+            member_columns = (None, None, None) if member is None else (member.id, member.host, member.client_id)
             numbers = (row.committed, row.start, row.end, row.lag)
-            rows.append((name, row.partition.topic, row.partition.partition, *numbers, row.note, *who))
+            rows.append((name, row.partition.topic, row.partition.partition, *numbers, row.note, *member_columns))
     return Table(_OFFSETS, rows, () if rows else ["no committed offsets, no assigned partitions"])
 
 

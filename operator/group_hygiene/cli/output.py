@@ -105,7 +105,7 @@ def working(on: str) -> Iterator[None]:
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         yield
         return
-    timer = threading.Timer(_PROGRESS_AFTER_S, _say, (stream, f"{on} ..."))
+    timer = threading.Timer(_PROGRESS_AFTER_S, _write_status, (stream, f"{on} ..."))
     timer.daemon = True
     timer.start()
     try:
@@ -113,10 +113,10 @@ def working(on: str) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
-        _say(stream, "")
+        _write_status(stream, "")
 
 
-def _say(stream: TextIO, text: str) -> None:
+def _write_status(stream: TextIO, text: str) -> None:
     stream.write(f"\r\x1b[2K{text}")
     stream.flush()
 

@@ -98,7 +98,7 @@ def scan_clusters(
     narrowed: Callable[[Policy], Policy] = lambda policy: policy,
     full: bool = False,
 ) -> Scans:
-    """Scan the cluster of each connection once, without earlier scans, and take `unchangedFor` for granted.
+    """Scan the cluster of each connection once, without earlier scans, and assume that `unchangedFor` is over.
 
     If a cluster can't be reached, that is an error for its policies; the others are scanned. `narrowed`: returns the
     policy to check in place of each.
@@ -278,11 +278,11 @@ def protection_errors(protections: Protections, skipped: Collection[str]) -> lis
 
 
 def assumption(policy: Policy) -> str | None:
-    """A one-line text on what the plan takes for granted."""
+    """A one-line text on what the plan assumes."""
     if policy.when.unchanged_for is None:
         return None
     wanted = format_duration(policy.when.unchanged_for)
-    return f"unchangedFor is taken for granted: groups that are Empty now would match once seen unchanged for {wanted}"
+    return f"assumed: every group that is Empty now was seen unchanged for {wanted}"
 
 
 def _would(planned: _Planned) -> str:
@@ -318,7 +318,7 @@ def _table(planned: _Planned) -> Table:
 def _row(policy: Policy, name: str, verdict: Verdict) -> tuple[Cell, ...]:
     group, refusal = verdict.group, verdict.refusal
     why = (None, _found(policy, verdict)) if refusal is None else (refusal.reason, refusal.message)
-    return name, str(group.state), str(group.type), group.protocol_type or None, _word(verdict), *why
+    return name, str(group.state), str(group.type), group.protocol_type or None, _verdict_name(verdict), *why
 
 
 def _found(policy: Policy, verdict: Verdict) -> str | None:
@@ -340,7 +340,7 @@ def expiry(verdict: Verdict) -> str | None:
     return None if at is None else f"the first of its offsets expire at {timestamp(at)}"
 
 
-def _word(verdict: Verdict) -> str:
+def _verdict_name(verdict: Verdict) -> str:
     return "Match" if verdict.matches else "Skip"
 
 
@@ -354,7 +354,7 @@ def _document(planned: _Planned) -> dict[str, Any]:
         "mode": str(policy.mode),
         "clusterID": planned.snapshot.cluster.id,
         "takenAt": timestamp(planned.snapshot.taken_at),
-        "takenForGranted": {} if unchanged_for is None else {"unchangedFor": format_duration(unchanged_for)},
+        "assumed": {} if unchanged_for is None else {"unchangedFor": format_duration(unchanged_for)},
         "would": _would(planned),
         "judged": len(made.verdicts),
         "matched": len(made.matched),
@@ -378,7 +378,7 @@ def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
         "state": str(group.state),
         "type": str(group.type),
         "protocolType": group.protocol_type,
-        "verdict": _word(verdict),
+        "verdict": _verdict_name(verdict),
         **({"topics": sorted(verdict.topics)} if verdict.topics else {}),
         **why,
         **lag_entry(policy, verdict),

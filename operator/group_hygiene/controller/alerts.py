@@ -13,7 +13,7 @@ from datetime import datetime
 from group_hygiene import status
 from group_hygiene.alerts.courier import Courier
 from group_hygiene.alerts.endpoints import Endpoint, read_endpoint
-from group_hygiene.alerts.situation import News, Situation, assess
+from group_hygiene.alerts.situation import AlertType, Situation, assess
 from group_hygiene.alerts.state import advance
 from group_hygiene.controller.api import POLICIES, Api
 from group_hygiene.controller.binding import Bound
@@ -124,10 +124,10 @@ class Alerting:
         if found is None:
             return False
         before = self._queue.firing(uid)
-        if News.GROUPS_MATCHED not in before:
+        if AlertType.GROUPS_MATCHED not in before:
             # After a restart without a ledger its groups are unknown: any group that can't be judged may be one.
             return not found.is_complete
-        return News.GROUPS_MATCHED in advance(before, found)
+        return AlertType.GROUPS_MATCHED in advance(before, found)
 
     @contextmanager
     def round(self, journal: Journal) -> Iterator[None]:

@@ -86,8 +86,8 @@ class Inspection:
     def __init__(self, client: kubernetes.client.ApiClient) -> None:
         self._client = client
         self._version = kubernetes.client.VersionApi(client)
-        self._who = kubernetes.client.AuthenticationV1Api(client)
-        self._rights = kubernetes.client.AuthorizationV1Api(client)
+        self._authentication = kubernetes.client.AuthenticationV1Api(client)
+        self._authorization = kubernetes.client.AuthorizationV1Api(client)
         self._custom = kubernetes.client.CustomObjectsApi(client)
 
     def server(self) -> Server:
@@ -106,7 +106,7 @@ class Inspection:
     def user(self) -> str:
         """The name of the authenticated user; empty = the API server can't report it (before Kubernetes 1.28)."""
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-        ask = partial(self._who.create_self_subject_review, review, _request_timeout=TIMEOUT_S)
+        ask = partial(self._authentication.create_self_subject_review, review, _request_timeout=TIMEOUT_S)
         try:
             return str(call(ask).status.user_info.username)
         except NotFound:
@@ -122,13 +122,13 @@ class Inspection:
         spec: dict[str, Any] = {
             "resourceAttributes": attributes | {"name": right.name, "namespace": right.namespace},
         }
-        create: Any = self._rights.create_self_subject_access_review
+        create: Any = self._authorization.create_self_subject_access_review
         if account:
             namespace, _, name = account.partition("/")
             spec["user"] = f"system:serviceaccount:{namespace}:{name}"
             groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
             spec["groups"] = list(groups)
-            create = self._rights.create_subject_access_review
+            create = self._authorization.create_subject_access_review
         return bool(call(partial(create, {"spec": spec}, _request_timeout=TIMEOUT_S)).status.allowed)
 
     def crd(self, plural: str) -> Object | None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from group_hygiene import reconcile
-from group_hygiene.alerts.courier import Courier, Links
+from group_hygiene.alerts.courier import Courier, CourierContext
 from group_hygiene.alerts.queue import Queue
 from group_hygiene.controller.alerts import Alerting
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, Object
@@ -67,7 +67,9 @@ class ConnectionLoop:
         self._restores = Restores(services.api, self._writer, services.clock, namespace, name)
         self._link = Link(namespace, name, services.api, services.installation, services.activity)
         where, count = f"{namespace}/{name}", partial(services.metrics.alert_sent, namespace, name)
-        self._courier = Courier(where, Queue(where), Links(services.egress, services.may_send, self._wake.set, count))
+        self._courier = Courier(
+            where, Queue(where), CourierContext(services.egress, services.may_send, self._wake.set, count)
+        )
         self._alerts = Alerting(services.api, services.metrics, services.clock, self._writer, self._courier)
         self._policies = Policies(services, self._link, self._writer, self._alerts)
         self._backoff = _BACKOFF_START_S

@@ -106,8 +106,8 @@ class StatusWriter:
         before, enforced = obj.get("status") or {}, plan.policy.mode is Mode.ENFORCE
         alert = plan.policy.action is Action.ALERT
         matched = plan.due or plan.matched
-        news = len(matched) >= plan.policy.alert.groups_at_least and _matching(before) != _matching(new)
-        if matched and (alert or not enforced) and news:
+        changed = len(matched) >= plan.policy.alert.groups_at_least and _matching(before) != _matching(new)
+        if matched and (alert or not enforced) and changed:
             verb = "match" if alert else "would be deleted (DryRun)"
             record(
                 POLICIES,

@@ -279,8 +279,8 @@ class _Reader:
             return _too_much("out of memory")
         if isinstance(error, TableNotFoundError):
             return Refusal(reasons.EVIDENCE_MISSING, f"there are no tables at {self._uri} yet: run the pipeline first")
-        said = one_line(str(error) or type(error).__name__, self._options.values())
-        return Refusal(reasons.EVIDENCE_UNREADABLE, f"the tables can't be read: {said}")
+        message = one_line(str(error) or type(error).__name__, self._options.values())
+        return Refusal(reasons.EVIDENCE_UNREADABLE, f"the tables can't be read: {message}")
 
 
 def refused(spec: ActivitySpec, namespace: str, allowed: Allowed) -> Refusal | None:

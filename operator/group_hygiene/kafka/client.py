@@ -505,9 +505,9 @@ def _explain(
     refused = (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
     for error in errors:
         if isinstance(error, refused):
-            who = f"as {settings.sasl.username!r} " if settings.sasl and settings.sasl.username else ""
+            user = f"as {settings.sasl.username!r} " if settings.sasl and settings.sasl.username else ""
             text = ", ".join(str(arg) for arg in error.args) or type(error).__name__
-            return AuthenticationFailed(f"the broker refuses to authenticate {who}by SASL: {text}")
+            return AuthenticationFailed(f"the broker refuses to authenticate {user}by SASL: {text}")
     found = probe(settings.bootstrap_servers, context, settings.sasl is not None, deadline.left)
     for problem in found.values():
         if isinstance(problem, ConnectError):

@@ -305,7 +305,7 @@ def subscribed_topics(described: Description | Fault) -> frozenset[str] | Fault:
         if member.pattern:
             return Fault("SUBSCRIBED_BY_PATTERN", f"a member subscribes by the pattern {member.pattern!r}")
         if not member.topics:
-            return Fault("SUBSCRIPTION_NOT_TOLD", f"member {member.id!r} does not report what it reads")
+            return Fault("SUBSCRIPTION_NOT_REPORTED", f"member {member.id!r} does not report what it reads")
     assigned = {place.topic for member in described.members for place in member.assignment}
     return frozenset(assigned.union(*(member.topics for member in described.members)))
 

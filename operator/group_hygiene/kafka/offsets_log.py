@@ -46,7 +46,7 @@ class Commit(NamedTuple):
 class GroupState(NamedTuple):
     """Any other record of a group. gone: it is a tombstone, which has no other fields than `member_id`.
 
-    kind: see `KINDS`; `classic` is a whole group, `*-epoch` an epoch bump, `*-member` one member of the group.
+    kind: see `RECORD_TYPES`; `classic` is a whole group, `*-epoch` an epoch bump, `*-member` one member of the group.
     generation: of a classic group, or the epoch that the record sets (of the group, its assignment or its member).
     members: the number of members of a classic group. state_ms: since when a classic group is in its state (Empty, if
     it has no members); None = not in the record.
@@ -161,7 +161,7 @@ class _Kind(NamedTuple):
 
 _CLASSIC = _Kind("classic", ())
 # By the number in the key: org.apache.kafka.coordinator.group.generated.CoordinatorRecordType.
-_KINDS = {
+_RECORD_TYPES = {
     2: _CLASSIC,
     3: _Kind("consumer-epoch", (_EPOCH,), counts=True),
     # The second is Kafka 3.7's.
@@ -202,11 +202,11 @@ _KINDS = {
     ),
     23: _Kind("streams-topology", ((4, [_SUBTOPOLOGY]),)),
 }
-KINDS = tuple(kind.name for kind in _KINDS.values())
+RECORD_TYPES = tuple(kind.name for kind in _RECORD_TYPES.values())
 
 
 def _group_state(number: int, key: bytes, value: bytes | None) -> GroupState:
-    kind = _KINDS.get(number)
+    kind = _RECORD_TYPES.get(number)
     if kind is None:
         raise BrokenRecord(f"the key is of type {number}, which is not known")
     reader = Reader(key, 2, flexible=False)

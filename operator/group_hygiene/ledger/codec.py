@@ -38,14 +38,14 @@ class Unreadable(msgspec.ValidationError):
     """A record that is no entry, or of a version that this program does not know."""
 
 
-_KINDS = (Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome, PolicyAlerts, Receipt)
+_ENTRY_TYPES = (Owner, Watch, Seen, Covered, Mark, KeepRequest, Intent, Backup, Outcome, PolicyAlerts, Receipt)
 _ANY = msgspec.json.Decoder(
     Owner | Watch | Seen | Covered | Mark | KeepRequest | Intent | Backup | Outcome | PolicyAlerts | Receipt
 )
 # The fields of each kind that contain times, at any depth.
 _TIMES_IN: dict[type[msgspec.Struct], tuple[str, ...]] = {
     info.cls: tuple(field.name for field in info.fields if "DateTimeType" in repr(field))
-    for info in map(inspect.type_info, _KINDS)
+    for info in map(inspect.type_info, _ENTRY_TYPES)
     if isinstance(info, inspect.StructType)
 }
 _KEY = msgspec.json.Decoder(tuple[str, ...])

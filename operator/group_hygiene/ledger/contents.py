@@ -127,14 +127,14 @@ class Contents:
 
     def _put_outcome(self, outcome: Outcome) -> None:
         group = outcome.group
-        if outcome.what is OutcomeType.KEPT and outcome.reason == reasons.INTERRUPTED:
+        if outcome.what is OutcomeType.NOT_DELETED and outcome.reason == reasons.INTERRUPTED:
             self.unfinished.setdefault(group, {})[outcome.policy_uid if outcome.topics else ""] = outcome
-        if outcome.what is OutcomeType.KEPT and outcome.reason == reasons.REAPPEARED:
+        if outcome.what is OutcomeType.NOT_DELETED and outcome.reason == reasons.REAPPEARED:
             _remember(self.deletions, group, outcome)
         match outcome.what:
-            case OutcomeType.KEPT if outcome.type:
+            case OutcomeType.NOT_DELETED if outcome.type:
                 self.unresolved[group] = outcome
-            case OutcomeType.KEPT:
+            case OutcomeType.NOT_DELETED:
                 self._resolve(group, outcome.id)
             case OutcomeType.RESTORED if group in self.intents and outcome.backup == self.intents[group].id:
                 # By the order of the log, independent of clocks.
@@ -169,7 +169,7 @@ class Contents:
             case ("intent", group):
                 self.intents.pop(group, None)
                 self.restored.discard(group)
-            case ("outcome", group, id_, OutcomeType.KEPT):
+            case ("outcome", group, id_, OutcomeType.NOT_DELETED):
                 self._resolve(group, id_)
                 self._end_unfinished(group, id_)
 
@@ -205,5 +205,5 @@ def _remember(deletions: dict[str, Deletion], name: str, outcome: Outcome) -> No
     known = deletions.get(name)
     if known is None or known.at <= outcome.at:
         deletions[name] = Deletion(
-            outcome.at, sys.intern(outcome.policy), outcome.expires, outcome.what is OutcomeType.KEPT
+            outcome.at, sys.intern(outcome.policy), outcome.expires, outcome.what is OutcomeType.NOT_DELETED
         )

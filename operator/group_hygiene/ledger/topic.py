@@ -126,8 +126,8 @@ def _create(
     fault = _topic_fault(row.error_code, "CREATE", name)
     if row.error_code == _NOT_CONTROLLER:
         return Fault(fault.code, "the controller moved", retriable=True)
-    said = "" if fault.message.startswith("needs") else row.error_message
-    return Fault(fault.code, said or fault.message, fault.retriable)
+    message = "" if fault.message.startswith("needs") else row.error_message
+    return Fault(fault.code, message or fault.message, fault.retriable)
 
 
 def _metadata(client: Client, name: str, deadline: Deadline) -> Any | Fault:

@@ -24,7 +24,8 @@ class OutcomeType(StrEnum):
 
     DELETED = "Deleted"
     OFFSETS_DELETED = "OffsetsDeleted"
-    KEPT = "Kept"
+    # As ledgers store it.
+    NOT_DELETED = "Kept"
     FAILED = "Failed"
     UNMARKED = "Unmarked"
     RESTORED = "Restored"
@@ -220,9 +221,9 @@ class Outcome(Entry, frozen=True, kw_only=True, gc=False, tag="outcome"):
 
 
 class Firing(NamedTuple):
-    """One kind of alert of a policy, while it fires.
+    """A firing alert of a policy.
 
-    since: when its latest change was found. digests: of its groups, see `alerts.state`. total: how many groups.
+    since: the time of its latest change. digests: of its groups, see `alerts.state`. total: how many groups.
     reported, new: how many it had at its latest change, and how many of these were new. groups: names of some, new ones
     first. detail, first_due: as of `alerts.situation.Finding`.
     """
@@ -238,7 +239,7 @@ class Firing(NamedTuple):
 
 
 class PolicyAlerts(Entry, frozen=True, kw_only=True, gc=False, tag="alerts"):
-    """The alerts of a policy after its latest run, by kind, so that a restart repeats none."""
+    """The alerts of a policy after its latest run, by type, so that a restart repeats none."""
 
     connection_uid: str
     policy_uid: str
@@ -258,10 +259,10 @@ class Notice(NamedTuple):
     groups: list[str]
 
 
-class Got(NamedTuple):
-    """What a receiver has got of the alerts of a policy (namespace/name).
+class DeliveryState(NamedTuple):
+    """The alerts of a policy (namespace/name) that a receiver has received.
 
-    since: by kind, `Firing.since` of the alert that it got last. deleted: what it has not got yet.
+    since: by type, `Firing.since` of the alert that it received last. deleted: the deletions that it has not received.
     """
 
     policy: str
@@ -270,13 +271,14 @@ class Got(NamedTuple):
 
 
 class Receipt(Entry, frozen=True, kw_only=True, gc=False, tag="receipt"):
-    """The same, so that a restart repeats nothing. receiver: its name. digest: of its place (Receiver.digest)."""
+    """A DeliveryState, so that a restart repeats nothing. receiver: its name. digest: see Receiver.digest."""
 
     connection_uid: str
     receiver: str
     policy_uid: str
     digest: str
-    got: Got
+    # As ledgers store it.
+    delivery: DeliveryState = msgspec.field(name="got")
     expires: Time
 
     @property

@@ -60,13 +60,13 @@ class Verdict:
 
 class OutcomeKind(StrEnum):
     DELETED = "Deleted"
-    KEPT = "Kept"
+    NOT_DELETED = "NotDeleted"
     FAILED = "Failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one group in one run; for `Kept` and `Failed` with the reason.
+    """The outcome of one group in one run; for `NotDeleted` and `Failed` with the reason.
 
     topics: those whose offsets were deleted, if the group stays.
     """

@@ -181,7 +181,7 @@ def _explained(uri: str) -> Iterator[None]:
     except CommitFailedError as error:
         # The rest is for users of delta-rs.
         why = one_line(str(error).partition("Help:")[0]).rstrip(". ")
-        message = f"the table {uri} got no new version: {why}"
+        message = f"the table {uri} has no new version: {why}"
         raise PipelineError(f"{message}. If another run wrote it at the same time, run this one again") from error
     except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
         raise PipelineError(f"the table {uri} can't be read or written: {one_line(str(error))}") from error

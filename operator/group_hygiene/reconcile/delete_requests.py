@@ -54,7 +54,7 @@ Result = Outcome | Unresolved
 
 def not_deleted(name: str, refusal: Refusal) -> Outcome:
     """The outcome of a group that is not deleted: `Failed` if an administrator must fix something, else `Kept`."""
-    kind = OutcomeKind.FAILED if refusal.reason in _FAILURES else OutcomeKind.KEPT
+    kind = OutcomeKind.FAILED if refusal.reason in _FAILURES else OutcomeKind.NOT_DELETED
     return Outcome(name, kind, refusal.reason, refusal.message)
 
 
@@ -148,7 +148,7 @@ def unresolved(name: str, fault: Fault) -> Unresolved:
     """The result of a request that the broker may have carried out, or may yet carry out."""
     if fault.code in _UNANSWERED:
         unknown = "no answer: a later run finds out whether it was deleted"
-        return Unresolved(Outcome(name, OutcomeKind.KEPT, reasons.INTERRUPTED, unknown))
+        return Unresolved(Outcome(name, OutcomeKind.NOT_DELETED, reasons.INTERRUPTED, unknown))
     message = f"{fault}: it may still be carried out, so its backup stays; a later run finds out"
     return Unresolved(Outcome(name, OutcomeKind.FAILED, reasons.DELETE_FAILED, message))
 
@@ -163,7 +163,7 @@ def result_of_group(name: str, fault: Fault | None, kind: GroupType = GroupType.
         message = "a consumer joined it just now"
         if kind is GroupType.SHARE:
             message += "; brokers may have erased its start offsets (its backup has them): check that it still consumes"
-        return Outcome(name, OutcomeKind.KEPT, reasons.BECAME_ACTIVE, message)
+        return Outcome(name, OutcomeKind.NOT_DELETED, reasons.BECAME_ACTIVE, message)
     return _refused(name, fault)
 
 
@@ -184,7 +184,9 @@ def result_of_offsets(name: str, answers: Mapping[Partition, Fault | None]) -> R
         return Outcome(name, OutcomeKind.DELETED, reasons.OFFSETS_DELETED, message, tuple(sorted(done)))
     place, fault = next(iter(left.items()))
     if fault.code == "GROUP_SUBSCRIBED_TO_TOPIC":
-        return Outcome(name, OutcomeKind.KEPT, reasons.SUBSCRIBED, f"a member subscribed to {place.topic} just now")
+        return Outcome(
+            name, OutcomeKind.NOT_DELETED, reasons.SUBSCRIBED, f"a member subscribed to {place.topic} just now"
+        )
     return _refused(name, fault)
 
 

@@ -56,7 +56,7 @@ INTENT_S = 10.0
 MARGIN_S = 1.0
 _OUTCOME_TYPES = {
     OutcomeKind.DELETED: OutcomeType.DELETED,
-    OutcomeKind.KEPT: OutcomeType.KEPT,
+    OutcomeKind.NOT_DELETED: OutcomeType.NOT_DELETED,
     OutcomeKind.FAILED: OutcomeType.FAILED,
 }
 
@@ -267,7 +267,7 @@ def _asked_to_keep(context: Context, name: str) -> Refusal | None:
     request = context.journal.contents.keeps.get(name)
     if request is None or request.until <= context.clock.now():
         return None
-    return Refusal(reasons.KEPT_ON_REQUEST, f"{request.by} asked to keep it just now")
+    return Refusal(reasons.KEEP_REQUESTED, f"{request.by} asked to keep it just now")
 
 
 def deleted_outcome(intent: Intent, gone: Gone, message: str) -> Outcome:

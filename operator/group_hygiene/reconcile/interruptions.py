@@ -109,7 +109,7 @@ def interrupted_outcome(context: Context, intent: Intent) -> Outcome | None:
     deleted and reappeared.
     """
     name = intent.group
-    untouched = Outcome(name, OutcomeKind.KEPT, reasons.INTERRUPTED, "not deleted: its deletion was interrupted")
+    untouched = Outcome(name, OutcomeKind.NOT_DELETED, reasons.INTERRUPTED, "not deleted: its deletion was interrupted")
     if not intent.partitions:
         return untouched
     backups = _backups(context, [name])
@@ -122,13 +122,15 @@ def interrupted_outcome(context: Context, intent: Intent) -> Outcome | None:
     left = len(committed)
     part = "not deleted as a whole: its deletion was interrupted, and "
     if name in context.journal.contents.restored:
-        return Outcome(name, OutcomeKind.KEPT, reasons.REAPPEARED, f"{part}the deleted offsets were restored since")
+        return Outcome(
+            name, OutcomeKind.NOT_DELETED, reasons.REAPPEARED, f"{part}the deleted offsets were restored since"
+        )
     if backup is not None and _rows(backup).keys() <= committed.keys():
         return untouched
     part += f"{left} of its {intent.partitions} committed offsets are left"
     used = described.group.state is not GroupState.EMPTY or (backup is not None and is_used_since(backup, committed))
     if used:
         return Outcome(
-            name, OutcomeKind.KEPT, reasons.REAPPEARED, f"{part}; it is used again; its backup has all of them"
+            name, OutcomeKind.NOT_DELETED, reasons.REAPPEARED, f"{part}; it is used again; its backup has all of them"
         )
-    return Outcome(name, OutcomeKind.KEPT, reasons.INTERRUPTED, f"{part}; its backup has all of them")
+    return Outcome(name, OutcomeKind.NOT_DELETED, reasons.INTERRUPTED, f"{part}; its backup has all of them")

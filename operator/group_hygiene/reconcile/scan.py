@@ -233,12 +233,12 @@ def _ask_retention(context: Context, policies: Sequence[Policy], cluster: Cluste
 
 @traced("evidence")
 def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    look = tables.read_evidence(context, facts.cluster, groups, deadline, facts.older)
-    facts.activity.update(look.groups)
-    facts.coverage = look.coverage
-    if look.mark is not None:
-        facts.covered = look.mark
-        context.journal.contents.apply([look.mark])
+    evidence = tables.read_evidence(context, facts.cluster, groups, deadline, facts.older)
+    facts.activity.update(evidence.groups)
+    facts.coverage = evidence.coverage
+    if evidence.mark is not None:
+        facts.covered = evidence.mark
+        context.journal.contents.apply([evidence.mark])
 
 
 @traced("offsets")

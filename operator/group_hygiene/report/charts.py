@@ -25,7 +25,7 @@ _LINES = 5
 _PATTERNS = 10
 # Only the browser knows the width of letters, so labels and cuts assume a wide font. Vega can cut names itself, but may
 # do so inside a character beyond U+FFFF, and then it draws nothing.
-_LETTER = 7.2
+_CHARACTER_WIDTH = 7.2
 _LONGEST = 40.0
 _STATES = {"Empty": "var(--accent)", "Active": "var(--live)", "Unknown": "var(--faint)", "Gone": "var(--faint)"}
 _FONT = "system-ui, sans-serif"
@@ -35,12 +35,12 @@ _XLINK = "{http://www.w3.org/1999/xlink}href"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One part of a row's bar. groups: its length. words: a description. href: the target of a click."""
+    """One part of a row's bar. groups: its length. description: shown with it. href: the target of a click."""
 
     row: str
     part: str
     groups: int
-    words: str
+    description: str
     href: str | None = None
 
 
@@ -130,9 +130,9 @@ def growth(findings: Findings) -> str:
     names = [printable(found.pattern) for found in shown]
     places = [str(n) for n in range(len(names))]
     points = [
-        {"day": _millis(day), "ids": ids, "place": place, "href": link(pattern=name), "words": words}
+        {"day": _millis(day), "ids": ids, "place": place, "href": link(pattern=name), "description": description}
         for place, name, found in zip(places, names, shown, strict=True)
-        for words in [f"{name}: {number(sum(found.new.values()))} ids by {weekday(last)}"]
+        for description in [f"{name}: {number(sum(found.new.values()))} ids by {weekday(last)}"]
         for day, ids in _summed(found, first, last)
     ]
     days = [_millis(first), _millis(first + (last - first) / 2), _millis(last)]
@@ -151,7 +151,7 @@ def growth(findings: Findings) -> str:
         color=alt.Color("place:N", scale=colours, legend=legend),
         strokeDash=alt.StrokeDash("place:N", scale=dashes, legend=legend),
         href="href:N",
-        description="words:N",
+        description="description:N",
     )
     return _svg(chart.properties(height=230 + 18 * len(names)), "Group ids seen so far, by day and name pattern")
 
@@ -193,7 +193,7 @@ def _bars(bars: Sequence[Bar], colours: Mapping[str, str], title: str, above: bo
             "groups": bar.groups,
             "order": order[bar.part],
             "href": bar.href,
-            "words": f"{bar.words}: {counted(bar.groups, 'group')}",
+            "description": f"{bar.description}: {counted(bar.groups, 'group')}",
         }
         for bar in bars
         if bar.groups
@@ -216,7 +216,7 @@ def _bars(bars: Sequence[Bar], colours: Mapping[str, str], title: str, above: bo
             .legend(legend if len(colours) > 1 else None),
             order="order:Q",
             href="href:N",
-            description="words:N",
+            description="description:N",
         ),
         alt.Chart(alt.InlineData(values=ends))
         .mark_text(align="left", baseline="middle", dx=5, yOffset=down, color="var(--muted)", aria=False)
@@ -234,15 +234,15 @@ def _bars(bars: Sequence[Bar], colours: Mapping[str, str], title: str, above: bo
 def _cut(name: str) -> str:
     """The name, truncated to a chart's width."""
     room = _LONGEST
-    for place, letter in enumerate(name):
-        room -= 2 if east_asian_width(letter) in "WF" else 1.7 if letter.isupper() or letter in "mw@%" else 1
+    for place, character in enumerate(name):
+        room -= 2 if east_asian_width(character) in "WF" else 1.7 if character.isupper() or character in "mw@%" else 1
         if room < 0:
             return name[: place - 1] + "…"
     return name
 
 
 def _room(labels: Iterable[str]) -> float:
-    return 10 + _LETTER * max(map(len, labels))
+    return 10 + _CHARACTER_WIDTH * max(map(len, labels))
 
 
 def _svg(chart: Any, title: str) -> str:
@@ -266,11 +266,11 @@ def _embeddable(svg: str, title: str) -> str:
     ElementTree.register_namespace("", _SVG)
     root = ElementTree.fromstring(svg)  # noqa: S314, as Vega has just written it
     for element in list(root.iter()):
-        words = element.attrib.pop("aria-label", None)
+        text = element.attrib.pop("aria-label", None)
         for name in ("role", "aria-roledescription", "class"):
             element.attrib.pop(name, None)
-        if words and element.tag in (f"{{{_SVG}}}path", f"{{{_SVG}}}text"):
-            ElementTree.SubElement(element, f"{{{_SVG}}}title").text = words
+        if text and element.tag in (f"{{{_SVG}}}path", f"{{{_SVG}}}text"):
+            ElementTree.SubElement(element, f"{{{_SVG}}}title").text = text
         target = element.attrib.pop(_XLINK, None)
         if target is not None:
             if "#" in target:

@@ -77,17 +77,17 @@ def build_restore_status(obj: Mapping[str, Any], results: Sequence[GroupResult] 
         status: Status = {key: previous[key] for key in ("counts", "results", "truncated") if key in previous}
         over = stalled
     else:
-        kinds = Counter(result.kind for result in results)
+        counts = Counter(result.kind for result in results)
         by_urgency = sorted(results, key=lambda result: (_URGENT.index(result.kind), result.group))
         bad = [result for result in by_urgency if result.kind is not Kind.RESTORED]
-        waiting = bool(kinds[Kind.WAITING])
+        waiting = bool(counts[Kind.WAITING])
         ready, over, stalled = not bad and bool(results), not waiting, not waiting
         reason = reasons.RESTORED if ready else reasons.NO_BACKUP
-        message = f"{kinds[Kind.RESTORED]} of {len(results)} groups are restored" if results else "no backup fits"
+        message = f"{counts[Kind.RESTORED]} of {len(results)} groups are restored" if results else "no backup fits"
         if bad:
             reason, message = bad[0].reason, f"{message}; group {bad[0].group!r}: {bad[0].message}"
         status = {
-            "counts": {"groups": len(results)} | {kind.lower(): kinds[kind] for kind in Kind},
+            "counts": {"groups": len(results)} | {kind.lower(): counts[kind] for kind in Kind},
             "results": [_entry(result) for result in by_urgency[:RESULTS_MAX]],
             "truncated": len(results) > RESULTS_MAX,
         }

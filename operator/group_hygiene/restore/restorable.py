@@ -126,7 +126,7 @@ def choose(request: RestoreRequest, name: str, backups: Saved, ends: Ends = _NO_
 
     If the group stayed and lost offsets of topics several times, the backups of all these deletions are combined.
     A newer backup by another policy than the request's is skipped if its deletion left the group in place
-    (`OutcomeType.KEPT`); its offsets then replace those of the older backup, since they are newer.
+    (`OutcomeType.NOT_DELETED`); its offsets then replace those of the older backup, since they are newer.
     """
     allowed = _allowed(request, backups)
     passed: list[Backup] = []
@@ -142,7 +142,7 @@ def choose(request: RestoreRequest, name: str, backups: Saved, ends: Ends = _NO_
             readable = [found for parts in allowed.values() if (found := _whole(parts)) is not None]
             complete = _with_earlier_parts(request, backup, readable, ends)
             return reduce(with_newer_offsets, reversed(passed), complete)
-        if set(ends.get(id_, ())) != {OutcomeType.KEPT}:
+        if set(ends.get(id_, ())) != {OutcomeType.NOT_DELETED}:
             message = f"it was deleted again at {timestamp(at)}, not by this policy: restore it by its name"
             return GroupResult(name, Kind.REFUSED, reasons.NO_BACKUP, message)
         passed.append(backup)

@@ -60,7 +60,7 @@ _ABSENT = frozenset({"GROUP_ID_NOT_FOUND", "UNSUPPORTED_VERSION"})
 # Partitions per commit: few, so that hardly any time passes between reading them and the commit.
 _COMMIT_CHUNK = 1_000
 # Outcomes of deletions that have a backup.
-_ENDS = frozenset({OutcomeType.DELETED, OutcomeType.OFFSETS_DELETED, OutcomeType.KEPT})
+_ENDS = frozenset({OutcomeType.DELETED, OutcomeType.OFFSETS_DELETED, OutcomeType.NOT_DELETED})
 _THERE = frozenset({reasons.ALREADY_THERE, reasons.ALREADY_COMMITTED})
 _BEGUN = "begun; some of its offsets may be committed, as the process that restored it did not finish"
 

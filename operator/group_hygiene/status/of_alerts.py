@@ -47,7 +47,7 @@ def with_delivery(
         conditions.set(DELIVERED, False, failing[0].reason, failing[0].message + more)
     elif failures:
         count = f"{len(failures)} receiver{'s' if len(failures) != 1 else ''}"
-        conditions.set(DELIVERED, True, reasons.ALL_TOLD, f"{count}, no message that could not be delivered")
+        conditions.set(DELIVERED, True, reasons.ALL_DELIVERED, f"{count}, no message that could not be delivered")
     return _put(new, DELIVERED, conditions)
 
 

@@ -162,8 +162,8 @@ def _summary(plan: Plan, outcomes: Sequence[Outcome]) -> str:
     waiting = len(plan.due) - len(plan.actions)
     why = "some are not announced yet" if plan.unannounced else "maxPerRun"
     later = f", {waiting} wait for the next run ({why})" if waiting else ""
-    kept = f", {len(outcomes) - deleted} kept" if deleted < len(outcomes) else ""
-    return f"{text}; {plan.policy.action.describe_targets(str(deleted))} deleted{kept}{later}"
+    not_deleted = f", {len(outcomes) - deleted} not deleted" if deleted < len(outcomes) else ""
+    return f"{text}; {plan.policy.action.describe_targets(str(deleted))} deleted{not_deleted}{later}"
 
 
 def _next_due(plan: Plan) -> datetime | None:

@@ -21,7 +21,7 @@ from group_hygiene.model.verdicts import Outcome, Verdict
 OWN = frozenset(
     {
         *(reasons.OWN_GROUP, reasons.CONNECT, reasons.STREAMS, reasons.STREAMS_STATE),
-        *(reasons.ID_TOO_LONG, reasons.MIRROR_MAKER, reasons.SHARE, reasons.KEPT_ON_REQUEST),
+        *(reasons.ID_TOO_LONG, reasons.MIRROR_MAKER, reasons.SHARE, reasons.KEEP_REQUESTED),
         *(reasons.DEAD, reasons.NOT_EMPTY, reasons.SIMPLE, reasons.HAS_OFFSETS, reasons.NO_OFFSETS),
         *(reasons.TOPICS_EXIST, reasons.TOO_RECENT, reasons.EXPIRES_FIRST, reasons.EXPIRES_LATER, reasons.CAUGHT_UP),
         *(reasons.NOT_STABLE, reasons.SUBSCRIBED, reasons.LAG_BELOW, reasons.IN_RANGE),

@@ -44,7 +44,7 @@ CHECKS: tuple[Check, ...] = (
     needed.id_too_long,
     needed.protected,
     needed.failover_target,
-    needed.kept_on_request,
+    needed.keep_requested,
     needed.record_unreadable,
     needed.reappeared,
     needed.claimed,

@@ -51,13 +51,13 @@ def failover_target(policy: Policy, group: Group, evidence: Evidence, now: datet
     return None
 
 
-def kept_on_request(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
+def keep_requested(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:
     """A user requested to keep it. An Alert policy changes nothing, so it still reports the group."""
     request = evidence.keep_request
     if not policy.action.changes or request is None or request.until <= now:
         return None
     why = f": {request.why}" if request.why else ""
-    return Refusal(reasons.KEPT_ON_REQUEST, f"{request.by} asked to keep it until {timestamp(request.until)}{why}")
+    return Refusal(reasons.KEEP_REQUESTED, f"{request.by} asked to keep it until {timestamp(request.until)}{why}")
 
 
 def record_unreadable(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Refusal | None:

@@ -61,9 +61,9 @@ def evidence_known(policy: Policy, group: Group, evidence: Evidence, now: dateti
             f"the tables know it as {_kind(activity.type, activity.protocol_type)}, and it is "
             f"{_kind(group.type, group.protocol_type)}: it changed since, or its first records are not in the log",
         )
-    said = {"Active": "had members", "Gone": "was gone", "Empty": "was Empty"}.get(activity.state, "was not described")
+    state = {"Active": "had members", "Gone": "was gone", "Empty": "was Empty"}.get(activity.state, "was not described")
     if not activity.is_of(group):
-        return Refusal(reasons.EVIDENCE_MISSING, f"it {said} when the log was read at {timestamp(activity.read_at)}")
+        return Refusal(reasons.EVIDENCE_MISSING, f"it {state} when the log was read at {timestamp(activity.read_at)}")
     return None
 
 

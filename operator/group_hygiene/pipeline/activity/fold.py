@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 # Kinds of records with a group's members or its end; all other records only accompany these.
-_STATE_KINDS = (
+_STATE_RECORDS = (
     "classic",
     "consumer-epoch",
     "consumer-member",
@@ -52,7 +52,7 @@ def changes(commits: DataFrame, states: DataFrame, cluster_id: str, now: datetim
         "day": F.when(day > F.lit(now).cast("date") - _DAYS, day),
     }
     of_state = {
-        "last": F.when(F.col("kind").isin(*_STATE_KINDS), last),
+        "last": F.when(F.col("kind").isin(*_STATE_RECORDS), last),
         "member": F.when(F.endswith("kind", F.lit("-member")), F.struct("member_id", position, "gone")),
     }
     common = ("era", "log_partition", "log_offset", "record_time", "group", "written_after")

@@ -61,15 +61,15 @@ def patterned(groups: DataFrame) -> DataFrame:
     rows = groups.withColumn("_masked", _masked(F.col("group")))
     alike = rows.groupBy("_masked").agg(F.count("*").alias("groups"))
     tokens = F.regexp_extract_all("_masked", F.lit(_TOKEN), F.lit(0))
-    kinds = alike.join(_varying(alike.withColumn("tokens", tokens)), "_masked", "left")
+    masks = alike.join(_varying(alike.withColumn("tokens", tokens)), "_masked", "left")
     starred = F.transform(tokens, lambda it, at: F.when(F.array_contains("positions", at), "*").otherwise(it))
     pattern = F.when(F.col("positions").isNull(), F.col("_masked")).otherwise(_merged(F.array_join(starred, "")))
-    kinds = kinds.select("_masked", pattern.alias("_pattern"), "groups")
+    masks = masks.select("_masked", pattern.alias("_pattern"), "groups")
     several = F.sum("groups").over(Window.partitionBy("_pattern")) > 1
-    kinds = kinds.select("_masked", F.when(several, F.col("_pattern")).alias("_pattern"))
+    masks = masks.select("_masked", F.when(several, F.col("_pattern")).alias("_pattern"))
     own = _escaped(F.col("group"))
     named = F.when(F.col("group") == "", "*").otherwise(F.coalesce("_pattern", own))
-    return rows.join(kinds, "_masked", "left").withColumn("pattern", named).drop("_masked", "_pattern")
+    return rows.join(masks, "_masked", "left").withColumn("pattern", named).drop("_masked", "_pattern")
 
 
 def too_general(pattern: str) -> bool:

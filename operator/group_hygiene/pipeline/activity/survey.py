@@ -109,11 +109,11 @@ def known(activity: DataFrame, places: Mapping[int, Mapping[str, Any]], retentio
         needed.isNotNull() & (F.col("type") != "Unknown"),
         F.greatest(needed, "last_commit", "last_commit_after", F.when(~simple, F.col("state_after")), "complete_since"),
     )
-    kept_for = F.lit(retention)
+    retained_for = F.lit(retention)
     expires = (
         F.when(F.col("oldest_commit").isNull() & F.col("complete_since").isNull(), F.lit(None))
-        .when(classic & ~simple, F.col("empty_since") + kept_for)
-        .when(F.col("oldest_commit").isNotNull(), F.greatest(F.col("oldest_commit") + kept_for, "empty_since"))
+        .when(classic & ~simple, F.col("empty_since") + retained_for)
+        .when(F.col("oldest_commit").isNotNull(), F.greatest(F.col("oldest_commit") + retained_for, "empty_since"))
     )
     rows = rows.withColumns(
         {"simple": classic & (F.coalesce("protocol_type", F.lit("")) == ""), "covered": F.col("covered").isNotNull()}

@@ -222,7 +222,7 @@ class _Ingest:
         progress = self._progress.advanced(ends).seen(self._bounds)
         if cut := cut_off(progress, self._ask_epochs(progress)):
             place = Partition(OFFSETS_TOPIC, min(cut))
-            raise PipelineError(f"{place} got another leader while it was read: nothing is lost, run this again")
+            raise PipelineError(f"{place} changed its leader while it was read: nothing is lost, run this again")
         self._add(committed + aborted, number)
         self._written += _written(committed, aborted)
         self._progress = progress
@@ -340,7 +340,7 @@ def _explained(error: Exception) -> str:
         return "the log lost records, or was recreated, while Spark read it: the next run explains what to do"
     if isinstance(error, PythonException):
         # A worker's traceback ends with the error's name and text.
-        said = re.split(r"^[\w.]+: ", text, flags=re.MULTILINE)[-1]
-        return f"the records can't be written into the tables: {one_line(said)}"
+        message = re.split(r"^[\w.]+: ", text, flags=re.MULTILINE)[-1]
+        return f"the records can't be written into the tables: {one_line(message)}"
     lines = text.strip().splitlines()
     return f"Spark failed: {lines[0] if lines else type(error).__name__}; details are in its log"

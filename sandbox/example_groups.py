@@ -1,6 +1,6 @@
 """The consumer groups of the demo, made by real clients: one function per kind of group, with the reason it exists.
 
-Half of them are unused ("litter"). The other half seem unused (they are Empty, too), but are needed.
+Half of them are unused. The other half seem unused (they are Empty, too), but are needed.
 """
 
 import random
@@ -21,7 +21,7 @@ from sandbox.demo_clients import QUIET, TIMEOUT, Client, View, Work
 from sandbox.errors import SandboxError
 from sandbox.waiting import wait_for
 
-SWARM = 20
+CONSOLE_GROUPS = 20
 # Topic -> partitions.
 _TOPICS = {
     "orders": 1,
@@ -64,7 +64,7 @@ class Kind:
     @property
     def looks_abandoned(self) -> bool:
         """Whether `unchangedFor` has no evidence of its use."""
-        return not self.by_log and self.reason in (None, "KeptOnRequest")
+        return not self.by_log and self.reason in (None, "KeepRequested")
 
     @property
     def name(self) -> str:
@@ -163,7 +163,7 @@ def make_all(shop: Shop, kinds: Sequence[Callable[[Shop], Kind]]) -> list[Kind]:
 def console_consumers(shop: Shop) -> Kind:
     """kafka-console-consumer joins a group with a random number at each call. Each call leaves a group with offsets,
     until Kafka expires them a week later."""
-    groups = tuple(f"console-consumer-{number}" for number in random.sample(range(10_000, 100_000), SWARM))
+    groups = tuple(f"console-consumer-{number}" for number in random.sample(range(10_000, 100_000), CONSOLE_GROUPS))
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda group: shop.use_and_leave(group, ["orders"]), groups))
     return Kind(groups, "each looked at a topic once")
@@ -179,7 +179,7 @@ def old_service(shop: Shop) -> Kind:
     """A service that was switched off, and that will be started again at the end of the year. No program can know that:
     it looks unused, until a user reads that it will be deleted, and requests to keep it."""
     shop.use_and_leave("old-billing", ["orders", "payments"])
-    return Kind(("old-billing",), "a service, switched off", "KeptOnRequest", comes_back=True)
+    return Kind(("old-billing",), "a service, switched off", "KeepRequested", comes_back=True)
 
 
 def old_protocol_848(shop: Shop) -> Kind:
