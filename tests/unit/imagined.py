@@ -100,7 +100,7 @@ class Deletion:
 
 
 @dataclass
-class Look:
+class Answer:
     """The last answer about a group's offsets, and when it was given, real seconds."""
 
     at: float
@@ -152,9 +152,9 @@ class World:
         self.latest: dict[Key, tuple[Any, float]] = {}
         self.known_to = self.listed_at = 0
         self.epoch = 0
-        self.looks: dict[str, Look] = {}
+        self.reread: dict[str, Answer] = {}
         # The same, of scans.
-        self.scanned: dict[str, Look] = {}
+        self.scanned: dict[str, Answer] = {}
         # The spec of the policy that made the last mark; policy uid and group -> spec.
         self.marked_by: dict[tuple[str, str], Object] = {}
         # When the operator last wrote its ledger, when topics were last hidden or shown, when the present run began.
@@ -280,7 +280,7 @@ class World:
         self.leads, self.replaced = False, self.real
 
     def edit(self, name: str, change: Object) -> None:
-        self.api.edit("grouppolicies", name, change)
+        self.api.edit("kafkaconnections" if name == "main" else "grouppolicies", name, change)
 
     def hide_topics(self, hidden: bool) -> None:
         """The operator's user may not DESCRIBE some topic."""
@@ -484,8 +484,8 @@ def _offsets(world: World, request: Any) -> Any:
         else [Partition(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
     )
     if everything:
-        answers = world.looks if request.require_stable else world.scanned
-        answers[name] = Look(world.real, dict(group.offsets))
+        answers = world.reread if request.require_stable else world.scanned
+        answers[name] = Answer(world.real, dict(group.offsets))
     code = _UNSTABLE if group.pending and request.require_stable else 0
     nothing = CommittedOffset(-1, -1, "")
 

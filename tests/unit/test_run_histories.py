@@ -40,10 +40,9 @@ _NAMES = tuple(f"g{number}" for number in range(6))
 # Three policies that overlap. The last one reads the offsets log, as a pipeline wrote it into tables.
 _IDLE = "p3"
 _POLICIES = {"p1": list(_NAMES[:4]), "p2": list(_NAMES[2:5]), _IDLE: list(_NAMES[3:])}
-_PER_RUN, _PERCENT = 3, 20
 # The first is longer than the grace period: a group that is used while it is marked must not be deleted when it is due.
 _UNUSED_FOR, _RETENTION, _MAX_AGE = 3 * _HOUR, 12 * _HOUR, 2 * _HOUR
-# What ClockSkew tolerates, at each of two looks at a clock.
+# What ClockSkew tolerates, each time that a clock is read.
 _SKEW = 300.0
 # For so long state and offsets may be known when a request is sent; and what the exchanges in between take.
 _FRESH = 2.1
@@ -105,6 +104,12 @@ def _grace(spec: Mapping[str, Any]) -> float:
     return float(spec["delete"]["gracePeriod"].removesuffix("h")) * _HOUR
 
 
+def _limits(world: World) -> Mapping[str, int]:
+    """Of the connection, as the operator read it."""
+    limits: Mapping[str, int] = world.api.specs["main", world.api.read["kafkaconnections", "main"]]["limits"]
+    return limits
+
+
 def _is_asked_to_keep(world: World, name: str, known_to: int) -> bool:
     position, until = world.asked.get(name, (0, NOW))
     return 0 < position <= known_to and until.timestamp() - world.now().timestamp() > _SKEW
@@ -145,9 +150,9 @@ def _check_plans(world: World, books: _Books, plans: list[Plan], observation: Ob
         if not plan.actions:
             continue
         assert not spec.get("suspend")
-        assert len(plan.actions) <= min(spec["delete"]["maxPerRun"], _PER_RUN)
+        assert len(plan.actions) <= min(spec["delete"]["maxPerRun"], _limits(world)["maxPerRun"])
         assert len(plan.due) * 100 <= spec["delete"]["maxPercent"] * world.listed
-        assert len(due) * 100 <= _PERCENT * world.listed
+        assert len(due) * 100 <= _limits(world)["maxPercent"] * world.listed
         assert world.written >= world.began
         assert observation.snapshot.complete
         assert not world.hidden or world.hidden_at >= world.began
@@ -198,28 +203,28 @@ def _check(world: World, name: str, intent: Mapping[str, Any]) -> None:
     assert mark is not None
     assert _decisive(world.marked_by[uid, name]) == _decisive(spec)
     assert world.real - marked >= _grace(spec) - 2 * _SKEW
-    look = world.looks[name]
-    assert world.sent - look.at <= _FRESH
-    if group.used <= look.at:
+    answer = world.reread[name]
+    assert world.sent - answer.at <= _FRESH
+    if group.used <= answer.at:
         assert group.used <= marked + (2 * _SKEW if uid == _IDLE else 0), "it was used since it was marked"
-        assert look.at - group.used >= _UNUSED_FOR - _SKEW
-        assert group.offsets == look.offsets
+        assert answer.at - group.used >= _UNUSED_FOR - _SKEW
+        assert group.offsets == answer.offsets
     backup = world.value("backup", name, intent["id"], "0")
     assert backup is not None
     assert backup["parts"] == 1
     rows = [(topic, row) for topic, rows in backup["offsets"].items() for row in rows]
     saved = {Partition(topic, row[0]): (row[1], row[2], row[3]) for topic, row in rows}
-    assert saved == {place: tuple(offset) for place, offset in look.offsets.items()}
-    assert backup["topic_ids"] == {place.topic: str(topic_id(place.topic)) for place in look.offsets}
+    assert saved == {place: tuple(offset) for place, offset in answer.offsets.items()}
+    assert backup["topic_ids"] == {place.topic: str(topic_id(place.topic)) for place in answer.offsets}
     assert not _is_asked_to_keep(world, name, world.known_to)
     assert abs(world.offset) <= _SKEW or world.stepped > world.sent
     assert world.leads or world.replaced > world.sent
     before = sum(map(len, world.run_deleted.values()))
     own = len(world.run_deleted.get(uid, ()))
     total = world.others + sum(each.present for each in world.groups.values()) + before
-    assert before < _PER_RUN
+    assert before < _limits(world)["maxPerRun"]
     assert own < spec["delete"]["maxPerRun"]
-    assert (before + 1) * 100 <= _PERCENT * total
+    assert (before + 1) * 100 <= _limits(world)["maxPercent"] * total
     assert (own + 1) * 100 <= spec["delete"]["maxPercent"] * total
 
 
@@ -236,7 +241,7 @@ class Operator:
         self.restart()
 
     def _install(self) -> None:
-        limits = {"maxPerRun": _PER_RUN, "maxPercent": _PERCENT}
+        limits = {"maxPerRun": 3, "maxPercent": 20}
         spec = {"bootstrapServers": ["kafka:9092"], "limits": limits, "scan": {"timeout": "5s"}}
         spec["activity"] = {"uri": "/tables", "maxAge": "2h"}
         self.world.api.put("kafkaconnections", "main", spec)
@@ -397,7 +402,7 @@ def test_marks_of_a_suspended_policy_count_for_no_limit() -> None:
     """What it marked is due and never deleted: the connection's maxPercent is about the others."""
     operator = Operator()
     world = operator.world
-    world.api.edit("kafkaconnections", "main", {"limits": {"maxPerRun": _PER_RUN, "maxPercent": 10}})
+    world.edit("main", {"limits": {"maxPercent": 10}})
     for name in ("g0", "g1", "g4", "g5"):
         world.commit(name, 1)
     operator.patiently(3)
@@ -444,6 +449,7 @@ def test_an_internal_error_is_reported_to_admitted_policies_only(monkeypatch: py
         ),
         pytest.param("g0", [("edit", "p1", {"delete": {"gracePeriod": "4h"}})], 5, id="longer-grace-period"),
         pytest.param("g0", [("edit", "p1", {"delete": {"gracePeriod": "1h"}})], 2, id="shorter-grace-period"),
+        pytest.param("g5", [("edit", "p3", {"delete": {"gracePeriod": "1h"}})], 1, id="shorter-grace-period-of-idle"),
         pytest.param(
             "g0", [("edit", "p1", {"suspend": True}), 6, ("edit", "p1", {"suspend": False})], 4, id="suspended"
         ),
@@ -452,6 +458,12 @@ def test_an_internal_error_is_reported_to_admitted_policies_only(monkeypatch: py
             [("edit", "p1", {"delete": {"maxPercent": 1}}), 4, ("edit", "p1", {"delete": {"maxPercent": 15}})],
             0,
             id="max-percent",
+        ),
+        pytest.param(
+            "g0",
+            [("edit", "main", {"limits": {"maxPercent": 4}}), 4, ("edit", "main", {"limits": {"maxPercent": 20}})],
+            0,
+            id="max-percent-of-the-connection",
         ),
         pytest.param("g0", [("hide_topics", True), 6, ("hide_topics", False)], 0, id="hidden-topics"),
         pytest.param("g0", [("step_clock", 30 * _HOUR), 6, ("step_clock", 0.0)], 0, id="wrong-clock"),
@@ -531,6 +543,7 @@ def _moments(due: Operator) -> range:
         pytest.param("step_clock", (3 * _HOUR,), id="the-clock-is-set"),
         pytest.param("pause", (3.0,), id="it-takes-long"),
         pytest.param("lose_lead", (), id="the-lead-is-lost"),
+        pytest.param("move_leaders", (), id="leaders-move"),
     ],
 )
 def test_at_any_moment_something_happens(due: Operator, what: str, arguments: tuple[Any, ...]) -> None:
@@ -563,6 +576,7 @@ _CHANGES = st.sampled_from(
         {"delete": {"maxPercent": 15, "maxPerRun": 2}},
     ]
 )
+_LIMITS = st.sampled_from([{"limits": {"maxPerRun": 3, "maxPercent": percent}} for percent in (4, 10, 20, 20)])
 _OFFSETS = st.sampled_from([0.0, 0.0, 200.0, -200.0, 3 * _HOUR, -3 * _HOUR, 30 * _HOUR])
 _EVENTS = st.one_of(
     st.tuples(st.just("commit"), st.tuples(_NAME, st.integers(2, 9))),
@@ -577,6 +591,7 @@ _EVENTS = st.one_of(
     st.tuples(st.just("keep"), st.tuples(_NAME, st.sampled_from([1.0, 6.0, 48.0]))),
     st.tuples(st.just("step_clock"), st.tuples(_OFFSETS)),
     st.tuples(st.just("edit"), st.tuples(_POLICY, _CHANGES)),
+    st.tuples(st.just("edit"), st.tuples(st.just("main"), _LIMITS)),
     st.tuples(st.just("pause"), st.tuples(st.sampled_from([1.0, 3.0, 30.0]))),
     st.tuples(st.just("lose_lead"), st.just(())),
 )
