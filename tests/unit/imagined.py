@@ -39,7 +39,7 @@ from tests.unit.make import NOW
 TOPICS = {"orders": 2, "__consumer_offsets": 1}
 _EXCHANGE_S = 0.01
 _LOST = Fault("NETWORK_EXCEPTION", "the connection ended", retriable=True)
-_NOT_FOUND, _NON_EMPTY, _UNSTABLE, _DENIED = 69, 68, 88, 29
+_NOT_FOUND, _NON_EMPTY, _UNSTABLE, _DENIED, _GROUP_DENIED = 69, 68, 88, 29, 30
 
 Object = dict[str, Any]
 
@@ -160,6 +160,7 @@ class World:
         # When the operator last wrote its ledger, when topics were last hidden or shown, when the present run began.
         self.written = self.hidden_at = self.began = 0.0
         self.hidden, self.leader_epoch = False, 3
+        self.denied: set[str] = set()
         # The number of records in the ledger, and of groups in the last list, when the present run read them.
         self.known_from = self.listed = 0
         self.tables = [Tables(0.0, 0, 3, {})]
@@ -285,6 +286,13 @@ class World:
     def hide_topics(self, hidden: bool) -> None:
         """The operator's user may not DESCRIBE some topic."""
         self.hidden, self.hidden_at = hidden, self.real
+
+    def deny(self, name: str) -> None:
+        """The operator's user may not read the offsets of a group."""
+        self.denied.add(name)
+
+    def allow(self, name: str) -> None:
+        self.denied.discard(name)
 
     def move_leaders(self) -> None:
         self.leader_epoch += 1
@@ -483,6 +491,8 @@ def _offsets(world: World, request: Any) -> Any:
         if everything
         else [Partition(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
     )
+    if name in world.denied:
+        return Row(error_code=_GROUP_DENIED, topics=[])
     if everything:
         answers = world.reread if request.require_stable else world.scanned
         answers[name] = Answer(world.real, dict(group.offsets))

@@ -360,6 +360,7 @@ def _settle(operator: Operator, hours: int = 4) -> None:
     world = operator.world
     world.step_clock(0.0)
     world.hide_topics(False)
+    world.denied.clear()
     operator.patiently(hours)
     assert [key for key, (value, _) in world.latest.items() if key[0] == "intent" and value is not None] == []
     assert [deletion for deletion in world.deletions if not deletion.remade and not world.has_outcome(deletion)] == []
@@ -442,6 +443,7 @@ def test_an_internal_error_is_reported_to_admitted_policies_only(monkeypatch: py
         pytest.param("g0", [("vanish", "g0"), 1, ("appear", "g0")], 5, id="vanish-and-appear"),
         pytest.param("g0", [("catch_up", "g0"), 7, ("produce",)], 0, id="no-unread-records"),
         pytest.param("g0", [("keep", "g0", 4.0)], 5, id="keep"),
+        pytest.param("g0", [("deny", "g0"), 4, ("allow", "g0")], 4, id="offsets-without-an-answer"),
         pytest.param("g0", [("pause", 3 * _HOUR)], 4, id="missed-scans"),
         pytest.param("g0", [("restart",), ("pause", 3 * _HOUR)], 4, id="missed-scans-and-a-restart"),
         pytest.param(
@@ -581,7 +583,9 @@ _OFFSETS = st.sampled_from([0.0, 0.0, 200.0, -200.0, 3 * _HOUR, -3 * _HOUR, 30 *
 _EVENTS = st.one_of(
     st.tuples(st.just("commit"), st.tuples(_NAME, st.integers(2, 9))),
     st.tuples(
-        st.sampled_from(["join", "leave", "visit", "visit", "vanish", "appear", "commit_again", "catch_up"]),
+        st.sampled_from(
+            ["join", "leave", "visit", "visit", "vanish", "appear", "commit_again", "catch_up", "deny", "allow"]
+        ),
         st.tuples(_NAME),
     ),
     st.tuples(st.sampled_from(["begin_transaction", "end_transaction"]), st.tuples(_NAME)),
