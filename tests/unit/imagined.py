@@ -24,21 +24,22 @@ from kafka.protocol.metadata import MetadataResponse
 from kafka.record import MemoryRecordsBuilder
 
 from group_hygiene.errors import ApiError, Conflict, LedgerFenced, LedgerProblem, NotFound
+from group_hygiene.evidence.reader import Covered, Reading
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.ledger import codec
 from group_hygiene.ledger.contents import Contents
-from group_hygiene.model import entries
-from group_hygiene.model.entries import Change, KeepRequest, Key, Owner, Removal
-from group_hygiene.model.evidence import Claims
-from group_hygiene.model.groups import CommittedOffset, Fault, Offsets, Partition
+from group_hygiene.model import entries, reasons
+from group_hygiene.model.entries import Change, KeepRequest, Key, Mark, Owner, Removal
+from group_hygiene.model.evidence import Activity, Claims
+from group_hygiene.model.groups import CommittedOffset, Fault, GroupType, Offsets, Partition
+from group_hygiene.model.refusal import Refusal
 from group_hygiene.process.memory import Intake
 from tests.unit.make import NOW
 
 TOPICS = {"orders": 2, "__consumer_offsets": 1}
-END = 100
 _EXCHANGE_S = 0.01
 _LOST = Fault("NETWORK_EXCEPTION", "the connection ended", retriable=True)
-_NOT_FOUND, _NON_EMPTY, _UNSTABLE = 69, 68, 88
+_NOT_FOUND, _NON_EMPTY, _UNSTABLE, _DENIED, _GROUP_DENIED = 69, 68, 88, 29, 30
 
 Object = dict[str, Any]
 
@@ -67,16 +68,18 @@ class Trouble:
 
 @dataclass
 class Group:
-    """A group as it really is. changed: when its offsets were last committed, real seconds. used: when a member came
-    or went.
-    """
+    """A group as it really is. committed, left: real seconds of its last commit, and of the last join or leave."""
 
     present: bool = True
     members: bool = False
     pending: bool = False
     offsets: dict[Partition, CommittedOffset] = field(default_factory=dict)
-    changed: float = 0.0
-    used: float = 0.0
+    committed: float = 0.0
+    left: float = 0.0
+
+    @property
+    def used(self) -> float:
+        return max(self.committed, self.left)
 
     @property
     def state(self) -> str:
@@ -85,23 +88,47 @@ class Group:
 
 @dataclass
 class Deletion:
-    """One that a broker carried out. id: of the intent that stood then. late: after its sender had given up.
-
-    remade: the group was made again before the ledger told of its end, so that nobody can know.
+    """One that a broker carried out. id: of the intent at that time. late: after its sender had given up. at: real
+    seconds. remade: the group was recreated before the ledger recorded its deletion, so that no process can know of it.
     """
 
     group: str
     id: str
     late: bool
+    at: float
     remade: bool = False
 
 
 @dataclass
-class Look:
+class Answer:
     """The last answer about a group's offsets, and when it was given, real seconds."""
 
     at: float
     offsets: Offsets
+
+
+@dataclass
+class Tables:
+    """The result of one run of the pipeline. read_at: real seconds. to: the end of the offsets log at that time."""
+
+    read_at: float
+    to: int
+    leader_epoch: int
+    groups: dict[str, Group]
+
+    def reading(self, version: int) -> Reading:
+        """Brokers' clocks are right."""
+        read_at = NOW + timedelta(seconds=self.read_at)
+        topic = str(topic_id(OFFSETS_TOPIC))
+        known = {name: _activity(group, self.to, read_at) for name, group in self.groups.items()}
+        return Reading("c", "table", version, {0: Covered(topic, self.to, read_at, None, self.leader_epoch)}, known)
+
+
+def _activity(group: Group, to: int, read_at: datetime) -> Activity:
+    state = "Gone" if not group.present else "Active" if group.members else "Empty"
+    committed, left = (NOW + timedelta(seconds=seconds) for seconds in (group.committed, group.left))
+    since = left if state == "Empty" else None
+    return Activity(GroupType.CLASSIC, "consumer", state, None, committed, committed, since, 0, to, read_at)
 
 
 class World:
@@ -117,17 +144,33 @@ class World:
         self.groups = {name: Group(present=False) for name in names}
         self.others = 20
         self.log: list[tuple[bytes, bytes | None]] = []
-        # Of each record of the offsets log about members, the group.
+        # The number of records in each partition of `orders`.
+        self.end = 100
+        # The group of each record of the offsets log.
         self.offsets_log: list[str] = []
         # Key -> the last value, and when it was appended, real seconds.
         self.latest: dict[Key, tuple[Any, float]] = {}
         self.known_to = self.listed_at = 0
         self.epoch = 0
-        self.looks: dict[str, Look] = {}
-        # Offsets as any look found them, and since when they were so: there and back in between is seen by nobody.
-        self.seen: dict[str, tuple[Offsets, float]] = {}
+        self.reread: dict[str, Answer] = {}
+        # The same, of scans.
+        self.scanned: dict[str, Answer] = {}
+        # The spec of the policy that made the last mark; policy uid and group -> spec.
+        self.marked_by: dict[tuple[str, str], Object] = {}
+        # When the operator last wrote its ledger, when topics were last hidden or shown, when the present run began.
+        self.written = self.hidden_at = self.began = 0.0
+        self.hidden, self.leader_epoch = False, 3
+        self.denied: set[str] = set()
+        # The number of records in the ledger, and of groups in the last list, when the present run read them.
+        self.known_from = self.listed = 0
+        self.tables = [Tables(0.0, 0, 3, {})]
+        self.served = 0
+        # The last answer of the tables.
+        self.tables_read = self.tables[0]
         self.asked: dict[str, tuple[int, datetime]] = {}
         self.deletions: list[Deletion] = []
+        # What a check found.
+        self.failures: list[Exception] = []
         # Policy uid -> what the run that is under way deleted.
         self.run_deleted: dict[str, list[str]] = {}
         self.late: list[Callable[[], None]] = []
@@ -160,38 +203,57 @@ class World:
         getattr(self, what)(*arguments)
 
     def commit(self, name: str, offset: int) -> None:
+        """Commit for both partitions, at most their ends."""
         group = self.groups[name]
-        self.appear(name)
+        if not group.present:
+            self.appear(name)
         for index in range(2):
-            group.offsets[Partition("orders", index)] = CommittedOffset(offset + index, 0, f"{name}-{index}@{offset}")
-        offsets, since = self.seen.get(name, ({}, 0.0))
-        group.changed = since if group.offsets == offsets else self.real
+            at = min(offset + index, self.end)
+            group.offsets[Partition("orders", index)] = CommittedOffset(at, 0, f"{name}-{index}@{offset}")
+        group.committed = self.real
+        self.offsets_log.append(name)
+
+    def commit_again(self, name: str) -> None:
+        """Commit the same offsets."""
+        if self.groups[name].present:
+            self.groups[name].committed = self.real
+            self.offsets_log.append(name)
+
+    def catch_up(self, name: str) -> None:
+        self.commit(name, self.end)
+
+    def produce(self) -> None:
+        self.end += 1
 
     def appear(self, name: str) -> None:
         group = self.groups[name]
         if not group.present:
             for deletion in self.deletions:
                 deletion.remade |= deletion.group == name and not self.has_outcome(deletion)
-            group.present, group.offsets = True, {}
+            group.present, group.offsets, group.left = True, {}, self.real
             self.commit(name, 1)
+
+    def come_back(self) -> None:
+        for name in self.groups:
+            self.appear(name)
 
     def join(self, name: str) -> None:
         self.appear(name)
         self.groups[name].members = True
-        self._use(name)
+        self._note_member(name)
 
     def leave(self, name: str) -> None:
         if self.groups[name].members:
             self.groups[name].members = False
-            self._use(name)
+            self._note_member(name)
 
     def visit(self, name: str) -> None:
         """A consumer joins and dies before it commits."""
         self.join(name)
         self.leave(name)
 
-    def _use(self, name: str) -> None:
-        self.groups[name].used = self.real
+    def _note_member(self, name: str) -> None:
+        self.groups[name].left = self.real
         self.offsets_log.append(name)
 
     def begin_transaction(self, name: str) -> None:
@@ -219,7 +281,40 @@ class World:
         self.leads, self.replaced = False, self.real
 
     def edit(self, name: str, change: Object) -> None:
-        self.api.edit("grouppolicies", name, change)
+        self.api.edit("kafkaconnections" if name == "main" else "grouppolicies", name, change)
+
+    def hide_topics(self, hidden: bool) -> None:
+        """The operator's user may not DESCRIBE some topic."""
+        self.hidden, self.hidden_at = hidden, self.real
+
+    def deny(self, name: str) -> None:
+        """The operator's user may not read the offsets of a group."""
+        self.denied.add(name)
+
+    def allow(self, name: str) -> None:
+        self.denied.discard(name)
+
+    def move_leaders(self) -> None:
+        self.leader_epoch += 1
+
+    def run_pipeline(self) -> None:
+        self.tables.append(Tables(self.real, len(self.offsets_log), self.leader_epoch, copy.deepcopy(self.groups)))
+        self.served = len(self.tables) - 1
+
+    def put_back(self, by: int) -> None:
+        """Older tables replace the current ones."""
+        self.served = max(0, self.served - by)
+
+    def read_tables(self) -> Reading | Refusal:
+        def read() -> Reading:
+            self.tables_read = self.tables[self.served]
+            return self.tables_read.reading(self.served)
+
+        try:
+            found: Reading = self.exchange("Tables", read)
+        except Lost:
+            return Refusal(reasons.EVIDENCE_UNREADABLE, "the tables did not answer")
+        return found
 
     # Exchanges
 
@@ -266,13 +361,16 @@ class World:
             value = None if isinstance(change, Removal) else codec.encode_value(change)
             self.log.append((codec.encode_key(change.key), value))
             self.latest[change.key] = (None if value is None else json.loads(value), self.real)
+            if isinstance(change, Mark):
+                uid = change.policy_uid
+                self.marked_by[uid, change.group] = self.api.specs[uid, self.api.read["grouppolicies", uid]]
 
     def value(self, *key: str) -> Any:
         """What stands under a key; None = nothing."""
         return self.latest.get(key, (None, 0.0))[0]
 
     def has_outcome(self, deletion: Deletion) -> bool:
-        """Whether the ledger ever told of it."""
+        """Whether the ledger ever recorded it."""
         return ("outcome", deletion.group, deletion.id, "Deleted") in self.latest
 
     # A broker's DeleteGroups
@@ -285,10 +383,14 @@ class World:
             return _NON_EMPTY
         intent = self.value("intent", name) or {}
         if not late:
-            self._check(self, name, intent)
+            try:
+                self._check(self, name, intent)
+            except Exception as error:
+                # The operator survives any exception in the run of a policy; the test must not.
+                self.failures.append(error)
             self.run_deleted.setdefault(intent["policy_uid"], []).append(name)
         ids = [key[2] for key in self.latest if key[0] == "backup" and key[1] == name]
-        self.deletions.append(Deletion(name, intent.get("id") or max(ids, default=""), late))
+        self.deletions.append(Deletion(name, intent.get("id") or max(ids, default=""), late, self.real))
         self.groups[name] = Group(present=False)
         return 0
 
@@ -330,16 +432,21 @@ def topic_id(name: str) -> uuid.UUID:
     return uuid.uuid5(uuid.NAMESPACE_DNS, name)
 
 
-def _metadata(_: World, request: Any) -> Any:
+def _metadata(world: World, request: Any) -> Any:
     asked = list(TOPICS) if request.topics is None else [topic.name for topic in request.topics]
     row, version = MetadataResponse.MetadataResponseTopic, 12
 
     def topic(name: str) -> Any:
-        known: Object = {"error_code": 0, "leader_id": 1, "leader_epoch": 3, "replica_nodes": [1]}
+        known: Object = {"error_code": 0, "leader_id": 1, "leader_epoch": world.leader_epoch, "replica_nodes": [1]}
         rest: Object = {"isr_nodes": [1], "offline_replicas": []}
         count = TOPICS.get(name, 0)
         places = [row.MetadataResponsePartition(partition_index=index, **known, **rest) for index in range(count)]
-        return row(name=name, error_code=0 if places else 3, partitions=places, topic_id=topic_id(name))
+        return row(
+            name=name,
+            error_code=0 if places else _DENIED if world.hidden and name == "secret" else 3,
+            partitions=places,
+            topic_id=topic_id(name),
+        )
 
     broker = MetadataResponse.MetadataResponseBroker(node_id=1, host="kafka", port=9092, rack=None)
     fields: Object = {"throttle_time_ms": 0, "controller_id": 1, "cluster_id": "c"}
@@ -347,9 +454,9 @@ def _metadata(_: World, request: Any) -> Any:
     return Row(body=bytes(answer.encode(version=version)), version=version)
 
 
-def _log_dirs(*_: Any) -> Any:
+def _log_dirs(world: World, _: Any) -> Any:
     row, version = DescribeLogDirsResponse.DescribeLogDirsResult, 4
-    topics = [row.DescribeLogDirsTopic(name=topic, partitions=[]) for topic in TOPICS]
+    topics = [row.DescribeLogDirsTopic(name=topic, partitions=[]) for topic in [*TOPICS, *["secret"] * world.hidden]]
     answer = DescribeLogDirsResponse(
         throttle_time_ms=0, error_code=0, results=[row(error_code=0, log_dir="/a", topics=topics)]
     )
@@ -359,6 +466,7 @@ def _log_dirs(*_: Any) -> Any:
 def _list(world: World, _: Any) -> Any:
     world.listed_at = world.counts.get("", 0)
     there = [name for name, group in world.groups.items() if group.present]
+    world.listed = len(there) + world.others
     rows = [Row(group_id=name, protocol_type="consumer") for name in there]
     rows += [Row(group_id=f"other-{number}", protocol_type="consumer") for number in range(world.others)]
     return Row(error_code=0, groups=rows)
@@ -383,10 +491,11 @@ def _offsets(world: World, request: Any) -> Any:
         if everything
         else [Partition(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
     )
+    if name in world.denied:
+        return Row(error_code=_GROUP_DENIED, topics=[])
     if everything:
-        world.seen[name] = (dict(group.offsets), group.changed)
-    if everything and request.require_stable:
-        world.looks[name] = Look(world.real, dict(group.offsets))
+        answers = world.reread if request.require_stable else world.scanned
+        answers[name] = Answer(world.real, dict(group.offsets))
     code = _UNSTABLE if group.pending and request.require_stable else 0
     nothing = CommittedOffset(-1, -1, "")
 
@@ -401,7 +510,7 @@ def _offsets(world: World, request: Any) -> Any:
 
 def _ends(world: World, request: Any) -> Any:
     def row(topic: str, place: Any) -> Any:
-        end = len(world.offsets_log) if topic == OFFSETS_TOPIC else END
+        end = len(world.offsets_log) if topic == OFFSETS_TOPIC else world.end
         return Row(partition_index=place.partition_index, error_code=0, offset=end if place.timestamp == -1 else 0)
 
     return Row(
@@ -418,7 +527,7 @@ def _epoch_ends(world: World, request: Any) -> Any:
 
 
 def _fetch_offsets_log(world: World, first: int) -> Any:
-    """Tombstones of members tell who came and went, too."""
+    """Any record of a group shows its use, also a tombstone."""
     records = MemoryRecordsBuilder(2, 0, 100_000)
     for name in world.offsets_log[first:]:
         records.append(timestamp=0, key=struct.pack(">hh", 2, len(name)) + name.encode(), value=None)
@@ -439,11 +548,11 @@ def _fetch(world: World, request: Any) -> Any:
     records.close()
     place = Row(
         error_code=0,
-        high_watermark=END,
-        last_stable_offset=END,
+        high_watermark=world.end,
+        last_stable_offset=world.end,
         aborted_transactions=None,
         # Brokers put the offset in, which the checksum leaves out.
-        records=(END - 1).to_bytes(8, "big") + bytes(records.buffer())[8:],
+        records=(world.end - 1).to_bytes(8, "big") + bytes(records.buffer())[8:],
     )
     return Row(error_code=0, responses=[Row(partitions=[place])])
 
@@ -509,6 +618,7 @@ class MemoryLedger:
             return None
         self.read_on(deadline)
         self._exchange("EndTxn", lambda: self._world.append(written))
+        self._world.written = self._world.real
         for key, value in self._world.log[self._position :]:
             self.contents.take(key, value)
         self._position = len(self._world.log)
@@ -553,7 +663,7 @@ class MemoryApi:
         self._world = world
         self._objects: dict[tuple[str, str], Object] = {}
         self._version = 0
-        # Plural and name -> the generation that was told last.
+        # Plural and name -> the generation in the last answer.
         self.read: dict[tuple[str, str], int] = {}
         # And after how many exchanges of this run.
         self.read_at: dict[tuple[str, str], int] = {}

@@ -53,7 +53,7 @@ Result = Outcome | Unresolved
 
 
 def not_deleted(name: str, refusal: Refusal) -> Outcome:
-    """The outcome of a group that is not deleted: `Failed` if an administrator must fix something, else `NotDeleted`."""
+    """`Failed` if an administrator must fix something, else `NotDeleted`."""
     kind = OutcomeKind.FAILED if refusal.reason in _FAILURES else OutcomeKind.NOT_DELETED
     return Outcome(name, kind, refusal.reason, refusal.message)
 
