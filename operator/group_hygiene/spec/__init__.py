@@ -6,7 +6,7 @@ Imports only `model`, `network` and packages below them.
     connection         a KafkaConnection
     access             the rights of namespaces on a connection
     receivers          the receivers of alerts
-    fields             the fields that this version knows
+    fields             the conversion of parts of a spec into records
     patterns           patterns of names, with `*`
     durations          durations and times as Kubernetes writes them
     secret             references to Secrets, and texts that must not be logged
