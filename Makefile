@@ -29,7 +29,7 @@ demo: $(STAMP) ## run the demo on a real Kafka and a real API server, about 2 mi
 	@$(BIN)/python -m sandbox.demo $(if $(KEEP),--keep)
 
 # Which files run in one worker, and in which order: see tests/conftest.py. More workers than cores, as tests wait, too.
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadgroup --no-loadscope-reorder --ignore=tests/spark --ignore=tests/images --ignore=tests/node --deselect $(WITH_SPARK)
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --ignore=tests/spark --ignore=tests/images --ignore=tests/node --deselect $(WITH_SPARK)
 
 test: $(STAMP) ## run the tests of each promise on real components, about 7 minutes on two cores
 	@$(BIN)/python -m sandbox prepare

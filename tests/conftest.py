@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler.loadfile import LoadFileScheduling
 
 _HERE = Path(__file__).parent
 # The folders with the longest tests, these first.
@@ -29,16 +31,24 @@ _SHARING = (
     ),
     ("cli", "doctor gitops_check keep_restore_history list_and_describe plan_and_explain program several_connections"),
 )
-_GROUPS = {
-    f"{folder}/test_{name}.py": str(row) for row, (folder, names) in enumerate(_SHARING) for name in names.split()
-}
+_ROWS = {f"tests/{folder}/test_{name}.py": f"{folder}/{names}" for folder, names in _SHARING for name in names.split()}
+
+
+class _Scheduling(LoadFileScheduling):
+    """As `--dist loadfile`, but a row of `_SHARING` counts as one file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return _ROWS.get(file, file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduling | None:
+    return _Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        file = item.path.relative_to(_HERE).as_posix()
-        item.add_marker(pytest.mark.xdist_group(_GROUPS.get(file, file)))
     items.sort(key=lambda item: _rank(item.path))
 
 
