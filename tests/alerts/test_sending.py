@@ -335,7 +335,7 @@ def test_no_secret_in_logs_and_failures(
         pytest.param(
             {"webhook": {"urlSecretRef": "u", "tokenSecretRef": "t"}},
             {"u": "http://never:seen@a/", "t": "x"},
-            "can't be beside a token",
+            "which excludes a token",
             id="user-and-token",
         ),
     ],

@@ -67,12 +67,12 @@ def test_plan_says_what_would_be_done(on: Run, tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text(policy())
     answer = on("plan", "-f", file)
-    heading, would, granted, titles, *rows = answer.out.splitlines()
+    heading, would, assumed, titles, *rows = answer.out.splitlines()
     assert answer.code == 2
     assert heading == "GroupPolicy kafka/unused (Delete, DryRun)"
     later = "mode Enforce would mark them and delete them after 24h"
     assert would.strip() == f"2 of 4 groups match: it would report them; {later}"
-    assert granted.strip().endswith("groups that are Empty now would match once seen unchanged for 72h")
+    assert assumed.strip() == "assumed: every group that is Empty now was seen unchanged for 72h"
     assert titles.split() == ["GROUP", "STATE", "TYPE", "VERDICT", "REASON", "MESSAGE"]
     assert [(row.split()[0], *row.split()[3:5]) for row in rows] == [
         ("assign-only", "Skip", "SimpleGroup"),

@@ -318,7 +318,9 @@ def test_ledger_and_rate() -> None:
             r"spec.receivers\[0\] must hold the field of its type",
             id="receiver-of-another-type",
         ),
-        pytest.param({"sasl": {"mechanism": "GSSAPI"}}, "spec.sasl.mechanism: Invalid enum value", id="mechanism"),
+        pytest.param(
+            {"sasl": {"mechanism": "GSSAPI"}}, "spec.sasl.mechanism must be one of the values", id="mechanism"
+        ),
         pytest.param({"sasl": {"username": "x"}}, "spec.sasl: .* `mechanism`", id="no-mechanism"),
         pytest.param({"sasl": {"mechanism": "OAUTHBEARER"}}, "spec.sasl.oauth must be given", id="no-oauth"),
         pytest.param(

@@ -67,6 +67,22 @@ def test_each_field_of_the_crd_is_known(kind: str, spec: type) -> None:
     assert _fields_of(inspect.type_info(spec)) == crd
 
 
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        pytest.param({"role": "hunter2"}, "spec.role must be one of the values that its CRD lists", id="enum"),
+        pytest.param({"role": "\ud800"}, "spec must be valid Unicode", id="half-a-character"),
+        pytest.param({"scan": {True: 1}}, "spec.scan: Expected `str`", id="key"),
+        pytest.param({"ledger": {"id": ""}}, "spec.ledger.id: Expected `str` of length >= 1", id="empty"),
+    ],
+)
+def test_errors_name_the_field_and_no_value_of_an_enum(spec: dict[str, Any], message: str) -> None:
+    """A user may have written a password where one of a few words is expected."""
+    with pytest.raises(SpecError) as caught:
+        parse_connection({"spec": {"bootstrapServers": ["a:9092"], **spec}})
+    assert str(caught.value) == message
+
+
 def _fields_of(info: Any, path: str = "") -> set[str]:
     """The paths of all fields of a record, in the format of `fields_of_schema`."""
     if isinstance(info, inspect.UnionType):

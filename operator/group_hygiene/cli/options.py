@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 from group_hygiene.cli.output import printable
 from group_hygiene.errors import SpecError
 from group_hygiene.spec.connection import ActivitySpec, parse_activity
-from group_hygiene.spec.durations import format_duration, parse_duration
+from group_hygiene.spec.durations import parse_duration
 from group_hygiene.spec.patterns import parse_pattern
 
 E = TypeVar("E", bound=StrEnum)
@@ -90,7 +90,7 @@ class Duration(click.ParamType[timedelta]):
 
     name = "duration"
 
-    def __init__(self, at_least: timedelta = timedelta(milliseconds=1), at_most: timedelta = timedelta(days=3650)):
+    def __init__(self, at_least: str = "1ms", at_most: str = "3650d") -> None:
         self._at_least, self._at_most = at_least, at_most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
@@ -100,9 +100,8 @@ class Duration(click.ParamType[timedelta]):
             period = parse_duration(str(value), "it")
         except SpecError:
             self.fail(f"{str(value)!r} is not a duration like 30d, 12h or 1d12h", param, ctx)
-        if not self._at_least <= period <= self._at_most:
-            bounds = f"{format_duration(self._at_least)} to {format_duration(self._at_most)}"
-            self.fail(f"it must be from {bounds}", param, ctx)
+        if not parse_duration(self._at_least, "it") <= period <= parse_duration(self._at_most, "it"):
+            self.fail(f"it must be from {self._at_least} to {self._at_most}", param, ctx)
         return period
 
 
@@ -207,7 +206,7 @@ _TARGET_OPTIONS = (
     ),
     click.option(
         "--timeout",
-        type=Duration(timedelta(seconds=1), timedelta(minutes=10)),
+        type=Duration("1s", "10m"),
         help="Maximum time for connecting, and for each read of the cluster, from 1s to 10m.  "
         "[default: the connection's, else 30s]",
     ),

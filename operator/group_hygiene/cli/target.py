@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import note, working
+from group_hygiene.cli.validation import without_nulls
 from group_hygiene.errors import Forbidden, NotFound, SecretProblem, UsageError
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline, connect
@@ -106,7 +107,7 @@ def read_connection_file(name: str | None) -> Connection | None:
     found = [document for document in read_documents([name]) if document.content.get("kind") == "KafkaConnection"]
     if len(found) != 1:
         raise UsageError(f"{name} must contain one KafkaConnection, not {len(found)}")
-    return parse_connection(found[0].content)
+    return parse_connection(without_nulls(found[0].content))
 
 
 def open_tables(session: Session, asked: ActivitySpec | None) -> Tables | Refusal | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Annotated, Any
 
 from msgspec import Meta, field
@@ -58,7 +57,7 @@ class Requirement(Decisive, frozen=True):
 class Selector(Decisive, frozen=True, kw_only=True):
     """A metav1.LabelSelector; all of its requirements must match, so an empty one selects everything."""
 
-    match_labels: Mapping[str, str] = MappingProxyType({})
+    match_labels: dict[str, str] = field(default_factory=dict)
     match_expressions: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:

@@ -99,7 +99,7 @@ class LedgerSpec(Part, frozen=True):
 
     topic: _Topic = "__group_hygiene"
     replication_factor: Annotated[int, Meta(ge=1, le=10)] = 3
-    confirmed: str | None = field(name="id", default=None)
+    confirmed: Text | None = field(name="id", default=None)
 
     def __post_init__(self) -> None:
         require(self.topic not in _NO_LEDGER, "topic must be the name of a topic that is not Kafka's own")

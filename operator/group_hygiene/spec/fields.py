@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 
@@ -12,6 +13,8 @@ from group_hygiene.spec.durations import Duration, format_duration, parse_durati
 from group_hygiene.spec.patterns import Patterns
 
 T = TypeVar("T")
+# Between the message of msgspec and the path that it adds.
+_PATH = re.compile(r" - at (?:`key` in )?`\$(?=[^`]*`$)")
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -34,11 +37,18 @@ class ObjectRef(Part, frozen=True, rename="camel"):
 
 
 def convert(value: Any, wanted: type[T], field: str) -> T:
-    """The value as a record. field: its path, as in `spec.access`. Raises SpecError, which names the field."""
+    """The value as a record. field: its path, as in `spec.access`.
+
+    Raises SpecError, which names the field, and shows no value of an enum: it may be a misplaced secret.
+    """
     try:
         return msgspec.convert(value, wanted, dec_hook=_decode)
+    except UnicodeEncodeError:
+        raise SpecError(f"{field} must be valid Unicode") from None
     except msgspec.ValidationError as error:
-        message, *path = str(error).rsplit(" - at `$", 1)
+        message, *path = _PATH.split(str(error), maxsplit=1)
+        if message.startswith("Invalid enum value"):
+            message = " must be one of the values that its CRD lists"
         message = message.replace("Object contains unknown field", "this version of the program does not know field")
         own = message.startswith((".", "[", " "))
         raise SpecError(f"{field}{''.join(path).removesuffix('`')}{'' if own else ': '}{message}") from None
