@@ -177,7 +177,7 @@ def test_failing_to_get_in(
         pytest.param(["--bootstrap-server", "a:1", "--connection", "b"], "can't be given together", id="both"),
         pytest.param(["--command-config", "/no/file"], "/no/file can't be read", id="no-file"),
         pytest.param(["--bootstrap-server", "a:1", "-n", "b"], "--namespace must only be given with", id="namespace"),
-        pytest.param(["--bootstrap-server", "a:1", "--timeout", "1w"], "must be a duration", id="timeout"),
+        pytest.param(["--bootstrap-server", "a:1", "--timeout", "1w"], "is not a duration like 30d", id="timeout"),
         pytest.param(["--match", ""], "'--match': a pattern must not be empty", id="empty-pattern"),
     ],
 )
