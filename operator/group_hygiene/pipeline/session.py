@@ -59,6 +59,8 @@ _SETTINGS = {
     # Persisted rows are read twice, at once: compressing them does not pay.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    # The default of Hadoop 3.5 needs further libraries.
+    "spark.hadoop.fs.s3a.input.stream.type": "classic",
     "spark.redaction.regex": _SECRETS,
     "spark.sql.redaction.options.regex": _SECRETS,
     # For texts without options, such as plans: redacts all that follows, as a password may contain any delimiter. It is
