@@ -155,7 +155,8 @@ def _predict(kafka: KafkaCluster, client: Client, names: Mapping[str, str]) -> d
         group, activity = _known(name, records[name])
         subscribed = None
         if group.in_use:
-            subscribed = kafka_groups.subscribed_topics(kafka_groups.describe_groups(client, [group], soon())[name])
+            described = kafka_groups.describe_groups(client, {name: group.type}, {name: None}, soon())[name]
+            subscribed = kafka_groups.subscribed_topics(described)
         known = Evidence(Protections(), activity=activity, retention=RETENTION, subscribed=subscribed)
         first = Verdict(group, known, None).expires
         last = first if group.in_use else activity.last_expiry(RETENTION)

@@ -69,7 +69,9 @@ def test_a_group_is_described_beside_a_hung_broker(client: Client, homes: dict[s
     cluster = read_cluster(client, soon())
     assert isinstance(cluster, Cluster)
     listing = list_groups(client, cluster, soon(10))
-    described = describe_groups(client, listing.groups.values(), soon(SECONDS))
+    types = {name: group.type for name, group in listing.groups.items()}
+    coordinators = {name: group.coordinator for name, group in listing.groups.items()}
+    described = describe_groups(client, types, coordinators, soon(SECONDS))
     states = {name: answer.group.state for name, answer in described.items() if isinstance(answer, Description)}
     states = {name: states[name] for name in states.keys() & homes.keys()}
     assert states == {name: GroupState.EMPTY for name, home in homes.items() if home != HUNG}

@@ -185,8 +185,10 @@ def test_a_list_is_filtered_where_the_broker_can_not(
 def test_groups_are_described(client: Client, generation: Generation, resident: Maker, population: Population) -> None:
     """With members; and an absent one is Dead, or not found where brokers tell the two apart."""
     absent = resident.name("absent")
-    asked = [*population.listed().values(), Group(absent, GroupType.CLASSIC, "", GroupState.EMPTY, -1)]
-    described = describe_groups(client, asked, soon())
+    listed = population.listed()
+    types = {name: group.type for name, group in listed.items()} | {absent: GroupType.CLASSIC}
+    coordinators = {name: group.coordinator for name, group in listed.items()} | {absent: None}
+    described = describe_groups(client, types, coordinators, soon())
     gone = described.pop(absent)
     if "DescribeAbsentGroups" in generation.features:
         assert isinstance(gone, Fault)

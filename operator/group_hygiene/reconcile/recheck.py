@@ -145,17 +145,13 @@ def _read_waiting(scope: Scope, facts: Facts, deadline: Deadline) -> dict[Partit
 def _read_fresh(scope: Scope, slow: SlowReads, uses: Uses, deadline: Deadline) -> FreshReads:
     context, groups, coordinators = scope.context, scope.groups, slow.coordinators
     started = context.clock.monotonic()
-    there = [
-        replace(group, coordinator=-1 if (broker := coordinators[name]) is None else broker)
-        for name, group in groups.items()
-    ]
-    described = kafka_groups.describe_groups(context.client, there, deadline)
+    types = {name: group.type for name, group in groups.items()}
+    described = kafka_groups.describe_groups(context.client, types, coordinators, deadline)
     if scope.policy.by_topic and not isinstance(slow.partitions, Fault):
         offsets = kafka_offsets.committed_offsets(
             context.client, coordinators, deadline, slow.partitions, require_stable=True
         )
     else:
-        types = {name: group.type for name, group in groups.items()}
         offsets = read_offsets(context.client, types, coordinators, deadline, require_stable=True)
     subscribed = {name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()}
     facts = replace(slow.facts, offsets=offsets, subscribed=subscribed)

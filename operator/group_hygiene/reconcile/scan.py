@@ -245,7 +245,7 @@ def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts,
 def _read_offsets(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
     if facts.watches and facts.log_ends is None:
         facts.log_ends = read_log_ends(context.client, facts.cluster, Deadline(deadline.left / 2))
-    coordinators: dict[str, int | None] = {name: group.coordinator for name, group in groups.items()}
+    coordinators = {name: group.coordinator for name, group in groups.items()}
     types = {name: group.type for name, group in groups.items()}
     facts.offsets.update(read_offsets(context.client, types, coordinators, deadline))
 
@@ -266,7 +266,9 @@ def _read_records(context: Context, groups: Mapping[str, Group], facts: _Facts, 
 
 
 def _read_subscriptions(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    described = kafka_groups.describe_groups(context.client, groups.values(), deadline)
+    types = {name: group.type for name, group in groups.items()}
+    coordinators = {name: group.coordinator for name, group in groups.items()}
+    described = kafka_groups.describe_groups(context.client, types, coordinators, deadline)
     facts.subscribed.update({name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()})
 
 
