@@ -28,7 +28,6 @@ from group_hygiene.kafka.cluster import (
     features,
     hidden_topics,
     offsets_retention_minutes,
-    read_cluster,
     topic_ids,
     topics_exist,
 )
@@ -36,7 +35,6 @@ from group_hygiene.kafka.groups import delete_groups, describe_groups, list_grou
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets, end_offsets
 from group_hygiene.model.groups import Fault, GroupType, Partition
-from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile.context import read_missing_topics
 from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.spec.jaas import format_jaas
@@ -44,7 +42,7 @@ from group_hygiene.spec.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.tls import Authority
 from sandbox.waiting import wait_for
-from tests.kafka.makers import Maker, at, soon
+from tests.kafka.makers import Maker, at, seen, soon
 
 PASSWORD = "never-to-be-seen-93Zq"
 TIMEOUT = 60
@@ -145,12 +143,6 @@ def settings(
         sasl=Sasl(mechanism, user, Hidden(password)),
         timeout=timedelta(seconds=TIMEOUT),
     )
-
-
-def seen(client: Client) -> Cluster:
-    cluster = read_cluster(client, soon())
-    assert isinstance(cluster, Cluster)
-    return cluster
 
 
 def test_a_cluster_is_read_with_all_its_leaders(login: Login, guarded: KafkaCluster) -> None:
