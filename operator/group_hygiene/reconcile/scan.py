@@ -260,11 +260,6 @@ def _read_bounds(context: Context, groups: Mapping[str, Group], facts: _Facts, d
     facts.bounds.update(read_bounds(context.client, committed, deadline))
 
 
-def _read_records(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    committed = [readable(facts.offsets.get(name)) for name in groups]
-    facts.records.update(read_records(context, committed, facts.bounds, deadline))
-
-
 def _read_subscriptions(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
     types = {name: group.type for name, group in groups.items()}
     coordinators = {name: group.coordinator for name, group in groups.items()}
@@ -277,7 +272,7 @@ _READERS: Mapping[Need, Callable[[Context, Mapping[str, Group], _Facts, Deadline
     Need.OFFSETS: _read_offsets,
     Need.MISSING_TOPICS: _read_missing_topics,
     Need.BOUNDS: _read_bounds,
-    Need.RECORDS: _read_records,
+    Need.RECORDS: read_records,
     Need.SUBSCRIBED: _read_subscriptions,
 }
 
