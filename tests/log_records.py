@@ -29,7 +29,7 @@ class Sample(NamedTuple):
         return bytes.fromhex(self.key), None if self.value is None else bytes.fromhex(self.value)
 
 
-SAMPLES = (
+_WRITTEN = (
     Sample(
         "commit-v0",
         "0001000a6bc3a473652df09fa78000066f726465727300000003",
@@ -180,22 +180,10 @@ SAMPLES = (
         GroupState("g", "classic", False, "connect", 7, None, 1, None),
     ),
     Sample(
-        "classic-tombstone",
-        "0002000167",
-        None,
-        GroupState("g", "classic", True),
-    ),
-    Sample(
         "consumer-epoch",
         "0003000167",
         "00000000000900",
         GroupState("g", "consumer-epoch", False, generation=9),
-    ),
-    Sample(
-        "consumer-epoch-tombstone",
-        "0003000167",
-        None,
-        GroupState("g", "consumer-epoch", True),
     ),
     Sample(
         "consumer-epoch-with-hash",
@@ -210,22 +198,10 @@ SAMPLES = (
         GroupState("g", "consumer-topics", False),
     ),
     Sample(
-        "consumer-topics-tombstone",
-        "0004000167",
-        None,
-        GroupState("g", "consumer-topics", True),
-    ),
-    Sample(
         "consumer-member",
         "000500016700036d2d31",
         "000000026102630a2f31302e302e302e3102076f726465727300000003e80000",
         GroupState("g", "consumer-member", False, member_id="m-1"),
-    ),
-    Sample(
-        "consumer-member-tombstone",
-        "000500016700036d2d31",
-        None,
-        GroupState("g", "consumer-member", True, member_id="m-1"),
     ),
     Sample(
         "consumer-member-of-the-classic-protocol",
@@ -243,12 +219,6 @@ SAMPLES = (
         GroupState("g", "consumer-target-epoch", False, generation=9),
     ),
     Sample(
-        "consumer-target-epoch-tombstone",
-        "0006000167",
-        None,
-        GroupState("g", "consumer-target-epoch", True),
-    ),
-    Sample(
         "consumer-target-epoch-with-time",
         "0006000167",
         "0000000000090100080000018bcfe5687b",
@@ -261,12 +231,6 @@ SAMPLES = (
         GroupState("g", "consumer-target-member", False, member_id="m-1"),
     ),
     Sample(
-        "consumer-target-member-tombstone",
-        "000700016700036d2d31",
-        None,
-        GroupState("g", "consumer-target-member", True, member_id="m-1"),
-    ),
-    Sample(
         "consumer-assignment",
         "000800016700036d2d31",
         (
@@ -276,22 +240,10 @@ SAMPLES = (
         GroupState("g", "consumer-assignment", False, generation=9, member_id="m-1"),
     ),
     Sample(
-        "consumer-assignment-tombstone",
-        "000800016700036d2d31",
-        None,
-        GroupState("g", "consumer-assignment", True, member_id="m-1"),
-    ),
-    Sample(
         "consumer-regex",
         "00100001670003612e2a",
         "000002076f726465727300000000000000010000018bcfe5687b00",
         GroupState("g", "consumer-regex", False),
-    ),
-    Sample(
-        "consumer-regex-tombstone",
-        "00100001670003612e2a",
-        None,
-        GroupState("g", "consumer-regex", True),
     ),
     Sample(
         "share-member",
@@ -300,22 +252,10 @@ SAMPLES = (
         GroupState("g", "share-member", False, member_id="m-1"),
     ),
     Sample(
-        "share-member-tombstone",
-        "000a00016700036d2d31",
-        None,
-        GroupState("g", "share-member", True, member_id="m-1"),
-    ),
-    Sample(
         "share-epoch",
         "000b000167",
         "000000000009000000000000004d00",
         GroupState("g", "share-epoch", False, generation=9),
-    ),
-    Sample(
-        "share-epoch-tombstone",
-        "000b000167",
-        None,
-        GroupState("g", "share-epoch", True),
     ),
     Sample(
         "share-target-epoch",
@@ -324,34 +264,16 @@ SAMPLES = (
         GroupState("g", "share-target-epoch", False, generation=9),
     ),
     Sample(
-        "share-target-epoch-tombstone",
-        "000c000167",
-        None,
-        GroupState("g", "share-target-epoch", True),
-    ),
-    Sample(
         "share-target-member",
         "000d00016700036d2d31",
         "00000200000000000000000000000000000002040000000000000001000000020000",
         GroupState("g", "share-target-member", False, member_id="m-1"),
     ),
     Sample(
-        "share-target-member-tombstone",
-        "000d00016700036d2d31",
-        None,
-        GroupState("g", "share-target-member", True, member_id="m-1"),
-    ),
-    Sample(
         "share-assignment",
         "000e00016700036d2d31",
         "00000000000900000008000200000000000000000000000000000002040000000000000001000000020000",
         GroupState("g", "share-assignment", False, generation=9, member_id="m-1"),
-    ),
-    Sample(
-        "share-assignment-tombstone",
-        "000e00016700036d2d31",
-        None,
-        GroupState("g", "share-assignment", True, member_id="m-1"),
     ),
     Sample(
         "share-state",
@@ -363,22 +285,10 @@ SAMPLES = (
         GroupState("g", "share-state", False),
     ),
     Sample(
-        "share-state-tombstone",
-        "000f000167",
-        None,
-        GroupState("g", "share-state", True),
-    ),
-    Sample(
         "streams-epoch",
         "0011000167",
         "000000000009000000000000004d00",
         GroupState("g", "streams-epoch", False, generation=9),
-    ),
-    Sample(
-        "streams-epoch-tombstone",
-        "0011000167",
-        None,
-        GroupState("g", "streams-epoch", True),
     ),
     Sample(
         "streams-epoch-validated",
@@ -393,12 +303,6 @@ SAMPLES = (
         GroupState("g", "streams-member", False, member_id="m-1"),
     ),
     Sample(
-        "streams-member-tombstone",
-        "001300016700036d2d31",
-        None,
-        GroupState("g", "streams-member", True, member_id="m-1"),
-    ),
-    Sample(
         "streams-member-with-endpoint",
         "001300016700036d2d31",
         "0000000002630a2f31302e302e302e31000003e8000000010270010268ffff0002026b02760000",
@@ -411,34 +315,16 @@ SAMPLES = (
         GroupState("g", "streams-target-epoch", False, generation=9),
     ),
     Sample(
-        "streams-target-epoch-tombstone",
-        "0014000167",
-        None,
-        GroupState("g", "streams-target-epoch", True),
-    ),
-    Sample(
         "streams-target-member",
         "001500016700036d2d31",
         "000002023003000000000000000100010202300300000000000000010000",
         GroupState("g", "streams-target-member", False, member_id="m-1"),
     ),
     Sample(
-        "streams-target-member-tombstone",
-        "001500016700036d2d31",
-        None,
-        GroupState("g", "streams-target-member", True, member_id="m-1"),
-    ),
-    Sample(
         "streams-assignment",
         "001600016700036d2d31",
         ("0000000000090000000801020230030000000000000001010009030000000300000003010102023003000000000000000100010100"),
         GroupState("g", "streams-assignment", False, generation=9, member_id="m-1"),
-    ),
-    Sample(
-        "streams-assignment-tombstone",
-        "001600016700036d2d31",
-        None,
-        GroupState("g", "streams-assignment", True, member_id="m-1"),
     ),
     Sample(
         "streams-topology",
@@ -449,12 +335,6 @@ SAMPLES = (
             "01020f636c65616e75702e706f6c69637908636f6d7061637400000202000001020000000000"
         ),
         GroupState("g", "streams-topology", False),
-    ),
-    Sample(
-        "streams-topology-tombstone",
-        "0017000167",
-        None,
-        GroupState("g", "streams-topology", True),
     ),
     Sample(
         "consumer-topics-3.7",
@@ -522,6 +402,14 @@ SAMPLES = (
         written_by="4.0.0",
     ),
 )
+
+_STATES = {each.key: each.record for each in _WRITTEN if each.written_by == "4.3.0"}
+_TOMBSTONES = (
+    Sample(f"{state.kind}-tombstone", key, None, GroupState(state.group, state.kind, True, member_id=state.member_id))
+    for key, state in _STATES.items()
+    if isinstance(state, GroupState)
+)
+SAMPLES = (*_WRITTEN, *_TOMBSTONES)
 
 COMMIT_V3 = struct.pack(">hqih", 3, 42, 5, 1) + b"m" + struct.pack(">q", 1_700_000_000_000)
 

@@ -65,9 +65,6 @@ class Receiver:
         """What arrived there, whatever was answered."""
         return [request for request in list(self.requests) if request.path == path]
 
-    def having(self, path: str, fits: Callable[[Request], bool]) -> list[Request]:
-        return [request for request in self.at(path) if fits(request)]
-
     async def _start(self) -> None:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._serve)

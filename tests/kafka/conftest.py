@@ -11,12 +11,12 @@ from collections.abc import Iterator
 import pytest
 
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.process.start import start
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster, Security
-from tests.kafka.makers import Maker, soon
+from tests.kafka.makers import Maker, seen
+from tests.kafka.scene import Scene
 
 # A member of a group of the newer protocols hears of its assignment with its next heartbeat, every 5 s by default.
 QUICK = {
@@ -65,9 +65,7 @@ def client(access: Settings) -> Iterator[Client]:
 @pytest.fixture
 def cluster(client: Client) -> Cluster:
     """Who is in the shared cluster now."""
-    read = read_cluster(client, soon())
-    assert isinstance(read, Cluster)
-    return read
+    return seen(client)
 
 
 @pytest.fixture
@@ -76,6 +74,12 @@ def make(kafka: KafkaCluster) -> Iterator[Maker]:
     maker = Maker(kafka.plaintext_bootstrap)
     yield maker
     maker.close()
+
+
+@pytest.fixture
+def scene(client: Client) -> Scene:
+    """A connection that protects and claims nothing."""
+    return Scene(client)
 
 
 @pytest.fixture

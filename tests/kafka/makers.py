@@ -15,9 +15,11 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 from kafka.structs import OffsetAndMetadata
 
-from group_hygiene.kafka.client import CLIENT_ID, Deadline
+from group_hygiene.kafka.client import CLIENT_ID, Client, Deadline
+from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.loaded import PREFIX
 from group_hygiene.model.groups import CommittedOffset, Offsets, Partition
+from group_hygiene.model.snapshot import Cluster
 from sandbox.kafka import KafkaCluster
 from sandbox.kafka.cluster import Mark
 from sandbox.waiting import PATIENCE, wait_for
@@ -273,6 +275,13 @@ def fetches(kafka: KafkaCluster, since: Mark) -> list[dict[str, Any]]:
 def soon(seconds: float = 60.0) -> Deadline:
     """The deadline of one call."""
     return Deadline(seconds)
+
+
+def seen(client: Client) -> Cluster:
+    """The cluster as the client reads it now."""
+    cluster = read_cluster(client, soon())
+    assert isinstance(cluster, Cluster)
+    return cluster
 
 
 def at(topic: str, offset: int = 0, partition: int = 0) -> dict[Partition, CommittedOffset]:

@@ -28,15 +28,13 @@ from group_hygiene.kafka.cluster import (
     features,
     hidden_topics,
     offsets_retention_minutes,
-    read_cluster,
     topic_ids,
     topics_exist,
 )
 from group_hygiene.kafka.groups import delete_groups, describe_groups, list_groups
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets, end_offsets
-from group_hygiene.model.groups import Fault, Group, GroupState, GroupType, Partition
-from group_hygiene.model.snapshot import Cluster
+from group_hygiene.model.groups import Fault, GroupType, Partition
 from group_hygiene.reconcile.context import read_missing_topics
 from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
 from group_hygiene.spec.jaas import format_jaas
@@ -44,7 +42,7 @@ from group_hygiene.spec.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kafka.tls import Authority
 from sandbox.waiting import wait_for
-from tests.kafka.makers import Maker, at, soon
+from tests.kafka.makers import Maker, at, seen, soon
 
 PASSWORD = "never-to-be-seen-93Zq"
 TIMEOUT = 60
@@ -147,12 +145,6 @@ def settings(
     )
 
 
-def seen(client: Client) -> Cluster:
-    cluster = read_cluster(client, soon())
-    assert isinstance(cluster, Cluster)
-    return cluster
-
-
 def test_a_cluster_is_read_with_all_its_leaders(login: Login, guarded: KafkaCluster) -> None:
     """Id, brokers and who leads each partition of the offsets topic; nothing to complain about."""
     cluster = seen(login("allowed"))
@@ -250,8 +242,8 @@ def test_a_denied_group_is_a_fault_of_its_own(login: Login, inside: Maker) -> No
     group = inside.simple(inside.name("fine"), at(topic, 3))
     offsets = committed_offsets(client, dict.fromkeys([DENIED_GROUP, group]), soon())
     assert offsets[group] == at(topic, 3)
-    pair = [Group(name, GroupType.CLASSIC, "", GroupState.EMPTY, 1) for name in (DENIED_GROUP, group)]
-    described = describe_groups(client, pair, soon())
+    pair = dict.fromkeys((DENIED_GROUP, group), GroupType.CLASSIC)
+    described = describe_groups(client, pair, dict.fromkeys(pair, 1), soon())
     assert not isinstance(described[group], Fault)
     for answer in (offsets[DENIED_GROUP], described[DENIED_GROUP]):
         assert isinstance(answer, Fault)

@@ -19,19 +19,17 @@ import pytest
 
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.kafka.offsets_log import Commit, decode
 from group_hygiene.model.evidence import Activity, Commits, Evidence, Protections
 from group_hygiene.model.groups import Fault, Group, Partition
-from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import Verdict
 from group_hygiene.pipeline.backtest import replay
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.conftest import QUICK
-from tests.kafka.makers import Maker, at, soon
+from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.members import ShareMember, StreamsMember, part
 from tests.kafka.offsets_topic import read_rows
 
@@ -155,7 +153,8 @@ def _predict(kafka: KafkaCluster, client: Client, names: Mapping[str, str]) -> d
         group, activity = _known(name, records[name])
         subscribed = None
         if group.in_use:
-            subscribed = kafka_groups.subscribed_topics(kafka_groups.describe_groups(client, [group], soon())[name])
+            described = kafka_groups.describe_groups(client, {name: group.type}, {name: None}, soon())[name]
+            subscribed = kafka_groups.subscribed_topics(described)
         known = Evidence(Protections(), activity=activity, retention=RETENTION, subscribed=subscribed)
         first = Verdict(group, known, None).expires
         last = first if group.in_use else activity.last_expiry(RETENTION)
@@ -178,8 +177,7 @@ def _watched(version: str) -> Watch:
 
 
 def _listed(client: Client) -> frozenset[str]:
-    cluster = read_cluster(client, soon())
-    assert isinstance(cluster, Cluster)
+    cluster = seen(client)
     return frozenset(kafka_groups.list_groups(client, cluster, soon()).groups)
 
 

@@ -13,14 +13,13 @@ from kafka.protocol.admin import ListGroupsRequest
 
 from faults.leaders import lists_while_leaders_move, mover
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.cluster import hidden_topics, read_cluster
+from group_hygiene.kafka.cluster import hidden_topics
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.kafka.mirror import Checkpoints
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Fault, Offsets
-from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Observation
 from group_hygiene.spec.connection import Mechanism, Sasl, Settings
@@ -28,7 +27,7 @@ from group_hygiene.spec.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.waiting import wait_for
 from tests.kafka.clients import Around
-from tests.kafka.makers import Maker, at, soon
+from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.permissions import DELETE, DESCRIBE, EXAMPLE, GROUP, TOPIC, grant, ledger_least
 from tests.kafka.scene import Scene, alert, policy, verdicts
 
@@ -93,12 +92,6 @@ class Between(Checkpoints):
         if action is not None:
             action()
         return super().read(client, topics, deadline)
-
-
-def seen(client: Client) -> Cluster:
-    cluster = read_cluster(client, soon())
-    assert isinstance(cluster, Cluster)
-    return cluster
 
 
 def all_back(client: Client, kafka: KafkaCluster, broker: int) -> None:

@@ -241,7 +241,7 @@ def test_brokers_have_bytes_and_time(broker: FakeBroker, found: str) -> None:
     [
         pytest.param(
             FakeBroker({DESCRIBE_GROUPS: many_descriptions(1_240_000)}),
-            "groups.describe_groups(client, [Group('a', GroupType.CLASSIC, '', GroupState.EMPTY, 0)], Deadline(20))",
+            "groups.describe_groups(client, {'a': GroupType.CLASSIC}, {'a': 0}, Deadline(20))",
             "_TOO_LARGE",
             id="descriptions",
         ),

@@ -89,10 +89,9 @@ def test_a_live_group_is_described_with_its_member(client: Client, make: Maker, 
     """A member's client id, subscription and assignment are told; the epoch for KIP-848 alone."""
     topic, group = make.topic(partitions=3), make.name("live")
     make.join(group, topic, protocol)
-    listed = Group(group, TYPES[protocol], "consumer", GroupState.STABLE, -1)
-    described = describe_groups(client, [listed], soon())[group]
+    described = describe_groups(client, {group: TYPES[protocol]}, {group: None}, soon())[group]
     assert isinstance(described, Description)
-    assert described.group == listed
+    assert described.group == Group(group, TYPES[protocol], "consumer", GroupState.STABLE, -1)
     assert described.protocol in ("range", "uniform")
     (member,) = described.members
     assert member.client_id == f"of-{group}"
@@ -106,7 +105,7 @@ def test_a_live_group_is_described_with_its_member(client: Client, make: Maker, 
 def test_an_empty_group_is_described_without_members(client: Client, make: Maker, protocol: Protocol) -> None:
     """Empty, with nobody in it."""
     group = make.abandoned(make.name("left"), make.topic(), protocol)
-    described = describe_groups(client, [Group(group, TYPES[protocol], "consumer", GroupState.EMPTY, 1)], soon())[group]
+    described = describe_groups(client, {group: TYPES[protocol]}, {group: 1}, soon())[group]
     assert isinstance(described, Description)
     assert described.group.state is GroupState.EMPTY
     assert described.members == ()
@@ -116,7 +115,7 @@ def test_an_empty_group_is_described_without_members(client: Client, make: Maker
 def test_an_absent_group_is_not_found(client: Client, make: Maker, kind: GroupType) -> None:
     """Absence has a name of its own, and is neither Dead nor Empty."""
     name = make.name("absent")
-    answer = describe_groups(client, [Group(name, kind, "consumer", GroupState.EMPTY, -1)], soon())[name]
+    answer = describe_groups(client, {name: kind}, {name: None}, soon())[name]
     assert isinstance(answer, Fault)
     assert answer.code == "GROUP_ID_NOT_FOUND"
     assert not answer.retriable

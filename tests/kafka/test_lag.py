@@ -47,12 +47,6 @@ def topic(make: Maker) -> str:
     return make.topic(partitions=4, records=RECORDS)
 
 
-@pytest.fixture
-def scene(client: Client) -> Scene:
-    """A connection that protects and claims nothing."""
-    return Scene(client)
-
-
 def lists_of_offsets(kafka: KafkaCluster, since: Mark) -> set[int]:
     """How many ListOffsets of topics with records the brokers got from the product, each of them.
 

@@ -62,12 +62,6 @@ def offsets(make: Maker, topic: str) -> Offsets:
 
 
 @pytest.fixture
-def scene(client: Client) -> Scene:
-    """One connection, with a ledger of its own."""
-    return Scene(client)
-
-
-@pytest.fixture
 def limit(make: Maker) -> Iterator[Callable[[], None]]:
     """Makes the broker's writes small, until the test ends: what is there already was written before."""
     yield lambda: configured(make, "__consumer_offsets", {"max.message.bytes": SMALL})

@@ -20,7 +20,7 @@ from group_hygiene.model.snapshot import Cluster
 from group_hygiene.spec.connection import ActivitySpec
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
-from tests.kafka.makers import Maker, at, soon
+from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.scene import Scene, alert, verdicts
 from tests.kafka.tables import Pipeline
 from tests.warehouse import simple
@@ -58,8 +58,7 @@ def test_what_an_unclean_election_cut_off(kafka: KafkaCluster, client: Client, m
     """A broker that was behind leads, and its log grows past what was read: the tables decide nothing any more."""
     topic, group = make.topic(records=1, replicas=2), make.name("group")
     make.simple(group, at(topic))
-    cluster = read_cluster(client, soon())
-    assert isinstance(cluster, Cluster)
+    cluster = seen(client)
     own = partition_of(group, len(cluster.leaders))
     place, first = Partition(OFFSETS_TOPIC, own), leader(client, own)
     (behind,) = set(cluster.brokers) - {first}

@@ -27,7 +27,7 @@ def listed(client: Client, cluster: Cluster, name: str) -> Group | None:
 
 def described(client: Client, name: str, kind: GroupType) -> Description:
     """As it is described to who knows its type and nothing else."""
-    answer = describe_groups(client, [Group(name, kind, "", GroupState.UNKNOWN, -1)], soon())[name]
+    answer = describe_groups(client, {name: kind}, {name: None}, soon())[name]
     assert isinstance(answer, Description)
     return answer
 

@@ -42,12 +42,6 @@ def topic(make: Maker) -> str:
     return make.topic(partitions=2, records=RECORDS)
 
 
-@pytest.fixture
-def scene(client: Client) -> Scene:
-    """A connection that protects and claims nothing."""
-    return Scene(client)
-
-
 def test_everything_is_tidied_and_nothing_that_is_needed(client: Client, make: Maker, topic: str) -> None:
     """A policy over all groups deletes the abandoned ones and keeps each other one for its own reason."""
     expected = {

@@ -8,14 +8,13 @@ import pytest
 from kafka.protocol.admin import ListGroupsRequest
 
 from group_hygiene.kafka.client import Call, Client
-from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import describe_groups, list_groups
 from group_hygiene.kafka.offsets import committed_offsets
 from group_hygiene.model.groups import Fault, GroupState
-from group_hygiene.model.snapshot import Cluster, Description
+from group_hygiene.model.snapshot import Description
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
-from tests.kafka.makers import Maker, at, soon
+from tests.kafka.makers import Maker, at, seen, soon
 
 pytestmark = pytest.mark.slow  # brokers that hang, until they are given up
 
@@ -40,8 +39,7 @@ def homes(kafka: KafkaCluster, client: Client, make: Maker) -> Iterator[dict[str
     topic = make.topic(replicas=3)
     names = [make.name("simple") for _ in range(60)]
     make.simple_groups({name: at(topic, 1) for name in names})
-    cluster = read_cluster(client, soon())
-    assert isinstance(cluster, Cluster)
+    cluster = seen(client)
     groups = list_groups(client, cluster, soon()).groups
     kafka.pause_broker(HUNG)
     yield {name: groups[name].coordinator for name in names}
@@ -66,10 +64,11 @@ def test_a_hung_broker_does_not_take_the_time_of_a_second_look(client: Client, h
 
 def test_a_group_is_described_beside_a_hung_broker(client: Client, homes: dict[str, int]) -> None:
     """The same for what describes groups."""
-    cluster = read_cluster(client, soon())
-    assert isinstance(cluster, Cluster)
+    cluster = seen(client)
     listing = list_groups(client, cluster, soon(10))
-    described = describe_groups(client, listing.groups.values(), soon(SECONDS))
+    types = {name: group.type for name, group in listing.groups.items()}
+    coordinators = {name: group.coordinator for name, group in listing.groups.items()}
+    described = describe_groups(client, types, coordinators, soon(SECONDS))
     states = {name: answer.group.state for name, answer in described.items() if isinstance(answer, Description)}
     states = {name: states[name] for name in states.keys() & homes.keys()}
     assert states == {name: GroupState.EMPTY for name, home in homes.items() if home != HUNG}

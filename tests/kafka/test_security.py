@@ -18,7 +18,7 @@ from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScram
 
 from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.kafka.cluster import offsets_retention_minutes, read_cluster
+from group_hygiene.kafka.cluster import offsets_retention_minutes
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.offsets import commit_offsets, committed_offsets, delete_offsets
 from group_hygiene.kafka.share_offsets import ShareOffsets, set_offsets, share_offsets
@@ -26,7 +26,6 @@ from group_hygiene.ledger.ledger import TOPIC as DEFAULT_LEDGER
 from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Fault, Partition
-from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.network.egress import Egress, parse_egress
 from group_hygiene.restore.restorable import Kind, RestoreRequest
@@ -40,7 +39,7 @@ from sandbox.kafka.oauth import TokenEndpoint
 from sandbox.kafka.tls import Authority
 from sandbox.waiting import wait_for
 from tests.kafka.books import configured
-from tests.kafka.makers import Maker, at, soon
+from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.permissions import (
     CLUSTER,
     CREATE,
@@ -201,12 +200,6 @@ def by_password(cluster: KafkaCluster, mechanism: Mechanism, user: str = "least"
 def by_token(cluster: KafkaCluster, url: str, secret: str = PASSWORD, ca: str | None = None) -> Settings:
     oauth = OAuth(url, "least", Hidden(secret), ca=ca)
     return Settings(servers(cluster), sasl=Sasl(Mechanism.OAUTHBEARER, oauth=oauth), timeout=TIMEOUT)
-
-
-def seen(client: Client) -> Cluster:
-    cluster = read_cluster(client, soon())
-    assert isinstance(cluster, Cluster)
-    return cluster
 
 
 def refused(settings: Settings) -> HygieneError:

@@ -36,12 +36,6 @@ def topic(make: Maker) -> str:
     return make.topic(records=5)
 
 
-@pytest.fixture
-def scene(client: Client) -> Scene:
-    """One connection, with a ledger of its own."""
-    return Scene(client)
-
-
 def outcome(of: Intent, what: OutcomeType, **changes: Any) -> Outcome:
     names = ("group", "id", "at", "policy", "policy_uid", "generation", "expires")
     fields = {name: getattr(of, name) for name in names}

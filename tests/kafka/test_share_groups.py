@@ -11,7 +11,6 @@ import pytest
 
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, connect
-from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.kafka.offsets import end_offsets
 from group_hygiene.kafka.share_offsets import ShareOffsets, set_offsets, share_offsets
@@ -28,7 +27,7 @@ from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.kafka.conftest import QUICK
-from tests.kafka.makers import Maker, at, soon
+from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.members import ShareMember, SilentShareMember
 from tests.kafka.scene import Guard, Scene, policy, verdicts
 from tests.kafka.tables import Pipeline
@@ -73,12 +72,6 @@ def used(kafka: KafkaCluster, client: Client, cluster: Cluster, make: Maker) -> 
     made = use(kafka, client, make, make.name("share"), make.topic(partitions=2))
     wait_for(lambda: kind(client, cluster, made.group) == "Share Empty")
     return made
-
-
-@pytest.fixture
-def scene(client: Client) -> Scene:
-    """A connection that protects and claims nothing."""
-    return Scene(client)
 
 
 def places(client: Client, group: str) -> set[Partition]:
@@ -231,8 +224,7 @@ def test_what_is_brought_back_outlives_the_broker() -> None:
         kafka.start_broker(1)
         kafka.wait_ready()
         wait_for(lambda: start_offsets(kafka, used.group) == used.offsets)
-        cluster = read_cluster(client, soon())
-        assert isinstance(cluster, Cluster)
+        cluster = seen(client)
         assert kind(client, cluster, used.group) == "Share Empty"
         client.close()
         maker.close()

@@ -11,13 +11,12 @@ import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from group_hygiene.kafka.client import connect
-from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.groups import list_groups, list_problems
 from group_hygiene.kafka.offsets_log import decode
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import SavedOffset
 from group_hygiene.model.groups import GroupType
-from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.restore.restorable import Kind, RestoreRequest
 from group_hygiene.restore.restoration import Restorer, restore
@@ -27,7 +26,7 @@ from sandbox.kafka.jars import VERSIONS
 from sandbox.waiting import wait_for
 from tests.backups import backup
 from tests.kafka.conftest import QUICK
-from tests.kafka.makers import Maker, at, soon
+from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.members import StreamsMember, part
 from tests.kafka.offsets_topic import read_log, types_of_records
 from tests.kafka.scene import Guard, Scene, alert, policy, verdicts
@@ -71,8 +70,7 @@ def test_offsets_before_the_records_of_their_streams_group(brokers: tuple[KafkaC
     kafka.stop_broker(1)
     kafka.start_broker(1)
     with closing(connect(Settings((kafka.bootstrap_servers,)))) as client:
-        cluster = read_cluster(client, soon())
-        assert isinstance(cluster, Cluster)
+        cluster = seen(client)
         listing = list_groups(client, cluster, soon(60))
         problems = list_problems(cluster, listing, cluster, "")
     if loads:

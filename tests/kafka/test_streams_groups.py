@@ -56,12 +56,6 @@ def application(client: Client, make: Maker) -> Application:
     return made
 
 
-@pytest.fixture
-def scene(client: Client) -> Scene:
-    """A connection that protects and claims nothing."""
-    return Scene(client)
-
-
 def streams(*groups: str, unprotect: Iterable[str] = ("Streams",)) -> Policy:
     """Delete groups of any type but Share."""
     types = ["Classic", "Consumer", "Streams"]

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline, connect
-from group_hygiene.kafka.cluster import OFFSETS_TOPIC, read_cluster, topic_ids
+from group_hygiene.kafka.cluster import OFFSETS_TOPIC, topic_ids
 from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.kafka.offsets import delete_offsets, end_offsets, start_offsets
 from group_hygiene.kafka.offsets_log import Commit, decode
@@ -26,7 +26,7 @@ from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.spec.connection import ActivitySpec, Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
-from tests.kafka.makers import Maker, at, soon
+from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.offsets_topic import read_rows
 from tests.kafka.scene import Scene, policy
 from tests.warehouse import Warehouse, idle
@@ -46,8 +46,7 @@ def end(client: Client, cluster: Cluster, group: str) -> Place:
 def cluster(client: Client, make: Maker) -> Cluster:
     """The shared cluster, which has an offsets log once somebody committed."""
     make.simple(make.name(), at(make.topic()))
-    read = read_cluster(client, soon())
-    assert isinstance(read, Cluster)
+    read = seen(client)
     assert read.leaders
     return read
 
@@ -240,8 +239,7 @@ def test_a_broken_record_is_a_fault_of_its_partition(damaged: KafkaCluster, its_
     make = Maker(damaged.bootstrap_servers)
     topic, name = make.topic(), make.name()
     make.simple(name, at(topic))
-    cluster = read_cluster(its_client, soon())
-    assert isinstance(cluster, Cluster)
+    cluster = seen(its_client)
     elsewhere = next(
         other
         for other in (make.name() for _ in range(100))
@@ -266,8 +264,7 @@ def test_a_log_that_was_cut_off_is_a_fault(damaged: KafkaCluster, its_client: Cl
     make = Maker(damaged.bootstrap_servers)
     topic, name = make.topic(), make.name()
     make.simple(name, at(topic))
-    cluster = read_cluster(its_client, soon())
-    assert isinstance(cluster, Cluster)
+    cluster = seen(its_client)
     place = end(its_client, cluster, name)
     partition = Partition(OFFSETS_TOPIC, place.partition)
     make.simple(name, at(topic))

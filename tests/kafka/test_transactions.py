@@ -12,17 +12,15 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import CLIENT_ID, Client
-from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.last_records import LastRecord, SearchRange, last_records
 from group_hygiene.kafka.offsets import committed_offsets, end_offsets
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Fault, Partition
-from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.spec.connection import ActivitySpec
 from group_hygiene.spec.policy import Policy
 from sandbox.kafka import KafkaCluster
-from tests.kafka.makers import Maker, at, soon
+from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.scene import Scene, alert, policy, verdicts
 from tests.kafka.tables import Pipeline
 from tests.warehouse import simple
@@ -44,12 +42,6 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
         return
     with KafkaCluster(request.param, request_log=True) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def scene(client: Client) -> Scene:
-    """A connection that protects and claims nothing."""
-    return Scene(client)
 
 
 def look(client: Client, topic: str, first: int = 0, enough: int | None = None) -> LastRecord | Fault:
@@ -149,8 +141,7 @@ def test_a_live_consumer_of_a_silent_topic_is_kept(client: Client, make: Maker, 
     assert isinstance(committed, dict)
     assert [(commit.offset, look(client, topic)) for commit in committed.values()] == [(3, LastRecord(2, 3, 4))]
     make.transaction(topic, 2, "abort")
-    cluster = read_cluster(client, soon())
-    assert isinstance(cluster, Cluster)
+    cluster = seen(client)
     pipeline = Pipeline(client, cluster, tmp_path / "warehouse")
     pipeline.run([simple(group)])
     scene.use(Tables(ActivitySpec(pipeline.uri)))
@@ -170,8 +161,7 @@ def test_lag_in_another_topic_proves_nothing(client: Client, make: Maker, scene:
     committed = committed_offsets(client, {group: None}, soon())[group]
     assert isinstance(committed, dict)
     assert {place.topic: commit.offset for place, commit in committed.items()} == {left: 0, silent: 3}
-    cluster = read_cluster(client, soon())
-    assert isinstance(cluster, Cluster)
+    cluster = seen(client)
     pipeline = Pipeline(client, cluster, tmp_path / "warehouse")
     pipeline.run([simple(group)])
     scene.use(Tables(ActivitySpec(pipeline.uri)))

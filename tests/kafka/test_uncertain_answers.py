@@ -15,15 +15,13 @@ from faults.requests import DELETE_GROUPS, OFFSET_DELETE, Exchange, answer_offse
 from group_hygiene import reconcile
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline
-from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, whole
-from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.spec.connection import ActivitySpec, Settings
 from sandbox.kafka import KafkaCluster
 from tests.kafka.clients import Wrapped
-from tests.kafka.makers import Maker, at, soon
+from tests.kafka.makers import Maker, at, seen
 from tests.kafka.scene import Scene, policy, stale
 from tests.kafka.tables import Pipeline
 from tests.kafka.test_settling import another_process, known_for
@@ -54,12 +52,6 @@ def access(proxy: KafkaProxy) -> Settings:
 def topic(make: Maker) -> str:
     """A topic with records."""
     return make.topic(records=5)
-
-
-@pytest.fixture
-def scene(client: Client) -> Scene:
-    """One connection, with a ledger of its own."""
-    return Scene(client)
 
 
 def rewrite(proxy: KafkaProxy, api: int, do: Callable[[Exchange], None]) -> Rule:
@@ -172,8 +164,7 @@ def test_offsets_that_were_deleted_are_not_taken_for_refused(
     """OffsetDelete was carried out, and its answer has an error code: what is committed then decides."""
     read, left, group = make.topic(records=5), make.topic(records=5), make.name("live")
     make.join(group, read, commit=at(read, 3) | at(left, 4))
-    cluster = read_cluster(client, soon())
-    assert isinstance(cluster, Cluster)
+    cluster = seen(client)
     pipeline, scene, unread = Pipeline(client, cluster, tmp_path / "warehouse"), Scene(client), stale(group)
     pipeline.run([in_use(group, **{read: 0.1, left: 100})])
     scene.use(Tables(ActivitySpec(pipeline.uri)))

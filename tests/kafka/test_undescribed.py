@@ -7,15 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from group_hygiene.kafka.client import Client
-from group_hygiene.kafka.cluster import read_cluster
 from group_hygiene.kafka.groups import list_groups
 from group_hygiene.model.groups import GroupState, GroupType
-from group_hygiene.model.snapshot import Cluster
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.spec.connection import Mechanism, Sasl, Settings
 from group_hygiene.spec.secret import Hidden
 from sandbox.kafka import KafkaCluster, Security
-from tests.kafka.makers import Maker, soon
+from tests.kafka.makers import Maker, seen, soon
 from tests.kafka.permissions import DESCRIBE, EXAMPLE, GROUP, grant, ledger_least
 from tests.kafka.scene import Scene, alert, policy, verdicts
 
@@ -45,8 +43,7 @@ def test_a_group_that_may_not_be_described_is_kept_and_spoils_nothing(client: Cl
     live = make.name("live")
     make.join(live, topic)
     grant(make, {USER: (*EXAMPLE, *ledger_least("__group_hygiene-"))}, [(USER, (GROUP, denied, DESCRIBE))])
-    cluster = read_cluster(client, soon())
-    assert isinstance(cluster, Cluster)
+    cluster = seen(client)
     for states in ((), {GroupState.EMPTY}):
         listing = list_groups(client, cluster, soon(), states, {GroupType.CLASSIC})
         assert not listing.faults

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from group_hygiene.kafka.client import CLIENT_ID, Client
-from group_hygiene.kafka.cluster import features, hidden_topics, offsets_retention_minutes, read_cluster
+from group_hygiene.kafka.cluster import features, hidden_topics, offsets_retention_minutes
 from group_hygiene.kafka.groups import delete_groups, describe_groups, list_groups
 from group_hygiene.kafka.offsets import (
     commit_offsets,
@@ -21,13 +21,13 @@ from group_hygiene.kafka.offsets import (
 from group_hygiene.kafka.share_offsets import ShareOffsets, set_offsets, share_offsets
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import CommittedOffset, Fault, Group, GroupState, GroupType, Partition
-from group_hygiene.model.snapshot import Cluster, Description
+from group_hygiene.model.snapshot import Description
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile.saved_offsets import read_offsets
 from group_hygiene.restore.restorable import Kind, RestoreRequest
 from group_hygiene.restore.restoration import Restorer, restore
 from sandbox.kafka import KafkaCluster
-from tests.kafka.makers import Maker, at, soon
+from tests.kafka.makers import Maker, at, seen, soon
 from tests.kafka.scene import Guard, Scene, policy, verdicts
 
 pytestmark = pytest.mark.slow  # each command on each version of the brokers
@@ -128,12 +128,6 @@ def populate(make: Maker) -> Population:
     return Population(topic, abandoned, caught_up, simple, live)
 
 
-def seen(client: Client) -> Cluster:
-    cluster = read_cluster(client, soon())
-    assert isinstance(cluster, Cluster)
-    return cluster
-
-
 def positions(answer: object) -> dict[Partition, int]:
     assert isinstance(answer, dict)
     return {partition: commit.offset for partition, commit in answer.items()}
@@ -185,8 +179,10 @@ def test_a_list_is_filtered_where_the_broker_can_not(
 def test_groups_are_described(client: Client, generation: Generation, resident: Maker, population: Population) -> None:
     """With members; and an absent one is Dead, or not found where brokers tell the two apart."""
     absent = resident.name("absent")
-    asked = [*population.listed().values(), Group(absent, GroupType.CLASSIC, "", GroupState.EMPTY, -1)]
-    described = describe_groups(client, asked, soon())
+    listed = population.listed()
+    types = {name: group.type for name, group in listed.items()} | {absent: GroupType.CLASSIC}
+    coordinators = {name: group.coordinator for name, group in listed.items()} | {absent: None}
+    described = describe_groups(client, types, coordinators, soon())
     gone = described.pop(absent)
     if "DescribeAbsentGroups" in generation.features:
         assert isinstance(gone, Fault)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -236,11 +237,12 @@ def test_the_base_of_all_cases_is_accepted(api: CustomObjectsApi, kind: str) -> 
 
 @pytest.mark.parametrize(("kind", "rule"), RULES)
 def test_each_rule_accepts_and_refuses(api: CustomObjectsApi, kind: str, rule: Rule) -> None:
-    """A new rule without a case fails here; of the bad object exactly this rule complains."""
+    """A new rule without a case fails here; of the bad object exactly this rule complains, and names the field."""
     good, bad = cases(kind, rule)
     assert complaints(api, good) == []
     said = complaints(api, bad)
     assert len(said) == 1, said
+    assert re.sub(r"\[\d+\]", "[]", said[0]).startswith(rule.path), said
     assert rule.message in " ".join(said[0].split())
 
 

@@ -641,9 +641,6 @@ class MemoryLedger:
         self.contents.forget_expired(now)
         return len(over)
 
-    def close(self) -> None:
-        pass
-
     def _exchange(self, kind: str, effect: Callable[[], None]) -> None:
         try:
             self._world.exchange(kind, effect)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from msgspec import structs
 
 from group_hygiene.decide.plan import Conditions, Plan, make_plan
@@ -110,6 +111,18 @@ def evidence(lag: Mapping[Partition, int | Fault] | None = LAG, **changes: Any) 
     bounds = None if lag is None else lagging(lag)
     known = replace(Evidence(Protections(), unchanged=seen(), offsets=OFFSETS, bounds=bounds), **changes)
     return known if "records" in changes else replace(known, records=to_the_end(known.bounds))
+
+
+def case(
+    name: str,
+    expected: str | Need | None,
+    policy: Policy | None = None,
+    of: Group | None = None,
+    known: Evidence | None = None,
+    **changes: Any,
+) -> Any:
+    """A row (policy, group, evidence, expected) with this id. changes: of the default evidence; else it is `known`."""
+    return pytest.param(policy or delete(), of or group(), known or evidence(**changes), expected, id=name)
 
 
 def to_the_end(bounds: Mapping[Partition, Bounds | Fault] | None) -> dict[Partition, int | Fault]:

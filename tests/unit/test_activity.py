@@ -118,20 +118,13 @@ def _nothing(warehouse: Warehouse) -> None:
     """No pipeline ever ran."""
 
 
+def _with(*rows: dict[str, Any], **changes: Any) -> Callable[[Warehouse], None]:
+    """Writes these rows, or that of the group `billing`, with these changes of the whole."""
+    return lambda warehouse: warehouse.write([*rows] or [idle("billing")], **changes)
+
+
 def _no_coverage(warehouse: Warehouse) -> None:
     warehouse.write_activity([idle("billing")])
-
-
-def _empty_coverage(warehouse: Warehouse) -> None:
-    warehouse.write([idle("billing")], only=[])
-
-
-def _never_read_to_an_end(warehouse: Warehouse) -> None:
-    warehouse.write([idle("billing")], read_at=None)
-
-
-def _not_in_it(warehouse: Warehouse) -> None:
-    warehouse.write([idle("other")])
 
 
 def _stale(warehouse: Warehouse) -> None:
@@ -149,10 +142,6 @@ def _other_cluster(warehouse: Warehouse) -> None:
 def _its_partition_is_not_covered(warehouse: Warehouse) -> None:
     own = partition_of("billing", 50)
     warehouse.write([idle("billing")], only=[partition for partition in range(50) if partition != own])
-
-
-def _another_number_of_partitions(warehouse: Warehouse) -> None:
-    warehouse.write([idle("billing", log_partition=(partition_of("billing", 50) + 1) % 50)])
 
 
 def _recreated_log(warehouse: Warehouse) -> None:
@@ -199,35 +188,33 @@ def _other_columns(warehouse: Warehouse) -> None:
     shutil.copytree(warehouse.folder / "activity", warehouse.folder / "coverage")
 
 
-def _twice_in_it(warehouse: Warehouse) -> None:
-    warehouse.write([idle("billing"), idle("billing", 1)])
-
-
-def _unknown_type(warehouse: Warehouse) -> None:
-    warehouse.write([idle("billing", type="Quorum")])
-
-
 @pytest.mark.parametrize(
     ("prepare", "reason"),
     [
         pytest.param(_nothing, reasons.EVIDENCE_MISSING, id="missing"),
         pytest.param(_no_coverage, reasons.EVIDENCE_MISSING, id="first-run-has-not-ended"),
-        pytest.param(_empty_coverage, reasons.EVIDENCE_MISSING, id="nothing-covered"),
-        pytest.param(_never_read_to_an_end, reasons.EVIDENCE_INCOMPLETE, id="never-read-to-an-end"),
-        pytest.param(_not_in_it, reasons.EVIDENCE_MISSING, id="group-not-in-it"),
+        pytest.param(_with(only=[]), reasons.EVIDENCE_MISSING, id="nothing-covered"),
+        pytest.param(_with(read_at=None), reasons.EVIDENCE_INCOMPLETE, id="never-read-to-an-end"),
+        pytest.param(_with(idle("other")), reasons.EVIDENCE_MISSING, id="group-not-in-it"),
         pytest.param(_stale, reasons.EVIDENCE_STALE, id="stale"),
         pytest.param(_from_the_future, reasons.EVIDENCE_STALE, id="from-the-future"),
         pytest.param(_other_cluster, reasons.EVIDENCE_OF_ANOTHER_CLUSTER, id="of-another-cluster"),
         pytest.param(_its_partition_is_not_covered, reasons.EVIDENCE_INCOMPLETE, id="partition-uncovered"),
-        pytest.param(_another_number_of_partitions, reasons.EVIDENCE_INCOMPLETE, id="partitions-were-added"),
+        pytest.param(
+            _with(idle("billing", log_partition=(partition_of("billing", 50) + 1) % 50)),
+            reasons.EVIDENCE_INCOMPLETE,
+            id="partitions-were-added",
+        ),
         pytest.param(_older_activity_put_back, reasons.EVIDENCE_WENT_BACK, id="older-activity-put-back"),
         pytest.param(_another_activity_table, reasons.EVIDENCE_WENT_BACK, id="another-activity-table"),
         pytest.param(_data_file_is_gone, reasons.EVIDENCE_UNREADABLE, id="data-file-gone"),
         pytest.param(_data_file_is_cut_off, reasons.EVIDENCE_UNREADABLE, id="data-file-cut-off"),
         pytest.param(_delta_log_is_broken, reasons.EVIDENCE_UNREADABLE, id="delta-log-broken"),
         pytest.param(_other_columns, reasons.EVIDENCE_UNREADABLE, id="other-columns"),
-        pytest.param(_unknown_type, reasons.EVIDENCE_UNREADABLE, id="type-of-a-later-version"),
-        pytest.param(_twice_in_it, reasons.EVIDENCE_UNREADABLE, id="by-two-pipelines-at-once"),
+        pytest.param(_with(idle("billing", type="Quorum")), reasons.EVIDENCE_UNREADABLE, id="type-of-a-later-version"),
+        pytest.param(
+            _with(idle("billing"), idle("billing", 1)), reasons.EVIDENCE_UNREADABLE, id="by-two-pipelines-at-once"
+        ),
     ],
 )
 def test_what_may_not_decide(warehouse: Warehouse, prepare: Callable[[Warehouse], None], reason: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from group_hygiene import status
 from group_hygiene.alerts.courier import Courier, CourierContext
 from group_hygiene.alerts.queue import Queue
-from group_hygiene.controller.alerts import Alerting
+from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.binding import Bound
 from group_hygiene.errors import HygieneError, LedgerFenced
 from group_hygiene.ledger.contents import Contents

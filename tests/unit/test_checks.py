@@ -32,6 +32,7 @@ from tests.unit.make import (
     TOPIC_FAULT,
     activity,
     alert,
+    case,
     decided,
     delete,
     evidence,
@@ -62,463 +63,271 @@ def _unprotect(*kinds: str) -> dict[str, Any]:
     return {"unprotect": list(kinds)}
 
 
+_SHARING, _SHARE = delete(_unprotect("Share")), group(type=GroupType.SHARE)
+_STREAMS_GROUP, _STABLE, _SIMPLE = (
+    group(type=GroupType.STREAMS),
+    group(state=GroupState.STABLE),
+    group(protocol_type=""),
+)
+
+
 @pytest.mark.parametrize(
     ("policy", "group", "evidence", "expected"),
     [
-        pytest.param(delete(), group(), evidence(), _MATCH, id="abandoned-consumer"),
-        pytest.param(delete(), group(type=GroupType.CONSUMER), evidence(), _MATCH, id="abandoned-consumer-of-kip-848"),
-        pytest.param(alert(), group(), Evidence(Protections()), _MATCH, id="alert-that-asks-for-nothing"),
+        case("abandoned-consumer", _MATCH),
+        case("abandoned-consumer-of-kip-848", _MATCH, of=group(type=GroupType.CONSUMER)),
+        case("alert-that-asks-for-nothing", _MATCH, alert(), known=Evidence(Protections())),
         # own_group
-        pytest.param(delete(), group("__group_hygiene-x"), evidence(), reasons.OWN_GROUP, id="own-group"),
-        pytest.param(alert(), group("__group_hygiene"), evidence(), reasons.OWN_GROUP, id="own-group-alert"),
-        pytest.param(delete(), group("_group_hygiene"), evidence(), _MATCH, id="almost-own-group"),
+        case("own-group", reasons.OWN_GROUP, of=group("__group_hygiene-x")),
+        case("own-group-alert", reasons.OWN_GROUP, alert(), group("__group_hygiene")),
+        case("almost-own-group", _MATCH, of=group("_group_hygiene")),
         # id_too_long
-        pytest.param(delete(), group("x" * 1_001), evidence(), reasons.ID_TOO_LONG, id="id-too-long"),
-        pytest.param(
-            alert(idleFor="1h"), group("\x01" * 32_767), Evidence(Protections()), reasons.ID_TOO_LONG, id="unread"
-        ),
-        pytest.param(delete(), group("x" * 1_000), evidence(), _MATCH, id="id-just-not-too-long"),
+        case("id-too-long", reasons.ID_TOO_LONG, of=group("x" * 1_001)),
+        case("unread", reasons.ID_TOO_LONG, alert(idleFor="1h"), group("\x01" * 32_767), known=Evidence(Protections())),
+        case("id-just-not-too-long", _MATCH, of=group("x" * 1_000)),
         # protected
-        pytest.param(delete(), group(), evidence(protected_by="console-*"), reasons.PROTECTED, id="protected"),
-        pytest.param(alert(), group(), evidence(protected_by="*"), reasons.PROTECTED, id="protected-from-alerts-too"),
-        pytest.param(
-            delete(_unprotect("Connect", "Streams", "MirrorMaker", "Share")),
-            group(),
-            evidence(protected_by="*"),
+        case("protected", reasons.PROTECTED, protected_by="console-*"),
+        case("protected-from-alerts-too", reasons.PROTECTED, alert(), protected_by="*"),
+        case(
+            "nothing-unprotects-what-the-connection-protects",
             reasons.PROTECTED,
-            id="nothing-unprotects-what-the-connection-protects",
+            delete(_unprotect("Connect", "Streams", "MirrorMaker", "Share")),
+            protected_by="*",
         ),
         # failover_target
-        pytest.param(delete(), group(), evidence(failover_target=True), reasons.FAILOVER_TARGET, id="failover-target"),
-        pytest.param(alert(), group(), evidence(failover_target=True), _MATCH, id="alert-of-a-failover-target"),
-        pytest.param(
-            delete(_unprotect("Connect", "Streams", "MirrorMaker", "Share")),
-            group(),
-            evidence(failover_target=True),
+        case("failover-target", reasons.FAILOVER_TARGET, failover_target=True),
+        case("alert-of-a-failover-target", _MATCH, alert(), failover_target=True),
+        case(
+            "nothing-unprotects-a-failover-target",
             reasons.FAILOVER_TARGET,
-            id="nothing-unprotects-a-failover-target",
+            delete(_unprotect("Connect", "Streams", "MirrorMaker", "Share")),
+            failover_target=True,
         ),
         # keep_requested
-        pytest.param(delete(), group(), evidence(keep_request=_REQUEST), reasons.KEEP_REQUESTED, id="keep-requested"),
-        pytest.param(
-            delete(), group(), evidence(keep_request=structs.replace(_REQUEST, until=NOW)), _MATCH, id="request-is-over"
-        ),
-        pytest.param(alert(), group(), evidence(keep_request=_REQUEST), _MATCH, id="alert-tells-what-is-kept"),
-        pytest.param(
-            delete(),
-            group(),
-            evidence(keep_request=_REQUEST, protected_by="*"),
-            reasons.PROTECTED,
-            id="protect-before-a-request-that-ends",
-        ),
+        case("keep-requested", reasons.KEEP_REQUESTED, keep_request=_REQUEST),
+        case("request-is-over", _MATCH, keep_request=structs.replace(_REQUEST, until=NOW)),
+        case("alert-tells-what-is-kept", _MATCH, alert(), keep_request=_REQUEST),
+        case("protect-before-a-request-that-ends", reasons.PROTECTED, keep_request=_REQUEST, protected_by="*"),
         # record_unreadable
-        pytest.param(delete(), group(), evidence(damaged="no JSON"), reasons.RECORD_UNREADABLE, id="record-unreadable"),
-        pytest.param(alert(), group(), evidence(damaged="no JSON"), _MATCH, id="alert-needs-no-ledger"),
+        case("record-unreadable", reasons.RECORD_UNREADABLE, damaged="no JSON"),
+        case("alert-needs-no-ledger", _MATCH, alert(), damaged="no JSON"),
         # reappeared
-        pytest.param(delete(), group(), evidence(deleted=_DELETION), reasons.REAPPEARED, id="reappeared"),
-        pytest.param(
-            delete(), group(), evidence(deleted=_DELETION._replace(until=NOW)), _MATCH, id="reappeared-long-ago"
-        ),
-        pytest.param(alert(), group(), evidence(deleted=_DELETION), _MATCH, id="alert-tells-what-reappeared"),
-        pytest.param(
-            delete(),
-            group(state=GroupState.STABLE),
-            evidence(deleted=_DELETION),
-            reasons.REAPPEARED,
-            id="reappeared-and-in-use",
-        ),
+        case("reappeared", reasons.REAPPEARED, deleted=_DELETION),
+        case("reappeared-long-ago", _MATCH, deleted=_DELETION._replace(until=NOW)),
+        case("alert-tells-what-reappeared", _MATCH, alert(), deleted=_DELETION),
+        case("reappeared-and-in-use", reasons.REAPPEARED, of=_STABLE, deleted=_DELETION),
         # claimed
-        pytest.param(delete(), group(), evidence(protections=_CLAIM), reasons.CLAIMED, id="keda-scaled-to-zero"),
-        pytest.param(delete(), group("other"), evidence(protections=_CLAIM), _MATCH, id="keda-names-another"),
-        pytest.param(delete(), group(), evidence(protections=_LINK), reasons.CLAIMED, id="shadow-link-syncs-it"),
-        pytest.param(delete(), group("other"), evidence(protections=_LINK), _MATCH, id="shadow-link-syncs-others"),
-        pytest.param(
-            delete(),
-            group(),
-            evidence(protections=Protections(claimed=_UNREAD)),
-            reasons.CLAIMED,
-            id="keda-objects-that-may-not-be-listed",
-        ),
+        case("keda-scaled-to-zero", reasons.CLAIMED, protections=_CLAIM),
+        case("keda-names-another", _MATCH, of=group("other"), protections=_CLAIM),
+        case("shadow-link-syncs-it", reasons.CLAIMED, protections=_LINK),
+        case("shadow-link-syncs-others", _MATCH, of=group("other"), protections=_LINK),
+        case("keda-objects-that-may-not-be-listed", reasons.CLAIMED, protections=Protections(claimed=_UNREAD)),
         # connect
-        pytest.param(delete(), group("connect-sink"), evidence(), reasons.CONNECT, id="stopped-sink-connector"),
-        pytest.param(delete(), group(protocol_type="connect"), evidence(), reasons.CONNECT, id="connect-worker"),
-        pytest.param(delete(), group("connected"), evidence(), _MATCH, id="connect-needs-the-dash"),
-        pytest.param(
-            delete(_unprotect("Connect")), group("connect-sink"), evidence(), _MATCH, id="sink-connector-unprotected"
-        ),
-        pytest.param(
+        case("stopped-sink-connector", reasons.CONNECT, of=group("connect-sink")),
+        case("connect-worker", reasons.CONNECT, of=group(protocol_type="connect")),
+        case("connect-needs-the-dash", _MATCH, of=group("connected")),
+        case("sink-connector-unprotected", _MATCH, delete(_unprotect("Connect")), group("connect-sink")),
+        case(
+            "sink-connector-others-unprotected",
+            reasons.CONNECT,
             delete(_unprotect("Streams", "MirrorMaker", "Share")),
             group("connect-sink"),
-            evidence(),
-            reasons.CONNECT,
-            id="sink-connector-others-unprotected",
         ),
         # streams
-        pytest.param(delete(), group(), evidence(protections=_STREAMS), reasons.STREAMS, id="streams-with-changelog"),
-        pytest.param(delete(), group(type=GroupType.STREAMS), evidence(), reasons.STREAMS, id="streams-by-its-type"),
-        pytest.param(
-            alert(_unprotect("Streams")), group(), evidence(protections=_STREAMS), _MATCH, id="streams-unprotected"
-        ),
-        pytest.param(
-            delete(_unprotect("Streams")),
-            group(type=GroupType.STREAMS),
-            evidence(),
-            _MATCH,
-            id="streams-by-its-type-unprotected",
-        ),
+        case("streams-with-changelog", reasons.STREAMS, protections=_STREAMS),
+        case("streams-by-its-type", reasons.STREAMS, of=_STREAMS_GROUP),
+        case("streams-unprotected", _MATCH, alert(_unprotect("Streams")), protections=_STREAMS),
+        case("streams-by-its-type-unprotected", _MATCH, delete(_unprotect("Streams")), _STREAMS_GROUP),
         # streams_state
-        pytest.param(
-            delete(_unprotect("Streams")),
-            group(),
-            evidence(protections=_STREAMS),
+        case(
+            "streams-unprotected-and-its-state-exists",
             reasons.STREAMS_STATE,
-            id="streams-unprotected-and-its-state-exists",
-        ),
-        pytest.param(
             delete(_unprotect("Streams")),
-            group(type=GroupType.STREAMS),
-            evidence(protections=_STREAMS),
-            reasons.STREAMS_STATE,
-            id="streams-by-its-type-and-its-state-exists",
+            protections=_STREAMS,
         ),
-        pytest.param(
+        case(
+            "streams-by-its-type-and-its-state-exists",
+            reasons.STREAMS_STATE,
+            delete(_unprotect("Streams")),
+            _STREAMS_GROUP,
+            protections=_STREAMS,
+        ),
+        case(
+            "topics-not-read-so-any-may-have-a-state",
+            reasons.STREAMS_STATE,
             delete(_unprotect("Streams", "MirrorMaker")),
-            group(type=GroupType.STREAMS),
-            evidence(protections=_NO_TOPICS),
-            reasons.STREAMS_STATE,
-            id="topics-not-read-so-any-may-have-a-state",
+            _STREAMS_GROUP,
+            protections=_NO_TOPICS,
         ),
-        pytest.param(
-            delete(_unprotect("Streams", "StreamsState")),
-            group(),
-            evidence(protections=_STREAMS),
+        case(
+            "streams-unprotected-with-its-state",
             _MATCH,
-            id="streams-unprotected-with-its-state",
+            delete(_unprotect("Streams", "StreamsState")),
+            protections=_STREAMS,
         ),
-        pytest.param(
-            delete(_unprotect("MirrorMaker")),
-            group(),
-            evidence(protections=_NO_TOPICS),
+        case(
+            "topics-not-read-so-any-may-be-streams",
             reasons.STREAMS,
-            id="topics-not-read-so-any-may-be-streams",
+            delete(_unprotect("MirrorMaker")),
+            protections=_NO_TOPICS,
         ),
         # mirror_maker
-        pytest.param(delete(), group(), evidence(protections=_MIRRORED), reasons.MIRROR_MAKER, id="mirrored"),
-        pytest.param(delete(), group("other"), evidence(protections=_MIRRORED), _MATCH, id="mirrored-another"),
-        pytest.param(
-            delete(),
-            group(),
-            evidence(protections=Protections(mirrored=None)),
-            reasons.MIRROR_MAKER,
-            id="checkpoints-not-read-so-any-may-be-mirrored",
+        case("mirrored", reasons.MIRROR_MAKER, protections=_MIRRORED),
+        case("mirrored-another", _MATCH, of=group("other"), protections=_MIRRORED),
+        case(
+            "checkpoints-not-read-so-any-may-be-mirrored", reasons.MIRROR_MAKER, protections=Protections(mirrored=None)
         ),
-        pytest.param(
-            delete(_unprotect("MirrorMaker")), group(), evidence(protections=_MIRRORED), _MATCH, id="mirror-unprotected"
-        ),
-        pytest.param(
-            delete(_unprotect("MirrorMaker", "Streams", "StreamsState")),
-            group(),
-            evidence(protections=_NO_TOPICS),
+        case("mirror-unprotected", _MATCH, delete(_unprotect("MirrorMaker")), protections=_MIRRORED),
+        case(
+            "topics-not-read-but-all-unprotected",
             _MATCH,
-            id="topics-not-read-but-all-unprotected",
+            delete(_unprotect("MirrorMaker", "Streams", "StreamsState")),
+            protections=_NO_TOPICS,
         ),
         # share
-        pytest.param(delete(), group(type=GroupType.SHARE), evidence(), reasons.SHARE, id="share"),
-        pytest.param(
-            delete(_unprotect("Share")), group(type=GroupType.SHARE), evidence(), _MATCH, id="share-unprotected"
-        ),
-        pytest.param(
-            delete(_unprotect("Share")),
-            group(type=GroupType.SHARE),
-            evidence(offsets=FAULT),
-            reasons.OFFSETS_UNKNOWN,
-            id="share-whose-offsets-are-not-known",
-        ),
-        pytest.param(
-            delete(_unprotect("Share")),
-            group(type=GroupType.SHARE),
-            evidence(offsets={}),
-            reasons.NO_OFFSETS,
-            id="share-without-offsets",
-        ),
-        pytest.param(
-            delete(_unprotect("Share")),
-            group(type=GroupType.SHARE),
-            evidence(unchanged=seen(71.99), retention=timedelta(hours=1)),
+        case("share", reasons.SHARE, of=_SHARE),
+        case("share-unprotected", _MATCH, _SHARING, _SHARE),
+        case("share-whose-offsets-are-not-known", reasons.OFFSETS_UNKNOWN, _SHARING, _SHARE, offsets=FAULT),
+        case("share-without-offsets", reasons.NO_OFFSETS, _SHARING, _SHARE, offsets={}),
+        case(
+            "share-does-not-expire",
             reasons.TOO_RECENT,
-            id="share-does-not-expire",
+            _SHARING,
+            _SHARE,
+            unchanged=seen(71.99),
+            retention=timedelta(hours=1),
         ),
-        pytest.param(
-            delete(_unprotect("Share")),
-            group(type=GroupType.SHARE),
-            evidence(lag={P0: 0, P1: 0}),
-            _MATCH,
-            id="share-caught-up-for-its-consumers-are-members",
-        ),
-        pytest.param(alert(), group(type=GroupType.SHARE), evidence(), reasons.SHARE, id="share-alert"),
-        pytest.param(
-            alert(_unprotect("Share")), group(type=GroupType.SHARE), evidence(), _MATCH, id="share-alert-unprotected"
-        ),
+        case("share-caught-up-for-its-consumers-are-members", _MATCH, _SHARING, _SHARE, lag={P0: 0, P1: 0}),
+        case("share-alert", reasons.SHARE, alert(), _SHARE),
+        case("share-alert-unprotected", _MATCH, alert(_unprotect("Share")), _SHARE),
         # dead
-        pytest.param(delete(), group(state=GroupState.DEAD), evidence(), reasons.DEAD, id="dead"),
-        pytest.param(alert(), group(state=GroupState.DEAD), evidence(), _MATCH, id="dead-alert"),
+        case("dead", reasons.DEAD, of=group(state=GroupState.DEAD)),
+        case("dead-alert", _MATCH, alert(), group(state=GroupState.DEAD)),
         # not_empty
-        *[
-            pytest.param(delete(), group(state=state), evidence(), reasons.NOT_EMPTY, id=f"delete-of-{state}")
-            for state in _STATES_IN_USE
-        ],
-        pytest.param(
-            alert(unchangedFor="72h"),
-            group(state=GroupState.STABLE),
-            evidence(),
-            reasons.NOT_EMPTY,
-            id="alert-on-unchanged-but-stable",
-        ),
-        pytest.param(
-            alert(unchangedFor="72h"),
-            group(state=GroupState.DEAD),
-            evidence(),
-            reasons.NOT_EMPTY,
-            id="alert-on-unchanged-but-dead",
-        ),
-        pytest.param(alert(), group(state=GroupState.STABLE), evidence(), _MATCH, id="alert-on-any-state"),
+        *[case(f"delete-of-{state}", reasons.NOT_EMPTY, of=group(state=state)) for state in _STATES_IN_USE],
+        case("alert-on-unchanged-but-stable", reasons.NOT_EMPTY, alert(unchangedFor="72h"), _STABLE),
+        case("alert-on-unchanged-but-dead", reasons.NOT_EMPTY, alert(unchangedFor="72h"), group(state=GroupState.DEAD)),
+        case("alert-on-any-state", _MATCH, alert(), _STABLE),
         # simple
-        pytest.param(
-            delete(), group(protocol_type=""), evidence(), reasons.SIMPLE, id="simple-consumer-empty-but-committing"
-        ),
-        pytest.param(
-            alert(unchangedFor="72h"), group(protocol_type=""), evidence(), reasons.SIMPLE, id="simple-consumer-alert"
-        ),
-        pytest.param(
-            alert(deletedTopics="All"),
-            group(protocol_type=""),
-            evidence(missing_topics=_BOTH),
-            _MATCH,
-            id="simple-consumer-of-deleted-topics-alert",
+        case("simple-consumer-empty-but-committing", reasons.SIMPLE, of=_SIMPLE),
+        case("simple-consumer-alert", reasons.SIMPLE, alert(unchangedFor="72h"), _SIMPLE),
+        case(
+            "simple-consumer-of-deleted-topics-alert", _MATCH, alert(deletedTopics="All"), _SIMPLE, missing_topics=_BOTH
         ),
         # offsets_known
-        pytest.param(delete(), group(), evidence(offsets=None), Need.OFFSETS, id="offsets-not-read"),
-        pytest.param(delete(), group(), evidence(offsets=FAULT), reasons.OFFSETS_UNKNOWN, id="offsets-fault"),
-        pytest.param(delete(), group(), evidence(offsets=DENIED), reasons.DENIED, id="offsets-denied"),
-        pytest.param(
-            alert(offsets="None"),
-            group(),
-            evidence(offsets=None),
-            Need.OFFSETS,
-            id="committed-none-offsets-not-read",
-        ),
-        pytest.param(
-            alert(offsets="None"),
-            group(),
-            evidence(offsets=FAULT),
-            reasons.OFFSETS_UNKNOWN,
-            id="committed-none-offsets-fault",
-        ),
-        pytest.param(
-            alert(deletedTopics="Some"),
-            group(),
-            evidence(offsets=None),
-            Need.OFFSETS,
-            id="topics-offsets-not-read",
-        ),
+        case("offsets-not-read", Need.OFFSETS, offsets=None),
+        case("offsets-fault", reasons.OFFSETS_UNKNOWN, offsets=FAULT),
+        case("offsets-denied", reasons.DENIED, offsets=DENIED),
+        case("committed-none-offsets-not-read", Need.OFFSETS, alert(offsets="None"), offsets=None),
+        case("committed-none-offsets-fault", reasons.OFFSETS_UNKNOWN, alert(offsets="None"), offsets=FAULT),
+        case("topics-offsets-not-read", Need.OFFSETS, alert(deletedTopics="Some"), offsets=None),
         # committed
-        pytest.param(alert(offsets="None"), group(), evidence(), reasons.HAS_OFFSETS, id="committed-none-has-some"),
-        pytest.param(alert(offsets="None"), group(), evidence(offsets={}), _MATCH, id="committed-none"),
-        pytest.param(delete(offsets="None"), group(), evidence(), reasons.HAS_OFFSETS, id="delete-none-has-some"),
-        pytest.param(
-            delete(offsets="None"), group(), evidence(offsets={}, lag=None), _MATCH, id="delete-committed-none"
-        ),
-        pytest.param(
-            delete(offsets="None"),
-            group(),
-            evidence(offsets={}, unchanged=seen(1)),
+        case("committed-none-has-some", reasons.HAS_OFFSETS, alert(offsets="None")),
+        case("committed-none", _MATCH, alert(offsets="None"), offsets={}),
+        case("delete-none-has-some", reasons.HAS_OFFSETS, delete(offsets="None")),
+        case("delete-committed-none", _MATCH, delete(offsets="None"), offsets={}, lag=None),
+        case(
+            "delete-committed-none-too-recent",
             reasons.TOO_RECENT,
-            id="delete-committed-none-too-recent",
+            delete(offsets="None"),
+            offsets={},
+            unchanged=seen(1),
         ),
         # topics_deleted
-        pytest.param(
-            alert(deletedTopics="Some"), group(), evidence(offsets={}), reasons.NO_OFFSETS, id="some-deleted-no-offsets"
-        ),
-        pytest.param(
-            alert(deletedTopics="All"),
-            group(),
-            evidence(offsets={}, missing_topics=frozenset()),
+        case("some-deleted-no-offsets", reasons.NO_OFFSETS, alert(deletedTopics="Some"), offsets={}),
+        case(
+            "all-deleted-no-offsets",
             reasons.NO_OFFSETS,
-            id="all-deleted-no-offsets",
-        ),
-        pytest.param(alert(deletedTopics="Some"), group(), evidence(), Need.MISSING_TOPICS, id="topics-not-read"),
-        pytest.param(
             alert(deletedTopics="All"),
-            group(),
-            evidence(missing_topics=FAULT),
-            reasons.TOPICS_UNKNOWN,
-            id="topics-fault",
+            offsets={},
+            missing_topics=frozenset(),
         ),
-        pytest.param(alert(deletedTopics="Some"), group(), evidence(missing_topics=_ORDERS), _MATCH, id="some-deleted"),
-        pytest.param(
+        case("topics-not-read", Need.MISSING_TOPICS, alert(deletedTopics="Some")),
+        case("topics-fault", reasons.TOPICS_UNKNOWN, alert(deletedTopics="All"), missing_topics=FAULT),
+        case("some-deleted", _MATCH, alert(deletedTopics="Some"), missing_topics=_ORDERS),
+        case("some-deleted-all-exist", reasons.TOPICS_EXIST, alert(deletedTopics="Some"), missing_topics=frozenset()),
+        case(
+            "some-deleted-of-another-group",
+            reasons.TOPICS_EXIST,
             alert(deletedTopics="Some"),
-            group(),
-            evidence(missing_topics=frozenset()),
-            reasons.TOPICS_EXIST,
-            id="some-deleted-all-exist",
+            missing_topics=frozenset({"others"}),
         ),
-        pytest.param(
-            alert(deletedTopics="Some"),
-            group(),
-            evidence(missing_topics=frozenset({"others"})),
-            reasons.TOPICS_EXIST,
-            id="some-deleted-of-another-group",
-        ),
-        pytest.param(
-            alert(deletedTopics="All"),
-            group(),
-            evidence(missing_topics=_ORDERS),
-            reasons.TOPICS_EXIST,
-            id="all-deleted-one-exists",
-        ),
-        pytest.param(alert(deletedTopics="All"), group(), evidence(missing_topics=_BOTH), _MATCH, id="all-deleted"),
+        case("all-deleted-one-exists", reasons.TOPICS_EXIST, alert(deletedTopics="All"), missing_topics=_ORDERS),
+        case("all-deleted", _MATCH, alert(deletedTopics="All"), missing_topics=_BOTH),
         # unchanged
-        pytest.param(delete(), group(), evidence(unchanged=None), reasons.TOO_RECENT, id="never-seen"),
-        pytest.param(delete(), group(), evidence(unchanged=seen(71.99)), reasons.TOO_RECENT, id="seen-not-long-enough"),
-        pytest.param(delete(), group(), evidence(unchanged=seen(72)), _MATCH, id="seen-just-long-enough"),
-        pytest.param(delete(), group(), evidence(offsets={}), reasons.NO_OFFSETS, id="unchanged-without-offsets"),
-        pytest.param(
-            alert(unchangedFor="72h"), group(), evidence(unchanged=seen(1)), reasons.TOO_RECENT, id="alert-too-recent"
-        ),
+        case("never-seen", reasons.TOO_RECENT, unchanged=None),
+        case("seen-not-long-enough", reasons.TOO_RECENT, unchanged=seen(71.99)),
+        case("seen-just-long-enough", _MATCH, unchanged=seen(72)),
+        case("unchanged-without-offsets", reasons.NO_OFFSETS, offsets={}),
+        case("alert-too-recent", reasons.TOO_RECENT, alert(unchangedFor="72h"), unchanged=seen(1)),
         # caught_up
-        pytest.param(delete(), group(), evidence(records=None), Need.RECORDS, id="records-not-read"),
-        pytest.param(delete(), group(), evidence(records={}), Need.RECORDS, id="no-record-read"),
-        pytest.param(delete(), group(), evidence(records={P0: -1, P1: -1}), reasons.CAUGHT_UP, id="no-records-wait"),
-        pytest.param(
-            delete(), group(), evidence(lag={P0: 9, P1: 9}, records={P0: 9, P1: 19}), reasons.CAUGHT_UP, id="all-before"
+        case("records-not-read", Need.RECORDS, records=None),
+        case("no-record-read", Need.RECORDS, records={}),
+        case("no-records-wait", reasons.CAUGHT_UP, records={P0: -1, P1: -1}),
+        case("all-before", reasons.CAUGHT_UP, lag={P0: 9, P1: 9}, records={P0: 9, P1: 19}),
+        case("a-record-waits-in-one-topic-of-two", reasons.CAUGHT_UP, lag={P0: 9, P1: 9}, records={P0: 9, P1: 20}),
+        case("records-in-both", _MATCH, lag={P0: 9, P1: 9}, records={P0: 10, P1: 20}),
+        case("beside-a-topic-that-is-deleted", _MATCH, bounds=lagging({P0: 9, P1: NO_TOPIC}), records={P0: 10}),
+        case("one-not-read", Need.RECORDS, lag={P0: 9, P1: 9}, records={P0: 10}),
+        case(
+            "one-partition-of-a-topic-is-enough",
+            _MATCH,
+            offsets={P0: CommittedOffset(10), Partition("orders", 1): CommittedOffset(20)},
+            bounds={P0: Bounds(0, 19), Partition("orders", 1): Bounds(0, 29)},
+            records={P0: 10},
         ),
-        pytest.param(
-            delete(),
-            group(),
-            evidence(lag={P0: 9, P1: 9}, records={P0: 9, P1: 20}),
+        case("records-unknown", reasons.LAG_UNKNOWN, lag={P0: 9, P1: 9}, records={P0: 10, P1: FAULT}),
+        case("no-records-beside-what-is-unknown", reasons.CAUGHT_UP, lag={P0: FAULT, P1: 9}, records={P1: 19}),
+        case("a-record-beside-what-is-unknown", reasons.LAG_UNKNOWN, lag={P0: 9, P1: 9}, records={P0: FAULT, P1: 20}),
+        case(
+            "records-that-we-may-not-read", reasons.LAG_UNKNOWN, lag={P0: 9, P1: 9}, records={P0: 10, P1: TOPIC_FAULT}
+        ),
+        case(
+            "records-that-we-need-not-read",
+            _MATCH,
+            delete(_unprotect("UnreadableTopics")),
+            lag={P0: 9, P1: 9},
+            records={P0: 10, P1: TOPIC_FAULT},
+        ),
+        case(
+            "records-unknown-for-another-reason",
+            reasons.LAG_UNKNOWN,
+            delete(_unprotect("UnreadableTopics")),
+            lag={P0: 9, P1: 9},
+            records={P0: 10, P1: FAULT},
+        ),
+        case(
+            "the-record-that-waited-was-removed",
             reasons.CAUGHT_UP,
-            id="a-record-waits-in-one-topic-of-two",
+            bounds={P0: Bounds(12, 15), P1: Bounds(0, 20)},
+            records={P0: 11},
         ),
-        pytest.param(
-            delete(), group(), evidence(lag={P0: 9, P1: 9}, records={P0: 10, P1: 20}), _MATCH, id="records-in-both"
-        ),
-        pytest.param(
-            delete(),
-            group(),
-            evidence(bounds=lagging({P0: 9, P1: NO_TOPIC}), records={P0: 10}),
-            _MATCH,
-            id="beside-a-topic-that-is-deleted",
-        ),
-        pytest.param(
-            delete(),
-            group(),
-            evidence(lag={P0: 9, P1: 9}, records={P0: 10}),
-            Need.RECORDS,
-            id="one-not-read",
-        ),
-        pytest.param(
-            delete(),
-            group(),
-            evidence(
-                offsets={P0: CommittedOffset(10), Partition("orders", 1): CommittedOffset(20)},
-                bounds={P0: Bounds(0, 19), Partition("orders", 1): Bounds(0, 29)},
-                records={P0: 10},
-            ),
-            _MATCH,
-            id="one-partition-of-a-topic-is-enough",
-        ),
-        pytest.param(
-            delete(),
-            group(),
-            evidence(lag={P0: 9, P1: 9}, records={P0: 10, P1: FAULT}),
-            reasons.LAG_UNKNOWN,
-            id="records-unknown",
-        ),
-        pytest.param(
-            delete(),
-            group(),
-            evidence(lag={P0: FAULT, P1: 9}, records={P1: 19}),
-            reasons.CAUGHT_UP,
-            id="no-records-beside-what-is-unknown",
-        ),
-        pytest.param(
-            delete(),
-            group(),
-            evidence(lag={P0: 9, P1: 9}, records={P0: FAULT, P1: 20}),
-            reasons.LAG_UNKNOWN,
-            id="a-record-beside-what-is-unknown",
-        ),
-        pytest.param(
-            delete(),
-            group(),
-            evidence(lag={P0: 9, P1: 9}, records={P0: 10, P1: TOPIC_FAULT}),
-            reasons.LAG_UNKNOWN,
-            id="records-that-we-may-not-read",
-        ),
-        pytest.param(
-            delete({"unprotect": ["UnreadableTopics"]}),
-            group(),
-            evidence(lag={P0: 9, P1: 9}, records={P0: 10, P1: TOPIC_FAULT}),
-            _MATCH,
-            id="records-that-we-need-not-read",
-        ),
-        pytest.param(
-            delete({"unprotect": ["UnreadableTopics"]}),
-            group(),
-            evidence(lag={P0: 9, P1: 9}, records={P0: 10, P1: FAULT}),
-            reasons.LAG_UNKNOWN,
-            id="records-unknown-for-another-reason",
-        ),
-        pytest.param(
-            delete(),
-            group(),
-            evidence(bounds={P0: Bounds(12, 15), P1: Bounds(0, 20)}, records={P0: 11}),
-            reasons.CAUGHT_UP,
-            id="the-record-that-waited-was-removed",
-        ),
-        pytest.param(
-            alert(lag={"atLeast": 5}),
-            group(),
-            evidence(lag={P0: 5, P1: 0}, records={P0: -1}),
-            _MATCH,
-            id="lag-counts-as-kafka-does",
-        ),
-        pytest.param(delete(), group(), evidence(lag=None), Need.BOUNDS, id="lag-not-read"),
-        pytest.param(delete(), group(), evidence(lag={P0: FAULT, P1: FAULT}), reasons.LAG_UNKNOWN, id="lag-fault"),
-        pytest.param(delete(), group(), evidence(lag={P0: 0, P1: 0}), reasons.CAUGHT_UP, id="silent-topic-lag-0"),
-        pytest.param(delete(), group(), evidence(lag={P0: 5}), Need.BOUNDS, id="lag-of-one-partition-only"),
-        pytest.param(delete(), group(), evidence(lag={P0: 0, P1: 1}), reasons.CAUGHT_UP, id="lag-in-another-topic"),
-        pytest.param(delete(), group(), evidence(lag={P0: 0, P1: FAULT}), reasons.LAG_UNKNOWN, id="lag-partly-unknown"),
-        pytest.param(delete(), group(), evidence(lag={P0: 5, P1: FAULT}), reasons.LAG_UNKNOWN, id="lag-of-one-topic"),
-        pytest.param(
-            delete(), group(), evidence(lag={P0: 0, P1: NO_TOPIC}), reasons.CAUGHT_UP, id="lag-0-and-a-deleted-topic"
-        ),
-        pytest.param(
-            delete(), group(), evidence(lag={P0: FAULT, P1: NO_TOPIC}), reasons.LAG_UNKNOWN, id="fault-beside-deleted"
-        ),
-        pytest.param(
-            alert(unchangedFor="72h"), group(), evidence(lag={P0: 0, P1: 0}), reasons.CAUGHT_UP, id="alert-caught-up"
-        ),
-        pytest.param(
-            delete(deletedTopics="All"),
-            group(),
-            evidence(missing_topics=_BOTH, lag=None),
-            _MATCH,
-            id="all-topics-deleted-needs-no-lag",
-        ),
-        pytest.param(
-            delete(deletedTopics="All"),
-            group(),
-            evidence(missing_topics=_BOTH, lag=None, unchanged=seen(1)),
+        case("lag-counts-as-kafka-does", _MATCH, alert(lag={"atLeast": 5}), lag={P0: 5, P1: 0}, records={P0: -1}),
+        case("lag-not-read", Need.BOUNDS, lag=None),
+        case("lag-fault", reasons.LAG_UNKNOWN, lag={P0: FAULT, P1: FAULT}),
+        case("silent-topic-lag-0", reasons.CAUGHT_UP, lag={P0: 0, P1: 0}),
+        case("lag-of-one-partition-only", Need.BOUNDS, lag={P0: 5}),
+        case("lag-in-another-topic", reasons.CAUGHT_UP, lag={P0: 0, P1: 1}),
+        case("lag-partly-unknown", reasons.LAG_UNKNOWN, lag={P0: 0, P1: FAULT}),
+        case("lag-of-one-topic", reasons.LAG_UNKNOWN, lag={P0: 5, P1: FAULT}),
+        case("lag-0-and-a-deleted-topic", reasons.CAUGHT_UP, lag={P0: 0, P1: NO_TOPIC}),
+        case("fault-beside-deleted", reasons.LAG_UNKNOWN, lag={P0: FAULT, P1: NO_TOPIC}),
+        case("alert-caught-up", reasons.CAUGHT_UP, alert(unchangedFor="72h"), lag={P0: 0, P1: 0}),
+        case("all-topics-deleted-needs-no-lag", _MATCH, delete(deletedTopics="All"), missing_topics=_BOTH, lag=None),
+        case(
+            "all-topics-deleted-too-recent",
             reasons.TOO_RECENT,
-            id="all-topics-deleted-too-recent",
+            delete(deletedTopics="All"),
+            missing_topics=_BOTH,
+            lag=None,
+            unchanged=seen(1),
         ),
-        pytest.param(
-            delete(deletedTopics="Some"),
-            group(),
-            evidence(missing_topics=_ORDERS, lag={P0: NO_TOPIC, P1: 0}),
+        case(
+            "some-topics-deleted-needs-lag",
             reasons.CAUGHT_UP,
-            id="some-topics-deleted-needs-lag",
+            delete(deletedTopics="Some"),
+            missing_topics=_ORDERS,
+            lag={P0: NO_TOPIC, P1: 0},
         ),
     ],
 )

@@ -21,6 +21,7 @@ from tests.unit.make import (
     P1,
     activity,
     alert,
+    case,
     decided,
     delete,
     evidence,
@@ -40,10 +41,23 @@ def _known(of: Activity | Refusal | None = None, **changes: Any) -> Evidence:
     return evidence(activity=activity() if of is None else of, unchanged=None, **changes)
 
 
+def _case(
+    name: str,
+    expected: str | Need | None,
+    log: Activity | Refusal | None = None,
+    of: Group | None = None,
+    policy: Policy | None = None,
+    **changes: Any,
+) -> Any:
+    """A row of what an `idle` policy, or another one, decides by what the log tells."""
+    return case(name, expected, policy or idle(), of, _known(log, **changes))
+
+
 def _ago(hours: float) -> Any:
     return NOW - timedelta(hours=hours)
 
 
+_EXPIRES = alert(expiresWithin="48h")
 _SIMPLE = group(protocol_type="")
 _KIP_848 = group(type=GroupType.CONSUMER)
 _OF_KIP_848 = activity(type=GroupType.CONSUMER)
@@ -52,239 +66,146 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
 @pytest.mark.parametrize(
     ("policy", "group", "evidence", "expected"),
     [
-        pytest.param(idle(), group(), _known(), _MATCH, id="abandoned-consumer"),
-        pytest.param(idle(), group(), _known(activity(72, read_at=NOW)), _MATCH, id="just-long-enough"),
-        pytest.param(
-            idle(), group(), _known(activity(72)), reasons.TOO_RECENT, id="not-long-enough-as-the-log-was-read"
-        ),
-        pytest.param(
-            idle(),
-            group(),
-            _known(activity(71.99, read_at=NOW + timedelta(minutes=4))),
-            reasons.TOO_RECENT,
-            id="read-by-a-clock-ahead-of-ours",
-        ),
-        pytest.param(idle(), group(), _known(activity(71.99)), reasons.TOO_RECENT, id="not-long-enough"),
-        pytest.param(idle(), group(), _known(activity(-1)), reasons.TOO_RECENT, id="by-a-clock-ahead-of-ours"),
-        pytest.param(idle(), _KIP_848, _known(_OF_KIP_848), _MATCH, id="abandoned-consumer-of-kip-848"),
-        pytest.param(idle(), _SIMPLE, _known(simple_activity()), _MATCH, id="simple-and-abandoned"),
-        pytest.param(idle(), _SIMPLE, _known(simple_activity(1)), reasons.TOO_RECENT, id="assign-and-commit"),
-        pytest.param(alert(idleFor="72h"), group(), _known(offsets=None), _MATCH, id="alert-asks-for-no-offsets"),
-        pytest.param(
-            idle(),
-            group(),
-            _known(activity(100, last_commit=_ago(1))),
-            reasons.TOO_RECENT,
-            id="joined-once-only-commits",
-        ),
-        pytest.param(
-            idle(), group(), _known(activity(1, last_commit=_ago(100))), reasons.TOO_RECENT, id="left-a-moment-ago"
-        ),
-        pytest.param(
-            idle(), group(), _known(activity(complete_since=_ago(71))), reasons.TOO_RECENT, id="records-were-lost-since"
-        ),
-        pytest.param(idle(), group(), _known(activity(last_commit=None)), _MATCH, id="joined-and-never-committed"),
+        _case("abandoned-consumer", _MATCH),
+        _case("just-long-enough", _MATCH, activity(72, read_at=NOW)),
+        _case("not-long-enough-as-the-log-was-read", reasons.TOO_RECENT, activity(72)),
+        _case("read-by-a-clock-ahead-of-ours", reasons.TOO_RECENT, activity(71.99, read_at=NOW + timedelta(minutes=4))),
+        _case("not-long-enough", reasons.TOO_RECENT, activity(71.99)),
+        _case("by-a-clock-ahead-of-ours", reasons.TOO_RECENT, activity(-1)),
+        _case("abandoned-consumer-of-kip-848", _MATCH, _OF_KIP_848, _KIP_848),
+        _case("simple-and-abandoned", _MATCH, simple_activity(), _SIMPLE),
+        _case("assign-and-commit", reasons.TOO_RECENT, simple_activity(1), _SIMPLE),
+        _case("alert-asks-for-no-offsets", _MATCH, policy=alert(idleFor="72h"), offsets=None),
+        _case("joined-once-only-commits", reasons.TOO_RECENT, activity(100, last_commit=_ago(1))),
+        _case("left-a-moment-ago", reasons.TOO_RECENT, activity(1, last_commit=_ago(100))),
+        _case("records-were-lost-since", reasons.TOO_RECENT, activity(complete_since=_ago(71))),
+        _case("joined-and-never-committed", _MATCH, activity(last_commit=None)),
         # What the log must tell
-        pytest.param(idle(), group(), evidence(), Need.ACTIVITY, id="not-read"),
-        *(
-            pytest.param(idle(), group(), _known(Refusal(reason, "so")), reason, id=f"fault-{reason}")
-            for reason in _EVIDENCE_REASONS
-        ),
-        pytest.param(
-            idle(), group(), _known(activity(empty_since=None)), reasons.EVIDENCE_MISSING, id="empty-since-when"
-        ),
-        pytest.param(
-            idle(), _KIP_848, _known(replace(_OF_KIP_848, empty_since=None)), reasons.EVIDENCE_MISSING, id="kip-848-too"
-        ),
-        pytest.param(
-            idle(),
-            _SIMPLE,
-            _known(simple_activity(last_commit=None)),
-            reasons.EVIDENCE_MISSING,
-            id="simple-without-a-commit",
-        ),
-        pytest.param(
-            idle(), group(), _known(activity(state="Active")), reasons.EVIDENCE_MISSING, id="had-members-in-the-log"
-        ),
-        pytest.param(idle(), group(), _known(activity(state="Gone")), reasons.EVIDENCE_MISSING, id="gone-in-the-log"),
-        pytest.param(idle(), group(), _known(simple_activity()), reasons.EVIDENCE_MISSING, id="joined-since"),
-        pytest.param(idle(), _SIMPLE, _known(activity()), reasons.EVIDENCE_MISSING, id="made-anew-since"),
-        pytest.param(idle(), group(), _known(_OF_KIP_848), reasons.EVIDENCE_MISSING, id="of-another-type"),
-        pytest.param(
-            idle(),
-            _KIP_848,
-            _known(replace(_OF_KIP_848, protocol_type="")),
-            _MATCH,
-            id="kip-848-records-have-no-protocol-type",
-        ),
+        case("not-read", Need.ACTIVITY, idle()),
+        *(_case(f"fault-{reason}", reason, Refusal(reason, "so")) for reason in _EVIDENCE_REASONS),
+        _case("empty-since-when", reasons.EVIDENCE_MISSING, activity(empty_since=None)),
+        _case("kip-848-too", reasons.EVIDENCE_MISSING, replace(_OF_KIP_848, empty_since=None), _KIP_848),
+        _case("simple-without-a-commit", reasons.EVIDENCE_MISSING, simple_activity(last_commit=None), _SIMPLE),
+        _case("had-members-in-the-log", reasons.EVIDENCE_MISSING, activity(state="Active")),
+        _case("gone-in-the-log", reasons.EVIDENCE_MISSING, activity(state="Gone")),
+        _case("joined-since", reasons.EVIDENCE_MISSING, simple_activity()),
+        _case("made-anew-since", reasons.EVIDENCE_MISSING, activity(), _SIMPLE),
+        _case("of-another-type", reasons.EVIDENCE_MISSING, _OF_KIP_848),
+        _case("kip-848-records-have-no-protocol-type", _MATCH, replace(_OF_KIP_848, protocol_type=""), _KIP_848),
         # What holds beside it
-        pytest.param(idle(), group(state=GroupState.STABLE), _known(), reasons.NOT_EMPTY, id="in-use"),
-        pytest.param(
-            alert(idleFor="72h"), group(state=GroupState.STABLE), _known(), reasons.NOT_EMPTY, id="alert-in-use"
-        ),
-        pytest.param(idle(), group(), _known(offsets=None), Need.OFFSETS, id="offsets-for-the-backup"),
-        pytest.param(idle(), group(), _known(offsets=FAULT), reasons.OFFSETS_UNKNOWN, id="offsets-unknown"),
-        pytest.param(idle(), group(), _known(lag=None), _MATCH, id="needs-no-lag"),
-        pytest.param(idle(), group(), _known(lag={P0: 0, P1: 0}), _MATCH, id="caught-up-and-left"),
-        pytest.param(idle(), group(), _known(offsets={}), _MATCH, id="nothing-committed"),
-        pytest.param(idle(unchangedFor="1h"), group(), _known(), reasons.TOO_RECENT, id="both-rules-must-hold"),
-        pytest.param(idle(unchangedFor="1h"), _SIMPLE, _known(simple_activity()), reasons.SIMPLE, id="both-and-simple"),
+        _case("in-use", reasons.NOT_EMPTY, of=group(state=GroupState.STABLE)),
+        _case("alert-in-use", reasons.NOT_EMPTY, of=group(state=GroupState.STABLE), policy=alert(idleFor="72h")),
+        _case("offsets-for-the-backup", Need.OFFSETS, offsets=None),
+        _case("offsets-unknown", reasons.OFFSETS_UNKNOWN, offsets=FAULT),
+        _case("needs-no-lag", _MATCH, lag=None),
+        _case("caught-up-and-left", _MATCH, lag={P0: 0, P1: 0}),
+        _case("nothing-committed", _MATCH, offsets={}),
+        _case("both-rules-must-hold", reasons.TOO_RECENT, policy=idle(unchangedFor="1h")),
+        _case("both-and-simple", reasons.SIMPLE, simple_activity(), _SIMPLE, policy=idle(unchangedFor="1h")),
         # Clients that commit without being members
-        pytest.param(idle(), _SIMPLE, _known(simple_activity(), lag=None), Need.BOUNDS, id="simple-needs-lag"),
-        pytest.param(
-            idle(),
-            _SIMPLE,
-            _known(simple_activity(), lag={P0: 0, P1: 0}),
-            reasons.CAUGHT_UP,
-            id="simple-of-a-silent-topic",
-        ),
-        pytest.param(
-            idle(),
-            _SIMPLE,
-            _known(simple_activity(), lag={P0: 0, P1: FAULT}),
-            reasons.LAG_UNKNOWN,
-            id="simple-lag-unknown",
-        ),
-        pytest.param(
-            idle(), _SIMPLE, _known(simple_activity(), offsets={}), reasons.NO_OFFSETS, id="simple-without-offsets"
-        ),
-        pytest.param(
-            idle(deletedTopics="All"),
-            _SIMPLE,
-            _known(simple_activity(), lag=None, missing_topics=frozenset({"orders", "invoices"})),
+        _case("simple-needs-lag", Need.BOUNDS, simple_activity(), _SIMPLE, lag=None),
+        _case("simple-of-a-silent-topic", reasons.CAUGHT_UP, simple_activity(), _SIMPLE, lag={P0: 0, P1: 0}),
+        _case("simple-lag-unknown", reasons.LAG_UNKNOWN, simple_activity(), _SIMPLE, lag={P0: 0, P1: FAULT}),
+        _case("simple-without-offsets", reasons.NO_OFFSETS, simple_activity(), _SIMPLE, offsets={}),
+        _case(
+            "simple-and-all-its-topics-are-gone",
             _MATCH,
-            id="simple-and-all-its-topics-are-gone",
-        ),
-        pytest.param(
-            alert(idleFor="72h"),
+            simple_activity(),
             _SIMPLE,
-            _known(simple_activity(), offsets=None),
-            Need.OFFSETS,
-            id="alert-on-simple-asks-for-lag-too",
+            policy=idle(deletedTopics="All"),
+            lag=None,
+            missing_topics=frozenset({"orders", "invoices"}),
         ),
-        pytest.param(
-            idle(),
-            group(),
-            _known(activity(200, last_commit=_ago(100)), lag={P0: 0, P1: 0}),
+        _case(
+            "alert-on-simple-asks-for-lag-too",
+            Need.OFFSETS,
+            simple_activity(),
+            _SIMPLE,
+            policy=alert(idleFor="72h"),
+            offsets=None,
+        ),
+        _case(
+            "joined-once-and-then-assigned-on-a-silent-topic",
             reasons.CAUGHT_UP,
-            id="joined-once-and-then-assigned-on-a-silent-topic",
+            activity(200, last_commit=_ago(100)),
+            lag={P0: 0, P1: 0},
         ),
         # expiresWithin
-        pytest.param(
-            alert(expiresWithin="48h"), group(), _known(activity(121), retention=_WEEK), _MATCH, id="expires-soon"
-        ),
-        pytest.param(
-            alert(expiresWithin="48h"),
-            group(),
-            _known(activity(119), retention=_WEEK),
-            reasons.EXPIRES_LATER,
-            id="expires-later",
-        ),
-        pytest.param(
-            alert(expiresWithin="48h"), group(), _known(activity(200), retention=_WEEK), _MATCH, id="any-moment"
-        ),
-        pytest.param(
-            alert(expiresWithin="48h"),
-            group(),
-            _known(activity(160, last_commit=_ago(0), oldest_commit=_ago(0)), retention=_WEEK),
+        _case("expires-soon", _MATCH, activity(121), policy=_EXPIRES, retention=_WEEK),
+        _case("expires-later", reasons.EXPIRES_LATER, activity(119), policy=_EXPIRES, retention=_WEEK),
+        _case("any-moment", _MATCH, activity(200), policy=_EXPIRES, retention=_WEEK),
+        _case(
+            "commits-move-no-clock-of-a-classic-group",
             _MATCH,
-            id="commits-move-no-clock-of-a-classic-group",
+            activity(160, last_commit=_ago(0), oldest_commit=_ago(0)),
+            policy=_EXPIRES,
+            retention=_WEEK,
         ),
-        pytest.param(
-            alert(expiresWithin="48h"),
-            _SIMPLE,
-            _known(simple_activity(1, oldest_commit=_ago(160)), retention=_WEEK),
+        _case(
+            "one-partition-of-a-simple-group",
             _MATCH,
-            id="one-partition-of-a-simple-group",
-        ),
-        pytest.param(
-            alert(expiresWithin="48h"),
+            simple_activity(1, oldest_commit=_ago(160)),
             _SIMPLE,
-            _known(simple_activity(160, oldest_commit=_ago(1), last_commit=_ago(1)), retention=_WEEK),
-            reasons.EXPIRES_LATER,
-            id="commits-move-that-of-a-simple-group",
+            policy=_EXPIRES,
+            retention=_WEEK,
         ),
-        pytest.param(
-            alert(expiresWithin="48h"),
+        _case(
+            "commits-move-that-of-a-simple-group",
+            reasons.EXPIRES_LATER,
+            simple_activity(160, oldest_commit=_ago(1), last_commit=_ago(1)),
+            _SIMPLE,
+            policy=_EXPIRES,
+            retention=_WEEK,
+        ),
+        _case(
+            "kip-848-by-its-commits",
+            _MATCH,
+            replace(_OF_KIP_848, empty_since=None, oldest_commit=_ago(160)),
             _KIP_848,
-            _known(replace(_OF_KIP_848, empty_since=None, oldest_commit=_ago(160)), retention=_WEEK),
-            _MATCH,
-            id="kip-848-by-its-commits",
+            policy=_EXPIRES,
+            retention=_WEEK,
         ),
-        pytest.param(
-            alert(expiresWithin="48h"), group(), _known(activity(160)), reasons.EVIDENCE_MISSING, id="retention-unknown"
-        ),
-        pytest.param(
-            alert(expiresWithin="48h"),
-            group(),
-            _known(activity(160, empty_since=None), retention=_WEEK),
+        _case("retention-unknown", reasons.EVIDENCE_MISSING, activity(160), policy=_EXPIRES),
+        _case(
+            "expires-nobody-knows-when",
             reasons.EVIDENCE_MISSING,
-            id="expires-nobody-knows-when",
+            activity(160, empty_since=None),
+            policy=_EXPIRES,
+            retention=_WEEK,
         ),
-        pytest.param(
-            alert(expiresWithin="48h"),
+        _case(
+            "expires-but-joined-since",
+            reasons.EVIDENCE_MISSING,
+            activity(160),
             group(state=GroupState.STABLE),
-            _known(activity(160), retention=_WEEK),
-            reasons.EVIDENCE_MISSING,
-            id="expires-but-joined-since",
+            policy=_EXPIRES,
+            retention=_WEEK,
         ),
         # ExpiresFirst: a week of retention, a day of grace, ten minutes of interval
-        pytest.param(
-            idle(idleFor="144h"),
-            group(),
-            _known(activity(1), retention=_WEEK),
+        _case("grace-too-long", reasons.EXPIRES_FIRST, activity(1), policy=idle(idleFor="144h"), retention=_WEEK),
+        _case("just-in-time", reasons.TOO_RECENT, activity(1), policy=idle(idleFor="143h"), retention=_WEEK),
+        _case("alert-has-no-grace", reasons.TOO_RECENT, activity(1), policy=alert(idleFor="144h"), retention=_WEEK),
+        _case("alert-too-late", reasons.EXPIRES_FIRST, activity(1), policy=alert(idleFor="168h"), retention=_WEEK),
+        _case(
+            "commits-after-it-became-empty",
             reasons.EXPIRES_FIRST,
-            id="grace-too-long",
+            activity(99, last_commit=_ago(1)),
+            policy=idle(idleFor="100h"),
+            retention=_WEEK,
         ),
-        pytest.param(
-            idle(idleFor="143h"), group(), _known(activity(1), retention=_WEEK), reasons.TOO_RECENT, id="just-in-time"
+        _case(
+            "simple", reasons.EXPIRES_FIRST, simple_activity(1), _SIMPLE, policy=idle(idleFor="168h"), retention=_WEEK
         ),
-        pytest.param(
-            alert(idleFor="144h"),
-            group(),
-            _known(activity(1), retention=_WEEK),
-            reasons.TOO_RECENT,
-            id="alert-has-no-grace",
-        ),
-        pytest.param(
-            alert(idleFor="168h"),
-            group(),
-            _known(activity(1), retention=_WEEK),
+        _case("retention-not-told", reasons.TOO_RECENT, activity(1), policy=idle(idleFor="400h")),
+        _case("reached-it-all-the-same", _MATCH, activity(170), policy=idle(idleFor="168h"), retention=_WEEK),
+        case(
+            "unchanged-for-longer-than-kafka-keeps-it",
             reasons.EXPIRES_FIRST,
-            id="alert-too-late",
-        ),
-        pytest.param(
-            idle(idleFor="100h"),
-            group(),
-            _known(activity(99, last_commit=_ago(1)), retention=_WEEK),
-            reasons.EXPIRES_FIRST,
-            id="commits-after-it-became-empty",
-        ),
-        pytest.param(
-            idle(idleFor="168h"),
-            _SIMPLE,
-            _known(simple_activity(1), retention=_WEEK),
-            reasons.EXPIRES_FIRST,
-            id="simple",
-        ),
-        pytest.param(idle(idleFor="400h"), group(), _known(activity(1)), reasons.TOO_RECENT, id="retention-not-told"),
-        pytest.param(
-            idle(idleFor="168h"), group(), _known(activity(170), retention=_WEEK), _MATCH, id="reached-it-all-the-same"
-        ),
-        pytest.param(
             delete(unchangedFor="144h"),
-            group(),
-            evidence(unchanged=seen(1), retention=_WEEK),
-            reasons.EXPIRES_FIRST,
-            id="unchanged-for-longer-than-kafka-keeps-it",
+            unchanged=seen(1),
+            retention=_WEEK,
         ),
-        pytest.param(
-            delete(unchangedFor="143h"),
-            group(),
-            evidence(unchanged=seen(1), retention=_WEEK),
-            reasons.TOO_RECENT,
-            id="unchanged-in-time",
-        ),
+        case("unchanged-in-time", reasons.TOO_RECENT, delete(unchangedFor="143h"), unchanged=seen(1), retention=_WEEK),
     ],
 )
 def test_judge(policy: Policy, group: Group, evidence: Evidence, expected: str | Need | None) -> None:

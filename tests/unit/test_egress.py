@@ -7,8 +7,6 @@ import pytest
 from group_hygiene.errors import UsageError
 from group_hygiene.network.egress import parse_egress
 
-ANYWHERE = ()
-
 
 @pytest.mark.parametrize(
     "address",

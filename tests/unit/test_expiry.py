@@ -28,6 +28,7 @@ from tests.unit.make import (
     NOW,
     activity,
     alert,
+    case,
     decided,
     delete,
     evidence,
@@ -158,101 +159,91 @@ _STABLE = group(state=GroupState.STABLE)
 _ORDERS, _ALL = frozenset({"orders", "old"}), frozenset({*_TOPICS, "new"})
 
 
+def _case(
+    name: str,
+    expected: str | Need | None,
+    log: Activity,
+    subscribed: frozenset[str] | Fault | None = None,
+    of: Group = _STABLE,
+    policy: Policy | None = None,
+) -> Any:
+    """A row of what a policy with expiresWithin decides by what the log tells and what the members read."""
+    return case(name, expected, policy or _soon(), of, _known(log, subscribed))
+
+
 @pytest.mark.parametrize(
     ("policy", "group", "evidence", "expected"),
     [
-        pytest.param(_soon(), _STABLE, _known(_in_use(), _ORDERS), _MATCH, id="a-topic-that-nobody-reads"),
-        pytest.param(
-            _soon(),
-            replace(_STABLE, type=GroupType.CONSUMER),
-            _known(_in_use(**_CONSUMER), _ORDERS),
+        _case("a-topic-that-nobody-reads", _MATCH, _in_use(), _ORDERS),
+        _case(
+            "of-a-kip-848-group-too",
             _MATCH,
-            id="of-a-kip-848-group-too",
+            _in_use(**_CONSUMER),
+            _ORDERS,
+            of=replace(_STABLE, type=GroupType.CONSUMER),
         ),
-        pytest.param(_soon(), _STABLE, _known(_in_use(), _ALL), reasons.EXPIRES_LATER, id="all-are-read"),
-        pytest.param(
-            _soon(),
-            _STABLE,
-            _known(_in_use(by_topic={"orders": _ago(300), "old": _ago(119)}), frozenset({"orders"})),
+        _case("all-are-read", reasons.EXPIRES_LATER, _in_use(), _ALL),
+        _case(
+            "not-yet",
             reasons.EXPIRES_LATER,
-            id="not-yet",
+            _in_use(by_topic={"orders": _ago(300), "old": _ago(119)}),
+            frozenset({"orders"}),
         ),
-        pytest.param(_soon(), _STABLE, _known(_in_use(119)), reasons.EXPIRES_LATER, id="too-recent-to-ask-any-further"),
-        pytest.param(_soon(), _STABLE, _known(_in_use(121)), Need.SUBSCRIBED, id="asks-what-is-read"),
-        pytest.param(
-            _soon(), _STABLE, _known(_in_use(), FAULT), reasons.SUBSCRIPTION_UNKNOWN, id="what-is-read-unknown"
-        ),
-        pytest.param(_soon(), _STABLE, _known(_in_use(), DENIED), reasons.DENIED, id="what-is-read-denied"),
-        pytest.param(
-            _soon(),
-            _STABLE,
-            _known(replace(_in_use(), by_topic=None), _ORDERS),
-            reasons.EVIDENCE_MISSING,
-            id="no-topics",
-        ),
-        pytest.param(_soon(), _STABLE, _known(_in_use(oldest_commit=None)), reasons.NO_OFFSETS, id="nothing-committed"),
-        pytest.param(
-            _soon(unprotect=["Connect"]),
-            group(protocol_type="connect", state=GroupState.STABLE),
-            _known(_in_use(protocol_type="connect"), frozenset()),
+        _case("too-recent-to-ask-any-further", reasons.EXPIRES_LATER, _in_use(119)),
+        _case("asks-what-is-read", Need.SUBSCRIBED, _in_use(121)),
+        _case("what-is-read-unknown", reasons.SUBSCRIPTION_UNKNOWN, _in_use(), FAULT),
+        _case("what-is-read-denied", reasons.DENIED, _in_use(), DENIED),
+        _case("no-topics", reasons.EVIDENCE_MISSING, replace(_in_use(), by_topic=None), _ORDERS),
+        _case("nothing-committed", reasons.NO_OFFSETS, _in_use(oldest_commit=None)),
+        _case(
+            "brokers-know-no-topics-of-a-connect-group",
             reasons.EXPIRES_LATER,
-            id="brokers-know-no-topics-of-a-connect-group",
+            _in_use(protocol_type="connect"),
+            frozenset(),
+            of=group(protocol_type="connect", state=GroupState.STABLE),
+            policy=_soon(unprotect=["Connect"]),
         ),
-        pytest.param(_soon(), _STABLE, _known(activity(160)), reasons.EVIDENCE_MISSING, id="joined-since"),
-        pytest.param(
-            _soon(),
-            _STABLE,
-            _known(replace(_in_use(), state="Unknown"), _ORDERS),
-            reasons.EVIDENCE_MISSING,
-            id="unclear",
-        ),
-        pytest.param(_soon(), group(), _known(_in_use(), _ORDERS), reasons.EVIDENCE_MISSING, id="left-since"),
-        pytest.param(
-            _soon(), group(state=GroupState.DEAD), _known(_in_use(), _ORDERS), reasons.NOT_EMPTY, id="being-dropped"
-        ),
-        pytest.param(
-            _soon(), group(state=GroupState.UNKNOWN), _known(_in_use(), _ORDERS), reasons.NOT_EMPTY, id="state-unknown"
-        ),
-        pytest.param(
-            _soon(types=["Streams"], unprotect=["Streams"]),
-            group(type=GroupType.STREAMS, protocol_type="streams", state=GroupState.STABLE),
-            _known(_in_use(**_STREAMS), _ORDERS),
+        _case("joined-since", reasons.EVIDENCE_MISSING, activity(160)),
+        _case("unclear", reasons.EVIDENCE_MISSING, replace(_in_use(), state="Unknown"), _ORDERS),
+        _case("left-since", reasons.EVIDENCE_MISSING, _in_use(), _ORDERS, of=group()),
+        _case("being-dropped", reasons.NOT_EMPTY, _in_use(), _ORDERS, of=group(state=GroupState.DEAD)),
+        _case("state-unknown", reasons.NOT_EMPTY, _in_use(), _ORDERS, of=group(state=GroupState.UNKNOWN)),
+        _case(
+            "streams-in-use-is-not-judged",
             reasons.NOT_EMPTY,
-            id="streams-in-use-is-not-judged",
+            _in_use(**_STREAMS),
+            _ORDERS,
+            of=group(type=GroupType.STREAMS, protocol_type="streams", state=GroupState.STABLE),
+            policy=_soon(types=["Streams"], unprotect=["Streams"]),
         ),
-        pytest.param(
-            alert(expiresWithin="48h", idleFor="1h"),
-            _STABLE,
-            _known(_in_use(), _ORDERS),
+        _case(
+            "idle-groups-have-no-members",
             reasons.NOT_EMPTY,
-            id="idle-groups-have-no-members",
+            _in_use(),
+            _ORDERS,
+            policy=alert(expiresWithin="48h", idleFor="1h"),
         ),
-        pytest.param(
-            idle(expiresWithin="48h"), _STABLE, _known(_in_use(), _ORDERS), reasons.NOT_EMPTY, id="never-to-be-deleted"
-        ),
-        pytest.param(
-            replace(_soon(), action=Action.DELETE),
-            _STABLE,
-            _known(_in_use(), _ORDERS),
+        _case("never-to-be-deleted", reasons.NOT_EMPTY, _in_use(), _ORDERS, policy=idle(expiresWithin="48h")),
+        _case(
+            "nor-by-a-policy-that-was-let-through",
             reasons.NOT_EMPTY,
-            id="nor-by-a-policy-that-was-let-through",
+            _in_use(),
+            _ORDERS,
+            policy=replace(_soon(), action=Action.DELETE),
         ),
-        pytest.param(
-            _soon(), group(), _known(activity(160, oldest_commit=None)), reasons.NO_OFFSETS, id="empty-without-offsets"
-        ),
-        pytest.param(
-            _soon(types=["Share"], unprotect=["Share"]),
-            group(type=GroupType.SHARE, protocol_type="share"),
-            _known(activity(160, type=GroupType.SHARE, oldest_commit=None)),
+        _case("empty-without-offsets", reasons.NO_OFFSETS, activity(160, oldest_commit=None), of=group()),
+        _case(
+            "share-groups-have-none",
             reasons.NO_OFFSETS,
-            id="share-groups-have-none",
+            activity(160, type=GroupType.SHARE, oldest_commit=None),
+            of=group(type=GroupType.SHARE, protocol_type="share"),
+            policy=_soon(types=["Share"], unprotect=["Share"]),
         ),
-        pytest.param(
-            _soon(),
-            group(type=GroupType.CONSUMER),
-            _known(activity(100, **_CONSUMER, **_times(oldest_commit=200))),
+        _case(
+            "kip-848-at-the-next-check-of-the-broker",
             _MATCH,
-            id="kip-848-at-the-next-check-of-the-broker",
+            activity(100, **_CONSUMER, **_times(oldest_commit=200)),
+            of=group(type=GroupType.CONSUMER),
         ),
     ],
 )

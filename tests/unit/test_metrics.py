@@ -14,7 +14,7 @@ from prometheus_client.samples import Sample
 from group_hygiene import __version__
 from group_hygiene.alerts.courier import Courier, CourierContext
 from group_hygiene.alerts.queue import Queue
-from group_hygiene.controller.alerts import Alerting
+from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.api import Api
 from group_hygiene.controller.binding import Bound
 from group_hygiene.controller.recorder import Recorder

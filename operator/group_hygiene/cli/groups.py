@@ -128,22 +128,16 @@ def _find(session: Session, names: Sequence[str]) -> Found:
     """Describe the named groups. The request depends on a group's type, which only a list shows."""
     cluster, deadlines = _cluster(session), session.stage_deadlines(2)
     listing = kafka_groups.list_groups(session.client, cluster, next(deadlines))
-    wanted = {name: listing.groups.get(name) or _unlisted(name) for name in names}
-    described = kafka_groups.describe_groups(session.client, wanted.values(), next(deadlines))
-    coordinators: dict[str, int | None] = {}
+    listed = {name: listing.groups.get(name) for name in names}
+    types = {name: group.type if group else GroupType.CLASSIC for name, group in listed.items()}
+    coordinators = {name: group.coordinator if group else None for name, group in listed.items()}
+    described = kafka_groups.describe_groups(session.client, types, coordinators, next(deadlines))
     descriptions: dict[str, Description | Fault] = {}
     doubts = [*kafka_groups.unanswered(listing), *cluster.problems]
-    for name, group in wanted.items():
-        listed = name in listing.groups
-        answer = described[name]
-        descriptions[name] = _no_such_group(doubts) if _absent(answer, listed) else answer
-        coordinators[name] = group.coordinator if listed else None
+    for name, answer in described.items():
+        descriptions[name] = _no_such_group(doubts) if _absent(answer, listed[name] is not None) else answer
     notes = [*listing.notes, *(f"not every group could be listed: {doubt}" for doubt in doubts)]
     return Found(cluster, descriptions, coordinators, notes)
-
-
-def _unlisted(name: str) -> Group:
-    return Group(name, GroupType.CLASSIC, "", GroupState.UNKNOWN, -1)
 
 
 def _absent(described: Description | Fault, listed: bool) -> bool:

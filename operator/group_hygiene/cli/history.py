@@ -67,10 +67,7 @@ def open_cluster_and_ledger(target: Target, topic: str | None, writes: bool) -> 
                 )
             if writes:
                 ledger.claim(session.deadline())
-        try:
-            yield session, ledger
-        finally:
-            ledger.close()
+        yield session, ledger
 
 
 def history(target: Target, groups: Sequence[str], since: timedelta | None, topic: str | None) -> Report:

@@ -15,7 +15,7 @@ app, api, recorder, health, binding and guard import nothing from `kafka`.
     binding        the policies of a connection, and which of them it admits
     guard          checks right before each change whether the run may still make it
     restores       the GroupRestores of one connection
-    alerts         connects the runs of one connection to its receivers
+    alerting       connects the runs of one connection to its receivers
     evidence       opens the pipeline's tables of one connection with its Secret
     claims         the groups that custom resources of other products name
     inspection     the requests of doctor to the API server

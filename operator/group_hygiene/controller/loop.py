@@ -16,7 +16,7 @@ from typing import TypeVar
 from group_hygiene import reconcile
 from group_hygiene.alerts.courier import Courier, CourierContext
 from group_hygiene.alerts.queue import Queue
-from group_hygiene.controller.alerts import Alerting
+from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, RESTORES, Object
 from group_hygiene.controller.binding import Admitted, Binding, Bound
 from group_hygiene.controller.isolation import internal_error

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from group_hygiene import reconcile, status
-from group_hygiene.controller.alerts import Alerting
+from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, Object
 from group_hygiene.controller.binding import Admitted
 from group_hygiene.controller.isolation import internal_error, isolated

@@ -164,7 +164,8 @@ def make_plan(
 
     verdicts: of the groups that the policy selects. marks: the policy's, of each group that has one, as in the ledger.
     """
-    unmarking = _unmarking(policy, verdicts, conditions, marks)
+    ending = {name: _mark_refusal(policy, verdicts.get(name), conditions, mark) for name, mark in marks.items()}
+    unmarking = {name: refusal for name, refusal in ending.items() if refusal is not None}
     valid_marks = {
         name: _updated_mark(policy, mark, verdicts.get(name), now if conditions.may_mark else None)
         for name, mark in marks.items()
@@ -289,22 +290,13 @@ def grace_elapsed(policy: Policy, mark: Mark | None, now: datetime) -> bool:
     return mark.since <= now and now >= max(mark.due, mark.since + policy.grace_period)
 
 
-def _unmarking(
-    policy: Policy, verdicts: Mapping[str, Verdict], conditions: Conditions, marks: Mapping[str, Mark]
-) -> dict[str, Refusal]:
-    """The marks that end, and why. Missing evidence ends no mark, and neither does a scan of another cluster."""
-    if any(refusal.reason == reasons.CLUSTER_CHANGED for refusal in conditions.refusals):
-        return {}
-    ending: dict[str, Refusal] = {}
-    for name, mark in marks.items():
-        refusal = _mark_refusal(policy, verdicts.get(name), conditions, mark)
-        if refusal is not None:
-            ending[name] = refusal
-    return ending
-
-
 def _mark_refusal(policy: Policy, verdict: Verdict | None, conditions: Conditions, mark: Mark) -> Refusal | None:
-    """Why a mark ends; None = it stays, or a new one takes its place."""
+    """Why a mark ends; None = it stays, or a new one takes its place.
+
+    Missing evidence ends no mark, and neither does a scan of another cluster.
+    """
+    if any(refusal.reason == reasons.CLUSTER_CHANGED for refusal in conditions.refusals):
+        return None
     if not policy.action.changes:
         return Refusal(reasons.POLICY_CHANGED, "the policy deletes nothing any more")
     if policy.mode is Mode.DRY_RUN:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -101,7 +101,7 @@ def list_groups(
         rows.update(in_use)
     if not client.supports(ListGroupsRequest, 4):
         notes.append("brokers older than 2.6 list no states: each group was described")
-        rows, group_faults = _with_states(client, Groups(rows), deadline)
+        rows, group_faults = _with_states(client, rows, deadline)
     elif types and not client.supports(ListGroupsRequest, 5):
         notes.append("brokers older than 3.8 list no types: all groups are taken for Classic")
     chosen = {
@@ -128,11 +128,15 @@ def _listed(broker: int, response: Response, rows: Rows) -> dict[str, Listed] | 
 _STATES = {state.lower(): state for state in GroupState}
 
 
-def _with_states(client: Client, groups: Groups, deadline: Deadline) -> tuple[dict[str, Listed], dict[str, Fault]]:
-    described = describe_groups(client, groups.values(), deadline)
+def _with_states(
+    client: Client, rows: Mapping[str, Listed], deadline: Deadline
+) -> tuple[dict[str, Listed], dict[str, Fault]]:
+    types = {name: row.type for name, row in rows.items()}
+    coordinators = {name: row.coordinator for name, row in rows.items()}
+    described = describe_groups(client, types, coordinators, deadline)
     complete: dict[str, Listed] = {}
     faults: dict[str, Fault] = {}
-    for name, row in groups.rows.items():
+    for name, row in rows.items():
         answer = described[name]
         if isinstance(answer, Fault):
             complete[name] = row
@@ -142,15 +146,18 @@ def _with_states(client: Client, groups: Groups, deadline: Deadline) -> tuple[di
     return complete, faults
 
 
-def describe_groups(client: Client, groups: Iterable[Group], deadline: Deadline) -> dict[str, Description | Fault]:
-    """State, protocol, epoch and members of each group, by the request for its type.
+def describe_groups(
+    client: Client, types: Mapping[str, GroupType], coordinators: Mapping[str, int | None], deadline: Deadline
+) -> dict[str, Description | Fault]:
+    """State, protocol, epoch and members of each group, by the request for its type in `types`.
 
-    DescribeGroups answers Dead for groups of the newer protocols and, up to v5, for groups that don't exist; from v6 on
+    coordinators: group -> its coordinator, None = look it up. DescribeGroups answers Dead for groups of the newer
+    protocols and, up to v5, for groups that don't exist; from v6 on
     the latter get GROUP_ID_NOT_FOUND. The state Dead in such an answer means that the group is gone.
     """
     by_type: dict[GroupType, dict[str, int | None]] = {}
-    for group in groups:
-        by_type.setdefault(group.type, {})[group.id] = None if group.coordinator < 0 else group.coordinator
+    for name, kind in types.items():
+        by_type.setdefault(kind, {})[name] = coordinators[name]
     results: dict[str, Description | Fault] = {}
     for kind, members in by_type.items():
         results.update(ask(client, members, _describe_question(kind), deadline))

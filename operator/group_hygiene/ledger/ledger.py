@@ -251,9 +251,6 @@ class Ledger:
             position = fetched.position
         return position
 
-    def close(self) -> None:
-        """Does nothing: the caller owns the client, and no transaction outlives its `write`."""
-
     def _begin(self, deadline: Deadline) -> None:
         fault = self._writer.begin(deadline)
         if fault is not None:

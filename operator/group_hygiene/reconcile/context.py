@@ -84,9 +84,7 @@ class Memory:
             self.cluster_id = cluster_id
 
     def close_ledger(self) -> None:
-        if self.ledger is not None:
-            self.ledger.close()
-            self.ledger = None
+        self.ledger = None
         self.claimed = False
 
 

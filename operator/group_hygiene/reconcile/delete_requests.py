@@ -11,7 +11,7 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Intent
 from group_hygiene.model.entries import Outcome as OutcomeEntry
-from group_hygiene.model.groups import Fault, Group, GroupState, GroupType, Partition
+from group_hygiene.model.groups import Fault, GroupState, GroupType, Partition
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Description
@@ -117,8 +117,7 @@ def are_gone(context: Context, entries: Iterable[Intent | OutcomeEntry], deadlin
 
 
 def _groups_gone(context: Context, groups: Mapping[str, GroupType], deadline: Deadline) -> dict[str, Gone]:
-    asked = [Group(name, kind, "", GroupState.UNKNOWN, -1) for name, kind in groups.items()]
-    described = kafka_groups.describe_groups(context.client, asked, deadline)
+    described = kafka_groups.describe_groups(context.client, groups, dict.fromkeys(groups), deadline)
 
     def gone(answer: Description | Fault) -> bool | None:
         if isinstance(answer, Fault):

@@ -47,13 +47,13 @@ from group_hygiene.reconcile.large_groups import delete_large_group, is_large
 from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
 from group_hygiene.reconcile.uses import Uses
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
-from group_hygiene.spec.policy import Policy
 from group_hygiene.telemetry.tracing import note, traced
 
 # An intent is valid for this long at most; a successor waits that long before it acts.
 INTENT_S = 10.0
 # The time for an admin request to reach the broker: nothing is sent if less is left.
 MARGIN_S = 1.0
+_UNSENT = Refusal(reasons.OFFSETS_UNKNOWN, NOT_SENT)
 _OUTCOME_TYPES = {
     OutcomeKind.DELETED: OutcomeType.DELETED,
     OutcomeKind.NOT_DELETED: OutcomeType.NOT_DELETED,
@@ -85,6 +85,7 @@ class _Run(NamedTuple):
 class Saved(NamedTuple):
     """The changes to write before a group is deleted. parts: of its backup. superseded: see `Earlier`."""
 
+    intent: Intent
     parts: list[Backup]
     superseded: tuple[Key, ...]
 
@@ -141,79 +142,83 @@ def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) 
 
 
 def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
-    context, plan = run.context, run.plan
+    """Read these groups again; save, delete and record those that may be deleted."""
+    context, guard, clock = run.context, run.guard, run.context.clock
     moved = leaders_moved(context, run.cluster, context.deadline())
     if moved is not None:
         return Batch([not_deleted(name, moved) for name in batch])
     # The deletion must follow the reads quickly, however few requests per second the connection allows.
     with context.client.burst():
-        read = recheck(context, plan, run.cluster, batch, run.uses, context.deadline())
-        outcomes = [not_deleted(name, refusal) for name, refusal in read.refused.items()]
+        read = recheck(context, run.plan, run.cluster, batch, run.uses, context.deadline())
         _adjust_batch(context, len(batch), read.late)
-        saved: dict[str, Saved] = {}
-        now = context.clock.now()
-        for name, ready in read.ready.items():
-            earlier = run.earlier.get(name)
-            if earlier is not None and earlier.is_used_since(ready.offsets):
-                why = Refusal(
-                    reasons.REAPPEARED, "an interrupted deletion took a part of it, and it has been used since"
-                )
-                outcomes.append(not_deleted(name, why))
-            else:
-                saved[name] = _saved(plan.policy, run.cluster.id, ready, now, earlier)
-        if not saved:
+        refused = {**read.refused, **_used_again(run, read.ready)}
+        outcomes = [not_deleted(name, refusal) for name, refusal in refused.items()]
+        ready = [each for name, each in read.ready.items() if name not in refused]
+        if not ready:
             return Batch(outcomes)
-        left = run.guard.seconds_left() - MARGIN_S
-        if left <= 0:
-            return Batch(outcomes + [not_deleted(name, _not_leader()) for name in saved])
-        done = _delete_saved(run, saved, read, min(INTENT_S, left))
+        seconds = min(INTENT_S, guard.seconds_left() - MARGIN_S)
+        if seconds <= 0:
+            return Batch(outcomes + [not_deleted(each.group.id, _not_leader()) for each in ready])
+        now, until = clock.now(), Deadline(seconds)
+        saved = {each.group.id: _saved(run, each, now, seconds) for each in ready}
+        backups = [part for each in saved.values() for part in each.parts]
+        over = [Removal(key) for each in saved.values() for key in each.superseded]
+        intents = [each.intent for each in saved.values()]
+        unwritten = context.journal.record([*backups, *over, *intents], Deadline(seconds))
+        if unwritten is not None:
+            return Batch(outcomes + [not_deleted(name, unwritten) for name in saved])
+        stops = _final_checks(context, read, saved, guard)
+        results = _send(run, read, [name for name in saved if name not in stops], until)
+        done = _record_outcomes(run, saved, stops, results, seconds)
     return Batch(outcomes + done.outcomes, done.is_stuck)
 
 
-def _delete_saved(run: _Run, saved: Mapping[str, Saved], read: Rechecked, seconds: float) -> Batch:
-    """Save, delete and record the groups of one batch, which was just read again, within `seconds`."""
-    context, plan, guard = run.context, run.plan, run.guard
-    clock, journal = context.clock, context.journal
-    now, until = clock.now(), Deadline(seconds)
-    intents = {
-        name: _intent(context, plan.policy, each.parts[0], read.ready[name], now, seconds)
-        for name, each in saved.items()
-    }
-    backups = [part for each in saved.values() for part in each.parts]
-    over = [Removal(key) for each in saved.values() for key in each.superseded]
-    unwritten = journal.record([*backups, *over, *intents.values()], Deadline(seconds))
-    if unwritten is not None:
-        return Batch([not_deleted(name, unwritten) for name in saved])
-    stops = _final_checks(context, read, saved, guard)
-    send = {name: read.ready[name] for name in saved if name not in stops}
-    results: dict[str, Result] = {}
-    if send:
-        # Sent now or not at all: the connections to the coordinators are open, as they have just answered.
-        left = Deadline(min(until.left, FRESH_S - (clock.monotonic() - read.started)))
-        if plan.policy.by_topic:
-            results = delete_offsets(context, send, left)
-        else:
-            large = {name: ready for name, ready in send.items() if is_large(context, ready)}
-            results = delete_groups(context, {name: send[name] for name in send if name not in large}, left)
-            results |= {
-                name: delete_large_group(context, ready, until, partial(_stop, context, guard, name))
-                for name, ready in large.items()
-            }
-        unsent = send.keys() - results.keys()
-        stops |= dict.fromkeys(unsent, Refusal(reasons.OFFSETS_UNKNOWN, NOT_SENT))
-        if unsent:
-            _adjust_batch(context, len(read.ready) + len(read.refused), late=True)
-    unresolved = [intents[name] for name, result in results.items() if isinstance(result, Unresolved)]
+def _used_again(run: _Run, ready: Mapping[str, Ready]) -> dict[str, Refusal]:
+    """Groups that have been used since an interrupted deletion of them."""
+    why = Refusal(reasons.REAPPEARED, "an interrupted deletion took a part of it, and it has been used since")
+    earlier = {name: run.earlier[name] for name in ready if name in run.earlier}
+    return {name: why for name, each in earlier.items() if each.is_used_since(ready[name].offsets)}
+
+
+def _send(run: _Run, read: Rechecked, names: Sequence[str], until: Deadline) -> dict[str, Result]:
+    """Delete these groups now or not at all; groups for which no time is left are not in the results."""
+    if not names:
+        return {}
+    context, ready = run.context, {name: read.ready[name] for name in names}
+    # The connections to the coordinators are open, as they have just answered.
+    left = Deadline(min(until.left, FRESH_S - (context.clock.monotonic() - read.started)))
+    if run.plan.policy.by_topic:
+        results = delete_offsets(context, ready, left)
+    else:
+        large = [name for name, each in ready.items() if is_large(context, each)]
+        results = delete_groups(context, {name: each for name, each in ready.items() if name not in large}, left)
+        results |= {
+            name: delete_large_group(context, ready[name], until, partial(_stop, context, run.guard, name))
+            for name in large
+        }
+    if len(results) < len(names):
+        _adjust_batch(context, len(read.ready) + len(read.refused), late=True)
+    return results
+
+
+def _record_outcomes(
+    run: _Run, saved: Mapping[str, Saved], stops: Mapping[str, Refusal], results: Mapping[str, Result], seconds: float
+) -> Batch:
+    """Write the outcomes of a batch. A deletion that may yet be carried out stays open: a later run resolves it.
+
+    stops: why a group was not deleted although its intent is written. results: of the groups whose requests were sent.
+    """
+    context, uid, journal = run.context, run.plan.policy.uid, run.context.journal
+    unresolved = [saved[name].intent for name, result in results.items() if isinstance(result, Unresolved)]
     gone = are_gone(context, unresolved, Deadline(seconds))
-    marks = journal.contents.marks.get(plan.policy.uid, {})
+    marks = journal.contents.marks.get(uid, {})
     outcomes: list[Outcome] = []
     is_stuck = False
     changes: list[Change] = []
-    for name, intent in intents.items():
-        outcome = not_deleted(name, stops[name]) if name in stops else results[name]
+    for name, (intent, parts, _) in saved.items():
+        outcome = results[name] if name in results else not_deleted(name, stops.get(name, _UNSENT))
         if isinstance(outcome, Unresolved):
             if not gone[name].all:
-                # It may still be carried out: the intent stays open, and a later run resolves it.
                 outcomes.append(outcome.outcome)
                 is_stuck |= outcome.outcome.reason == reasons.INTERRUPTED
                 continue
@@ -221,12 +226,12 @@ def _delete_saved(run: _Run, saved: Mapping[str, Saved], read: Rechecked, second
         outcomes.append(outcome)
         # Brokers erase a share group's state first, and may then find that a consumer joined it.
         needed = name in results and intent.type == GroupType.SHARE
-        useless = [] if needed else [part.key for part in saved[name].parts]
-        changes += closing_changes(intent, outcome, useless, clock.now(), marks.get(name))
+        useless = [] if needed else [part.key for part in parts]
+        changes += closing_changes(intent, outcome, useless, context.clock.now(), marks.get(name))
     if journal.record(changes) is not None:
         # No loss: the intents are in the ledger. The run that resolves them counts them, and no other run.
         gone_now = {outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED}
-        context.memory.unrecorded |= {intents[name].id: plan.policy.uid for name in gone_now}
+        context.memory.unrecorded |= {saved[name].intent.id: uid for name in gone_now}
         why = Refusal(reasons.INTERRUPTED, "deleted, but that could not be written: a later run writes it")
         outcomes = [not_deleted(each.group, why) if each.group in gone_now else each for each in outcomes]
         is_stuck |= bool(gone_now)
@@ -317,20 +322,21 @@ def closing_changes(
     return changes if intent.topics else [*changes, Removal(("seen", uid, name))]
 
 
-def _saved(policy: Policy, cluster_id: str, ready: Ready, now: datetime, earlier: Earlier | None) -> Saved:
-    """The backup of one group, with what only the backup of an interrupted deletion has."""
+def _saved(run: _Run, ready: Ready, now: datetime, seconds: float) -> Saved:
+    """The intent to delete one group within `seconds`, and its backup, with what only an interrupted deletion's has."""
+    context, policy, name = run.context, run.plan.policy, ready.group.id
     rows: dict[str, list[SavedOffset]] = {}
     for partition, offset in sorted(ready.offsets.items()):
         saved = SavedOffset(partition.partition, *offset, ready.lag.get(partition))
         rows.setdefault(partition.topic, []).append(saved)
     backup = Backup(
-        group=ready.group.id,
+        group=name,
         id=new_id(now),
         part=0,
         parts=1,
         type=str(ready.group.type),
         protocol_type=ready.group.protocol_type,
-        cluster=cluster_id,
+        cluster=run.cluster.id,
         policy=policy.key,
         policy_uid=policy.uid,
         generation=policy.generation,
@@ -342,16 +348,9 @@ def _saved(policy: Policy, cluster_id: str, ready: Ready, now: datetime, earlier
         partial=policy.by_topic,
         internal_topics=dict(ready.internal_topics),
     )
-    if earlier is None:
-        return Saved(in_parts(backup), ())
-    complete = replace(with_earlier(backup, earlier.backup), continues=earlier.backup.id)
-    return Saved(in_parts(complete), earlier.superseded)
-
-
-def _intent(context: Context, policy: Policy, backup: Backup, ready: Ready, now: datetime, seconds: float) -> Intent:
-    mark = context.journal.contents.marks.get(policy.uid, {}).get(backup.group)
-    return Intent(
-        group=backup.group,
+    mark = context.journal.contents.marks.get(policy.uid, {}).get(name)
+    intent = Intent(
+        group=name,
         id=backup.id,
         type=backup.type,
         policy=policy.key,
@@ -362,9 +361,14 @@ def _intent(context: Context, policy: Policy, backup: Backup, ready: Ready, now:
         expires=backup.expires,
         marked_since=mark.since if mark else None,
         writer=context.journal.writer,
-        topics=tuple(sorted({place.topic for place in ready.offsets})) if policy.by_topic else (),
+        topics=tuple(sorted(rows)) if policy.by_topic else (),
         partitions=len(ready.offsets) if not policy.by_topic and is_large(context, ready) else 0,
     )
+    earlier = run.earlier.get(name)
+    if earlier is None:
+        return Saved(intent, in_parts(backup), ())
+    complete = replace(with_earlier(backup, earlier.backup), continues=earlier.backup.id)
+    return Saved(intent, in_parts(complete), earlier.superseded)
 
 
 def new_id(now: datetime) -> str:

@@ -15,7 +15,7 @@ from group_hygiene.ledger.codec import group_of
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, whole
 from group_hygiene.model.entries import Intent, Key
-from group_hygiene.model.groups import CommittedOffset, Fault, Group, GroupState, Offsets, Partition
+from group_hygiene.model.groups import CommittedOffset, Fault, GroupState, Offsets, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.reconcile.context import Context
@@ -113,9 +113,10 @@ def interrupted_outcome(context: Context, intent: Intent) -> Outcome | None:
     if not intent.partitions:
         return untouched
     backups = _backups(context, [name])
-    group = Group(name, type_of(intent.type), "", GroupState.UNKNOWN, -1)
-    described = kafka_groups.describe_groups(context.client, [group], context.deadline())[name]
-    committed = kafka_offsets.committed_offsets(context.client, {name: None}, context.deadline())[name]
+    client, coordinators = context.client, {name: None}
+    types = {name: type_of(intent.type)}
+    described = kafka_groups.describe_groups(client, types, coordinators, context.deadline())[name]
+    committed = kafka_offsets.committed_offsets(client, coordinators, context.deadline())[name]
     if isinstance(backups, Refusal) or isinstance(described, Fault) or isinstance(committed, Fault):
         return None
     backup = _of_deletion(backups, name, intent.id)

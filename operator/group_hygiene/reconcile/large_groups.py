@@ -6,7 +6,6 @@ The coordinator appends the tombstones of a request as one batch of at most `max
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
@@ -130,8 +129,7 @@ def _changed(
     refusal = pending_commits(context, coordinators, places, deadline).get(name)
     if refusal is not None:
         return refusal
-    group = replace(ready.group, coordinator=-1 if ready.coordinator is None else ready.coordinator)
-    described = kafka_groups.describe_groups(context.client, [group], deadline)[name]
+    described = kafka_groups.describe_groups(context.client, {name: ready.group.type}, coordinators, deadline)[name]
     if isinstance(described, Fault):
         return Refusal(reasons.OFFSETS_UNKNOWN, str(described))
     if described.group.state is not GroupState.EMPTY:

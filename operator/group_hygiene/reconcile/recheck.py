@@ -113,49 +113,37 @@ def _read_slow(scope: Scope, uses: Uses, deadline: Deadline) -> SlowReads:
         activity=activity,
         offsets=dict(seen),
     )
+    committed = {name: {place.topic for place in offsets} for name, offsets in seen.items()}
     if policy.when.deleted_topics is not None:
         # One may have been created again since the scan.
-        committed_topics = {name: {partition.topic for partition in offsets} for name, offsets in seen.items()}
-        facts.missing_topics = read_missing_topics(context.client, committed_topics, deadline)
+        facts.missing_topics = read_missing_topics(context.client, committed, deadline)
     internal = _internal_topics(scope, topics, facts.protections)
-    committed = {place.topic for offsets in seen.values() for place in offsets}
-    topic_ids = kafka_cluster.topic_ids(context.client, committed.union(*internal.values()), deadline)
+    needed = set[str]().union(*committed.values(), *internal.values())
+    topic_ids = kafka_cluster.topic_ids(context.client, needed, deadline)
     facts.bounds = read_bounds(context.client, seen.values(), Deadline(deadline.left / 2))
-    facts.records = _read_waiting(scope, facts, Deadline(deadline.left / 2))
+    # For groups whose checks need them; records that a scan found may be gone since.
+    evidence = {name: evidence_of(context, policy, group, facts) for name, group in groups.items()}
+    asking = [name for name, group in groups.items() if asks_records(policy, group, evidence[name])]
+    read_records(context, asking, facts, Deadline(deadline.left / 2), reread=True)
     # A group that is in use is in transactions all the time: only those that commit for its target topics matter.
-    targets = [names for names in scope.targets.values() if names is not None]
-    whole = len(targets) < len(scope.targets)
-    partitions = partitions_of(topics, None if whole else frozenset[str]().union(*targets))
+    targets = frozenset[str]().union(*(names or () for names in scope.targets.values()))
+    partitions = partitions_of(topics, targets if policy.by_topic else None)
     pending = pending_commits(context, dict.fromkeys(groups), partitions, deadline)
     brokers = look_up(context.client, list(groups), deadline)
     coordinators = {name: None if isinstance(broker, Fault) else broker for name, broker in brokers.items()}
     return SlowReads(facts, partitions, pending, topic_ids, internal, tail, coordinators)
 
 
-def _read_waiting(scope: Scope, facts: Facts, deadline: Deadline) -> dict[Partition, int | Fault]:
-    """Unread records, for groups whose checks need them. Records that a scan found may be gone since."""
-    asked = [
-        scope.seen[name]
-        for name, group in scope.groups.items()
-        if asks_records(scope.policy, group, evidence_of(scope.context, scope.policy, group, facts))
-    ]
-    return read_records(scope.context, asked, facts.bounds, deadline, reread=True)
-
-
 def _read_fresh(scope: Scope, slow: SlowReads, uses: Uses, deadline: Deadline) -> FreshReads:
     context, groups, coordinators = scope.context, scope.groups, slow.coordinators
     started = context.clock.monotonic()
-    there = [
-        replace(group, coordinator=-1 if (broker := coordinators[name]) is None else broker)
-        for name, group in groups.items()
-    ]
-    described = kafka_groups.describe_groups(context.client, there, deadline)
+    types = {name: group.type for name, group in groups.items()}
+    described = kafka_groups.describe_groups(context.client, types, coordinators, deadline)
     if scope.policy.by_topic and not isinstance(slow.partitions, Fault):
         offsets = kafka_offsets.committed_offsets(
             context.client, coordinators, deadline, slow.partitions, require_stable=True
         )
     else:
-        types = {name: group.type for name, group in groups.items()}
         offsets = read_offsets(context.client, types, coordinators, deadline, require_stable=True)
     subscribed = {name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()}
     facts = replace(slow.facts, offsets=offsets, subscribed=subscribed)

@@ -245,7 +245,7 @@ def _read_activity(context: Context, groups: Mapping[str, Group], facts: _Facts,
 def _read_offsets(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
     if facts.watches and facts.log_ends is None:
         facts.log_ends = read_log_ends(context.client, facts.cluster, Deadline(deadline.left / 2))
-    coordinators: dict[str, int | None] = {name: group.coordinator for name, group in groups.items()}
+    coordinators = {name: group.coordinator for name, group in groups.items()}
     types = {name: group.type for name, group in groups.items()}
     facts.offsets.update(read_offsets(context.client, types, coordinators, deadline))
 
@@ -260,13 +260,10 @@ def _read_bounds(context: Context, groups: Mapping[str, Group], facts: _Facts, d
     facts.bounds.update(read_bounds(context.client, committed, deadline))
 
 
-def _read_records(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    committed = [readable(facts.offsets.get(name)) for name in groups]
-    facts.records.update(read_records(context, committed, facts.bounds, deadline))
-
-
 def _read_subscriptions(context: Context, groups: Mapping[str, Group], facts: _Facts, deadline: Deadline) -> None:
-    described = kafka_groups.describe_groups(context.client, groups.values(), deadline)
+    types = {name: group.type for name, group in groups.items()}
+    coordinators = {name: group.coordinator for name, group in groups.items()}
+    described = kafka_groups.describe_groups(context.client, types, coordinators, deadline)
     facts.subscribed.update({name: kafka_groups.subscribed_topics(answer) for name, answer in described.items()})
 
 
@@ -275,7 +272,7 @@ _READERS: Mapping[Need, Callable[[Context, Mapping[str, Group], _Facts, Deadline
     Need.OFFSETS: _read_offsets,
     Need.MISSING_TOPICS: _read_missing_topics,
     Need.BOUNDS: _read_bounds,
-    Need.RECORDS: _read_records,
+    Need.RECORDS: read_records,
     Need.SUBSCRIBED: _read_subscriptions,
 }
 

@@ -8,7 +8,7 @@ from group_hygiene.decide.lag import unread
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.last_records import LastRecord, SearchRange, last_records
 from group_hygiene.model.groups import TOPIC_DENIED, Bounds, Fault, Offsets, Partition
-from group_hygiene.reconcile.context import Context
+from group_hygiene.reconcile.context import Context, Facts, readable
 
 # One record is enough, and most partitions have one: the search begins with one partition of a topic, and multiplies
 # the number each round.
@@ -16,17 +16,15 @@ _FACTOR = 4
 
 
 def read_records(
-    context: Context,
-    committed: Iterable[Offsets],
-    bounds: Mapping[Partition, Bounds | Fault],
-    deadline: Deadline,
-    reread: bool = False,
-) -> dict[Partition, int | Fault]:
-    """`Evidence.records` for partitions that appear to have unread records. One record decides for a group's topic.
+    context: Context, groups: Iterable[str], facts: Facts, deadline: Deadline, reread: bool = False
+) -> None:
+    """Read `facts.records` for partitions that appear to have unread records. One record decides for a group's topic.
 
-    bounds: read after the offsets. reread: don't use results of earlier scans.
+    facts: with bounds that were read after the offsets. reread: don't use results of earlier scans.
     """
+    bounds = facts.bounds
     known: dict[Partition, LastRecord | Fault] = {} if reread else {**_remembered(context, bounds)}
+    committed = [readable(facts.offsets.get(name)) for name in groups]
     left = [places for offsets in committed for places in _places_by_topic(offsets, bounds)]
     many = 1
     while True:
@@ -50,7 +48,7 @@ def read_records(
     context.memory.last_records.update(
         {place: found for place, found in known.items() if isinstance(found, LastRecord)}
     )
-    return {place: found if isinstance(found, Fault) else found.offset for place, found in known.items()}
+    facts.records.update({place: found if isinstance(found, Fault) else found.offset for place, found in known.items()})
 
 
 def _remembered(context: Context, bounds: Mapping[Partition, Bounds | Fault]) -> dict[Partition, LastRecord]:

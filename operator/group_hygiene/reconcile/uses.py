@@ -50,7 +50,7 @@ class Uses:
     def __init__(self, context: Context, plan: Plan, cluster: Cluster, deadline: Deadline) -> None:
         """cluster: as in the scan."""
         policy = plan.policy
-        self._policy_uid, self._epochs = policy.uid, {index: epoch for index, (_, epoch) in cluster.leaders.items()}
+        self._epochs = {index: epoch for index, (_, epoch) in cluster.leaders.items()}
         self._trusts_scans = Unprotect.UNREADABLE_OFFSETS_LOG in policy.match.unprotect
         asks = policy.when.unchanged_for is not None
         seen = context.journal.contents.seen.get(policy.uid, {})

@@ -26,7 +26,7 @@ from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup
 from group_hygiene.model.entries import Change, Key, Outcome, OutcomeType, Removal
-from group_hygiene.model.groups import Fault, Group, GroupState, GroupType
+from group_hygiene.model.groups import Fault, GroupState, GroupType
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.process.clock import Clock
 from group_hygiene.reconcile.context import read_bounds
@@ -318,8 +318,7 @@ def _is_there(client: Client, backup: Backup, deadline: Deadline) -> bool | Grou
     name, is_there = backup.group, False
     fitting = {GroupType.SHARE} if backup.type == GroupType.SHARE else COMMITTING
     for kind in (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.SHARE, GroupType.STREAMS):
-        group = Group(name, kind, "", GroupState.UNKNOWN, -1)
-        described = kafka_groups.describe_groups(client, [group], deadline)[name]
+        described = kafka_groups.describe_groups(client, {name: kind}, {name: None}, deadline)[name]
         if isinstance(described, Fault):
             if described.code in _ABSENT:
                 continue
