@@ -37,7 +37,7 @@ def as_row(key: bytes | None, value: bytes | None) -> dict[str, Any]:
     except BrokenRecord as broken:
         return {"aside": _without_none({"key": key, "value": value, "error": str(broken)})}
     if not isinstance(record, Commit):
-        fields = record._asdict()
+        fields = record._asdict() | {"clients": [_without_none(client._asdict()) for client in record.clients] or None}
         return {"group": fields.pop("group"), "state": _without_none(fields)}
     row = {"group": record.group, "topic": record.topic, "partition": record.partition}
     if record.offset is None:
@@ -48,7 +48,13 @@ def as_row(key: bytes | None, value: bytes | None) -> dict[str, Any]:
 
 def _without_none(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: _without_none(cell) if isinstance(cell, dict) else cell for name, cell in row.items() if cell is not None
+        name: _without_none(cell)
+        if isinstance(cell, dict)
+        else [_without_none(each) for each in cell]
+        if isinstance(cell, list)
+        else cell
+        for name, cell in row.items()
+        if cell is not None
     }
 
 
