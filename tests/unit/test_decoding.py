@@ -72,6 +72,21 @@ def test_what_is_kept_aside_leaves_its_neighbours_alone(pair: Pair) -> None:
     assert set(found[1]) == {"aside"}
 
 
+def test_hosts_are_left_out() -> None:
+    """On request no row has one, nor the bytes of a record that could not be decoded; all else is the same."""
+    pairs = [*SAMPLE_PAIRS, (b"\0\2" + text("g"), b"\0\5" + text("/10.0.0.1"))]
+    keys, values = (pa.array([pair[side] for pair in pairs], pa.binary()) for side in (0, 1))
+    with_hosts, without = (decode_all(keys, values, hosts).to_pylist() for hosts in (True, False))
+    assert "10.0.0.1" in str(with_hosts)
+    assert "10.0.0.1" not in str(without)
+    for row in with_hosts:
+        for client in (row["state"] or {}).get("clients") or ():
+            client["host"] = None
+        if row["aside"] is not None:
+            row["aside"]["value"] = None
+    assert with_hosts == without
+
+
 @pytest.mark.parametrize("few", [[], [(commit_key(), None)], [(b"\0\2" + text("g"), None)]])
 def test_batches_of_few(few: list[Pair]) -> None:
     """Spark hands over empty batches, and those in which nothing is a live commit, or nothing a commit at all."""
