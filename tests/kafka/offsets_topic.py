@@ -120,10 +120,9 @@ def _generated(answer: Any) -> Record | None:
         return GroupState(key["group"], "classic", False, *state, _clients(value["members"]))
     kind = _KINDS[name]
     generation = value[kind.generation] if value is not None and kind.generation else None
-    state = GroupState(
-        key["groupId"], kind.name, gone=value is None, generation=generation, member_id=key.get("memberId")
-    )
-    return state if value is None or "clientHost" not in value else state._replace(clients=_clients([value]))
+    clients = _clients([value]) if value is not None and "clientHost" in value else ()
+    fields = {"generation": generation, "member_id": key.get("memberId"), "clients": clients}
+    return GroupState(key["groupId"], kind.name, gone=value is None, **fields)
 
 
 def _clients(members: Sequence[Mapping[str, Any]]) -> tuple[Client, ...]:

@@ -84,8 +84,10 @@ def real(spark: SparkSession, kafka: KafkaCluster, client: Client, tmp_path_fact
     """Two runs of the pipeline: of each group that changes again, one half is seen by each of them."""
     make, warehouse = Maker(kafka.bootstrap_servers), str(tmp_path_factory.mktemp("exact"))
     bootstrap, topic = kafka.bootstrap_servers, make.topic(records=9)
-    does = ("transactional", "aborted", "assigns", "repeats", "classic", "consumer", "returned", "remade", "deleted")
-    does += ("share", "streams")
+    does = (
+        *("transactional", "aborted", "assigns", "repeats", "classic", "consumer", "returned", "remade", "deleted"),
+        *("share", "streams"),
+    )
     names = {what: make.name(what) for what in does}
     did = {what: Did() for what in does}
 
@@ -122,8 +124,12 @@ def real(spark: SparkSession, kafka: KafkaCluster, client: Client, tmp_path_fact
     rows = {row["group"]: row.asDict(recursive=True) for row in ACTIVITY.read(spark, warehouse).collect()}
     assert set(log) <= set(rows)
     assert {name for name in log if rows[name]["last_clients"]} <= set(clients)
-    of_did = {what: clients[names[what]] for what in does if names[what] in clients}
-    return Real(did, *({what: source[names[what]] for what in does} for source in (log, rows)), of_did)
+    return Real(
+        did,
+        {what: log[names[what]] for what in does},
+        {what: rows[names[what]] for what in does},
+        {what: clients[names[what]] for what in does if names[what] in clients},
+    )
 
 
 SIMPLE = {"type": "Classic", "protocol_type": "", "state": "Empty"}
