@@ -1,4 +1,4 @@
-"""When and by which client a group was last used, in words: as exact as the log, and no client can forge a text."""
+"""When a group was last used, and its client, in words: as exact as the log, and no client can forge a text."""
 
 from __future__ import annotations
 

@@ -343,7 +343,7 @@ def expiry(verdict: Verdict) -> str | None:
 
 
 def last_use(verdict: Verdict, now: datetime) -> str | None:
-    """When and by which client the group was last used, in words; None = the pipeline's tables do not say."""
+    """When the group was last used, and its client, in words; None = the pipeline's tables do not say."""
     activity = verdict.evidence.activity
     return activity.last_use(now) if isinstance(activity, Activity) else None
 

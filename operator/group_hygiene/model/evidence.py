@@ -127,7 +127,7 @@ class Activity:
         return later or self.last_commit > self.empty_since
 
     def last_use(self, now: datetime) -> str | None:
-        """When it was last used, and by which client, in words; None = neither is known."""
+        """When it was last used, and its client, in words; None = neither is known."""
         since, client = self.idle_since, self.last_client
         if since is None:
             return None if client is None else f"its last known member is {client}"

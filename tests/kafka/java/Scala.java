@@ -59,7 +59,7 @@ class Scala {
             var instance = member.groupInstanceId();
             group = line(
                 group, hex(member.clientId()), hex(member.clientHost()),
-                instance.isDefined() ? hex(instance.get()) : "-");
+                instance.isDefined() && instance.get() != null ? hex(instance.get()) : "-");
         }
         return group;
     }
