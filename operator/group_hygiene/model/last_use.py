@@ -52,7 +52,7 @@ class LastClient(NamedTuple):
 
 
 def ago(time: timedelta) -> str:
-    """In the largest unit of which there are two or more: 41 days ago, 30 hours ago."""
+    """In the largest unit that gives two or more: 41 days ago, 30 hours ago."""
     seconds = max(0, int(time.total_seconds()))
     for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if seconds >= 2 * size:
