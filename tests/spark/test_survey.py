@@ -245,7 +245,7 @@ def test_idle_and_expiring_as_the_model_has_it(spark: SparkSession) -> None:
         if each["log_partition"] not in covered:
             assert (judged["covered"], judged["idle_since"], judged["expires"]) == (False, None, None)
             continue
-        model = _activity(each, covered)
+        model = _activity(each | {"last_clients": None, "last_clients_at": None}, covered)
         expected = (True, model.simple, model.idle_since, model.first_expiry(retention))
         assert (judged["covered"], judged["simple"], judged["idle_since"], judged["expires"]) == expected, each
 
