@@ -20,7 +20,7 @@ TABLES = {
     ),
     "group_states": (
         *(*_PLACE, "kind", "group"),
-        *("protocol_type", "generation", "member_id", "members", "state_ms", "gone"),
+        *("protocol_type", "generation", "member_id", "members", "state_ms", "gone", "clients"),
     ),
 }
 _GROUP = ("group", "last_commit_ms", "commits_30d")
@@ -106,8 +106,13 @@ def _query(table: Path, sql: str, version: int | None = None) -> list[Row]:
     except TableNotFoundError:
         return []
     answer = QueryBuilder().register("t", opened).execute(sql).read_all()
-    columns: list[Any] = [answer.column(index).to_pylist() for index in range(answer.num_columns)]
+    columns: list[Any] = [map(_plain, answer.column(index).to_pylist()) for index in range(answer.num_columns)]
     return list(zip(*columns, strict=True))
+
+
+def _plain(cell: Any) -> Any:
+    """A list of clients as faults.offsets_log.Rows has it."""
+    return tuple(tuple(client.values()) for client in cell) if isinstance(cell, list) else cell
 
 
 def _selected(columns: Iterable[str]) -> str:

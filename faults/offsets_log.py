@@ -67,7 +67,8 @@ def expected(log: list[Raw]) -> Rows:
             rows.commits.append((*place, record.group, record.topic, record.partition, *value, raw.aborted))
         else:
             rest = (record.protocol_type, record.generation, record.member_id, record.members, record.state_ms)
-            rows.states.append((*place, record.kind, record.group, *rest, record.gone))
+            clients = tuple(map(tuple, record.clients)) or None
+            rows.states.append((*place, record.kind, record.group, *rest, record.gone, clients))
     return rows
 
 

@@ -32,7 +32,7 @@ from sandbox.demo_clients import View
 from sandbox.demo_command import CommandLine
 from sandbox.demo_idle import IDLE_KINDS, check_idle, is_done, lines
 from sandbox.demo_kubernetes import IDLE, NAMESPACE, OPERATOR, POLICY, STALE, Kubernetes
-from sandbox.demo_past import check_past, commands, shown
+from sandbox.demo_past import check_past, commands, shown, shown_who, who
 from sandbox.demo_pipeline import Pipeline
 from sandbox.demo_screen import Check, Screen, in_columns, shorten
 from sandbox.errors import NotReached, SandboxError
@@ -146,7 +146,7 @@ class _Demo:
         alerts = self._check_alerts(story)
         self._screen.heading("8  The operator's statuses, compared with Kafka")
         self._screen.checks(checks)
-        looked = self._look_back(story, view)
+        looked = self._look_back(story, view, command_line)
         self._progress(f"all of it took {time.monotonic() - self._started:.0f} s")
         return self._end([*(row.check for row in rows), *restored, *alerts, *checks, *looked])
 
@@ -253,7 +253,7 @@ class _Demo:
         screen.checks(checks)
         return checks
 
-    def _look_back(self, story: Story, view: View) -> list[Check]:
+    def _look_back(self, story: Story, view: View, command_line: CommandLine) -> list[Check]:
         screen = self._screen
         self._progress("waiting until Spark has read all of it")
         now, story.after = datetime.now(UTC), view.groups()
@@ -263,7 +263,9 @@ class _Demo:
         screen.heading("9  Backtest: the deletions of a hasty policy in the last minute, and its regrets")
         screen.command(backtest.command, shown(backtest))
         screen.command(report.command)
-        checks = check_past(story, _RESTORED, backtest, report)
+        command, explained = command_line.run(*who(self._pipeline.tables))
+        screen.command(command, shown_who(explained))
+        checks = check_past(story, _RESTORED, backtest, report, explained)
         screen.checks(checks)
         return checks
 

@@ -1,4 +1,4 @@
-"""The end of the demo: a policy tried on its past, and a report on the remaining groups; from the tables alone."""
+"""The end of the demo: a policy tried on its past, a report on the remaining groups, and who used one of them last."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +12,8 @@ _HASTY = "examples/backtest/hasty.yaml"
 REPORT = Path(".sandbox/report.html")
 _TOO_MUCH_REGRET = 3
 _HEAD = "REGRETTED GROUP"
+# Its consumer came back, and left again.
+IDLE_GROUP, _CLIENT = "payments-audit", "payments-audit-1"
 _MEGABYTE = 1_000_000
 
 
@@ -29,9 +31,20 @@ def shown(answer: Answer) -> list[str]:
     return [*heading, *_regrets(answer), f"(exit code {answer.code})"]
 
 
-def check_past(story: Story, restored: str, backtest: Answer, report: Answer) -> list[Check]:
+def who(tables: Path) -> Sequence[str]:
+    """The command that names the last client of an idle group."""
+    return "explain", IDLE_GROUP, "-f", _HASTY, "--activity", str(tables)
+
+
+def shown_who(lines: Sequence[str]) -> list[str]:
+    """The heading, which names the last client; the checks follow."""
+    end = next((at for at, line in enumerate(lines) if line.startswith("CHECK")), 0)
+    return [*lines[:end], "..."]
+
+
+def check_past(story: Story, restored: str, backtest: Answer, report: Answer, explained: Sequence[str]) -> list[Check]:
     """The backtest names the group that was used again, and no unused one; the report has all groups."""
-    return [_regretted(story, restored, backtest), _reported(story, report)]
+    return [_regretted(story, restored, backtest), _reported(story, report), _named(explained)]
 
 
 def _regretted(story: Story, restored: str, answer: Answer) -> Check:
@@ -55,6 +68,18 @@ def _reported(story: Story, answer: Answer) -> Check:
     if missing:
         return Check(claim, f"not in it: {', '.join(missing)}")
     return Check(claim, f"it has {len(text):,} characters" if len(text) > 3 * _MEGABYTE else "")
+
+
+def _named(explained: Sequence[str]) -> Check:
+    claim = f"explain and the report name the last client of {IDLE_GROUP}: {_CLIENT} from 127.0.0.1"
+    text = REPORT.read_text() if REPORT.is_file() else ""
+    missing = []
+    if not any("last used " in line and f"by client '{_CLIENT}' from 127.0.0.1" in line for line in explained):
+        missing.append("explain")
+    # In HTML, quotes are escaped.
+    if f"{_CLIENT}&#39; from 127.0.0.1" not in text:
+        missing.append("the report")
+    return Check(claim, f"not {' and not '.join(missing)}" if missing else "")
 
 
 def _regrets(answer: Answer) -> list[str]:

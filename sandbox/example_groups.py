@@ -122,6 +122,8 @@ class Shop:
         """A librdkafka consumer without automatic commits."""
         common = {
             "group.id": group,
+            # `pipeline` records it, and `explain` and the report name it.
+            "client.id": f"{group}-1",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
         }

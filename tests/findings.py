@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
+from group_hygiene.model.last_use import LastClient
 from group_hygiene.report.findings import Age, Count, Findings, Growth, Row, StaleTopic, Suggestion
 
 READ_AT = datetime(2026, 11, 20, 14, 3, 27, 123000, UTC)
@@ -126,6 +127,8 @@ def _row(chance: random.Random, name: str, pattern: str, days: float) -> Row:
         topics=topics,
         partitions=topics * chance.choice([1, 3, 12]),
         behind=chance.choice([0, behind]) if behind else None,
+        # Of names that already fill a page there is no room for more.
+        last_client=str(LastClient(name, "10.1.2.3", None, None, topics, last)) if known and len(name) < 100 else None,
     )
 
 

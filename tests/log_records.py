@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from group_hygiene.kafka.offsets_log import Commit, GroupState
+from group_hygiene.kafka.offsets_log import Client, Commit, GroupState
 
 
 class Sample(NamedTuple):
@@ -29,6 +29,7 @@ class Sample(NamedTuple):
         return bytes.fromhex(self.key), None if self.value is None else bytes.fromhex(self.value)
 
 
+C_1, C = Client("c-1", "10.0.0.1"), Client("c", "10.0.0.1")
 _WRITTEN = (
     Sample(
         "commit-v0",
@@ -116,7 +117,7 @@ _WRITTEN = (
             "302e302e310000afc8000000030001020000000300010300036d2d310003632d3100092f31302e302e302e310000afc8"
             "0000000300010200000003000103"
         ),
-        GroupState("g", "classic", False, "consumer", 7, None, 2, None),
+        GroupState("g", "classic", False, "consumer", 7, None, 2, None, clients=(C_1, C_1)),
     ),
     Sample(
         "classic-v1-stable",
@@ -126,7 +127,7 @@ _WRITTEN = (
             "302e302e31000493e00000afc8000000030001020000000300010300036d2d310003632d3100092f31302e302e302e31"
             "000493e00000afc80000000300010200000003000103"
         ),
-        GroupState("g", "classic", False, "consumer", 7, None, 2, None),
+        GroupState("g", "classic", False, "consumer", 7, None, 2, None, clients=(C_1, C_1)),
     ),
     Sample(
         "classic-v2-stable",
@@ -136,7 +137,7 @@ _WRITTEN = (
             "2d3100092f31302e302e302e31000493e00000afc8000000030001020000000300010300036d2d310003632d3100092f"
             "31302e302e302e31000493e00000afc80000000300010200000003000103"
         ),
-        GroupState("g", "classic", False, "consumer", 7, None, 2, 1700000000123),
+        GroupState("g", "classic", False, "consumer", 7, None, 2, 1700000000123, clients=(C_1, C_1)),
     ),
     Sample(
         "classic-v3-stable",
@@ -146,7 +147,9 @@ _WRITTEN = (
             "03632d3100092f31302e302e302e31000493e00000afc8000000030001020000000300010300036d2d320003692d3200"
             "03632d3100092f31302e302e302e31000493e00000afc80000000300010200000003000103"
         ),
-        GroupState("g", "classic", False, "consumer", 7, None, 2, 1700000000123),
+        GroupState(
+            "g", "classic", False, "consumer", 7, None, 2, 1700000000123, clients=(C_1, C_1._replace(instance_id="i-2"))
+        ),
     ),
     Sample(
         "classic-v4-stable",
@@ -156,7 +159,9 @@ _WRITTEN = (
             "302e302e31000493e00000afc8040001020400010300046d2d3204692d3204632d310a2f31302e302e302e31000493e0"
             "0000afc804000102040001030000"
         ),
-        GroupState("g", "classic", False, "consumer", 7, None, 2, 1700000000123),
+        GroupState(
+            "g", "classic", False, "consumer", 7, None, 2, 1700000000123, clients=(C_1, C_1._replace(instance_id="i-2"))
+        ),
     ),
     Sample(
         "classic-v2-empty",
@@ -177,7 +182,7 @@ _WRITTEN = (
             "000408636f6e6e656374000000070672616e6765046d2d31ffffffffffffffff02046d2d310004632d310a2f31302e30"
             "2e302e31000493e00000afc804000102040001030000"
         ),
-        GroupState("g", "classic", False, "connect", 7, None, 1, None),
+        GroupState("g", "classic", False, "connect", 7, None, 1, None, clients=(C_1,)),
     ),
     Sample(
         "consumer-epoch",
@@ -201,7 +206,7 @@ _WRITTEN = (
         "consumer-member",
         "000500016700036d2d31",
         "000000026102630a2f31302e302e302e3102076f726465727300000003e80000",
-        GroupState("g", "consumer-member", False, member_id="m-1"),
+        GroupState("g", "consumer-member", False, member_id="m-1", clients=(C._replace(rack_id="a"),)),
     ),
     Sample(
         "consumer-member-of-the-classic-protocol",
@@ -210,7 +215,7 @@ _WRITTEN = (
             "000000026102630a2f31302e302e302e3102076f726465727304612e2a000003e8000100120100000001020672616e67"
             "65040001020000"
         ),
-        GroupState("g", "consumer-member", False, member_id="m-1"),
+        GroupState("g", "consumer-member", False, member_id="m-1", clients=(C._replace(rack_id="a"),)),
     ),
     Sample(
         "consumer-target-epoch",
@@ -249,7 +254,7 @@ _WRITTEN = (
         "share-member",
         "000a00016700036d2d31",
         "00000002630a2f31302e302e302e3102076f726465727300",
-        GroupState("g", "share-member", False, member_id="m-1"),
+        GroupState("g", "share-member", False, member_id="m-1", clients=(C,)),
     ),
     Sample(
         "share-epoch",
@@ -300,13 +305,13 @@ _WRITTEN = (
         "streams-member",
         "001300016700036d2d31",
         "0000000002630a2f31302e302e302e31000003e8000000010270ff0100",
-        GroupState("g", "streams-member", False, member_id="m-1"),
+        GroupState("g", "streams-member", False, member_id="m-1", clients=(C,)),
     ),
     Sample(
         "streams-member-with-endpoint",
         "001300016700036d2d31",
         "0000000002630a2f31302e302e302e31000003e8000000010270010268ffff0002026b02760000",
-        GroupState("g", "streams-member", False, member_id="m-1"),
+        GroupState("g", "streams-member", False, member_id="m-1", clients=(C,)),
     ),
     Sample(
         "streams-target-epoch",
@@ -347,7 +352,7 @@ _WRITTEN = (
         "consumer-member-3.7",
         "000500016700036d2d31",
         "000000026102630a2f31302e302e302e3102076f726465727300000003e80002026100000001000001040001020000",
-        GroupState("g", "consumer-member", False, member_id="m-1"),
+        GroupState("g", "consumer-member", False, member_id="m-1", clients=(C._replace(rack_id="a"),)),
         written_by="3.7.2",
     ),
     Sample(

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.model.groups import NO_LEADER_EPOCH
+from group_hygiene.model.last_use import CLIENT
 
 _TIME = pa.timestamp("us", tz="UTC")
 _ACTIVITY = pa.schema(
@@ -32,6 +33,8 @@ _ACTIVITY = pa.schema(
         ("last_commit_after", _TIME),
         ("state_after", _TIME),
         ("topics_after", pa.map_(pa.string(), _TIME)),
+        ("last_clients", pa.list_(pa.struct(dict.fromkeys(CLIENT, pa.string())))),
+        ("last_clients_at", _TIME),
     ]
 )
 _COVERAGE = pa.schema(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +183,9 @@ def test_plan_and_explain_tell_what_expires_when(on: Run, kafka: KafkaCluster, c
     assert isinstance(cluster, Cluster)
     tables = Warehouse(tmp_path, kafka.cluster_id, topic_id, len(cluster.leaders))
     # The broker keeps offsets for 7 days.
-    first, second, third = idle("left-classic", 160), in_use("live-848", old=150), idle("caught-up", 100)
+    clients = [{"client_id": f"b-{n}", "host": "10.1.2.3", "instance_id": None, "rack_id": None} for n in (2, 1)]
+    known = {"last_clients": clients, "last_clients_at": datetime(2026, 1, 31, 12, tzinfo=UTC)}
+    first, second, third = idle("left-classic", 160, **known), in_use("live-848", old=150), idle("caught-up", 100)
     tables.write([first, second | {"type": "Consumer"}, third])
     at = [f"{row[when] + timedelta(days=7):%Y-%m-%dT%H:%M:%SZ}" for row, when in (
         (first, "empty_since"), (second, "oldest_commit"), (third, "empty_since"))]  # fmt: skip
@@ -202,6 +204,15 @@ def test_plan_and_explain_tell_what_expires_when(on: Run, kafka: KafkaCluster, c
     (planned,) = on("plan", "-f", "-", "--activity", tmp_path, "-o", "json", stdin=soon_).json["policies"]
     assert planned["nextExpiryTime"] == at[0]
     assert [group["expiresTime"] for group in planned["groups"]] == [at[2], at[0], at[1]]
+    assert planned["groups"][1]["lastClient"] == {
+        **{"clientID": "b-1", "host": "10.1.2.3", "others": 1, "at": "2026-01-31T12:00:00Z"}
+    }
+    assert "lastClient" not in planned["groups"][0]
+    used = "last used 6 days ago by client 'b-1' from 10.1.2.3 and 1 more"
+    wide = on("plan", "-f", "-", "--activity", tmp_path, "-o", "wide", stdin=soon_).out
+    assert [used in line for line in wide.splitlines() if line.startswith("left-classic")] == [True]
+    explained = on("explain", "left-classic", "-f", "-", "--activity", tmp_path, stdin=soon_)
+    assert f"  {used}" in explained.out.splitlines()
     explained = on("explain", "live-848", "-f", "-", "--activity", tmp_path, stdin=soon_)
     assert f"  {expiry} {at[1]}" in explained.out.splitlines()
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kafka import KafkaConsumer, TopicPartition
 
-from group_hygiene.kafka.offsets_log import Commit, GroupState
+from group_hygiene.kafka.offsets_log import CLIENTS_MAX, TEXT_MAX, Client, Commit, GroupState
 from sandbox.kafka import KafkaCluster
 
 Pair = tuple[bytes, bytes | None]
@@ -117,11 +117,24 @@ def _generated(answer: Any) -> Record | None:
             return GroupState(key["group"], "classic", gone=True)
         since, members = value.get("currentStateTimestamp", -1), len(value["members"])
         state = (value["protocolType"], value["generation"], None, members, None if since == -1 else since)
-        return GroupState(key["group"], "classic", False, *state)
+        return GroupState(key["group"], "classic", False, *state, _clients(value["members"]))
     kind = _KINDS[name]
     generation = value[kind.generation] if value is not None and kind.generation else None
-    return GroupState(
-        key["groupId"], kind.name, gone=value is None, generation=generation, member_id=key.get("memberId")
+    clients = _clients([value]) if value is not None and "clientHost" in value else ()
+    fields = {"generation": generation, "member_id": key.get("memberId"), "clients": clients}
+    return GroupState(key["groupId"], kind.name, gone=value is None, **fields)
+
+
+def _clients(members: Sequence[Mapping[str, Any]]) -> tuple[Client, ...]:
+    """The first five, as Java writes an address: `name/address`."""
+    return tuple(
+        Client(
+            member["clientId"][:TEXT_MAX],
+            member["clientHost"].removeprefix("/")[:TEXT_MAX],
+            *(text and text[:TEXT_MAX] for text in (member.get("groupInstanceId", member.get("instanceId")),)),
+            *(text and text[:TEXT_MAX] for text in (member.get("rackId"),)),
+        )
+        for member in members[:CLIENTS_MAX]
     )
 
 
@@ -137,7 +150,12 @@ def _scala(words: Sequence[str]) -> Record | None:
     if rest[1] == "gone":
         return GroupState(_text(rest[0]), "classic", gone=True)
     state = (_text(rest[1]), int(rest[2]), None, int(rest[3]), _number(rest[4]))
-    return GroupState(_text(rest[0]), "classic", False, *state)
+    texts = [None if word == "-" else _text(word) for word in rest[5:]]
+    members = [
+        {"clientId": client, "clientHost": host, "groupInstanceId": instance}
+        for client, host, instance in zip(*[iter(texts)] * 3, strict=True)
+    ]
+    return GroupState(_text(rest[0]), "classic", False, *state, _clients(members))
 
 
 def _text(word: str) -> str:

@@ -849,8 +849,8 @@ def published(api_server: ApiServer) -> ApiServer:
         ),
         pytest.param(
             "kgp.status.sample",
-            "group state type verdict reason message topics unchangedSince idleSince lag outOfRangePartitions "
-            "expiresTime markedSince dueTime",
+            "group state type verdict reason message topics unchangedSince idleSince lastClient lag "
+            "outOfRangePartitions expiresTime markedSince dueTime",
             id="policy-status-sample",
         ),
         pytest.param(
@@ -917,6 +917,7 @@ POLICY_STATUS = {
             "message": "seen unchanged for 20h of 72h",
             "unchangedSince": "2030-01-30T16:00:00Z",
             "idleSince": "2030-01-29T16:00:00Z",
+            "lastClient": "client 'billing-7' from 10.1.2.3 and 2 more",
             "lag": 2**40,
             "outOfRangePartitions": 2,
             "expiresTime": "2030-02-05T16:00:00Z",

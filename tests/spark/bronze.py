@@ -13,7 +13,7 @@ from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, QUARA
 
 _PLACE = ("log_partition", "log_offset", "record_ms")
 _COMMIT = ("group", "topic", "partition", "committed_offset", "leader_epoch", "metadata", "commit_ms", "aborted")
-_STATE = ("kind", "group", "protocol_type", "generation", "member_id", "members", "state_ms", "gone")
+_STATE = ("kind", "group", "protocol_type", "generation", "member_id", "members", "state_ms", "gone", "clients")
 
 
 def tables(spark: SparkSession, warehouse: str, era: int = 0) -> Rows:
@@ -22,10 +22,16 @@ def tables(spark: SparkSession, warehouse: str, era: int = 0) -> Rows:
     def rows(table: Table, *columns: str) -> list[Row]:
         frame = table.read(spark, warehouse).where(F.col("era") == era)
         frame = frame.withColumn("record_ms", F.unix_millis("record_time")).select(*_PLACE, *columns)
-        plain = [tuple(bytes(cell) if isinstance(cell, bytearray) else cell for cell in row) for row in frame.collect()]
+        plain = [tuple(map(_plain, row)) for row in frame.collect()]
         return sorted(plain, key=lambda row: row[:2])
 
     return Rows(rows(COMMITS, *_COMMIT), rows(GROUP_STATES, *_STATE), rows(QUARANTINE, "key", "value"))
+
+
+def _plain(cell: Any) -> Any:
+    if isinstance(cell, list):
+        return tuple(map(tuple, cell))
+    return bytes(cell) if isinstance(cell, bytearray) else cell
 
 
 def all_rows(spark: SparkSession, warehouse: str, table: Table) -> list[dict[str, Any]]:

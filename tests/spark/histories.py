@@ -46,6 +46,11 @@ def classic(second: float, members: int, protocol_type: str = "consumer") -> Eve
     return state(second + 1, "classic") | fields
 
 
+def client(name: str, rack: str | None = None) -> dict[str, Any]:
+    """A member's client, as a record names it."""
+    return {"client_id": name, "host": "10.1.2.3", "instance_id": None, "rack_id": rack}
+
+
 def epoch(second: float, family: str = "consumer") -> Event:
     return state(second, f"{family}-epoch", generation=1)
 

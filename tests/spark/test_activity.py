@@ -19,7 +19,7 @@ from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.jobs import Job, Work, repeat
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, Table
-from tests.spark.histories import START, Bronze, Event, classic, commit, epoch, member, moment, state, wiped
+from tests.spark.histories import START, Bronze, Event, classic, client, commit, epoch, member, moment, state, wiped
 
 Rows = dict[str, dict[str, Any]]
 
@@ -178,6 +178,37 @@ HISTORIES = {
         [member(1, "a", family="streams"), epoch(1, "streams")],
         {"type": "Streams", "protocol_type": "streams"} | active("a"),
     ),
+    "clients-of-a-classic-group": History(
+        [
+            classic(1, 2) | {"clients": [client("a"), client("b")]},
+            classic(3, 1) | {"clients": [client("b", "rack")]},
+            commit(4),
+            classic(5, 0),
+        ],
+        CLASSIC | empty(5) | {"last_clients": [client("b", "rack")], "last_clients_at": moment(4)},
+    ),
+    "clients-of-members": History(
+        [
+            member(1, "m") | {"clients": [client("a")]},
+            member(2, "n") | {"clients": [client("b")]},
+            epoch(2),
+            member(5, "m", gone=True),
+            member(6, "n", gone=True),
+            epoch(6),
+        ],
+        CONSUMER | empty(6) | {"last_clients": [client("b")], "last_clients_at": moment(2)},
+    ),
+    "clients-of-a-group-of-the-same-name": History(
+        [
+            classic(1, 1) | {"clients": [client("a")]},
+            classic(5, 0),
+            state(9, "classic", gone=True),
+            commit(11),
+            commit(12),
+        ],
+        SIMPLE | {"last_clients": None, "last_clients_at": None},
+    ),
+    "no-clients": History([classic(1, 1), classic(5, 0)], {"last_clients": None, "last_clients_at": None}),
     "commits-of-many-days": History(
         [commit(-40 * 86400), commit(-8 * 86400), commit(-86400), commit(1), commit(86400)],
         SIMPLE | {"commits_1d": 1, "commits_7d": 3, "commits_30d": 4, "first_commit": moment(-40 * 86400)},

@@ -9,23 +9,27 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from faults.offsets_log import read
+from faults.offsets_log import read, write
 from group_hygiene.kafka.client import Client
-from group_hygiene.kafka.offsets_log import Commit
+from group_hygiene.kafka.offsets_log import Commit, GroupState
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.ingest.batches import ingest
 from group_hygiene.pipeline.tables import ACTIVITY
 from sandbox.kafka import KafkaCluster
 from tests.kafka.makers import Maker, at
+from tests.kafka.members import SilentShareMember, StreamsMember, part
 from tests.kafka.offsets_topic import generated
 from tests.spark.test_ingest import commit_in_transaction
 
 Times = dict[str, int | None]
+LastClients = tuple[list[dict[str, Any]], int]
 
 
 @dataclass
@@ -42,14 +46,20 @@ def timed(act: Callable[[], Any]) -> tuple[int, int]:
     return before, _now()
 
 
-def in_the_log(kafka: KafkaCluster) -> dict[str, Times]:
-    """By group: the last commit time that the log holds, and since when its last record says that it is Empty."""
+def in_the_log(kafka: KafkaCluster) -> tuple[dict[str, Times], dict[str, LastClients]]:
+    """By group: the last commit time that the log holds, and since when its last record says that it is Empty.
+
+    And the clients of the last record that names any, with its time.
+    """
     raw = [row for row in read(kafka.bootstrap_servers) if row.key is not None]
     found: dict[str, Times] = {}
+    clients: dict[str, LastClients] = {}
     for row, record in zip(raw, generated(kafka, [(row.key or b"", row.value) for row in raw]), strict=True):
         # Other tests wrote some that are none.
         if record is None:
             continue
+        if isinstance(record, GroupState) and record.clients:
+            clients[record.group] = ([client._asdict() for client in record.clients], row.time_ms)
         times = found.setdefault(record.group, {"last_commit": None, "empty_since": None})
         if isinstance(record, Commit):
             times["last_commit"] = max(filter(None, (times["last_commit"], record.commit_ms)), default=None)
@@ -58,7 +68,7 @@ def in_the_log(kafka: KafkaCluster) -> dict[str, Times]:
             times["empty_since"] = record.state_ms if empty else None
         elif record.kind in ("consumer-epoch", "consumer-member"):
             times["empty_since"] = None if record.kind == "consumer-epoch" and record.gone else row.time_ms
-    return found
+    return found, clients
 
 
 @dataclass
@@ -68,6 +78,7 @@ class Real:
     did: dict[str, Did]
     log: dict[str, Times]
     rows: dict[str, dict[str, Any]]
+    clients: dict[str, LastClients]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +86,10 @@ def real(spark: SparkSession, kafka: KafkaCluster, client: Client, tmp_path_fact
     """Two runs of the pipeline: of each group that changes again, one half is seen by each of them."""
     make, warehouse = Maker(kafka.bootstrap_servers), str(tmp_path_factory.mktemp("exact"))
     bootstrap, topic = kafka.bootstrap_servers, make.topic(records=9)
-    does = ("transactional", "aborted", "assigns", "repeats", "classic", "consumer", "returned", "remade", "deleted")
+    does = (
+        *("transactional", "aborted", "assigns", "repeats", "classic", "consumer", "returned", "remade", "deleted"),
+        *("share", "streams"),
+    )
     names = {what: make.name(what) for what in does}
     did = {what: Did() for what in does}
 
@@ -92,6 +106,11 @@ def real(spark: SparkSession, kafka: KafkaCluster, client: Client, tmp_path_fact
         did[what].committed = timed(lambda: make.join(names[what], topic, protocol, at(topic, 2)))  # noqa: B023
         did[what].left = timed(lambda: make.leave(names[what]))  # noqa: B023
     make.delete_group(names["remade"])
+    with (
+        SilentShareMember(client, names["share"], topic),
+        StreamsMember(client, names["streams"], [part("0", [topic])]),
+    ):
+        pass
     run()
     for what, abort in (("transactional", False), ("aborted", True)):
         did[what].committed = timed(lambda: commit_in_transaction(bootstrap, names[what], topic, 5, abort))  # noqa: B023
@@ -103,10 +122,16 @@ def real(spark: SparkSession, kafka: KafkaCluster, client: Client, tmp_path_fact
     make.delete_group(names["deleted"])
     run()
     make.close()
-    log = in_the_log(kafka)
+    log, clients = in_the_log(kafka)
     rows = {row["group"]: row.asDict(recursive=True) for row in ACTIVITY.read(spark, warehouse).collect()}
     assert set(log) <= set(rows)
-    return Real(did, *({what: source[names[what]] for what in does} for source in (log, rows)))
+    assert {name for name in log if rows[name]["last_clients"]} <= set(clients)
+    return Real(
+        did,
+        {what: log[names[what]] for what in does},
+        {what: rows[names[what]] for what in does},
+        {what: clients[names[what]] for what in does if names[what] in clients},
+    )
 
 
 SIMPLE = {"type": "Classic", "protocol_type": "", "state": "Empty"}
@@ -139,6 +164,42 @@ def test_exact(real: Real, what: str, offsets: list[int], row: dict[str, Any]) -
     assert (found["empty_since"] is None) == (did.left is None)
     if did.left is not None:
         assert did.left[0] <= _milliseconds(found["empty_since"]) <= did.left[1]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("what", ["classic", "consumer", "share", "streams", "returned", "remade"])
+def test_last_clients_are_exact(real: Real, what: str) -> None:
+    """Of each type of group those in the last record that names any; addresses as the broker saw them."""
+    found, (clients, time_ms) = real.rows[what], real.clients[what]
+    assert found["last_clients"] == clients
+    assert _milliseconds(found["last_clients_at"]) == time_ms
+    assert {client["host"] for client in found["last_clients"]} == {"127.0.0.1"}
+    assert all(client["client_id"] for client in found["last_clients"])
+
+
+@pytest.mark.parametrize("what", ["transactional", "assigns", "deleted"])
+def test_who_did_not_join_is_not_named(real: Real, what: str) -> None:
+    """The log has no client of a simple group."""
+    assert (real.rows[what]["last_clients"], what in real.clients) == (None, False)
+
+
+@pytest.mark.usefixtures("real")
+@pytest.mark.parametrize("hosts", [True, False])
+def test_no_file_has_a_host_if_none_is_wanted(
+    spark: SparkSession, kafka: KafkaCluster, client: Client, tmp_path: Path, hosts: bool
+) -> None:
+    """Not of a member, nor in the bytes of a malformed record, in any file of the warehouse; clients stay."""
+    write(kafka.bootstrap_servers, 0, b"\0\2\0\1g", b"\0\5 of a later version, with /127.0.0.1")
+    ingest(spark, client, str(tmp_path), lambda line: None, hosts=hosts)
+    update(spark, str(tmp_path))
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    tables = [pq.read_table(file).to_pylist() for file in files if file.suffix == ".parquet"]
+    texts = [file.read_bytes() for file in files if file.suffix != ".parquet"]
+    assert ("127.0.0.1" in str(tables)) is hosts
+    # Those of Spark's checkpoint and Delta's logs.
+    assert not any(b"127.0.0.1" in text for text in texts)
+    rows = ACTIVITY.read(spark, str(tmp_path)).where("last_clients IS NOT NULL").collect()
+    assert {client["client_id"] for row in rows for client in row["last_clients"]}
+    assert {client["host"] for row in rows for client in row["last_clients"]} == {"127.0.0.1" if hosts else None}
 
 
 def _now() -> int:

@@ -24,7 +24,7 @@ from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, INGESTED
 from group_hygiene.report.findings import Age, Count, Findings, Growth, Row, StaleTopic
 from group_hygiene.spec.connection import ActivitySpec
 from tests.spark.bronze import all_rows, replace
-from tests.spark.histories import START, Bronze, Event, classic, commit, epoch, member, moment, state, wiped
+from tests.spark.histories import START, Bronze, Event, classic, client, commit, epoch, member, moment, state, wiped
 
 DAY = 86_400
 # As histories have it: when the log was read.
@@ -75,7 +75,7 @@ def ingest(
 
 
 GROUPS: dict[str, list[Event]] = {
-    "left": left(15, 10),
+    "left": [left(15, 10)[0] | {"clients": [client("b"), client("a")]}, *left(15, 10)[1:]],
     "simple": [commit(ago(13)), commit(ago(12), partition=1), commit(ago(12), partition=2, topic="billing")],
     "in-use": [classic(ago(3), 2), commit(ago(hours=0.5))],
     "consumer-left": [
@@ -146,6 +146,7 @@ def test_rows(findings: Findings) -> None:
         partitions=3,
         behind=0,
     )
+    assert row(findings, "left").last_client == "client 'a' from 10.1.2.3 and 1 more"
     unused = row(findings, "never")
     assert (unused.last_commit, unused.idle_since, unused.expires) == (None, at(4), None)
     assert (unused.age, unused.topics, unused.behind) == (Age.NEVER, 0, None)
@@ -244,7 +245,7 @@ def test_idle_and_expiring_as_the_model_has_it(spark: SparkSession) -> None:
         if each["log_partition"] not in covered:
             assert (judged["covered"], judged["idle_since"], judged["expires"]) == (False, None, None)
             continue
-        model = _activity(each, covered)
+        model = _activity(each | {"last_clients": None, "last_clients_at": None}, covered)
         expected = (True, model.simple, model.idle_since, model.first_expiry(retention))
         assert (judged["covered"], judged["simple"], judged["idle_since"], judged["expires"]) == expected, each
 

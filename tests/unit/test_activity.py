@@ -7,8 +7,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from msgspec import structs
 
 from group_hygiene.evidence.reader import Covered, Reading, Tables, _Reader, refused
@@ -17,6 +18,7 @@ from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity, Commits
 from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, GroupType
+from group_hygiene.model.last_use import LastClient
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.network.egress import parse_egress
 from group_hygiene.spec.connection import ActivitySpec
@@ -68,6 +70,48 @@ def test_times_come_back_as_the_log_has_them(warehouse: Warehouse) -> None:
     others = _read(warehouse, *strange)
     assert isinstance(others, Reading)
     assert others.groups.keys() == set(strange)
+
+
+A = {"client_id": "billing-7", "host": "10.1.2.3", "instance_id": None, "rack_id": "a"}
+
+
+def test_the_last_client_comes_back(warehouse: Warehouse) -> None:
+    """One of those in the last record that names any; a table of an older pipeline knows none."""
+    at = now() - timedelta(hours=200)
+    clients = [A | {"client_id": "c"}, A, A | {"client_id": None}]
+    known = idle("known", last_clients=clients, last_clients_at=at)
+    warehouse.write([known, idle("alone", last_clients=[A], last_clients_at=at), idle("none", last_clients=[])])
+    reading = _read(warehouse, "known", "alone", "none")
+    assert isinstance(reading, Reading)
+    assert {name: found.last_client for name, found in reading.groups.items()} == {
+        "known": LastClient("", "10.1.2.3", None, "a", 2, at),
+        "alone": LastClient("billing-7", "10.1.2.3", None, "a", 0, at),
+        "none": None,
+    }
+    old = pa.table({field: [value] for field, value in idle("old").items()})
+    old = old.append_column("cluster_id", [["cluster-1"]]).append_column("log_partition", [pa.array([0], pa.int32())])
+    write_deltalake(warehouse.folder / "activity", old, mode="overwrite", schema_mode="overwrite")
+    warehouse.cover()
+    reading = _read(warehouse, "old")
+    assert isinstance(reading, Reading), reading
+    assert reading.groups["old"].last_client is None
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [
+        pytest.param([A] * 6, id="too-many"),
+        pytest.param([A | {"client_id": "x" * 256}], id="too-long-an-id"),
+        pytest.param([A, A | {"host": "x" * 256}], id="too-long-a-host"),
+    ],
+)
+def test_more_of_clients_than_a_pipeline_writes_is_refused(warehouse: Warehouse, clients: list[dict[str, Any]]) -> None:
+    """Like any other text that is too long: somebody else wrote that table."""
+    warehouse.write([idle("billing", last_clients=clients, last_clients_at=now())])
+    found = _read(warehouse, "billing")
+    assert isinstance(found, Refusal)
+    assert found.reason == reasons.EVIDENCE_UNREADABLE
+    assert "last clients" in found.message
 
 
 def test_tables_of_a_newer_pipeline_are_not_read(warehouse: Warehouse) -> None:

@@ -100,6 +100,23 @@ def test_a_restart_repeats_nothing_and_sends_the_end() -> None:
     assert second.ledger() == []
 
 
+def test_messages_name_last_clients() -> None:
+    """Of groups that match, and of deleted ones until that is delivered; after a restart, as of the next run."""
+    clients = {"a": "client 'a-1'", "b": "client 'b-1'"}.get
+    scene = Scene(receiver("r"))
+    scene.run("ac", deleted="b", client_of=lambda group: clients(group, ""))
+    assert [item.clients for item in scene.message().items] == [("client 'a-1'", ""), ("client 'b-1'",)]
+    # Deleted groups are in no table soon.
+    scene.run("ac", at=LATER)
+    assert [item.clients for item in scene.message().items] == [("client 'a-1'", ""), ("client 'b-1'",)]
+    assert scene.gets() == ["firing", "notice"]
+    scene.run("", at=LATER)
+    assert scene.queue._clients == {"uid-1": {}}
+    again = Scene(receiver("new"), ledger=scene.ledger())
+    again.run("a", at=LATER)
+    assert [item.clients for item in again.message("new").items] == [()]
+
+
 def test_a_policy_that_is_resumed_is_not_known_until_it_ran() -> None:
     """Its alerts of before it was suspended may be over."""
     scene = Scene(receiver("r"))

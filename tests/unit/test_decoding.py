@@ -37,7 +37,7 @@ def as_row(key: bytes | None, value: bytes | None) -> dict[str, Any]:
     except BrokenRecord as broken:
         return {"aside": _without_none({"key": key, "value": value, "error": str(broken)})}
     if not isinstance(record, Commit):
-        fields = record._asdict()
+        fields = record._asdict() | {"clients": [_without_none(client._asdict()) for client in record.clients] or None}
         return {"group": fields.pop("group"), "state": _without_none(fields)}
     row = {"group": record.group, "topic": record.topic, "partition": record.partition}
     if record.offset is None:
@@ -48,7 +48,13 @@ def as_row(key: bytes | None, value: bytes | None) -> dict[str, Any]:
 
 def _without_none(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: _without_none(cell) if isinstance(cell, dict) else cell for name, cell in row.items() if cell is not None
+        name: _without_none(cell)
+        if isinstance(cell, dict)
+        else [_without_none(each) for each in cell]
+        if isinstance(cell, list)
+        else cell
+        for name, cell in row.items()
+        if cell is not None
     }
 
 
@@ -64,6 +70,21 @@ def test_what_is_kept_aside_leaves_its_neighbours_alone(pair: Pair) -> None:
     found = rows([(commit_key(), COMMIT_V3), pair, (commit_key(), None)])
     assert found == [as_row(commit_key(), COMMIT_V3), as_row(*pair), as_row(commit_key(), None)]
     assert set(found[1]) == {"aside"}
+
+
+def test_hosts_are_left_out() -> None:
+    """On request no row has one, nor the bytes of a record that could not be decoded; all else is the same."""
+    pairs = [*SAMPLE_PAIRS, (b"\0\2" + text("g"), b"\0\5" + text("/10.0.0.1"))]
+    keys, values = (pa.array([pair[side] for pair in pairs], pa.binary()) for side in (0, 1))
+    with_hosts, without = (decode_all(keys, values, hosts).to_pylist() for hosts in (True, False))
+    assert "10.0.0.1" in str(with_hosts)
+    assert "10.0.0.1" not in str(without)
+    for row in with_hosts:
+        for client in (row["state"] or {}).get("clients") or ():
+            client["host"] = None
+        if row["aside"] is not None:
+            row["aside"]["value"] = None
+    assert with_hosts == without
 
 
 @pytest.mark.parametrize("few", [[], [(commit_key(), None)], [(b"\0\2" + text("g"), None)]])

@@ -79,6 +79,23 @@ def test_each_record_is_a_row_of_its_table(tmp_path: Path) -> None:
         assert (tmp_path / row["table"] / row["path"]).stat().st_size == row["size"]
 
 
+def test_no_file_has_a_host_if_none_is_wanted(tmp_path: Path) -> None:
+    """Neither of a member, nor in the bytes of a record that could not be decoded."""
+    members = [sample.pair for sample in SAMPLES if b"/10.0.0.1" in (sample.pair[1] or b"")]
+    newer = (b"\0\2\0\1g", b"\0\5" + bytes(9) + b"/10.0.0.1")
+    assert len(members) > 10
+    for hosts, folder in ((True, tmp_path / "with"), (False, tmp_path / "without")):
+        folder.mkdir()
+        target = Target(str(folder), {table.name: table.shape for table in RECORDS}, 0, 1, False, {}, hosts)
+        list(write_decoded([batch(0, *members, newer)], target))
+        found = [row for table in RECORDS for row in held(folder, table.name)]
+        assert len(found) == len(members) + 1
+        assert ("10.0.0.1" in str(found)) is hosts
+        clients = [client for row in held(folder, "group_states") for client in row["clients"]]
+        assert {client["client_id"] for client in clients} == {"c", "c-1"}
+        assert {client["rack_id"] for client in clients} == {None, "a"}
+
+
 def test_nothing_comes_of_nothing(tmp_path: Path) -> None:
     assert written(tmp_path, batch(0)) == written(tmp_path) == []
     assert list(tmp_path.rglob("*.parquet")) == []

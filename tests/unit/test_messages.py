@@ -130,8 +130,25 @@ def test_the_shape_of_a_webhook() -> None:
     assert json.loads(body(Kind.WEBHOOK, [replace(ITEM, new=1)], NOW))["id"] != first["id"]
     assert set(first["alerts"][0]) == {
         *("status", "kind", "connection", "namespace", "policy", "action", "mode", "since", "summary", "detail"),
-        *("groups", "total", "new", "truncated", "firstDueTime"),
+        *("groups", "lastClients", "total", "new", "truncated", "firstDueTime"),
     }
+
+
+def test_last_clients_are_named() -> None:
+    """Of each group whose last client is known, and no client can forge a line or notify a channel."""
+    item = replace(ITEM, clients=("client 'b-7' from 10.1.2.3", ""))
+    (webhook,) = json.loads(body(Kind.WEBHOOK, [item], NOW))["alerts"]
+    assert webhook["lastClients"] == {"a": "client 'b-7' from 10.1.2.3"}
+    # A restarted process does not know them: it is the same message.
+    assert len({json.loads(body(Kind.WEBHOOK, [each], NOW))["id"] for each in (item, ITEM)}) == 1
+    (alert,) = json.loads(body(Kind.ALERTMANAGER, [item], NOW))
+    assert alert["annotations"]["description"].endswith("a (client 'b-7' from 10.1.2.3), b")
+    assert json.loads(body(Kind.SLACK, [item], NOW))["text"].endswith("• `a` `client 'b-7' from 10.1.2.3`\n• `b`")
+    hostile = replace(ITEM, clients=("x`\n• `<!channel>", "y" * 9_000))
+    text = json.loads(body(Kind.SLACK, [hostile], NOW))["text"]
+    assert "• `a` `x'\\n• '&lt;!channel&gt;`" in text.splitlines()
+    assert len(text.splitlines()) == 3
+    assert len(text) < 600
 
 
 def test_a_surrogate_in_a_group_is_no_crash() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from group_hygiene.kafka.offsets_log import RECORD_TYPES, BrokenRecord, Commit, GroupState, decode
+from group_hygiene.kafka.offsets_log import RECORD_TYPES, BrokenRecord, Client, Commit, GroupState, decode
 from tests.log_records import COMMIT_V3, SAMPLES, Sample, commit_key, damaged, text
 
 ANY = [pytest.param(sample, id=sample.name) for sample in SAMPLES]
@@ -135,6 +135,69 @@ def test_what_is_written_is_read(
         expire_ms=9 if expiry else None,
     )
     assert decode(key, value) == expected
+
+
+@given(
+    members=st.lists(
+        st.tuples(st.text(max_size=260), st.text(max_size=260), st.none() | st.text(max_size=9)), max_size=9
+    ),
+    version=st.integers(0, 3),
+)
+def test_the_first_clients_of_a_classic_group_are_read(
+    members: list[tuple[str, str, str | None]], version: int
+) -> None:
+    """Any number of members with any texts, within bounds: against an encoder that shares nothing with the decoder."""
+    written = b"".join(
+        text("m") + (_or_null(instance) if version == 3 else b"") + text(client) + text(host)
+        # Timeouts, subscription and assignment.
+        + bytes(4 * (1 + (version >= 1))) + struct.pack(">i", 2) + b"su" + bytes(4)
+        for client, host, instance in members
+    )  # fmt: skip
+    since = struct.pack(">q", 8) if version >= 2 else b""
+    head = struct.pack(">h", version) + text("consumer") + struct.pack(">i", 7) + _or_null(None) * 2 + since
+    found = decode(b"\0\2" + text("g"), head + struct.pack(">i", len(members)) + written)
+    assert isinstance(found, GroupState)
+    assert found.members == len(members)
+    assert found.clients == tuple(
+        Client(client[:200], host[:200].removeprefix("/"), instance if version == 3 else None)
+        for client, host, instance in members[:5]
+    )
+
+
+@given(
+    kind=st.sampled_from(["consumer", "share", "streams"]),
+    client=st.text(max_size=260),
+    host=st.text(max_size=40),
+    instance=st.none() | st.text(max_size=260),
+    rack=st.none() | st.text(max_size=9),
+)
+def test_the_client_of_a_member_is_read(
+    kind: str, client: str, host: str, instance: str | None, rack: str | None
+) -> None:
+    """Of each type of group that has a record per member. A share group has no static members."""
+    number = {"consumer": 5, "share": 10, "streams": 19}[kind]
+    rest = {"consumer": b"\1\0" + bytes(4) + b"\0", "share": b"\1", "streams": bytes(8) + b"\1\xff\1"}[kind]
+    start = b"" if kind == "share" else compact(instance)
+    value = b"\0\0" + start + compact(rack) + compact(client) + compact(host) + rest + b"\0"
+    found = decode(struct.pack(">h", number) + text("g") + text("m"), value)
+    assert isinstance(found, GroupState)
+    known = None if kind == "share" or instance is None else instance[:200]
+    assert found.clients == (Client(client[:200], host.removeprefix("/"), known, rack),)
+
+
+def _or_null(value: str | None) -> bytes:
+    return b"\xff\xff" if value is None else text(value)
+
+
+def compact(value: str | None) -> bytes:
+    """A text of KIP-482: its length + 1 in seven bits a byte."""
+    if value is None:
+        return b"\0"
+    data, size = value.encode(), b""
+    left = len(data) + 1
+    while left >= 0x80:
+        size, left = size + bytes([left & 0x7F | 0x80]), left >> 7
+    return size + bytes([left]) + data
 
 
 def test_it_drags_nothing_along() -> None:

@@ -75,11 +75,17 @@ def test_names_are_text_wherever_they_stand() -> None:
         assert HOSTILE[0] in page.texts[tag], tag
 
 
+def _rows(page: str) -> list[Any]:
+    rows: list[Any] = _data(page)["tables"]["groups-table"]["rows"]
+    return rows
+
+
 def test_nothing_invisible_comes_from_a_name() -> None:
     """What turns the text around, breaks a line or is not seen stands there as what it is."""
     page = render(rich(rows=40, names=HOSTILE))
     assert "\u202e" not in page
-    assert [row[0] for row in _data(page)["tables"]["groups-table"]["rows"]].count("from-the-\\u202eright-to-left") == 1
+    assert [row[0] for row in _rows(page)].count("from-the-\\u202eright-to-left") == 1
+    assert "client 'two\\nlines' from 10.1.2.3" in [row[12] and row[12].partition(" and ")[0] for row in _rows(page)]
     assert printable("a\n\x00\u200b\ue000é\U0001f389") == "a\\n\\x00\\u200b\\ue000é\U0001f389"
     assert printable("") == '""'
 

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from group_hygiene.model import reasons
 from group_hygiene.model.groups import Bounds, GroupState, GroupType
+from group_hygiene.model.last_use import LastClient
 from group_hygiene.model.naming import json_bytes
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Coverage
@@ -567,6 +568,11 @@ def test_evidence_of_a_policy() -> None:
     good = build_status(asks, _NEW, look, [], snapshot(coverage=_covered()))
     assert (_condition(good, "EvidenceReady")["status"], _condition(good, "Ready")["status"]) == ("True", "True")
     assert good["sample"][0]["idleSince"] == timestamp(NOW - timedelta(hours=90))
+    assert "lastClient" not in good["sample"][0]
+    client = LastClient("billing-7\n", "10.1.2.3", None, None, 2, NOW)
+    named = plan(asks, [Verdict(group("a"), evidence(activity=activity(90, last_client=client)), None)])
+    (entry,) = build_status(asks, _NEW, named, [], snapshot(coverage=_covered()))["sample"]
+    assert entry["lastClient"] == "client 'billing-7\\n' from 10.1.2.3 and 2 more"
     assert "unchangedSince" not in good["sample"][0]
     kept = plan(asks, [refused("a", reasons.EVIDENCE_STALE)])
     bad = build_status(asks, good, kept, [], snapshot(coverage=_covered(_STALE, 49)))

@@ -128,7 +128,10 @@ def _slack_block(item: Item) -> str:
     lines = [_slack_line(item)]
     if item.detail:
         lines.append(_code(_cut(printable(item.detail), DETAIL_MAX)))
-    names = [f"• {_code(shown(group))}" for group in item.groups[:_SLACK_NAMES]]
+    names = [
+        " ".join(["•", _code(shown(group)), *([_code(shown(client))] if client else [])])
+        for group, client in _with_clients(item)[:_SLACK_NAMES]
+    ]
     if item.groups and item.total > len(names):
         names.append(f"• and {item.total - len(names)} more")
     return "\n".join([*lines, *names])
@@ -136,8 +139,10 @@ def _slack_block(item: Item) -> str:
 
 def _webhook(items: Sequence[Item], now: datetime) -> dict[str, Any]:
     alerts = [_webhook_alert(item) for item in items]
-    # A hash of the content: a message that is sent again after a lost response has the same id.
-    id_ = hashlib.sha256(json.dumps(alerts, sort_keys=True).encode()).hexdigest()[:32]
+    # A hash of the content: a message that is sent again after a lost response has the same id. Without the clients,
+    # which a restarted process does not know.
+    content = [{name: value for name, value in alert.items() if name != "lastClients"} for alert in alerts]
+    id_ = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
     test = any(item.type is AlertType.TEST for item in items)
     return {"version": 1, "id": id_, "time": timestamp(now), "sender": f"group-hygiene/{__version__}", "test": test} | {
         "alerts": alerts
@@ -158,6 +163,7 @@ def _webhook_alert(item: Item) -> dict[str, Any]:
         "summary": summary(item),
         "detail": _cut(item.detail, DETAIL_MAX) or None,
         "groups": [_cut(group, NAME_MAX) for group in item.groups],
+        "lastClients": {_cut(group, NAME_MAX): shown(client) for group, client in _with_clients(item) if client},
         "total": item.total,
         "new": item.new,
         "truncated": item.total > len(item.groups),
@@ -172,7 +178,13 @@ def shown(text: str) -> str:
 
 def _names(item: Item) -> str:
     more = f" and {item.total - len(item.groups)} more" if item.groups and item.total > len(item.groups) else ""
-    return ", ".join(map(shown, item.groups)) + more
+    named = (f"{shown(group)} ({shown(client)})" if client else shown(group) for group, client in _with_clients(item))
+    return ", ".join(named) + more
+
+
+def _with_clients(item: Item) -> list[tuple[str, str]]:
+    """Its groups with their last clients, "" = not known."""
+    return list(zip(item.groups, item.clients or ("",) * len(item.groups), strict=True))
 
 
 def _escaped(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from msgspec import structs
@@ -68,12 +68,15 @@ class Queue:
         # By uid. The alerts are known of policies that ran, or that have an entry in the ledger.
         self._policies: dict[str, Policy] = {}
         self._alerts: dict[str, dict[str, Firing]] = {}
+        # By uid: the last clients, in words, of groups that a message may name. Unknown after a restart until a run.
+        self._clients: dict[str, dict[str, str]] = {}
 
     def bind(self, policies: Iterable[Policy], endpoints: Mapping[str, Endpoint | Refusal]) -> None:
         """Use the current specs. endpoints: of all receivers of the connection, by name."""
         with self._lock:
             self._policies = {policy.uid: policy for policy in policies}
             self._alerts = {uid: firing for uid, firing in self._alerts.items() if uid in self._policies}
+            self._clients = {uid: known for uid, known in self._clients.items() if uid in self._policies}
             for name, place in endpoints.items():
                 receiver = self._receivers.setdefault(name, _Receiver(place))
                 receiver.place, receiver.attempts = place, None
@@ -120,6 +123,7 @@ class Queue:
                     has = self._receivers[name].deliveries
                     delivery = has.get(policy.uid, DeliveryState(policy.key, {}))
                     has[policy.uid] = delivery._replace(deleted=added(delivery.deleted, found.deleted))
+                self._clients[found.uid] = self._known_clients(found)
 
     def names(self) -> list[str]:
         """The names of receivers that may have a pending message."""
@@ -154,7 +158,7 @@ class Queue:
                 )
                 found = pending(policy, self._connection, firing, delivery, now, renewal)
                 if found:
-                    items += found
+                    items += [_with_clients(item, self._clients.get(uid, {})) for item in found]
                     after[uid] = delivery._replace(
                         since={alert_type: alert.since for alert_type, alert in firing.items()}
                     )
@@ -215,6 +219,15 @@ class Queue:
                     expires=expires,
                 )
 
+    def _known_clients(self, found: Situation) -> dict[str, str]:
+        """The last clients of the groups that a message about this policy may name now."""
+        before = self._clients.get(found.uid, {})
+        named = [alert.groups for alert in self._alerts[found.uid].values()]
+        states = (receiver.deliveries.get(found.uid) for receiver in self._receivers.values())
+        named += [state.deleted.groups for state in states if state and state.deleted]
+        shown = {group: found.client_of(group) or before.get(group, "") for groups in named for group in groups}
+        return {group: client for group, client in shown.items() if client}
+
     def _notified_by(self, policy: Policy) -> list[str]:
         """Names of receivers that are in the connection's spec."""
         named = policy.alert.receiver_names
@@ -234,6 +247,11 @@ class Queue:
             is_over = not receiver.attempts or not receiver.deliveries or isinstance(receiver.place, Refusal)
             if receiver.attempts is not None and is_over:
                 del self._receivers[name]
+
+
+def _with_clients(item: Item, known: Mapping[str, str]) -> Item:
+    clients = tuple(known.get(group, "") for group in item.groups)
+    return replace(item, clients=clients) if any(clients) else item
 
 
 def _is_written(entry: PolicyAlerts | Receipt, known: PolicyAlerts | Receipt | None) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
 from group_hygiene.decide.plan import Plan, not_known
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Notice
+from group_hygiene.model.evidence import Activity
 from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.spec.policy import Action, Mode
@@ -52,7 +53,8 @@ class Situation:
     """One policy after a run. deleted: the groups that this run deleted.
 
     unknown: digests of groups that could not be judged now: if they matched before, they may still match. judged:
-    digests of all judged groups, if the brokers' responses may lack others; None = no group is missing.
+    digests of all judged groups, if the brokers' responses may lack others; None = no group is missing. client_of:
+    returns the last client of a group in words, "" = not known.
     """
 
     uid: str
@@ -61,6 +63,7 @@ class Situation:
     deleted: Notice | None = None
     unknown: frozenset[bytes] = frozenset()
     judged: frozenset[bytes] | None = None
+    client_of: Callable[[str], str] = field(default=lambda group: "", compare=False, repr=False)
 
     @property
     def is_complete(self) -> bool:
@@ -104,7 +107,14 @@ def assess(plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> Situa
         deleted=Notice(snapshot.taken_at, len(deleted), named(deleted)) if deleted else None,
         unknown=frozenset(digest_of(name) for name, verdict in plan.verdicts.items() if not_known(verdict)),
         judged=None if snapshot.complete else frozenset(map(digest_of, plan.verdicts)),
+        client_of=lambda group: _last_client(plan, group),
     )
+
+
+def _last_client(plan: Plan, group: str) -> str:
+    verdict = plan.verdicts.get(group)
+    activity = None if verdict is None else verdict.evidence.activity
+    return str(activity.last_client or "") if isinstance(activity, Activity) else ""
 
 
 def named(groups: Iterable[str]) -> list[str]:

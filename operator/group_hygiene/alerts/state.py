@@ -42,6 +42,7 @@ class Item:
 
     since: the time of its latest change. until: how long an Alertmanager shows it unless it is sent again. groups: at
     most 20 of `total`, new ones first. new: how many were new at the latest change. detail, first_due: see Finding.
+    clients: of each of `groups` the last client in words, "" = not known; empty = none is known.
     """
 
     status: Status
@@ -57,6 +58,7 @@ class Item:
     first_due: datetime | None = None
     action: str = ""
     mode: str = ""
+    clients: tuple[str, ...] = ()
 
 
 def advance(before: Mapping[str, Firing], situation: Situation) -> dict[str, Firing]:

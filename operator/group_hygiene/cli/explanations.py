@@ -11,7 +11,7 @@ from msgspec import structs
 
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable
-from group_hygiene.cli.plans import Scan, assumption, expiry, judged, scan_clusters
+from group_hygiene.cli.plans import Scan, assumption, expiry, judged, last_use, scan_clusters
 from group_hygiene.decide import checks
 from group_hygiene.decide.checks import offsets, used
 from group_hygiene.model.groups import Group
@@ -41,10 +41,13 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Explained:
+    """last_use: in words, None = not known."""
+
     policy: Policy
     group: Group
     verdict: Verdict | None
     steps: Sequence[_Step]
+    last_use: str | None
 
 
 def explain(target: Target, name: str, files: Sequence[str], activity: ActivitySpec | None = None) -> Report:
@@ -89,7 +92,8 @@ def _explain_one(scan: Scan, policy: Policy, name: str) -> _Explained:
             if refusal is None
             else _Step(*what, "Skips", refusal.reason, refusal.message)
         )
-    return _Explained(policy, group, verdict, steps)
+    used_last = None if verdict is None else last_use(verdict, scan.snapshot.taken_at)
+    return _Explained(policy, group, verdict, steps, used_last)
 
 
 def _passed(policy: Policy, verdict: Verdict, what: tuple[str, str]) -> _Step:
@@ -133,6 +137,8 @@ def _table(explained: _Explained) -> Table:
         f"GroupPolicy {policy.key} ({policy.action}, {policy.mode}): {_outcome(explained)}",
         f"  {group.id}: {group.state}, {group.type}, {protocol}",
     ]
+    if explained.last_use is not None:
+        heading.append(f"  {explained.last_use}")
     heading += [f"  {step.message}" for step in explained.steps if step.result == "Passed" and step.message]
     return Table(_COLUMNS, [_row(step) for step in explained.steps], heading)
 

@@ -53,6 +53,12 @@ def _read_options(command: F) -> F:
                 is_flag=True,
                 help="Continue although the log was recreated or lost unread records. History is not deleted.",
             ),
+            click.option(
+                "--no-client-hosts",
+                is_flag=True,
+                help="Store no hosts of clients, nor values of malformed records, which may hold some. Tables retain "
+                "hosts of earlier runs.",
+            ),
         )
     ):
         command = option(command)
@@ -142,6 +148,7 @@ def _run(names: tuple[str, ...], target: Target | None, given: dict[str, Any]) -
         history=given.get("keep_history"),
         start_over=given.get("start_over", False),
         every=given["every"] if given.get("continuous") else None,
+        hosts=not given.get("no_client_hosts", False),
     )
     options = Options(**given["spark"])
     if target is None:

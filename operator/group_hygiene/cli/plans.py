@@ -16,7 +16,7 @@ from group_hygiene.errors import HygieneError, SpecError, UsageError
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import LedgerSettings
 from group_hygiene.model import reasons
-from group_hygiene.model.evidence import Protections
+from group_hygiene.model.evidence import Activity, Protections
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Snapshot
 from group_hygiene.model.verdicts import Verdict
@@ -34,6 +34,7 @@ _COLUMNS = (
     Column("PROTOCOL-TYPE", wide=True),
     Column("VERDICT", coloured=True),
     Column("REASON"),
+    Column("LAST-USE", wide=True),
     Column("MESSAGE"),
 )
 
@@ -304,7 +305,7 @@ def _would(planned: _Planned) -> str:
 
 
 def _table(planned: _Planned) -> Table:
-    policy, made = planned.policy, planned.made
+    policy, made, now = planned.policy, planned.made, planned.snapshot.taken_at
     heading = [f"GroupPolicy {policy.key} ({policy.action}, {policy.mode})", f"  {_would(planned)}"]
     assumed = assumption(policy)
     if assumed is not None and made.verdicts:
@@ -312,13 +313,14 @@ def _table(planned: _Planned) -> Table:
     late = warns_late(made, planned.snapshot)
     if late is not None:
         heading.append(f"  {late}")
-    return Table(_COLUMNS, [_row(policy, name, verdict) for name, verdict in made.verdicts.items()], heading)
+    return Table(_COLUMNS, [_row(policy, name, verdict, now) for name, verdict in made.verdicts.items()], heading)
 
 
-def _row(policy: Policy, name: str, verdict: Verdict) -> tuple[Cell, ...]:
+def _row(policy: Policy, name: str, verdict: Verdict, now: datetime) -> tuple[Cell, ...]:
     group, refusal = verdict.group, verdict.refusal
-    why = (None, _found(policy, verdict)) if refusal is None else (refusal.reason, refusal.message)
-    return name, str(group.state), str(group.type), group.protocol_type or None, _verdict_name(verdict), *why
+    reason, message = (None, _found(policy, verdict)) if refusal is None else (refusal.reason, refusal.message)
+    about = str(group.state), str(group.type), group.protocol_type or None, _verdict_name(verdict)
+    return name, *about, reason, last_use(verdict, now), message
 
 
 def _found(policy: Policy, verdict: Verdict) -> str | None:
@@ -338,6 +340,23 @@ def expiry(verdict: Verdict) -> str | None:
     """A text on when the first of the group's offsets expire."""
     at = verdict.expires
     return None if at is None else f"the first of its offsets expire at {timestamp(at)}"
+
+
+def last_use(verdict: Verdict, now: datetime) -> str | None:
+    """When the group was last used, and its client, in words; None = the pipeline's tables do not say."""
+    activity = verdict.evidence.activity
+    return activity.last_use(now) if isinstance(activity, Activity) else None
+
+
+def _last_client(verdict: Verdict) -> Mapping[str, Any]:
+    """The fields of its last client that are known."""
+    activity = verdict.evidence.activity
+    client = activity.last_client if isinstance(activity, Activity) else None
+    if client is None:
+        return {}
+    known = {"host": client.host, "instanceID": client.instance_id, "rackID": client.rack_id}
+    fields = {name: text for name, text in known.items() if text}
+    return {"lastClient": {"clientID": client.client_id, **fields, "others": client.others, "at": timestamp(client.at)}}
 
 
 def _verdict_name(verdict: Verdict) -> str:
@@ -368,7 +387,7 @@ def _document(planned: _Planned) -> dict[str, Any]:
 
 def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
     """One verdict as JSON; reason and message only if the group is skipped, lag only if the policy uses it, and
-    expiresTime only if it is known.
+    expiresTime and lastClient only if they are known.
     """
     refusal = verdict.refusal
     why: Mapping[str, Any] = {} if refusal is None else {"reason": refusal.reason, "message": refusal.message}
@@ -383,4 +402,5 @@ def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
         **why,
         **lag_entry(policy, verdict),
         **({} if verdict.expires is None else {"expiresTime": timestamp(verdict.expires)}),
+        **_last_client(verdict),
     }

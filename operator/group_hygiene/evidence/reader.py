@@ -28,6 +28,7 @@ from group_hygiene.evidence.relay import Relay
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import TABLES_VERSION, Activity, Commits
 from group_hygiene.model.groups import GroupType
+from group_hygiene.model.last_use import CLIENT, CLIENTS_MAX, LastClient
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.network.egress import Egress
 from group_hygiene.process import child, memory
@@ -82,9 +83,13 @@ _ACTIVITY = (
     "log_partition",
     "last_commit_after",
     "state_after",
+    "last_clients",
+    "last_clients_at",
 )
 # Tables of release 0.1.0 lack these columns: they read as null (unknown).
-_ADDED = frozenset({"leader_epoch", "last_commit_after", "state_after", "topics_after"})
+_ADDED = frozenset(
+    {"leader_epoch", "last_commit_after", "state_after", "topics_after", "last_clients", "last_clients_at"}
+)
 
 
 class _Unreadable(Exception):
@@ -459,8 +464,17 @@ def _activity(
         read_at=place.read_at,
         complete_since=place.complete_since,
         by_topic=by_topic,
+        last_client=_last_client(row["last_clients"] or (), row["last_clients_at"]),
         **times,
     )
+
+
+def _last_client(clients: Sequence[Mapping[str, Any]], at: datetime | None) -> LastClient | None:
+    """Raises ValueError for more than a pipeline writes."""
+    texts = [client[name] for client in clients for name in CLIENT]
+    if len(clients) > CLIENTS_MAX or any(text and len(text) > _TEXT_MAX for text in texts):
+        raise ValueError(f"a group has more than {CLIENTS_MAX} last clients, or one with a text that is too long")
+    return LastClient.of(clients, None if at is None else _time(at))
 
 
 def _time(value: Any) -> datetime:

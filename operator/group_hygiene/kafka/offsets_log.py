@@ -8,7 +8,7 @@ of this package it may import only `errors` and `encoding`, and no client librar
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from group_hygiene.errors import HygieneError
@@ -43,13 +43,25 @@ class Commit(NamedTuple):
         return self.offset is None
 
 
+class Client(NamedTuple):
+    """A member's client as its broker saw it. Texts are cut to TEXT_MAX characters; host: like 10.1.2.3.
+
+    instance_id: of a static member. rack_id: of the KIP-848 family only.
+    """
+
+    client_id: str
+    host: str | None
+    instance_id: str | None = None
+    rack_id: str | None = None
+
+
 class GroupState(NamedTuple):
     """Any other record of a group. gone: it is a tombstone, which has no other fields than `member_id`.
 
     kind: see `RECORD_TYPES`; `classic` is a whole group, `*-epoch` an epoch bump, `*-member` one member of the group.
     generation: of a classic group, or the epoch that the record sets (of the group, its assignment or its member).
     members: the number of members of a classic group. state_ms: since when a classic group is in its state (Empty, if
-    it has no members); None = not in the record.
+    it has no members); None = not in the record. clients: of the members in the record, the first CLIENTS_MAX.
     """
 
     group: str
@@ -60,6 +72,7 @@ class GroupState(NamedTuple):
     member_id: str | None = None
     members: int | None = None
     state_ms: int | None = None
+    clients: tuple[Client, ...] = ()
 
 
 def decode(key: bytes | None, value: bytes | None) -> Commit | GroupState:
@@ -81,6 +94,8 @@ def decode(key: bytes | None, value: bytes | None) -> Commit | GroupState:
         raise BrokenRecord(f"its bytes do not fit their layout: {error}") from error
 
 
+# Tenants choose these texts and numbers: no record may fill a table.
+CLIENTS_MAX, TEXT_MAX = 5, 200
 _LAYOUT_ERRORS = (LayoutError, struct.error, UnicodeDecodeError)
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -150,6 +165,8 @@ _EPOCH: Layout = (4,)
 class _Kind(NamedTuple):
     """A record type. second: the field after the group's id in its key. counts: its value begins with an epoch.
 
+    client: its value begins with these fields of a Client.
+
     layouts: of its value of version 0, the newest first; early-access releases changed them under the same version.
     """
 
@@ -157,8 +174,11 @@ class _Kind(NamedTuple):
     layouts: tuple[Layout, ...]
     second: str = ""
     counts: bool = False
+    client: tuple[str, ...] = ()
 
 
+_CLIENT = ("instance_id", "rack_id", "client_id", "host")
+_CLASSIC_CLIENT = ("instance_id", "client_id", "host")
 _CLASSIC = _Kind("classic", ())
 # By the number in the key: org.apache.kafka.coordinator.group.generated.CoordinatorRecordType.
 _RECORD_TYPES = {
@@ -166,7 +186,10 @@ _RECORD_TYPES = {
     3: _Kind("consumer-epoch", (_EPOCH,), counts=True),
     # The second is Kafka 3.7's.
     4: _Kind("consumer-topics", ((_TOPICS_WITH_RACKS,), (4, _TOPICS_WITH_RACKS))),
-    5: _Kind("consumer-member", (_MEMBER_START, (*_MEMBER_START, [("text", 2, 2, 1, 2, "bytes")])), "member"),
+    5: _Kind(
+        *("consumer-member", (_MEMBER_START, (*_MEMBER_START, [("text", 2, 2, 1, 2, "bytes")])), "member"),
+        client=_CLIENT,
+    ),
     6: _Kind("consumer-target-epoch", (_EPOCH,), counts=True),
     7: _Kind("consumer-target-member", (([_TOPIC],), (1, [_TOPIC], 2, "bytes")), "member"),
     8: _Kind(
@@ -177,7 +200,7 @@ _RECORD_TYPES = {
     ),
     # The second is Kafka 4.0's, as for the share groups' epoch and state below.
     9: _Kind("share-topics", (_SHARE_STATE_4_0, (_TOPICS_WITH_RACKS,))),
-    10: _Kind("share-member", (("text?", "text", "text", ["text"]),), "member"),
+    10: _Kind("share-member", (("text?", "text", "text", ["text"]),), "member", client=_CLIENT[1:]),
     11: _Kind("share-epoch", ((4, 8), _EPOCH), counts=True),
     12: _Kind("share-target-epoch", (_EPOCH,), counts=True),
     13: _Kind("share-target-member", (([_TOPIC],),), "member"),
@@ -191,6 +214,7 @@ _RECORD_TYPES = {
         "streams-member",
         (("text?", "text?", "text", "text", 4, 4, "text", frozenset([("text", 2)]), [("text", "text")]),),
         "member",
+        client=_CLIENT,
     ),
     20: _Kind("streams-target-epoch", (_EPOCH,), counts=True),
     21: _Kind("streams-target-member", ((_TASKS, _TASKS, _TASKS),), "member"),
@@ -223,7 +247,16 @@ def _group_state(number: int, key: bytes, value: bytes | None) -> GroupState:
         raise BrokenRecord(f"the value of a {kind.name} record is of version {version}, which is not known")
     _check(value, kind.layouts)
     generation = _INT32.unpack_from(value, 2)[0] if kind.counts else None
-    return GroupState(group, kind.name, gone=False, generation=generation, member_id=member)
+    fields = Reader(value, 2, flexible=True)
+    clients = (_client({name: fields.text_or_null() for name in kind.client}),) if kind.client else ()
+    return GroupState(group, kind.name, gone=False, generation=generation, member_id=member, clients=clients)
+
+
+def _client(fields: Mapping[str, str | None]) -> Client:
+    shown = {name: text and text[:TEXT_MAX] for name, text in fields.items()}
+    client_id, host = shown.pop("client_id") or "", shown.pop("host")
+    # Java writes an address as `name/address`, mostly without the name.
+    return Client(client_id, host and host.removeprefix("/"), **shown)
 
 
 def _check(value: bytes, layouts: Sequence[Layout]) -> None:
@@ -249,15 +282,20 @@ def _classic(group: str, version: int, value: bytes) -> GroupState:
     reader.skip_field("text?")
     reader.skip_field("text?")
     since = reader.number(8) if version >= 2 else -1
-    static, rebalance_timeout = ["text?"] * (version >= 3), [4] * (version >= 1)
-    member = ("text", *static, "text", "text", *rebalance_timeout, 4, "bytes", "bytes")
-    members = reader.count()
+    rest = (*[4] * (version >= 1), 4, "bytes", "bytes")
+    members, clients = reader.count(), list[Client]()
     for _ in range(members):
-        reader.skip(member)
+        reader.skip_field("text")
+        names = _CLASSIC_CLIENT if version >= 3 else _CLASSIC_CLIENT[1:]
+        fields = {name: reader.text_or_null() if name == "instance_id" else reader.text() for name in names}
+        if len(clients) < CLIENTS_MAX:
+            clients.append(_client(fields))
+        reader.skip(rest)
     reader.tagged()
     reader.end()
     return GroupState(
         *(group, "classic", False, protocol_type, generation),
         members=members,
         state_ms=None if since == -1 else since,
+        clients=tuple(clients),
     )

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from group_hygiene.model.entries import KeepRequest
 from group_hygiene.model.groups import Bounds, Fault, Group, GroupType, Offsets, Partition
+from group_hygiene.model.last_use import LastClient, ago
 from group_hygiene.model.refusal import Refusal
 
 # The version of the pipeline's tables. Tables of another version are not read (docs/upgrades.md).
@@ -65,7 +66,7 @@ class Activity:
     last_commit_after, state_after: the log was read to its end then, without the last commit, or the record of its
     state: so these are newer, whatever their timestamps, which a client or a wrong clock may have set. by_topic: when
     it committed for each topic for which it has offsets. Read only for groups with members whose oldest commit is old
-    enough to matter; None = not read.
+    enough to matter; None = not read. last_client: for people; no decision depends on it. None = not known, or none.
     """
 
     type: GroupType
@@ -82,6 +83,7 @@ class Activity:
     by_topic: Mapping[str, Commits] | None = None
     last_commit_after: datetime | None = None
     state_after: datetime | None = None
+    last_client: LastClient | None = None
 
     @property
     def simple(self) -> bool:
@@ -123,6 +125,24 @@ class Activity:
         left = max(filter(None, (self.empty_since, self.state_after)))
         later = self.last_commit_after is not None and self.last_commit_after > left
         return later or self.last_commit > self.empty_since
+
+    def last_use(self, now: datetime) -> str | None:
+        """When it was last used, and its client, in words; None = neither is known."""
+        since, client = self.idle_since, self.last_client
+        if since is None:
+            return None if client is None else f"its last known member is {client}"
+        used = f"last used {ago(now - since)}"
+        if since == self.complete_since:
+            used += " or earlier"
+        # A client that commits without joining leaves no name in the log.
+        if self.simple:
+            return f"{used} by a client that did not join it"
+        if client is None:
+            return used
+        if self.committed_after_empty:
+            return f"{used} by a client that did not join it; its last member was {client}"
+        # A record of a Classic group names all members. Those of other types name one, which joined or changed last.
+        return f"{used} by {client}" if self.type is GroupType.CLASSIC else f"{used}; the last to join was {client}"
 
     @property
     def nothing_committed(self) -> bool:

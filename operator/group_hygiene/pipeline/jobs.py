@@ -42,7 +42,7 @@ class Work:
 
     start_over: see progress.plan; for the first round only.
 
-    every: time between rounds; None = one round only.
+    every: time between rounds; None = one round only. hosts: whether to store the hosts of clients.
     """
 
     jobs: Collection[Job]
@@ -50,6 +50,7 @@ class Work:
     history: timedelta | None = None
     start_over: bool = False
     every: timedelta | None = None
+    hosts: bool = True
 
 
 def run(options: Options, client: Client | None, work: Work, report: Report) -> None:
@@ -108,7 +109,7 @@ def warehouse_uri(text: str) -> str:
 
 def _round(spark: SparkSession, client: Client | None, work: Work, start_over: bool, report: Report) -> None:
     if Job.INGEST in work.jobs and client is not None:
-        written = ingest(spark, client, work.warehouse, lambda line: report(f"ingest: {line}"), start_over)
+        written = ingest(spark, client, work.warehouse, lambda line: report(f"ingest: {line}"), start_over, work.hosts)
         report(
             f"ingest: {written.commits:,} commits ({written.aborted:,} of aborted transactions), "
             f"{written.states:,} group records, {written.quarantined:,} malformed ones in quarantine"

@@ -223,6 +223,11 @@ COMMITS = Table(
     mark="topic",
 )
 
+# Clients of members: see offsets_log.Client. host: null also if the pipeline stores no hosts. null = no member.
+_CLIENTS = ArrayType(
+    StructType([StructField(name, StringType()) for name in ("client_id", "host", "instance_id", "rack_id")])
+)
+
 # Every other record of a group: see offsets_log.GroupState for the columns of each kind of record.
 GROUP_STATES = Table(
     "group_states",
@@ -238,6 +243,7 @@ GROUP_STATES = Table(
             StructField("state_ms", LongType()),
             StructField("gone", BooleanType(), False),
             _WRITTEN_AFTER,
+            StructField("clients", _CLIENTS),
         ]
     ),
     len(_POSITION),
@@ -301,6 +307,7 @@ _OFFSET = StructType(
 
 # One row per group. Times are those of the log's records; null = unknown. `*_after`: the latest `written_after` of its
 # commits, of the record of its state, and of the commits for each topic of `offsets`: these were written no earlier.
+# last_clients: of the last record that names clients, and its time; null also if an earlier release read that record.
 # Deletion vectors: in a large table, a run writes the changed rows only, not their whole files.
 ACTIVITY = Table(
     "activity",
@@ -333,6 +340,8 @@ ACTIVITY = Table(
             StructField("last_commit_after", TimestampType()),
             StructField("state_after", TimestampType()),
             StructField("topics_after", MapType(StringType(), TimestampType())),
+            StructField("last_clients", _CLIENTS),
+            StructField("last_clients_at", TimestampType()),
         ]
     ),
     2,

@@ -121,7 +121,7 @@
   let wanted = {};
   const isIdle = (row) => row[6] !== null && data.readAt - row[6] >= WEEK;
   const tests = {
-    search: (row, text) => row[0].toLowerCase().includes(text.toLowerCase()),
+    search: (row, text) => `${row[0]}\n${row[12] ?? ""}`.toLowerCase().includes(text.toLowerCase()),
     pattern: (row, value) => (row[1] ?? row[0]) === value,
     type: (row, value) => row[2] === value,
     state: (row, value) => row[3] === value,

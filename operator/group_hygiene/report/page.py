@@ -59,12 +59,13 @@ class Table:
     total: int
 
 
-# A row of groups: name, pattern, type, state, age, then these; last the day that the filter `expires` goes by.
-_LAST_COMMIT, _IDLE_SINCE, _EXPIRES, _TOPICS, _PARTITIONS, _BEHIND, _ = range(5, 12)
+# A row of groups: name, pattern, type, state, age, then these, with the day that the filter `expires` goes by.
+_LAST_COMMIT, _IDLE_SINCE, _EXPIRES, _TOPICS, _PARTITIONS, _BEHIND, _, _LAST_CLIENT = range(5, 13)
 _GROUPS = (
     Column("Group", 0, "name"),
     Column("Idle for", _IDLE_SINCE, "since"),
     Column("Last commit", _LAST_COMMIT, "moment"),
+    Column("Last client", _LAST_CLIENT, "name"),
     Column("State", 3),
     Column("Type", 2),
     Column("Expires in", _EXPIRES, "until"),
@@ -185,6 +186,7 @@ def _cells(row: Row) -> tuple[Cell, ...]:
         row.partitions,
         row.behind,
         f"{row.due}" if row.due else None,
+        row.last_client,
     )
 
 

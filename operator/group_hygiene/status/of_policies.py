@@ -227,6 +227,8 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
     activity = verdict.evidence.activity
     if isinstance(activity, Activity) and activity.idle_since is not None:
         entry["idleSince"] = timestamp(activity.idle_since)
+    if isinstance(activity, Activity) and activity.last_client is not None:
+        entry["lastClient"] = str(activity.last_client)
     entry |= lag_entry(plan.policy, verdict)
     if verdict.expires is not None:
         entry["expiresTime"] = timestamp(verdict.expires)

@@ -7,8 +7,10 @@ import kafka.coordinator.group.BaseKey;
 import kafka.coordinator.group.GroupMetadataKey;
 import kafka.coordinator.group.GroupMetadataManager;
 import kafka.coordinator.group.GroupTopicPartition;
+import kafka.coordinator.group.MemberMetadata;
 import kafka.coordinator.group.OffsetKey;
 import org.apache.kafka.common.utils.Time;
+import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * What the coordinator that is written in Scala (Kafka 3.9 and before) makes of records of __consumer_offsets.
@@ -49,10 +51,17 @@ class Scala {
             return line("classic", hex(id), "gone");
         }
         var told = GroupMetadataManager.readGroupMessageValue(id, value, Time.SYSTEM);
-        return line(
+        String group = line(
             "classic", hex(id), hex(told.protocolType().isDefined() ? told.protocolType().get() : ""),
             told.generationId(), told.size(),
             told.currentStateTimestamp().isDefined() ? told.currentStateTimestamp().get() : "-");
+        for (MemberMetadata member : CollectionConverters.asJava(told.allMemberMetadata())) {
+            var instance = member.groupInstanceId();
+            group = line(
+                group, hex(member.clientId()), hex(member.clientHost()),
+                instance.isDefined() && instance.get() != null ? hex(instance.get()) : "-");
+        }
+        return group;
     }
 
     private static String line(Object... words) {

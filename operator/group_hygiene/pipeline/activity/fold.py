@@ -54,6 +54,7 @@ def changes(commits: DataFrame, states: DataFrame, cluster_id: str, now: datetim
     of_state = {
         "last": F.when(F.col("kind").isin(*_STATE_RECORDS), last),
         "member": F.when(F.endswith("kind", F.lit("-member")), F.struct("member_id", position, "gone")),
+        "seen": F.when(F.size("clients") > 0, F.struct(position, "record_time", "clients")),
     }
     common = ("era", "log_partition", "log_offset", "record_time", "group", "written_after")
     rows = commits.select(*common, *_named(of_commit)).unionByName(
@@ -81,6 +82,7 @@ def changes(commits: DataFrame, states: DataFrame, cluster_id: str, now: datetim
         F.max(F.when(F.col("last.ended"), F.col("last"))).alias("ended"),
         F.max(F.when(~F.col("last.ended"), F.col("last"))).alias("alive"),
         F.collect_list("member").alias("members"),
+        F.max("seen").alias("seen"),
     )
     return found.drop("hash")
 
@@ -98,7 +100,7 @@ def merged(found: DataFrame, activity: DataFrame, now: datetime) -> DataFrame:
     rows = rows.withColumn("was", F.when(F.col("old.era") == F.col("era"), F.col("old")))
     # Successive selects: each names columns that the next ones use several times.
     rows = rows.select(
-        *("cluster_id", "group", "old", "was", "last", "wiped", "ended", "alive"),
+        *("cluster_id", "group", "old", "was", "last", "wiped", "ended", "alive", "seen"),
         *("committed_at", "era", "log_partition", "read_to"),
         *(F.col(name).alias(f"new_{name}") for name in ("first_seen", "first_commit", "last_commit")),
         _offsets(F.col("was.offsets"), F.col("offsets")).alias("offsets"),
@@ -148,6 +150,9 @@ def _row(now: datetime) -> dict[str, Column]:
         "last_commit_after": F.col("new_last_commit_after"),
         "state_after": F.when(last.isNull(), F.col("was.state_after")).otherwise(F.col("last.written_after")),
         "topics_after": F.map_filter("topics_after", lambda topic, _: F.array_contains("offsets.topic", topic)),
+        # A simple group has the name of a group that ended, and other clients.
+        "last_clients": F.when(~simple, F.coalesce("seen.clients", "old.last_clients")),
+        "last_clients_at": F.when(~simple, F.coalesce("seen.record_time", "old.last_clients_at")),
     }
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
+from group_hygiene.model.last_use import LastClient
 from group_hygiene.pipeline.activity.coverage import Covered, activity_at, read_coverage
 from group_hygiene.pipeline.activity.name_patterns import patterned
 from group_hygiene.report.findings import Age, Count, Findings, Growth, Row, StaleTopic
@@ -26,6 +27,7 @@ _SHARE, _EXPIRING = 50, 1_000
 _COLUMNS = (
     *("group", "type", "protocol_type", "state", "first_seen", "last_commit", "oldest_commit", "empty_since"),
     *("last_commit_after", "state_after", "log_partition", "topics", "partitions", "offsets"),
+    *("last_clients", "last_clients_at"),
 )
 # A pattern counts as generated if this share of its names has digits in place of the star.
 _MADE = 0.8
@@ -80,7 +82,7 @@ def survey(spark: SparkSession, warehouse: str, retention: timedelta) -> Finding
         counts=tally.counts,
         patterns=growth,
         others=patterns - len(growth),
-        rows=[Row(**row | {"age": Age(row["age"]), "behind": behind.get(row["group"])}) for row in rows],
+        rows=[_row(row, behind.get(row["group"])) for row in rows],
         expiring=tally.expiring,
         stale=stale,
         stale_total=stale_total,
@@ -192,12 +194,19 @@ def _growth(groups: DataFrame) -> list[Growth]:
     ]
 
 
+def _row(fields: Mapping[str, Any], behind: int | None) -> Row:
+    """A row of `_rows`, with its last client in words."""
+    client = LastClient.of(fields["last_clients"], fields["last_clients_at"])
+    known = {name: value for name, value in fields.items() if name not in ("last_clients", "last_clients_at")}
+    return Row(**known | {"age": Age(fields["age"]), "behind": behind, "last_client": client and str(client)})
+
+
 def _digits(name: str) -> Column:
     return F.regexp_count(name, F.lit("[0-9]"))
 
 
 def _rows(groups: DataFrame) -> list[dict[str, Any]]:
-    """The fields of Row but `behind`, of the relevant groups: the longest idle first, with a share for each pattern.
+    """The fields for `_row`, of the relevant groups: the longest idle first, with a share for each pattern.
 
     Chosen are first those that expire soon, then the longest idle of each pattern, then the longest idle of all, then
     groups in use, up to the limit. The result is sorted by idle time.
@@ -208,7 +217,7 @@ def _rows(groups: DataFrame) -> list[dict[str, Any]]:
     turn = F.when(unused & (rank <= _SHARE), 1).when(unused, 2).otherwise(3)
     waiting = groups.where("there").select(
         *("group", "pattern", "type", "state", "age", "last_commit", "idle_since", "expires", "due"),
-        *("topics", "partitions", "unused", turn.alias("turn")),
+        *("topics", "partitions", "last_clients", "last_clients_at", "unused", turn.alias("turn")),
     )
     first = F.row_number().over(Window.partitionBy("pattern").orderBy("expires", "group"))
     soon = waiting.where(unused & F.col("due").isNotNull()).withColumn("first", first)

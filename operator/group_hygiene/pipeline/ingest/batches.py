@@ -72,12 +72,19 @@ class Written:
         )
 
 
-def ingest(spark: SparkSession, client: Client, warehouse: str, report: Report, start_over: bool = False) -> Written:
+def ingest(
+    spark: SparkSession,
+    client: Client,
+    warehouse: str,
+    report: Report,
+    start_over: bool = False,
+    hosts: bool = True,
+) -> Written:
     """Read the log to its current end. Raises PipelineError unless all of it can be read, and was.
 
-    start_over: see progress.plan. report: gets a line for each step.
+    start_over: see progress.plan. report: gets a line for each step. hosts: see files.Target.
     """
-    return _Ingest(spark, client, warehouse, report).run(start_over)
+    return _Ingest(spark, client, warehouse, report, hosts).run(start_over)
 
 
 class _Part(NamedTuple):
@@ -89,8 +96,9 @@ class _Part(NamedTuple):
 
 
 class _Ingest:
-    def __init__(self, spark: SparkSession, client: Client, warehouse: str, report: Report) -> None:
+    def __init__(self, spark: SparkSession, client: Client, warehouse: str, report: Report, hosts: bool) -> None:
         self._spark = spark
+        self._hosts = hosts
         self._client = client
         self._warehouse = warehouse.rstrip("/")
         self._report = report
@@ -235,7 +243,8 @@ class _Ingest:
         shapes = {table.name: table.shape for table in RECORDS}
         places = self._progress.places.items()
         read = {partition: place.read_at for partition, place in places if place.read_at is not None}
-        target = Target(self._warehouse, shapes, self._progress.era, self._progress.batch + 1, aborted, read)
+        place = self._progress.era, self._progress.batch + 1
+        target = Target(self._warehouse, shapes, *place, aborted, read, self._hosts)
         parts: dict[str, _Part] = {}
         for row in records.mapInArrow(partial(write_decoded, target=target), from_arrow_schema(WRITTEN)).collect():
             part = parts.setdefault(row.path, _Part(row.table, File(row.path, row.size, row.stats), Counter()))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, decode
+from group_hygiene.kafka.offsets_log import BrokenRecord, Client, Commit, decode
 from group_hygiene.pipeline.ingest.columns import read_commits
 
 # The columns of Spark's Kafka source, in this order.
@@ -24,6 +24,7 @@ _STATE = {
     "members": pa.int32(),
     "state_ms": pa.int64(),
     "gone": pa.bool_(),
+    "clients": pa.list_(pa.struct(dict.fromkeys(Client._fields, pa.string()))),
 }
 _ASIDE = {"key": pa.binary(), "value": pa.binary(), "error": pa.string()}
 _DECODED = pa.schema(
@@ -41,8 +42,11 @@ _DECODED = pa.schema(
 )
 
 
-def decode_all(keys: pa.BinaryArray, values: pa.BinaryArray) -> pa.RecordBatch:
-    """Decode many records: one row each, in their order; a malformed one has `aside`. Raises nothing."""
+def decode_all(keys: pa.BinaryArray, values: pa.BinaryArray, hosts: bool = True) -> pa.RecordBatch:
+    """Decode many records: one row each, in their order; a malformed one has `aside`. Raises nothing.
+
+    hosts: False = no row has a client's host, nor the value of a malformed record, which may hold one.
+    """
     commits = read_commits(keys, values)
     count = int(commits.taken.sum())
     columns = [
@@ -53,18 +57,20 @@ def decode_all(keys: pa.BinaryArray, values: pa.BinaryArray) -> pa.RecordBatch:
     left = np.flatnonzero(~commits.taken)
     if not len(left):
         return quick
-    rows = [_row(keys[row].as_py(), values[row].as_py()) for row in left.tolist()]
+    rows = [_row(keys[row].as_py(), values[row].as_py(), hosts) for row in left.tolist()]
     both = pa.concat_batches([quick, pa.RecordBatch.from_pylist(rows, schema=_DECODED)])
     return both.take(np.argsort(np.concatenate([np.flatnonzero(commits.taken), left])))
 
 
-def _row(key: bytes | None, value: bytes | None) -> dict[str, Any]:
+def _row(key: bytes | None, value: bytes | None, hosts: bool) -> dict[str, Any]:
     try:
         record = decode(key, value)
     except BrokenRecord as broken:
-        return {"aside": {"key": key, "value": value, "error": str(broken)}}
+        return {"aside": {"key": key, "value": value if hosts else None, "error": str(broken)}}
     if not isinstance(record, Commit):
         state = record._asdict()
+        clients = [client._asdict() | ({} if hosts else {"host": None}) for client in record.clients]
+        state["clients"] = clients or None
         return {"group": state.pop("group"), "state": state}
     row: dict[str, Any] = {"group": record.group, "topic": record.topic, "partition": record.partition}
     if not record.gone:

@@ -45,7 +45,7 @@ class Target(NamedTuple):
     """An existing warehouse, its tables by name, and columns that are the same in all rows.
 
     aborted: whether the records are of aborted transactions. written_after: by partition of the log, see
-    tables.RECORDS.
+    tables.RECORDS. hosts: whether to store the hosts of clients.
     """
 
     warehouse: str
@@ -54,6 +54,7 @@ class Target(NamedTuple):
     batch: int
     aborted: bool
     written_after: Mapping[int, datetime]
+    hosts: bool = True
 
 
 def write_decoded(batches: Iterable[pa.RecordBatch], target: Target) -> Iterator[pa.RecordBatch]:
@@ -71,7 +72,7 @@ def write_decoded(batches: Iterable[pa.RecordBatch], target: Target) -> Iterator
 
 
 def _by_table(batch: pa.RecordBatch, target: Target) -> Iterator[tuple[str, pa.RecordBatch]]:
-    decoded = decode_all(batch.column("key"), batch.column("value"))
+    decoded = decode_all(batch.column("key"), batch.column("value"), target.hosts)
     columns = dict(zip(decoded.schema.names, decoded.columns, strict=True)) | {
         "log_partition": batch.column("partition"),
         "log_offset": batch.column("offset"),
