@@ -286,7 +286,7 @@ def _partition(
     commits, states = (pa.concat_tables(tables) for tables in zip(*found, strict=True))
     database.register("commits", commits)
     database.register("states", states)
-    rows = database.execute(_FOLD).to_arrow_table()
+    rows = database.sql(_FOLD).to_arrow_table()
     return rows, len(commits), len(states), int(np.asarray(commits["committed"]).sum())
 
 
