@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,6 +119,7 @@ def _measure(records: int) -> None:
         print(f"\n{table(one.log, times)}\n", flush=True)
     flat = {f"{name}.{figure}": value for name, figures in line.items() for figure, value in figures.items()}
     kept = report.write(f"pipeline-{records}", flat, TARGETS, before.document(), {"parts": details})
+    print(f"For docs/scale.md:\n\n{markdown(line, details)}\n")
     print(report.targets(flat, TARGETS))
     print(f"\nEvery count is right, and every row of `activity`. Kept in {os.path.relpath(kept)}\n")
     print(json.dumps(line), flush=True)
@@ -349,6 +350,38 @@ def table(log: Log, times: Times) -> str:
     title = f"{log.name}: {log.records:,} records of {log.groups:,} groups in {log.offsets or log.records:,} offsets"
     rows = [f"{name:20} {rung.seconds:9.2f} s {rung.cpu:9.2f} s" for name, rung in times.rungs.items()]
     return "\n".join([title, f"{'':20} {'wall':>11} {'CPU':>11}", *rows])
+
+
+_Figures = Mapping[str, Mapping[str, Any]]
+
+
+def markdown(line: _Figures, details: _Figures) -> str:
+    """The ladders of all logs as a table: wall time, and CPU seconds in parentheses."""
+
+    def rung(*names: str) -> Callable[[str], str]:
+        def cell(log: str) -> str:
+            wall, cpu = (sum(details[log][f"{name}_{unit}"] for name in names) for unit in ("s", "cpu_s"))
+            return f"{wall:.1f} s ({cpu:.1f})"
+
+        return cell
+
+    rows: dict[str, Callable[[str], str]] = {
+        "records, groups": lambda log: f"{line[log]['records']:,}, {details[log]['groups']:,}",
+        "L0: franz-go reads": rung("l0"),
+        "L1: franz-go decodes": rung("l1"),
+        "L2: numpy, DuckDB, delta-rs": rung("l2"),
+        "L3: `ingest`": rung("ingest"),
+        "L3: `activity`": rung("activity"),
+        "L3: both": rung("ingest", "activity"),
+        "L3, compared with L2": lambda log: f"{line[log]['full_vs_l2']:.1f} times",
+        "L3: one percent of new commits": rung("increment_ingest", "increment_activity"),
+        "Spark's Kafka source into nothing, warm": rung("spark_source"),
+        "peak memory of L3": lambda log: f"{line[log]['peak_rss_mb'] / 1024:.1f} GB",
+        "the operator reads 1,000 groups": lambda log: f"{line[log]['activity_query_s']:.2f} s",
+        "tables on disk, with rows that were replaced": lambda log: f"{details[log]['warehouse_mb']:.1f} MB",
+    }
+    head = ["| | " + " | ".join(line) + " |", "| --- " * (len(line) + 1) + "|"]
+    return "\n".join([*head, *(f"| {row} | {' | '.join(cell(log) for log in line)} |" for row, cell in rows.items())])
 
 
 if __name__ == "__main__":

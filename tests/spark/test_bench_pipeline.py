@@ -28,8 +28,10 @@ from bench.logs import LEAST_RECORDS, log_of
 log = log_of("compacted", LEAST_RECORDS)
 with pipeline.filled(log, LEAST_RECORDS) as filled:
     times = pipeline.measure(filled)
+line, parts = pipeline.summary(log, times), pipeline.parts(log, times)
 print(pipeline.table(log, times))
-print(json.dumps([pipeline.summary(log, times), pipeline.parts(log, times)]))
+print(pipeline.markdown({log.name: line}, {log.name: parts}))
+print(json.dumps([line, parts]))
 """
 _FIGURES = {
     *("records", "l0_s", "l1_s", "l2_s", "full_s", "full_vs_l2", "increment_vs_full", "records_per_s"),
@@ -47,6 +49,7 @@ def test_it_measures_a_real_pipeline() -> None:
     assert all(value > 0 for value in line.values()), line
     assert all(parts.values()), parts
     assert all(rung in done.stdout for rung in pipeline.RUNGS)
+    assert "| L2: numpy, DuckDB, delta-rs | " in done.stdout
 
 
 def test_targets_name_figures() -> None:
