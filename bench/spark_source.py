@@ -41,6 +41,8 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     # Its other reader of offsets leaves internal topics out.
     "spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "true",
+    # One consumer per partition and pass; beyond that, each is created again for each use.
+    "spark.kafka.consumer.cache.capacity": "256",
 }
 
 
