@@ -94,8 +94,8 @@ bench-purge: $(STAMP) ## purge 50,000 groups: memory, ledger, effect on another 
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.purge --groups $(or $(GROUPS),50000) $(PURGE)
 
-bench-pipeline: $(STAMP) ## time the pipeline on 1,000,000 commits beside Spark's count and franz-go (make bench-pipeline RECORDS=100000)
-	@PYTHONPATH=operator:. $(BIN)/python -m bench.pipeline --records $(or $(RECORDS),1000000)
+bench-pipeline: $(STAMP) ## time the pipeline on three logs of 10,000,000 records beside franz-go, DuckDB and Spark's source (make bench-pipeline RECORDS=100000)
+	@PYTHONPATH=operator:. $(BIN)/python -m bench.pipeline --records $(or $(RECORDS),10000000)
 
 bench-backtest: $(STAMP) ## try a policy on 90 days of 100,000 groups, and compare the results (make bench-backtest GROUPS=1000 DAYS=30)
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.backtest --groups $(or $(GROUPS),100000) --days $(or $(DAYS),90)

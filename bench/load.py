@@ -100,28 +100,22 @@ def load(bootstrap: str, groups: int) -> tuple[Loaded, Members]:
     make_topics(bootstrap)
     members = Members(bootstrap)
     members.start()
-    names = [_name(number) for number in range(groups - _LIVE)]
+    names = [group_name(number) for number in range(groups - _LIVE)]
     unused = sum(name.startswith(UNUSED) for name in names)
     asyncio.run(_commit_all(_by_coordinator(bootstrap, names), len(names)))
     return Loaded(groups, groups * PARTITIONS, len(names), unused, unused * PARTITIONS), members
 
 
-def commit_more(bootstrap: str, groups: int, every: int) -> int:
-    """One of so many of the groups that `load` made commits one of its partitions once more: how many did."""
-    again = truncated_list(groups, every)
-    asyncio.run(_commit_all(_by_coordinator(bootstrap, again), len(again), partitions=1))
-    return len(again)
-
-
-def truncated_list(groups: int, every: int) -> list[str]:
-    """One of so many of the groups that `load` made."""
-    return [_name(number) for number in range(0, groups - _LIVE, every)]
+def commit_more(bootstrap: str, names: list[str], partitions: int) -> int:
+    """Each of these groups commits so many of its partitions once more; returns the number of commits."""
+    asyncio.run(_commit_all(_by_coordinator(bootstrap, names), len(names), partitions))
+    return len(names) * partitions
 
 
 def make_topics(bootstrap: str) -> None:
     """The topics that the groups commit to."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    topics = [NewTopic(_topic(number), PARTITIONS, 1) for number in range(_TOPICS)]
+    topics = [NewTopic(topic_name(number), PARTITIONS, 1) for number in range(_TOPICS)]
     for made in admin.create_topics(topics).values():
         made.result()
 
@@ -134,13 +128,15 @@ def coordinating_partition(group: str, partitions: int) -> int:
     return (value if value < 1 << 31 else (1 << 32) - value) % partitions
 
 
-def _name(number: int) -> str:
+def group_name(number: int) -> str:
+    """The id of one of the groups that are made."""
     if number % _UNUSED_EVERY == 0:
         return f"{UNUSED}{number:07d}"
     return f"team-{number % 97}.{_WORDS[number % len(_WORDS)]}.{number:07d}"
 
 
-def _topic(number: int) -> str:
+def topic_name(number: int) -> str:
+    """The topic to which this group commits."""
     index = number % _TOPICS
     return f"events.{_WORDS[index % len(_WORDS)]}.{index:03d}"
 
@@ -149,7 +145,7 @@ def _member(bootstrap: str, group: str) -> Any:
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False, "log_level": 0}
     )
-    consumer.subscribe([_topic(0)])
+    consumer.subscribe([topic_name(0)])
     return consumer
 
 
@@ -225,7 +221,7 @@ def _commit(name: str, count: int) -> bytes:
         group_id=name,
         generation_id_or_member_epoch=-1,
         member_id="",
-        topics=[topic_class(name=_topic(number), partitions=partitions)],
+        topics=[topic_class(name=topic_name(number), partitions=partitions)],
         version=_COMMIT_VERSION,
     )
     request.with_header(correlation_id=1, client_id="bench")

@@ -1,14 +1,18 @@
-"""`python -m bench.pipeline`: how long the pipeline takes from the offsets log to the activity tables, and back out.
+"""`python -m bench.pipeline`: how long the pipeline takes from the offsets log to the activity tables, as a ladder.
 
-A real broker gets the commits of many groups, 10 each. Measured in one run, in this order: franz-go reads the log and
-looks at nothing; Spark counts its records, read with the pipeline's own options, the first work of a session; ingest
-and activity take in all of it, the first work of another session (so both pay for a Java that is cold); after one
-percent of new commits, each of another group, ingest and activity take in those, in that same session; the operator's
-own reader asks the tables for 1,000 groups. The start of a session counts for nothing, and is told apart. What each of
-them counted must be what was committed.
+Three logs, each on a broker of its own: every key once, a hundred times, and what compaction leaves of many more. Each
+rung reads a whole log, does more than the one below, and has a process of its own: L0, franz-go reads it; L1, and
+decodes keys and values; L2, one Python process without Spark makes a table of one row a group; L3, the pipeline: ingest
+and activity, the first work of a Java that is cold, and then again after one percent of new commits. Beside them,
+Spark's own Kafka source reads the log into nothing, warm. Last, the operator's own reader asks for 1,000 groups. The
+start of Spark is not counted. CPU seconds are those of a rung's processes, without the broker's.
+
+What each of them counted must be what is in the log. After the new commits L2 reads all of it again, and its table must
+be the same as `activity`, in every group.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -17,126 +21,182 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from bench import report
 from bench.command import run, say
 from bench.errors import BenchError, WrongCount
-from bench.load import CONFIG, PARTITIONS, commit_more, load, truncated_list
+from bench.load import CONFIG, PARTITIONS, commit_more, coordinating_partition, group_name, make_topics, topic_name
+from bench.logs import LEAST_RECORDS, LOG_PARTITIONS, NAMES, Log, log_of
 from bench.programs import KAFKA_VERSION, raw_read
+from bench.same import COLUMNS
+from bench.spark_source import jars as spark_source
 from group_hygiene.errors import HygieneError
 from group_hygiene.evidence.reader import Reading, Tables
-from group_hygiene.kafka.client import Client, Deadline, connect
+from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
-from group_hygiene.model.groups import Fault
-from group_hygiene.pipeline.activity.update import update
-from group_hygiene.pipeline.ingest.batches import ingest
-from group_hygiene.pipeline.ingest.source import read_range
+from group_hygiene.pipeline.jobs import Job, Work, repeat
 from group_hygiene.pipeline.session import Options, spark_session
-from group_hygiene.pipeline.tables import ACTIVITY
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 from group_hygiene.spec.connection import ActivitySpec, Settings
 from sandbox.kafka import Jvm, KafkaCluster
-from sandbox.proc import Peak
+from sandbox.proc import Peak, cpu_seconds
 from sandbox.spark.jars import jars
 
-_T = TypeVar("_T")
 # The most that each figure may be.
-TARGETS = {"full_vs_count": 4.0, "increment_vs_full": 0.35, "activity_query_s": 0.5, "peak_rss_mb": 4096.0}
+_OF_EACH = {"increment_vs_full": 0.1, "peak_rss_mb": 4096.0, "activity_query_s": 0.5}
+_OF_ONE = {"distinct.full_vs_l2": 3.0, "repeats.full_vs_l2": 3.0, "compacted.full_s": 120.0}
+TARGETS = _OF_ONE | {f"{name}.{figure}": most for name in NAMES for figure, most in _OF_EACH.items()}
+RUNGS = ("l0", "l1", "l2", "spark_source", "ingest", "activity", "increment_ingest", "increment_activity")
 _CANDIDATES = 1_000
 _INCREMENT = 100
 _QUERIES = 5
-_SECONDS = 600.0
-# Of the broker, which holds all offsets in memory.
-_HEAP_GB, _GROUPS_A_GB = 2, 150_000
+_SECONDS = 1200.0
+# Of the broker, which holds the last offset of each key in memory.
+_HEAP_GB, _KEYS_A_GB = 2, 1_500_000
+
+
+@dataclass(frozen=True)
+class Rung:
+    """seconds: wall time. cpu: seconds of all of its processes."""
+
+    seconds: float
+    cpu: float
 
 
 @dataclass
 class Times:
-    """Seconds of each part; all but `startup` without the start of their session. queries: one for each question."""
+    """What one log gave. rungs: by RUNGS. queries: seconds of each question. startup: seconds, of Spark."""
 
-    raw_read: float = 0.0
-    count: float = 0.0
-    count_again: float = 0.0
-    startup: float = 0.0
-    ingest: float = 0.0
-    activity: float = 0.0
-    increment_ingest: float = 0.0
-    increment_activity: float = 0.0
+    rungs: dict[str, Rung] = field(default_factory=dict)
     queries: list[float] = field(default_factory=list)
+    startup: float = 0.0
     peak_rss_mb: float = 0.0
-    groups_changed: int = 0
+    l2_peak_rss_mb: float = 0.0
+    increment: int = 0
     warehouse_mb: float = 0.0
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A broker with a log. offsets: the sum of all offsets that are committed in it."""
+
+    servers: str
+    log: Log
+    offsets: int
 
 
 def main() -> int:
     """Run the command line; answers with the exit code."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m bench.pipeline", description=__doc__, formatter_class=raw)
-    parser.add_argument("--records", type=int, default=1_000_000, help="commits, default: %(default)s")
+    what = "of each log; compaction leaves a tenth of the third one's (default: %(default)s)"
+    parser.add_argument("--records", type=int, default=10_000_000, help=what)
     options = parser.parse_args()
-    if options.records < 1_000 or options.records % 1_000:
-        parser.error("thousands of commits are needed")
+    if options.records < LEAST_RECORDS or options.records % LEAST_RECORDS:
+        parser.error(f"a multiple of {LEAST_RECORDS:,} is needed")
     return run(lambda: _measure(options.records), HygieneError)
 
 
 def _measure(records: int) -> None:
     raw_read()
+    spark_source()
     before = report.circumstances()
-    groups = records // PARTITIONS
-    with filled(groups) as servers:
-        times = measure(servers, groups)
-    line = summary(records, times)
-    kept = report.write(
-        f"pipeline-{records}", line, TARGETS, before.document() | {"groups": groups}, {"parts": parts(times)}
-    )
-    print(f"\n{records:,} commits of {groups:,} groups, then {times.groups_changed:,} more, of as many groups\n")
-    print("\n".join(f"{name:24} {value}" for name, value in parts(times).items()))
-    print(f"\n{report.targets(line, TARGETS)}")
-    print(f"\nEach counted all records and groups. Kept in {os.path.relpath(kept)}\n")
+    line: dict[str, dict[str, Any]] = {}
+    details: dict[str, dict[str, Any]] = {}
+    for name in NAMES:
+        with filled(log_of(name, records), records) as one:
+            times = measure(one)
+        line[name], details[name] = summary(one.log, times), parts(one.log, times)
+        print(f"\n{table(one.log, times)}\n", flush=True)
+    flat = {f"{name}.{figure}": value for name, figures in line.items() for figure, value in figures.items()}
+    kept = report.write(f"pipeline-{records}", flat, TARGETS, before.document(), {"parts": details})
+    print(f"For docs/scale.md:\n\n{markdown(line, details)}\n")
+    print(report.targets(flat, TARGETS))
+    print(f"\nEvery count is right, and every row of `activity`. Kept in {os.path.relpath(kept)}\n")
     print(json.dumps(line), flush=True)
 
 
 @contextmanager
-def filled(groups: int) -> Iterator[str]:
-    """The bootstrap servers of a broker with the commits of so many groups, 10 each."""
-    say(f"starting a broker of Kafka {KAFKA_VERSION}")
-    heap = f"{max(_HEAP_GB, groups // _GROUPS_A_GB)}g"
+def filled(log: Log, records: int) -> Iterator[Filled]:
+    """A broker with this log, whose groups its coordinators have loaded."""
+    say(f"{log.name}: starting a broker of Kafka {KAFKA_VERSION}")
+    keys = log.records // log.rounds
+    heap = f"{max(_HEAP_GB, keys // _KEYS_A_GB)}g"
     with KafkaCluster(KAFKA_VERSION, config=CONFIG, jvm=Jvm(heap=heap, peak_speed=True)) as kafka:
-        say(f"loading {groups:,} groups")
-        started = time.monotonic()
-        _, members = load(kafka.bootstrap_servers, groups)
-        members.stop()
-        say(f"loaded in {time.monotonic() - started:.0f} s")
-        yield kafka.bootstrap_servers
+        servers = kafka.bootstrap_servers
+        make_topics(servers)
+        data = kafka.log(1).parent / "data"
+        _make_offsets_topic(servers, data)
+        kafka.stop_broker(1)
+        say(f"{log.name}: writing {log.records:,} records of {log.groups:,} groups")
+        written = _program("writing the log", [sys.executable, "-m", "bench.logs", log.name, str(records), data])
+        kafka.start_broker(1)
+        _wait_loaded(servers, log)
+        yield Filled(servers, log, written["sum"])
 
 
-def measure(servers: str, groups: int) -> Times:
-    """All parts, one after the other. Raises WrongCount where one of them did not see all that it should."""
+def _make_offsets_topic(servers: str, data: Path) -> None:
+    """By a request that needs a coordinator; writes nothing into it."""
+    give_up = time.monotonic() + _SECONDS
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "log_level": 0})
+    try:
+        while len(list(data.glob(f"{OFFSETS_TOPIC}-*"))) < LOG_PARTITIONS:
+            if time.monotonic() > give_up:
+                raise BenchError(f"the broker has not made {OFFSETS_TOPIC}")
+            # NOT_COORDINATOR, while it is being made.
+            with contextlib.suppress(KafkaException):
+                consumer.committed([TopicPartition(topic_name(0), 0)], timeout=10)
+    finally:
+        consumer.close()
+
+
+def _wait_loaded(servers: str, log: Log) -> None:
+    """Until the coordinator of each partition has a group of it: before that, it takes time from what is measured."""
+    some: dict[int, str] = {}
+    for number in range(log.groups):
+        name = group_name(number)
+        some.setdefault(coordinating_partition(name, LOG_PARTITIONS), name)
+        if len(some) == LOG_PARTITIONS:
+            break
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    give_up = time.monotonic() + _SECONDS
+    left = set(some.values())
+    while left and time.monotonic() < give_up:
+        for name, answer in admin.describe_consumer_groups(sorted(left), request_timeout=60).items():
+            if answer.exception() is None and answer.result().state is ConsumerGroupState.EMPTY:
+                left.discard(name)
+        time.sleep(0.5)
+    if left:
+        raise BenchError(f"the broker has not loaded {len(left)} partitions of {OFFSETS_TOPIC}")
+
+
+def measure(filled: Filled) -> Times:
+    """All rungs, one after the other. Raises WrongCount where one of them did not see all that it should."""
     times = Times()
-    client = connect(Settings(tuple(servers.split(","))))
+    client = connect(Settings((filled.servers,)))
     folder = Path(tempfile.mkdtemp(prefix="kafka-group-hygiene-bench-"))
     try:
-        # First: so that no other finds a broker that was never asked for records.
-        say("franz-go: reading")
-        records = _raw_read(servers, times)
+        _peers(filled, folder, times)
+        warehouse = str(folder / "warehouse")
         options = Options(master="local[*]", jars=jars(), log=folder / "spark.log")
-        say("Spark: counting")
-        with spark_session(options) as spark:
-            _count(spark, client, records, times)
-        say("the pipeline: starting Spark")
+        say("L3: starting Spark")
         started = time.monotonic()
         with spark_session(options) as spark:
             times.startup = time.monotonic() - started
-            _pipeline(spark, client, str(folder / "warehouse"), _Expected(records, groups), times)
+            _pipeline(spark, client, _Job(spark, client, warehouse, options.log), filled, times)
+            ACTIVITY.read(spark, warehouse).select(*COLUMNS).write.parquet(str(folder / "ours"))
+        _compare(filled, folder, times)
         say("the operator's reader: asking")
-        _ask(str(folder / "warehouse"), groups, times)
+        _ask(warehouse, filled.log.groups, times)
         times.warehouse_mb = sum(file.stat().st_size for file in (folder / "warehouse").rglob("*.parquet")) / 1024**2
     finally:
         client.close()
@@ -144,77 +204,108 @@ def measure(servers: str, groups: int) -> Times:
     return times
 
 
+def _peers(filled: Filled, folder: Path, times: Times) -> None:
+    """L0, L1, L2 and Spark's source. L0 is first, so that no other finds a broker that was never asked for records."""
+    log = filled.log
+    sums = {"commits": log.records - log.states, "states": log.states, "offsets": filled.offsets}
+    go: list[str | Path] = [raw_read(), filled.servers, OFFSETS_TOPIC, "2"]
+    python = [sys.executable, "-m"]
+    jobs: list[tuple[str, str, list[str | Path], Mapping[str, int]]] = [
+        ("l0", "L0, franz-go: reading", [*go, "raw"], {}),
+        ("l1", "L1, franz-go: decoding", [*go, "decode"], sums),
+        (*("l2", "L2, without Spark"), [*python, "bench.plain", filled.servers, folder / "plain"], sums),
+        (
+            *("spark_source", "Spark's source"),
+            [*python, "bench.spark_source", filled.servers, folder / "source.log"],
+            {},
+        ),
+    ]
+    for name, what, command, expected in jobs:
+        say(what)
+        answer = _program(what, command)
+        for of_what, count in {"records": log.records, **expected}.items():
+            _check(f"{what}, {of_what}", answer[of_what], count)
+        times.rungs[name] = Rung(answer["seconds"], answer["cpu"])
+        times.l2_peak_rss_mb = max(times.l2_peak_rss_mb, answer.get("peak_mb", 0.0))
+
+
 @dataclass(frozen=True)
-class _Expected:
-    """records: of all kinds, in the log."""
+class _Job:
+    """Runs one job of the pipeline as the command line does."""
 
-    records: int
-    groups: int
+    spark: SparkSession
+    client: Client
+    warehouse: str
+    log: Path
 
+    def __call__(self, job: Job) -> Rung:
+        started, used = time.monotonic(), self._cpu()
+        repeat(self.spark, self.client, Work((job,), self.warehouse), say, self.log)
+        return Rung(time.monotonic() - started, self._cpu() - used)
 
-def _raw_read(servers: str, times: Times) -> int:
-    command: list[str | Path] = [raw_read(), servers, OFFSETS_TOPIC, "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    if done.returncode:
-        raise BenchError(f"franz-go did not read the log: {done.stderr.strip()}")
-    answer = json.loads(done.stdout)
-    times.raw_read = answer["seconds"]
-    return int(answer["records"])
-
-
-def _count(spark: SparkSession, client: Client, records: int, times: Times) -> None:
-    bounds = _bounds(client)
-    for name in ("count", "count_again"):
-        started = time.monotonic()
-        counted = read_range(spark, client.settings, bounds.starts, bounds.ends).count()
-        setattr(times, name, time.monotonic() - started)
-        _check("Spark's count", counted, records)
+    def _cpu(self) -> float:
+        return cpu_seconds(java(self.spark)) + time.process_time()
 
 
-def _pipeline(spark: SparkSession, client: Client, warehouse: str, expected: _Expected, times: Times) -> None:
+def java(spark: SparkSession) -> int:
+    """The process in which the session runs; Spark's workers are its descendants."""
     gateway: Any = spark.sparkContext._gateway
-    with Peak(gateway.proc.pid, os.getpid()) as peak:
-        say("the pipeline: all of it")
-        times.ingest, written = _timed(lambda: ingest(spark, client, warehouse, say))
-        times.activity, _ = _timed(lambda: update(spark, warehouse))
-        _check("ingest", written.records, expected.records)
-        _check("commits", written.commits, expected.groups * PARTITIONS)
-    say("the pipeline: an increment")
-    every = _INCREMENT // PARTITIONS
-    times.groups_changed = commit_more(",".join(client.settings.bootstrap_servers), expected.groups, every)
-    with Peak(gateway.proc.pid, os.getpid()) as later:
-        times.increment_ingest, written = _timed(lambda: ingest(spark, client, warehouse, say))
-        times.increment_activity, _ = _timed(lambda: update(spark, warehouse))
-    _check("ingest of the increment", written.records, times.groups_changed)
+    return int(gateway.proc.pid)
+
+
+def _pipeline(spark: SparkSession, client: Client, job: _Job, filled: Filled, times: Times) -> None:
+    log = filled.log
+    with Peak(java(spark), os.getpid()) as peak:
+        say("L3: all of it")
+        times.rungs["ingest"], times.rungs["activity"] = job(Job.INGEST), job(Job.ACTIVITY)
+    names, partitions = increment(log)
+    times.increment = commit_more(filled.servers, names, partitions)
+    with Peak(java(spark), os.getpid()) as later:
+        say(f"L3: {times.increment:,} new commits")
+        times.rungs["increment_ingest"], times.rungs["increment_activity"] = job(Job.INGEST), job(Job.ACTIVITY)
     times.peak_rss_mb = max(peak.mb, later.mb)
-    rows = ACTIVITY.read(spark, warehouse)
-    total = rows.selectExpr("count(*)", "sum(commits_1d)", "sum(partitions)").collect()[0]
-    commits = expected.groups * PARTITIONS
-    _check("activity", tuple(total), (expected.groups, commits + times.groups_changed, commits))
+    counted = [table.read(spark, job.warehouse).count() for table in (COMMITS, GROUP_STATES, ACTIVITY)]
+    _check("L3: commits, states, groups", counted, [log.records - log.states + times.increment, log.states, log.groups])
+
+
+def increment(log: Log) -> tuple[list[str], int]:
+    """The groups that commit again, one percent of the log's records, and how many partitions each."""
+    wanted = max(1, log.records // _INCREMENT)
+    partitions = max(1, min(PARTITIONS, wanted // log.groups))
+    return [
+        group_name(number) for number in range(0, log.groups, max(1, log.groups * partitions // wanted))
+    ], partitions
+
+
+def _compare(filled: Filled, folder: Path, times: Times) -> None:
+    say("L2 again: is all of it the same?")
+    again = folder / "plain-again"
+    python = [sys.executable, "-m"]
+    answer = _program("L2 again", [*python, "bench.plain", filled.servers, again])
+    _check("L2 again", answer["records"], filled.log.records + times.increment)
+    _check("groups that differ from L2's", _program("comparing", [*python, "bench.same", folder / "ours", again]), 0)
 
 
 def _ask(warehouse: str, groups: int, times: Times) -> None:
-    wanted = truncated_list(groups, max(1, groups // _CANDIDATES))[:_CANDIDATES]
+    wanted = [group_name(number) for number in range(0, groups, max(1, groups // _CANDIDATES))][:_CANDIDATES]
     tables = Tables(ActivitySpec(warehouse))
     for _ in range(_QUERIES):
-        seconds, answer = _timed(lambda: tables.read(wanted, _SECONDS))
+        started = time.monotonic()
+        answer = tables.read(wanted, _SECONDS)
+        times.queries.append(time.monotonic() - started)
         if not isinstance(answer, Reading):
             raise BenchError(f"the operator can't read the tables: {answer}")
         _check("the operator's reader", len(answer.groups), len(wanted))
-        times.queries.append(seconds)
 
 
-def _bounds(client: Client) -> LogBounds:
-    bounds = read_log_bounds(client, Deadline(_SECONDS))
-    if isinstance(bounds, Fault):
-        raise BenchError(f"the log's ends are not known: {bounds}")
-    return bounds
-
-
-def _timed(work: Callable[[], _T]) -> tuple[float, _T]:
-    started = time.monotonic()
-    done = work()
-    return time.monotonic() - started, done
+def _program(what: str, command: Sequence[str | Path]) -> Any:
+    """Run it in a process of its own; returns the JSON that it prints last."""
+    root = Path(__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": f"{root / 'operator'}{os.pathsep}{root}"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False, env=environment)
+    if done.returncode:
+        raise BenchError(f"{what} failed: {done.stderr.strip()}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _check(who: str, counted: Any, expected: Any) -> None:
@@ -222,36 +313,75 @@ def _check(who: str, counted: Any, expected: Any) -> None:
         raise WrongCount(f"{who} counted {counted}, but there are {expected}")
 
 
-def summary(records: int, times: Times) -> dict[str, Any]:
-    """The figures that are compared: seconds, MiB, and ratios of seconds."""
-    full, increment = times.ingest + times.activity, times.increment_ingest + times.increment_activity
+def summary(log: Log, times: Times) -> dict[str, Any]:
+    """The figures that are compared: seconds of wall time, MiB, and ratios of seconds."""
+    rungs = times.rungs
+    full = rungs["ingest"].seconds + rungs["activity"].seconds
+    increment = rungs["increment_ingest"].seconds + rungs["increment_activity"].seconds
     return {
-        "records": records,
+        "records": log.records,
+        **{f"{name}_s": round(rungs[name].seconds, 3) for name in ("l0", "l1", "l2")},
         "full_s": round(full, 3),
-        "increment_s": round(increment, 3),
-        "spark_count_s": round(times.count, 3),
-        "raw_read_s": round(times.raw_read, 3),
-        "records_per_s": round(records / full),
-        "full_vs_count": round(full / times.count, 3),
+        "full_vs_l2": round(full / rungs["l2"].seconds, 3),
         "increment_vs_full": round(increment / full, 3),
+        "records_per_s": round(log.records / full),
         "peak_rss_mb": round(times.peak_rss_mb, 1),
         "activity_query_s": round(statistics.median(times.queries), 4),
-        "startup_s": round(times.startup, 3),
     }
 
 
-def parts(times: Times) -> dict[str, Any]:
+def parts(log: Log, times: Times) -> dict[str, Any]:
     """What the figures are made of, and what they leave out."""
     return {
-        "ingest_s": round(times.ingest, 3),
-        "activity_s": round(times.activity, 3),
-        "increment_ingest_s": round(times.increment_ingest, 3),
-        "increment_activity_s": round(times.increment_activity, 3),
-        "increment_commits": times.groups_changed,
-        "spark_count_again_s": round(times.count_again, 3),
+        "groups": log.groups,
+        "offsets": log.offsets or log.records,
+        **{f"{name}_s": round(times.rungs[name].seconds, 3) for name in RUNGS},
+        **{f"{name}_cpu_s": round(times.rungs[name].cpu, 3) for name in RUNGS},
+        "increment_commits": times.increment,
+        "startup_s": round(times.startup, 3),
+        "l2_peak_rss_mb": round(times.l2_peak_rss_mb, 1),
         "activity_queries_s": [round(seconds, 4) for seconds in times.queries],
         "warehouse_mb": round(times.warehouse_mb, 1),
     }
+
+
+def table(log: Log, times: Times) -> str:
+    """The ladder as aligned text."""
+    title = f"{log.name}: {log.records:,} records of {log.groups:,} groups in {log.offsets or log.records:,} offsets"
+    rows = [f"{name:20} {rung.seconds:9.2f} s {rung.cpu:9.2f} s" for name, rung in times.rungs.items()]
+    return "\n".join([title, f"{'':20} {'wall':>11} {'CPU':>11}", *rows])
+
+
+_Figures = Mapping[str, Mapping[str, Any]]
+
+
+def markdown(line: _Figures, details: _Figures) -> str:
+    """The ladders of all logs as a table: wall time, and CPU seconds in parentheses."""
+
+    def rung(*names: str) -> Callable[[str], str]:
+        def cell(log: str) -> str:
+            wall, cpu = (sum(details[log][f"{name}_{unit}"] for name in names) for unit in ("s", "cpu_s"))
+            return f"{wall:.1f} s ({cpu:.1f})"
+
+        return cell
+
+    rows: dict[str, Callable[[str], str]] = {
+        "records, groups": lambda log: f"{line[log]['records']:,}, {details[log]['groups']:,}",
+        "L0: franz-go reads": rung("l0"),
+        "L1: franz-go decodes": rung("l1"),
+        "L2: numpy, DuckDB, delta-rs": rung("l2"),
+        "L3: `ingest`": rung("ingest"),
+        "L3: `activity`": rung("activity"),
+        "L3: both": rung("ingest", "activity"),
+        "L3, compared with L2": lambda log: f"{line[log]['full_vs_l2']:.1f} times",
+        "L3: one percent of new commits": rung("increment_ingest", "increment_activity"),
+        "Spark's Kafka source into nothing, warm": rung("spark_source"),
+        "peak memory of L3": lambda log: f"{line[log]['peak_rss_mb'] / 1024:.1f} GB",
+        "the operator reads 1,000 groups": lambda log: f"{line[log]['activity_query_s']:.2f} s",
+        "tables on disk, with rows that were replaced": lambda log: f"{details[log]['warehouse_mb']:.1f} MB",
+    }
+    head = ["| | " + " | ".join(line) + " |", "| --- " * (len(line) + 1) + "|"]
+    return "\n".join([*head, *(f"| {row} | {' | '.join(cell(log) for log in line)} |" for row, cell in rows.items())])
 
 
 if __name__ == "__main__":

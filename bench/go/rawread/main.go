@@ -1,34 +1,52 @@
-// Rawread measures franz-go: it reads all records of a topic, from its beginning to the end that it has now, and looks
-// into none of them. Arguments: bootstrap servers, topic, how many times. The last time is what counts.
+// Rawread measures franz-go: it reads all records of the offsets topic, from its beginning to the end that it has now.
+// Arguments: bootstrap servers, topic, how many times, and `raw` or `decode`. The last time counts: its wall time, and
+// the CPU seconds of this process. raw: no record is looked into. decode: keys and values are decoded, on one core, by
+// the classes of franz-go's kmsg, and what they hold is summed up.
 package main
 
 import (
 	"context"
+	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"log"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
+
+type counts struct {
+	Seconds float64 `json:"seconds"`
+	CPU     float64 `json:"cpu"`
+	Records int64   `json:"records"`
+	// With `decode` only. Offsets: the sum of all committed ones.
+	Commits int64 `json:"commits"`
+	States  int64 `json:"states"`
+	Offsets int64 `json:"offsets"`
+}
 
 func main() {
 	times, err := strconv.Atoi(os.Args[3])
 	check(err)
-	var records int64
-	var seconds float64
+	decodes := os.Args[4] == "decode"
+	var found counts
 	for range times {
-		started := time.Now()
-		records = read(strings.Split(os.Args[1], ","), os.Args[2])
-		seconds = time.Since(started).Seconds()
+		started, used := time.Now(), cpu()
+		found = read(strings.Split(os.Args[1], ","), os.Args[2], decodes)
+		found.Seconds, found.CPU = time.Since(started).Seconds(), cpu()-used
 	}
-	fmt.Printf("{\"seconds\": %.6f, \"records\": %d}\n", seconds, records)
+	line, err := json.Marshal(found)
+	check(err)
+	fmt.Println(string(line))
 }
 
-func read(servers []string, topic string) (records int64) {
+func read(servers []string, topic string, decodes bool) (found counts) {
 	ctx := context.Background()
 	admin, err := kgo.NewClient(kgo.SeedBrokers(servers...))
 	check(err)
@@ -63,7 +81,10 @@ func read(servers []string, topic string) (records int64) {
 			}
 			for _, record := range part.Records {
 				if record.Offset < end && !record.Attrs.IsControl() {
-					records++
+					found.Records++
+					if decodes {
+						found.decode(record)
+					}
 				}
 			}
 			if part.Records[len(part.Records)-1].Offset+1 >= end {
@@ -71,7 +92,31 @@ func read(servers []string, topic string) (records int64) {
 			}
 		})
 	}
-	return records
+	return found
+}
+
+func (found *counts) decode(record *kgo.Record) {
+	switch binary.BigEndian.Uint16(record.Key) {
+	case 0, 1:
+		key, value := kmsg.NewOffsetCommitKey(), kmsg.NewOffsetCommitValue()
+		check(key.ReadFrom(record.Key))
+		check(value.ReadFrom(record.Value))
+		found.Commits++
+		found.Offsets += value.Offset
+	case 2:
+		key, value := kmsg.NewGroupMetadataKey(), kmsg.NewGroupMetadataValue()
+		check(key.ReadFrom(record.Key))
+		check(value.ReadFrom(record.Value))
+		found.States++
+	default:
+		log.Fatalf("a key of type %d is not in the bench's logs", binary.BigEndian.Uint16(record.Key))
+	}
+}
+
+func cpu() float64 {
+	var used syscall.Rusage
+	check(syscall.Getrusage(syscall.RUSAGE_SELF, &used))
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano()).Seconds()
 }
 
 func check(err error) {
