@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
+import yaml
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from bench.backtest import TRIED, Known, policy
+from bench.backtest import Known, differences, policy
 from bench.past import write_past
-from group_hygiene.pipeline.backtest import run
+from group_hygiene.cli.backtests import _document
 from group_hygiene.pipeline.backtest.run import Candidate, Terms, backtest
 from group_hygiene.pipeline.backtest.tally import SCHEMA, Counted, Row
-from group_hygiene.pipeline.session import Options, spark_session
+from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.policy import parse_policy
 from sandbox.spark.jars import jars
 from tests.event_log import SETTINGS, tasks_by_executor
 
 EXECUTORS = 4
+SECONDS = 600
 
 
 def counted(spark: SparkSession, rows: Sequence[Row], patterns: int, regrets: int) -> Counted:
@@ -56,24 +61,34 @@ def test_no_group_is_counted(spark: SparkSession) -> None:
     assert (found.patterns, found.regrets, found.by_step(0, "deleted", 2)) == ({}, {}, [0, 0])
 
 
-def test_all_executors_judge(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the result of one machine, which is right in each step; parts are small here, so that there are several."""
-    warehouse, events = str(tmp_path / "warehouse"), tmp_path / "events"
+# The command line, with parts so small that a small past has several.
+_PROGRAM = """
+from group_hygiene.cli import main
+from group_hygiene.pipeline.backtest import run
+run._SETTINGS["spark.sql.adaptive.advisoryPartitionSizeInBytes"] = "16k"
+main()
+"""
+
+
+def test_all_executors_judge(spark: SparkSession, tmp_path: Path) -> None:
+    """With the answer of one machine, which is right in each step."""
+    warehouse, events, settings = str(tmp_path / "warehouse"), tmp_path / "events", tmp_path / "settings"
     events.mkdir()
+    settings.mkdir()
     past = write_past(spark, warehouse, 800, 30)
-    candidates, terms = [Candidate(parse_policy(policy()))], Terms(past.start, past.end)
-    (alone,) = backtest(spark, warehouse, candidates, terms).tried
-    monkeypatch.setitem(run._SETTINGS, "spark.sql.adaptive.advisoryPartitionSizeInBytes", "16k")
-    settings = SETTINGS | {"spark.eventLog.dir": events.as_uri(), "spark.locality.wait": "0s"}
-    options = Options(f"local-cluster[{EXECUTORS},2,1024]", jars(), "1g", tmp_path / "spark.log", settings=settings)
-    with spark_session(options) as cluster:
-        (spread,) = backtest(cluster, warehouse, candidates, terms).tried
-    assert spread == alone
-    known = Known.of(past, timedelta(days=1))
-    assert {day.at: (day.deleted, day.regret) for day in spread.days if day.deleted} == known.steps
-    assert {(each.group, each.deleted_at, each.back_at) for each in spread.regrets} == past.regrets(
-        *TRIED, past.start, past.end
-    )
+    alone = backtest(spark, warehouse, [Candidate(parse_policy(policy()))], Terms(past.start, past.end))
+    lines = SETTINGS | {"spark.eventLog.dir": events.as_uri(), "spark.locality.wait": "0s"}
+    (settings / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy()))
+    command = [sys.executable, "-c", _PROGRAM, "backtest", "-f", str(tmp_path / "policy.yaml"), "-o", "json"]
+    command += ["--warehouse", warehouse, "--from", timestamp(past.start), "--to", timestamp(past.end)]
+    command += ["--master", f"local-cluster[{EXECUTORS},2,1024]", "--jars", str(jars()), "--memory", "1g"]
+    command += ["--log-file", str(tmp_path / "spark.log")]
+    environment = os.environ | {"SPARK_CONF_DIR": str(settings)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, f"{done.stderr}\n{(tmp_path / 'spark.log').read_text()[-3000:]}"
+    assert json.loads(done.stdout) == _document(alone, [])
+    assert differences(done.stdout, Known.of(past, timedelta(days=1))) == []
     tasks = tasks_by_executor(events)
     assert len(tasks) == EXECUTORS, tasks
     assert min(tasks.values()) > 1, tasks

@@ -43,8 +43,7 @@ _SETTINGS = {
 class Terms:
     """The range of a backtest. start: a time, or a duration before the end. None = all that the tables hold.
 
-    step: of the result; the policies' intervals set the simulated scans. retention: offsets.retention.minutes of the
-    brokers, None = unknown.
+    step: of the result; scans follow the policies' intervals. retention: offsets.retention.minutes, None = unknown.
     """
 
     start: datetime | timedelta | None = None
@@ -113,9 +112,8 @@ class Tried:
 
     unwatched: deletions so late that the tables end before the group would be idle for as long again.
     periods: with another idleFor, or unchangedFor if the policy has only that. graces: with another gracePeriod.
-    regrets: the first `tally.REGRETS` of `regret`. patterns: the first `tally.PATTERNS` of those with
-    deletions under any of the periods, in descending order. reasons: of the selected groups at the end, by their real
-    state: Match, or the reason of the refusal -> groups.
+    regrets: the first `tally.REGRETS`. patterns: the `tally.PATTERNS` with the most deletions under any of the periods.
+    reasons: of the selected groups at the end, by their real state: Match, or the reason of the refusal -> groups.
     """
 
     policy: Policy

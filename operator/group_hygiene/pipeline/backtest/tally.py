@@ -1,7 +1,6 @@
 """Counts the results of policies for many groups: in Spark's workers, then in Spark.
 
-What the driver gets is bounded by the number of policies and steps, not of groups: it lists the patterns with the most
-deletions, and the first deletions of groups that were used again.
+What the driver gets is bounded by the number of policies and steps, whatever the number of groups.
 """
 
 from __future__ import annotations
@@ -157,12 +156,11 @@ def _simulated(one: OnTrial, history: History) -> dict[Trial, Simulation]:
     A group that never matches with the least doesn't with a longer one. So a group in use, with many stretches, is
     mostly judged with the least alone.
     """
-    found: dict[Trial, Simulation] = {}
-    if one.periods and len(history.stretches) > len(one.periods):
-        least = found[one.periods[0]] = one.periods[0].simulate(history)
-        if not least.spans:
-            found[one.trial] = least
-    return found if one.trial in found else found | {one.trial: one.trial.simulate(history)}
+    first = one.periods[0] if one.periods and len(history.stretches) > len(one.periods) else one.trial
+    found = {first: first.simulate(history)}
+    if first is not one.trial:
+        found[one.trial] = one.trial.simulate(history) if found[first].spans else found[first]
+    return found
 
 
 def _until(trials: Sequence[Trial], history: History, results: dict[Trial, Simulation]) -> tuple[int, int]:

@@ -164,20 +164,14 @@ class Trial:
         while high - low > 1:
             scan = guesses.pop() if guesses else (low + high) // 2
             if low < scan < high:
-                matches = self._matches(stretch, complete_since, deleted, scans.at(scan))
-                low, high = (low, scan) if matches else (scan, high)
+                verdict = self._judge(stretch, scans.at(scan), complete_since, deleted)
+                low, high = (low, scan) if verdict is not None and verdict.matches else (scan, high)
         return high if high < stop else None
 
     def _likely(self, stretch: Stretch) -> int:
         """A guess at the first scan in a stretch at which the policy matches."""
         moments = filter(None, (stretch.last_commit, stretch.empty_since))
         return self._scans.first_from(max(moments, default=self._scans.start) + self.waits)
-
-    def _matches(
-        self, stretch: Stretch, complete_since: datetime | None, deleted: Deletion | None, now: datetime
-    ) -> bool:
-        verdict = self._judge(stretch, now, complete_since, deleted)
-        return verdict is not None and verdict.matches
 
     def _judge(
         self, stretch: Stretch, now: datetime, complete_since: datetime | None, deleted: Deletion | None = None
