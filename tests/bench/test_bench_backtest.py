@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,11 @@ ROOT = Path(__file__).parents[2]
 AT = datetime(2026, 6, 8, 12, tzinfo=UTC)
 MS = timedelta(milliseconds=1)
 KNOWN = Known(
-    3, {("one", AT, AT + MS), ("one", AT + timedelta(days=22), AT + timedelta(days=30)), ("two", AT, AT + MS)}
+    3,
+    {("one", AT, AT + MS), ("one", AT + timedelta(days=22), AT + timedelta(days=30)), ("two", AT, AT + MS)},
+    {AT: (2, 2), AT + timedelta(days=22): (1, 1)},
 )
+STEPS = {"2026-06-07T12:00:00Z": 0, "2026-06-08T12:00:00Z": 2, "2026-06-30T12:00:00Z": 1}
 
 
 def regretted(group: str = "one", deleted: str = "2026-06-08T12:00:00Z", back: str = "2026-06-08T12:00:00.001Z") -> Any:
@@ -44,9 +48,10 @@ def regretted(group: str = "one", deleted: str = "2026-06-08T12:00:00Z", back: s
 RIGHT = (regretted(), regretted("one", "2026-06-30T12:00:00Z", "2026-07-08T12:00:00Z"), regretted("two"))
 
 
-def answer(*regrets: Any, deleted: int = 3, regret: int = 3) -> str:
-    """What `backtest -o json` says."""
+def answer(*regrets: Any, deleted: int = 3, regret: int = 3, steps: Mapping[str, int] = STEPS) -> str:
+    """What `backtest -o json` says. steps: the deletions of each; all of them are regretted."""
     policy = {"namespace": "bench", "name": "unused", "deleted": deleted, "regret": regret, "regrets": regrets}
+    policy["steps"] = [{"at": at, "deleted": many, "regret": many} for at, many in steps.items()]
     times = {"from": "2026-06-01T12:00:00Z", "to": "2026-08-30T12:00:00Z", "step": "24h"}
     return json.dumps({"clusterID": "past", **times, "policies": [policy]})
 
@@ -89,6 +94,14 @@ def test_the_known_answer_is_right() -> None:
             id="another-step",
         ),
         pytest.param(answer(*RIGHT, RIGHT[0]), ["it tells 1 regrets more than once"], id="twice"),
+        pytest.param(
+            answer(*RIGHT, steps=STEPS | {"2026-06-08T12:00:00Z": 1, "2026-06-09T12:00:00Z": 1}),
+            [
+                "at 2026-06-08T12:00:00Z it says (1, 1) deletions and regrets, and there are (2, 2)",
+                "at 2026-06-09T12:00:00Z it says (1, 1) deletions and regrets, and there are (0, 0)",
+            ],
+            id="step",
+        ),
     ],
 )
 def test_differences_are_reported(text: str, wrong: list[str]) -> None:
@@ -98,9 +111,9 @@ def test_differences_are_reported(text: str, wrong: list[str]) -> None:
 
 def test_ten_of_each_side_are_reported() -> None:
     """A program that is all wrong says so in some lines."""
-    known = Known(0, {(f"group-{number:02d}", AT, AT + MS) for number in range(12)})
+    known = Known(0, {(f"group-{number:02d}", AT, AT + MS) for number in range(12)}, {})
     wrong = differences(
-        answer(*(regretted(f"other-{number:02d}") for number in range(11)), deleted=0, regret=12), known
+        answer(*(regretted(f"other-{number:02d}") for number in range(11)), deleted=0, regret=12, steps={}), known
     )
     assert len(wrong) == 22
     assert wrong[9].startswith("not told: group-09,")
@@ -156,13 +169,15 @@ def test_the_last_line_has_these_keys() -> None:
     """What reads the figures finds them by these names."""
     none: Numbers = np.empty(0, np.int64)
     past = Past(100_000, 90, 5, AT, AT, AT, [], _Gaps(none, none, none, none))
-    line = backtest.summary(past, Times(write=1.0, backtest=2.0, report=3.0, report_mb=0.5), exact=True)
+    times = Times(write=1.0, backtest=2.0, report=3.0, report_mb=0.5, peak_rss_mb=4.0, bytes_scanned=6)
+    line = backtest.summary(past, times, exact=True)
     assert line == {
         **{"groups": 100_000, "days": 90, "backtest_s": 2.0, "report_s": 3.0, "report_mb": 0.5},
+        **{"peak_rss_mb": 4.0, "bytes_scanned": 6},
         "regret_exact": True,
     }
     assert list(line)[-1] == "regret_exact"
-    assert backtest.TARGETS == {"backtest_s": 300, "report_s": 120, "report_mb": 3}
+    assert backtest.TARGETS == {"backtest_s": 300, "report_s": 120, "report_mb": 3, "peak_rss_mb": 4096}
     assert backtest.TARGETS.keys() <= line.keys()
 
 

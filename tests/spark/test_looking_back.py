@@ -23,6 +23,7 @@ from group_hygiene.errors import HygieneError
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.backtest.run import Terms
 from group_hygiene.pipeline.backtest.run import backtest as run
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 from group_hygiene.report.wording import printable
 from sandbox.spark.jars import jars
 from tests.findings import HOSTILE
@@ -148,7 +149,8 @@ def test_the_answer(lived: str, tmp_path: Path) -> None:
         "Error: GroupPolicy kafka/expires: when.expiresWithin needs the brokers' offsets.retention.minutes: give "
         "--offsets-retention",
     ]
-    assert said.err.count("Note: ") == 3
+    assert said.err.count("Note: ") == 4
+    assert re.search(r"Note: the files that were read have [0-9,]+ bytes\n", said.err)
     assert "Note: 1 deletion would have been regretted, and --max-regret is 0" in said.err
     days, regrets, periods, graces, patterns, alerts = tables(said.out)
     assert [line.rstrip() for line in days] == [
@@ -212,6 +214,7 @@ def test_json_is_as_documented(lived: str, tmp_path: Path) -> None:
         "from": "2026-11-20T12:00:00Z",
         "to": "2026-11-21T12:00:00Z",
         "step": "1h",
+        "bytesScanned": sum(table.size(lived) for table in (ACTIVITY, COMMITS, GROUP_STATES)),
         "errors": [],
     }
     assert (one["namespace"], one["name"], one["action"], one["deleted"], one["regret"]) == (

@@ -237,7 +237,8 @@ def every_look(trial: Trial, records: Sequence[Record], world: World) -> Simulat
         if now < absent_until:
             continue
         at = max((n for n, one in enumerate(history.stretches) if one.begins <= now), default=None)
-        if at is None or not trial._matches(history.stretches[at], None, last, now):
+        verdict = None if at is None else trial._judge(history.stretches[at], now, None, last)
+        if at is None or verdict is None or not verdict.matches:
             mark = None
             continue
         over = mark is not None and now - mark >= trial.policy.grace_period and trial.policy.action == "Delete"

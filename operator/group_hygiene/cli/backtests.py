@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from group_hygiene.pipeline.backtest.run import Backtest, Candidate, Tried, Variant
 
 _TOO_MUCH_REGRET = 3
-# Maximum of regrets, and of patterns, in a table; JSON has all.
+# Maximum of regrets, and of patterns, in a table; JSON has more.
 _SHOWN = 20
 _DAYS = tuple(
     Column(title, number=title != "AT") for title in ("AT", "GROUPS", "MATCHED", "MARKED", "DELETED", "REGRET")
@@ -74,6 +74,7 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: 
     notes = [
         _ASSUMPTIONS,
         f"the tables end at {_time(found.reach.read_at)}: groups that are used again later are not known",
+        f"the files that were read have {_counted(found.reach.bytes, 'byte')}",
     ]
     untriable = _untriable(manifests, given["offsets_retention"])
     notes += [text for text in untriable.values() if text not in errors]
@@ -95,6 +96,11 @@ def answer(found: Backtest, manifests: Manifests, errors: Sequence[str], given: 
     if max_regret is not None and regretted > max_regret:
         exit_code = _TOO_MUCH_REGRET
         notes.append(f"{_counted(regretted, 'deletion')} would have been regretted, and --max-regret is {max_regret}")
+    notes += [
+        f"GroupPolicy {tried.policy.key}: only the first {len(tried.regrets):,} regrets are listed, of {tried.regret:,}"
+        for tried in found.tried
+        if tried.regret > len(tried.regrets)
+    ]
     names = sorted({regret.group for tried in found.tried for regret in tried.regrets})
     return Report(_document(found, errors), names, tables, notes, errors, exit_code)
 
@@ -130,7 +136,7 @@ def _tables(tried: Tried, manifests: Manifests) -> list[Table]:
     tables = [Table(_DAYS, rows, _heading(tried, manifests))]
     if tried.regrets:
         more = tried.regret - _SHOWN
-        note = [f"  and {more:,} more: -o json has all of them"] if more > 0 else []
+        note = [f"  and {more:,} more: -o json has the first {len(tried.regrets):,}"] if more > 0 else []
         rows = [
             (
                 *(regret.group, _time(regret.marked_at), _time(regret.deleted_at), _time(regret.back_at)),
@@ -220,6 +226,7 @@ def _document(found: Backtest, errors: Sequence[str]) -> dict[str, Any]:
         "from": _time(found.steps.start),
         "to": _time(found.steps.end),
         "step": format_duration(found.steps.every),
+        "bytesScanned": found.reach.bytes,
         "policies": [_policy(tried) for tried in found.tried],
         "errors": list(errors),
     }

@@ -31,10 +31,11 @@ def judge(policy: Policy, group: Group, evidence: Evidence, now: datetime) -> Ve
     """The verdict on a group that `policy.match` selects: the first answer of the chain, or a match."""
     for check in CHECKS:
         answer = check(policy, group, evidence, now)
+        if answer is None:
+            continue
         if isinstance(answer, Need):
             return Verdict(group, evidence, answer.refusal, need=answer)
-        if answer is not None:
-            return Verdict(group, evidence, answer)
+        return Verdict(group, evidence, answer)
     topics = stale.unread_topics(policy, evidence, now) if policy.action is Action.DELETE_OFFSETS else None
     return Verdict(group, evidence, None, topics if isinstance(topics, frozenset) else frozenset())
 

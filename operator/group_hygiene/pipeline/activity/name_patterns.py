@@ -60,7 +60,8 @@ def patterned(groups: DataFrame) -> DataFrame:
     """
     rows = groups.withColumn("_masked", _masked(F.col("group")))
     alike = rows.groupBy("_masked").agg(F.count("*").alias("groups"))
-    tokens = F.regexp_extract_all("_masked", F.lit(_TOKEN), F.lit(0))
+    # By the result of the aggregation, so that no filter below is pushed down under it: a mask is slow to find.
+    tokens = F.when(F.col("groups") > 0, F.regexp_extract_all("_masked", F.lit(_TOKEN), F.lit(0)))
     masks = alike.join(_varying(alike.withColumn("tokens", tokens)), "_masked", "left")
     starred = F.transform(tokens, lambda it, at: F.when(F.array_contains("positions", at), "*").otherwise(it))
     pattern = F.when(F.col("positions").isNull(), F.col("_masked")).otherwise(_merged(F.array_join(starred, "")))
@@ -103,9 +104,8 @@ def _merged(pattern: Column) -> Column:
 def _varying(alike: DataFrame) -> DataFrame:
     """`_masked`, and the `positions` of its tokens that have very many values in similar names, if there are any."""
     few = F.size(F.filter("tokens", lambda it: F.rlike(it, F.lit(_WORD)))) <= _PARTS
-    parts = alike.where((F.length("_masked") <= _LENGTH) & few).select(
-        "_masked", "groups", "tokens", F.posexplode("tokens").alias("at", "word")
-    )
+    short = F.when(F.col("groups") > 0, F.length("_masked") <= _LENGTH)
+    parts = alike.where(short & few).select("_masked", "groups", "tokens", F.posexplode("tokens").alias("at", "word"))
     parts = parts.where(F.rlike("word", F.lit(_WORD)))
     others = F.transform("tokens", lambda it, at: F.when(at == F.col("at"), "*").otherwise(it))
     parts = parts.select("_masked", "at", "word", "groups", F.array_join(others, "").alias("others"))

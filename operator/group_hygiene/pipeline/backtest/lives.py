@@ -21,13 +21,11 @@ from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.activity.coverage import activity_at, read_coverage
 from group_hygiene.pipeline.activity.name_patterns import patterned
 from group_hygiene.pipeline.backtest.replay import COMMIT, Known, Record, Steps, milliseconds_of
-from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, PRUNED, RECORDS, State
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, PRUNED, RECORDS, State
 
 _PLACE = ("group", "era")
 # Rows are sorted by group, era and position; then follow Record's fields in its order.
 _BEFORE = ("group", "position", "known")
-# Small parts, for progress reports, and so that cores don't wait long for the last part.
-_PARTS_A_CORE = 8
 _COLUMNS = (*_BEFORE, *Record._fields)
 
 
@@ -37,7 +35,8 @@ class Extent:
 
     cluster: id of the log's cluster. activity: the version to read. began, read_at: the time for which they are
     complete. complete_since: partition of `__consumer_offsets` -> records from before this time are missing; see
-    `model.evidence.Activity`. batch: the last one to read. pruned: whether old records were dropped.
+    `model.evidence.Activity`. batch: the last one to read. pruned: whether old records were dropped. bytes: of the
+    files to read.
     """
 
     cluster: str
@@ -47,6 +46,7 @@ class Extent:
     complete_since: Mapping[int, datetime]
     batch: int
     pruned: bool
+    bytes: int
 
 
 class GroupRecords(NamedTuple):
@@ -81,6 +81,7 @@ def extent(spark: SparkSession, warehouse: str) -> Extent:
         complete_since=since,
         batch=max(row["batch"] for row in rows),
         pruned=any(dropped),
+        bytes=sum(table.size(warehouse) for table in (ACTIVITY, COMMITS, GROUP_STATES)),
     )
 
 
@@ -97,23 +98,21 @@ def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> 
     rows = _known(spark, warehouse, reach)
     for records in (_latest_commits(commits, slices), _latest_states(states, slices)):
         rows = rows.unionByName(records, allowMissingColumns=True)
-    parts = _PARTS_A_CORE * spark.sparkContext.defaultParallelism
-    return rows.select(*_COLUMNS).repartition(parts, "group").sortWithinPartitions("group", "era", "position")
+    return rows.select(*_COLUMNS).repartition("group").sortWithinPartitions("group", "era", "position")
 
 
 def _known(spark: SparkSession, warehouse: str, reach: Extent) -> DataFrame:
     activity = activity_at(spark, warehouse, reach.activity)
-    names = patterned(activity.select("group"))
     # Not needed if no records were dropped.
     needed = F.col("offsets") if reach.pruned else F.slice("offsets", 1, 0)
     offsets = F.transform(
         needed, lambda it: F.struct(it["topic"], it["partition"], it["offset"], F.unix_millis(it["commit_time"]))
     )
     times = (F.unix_millis(name).alias(name) for name in ("last_commit", "empty_since", "first_seen"))
-    columns = map(F.col, ("pattern", "log_partition", "type", "protocol_type", "state"))
-    known = F.struct(*columns, *times, offsets.alias("offsets"))
-    first = {"era": F.lit(-1), "position": F.lit(-1).cast("bigint"), "known": known}
-    return activity.join(names, "group").select("group", *(value.alias(name) for name, value in first.items()))
+    known = F.struct("log_partition", "type", "protocol_type", "state", *times, offsets.alias("offsets"))
+    rows = patterned(activity.select("group", known.alias("known")))
+    first = (F.lit(-1).alias("era"), F.lit(-1).cast("bigint").alias("position"))
+    return rows.select("group", *first, F.struct("pattern", "known.*").alias("known"))
 
 
 def _latest_commits(commits: DataFrame, slices: Steps) -> DataFrame:

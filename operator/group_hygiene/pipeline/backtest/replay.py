@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
-from group_hygiene.model.groups import Group, GroupState, GroupType
+from group_hygiene.model.groups import CommittedOffset, Group, GroupState, GroupType, Offsets, Partition
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -92,7 +93,8 @@ class Sign(NamedTuple):
     by: str
 
 
-class Stretch(NamedTuple):
+@dataclass(frozen=True)
+class Stretch:
     """The group's state from a record on, until the next stretch begins.
 
     group: None = it does not exist. state to empty_since: as in `model.evidence.Activity`.
@@ -108,6 +110,11 @@ class Stretch(NamedTuple):
     empty_since: datetime | None
     offsets: Mapping[tuple[str, int], tuple[int, int]]
     same_since: datetime | None
+
+    @cached_property
+    def partitions(self) -> Offsets:
+        """`offsets` without times. Every judgement of the stretch needs them."""
+        return {Partition(*place): CommittedOffset(offset) for place, (offset, _) in self.offsets.items()}
 
 
 class Known(NamedTuple):
@@ -242,17 +249,12 @@ def _stretch(name: str, begins: datetime, life: _Life, before: Stretch | None) -
         group = Group(name, GroupType(life.type), life.protocol or "", _STATES[life.state], 0)
     oldest = min((commit_ms for _, commit_ms in life.offsets.values()), default=None)
     last_commit, oldest_commit, empty_since = map(_known_time, (life.last_ms, oldest, life.empty_ms))
-    made = Stretch(begins, group, life.state, last_commit, oldest_commit, empty_since, dict(life.offsets), begins)
-    return made._replace(same_since=_same_since(before, made))
-
-
-def _same_since(before: Stretch | None, now: Stretch) -> datetime | None:
-    if now.state != "Empty":
-        return None
-    if before is None or before.same_since is None or before.group != now.group:
-        return now.begins
-    same = {place: offset for place, (offset, _) in before.offsets.items()}
-    return before.same_since if same == {place: offset for place, (offset, _) in now.offsets.items()} else now.begins
+    offsets, same_since = dict(life.offsets), begins if life.state == "Empty" else None
+    if same_since is not None and before is not None and before.same_since is not None and before.group == group:
+        same = {place: offset for place, (offset, _) in before.offsets.items()}
+        if same == {place: offset for place, (offset, _) in offsets.items()}:
+            same_since = before.same_since
+    return Stretch(begins, group, life.state, last_commit, oldest_commit, empty_since, offsets, same_since)
 
 
 def moment_of(milliseconds: int) -> datetime:

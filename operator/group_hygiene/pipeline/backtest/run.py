@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -17,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.backtest.lives import Extent, extent, lives
 from group_hygiene.pipeline.backtest.replay import Steps, moment_of
-from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, Brief, Counted, OnTrial, Row, worker
+from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, Brief, Counted, OnTrial, worker
 from group_hygiene.pipeline.backtest.trial import Trial, World
 from group_hygiene.pipeline.tasks import report_tasks
 from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
@@ -28,21 +29,27 @@ _MOST_STEPS = 2_000
 # Multiples of the policy's own periods that are tried, too.
 _PERIODS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 _GRACES = (1.0, 2.0, 4.0, 7.0)
+# Adaptive plans make as many tasks as there are data. Small ones: their Python takes far longer than reading them, so
+# cores don't wait long for the last ones.
+_SETTINGS = {
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "400",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "4m",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     """The range of a backtest. start: a time, or a duration before the end. None = all that the tables hold.
 
-    step: of the result; the policies' intervals set the simulated scans. retention: offsets.retention.minutes of the
-    brokers, None = unknown. verdicts: whether to return the verdict of each group.
+    step: of the result; scans follow the policies' intervals. retention: offsets.retention.minutes, None = unknown.
     """
 
     start: datetime | timedelta | None = None
     end: datetime | None = None
     step: timedelta = timedelta(days=1)
     retention: timedelta | None = None
-    verdicts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +112,8 @@ class Tried:
 
     unwatched: deletions so late that the tables end before the group would be idle for as long again.
     periods: with another idleFor, or unchangedFor if the policy has only that. graces: with another gracePeriod.
-    patterns: those with deletions under any of the periods, in descending order. reasons: of the selected groups at the
-    end, by their real state: Match, or the reason of the refusal -> groups. verdicts: group -> reason; empty unless
-    requested.
+    regrets: the first `tally.REGRETS`. patterns: the `tally.PATTERNS` with the most deletions under any of the periods.
+    reasons: of the selected groups at the end, by their real state: Match, or the reason of the refusal -> groups.
     """
 
     policy: Policy
@@ -118,7 +124,6 @@ class Tried:
     graces: Sequence[Variant]
     patterns: Sequence[OfPattern]
     reasons: Mapping[str, int]
-    verdicts: Mapping[str, str]
 
     @property
     def deleted(self) -> int:
@@ -126,7 +131,7 @@ class Tried:
 
     @property
     def regret(self) -> int:
-        return len(self.regrets)
+        return sum(day.regret for day in self.days)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +219,14 @@ def backtest(
         f"backtest: {steps.count:,} steps from {timestamp(steps.start)} to {timestamp(steps.end)}, "
         f"{len(bench)} policies"
     )
-    brief = Brief(bench, steps, reach.complete_since, reach.began, reach.read_at, terms.verdicts)
+    # A session of its own, for its settings.
+    spark = spark.newSession()
+    for name, value in _SETTINGS.items():
+        spark.conf.set(name, value)
     with report_tasks(spark, lambda done, parts: report(f"backtest: {done} of {parts} parts")):
         records = lives(spark, warehouse, reach, _slices(bench, steps))
-        rows = records.mapInArrow(worker(brief), from_arrow_schema(SCHEMA)).toArrow()
-    counted = Counted.of(rows)
+        rows = records.mapInArrow(worker(Brief(bench, steps, reach)), from_arrow_schema(SCHEMA))
+        counted = Counted.of(rows, max(len(one.periods) for one in bench))
     return Backtest(reach, steps, [_tried(number, one, counted, steps) for number, one in enumerate(bench)], untried)
 
 
@@ -232,8 +240,8 @@ def _on_trial(candidate: Candidate, steps: Steps, retention: timedelta | None) -
     graces = _others(_GRACES, policy.grace_period, longest)
     return OnTrial(
         trial,
-        [(period, trial if period == trial.waits else trial.with_idle_for(period)) for period in periods],
-        [(period, trial if period == policy.grace_period else trial.with_grace(period)) for period in graces],
+        [trial if period == trial.waits else trial.with_idle_for(period) for period in periods],
+        [trial if period == policy.grace_period else trial.with_grace(period) for period in graces],
     )
 
 
@@ -242,7 +250,7 @@ def _slices(bench: Sequence[OnTrial], steps: Steps) -> Steps:
     waits = [
         trial.waits + trial.policy.grace_period
         for one in bench
-        for trial in (one.trial, *(other for _, other in (*one.periods, *one.graces)))
+        for trial in (one.trial, *one.periods, *one.graces)
         if trial.policy.action is Action.DELETE
     ]
     parts = -(-steps.every // min([*waits, steps.every]))
@@ -263,53 +271,35 @@ def _tried(number: int, one: OnTrial, counted: Counted, steps: Steps) -> Tried:
     matched = accumulate(counted.by_step(number, "matched", steps.count))
     rest = (counted.by_step(number, what, steps.count) for what in ("marked", "deleted", "regretted"))
     columns = zip(there, matched, *rest, strict=True)
-    periods = [period for period, _ in one.periods]
-    patterns = _by_pattern(number, periods, one, counted)
+    periods = [trial.waits for trial in one.periods]
+    own = periods.index(one.trial.waits) if periods else 0
     reasons = {text or "": many for (_, text), many in counted.counts.get((number, "reason"), {}).items()}
     return Tried(
         policy=one.trial.policy,
         days=[Day(steps.at(step), *many) for step, many in enumerate(columns)],
-        regrets=sorted(map(_regret, counted.regrets.get(number, ())), key=lambda each: (each.deleted_at, each.group)),
+        regrets=[_regret(row) for row in counted.regrets.get(number, ())],
         unwatched=counted.counts.get((number, "unwatched"), {}).get((0, None), 0),
-        periods=_together(periods, patterns),
-        graces=_variants(number, "grace", None, [period for period, _ in one.graces], counted),
-        patterns=patterns,
+        periods=_variants(number, "period", periods, counted),
+        graces=_variants(number, "grace", [trial.policy.grace_period for trial in one.graces], counted),
+        patterns=[_of_pattern(row, periods, own) for row in counted.patterns.get(number, ())],
         reasons=dict(sorted(reasons.items())),
-        verdicts=counted.verdicts.get(number, {}),
     )
 
 
-def _regret(row: Row) -> Regret:
-    marked, deleted, back = (moment_of(at or 0) for at in (row.marked_ms, row.deleted_ms, row.back_ms))
-    return Regret(row.group or "", row.text or "", marked, deleted, back, row.by or "")
+def _regret(row: Any) -> Regret:
+    marked, deleted, back = map(moment_of, (row.marked_ms, row.deleted_ms, row.back_ms))
+    return Regret(row.group, row.text, marked, deleted, back, row.by)
 
 
-def _by_pattern(number: int, periods: Sequence[timedelta], one: OnTrial, counted: Counted) -> list[OfPattern]:
-    found = {text for _, text in counted.counts.get((number, "period-deleted"), {})}
-    own = periods.index(one.trial.waits) if periods else 0
-    made = []
-    for pattern in found:
-        variants = _variants(number, "period", pattern, periods, counted)
-        last_regret = max((index for index, variant in enumerate(variants) if variant.regret), default=-1)
-        # A period that deletes nothing is too long for the range, so it proves nothing.
-        safe = next((variant.period for variant in variants[last_regret + 1 :] if variant.deleted), None)
-        made.append(OfPattern(pattern or "", variants[own].deleted, variants[own].regret, safe, variants))
-    return sorted(made, key=lambda each: (-each.deleted, -each.variants[0].deleted, each.pattern))
+def _of_pattern(row: Any, periods: Sequence[timedelta], own: int) -> OfPattern:
+    # Another policy may have more periods.
+    variants = [Variant(*each) for each in zip(periods, row.deleted, row.regretted, strict=False)]
+    last_regret = max((index for index, variant in enumerate(variants) if variant.regret), default=-1)
+    # A period that deletes nothing is too long for the range, so it proves nothing.
+    safe = next((variant.period for variant in variants[last_regret + 1 :] if variant.deleted), None)
+    return OfPattern(row.text, variants[own].deleted, variants[own].regret, safe, variants)
 
 
-def _variants(
-    number: int, what: str, text: str | None, periods: Sequence[timedelta], counted: Counted
-) -> list[Variant]:
-    deleted, regret = (counted.counts.get((number, f"{what}-{which}"), {}) for which in ("deleted", "regret"))
-    return [
-        Variant(period, deleted.get((index, text), 0), regret.get((index, text), 0))
-        for index, period in enumerate(periods)
-    ]
-
-
-def _together(periods: Sequence[timedelta], patterns: Sequence[OfPattern]) -> list[Variant]:
-    columns = zip(*(pattern.variants for pattern in patterns), strict=True) if patterns else [()] * len(periods)
-    return [
-        Variant(period, sum(one.deleted for one in column), sum(one.regret for one in column))
-        for period, column in zip(periods, columns, strict=True)
-    ]
+def _variants(number: int, what: str, periods: Sequence[timedelta], counted: Counted) -> list[Variant]:
+    deleted, regret = (counted.by_step(number, f"{what}-{which}", len(periods)) for which in ("deleted", "regret"))
+    return [Variant(*each) for each in zip(periods, deleted, regret, strict=True)]

@@ -1,62 +1,60 @@
-"""Counts the results of policies for many groups, in Spark's workers.
+"""Counts the results of policies for many groups: in Spark's workers, then in Spark.
 
-The driver adds the counts of all workers. Single rows are returned only for deletions of groups that were used again
-and, if requested, for verdicts.
+What the driver gets is bounded by the number of policies and steps, whatever the number of groups.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
 
-from group_hygiene.pipeline.backtest.lives import GroupRecords, group_records
+from group_hygiene.pipeline.backtest.lives import Extent, GroupRecords, group_records
 from group_hygiene.pipeline.backtest.replay import History, Steps, milliseconds_of, replay
-from group_hygiene.pipeline.backtest.trial import Simulation, Trial, reason_of
+from group_hygiene.pipeline.backtest.trial import Removed, Simulation, Trial, reason_of
 
 _ROWS_A_BATCH = 10_000
+# Of each policy, the most that the driver lists.
+PATTERNS, REGRETS = 5_000, 10_000
 # Instead of a policy's number: counts of all groups.
 ALL = -1
 
 
 class OnTrial(NamedTuple):
-    """A policy, and the same with other periods. periods, graces: ascending, each with its trial."""
+    """A policy, and the same with other periods. periods, graces: ascending, its own included, or empty."""
 
     trial: Trial
-    periods: Sequence[tuple[timedelta, Trial]]
-    graces: Sequence[tuple[timedelta, Trial]]
+    periods: Sequence[Trial]
+    graces: Sequence[Trial]
 
 
-@dataclass(frozen=True, slots=True)
-class Brief:
-    """The input of a worker. steps: of the counts. complete_since: by partition of the log.
-
-    began, read_at: of the history. verdicts: whether to return the verdict of each group.
-    """
+class Brief(NamedTuple):
+    """The input of a worker. steps: of the counts. reach: of the tables."""
 
     bench: Sequence[OnTrial]
     steps: Steps
-    complete_since: Mapping[int, datetime]
-    began: datetime
-    read_at: datetime
-    verdicts: bool
+    reach: Extent
 
 
 class Row(NamedTuple):
-    """One count: its policy, name and step, and a text (a pattern or a reason).
-
-    Or one deletion of a group that was used again ("regret"), or one group's verdict. Times in milliseconds since 1970.
+    """One count, perhaps of a reason (`text`); or the counts of a pattern by the periods ("pattern"; many: with the
+    policy's own); or one deletion of a group that was used again ("regret"). Times in milliseconds since 1970.
     """
 
     policy: int
     what: str
-    step: int
-    text: str | None
-    many: int
+    step: int = 0
+    text: str | None = None
+    many: int = 1
+    deleted: Sequence[int] | None = None
+    regretted: Sequence[int] | None = None
     group: str | None = None
     marked_ms: int | None = None
     deleted_ms: int | None = None
@@ -64,8 +62,9 @@ class Row(NamedTuple):
     by: str | None = None
 
 
-_TEXTS = {"what", "text", "group", "by"}
-SCHEMA = pa.schema([(name, pa.string() if name in _TEXTS else pa.int64()) for name in Row._fields])
+_SUMS = ("deleted", "regretted")
+_TYPES = dict.fromkeys(("what", "text", "group", "by"), pa.string()) | dict.fromkeys(_SUMS, pa.list_(pa.int64()))
+SCHEMA = pa.schema([(name, _TYPES.get(name, pa.int64())) for name in Row._fields])
 
 
 def worker(brief: Brief) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -73,12 +72,15 @@ def worker(brief: Brief) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tally = _Tally(brief)
-        for group in group_records(batches, brief.began):
+        for group in group_records(batches, brief.reach.began):
             tally.add(group)
             if len(tally.rows) >= _ROWS_A_BATCH:
                 yield _batch(tally.rows)
                 tally.rows.clear()
         tally.rows += [Row(*key, number) for key, number in tally.counts.items()]
+        for (number, pattern), (deleted, regretted) in tally.patterns.items():
+            own = brief.bench[number].periods.index(brief.bench[number].trial)
+            tally.rows.append(Row(number, "pattern", 0, pattern, deleted[own], deleted, regretted))
         for first in range(0, len(tally.rows), _ROWS_A_BATCH):
             yield _batch(tally.rows[first : first + _ROWS_A_BATCH])
 
@@ -91,17 +93,18 @@ def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
 
 
 class _Tally:
-    """Counts the results of groups. counts: (policy, what, step, text) -> number."""
+    """Counts the results of groups. counts: (policy, what, step, text) -> number. patterns: see `Row`."""
 
     def __init__(self, brief: Brief) -> None:
         self._brief = brief
         self.counts: Counter[tuple[int, str, int, str | None]] = Counter()
+        self.patterns: dict[tuple[int, str], tuple[list[int], list[int]]] = {}
         self.rows: list[Row] = []
 
     def add(self, group: GroupRecords) -> None:
         brief = self._brief
         history = replay(group.group, group.records, brief.steps.start, group.known)
-        history = replace(history, complete_since=brief.complete_since.get(group.log_partition))
+        history = replace(history, complete_since=brief.reach.complete_since.get(group.log_partition))
         there = False
         for stretch in history.stretches:
             if there is not (there := stretch.group is not None):
@@ -118,11 +121,9 @@ class _Tally:
     def _try(self, number: int, one: OnTrial, history: History, pattern: str) -> None:
         verdict = one.trial.verdict(history)
         if verdict is not None:
-            reason = reason_of(verdict)
-            self.counts[number, "reason", 0, reason] += 1
-            if self._brief.verdicts:
-                self.rows.append(Row(number, "verdict", 0, reason, 1, history.name))
-        result = one.trial.simulate(history)
+            self.counts[number, "reason", 0, reason_of(verdict)] += 1
+        results = _simulated(one, history)
+        result = results[one.trial]
         for first, end in result.spans:
             self._count(number, "matched", first)
             self._count(number, "matched", end, -1)
@@ -132,34 +133,51 @@ class _Tally:
             self._count(number, "deleted", removed.at)
             if removed.back is not None:
                 self._count(number, "regretted", removed.at)
-                row = Row(number, "regret", 0, pattern, 1, history.name, by=removed.back.by)
+                row = Row(number, "regret", text=pattern, group=history.name, by=removed.back.by)
                 marked, at, back = map(milliseconds_of, (removed.marked, removed.at, removed.back.at))
                 self.rows.append(row._replace(marked_ms=marked, deleted_ms=at, back_ms=back))
-            elif self._brief.read_at - removed.at < one.trial.waits:
+            elif self._brief.reach.read_at - removed.at < one.trial.waits:
                 self.counts[number, "unwatched", 0, None] += 1
-        for what, text, others in (("period", pattern, one.periods), ("grace", None, one.graces)):
-            deleted, regretted = _until([trial for _, trial in others], history, (one.trial, result))
+        for what, others in (("period", one.periods), ("grace", one.graces)):
+            deleted, regretted = _until(others, history, results)
             for index in range(deleted):
-                self.counts[number, f"{what}-deleted", index, text] += 1
+                self.counts[number, f"{what}-deleted", index, None] += 1
             for index in range(regretted):
-                self.counts[number, f"{what}-regret", index, text] += 1
+                self.counts[number, f"{what}-regret", index, None] += 1
+            if what == "period" and deleted:
+                sums = self.patterns.setdefault((number, pattern), ([0] * len(others), [0] * len(others)))
+                for until, counts in zip((deleted, regretted), sums, strict=True):
+                    counts[:until] = [many + 1 for many in counts[:until]]
 
 
-def _until(trials: Sequence[Trial], history: History, own: tuple[Trial, Simulation]) -> tuple[int, int]:
+def _simulated(one: OnTrial, history: History) -> dict[Trial, Simulation]:
+    """The policy's own result, perhaps with that of its least period.
+
+    A group that never matches with the least doesn't with a longer one. So a group in use, with many stretches, is
+    mostly judged with the least alone.
+    """
+    first = one.periods[0] if one.periods and len(history.stretches) > len(one.periods) else one.trial
+    found = {first: first.simulate(history)}
+    if first is not one.trial:
+        found[one.trial] = one.trial.simulate(history) if found[first].spans else found[first]
+    return found
+
+
+def _until(trials: Sequence[Trial], history: History, results: dict[Trial, Simulation]) -> tuple[int, int]:
     """Of trials with ascending periods, how many delete the group, and how many of these are regretted.
 
     A group that one period does not delete is not deleted with a longer one, and the same holds for regrets. So not all
-    trials need be run.
+    trials need be run. results: of those that were.
     """
-    results = {trials.index(own[0]): own[1]} if trials else {}
 
-    def result(index: int) -> Simulation:
-        if index not in results:
-            results[index] = trials[index].simulate(history)
-        return results[index]
+    def removed(index: int) -> Sequence[Removed]:
+        if trials[index] not in results:
+            results[trials[index]] = trials[index].simulate(history)
+        return results[trials[index]].removed
 
-    deleted = _first_without(len(trials), results, lambda index: bool(result(index).removed))
-    return deleted, _first_without(deleted, results, lambda index: any(one.back for one in result(index).removed))
+    known = [index for index, trial in enumerate(trials) if trial in results]
+    deleted = _first_without(len(trials), known, lambda index: bool(removed(index)))
+    return deleted, _first_without(deleted, known, lambda index: any(one.back for one in removed(index)))
 
 
 def _first_without(size: int, known: Iterable[int], holds: Callable[[int], bool]) -> int:
@@ -175,25 +193,33 @@ def _first_without(size: int, known: Iterable[int], holds: Callable[[int], bool]
 
 
 class Counted(NamedTuple):
-    """The counts of all workers. counts: (policy, what) -> (step, text) -> number."""
+    """The counts of all workers. counts: (policy, what) -> (step, text) -> number. patterns, regrets: by policy."""
 
-    counts: Mapping[tuple[int, str], Mapping[tuple[int, str | None], int]]
-    regrets: Mapping[int, Sequence[Row]]
-    verdicts: Mapping[int, Mapping[str, str]]
+    counts: dict[tuple[int, str], dict[tuple[int, str | None], int]]
+    patterns: dict[int, list[Any]]
+    regrets: dict[int, list[Any]]
 
     @classmethod
-    def of(cls, rows: pa.Table) -> Counted:
-        counts: dict[tuple[int, str], Counter[tuple[int, str | None]]] = defaultdict(Counter)
-        regrets: dict[int, list[Row]] = defaultdict(list)
-        verdicts: dict[int, dict[str, str]] = defaultdict(dict)
-        for row in map(Row._make, zip(*(column.to_pylist() for column in rows.columns), strict=True)):
-            if row.what == "regret":
-                regrets[row.policy].append(row)
-            elif row.what == "verdict":
-                verdicts[row.policy][row.group or ""] = row.text or ""
+    def of(cls, rows: DataFrame, periods: int, patterns: int = PATTERNS, regrets: int = REGRETS) -> Counted:
+        """Of rows of SCHEMA. periods: the most that a policy has. patterns, regrets: the most that each policy gets."""
+        sums = (
+            F.array(*(F.coalesce(F.sum(F.get(name, F.lit(index))), F.lit(0)) for index in range(periods))).alias(name)
+            for name in _SUMS
+        )
+        keys = [name for name in Row._fields if name not in ("many", *_SUMS)]
+        rows = rows.groupBy(*keys).agg(F.sum("many").alias("many"), *sums)
+        what = F.col("what")
+        most = (F.when(what == "pattern", -value) for value in (F.col("many"), F.get("deleted", F.lit(0))))
+        ranked = Window.partitionBy("policy", "what").orderBy(*most, "deleted_ms", "group", "text")
+        rows = rows.withColumn("rank", F.row_number().over(ranked))
+        limit = F.when(what == "pattern", patterns).when(what == "regret", regrets)
+        found = cls(defaultdict(dict), defaultdict(list), defaultdict(list))
+        for row in sorted(rows.where(limit.isNull() | (F.col("rank") <= limit)).collect(), key=attrgetter("rank")):
+            if row.what in ("pattern", "regret"):
+                (found.patterns if row.what == "pattern" else found.regrets)[row.policy].append(row)
             else:
-                counts[row.policy, row.what][row.step, row.text] += row.many
-        return cls(counts, regrets, verdicts)
+                found.counts[row.policy, row.what][row.step, row.text] = row.many
+        return found
 
     def by_step(self, policy: int, what: str, steps: int) -> list[int]:
         found = self.counts.get((policy, what), {})

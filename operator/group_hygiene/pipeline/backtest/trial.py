@@ -7,10 +7,8 @@ users may raise them. So the result of each group is independent of others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import NamedTuple
 
 from msgspec import structs
@@ -19,7 +17,7 @@ from group_hygiene.decide.checks import judge
 from group_hygiene.decide.plan import grace_elapsed
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Activity, Deletion, Evidence, Protections, Unchanged
-from group_hygiene.model.groups import Bounds, CommittedOffset, Partition
+from group_hygiene.model.groups import Bounds
 from group_hygiene.model.verdicts import Verdict
 from group_hygiene.pipeline.backtest.replay import History, Sign, Steps, Stretch
 from group_hygiene.spec.patterns import Patterns
@@ -105,9 +103,7 @@ class Trial:
         for stretch, end in zip(history.stretches, ends, strict=True):
             at, stop = scans.first_from(max(stretch.begins, since)), min(scans.first_from(end), scans.count)
             while at < stop:
-                found = self._first_match(
-                    partial(self._matches, stretch, history.complete_since, deleted), stretch, (at, stop)
-                )
+                found = self._first_match(stretch, history.complete_since, deleted, (at, stop))
                 if found is None or found > at:
                     mark = None
                 if found is None:
@@ -153,7 +149,7 @@ class Trial:
         return next((scan for scan in range(from_, stop) if grace_elapsed(policy, entry, scans.at(scan))), None)
 
     def _first_match(
-        self, matches: Callable[[datetime], bool], stretch: Stretch, within: tuple[int, int]
+        self, stretch: Stretch, complete_since: datetime | None, deleted: Deletion | None, within: tuple[int, int]
     ) -> int | None:
         """The first scan at which the group matches, from the first of `within` to before the second.
 
@@ -161,34 +157,21 @@ class Trial:
         enough.
         """
         scans, (first, stop) = self._scans, within
-        if matches(scans.at(first)):
-            return first
-        last = stop - 1
-        if last == first or not matches(scans.at(last)):
-            return None
-        likely = self._likely(stretch)
-        guesses = [likely - 1, likely]
-        while last - first > 1:
-            # Mostly it is the scan at which the period is over; the checks decide.
-            middle = guesses.pop() if guesses else (first + last) // 2
-            if not first < middle < last:
-                continue
-            if matches(scans.at(middle)):
-                last = middle
-            else:
-                first = middle
-        return last
+        # Mostly it is the scan at which the period is over; the checks decide.
+        likely = min(max(first, self._likely(stretch)), stop - 1)
+        guesses = [stop - 1, likely - 1, likely]
+        low, high = first - 1, stop
+        while high - low > 1:
+            scan = guesses.pop() if guesses else (low + high) // 2
+            if low < scan < high:
+                verdict = self._judge(stretch, scans.at(scan), complete_since, deleted)
+                low, high = (low, scan) if verdict is not None and verdict.matches else (scan, high)
+        return high if high < stop else None
 
     def _likely(self, stretch: Stretch) -> int:
         """A guess at the first scan in a stretch at which the policy matches."""
         moments = filter(None, (stretch.last_commit, stretch.empty_since))
         return self._scans.first_from(max(moments, default=self._scans.start) + self.waits)
-
-    def _matches(
-        self, stretch: Stretch, complete_since: datetime | None, deleted: Deletion | None, now: datetime
-    ) -> bool:
-        verdict = self._judge(stretch, now, complete_since, deleted)
-        return verdict is not None and verdict.matches
 
     def _judge(
         self, stretch: Stretch, now: datetime, complete_since: datetime | None, deleted: Deletion | None = None
@@ -211,7 +194,7 @@ class Trial:
             # Records that were lost later still existed at that time.
             complete_since=None if complete_since is None or complete_since > now else complete_since,
         )
-        offsets = {Partition(*place): CommittedOffset(offset) for place, (offset, _) in stretch.offsets.items()}
+        offsets = stretch.partitions
         evidence = Evidence(
             protections=_NO_PROTECTIONS,
             protected_by=None if protect is None else protect.matching(group.id),

@@ -1,0 +1,94 @@
+"""What the driver of a backtest gets: bounded by policies and steps, and the same however many executors count."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import yaml
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from bench.backtest import Known, differences, policy
+from bench.past import write_past
+from group_hygiene.cli.backtests import _document
+from group_hygiene.pipeline.backtest.run import Candidate, Terms, backtest
+from group_hygiene.pipeline.backtest.tally import SCHEMA, Counted, Row
+from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.policy import parse_policy
+from sandbox.spark.jars import jars
+from tests.event_log import SETTINGS, tasks_by_executor
+
+EXECUTORS = 4
+SECONDS = 600
+
+
+def counted(spark: SparkSession, rows: Sequence[Row], patterns: int, regrets: int) -> Counted:
+    table = pa.Table.from_pylist([row._asdict() for row in rows], SCHEMA)
+    frame = spark.createDataFrame(table, from_arrow_schema(SCHEMA)).repartition(3)
+    return Counted.of(frame, 2, patterns, regrets)
+
+
+def test_only_the_first_are_listed(spark: SparkSession) -> None:
+    """Of each policy, the patterns with the most deletions, and the first regrets; counts are of all."""
+    rows = [
+        Row(number, "pattern", text=f"{name}-*", many=many, deleted=[3 * many, many], regretted=[many, 0])
+        for number in (0, 1)
+        for name, many in (("a", 1), ("b", 3), ("c", 2), ("a", 4), ("d", 2))
+    ]
+    for number in (0, 1):
+        rows += [Row(number, "regret", text="a-*", group=f"g{at}", deleted_ms=at // 2, by="Join") for at in range(6)]
+        rows += [Row(number, "deleted", step, many=5) for step in (0, 1, 1)]
+        rows.append(Row(number, "reason", text="Match", many=7))
+    found = counted(spark, rows, patterns=3, regrets=5)
+    for number in (0, 1):
+        patterns = [(row.text, row.many, row.deleted, row.regretted) for row in found.patterns[number]]
+        assert patterns == [("a-*", 5, [15, 5], [5, 0]), ("b-*", 3, [9, 3], [3, 0]), ("c-*", 2, [6, 2], [2, 0])]
+        assert [row.group for row in found.regrets[number]] == ["g0", "g1", "g2", "g3", "g4"]
+        assert found.by_step(number, "deleted", 3) == [5, 10, 0]
+        assert found.counts[number, "reason"] == {(0, "Match"): 7}
+
+
+def test_no_group_is_counted(spark: SparkSession) -> None:
+    """A policy that selects none."""
+    found = counted(spark, [], 1, 1)
+    assert (found.patterns, found.regrets, found.by_step(0, "deleted", 2)) == ({}, {}, [0, 0])
+
+
+# The command line, with parts so small that a small past has several.
+_PROGRAM = """
+from group_hygiene.cli import main
+from group_hygiene.pipeline.backtest import run
+run._SETTINGS["spark.sql.adaptive.advisoryPartitionSizeInBytes"] = "16k"
+main()
+"""
+
+
+def test_all_executors_judge(spark: SparkSession, tmp_path: Path) -> None:
+    """With the answer of one machine, which is right in each step."""
+    warehouse, events, settings = str(tmp_path / "warehouse"), tmp_path / "events", tmp_path / "settings"
+    events.mkdir()
+    settings.mkdir()
+    past = write_past(spark, warehouse, 800, 30)
+    alone = backtest(spark, warehouse, [Candidate(parse_policy(policy()))], Terms(past.start, past.end))
+    lines = SETTINGS | {"spark.eventLog.dir": events.as_uri(), "spark.locality.wait": "0s"}
+    (settings / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+    (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy()))
+    command = [sys.executable, "-c", _PROGRAM, "backtest", "-f", str(tmp_path / "policy.yaml"), "-o", "json"]
+    command += ["--warehouse", warehouse, "--from", timestamp(past.start), "--to", timestamp(past.end)]
+    command += ["--master", f"local-cluster[{EXECUTORS},2,1024]", "--jars", str(jars()), "--memory", "1g"]
+    command += ["--log-file", str(tmp_path / "spark.log")]
+    environment = os.environ | {"SPARK_CONF_DIR": str(settings)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, f"{done.stderr}\n{(tmp_path / 'spark.log').read_text()[-3000:]}"
+    assert json.loads(done.stdout) == _document(alone, [])
+    assert differences(done.stdout, Known.of(past, timedelta(days=1))) == []
+    tasks = tasks_by_executor(events)
+    assert len(tasks) == EXECUTORS, tasks
+    assert min(tasks.values()) > 1, tasks
