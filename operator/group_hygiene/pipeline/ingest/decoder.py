@@ -1,4 +1,4 @@
-"""Decodes an Arrow batch of Kafka's bytes into an Arrow batch of columns.
+"""Decodes the keys and values of records into an Arrow batch of columns.
 
 Runs in Spark's workers: imports only `offsets_log`, numpy and pyarrow.
 """
@@ -11,10 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, decode
-from group_hygiene.pipeline.ingest.columns import read_commits
-
-# The columns of Spark's Kafka source, in this order.
-SOURCE_COLUMNS = ("partition", "offset", "timestamp", "key", "value")
+from group_hygiene.pipeline.ingest.columns import Slices, read_commits
 
 _STATE = {
     "kind": pa.string(),
@@ -41,7 +38,7 @@ _DECODED = pa.schema(
 )
 
 
-def decode_all(keys: pa.BinaryArray, values: pa.BinaryArray) -> pa.RecordBatch:
+def decode_all(keys: Slices, values: Slices) -> pa.RecordBatch:
     """Decode many records: one row each, in their order; a malformed one has `aside`. Raises nothing."""
     commits = read_commits(keys, values)
     count = int(commits.taken.sum())
@@ -53,7 +50,7 @@ def decode_all(keys: pa.BinaryArray, values: pa.BinaryArray) -> pa.RecordBatch:
     left = np.flatnonzero(~commits.taken)
     if not len(left):
         return quick
-    rows = [_row(keys[row].as_py(), values[row].as_py()) for row in left.tolist()]
+    rows = [_row(keys.cell(row), values.cell(row)) for row in left.tolist()]
     both = pa.concat_batches([quick, pa.RecordBatch.from_pylist(rows, schema=_DECODED)])
     return both.take(np.argsort(np.concatenate([np.flatnonzero(commits.taken), left])))
 
