@@ -63,6 +63,30 @@ class Slices(NamedTuple):
         return texts
 
 
+class Records(NamedTuple):
+    """The records of some successive batches in the order of the log, without transaction markers.
+
+    times: in milliseconds since 1970, -1 = none. aborted: of an aborted transaction. next: the offset to continue from.
+    """
+
+    offsets: Numbers
+    times: Numbers
+    aborted: Truths
+    keys: Slices
+    values: Slices
+    next: int
+
+    def between(self, start: int, end: int) -> Records:
+        """Of the offsets from `start` to before `end` only."""
+        taken = (self.offsets >= start) & (self.offsets < end)
+        return self if taken.all() else self.take(taken)
+
+    def take(self, taken: Truths) -> Records:
+        """Of these records only."""
+        numbers = self.offsets[taken], self.times[taken], self.aborted[taken]
+        return Records(*numbers, self.keys.take(taken), self.values.take(taken), self.next)
+
+
 class Commits(NamedTuple):
     """taken: for each record of the batch, whether it was decoded. columns: of these, in order; null for tombstones."""
 

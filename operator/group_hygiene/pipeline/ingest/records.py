@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import pyarrow as pa
 from group_hygiene.kafka.bounds import FetchBudget, TooMuch
 from group_hygiene.kafka.partition import OldRecord, RawFetched, read_old_batch
 from group_hygiene.kafka.record_batches import HEADER_BYTES, aborts, batch_starts, is_old, unsigned
-from group_hygiene.pipeline.ingest.columns import Numbers, Slices, Truths
+from group_hygiene.pipeline.ingest.columns import Numbers, Records, Slices, Truths
 
 # org.apache.kafka.common.record.DefaultRecordBatch.
 _HEADER = np.dtype(
@@ -34,30 +34,6 @@ _XERIAL, _XERIAL_HEADER, _BLOCK = b"\x82SNAPPY\0", 16, struct.Struct(">i")
 _LEAST_RECORD = 7
 # Behind the data, so that a number that is cut off ends there, and no position is behind the array.
 _PADDING = bytes(64)
-
-
-class Records(NamedTuple):
-    """The records of some successive batches in the order of the log, without transaction markers.
-
-    times: in milliseconds since 1970, -1 = none. aborted: of an aborted transaction. next: the offset to continue from.
-    """
-
-    offsets: Numbers
-    times: Numbers
-    aborted: Truths
-    keys: Slices
-    values: Slices
-    next: int
-
-    def between(self, start: int, end: int) -> Records:
-        """Of the offsets from `start` to before `end` only."""
-        taken = (self.offsets >= start) & (self.offsets < end)
-        return self if taken.all() else self.take(taken)
-
-    def take(self, taken: Truths) -> Records:
-        """Of these records only."""
-        numbers = self.offsets[taken], self.times[taken], self.aborted[taken]
-        return Records(*numbers, self.keys.take(taken), self.values.take(taken), self.next)
 
 
 def parse(answer: RawFetched) -> Iterator[Records]:
