@@ -240,7 +240,7 @@ def _placed(commits: _Rows, states: _Rows, partitions: Numbers, when: Span) -> t
 def _write(spark: SparkSession, warehouse: str, table: Table, rows: _Rows, columns: _Columns) -> None:
     """Append them, so many days at a time: what is Arrow takes ten times the room."""
     table.append(spark, warehouse, table.none(spark))
-    schema = to_arrow_schema(table.schema)
+    schema = to_arrow_schema(table.schema, timezone="UTC")
     for at in range(0, len(rows["time"]), _ROWS):
         part = {name: column[at : at + _ROWS] for name, column in rows.items()}
         by_name = {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The same job on Spark on Kubernetes, in cluster mode: the driver and as many executors as the log needs run in pods. Run it
-# with spark-submit of Spark 4.0 and a kubeconfig, after you applied rbac.yaml and spark-rbac.yaml.
-# Spark 4.0's driver pods stay when they have ended: kubectl delete pods -n group-hygiene-spark -l spark-role=driver
+# with spark-submit of Spark 4.2 and a kubeconfig, after you applied rbac.yaml and spark-rbac.yaml.
+# Spark 4.2's driver pods stay when they have ended: kubectl delete pods -n group-hygiene-spark -l spark-role=driver
 # --field-selector=status.phase=Succeeded
 #   deploy/pipeline/spark-submit.sh https://API-SERVER:6443 s3a://BUCKET/group-hygiene/main [OPTION...]
 #   IMAGE=REGISTRY/group-hygiene-pipeline:0.2.0    your registry and image name

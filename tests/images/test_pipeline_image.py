@@ -33,10 +33,10 @@ def test_the_image_reads_the_offsets_log(tmp_path: Path) -> None:
     root = carry_out(IMAGES / "pipeline.Dockerfile", tmp_path, offline, leave_out={"packages"})
     home = root / "opt" / "group-hygiene"
     named = {component["purl"] for component in json.loads((home / "sbom.cdx.json").read_text())["components"]}
-    assert {"pkg:pypi/pyspark@4.0.0", "pkg:maven/io.delta/delta-spark_2.13@4.0.0"} <= named
+    assert {"pkg:pypi/pyspark@4.2.0", "pkg:maven/io.delta/delta-spark_4.2_2.13@4.4.0"} <= named
     # Inside PySpark; and one that the image leaves out.
-    assert "pkg:maven/org.apache.spark/spark-core_2.13@4.0.0" in named
-    assert "pkg:maven/org.apache.spark/spark-mllib_2.13@4.0.0" not in named
+    assert "pkg:maven/org.apache.spark/spark-core_2.13@4.2.0" in named
+    assert "pkg:maven/org.apache.spark/spark-mllib_2.13@4.2.0" not in named
     with KafkaCluster(config={"offsets.topic.num.partitions": "2"}) as kafka:
         make = Maker(kafka.bootstrap_servers)
         make.tag = ""

@@ -25,8 +25,8 @@ from pyspark.sql import SparkSession
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.shape import NEARLY_UNIQUE
 
-# The jar that pyspark 4.0.0 lacks, with what it needs; Spark downloads it from Maven Central unless jars are given.
-PACKAGES = "io.delta:delta-spark_2.13:4.0.0"
+# The jar that pyspark 4.2.0 lacks, with those that it needs; Spark downloads them from Maven Central by default.
+PACKAGES = "io.delta:delta-spark_4.2_2.13:4.4.0"
 # It logs each error that it raises, with a traceback.
 logging.getLogger("py4j").setLevel(logging.CRITICAL)
 _SECRETS = r"(?i)secret|password|passwd|token|credential|access[.]?key|jaas|keystore|truststore|kafka[.](sasl|ssl)"

@@ -190,7 +190,7 @@ class Table(NamedTuple):
     @property
     def shape(self) -> Shape:
         """The Arrow schema, in which every column is nullable, as in tables that Spark creates."""
-        fields = [field.with_nullable(True) for field in to_arrow_schema(self.schema)]
+        fields = [field.with_nullable(True) for field in to_arrow_schema(self.schema, timezone="UTC")]
         return Shape(pa.schema(fields), self.mark, self.indexed)
 
     @property

@@ -68,10 +68,10 @@ _TEXTS = {"what", "text", "group", "by"}
 SCHEMA = pa.schema([(name, pa.string() if name in _TEXTS else pa.int64()) for name in Row._fields])
 
 
-def worker(brief: Brief) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+def worker(brief: Brief) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For `mapInArrow` over rows of `lives.lives`; returns rows of SCHEMA."""
 
-    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tally = _Tally(brief)
         for group in group_records(batches, brief.began):
             tally.add(group)
