@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, decode
-from group_hygiene.pipeline.ingest.columns import Slices, read_commits
+from group_hygiene.kafka.record_columns import Slices
+from group_hygiene.pipeline.ingest.columns import read_commits
 from group_hygiene.pipeline.ingest.decoder import decode_all
 from tests.log_records import COMMIT_V3, SAMPLES, commit_key, damaged, text
 

@@ -16,9 +16,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from group_hygiene.errors import PipelineError
+from group_hygiene.kafka.record_columns import Records, Slices
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.ingest import files
-from group_hygiene.pipeline.ingest.columns import Records, Slices
 from group_hygiene.pipeline.ingest.files import Files, Part, Target
 from group_hygiene.pipeline.store import Once
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, QUARANTINE, RECORDS

@@ -16,11 +16,11 @@ from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
-from group_hygiene.kafka import bounds
+from group_hygiene.kafka import bounds, record_batches
 from group_hygiene.kafka.bounds import TooMuch
 from group_hygiene.kafka.partition import RawFetched
-from group_hygiene.pipeline.ingest import records
-from group_hygiene.pipeline.ingest.records import parse
+from group_hygiene.kafka.record_batches import parse
+from group_hygiene.pipeline.ingest.codecs import unpacked
 
 Row = tuple[int, int, bytes | None, bytes | None]
 Batch = tuple[int, Sequence[tuple[int, int, bytes | None, bytes | None]]]
@@ -37,7 +37,7 @@ BATCHES = st.lists(
 def rows(data: bytes, aborted: Sequence[tuple[int, int]] = ()) -> list[Row]:
     """All records of an answer, as `parse` finds them; those of aborted transactions without a value."""
     found: list[Row] = []
-    for part in parse(RawFetched(data, list(aborted), 0)):
+    for part in parse(RawFetched(data, list(aborted), 0), unpacked):
         places = zip(part.offsets.tolist(), part.times.tolist(), part.aborted.tolist(), strict=True)
         for row, (offset, time, is_aborted) in enumerate(places):
             found.append((offset, time, part.keys.cell(row), b"aborted" if is_aborted else part.values.cell(row)))
@@ -157,7 +157,7 @@ def test_a_batch_that_unpacks_to_too_much(
     data = b"".join(changed(large, {0: struct.pack(">q", at)}) for at in range(5))
     monkeypatch.setattr(bounds, "_BATCH_BYTES", 50_000)
     monkeypatch.setattr(bounds, "_FETCHED_BYTES", 90_000)
-    assert len(list(parse(RawFetched(data, [], 0)))) == 3
+    assert len(list(parse(RawFetched(data, [], 0), unpacked))) == 3
     assert [row[0] for row in rows(data)] == list(range(5))
     monkeypatch.setattr(bounds, "_BATCH_BYTES", 30_000)
     with pytest.raises(TooMuch):
@@ -219,7 +219,7 @@ def test_the_time_of_the_broker() -> None:
 def test_a_batch_without_records() -> None:
     """Compaction leaves one of a producer's last batch: it says where to go on."""
     empty = changed(batch(10, [(4, 1, b"", b"")])[:61], {8: struct.pack(">i", 49), 57: struct.pack(">i", 0)})
-    (part,) = parse(RawFetched(empty, [], 0))
+    (part,) = parse(RawFetched(empty, [], 0), unpacked)
     assert (len(part.offsets), part.next) == (0, 15)
 
 
@@ -263,5 +263,5 @@ def test_numbers_of_any_length() -> None:
         places.append(len(data))
         encode_varint(number, data.append)
     ends = [*places[1:], len(data)]
-    found, then = records._varints(np.frombuffer(bytes(data) + bytes(64), np.uint8), np.array(places))
+    found, then = record_batches._varints(np.frombuffer(bytes(data) + bytes(64), np.uint8), np.array(places))
     assert (found.tolist(), then.tolist()) == (numbers, ends)

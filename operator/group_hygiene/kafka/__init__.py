@@ -22,7 +22,8 @@ No other package may import kafka-python, except the ledger's `topic` and `write
     share_offsets   start offsets of share groups
     mirror          groups that MirrorMaker 2 writes into this cluster
     partition       the log of one partition, and its open transactions
-    record_batches  record batches as bytes: where each begins, and the numbers in them; pure
+    record_batches  parses record batches by numpy, for Spark's workers
+    record_columns  many records at once, a column for each field; pure, imported by Spark's workers
     last_records    finds out whether a partition holds a committed record from an offset on
     leader_epochs   where a leader epoch ends (KIP-101)
     log_bounds      where the partitions of `__consumer_offsets` begin and end

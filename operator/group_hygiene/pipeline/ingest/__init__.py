@@ -6,7 +6,7 @@
     progress  how far the log was read, and how to continue after the log changed
     fetch     the task of a worker: reads pieces of the log
     files     decoded records written as Parquet
-    records   parses the record batches of the log, by numpy
+    codecs    decompresses record batches
     decoder   decodes the keys and values of records into columns
     columns   decodes the commits of a batch at once, by numpy
 """

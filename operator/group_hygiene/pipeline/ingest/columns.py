@@ -5,86 +5,12 @@ Skips every other record, well-formed or not: `offsets_log.decode` decodes these
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-Numbers = npt.NDArray[np.int64]
-Truths = npt.NDArray[np.bool_]
-
-
-class Slices(NamedTuple):
-    """The keys, or the values, of some records: where each begins and ends in the data, in the order of the records.
-
-    valid: False = null.
-    """
-
-    data: npt.NDArray[np.uint8]
-    starts: Numbers
-    ends: Numbers
-    valid: Truths
-
-    @classmethod
-    def of(cls, cells: Sequence[bytes | None]) -> Slices:
-        ends = np.cumsum(np.fromiter((len(cell or b"") for cell in cells), np.int64, len(cells)))
-        # `take` needs at least one byte.
-        data = np.frombuffer(b"".join([*(cell or b"" for cell in cells), b"\0"]), np.uint8)
-        valid = np.fromiter((cell is not None for cell in cells), np.bool_, len(cells))
-        return cls(data, np.concatenate([np.zeros(1, np.int64), ends])[:-1], ends, valid)
-
-    def take(self, taken: Truths | slice) -> Slices:
-        """Of these records only."""
-        return self._replace(starts=self.starts[taken], ends=self.ends[taken], valid=self.valid[taken])
-
-    def cell(self, row: int) -> bytes | None:
-        return self.data[self.starts[row] : self.ends[row]].tobytes() if self.valid[row] else None
-
-    def number(self, at: Numbers, size: int) -> Numbers:
-        """The signed big-endian numbers of `size` bytes at these positions; any value outside of the data."""
-        places = at[:, np.newaxis] + np.arange(size)
-        raw = self.data.take(places, mode="clip")
-        kind = np.uint8 if size == 1 else np.dtype(f">i{size}")
-        return raw.view(kind)[:, 0].astype(np.int64)
-
-    def texts(self, at: Numbers, size: Numbers, valid: Truths | None = None) -> pa.StringArray:
-        """The texts at these positions, which ascend without overlap. Raises ArrowInvalid unless all are UTF-8."""
-        edges = np.zeros(len(self.data) + 1, np.int8)
-        some = size > 0
-        edges[at[some]] = 1
-        edges[(at + size)[some]] = -1
-        inside = np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_)
-        ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(size, dtype=np.int32)])
-        held = None if valid is None else pa.array(valid).buffers()[1]
-        texts = pa.StringArray.from_buffers(len(size), pa.py_buffer(ends), pa.py_buffer(self.data[inside]), held)
-        texts.validate(full=True)
-        return texts
-
-
-class Records(NamedTuple):
-    """The records of some successive batches in the order of the log, without transaction markers.
-
-    times: in milliseconds since 1970, -1 = none. aborted: of an aborted transaction. next: the offset to continue from.
-    """
-
-    offsets: Numbers
-    times: Numbers
-    aborted: Truths
-    keys: Slices
-    values: Slices
-    next: int
-
-    def between(self, start: int, end: int) -> Records:
-        """Of the offsets from `start` to before `end` only."""
-        taken = (self.offsets >= start) & (self.offsets < end)
-        return self if taken.all() else self.take(taken)
-
-    def take(self, taken: Truths) -> Records:
-        """Of these records only."""
-        numbers = self.offsets[taken], self.times[taken], self.aborted[taken]
-        return Records(*numbers, self.keys.take(taken), self.values.take(taken), self.next)
+from group_hygiene.kafka.record_columns import Numbers, Slices, Truths
 
 
 class Commits(NamedTuple):
@@ -123,9 +49,9 @@ def read_commits(key: Slices, value: Slices) -> Commits:
     live = given[taken]
     try:
         texts = {
-            "group": key.texts(group_at[taken], group_size[taken]),
-            "topic": key.texts(topic_at[taken], topic_size[taken]),
-            "metadata": value.texts(metadata_at[taken], np.where(live, size[taken], 0), live),
+            "group": _texts(key, group_at[taken], group_size[taken]),
+            "topic": _texts(key, topic_at[taken], topic_size[taken]),
+            "metadata": _texts(value, metadata_at[taken], np.where(live, size[taken], 0), live),
         }
     except pa.ArrowInvalid:
         # One of them is not UTF-8: the other decoder finds which.
@@ -138,6 +64,20 @@ def read_commits(key: Slices, value: Slices) -> Commits:
         "commit_ms": _nullable(value.number(time_at, 8)[taken], live, pa.int64()),
     }
     return Commits(taken, texts | numbers)
+
+
+def _texts(cells: Slices, at: Numbers, size: Numbers, valid: Truths | None = None) -> pa.StringArray:
+    """The texts at these positions, which ascend without overlap. Raises ArrowInvalid unless all are UTF-8."""
+    edges = np.zeros(len(cells.data) + 1, np.int8)
+    some = size > 0
+    edges[at[some]] = 1
+    edges[(at + size)[some]] = -1
+    inside = np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_)
+    ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(size, dtype=np.int32)])
+    held = None if valid is None else pa.array(valid).buffers()[1]
+    texts = pa.StringArray.from_buffers(len(size), pa.py_buffer(ends), pa.py_buffer(cells.data[inside]), held)
+    texts.validate(full=True)
+    return texts
 
 
 def _nullable(numbers: Numbers, valid: Truths, kind: Any) -> pa.Array:

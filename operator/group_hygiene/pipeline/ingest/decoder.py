@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, decode
-from group_hygiene.pipeline.ingest.columns import Slices, read_commits
+from group_hygiene.kafka.record_columns import Slices
+from group_hygiene.pipeline.ingest.columns import read_commits
 
 _STATE = {
     "kind": pa.string(),

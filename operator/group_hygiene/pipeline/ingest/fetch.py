@@ -16,9 +16,10 @@ from group_hygiene.kafka.bounds import TooMuch
 from group_hygiene.kafka.client import Client, Deadline, connect
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.partition import Leader, fetch_raw
+from group_hygiene.kafka.record_batches import parse
 from group_hygiene.model.groups import Fault, Partition
+from group_hygiene.pipeline.ingest.codecs import unpacked
 from group_hygiene.pipeline.ingest.files import Files, Part, Target
-from group_hygiene.pipeline.ingest.records import parse
 from group_hygiene.spec.connection import Settings
 from group_hygiene.spec.secret import one_line
 
@@ -73,7 +74,7 @@ def _read(client: Client, piece: Piece, files: Files) -> int:
             return piece.end
         before, little = position, False
         try:
-            for records in parse(answer):
+            for records in parse(answer, unpacked):
                 position = max(position, records.next)
                 files.add(piece.partition, records.between(before, piece.end))
         except (ValueError, IndexError, TooMuch) as error:

@@ -21,7 +21,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 from pyarrow.parquet import ParquetWriter
 
-from group_hygiene.pipeline.ingest.columns import Records
+from group_hygiene.kafka.record_columns import Records
 from group_hygiene.pipeline.ingest.decoder import decode_all
 from group_hygiene.pipeline.shape import NEARLY_UNIQUE, Shape
 from group_hygiene.pipeline.store import File
