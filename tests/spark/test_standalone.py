@@ -57,7 +57,7 @@ from pathlib import Path
 servers, jars, folder, warehouse = sys.argv[1:]
 batches._PIECE_OFFSETS = batches._TASK_OFFSETS = 2
 client = connect(Settings((servers,)))
-settings = {"spark.eventLog.dir": Path(folder, "events").as_uri(), "spark.executorEnv.PYTHONPATH": ":".join(sys.path)}
+settings = {"spark.eventLog.dir": Path(folder, "events").as_uri()}
 settings |= dict(line.split() for line in Path(folder, "settings").read_text().splitlines())
 options = Options("local-cluster[4,2,1024]", Path(jars), "1g", Path(folder, "spark.log"), settings=settings)
 with spark_session(options) as spark:

@@ -191,6 +191,15 @@ def test_formats_of_the_past(magic: int, codec: int) -> None:
         rows(bytes(broken))
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_batch_of_the_past_that_unpacks_to_too_much(magic: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is refused as one of today."""
+    monkeypatch.setattr(bounds, "_BATCH_BYTES", 50_000)
+    assert len(rows(old(magic, 1, 0, [(7, b"a", bytes(40_000))]))) == 1
+    with pytest.raises(TooMuch):
+        rows(old(magic, 1, 0, [(7, b"a", bytes(60_000))]))
+
+
 def marker(base: int, producer: int, commits: bool) -> bytes:
     data = batch(base, [(0, 1, struct.pack(">hh", 0, commits), struct.pack(">hi", 0, 0))], producer)
     return changed(data, {21: struct.pack(">h", 0x30)})
@@ -208,6 +217,12 @@ def test_aborted_transactions() -> None:
     assert list(found) == [0, 1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 14]
     # Where a fetch begins in the middle of a transaction, its first offset is before the answer.
     assert [row[0] for row in rows(batch(11, cells, one), [(0, one)]) if row[3] == b"aborted"] == [11, 12]
+
+
+def test_an_aborted_transaction_of_one_record() -> None:
+    """Its first offset is its last one."""
+    data = batch(5, [(0, 1, b"k", b"v")], 7) + marker(6, 7, commits=False)
+    assert rows(data, [(5, 7)]) == [(5, 1, b"k", b"aborted")]
 
 
 def test_the_time_of_the_broker() -> None:
@@ -248,6 +263,11 @@ def test_what_is_none() -> None:
     for data in (b"\0" * 100, DATA[:16] + b"\3" + DATA[17:]):
         with pytest.raises(ValueError, match="a batch of"):
             rows(data)
+    two = batch(0, [(0, 1, b"k", b"v"), (1, 1, b"k", b"v")])
+    with pytest.raises(ValueError, match="bytes behind the records"):
+        rows(changed(two, {57: struct.pack(">i", 1)}))
+    with pytest.raises(ValueError, match="fewer records than it says"):
+        rows(changed(two, {57: struct.pack(">i", 1 << 30)}))
     with pytest.raises(ValueError, match="codec"):
         rows(changed(batch(0, [(0, 1, b"k", b"v")]), {21: struct.pack(">h", 5)}))
 
