@@ -375,28 +375,6 @@ def other() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def test_what_a_worker_can_not_read(spark: SparkSession, other: KafkaCluster, warehouse: str, tmp_path: Path) -> None:
-    """Offsets that are deleted, or not there yet; a broker that does not answer: a result that says so."""
-    settings = Settings((other.bootstrap_servers,))
-    client, maker = connect(settings), Maker(other.bootstrap_servers)
-    maker.simple(maker.name("simple"), at(maker.topic(records=1), 1))
-    end = max(ends(other.bootstrap_servers).items(), key=lambda item: item[1])
-    delete_all_records(maker, other.bootstrap_servers)
-    target = Target(str(tmp_path), {table.name: table.shape for table in RECORDS}, 0, 1, {})
-
-    def failure(settings: Settings, piece: Piece) -> str:
-        ((reached, parts, why),) = read_and_write(iter([[piece]]), settings, target)
-        assert (reached, parts) == ({}, [])
-        assert why is not None
-        return why
-
-    assert "lost records, or was recreated, while it was read" in failure(settings, Piece(end[0], 0, end[1]))
-    assert "ends earlier than a moment ago" in failure(settings, Piece(end[0], end[1], end[1] + 9))
-    assert "127.0.0.1:1" in failure(Settings(("127.0.0.1:1",), timeout=timedelta(seconds=1)), Piece(0, 0, 1))
-    maker.close()
-    client.close()
-
-
 @pytest.fixture
 def lonely() -> Iterator[KafkaCluster]:
     """A broker in whose log is nothing yet."""
@@ -451,6 +429,28 @@ def test_a_log_that_was_hurt(spark: SparkSession, other: KafkaCluster, warehouse
     assert_equal(spark, warehouse, bootstrap, era=1)
     assert all(row.complete_since.astimezone(UTC) >= now for row in ingested(spark, warehouse))
     assert COMMITS.read(spark, warehouse).count() == len(held.commits) + 1
+    maker.close()
+    client.close()
+
+
+def test_what_a_worker_can_not_read(spark: SparkSession, other: KafkaCluster, warehouse: str, tmp_path: Path) -> None:
+    """Offsets that are deleted, or not there yet; a broker that does not answer: a result that says so."""
+    settings = Settings((other.bootstrap_servers,))
+    client, maker = connect(settings), Maker(other.bootstrap_servers)
+    maker.simple(maker.name("simple"), at(maker.topic(records=1), 1))
+    end = max(ends(other.bootstrap_servers).items(), key=lambda item: item[1])
+    delete_all_records(maker, other.bootstrap_servers)
+    target = Target(str(tmp_path), {table.name: table.shape for table in RECORDS}, 0, 1, {})
+
+    def failure(settings: Settings, piece: Piece) -> str:
+        ((reached, parts, why),) = read_and_write(iter([[piece]]), settings, target)
+        assert (reached, parts) == ({}, [])
+        assert why is not None
+        return why
+
+    assert "lost records, or was recreated, while it was read" in failure(settings, Piece(end[0], 0, end[1]))
+    assert "ends earlier than a moment ago" in failure(settings, Piece(end[0], end[1], end[1] + 9))
+    assert "127.0.0.1:1" in failure(Settings(("127.0.0.1:1",), timeout=timedelta(seconds=1)), Piece(0, 0, 1))
     maker.close()
     client.close()
 
