@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from faults.offsets_log import TOPIC, Rows, ends, expected, read, write
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.client import Client, connect
+from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.ingest import batches
 from group_hygiene.pipeline.ingest.batches import Written, ingest
@@ -27,7 +28,7 @@ from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECOR
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
-from tests.kafka.makers import Maker, at
+from tests.kafka.makers import Maker, at, soon
 from tests.spark.bronze import covered, ingested, tables
 from tests.spark.conftest import FEW_PARTITIONS
 
@@ -59,6 +60,10 @@ def everything(make: Maker, bootstrap: str, protocols: tuple[Any, ...] = ("class
     make.delete_group(gone)
     for abort in (False, True, False):
         commit_in_transaction(bootstrap, make.name("transactional"), topic, 2, abort)
+    client = connect(Settings((bootstrap,)))
+    # The outcome of a transaction is written after the answer to its producer.
+    wait_for(lambda: not cast(LogBounds, read_log_bounds(client, soon())).undecided_since)
+    client.close()
 
 
 @pytest.fixture(scope="module")
@@ -509,7 +514,7 @@ def test_a_log_that_was_compacted(spark: SparkSession, warehouse: str, monkeypat
     often = {
         "log.cleaner.enable": "true",
         "log.cleaner.backoff.ms": "100",
-        "offsets.topic.segment.bytes": "20000",
+        "offsets.topic.segment.bytes": str(1 << 20),
         "log.cleaner.min.cleanable.ratio": "0.01",
     }
     monkeypatch.setattr(batches, "_PIECE_OFFSETS", 50)
@@ -524,7 +529,7 @@ def test_a_log_that_was_compacted(spark: SparkSession, warehouse: str, monkeypat
         def is_compacted() -> bool:
             nonlocal written
             for _ in range(500):
-                consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+                consumer.commit(offsets=[TopicPartition(topic, 0, 1, "m" * 3000)], asynchronous=False)
             written += 500
             return len(read(bootstrap)) < written
 
