@@ -66,7 +66,7 @@ def test_a_worker_has_the_whole_connection(sasl: Sasl) -> None:
     settings = Settings(("a:1",), Tls("ca", "certificate", Hidden(SECRET)), sasl, requests_per_second=5)
     target = Target("/tables", {table.name: table.shape for table in RECORDS}, 1, 2, {})
     task = partial(read_and_write, settings=settings, target=target)
-    sent = cloudpickle.loads(cloudpickle.dumps(task))
+    sent = cloudpickle.loads(cloudpickle.dumps(task))  # type: ignore[no-untyped-call]
     assert sent.keywords == task.keywords
     login = sent.keywords["settings"].sasl
     assert (login.password or login.oauth.client_secret).reveal() == SECRET
