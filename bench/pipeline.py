@@ -38,7 +38,6 @@ from bench.load import CONFIG, PARTITIONS, commit_more, coordinating_partition, 
 from bench.logs import LEAST_RECORDS, LOG_PARTITIONS, NAMES, Log, log_of
 from bench.programs import KAFKA_VERSION, raw_read
 from bench.same import COLUMNS
-from bench.spark_source import jars as spark_source
 from group_hygiene.errors import HygieneError
 from group_hygiene.evidence.reader import Reading, Tables
 from group_hygiene.kafka.client import Client, connect
@@ -49,7 +48,7 @@ from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 from group_hygiene.spec.connection import ActivitySpec, Settings
 from sandbox.kafka import Jvm, KafkaCluster
 from sandbox.proc import Peak, cpu_seconds
-from sandbox.spark.jars import jars
+from sandbox.spark.jars import jars, jars_with_kafka_source
 
 # The most that each figure may be.
 _OF_EACH = {"increment_vs_full": 0.1, "peak_rss_mb": 4096.0, "activity_query_s": 0.5}
@@ -108,7 +107,7 @@ def main() -> int:
 
 def _measure(records: int) -> None:
     raw_read()
-    spark_source()
+    jars_with_kafka_source()
     before = report.circumstances()
     line: dict[str, dict[str, Any]] = {}
     details: dict[str, dict[str, Any]] = {}

@@ -13,18 +13,14 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from sandbox.cache import cached, run_long
-from sandbox.prerequisites import MAVEN, find
 from sandbox.proc import cpu_seconds
-from sandbox.process import Command
+from sandbox.spark.jars import jars_with_kafka_source
 
-_POM = Path(__file__).with_name("spark-source.xml")
 _OPTIONS = {
     "assign": json.dumps({OFFSETS_TOPIC: list(range(50))}),
     "startingOffsets": "earliest",
@@ -46,24 +42,12 @@ _SETTINGS = {
 }
 
 
-def jars() -> Path:
-    """The folder with Spark's Kafka source; downloads it when it is not cached."""
-    version = pyspark.__version__
-
-    def download(into: Path) -> None:
-        options = (f"-DoutputDirectory={into}", f"-Dspark.version={version}")
-        argv = (find(MAVEN), "-B", "-C", "-ntp", "-f", _POM, *options, "dependency:copy-dependencies")
-        run_long("downloading Spark's Kafka source with Maven", Command(argv, log=Path("maven.log")))
-
-    return cached(f"bench-spark-source-{version}", download)
-
-
 def main(servers: str, log: str) -> None:
     """Prints one line of JSON: records, seconds, CPU seconds, and the seconds of the cold pass."""
     conf = SparkConf(loadDefaults=False)
     for name, value in _SETTINGS.items():
         conf.set(name, value)
-    conf.set("spark.jars", ",".join(str(jar) for jar in sorted(jars().glob("*.jar"))))
+    conf.set("spark.jars", ",".join(str(jar) for jar in sorted(jars_with_kafka_source().glob("*.jar"))))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     with tempfile.TemporaryDirectory() as folder, open(log, "ab") as file, chdir(folder):

@@ -31,10 +31,8 @@ from faults.ingest_tables import (
     TABLES,
     covered_by,
     differences,
-    last_number,
+    is_changed,
     make_maintenance_due,
-    newest,
-    newest_batch,
     unfinished,
 )
 from faults.offsets_log import ends
@@ -61,7 +59,7 @@ _JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 _ROOT = Path(__file__).parents[1]
 _PROGRESS = re.compile(r"([0-9.]+)s  ((?:ingest|activity|maintain): .*)")
 # Beginnings of a process's progress lines.
-_READING, _INGESTED = "ingest: reading ", "ingest: [0-9,]+ commits"
+_READING, _BATCH, _INGESTED = "ingest: reading ", "ingest: batch ", "ingest: [0-9,]+ commits"
 _UPDATED, _MAINTAINED = "activity: ", "maintain: done"
 
 
@@ -164,6 +162,10 @@ class Pipeline:
         text = self._log.read_text() if self._log.exists() else ""
         return [(float(second), what) for second, what in _PROGRESS.findall(text)]
 
+    def said_at(self) -> float:
+        """The time of its last line; 0 = it has printed none."""
+        return self._log.stat().st_mtime if self._log.exists() else 0.0
+
     def wait_until_said(self, server: Server, line: str, times: int) -> None:
         """Wait until it has printed so many lines with this beginning."""
 
@@ -217,8 +219,7 @@ class Kills:
             after = random.uniform(0, lasts)
         time.sleep(after)
         killed = kill(server, random.choice(["all", "all", "python", "java"]))
-        said = [what for _, what in pipeline.said()]
-        return f"{killed} of {pipeline.command}", step(self._warehouse, said, of_a_run, due)
+        return f"{killed} of {pipeline.command}", step(self._warehouse, pipeline, of_a_run, due)
 
     def _moments(self, of_a_run: bool, due: bool) -> list[tuple[str, int, float]]:
         """Choices of (line, its occurrence, seconds after it within which to kill), with equal probability."""
@@ -230,11 +231,12 @@ class Kills:
         return [reading, updating, updating, *[(_UPDATED, 1, self._pace.updating)] * due]
 
 
-def step(warehouse: Path, said: list[str], of_a_run: bool, due: bool) -> Step | None:
+def step(warehouse: Path, pipeline: Pipeline, of_a_run: bool, due: bool) -> Step | None:
     """The step of a kill, by files and output; None = there was nothing to do.
 
     due: maintenance was due in the first round of that run.
     """
+    said, since = [what for _, what in pipeline.said()], pipeline.said_at()
     if not said:
         return Step.STARTING
     last = said[-1]
@@ -242,17 +244,15 @@ def step(warehouse: Path, said: list[str], of_a_run: bool, due: bool) -> Step | 
         return Step.UPDATING
     if due and last.startswith(_UPDATED) and _MAINTAINED not in said:
         return Step.MAINTAINING
-    checkpoint = newest(warehouse / "_checkpoints")
-    planned, done = (last_number(checkpoint / name) if checkpoint else -1 for name in ("offsets", "commits"))
-    if checkpoint is None or planned <= done:
-        return Step.READING if last.startswith(_READING) and last != f"{_READING}0 offsets" else None
-    written = [name for name in (*TABLES, "ingested") if newest_batch(warehouse / name, checkpoint.name) >= planned]
-    if "ingested" in written:
+    if last.startswith(_BATCH):
         return Step.CLOSING
-    since = (checkpoint / "offsets" / str(planned)).stat().st_mtime
-    if any(unfinished(warehouse / name, since) for name in (*TABLES, "ingested")):
-        return Step.WRITING
-    return Step.BETWEEN if written else Step.READING
+    if not last.startswith(_READING):
+        return None
+    if is_changed(warehouse / "ingested", since):
+        return Step.CLOSING
+    if any(is_changed(warehouse / name, since) for name in TABLES):
+        return Step.BETWEEN
+    return Step.WRITING if any(unfinished(warehouse / name, since) for name in TABLES) else Step.READING
 
 
 def kill(server: Server, what: str) -> str:

@@ -71,27 +71,13 @@ def make_maintenance_due(warehouse: Path) -> bool:
     return True
 
 
-def newest(folder: Path) -> Path | None:
-    return max(folder.iterdir(), key=lambda entry: entry.stat().st_mtime, default=None) if folder.exists() else None
-
-
-def last_number(folder: Path) -> int:
-    """The highest number among the names of files there."""
-    names = [file.name for file in folder.iterdir()] if folder.exists() else []
-    return max((int(name) for name in names if name.isdecimal()), default=-1)
-
-
-def newest_batch(table: Path, stream: str) -> int:
-    """The last batch of the stream that is in the table."""
-    try:
-        version = DeltaTable(str(table)).transaction_version(stream)
-    except TableNotFoundError:
-        return -1
-    return -1 if version is None else version
+def is_changed(table: Path, since: float) -> bool:
+    """Whether a version of the table was written since then."""
+    return any(file.stat().st_mtime >= since for file in (table / "_delta_log").glob("*.json"))
 
 
 def unfinished(table: Path, since: float) -> bool:
-    """Whether files were written since then that no version of the table includes."""
+    """Whether files were begun since then that no version of the table includes."""
     try:
         named = {Path(name).name for name in DeltaTable(str(table)).file_uris()}
     except TableNotFoundError:

@@ -8,13 +8,19 @@ from sandbox.prerequisites import MAVEN, find
 from sandbox.process import Command
 
 _POM = Path(__file__).with_name("pom.xml")
+_KAFKA_SOURCE = Path(__file__).with_name("kafka-source.xml")
 # Additional jars of the pipeline's image.
 _OBJECT_STORES = Path(__file__).parents[2] / "deploy" / "images" / "object-stores.xml"
 
 
 def jars() -> Path:
-    """The directory that holds Spark's Kafka source and Delta; downloads them when they are not cached."""
+    """The directory that holds Delta; downloads it when it is not cached."""
     return _jars("spark", _POM)
+
+
+def jars_with_kafka_source() -> Path:
+    """The directory with these and Spark's own Kafka source, for comparisons."""
+    return _jars("spark-kafka-source", _POM, _KAFKA_SOURCE)
 
 
 def jars_of_the_image() -> Path:

@@ -42,7 +42,7 @@ from group_hygiene.model.entries import (
 )
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
-from sandbox.spark.jars import jars
+from sandbox.spark.jars import jars_with_kafka_source
 from tests.backups import backup
 from tests.kafka.makers import Maker, at, soon
 
@@ -153,7 +153,7 @@ def _write_tables(cluster: KafkaCluster, into: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         warehouse = Path(scratch, "warehouse")
         where = ("--bootstrap-server", cluster.bootstrap_servers, "--warehouse", warehouse)
-        spark = ("--jars", jars(), "--log-file", Path(scratch, "spark.log"), "--memory", "1g")
+        spark = ("--jars", jars_with_kafka_source(), "--log-file", Path(scratch, "spark.log"), "--memory", "1g")
         argv = (sys.executable, "-m", "group_hygiene.cli", "pipeline", "run", *where, *spark)
         subprocess.run(argv, env={**os.environ, "PYTHONPATH": str(_ROOT / "operator")}, check=True)
         # Sums of Hadoop's own: it looks at them only where they are there.

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from delta import DeltaTable
 from pyspark.sql import SparkSession
 
 from faults.offsets_log import TOPIC, Rows, ends, expected, read, write
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.client import Client, connect
+from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
 from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline.ingest import batches
 from group_hygiene.pipeline.ingest.batches import Written, ingest
+from group_hygiene.pipeline.ingest.fetch import Piece, read_and_write
+from group_hygiene.pipeline.ingest.files import Target
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
-from tests.kafka.makers import Maker, at
+from tests.kafka.makers import Maker, at, soon
 from tests.spark.bronze import covered, ingested, tables
 from tests.spark.conftest import FEW_PARTITIONS
 
@@ -54,6 +60,10 @@ def everything(make: Maker, bootstrap: str, protocols: tuple[Any, ...] = ("class
     make.delete_group(gone)
     for abort in (False, True, False):
         commit_in_transaction(bootstrap, make.name("transactional"), topic, 2, abort)
+    client = connect(Settings((bootstrap,)))
+    # The outcome of a transaction is written after the answer to its producer.
+    wait_for(lambda: not cast(LogBounds, read_log_bounds(client, soon())).undecided_since)
+    client.close()
 
 
 @pytest.fixture(scope="module")
@@ -138,72 +148,39 @@ def test_an_open_transaction_is_read_when_it_is_decided(
     assert_equal(spark, warehouse, bootstrap)
 
 
-def test_a_lost_checkpoint_costs_nothing(
-    spark: SparkSession, filled: KafkaCluster, client: Client, make: Maker, warehouse: str
+def test_a_log_in_many_pieces_and_rounds(
+    spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tables themselves say how far they go: what is there is not read again."""
-    run(spark, client, warehouse)
-    shutil.rmtree(Path(warehouse, "_checkpoints"))
-    make.simple(make.name("new"), at(make.topic(records=1), 1))
-    assert run(spark, client, warehouse) == Written(commits=1)
+    """Transactions, and batches of records, that lie in several of them; each round is a batch, and complete."""
+    monkeypatch.setattr(batches, "_PIECE_OFFSETS", 3)
+    monkeypatch.setattr(batches, "_PIECES", 8)
+    monkeypatch.setattr(batches, "_TASK_OFFSETS", 7)
+    said: list[str] = []
+    ingest(spark, client, warehouse, said.append)
     assert_equal(spark, warehouse, filled.bootstrap_servers)
+    (batch,) = {row.batch for row in ingested(spark, warehouse)}
+    assert batch == len([line for line in said if line.startswith("batch ")]) > 1
 
 
-class Spoiled(NamedTuple):
-    """What is done to a checkpoint, or to the tables, by means of an older copy; how many commits are then new."""
-
-    how: Callable[[Path, Path], None]
-    new: int
-
-
-def _without_offsets(checkpoint: Path, kept: Path) -> None:
-    shutil.rmtree(checkpoint / "offsets")
-
-
-def _only_its_metadata(checkpoint: Path, kept: Path) -> None:
-    _without_offsets(checkpoint, kept)
-    shutil.rmtree(checkpoint / "commits")
-
-
-def _older_checkpoint(checkpoint: Path, kept: Path) -> None:
-    shutil.rmtree(checkpoint.parent)
-    shutil.copytree(kept / checkpoint.parent.name, checkpoint.parent)
-
-
-def _older_tables(checkpoint: Path, kept: Path) -> None:
-    for table in (*RECORDS, INGESTED):
-        path = checkpoint.parent.parent / table.name
-        shutil.rmtree(path, ignore_errors=True)
-        if (kept / table.name).exists():
-            shutil.copytree(kept / table.name, path)
-
-
-@pytest.mark.parametrize(
-    "spoiled",
-    [
-        pytest.param(Spoiled(_without_offsets, 1), id="without-offsets"),
-        pytest.param(Spoiled(_only_its_metadata, 1), id="only-its-metadata"),
-        pytest.param(Spoiled(_older_checkpoint, 1), id="older-than-the-tables"),
-        pytest.param(Spoiled(_older_tables, 2), id="newer-than-the-tables"),
-    ],
-)
-def test_a_checkpoint_of_another_state(
-    spark: SparkSession, filled: KafkaCluster, client: Client, make: Maker, warehouse: str, spoiled: Spoiled
+def test_a_round_that_fails_leaves_those_before_it(
+    spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is as good as lost: the tables say from where to go on, nothing is left out and nothing comes twice."""
+    """A first read of a large log makes progress, although each run is killed."""
+    monkeypatch.setattr(batches, "_PIECE_OFFSETS", 3)
+    monkeypatch.setattr(batches, "_PIECES", 8)
+    before: dict[int, int] = {}
+
+    def killed(line: str) -> None:
+        if line.startswith("batch "):
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            ingest(spark, client, warehouse, killed)
+        after = covered(spark, warehouse)
+        assert sum(after.values()) > sum(before.values())
+        before = after
     run(spark, client, warehouse)
-    kept = Path(shutil.copytree(warehouse, f"{warehouse}-kept"))
-    topic = make.topic(records=1)
-    make.simple(make.name("new"), at(topic, 1))
-    run(spark, client, warehouse)
-    (checkpoint,) = Path(warehouse, "_checkpoints").iterdir()
-    spoiled.how(checkpoint, kept)
-    forget(spark)
-    make.simple(make.name("new"), at(topic, 1))
-    assert run(spark, client, warehouse) == Written(commits=spoiled.new)
-    assert_equal(spark, warehouse, filled.bootstrap_servers)
-    make.simple(make.name("new"), at(topic, 1))
-    assert run(spark, client, warehouse) == Written(commits=1)
     assert_equal(spark, warehouse, filled.bootstrap_servers)
 
 
@@ -288,25 +265,26 @@ def test_an_older_table_of_progress(
 
 
 class Crash(NamedTuple):
-    """In the first batch or a later one; the checkpoint lost with it; when `commits` had it and `group_states` not."""
+    """In the first batch or a later one; when `commits` had it and `group_states` not; before files were compacted.
+
+    more: records came between the crash and the next run.
+    """
 
     first: bool = False
-    lost: bool = False
     between: bool = False
+    compacted: bool = False
+    more: bool = False
 
 
 @pytest.mark.parametrize(
     "crash",
     [
         pytest.param(Crash(first=True), id="in-the-first-batch"),
-        pytest.param(Crash(first=True, lost=True), id="in-the-first-batch-and-the-checkpoint-is-lost"),
-        pytest.param(Crash(first=True, between=True), id="in-the-first-batch-between-two-tables"),
-        pytest.param(
-            Crash(first=True, lost=True, between=True),
-            id="in-the-first-batch-between-two-tables-and-the-checkpoint-is-lost",
-        ),
+        pytest.param(Crash(first=True, more=True), id="in-the-first-batch-and-more-came"),
+        pytest.param(Crash(first=True, between=True, more=True), id="in-the-first-batch-between-two-tables"),
         pytest.param(Crash(), id="in-a-later-batch"),
-        pytest.param(Crash(lost=True), id="in-a-later-batch-and-the-checkpoint-is-lost"),
+        pytest.param(Crash(more=True), id="in-a-later-batch-and-more-came"),
+        pytest.param(Crash(compacted=True), id="in-a-later-batch-and-its-rows-share-a-file-with-others"),
     ],
 )
 def test_a_crash_before_the_last_write(
@@ -317,9 +295,9 @@ def test_a_crash_before_the_last_write(
     warehouse: str,
     crash: Crash,
 ) -> None:
-    """A batch whose rows are in the tables, but not in `ingested` and not in the checkpoint, comes again: once.
+    """Rows of a batch that is not in `ingested` are removed, and the records come again: once, with those that are new.
 
-    The very first one too: by then `ingested` names the stream.
+    In the very first batch, too: by then `ingested` exists.
     """
     before: list[Any] = []
     version = 0
@@ -334,17 +312,37 @@ def test_a_crash_before_the_last_write(
     if crash.between:
         shutil.rmtree(Path(GROUP_STATES.path(warehouse), "_delta_log"))
     forget(spark)
-    (stream,) = Path(warehouse, "_checkpoints").iterdir()
+    if crash.compacted:
+        DeltaTable.forPath(spark, COMMITS.path(warehouse)).optimize().executeCompaction()
     crashed = ingested(spark, warehouse)
     assert crashed == before or crash.first
-    assert {(row.batch == 0, row.stream) for row in crashed} == {(crash.first, stream.name)}
-    if crash.lost:
-        shutil.rmtree(stream)
-    else:
-        newest = max(int(file.name) for file in (stream / "commits").iterdir() if file.name.isdecimal())
-        (stream / "commits" / str(newest)).unlink()
-        (stream / "commits" / f".{newest}.crc").unlink(missing_ok=True)
+    assert {row.batch for row in crashed} == {0 if crash.first else before[0].batch}
+    if crash.more:
+        make.abandoned(make.name("more"), make.topic(records=1))
     run(spark, client, warehouse)
+    assert_equal(spark, warehouse, filled.bootstrap_servers)
+    run(spark, client, warehouse)
+    make.simple(make.name("last"), at(make.topic(records=1), 1))
+    assert run(spark, client, warehouse) == Written(commits=1)
+    assert_equal(spark, warehouse, filled.bootstrap_servers)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["nothing-new", "and-more-came"])
+def test_an_older_state_of_all_tables(
+    spark: SparkSession, filled: KafkaCluster, client: Client, make: Maker, warehouse: str, again: bool
+) -> None:
+    """Put back from a copy: what is missing is read again."""
+    run(spark, client, warehouse)
+    copy = Path(shutil.copytree(warehouse, f"{warehouse}-copy"))
+    topic = make.topic(records=1)
+    make.simple(make.name("new"), at(topic, 1))
+    run(spark, client, warehouse)
+    shutil.rmtree(warehouse)
+    copy.rename(warehouse)
+    forget(spark)
+    if again:
+        make.simple(make.name("new"), at(topic, 1))
+    assert run(spark, client, warehouse) == Written(commits=1 + again)
     assert_equal(spark, warehouse, filled.bootstrap_servers)
 
 
@@ -440,6 +438,28 @@ def test_a_log_that_was_hurt(spark: SparkSession, other: KafkaCluster, warehouse
     client.close()
 
 
+def test_what_a_worker_can_not_read(spark: SparkSession, other: KafkaCluster, warehouse: str, tmp_path: Path) -> None:
+    """Offsets that are deleted, or not there yet; a broker that does not answer: a result that says so."""
+    settings = Settings((other.bootstrap_servers,))
+    client, maker = connect(settings), Maker(other.bootstrap_servers)
+    maker.simple(maker.name("simple"), at(maker.topic(records=1), 1))
+    end = max(ends(other.bootstrap_servers).items(), key=lambda item: item[1])
+    delete_all_records(maker, other.bootstrap_servers)
+    target = Target(str(tmp_path), {table.name: table.shape for table in RECORDS}, 0, 1, {})
+
+    def failure(settings: Settings, piece: Piece) -> str:
+        ((reached, parts, why),) = read_and_write(iter([[piece]]), settings, target)
+        assert (reached, parts) == ({}, [])
+        assert why is not None
+        return why
+
+    assert "lost records, or was recreated, while it was read" in failure(settings, Piece(end[0], 0, end[1]))
+    assert "ends earlier than a moment ago" in failure(settings, Piece(end[0], end[1], end[1] + 9))
+    assert "127.0.0.1:1" in failure(Settings(("127.0.0.1:1",), timeout=timedelta(seconds=1)), Piece(0, 0, 1))
+    maker.close()
+    client.close()
+
+
 def delete_all_records(maker: Maker, bootstrap: str) -> None:
     """By a policy that nobody should give that topic: no broker takes a request to delete its records."""
     wrong = {"cleanup.policy": "delete", "retention.ms": "1"}
@@ -466,6 +486,86 @@ def configure(maker: Maker, entries: list[Any]) -> None:
 def recreate(maker: Maker) -> None:
     """The broker makes the topic anew as soon as somebody asks for a group's coordinator."""
     maker.admin.delete_topics([TOPIC])[TOPIC].result()
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4], ids=["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_logs(spark: SparkSession, warehouse: str, codec: int) -> None:
+    """By each codec of `offsets.topic.compression.codec`, as a broker compresses."""
+    with KafkaCluster(config=FEW_PARTITIONS | {"offsets.topic.compression.codec": str(codec)}) as cluster:
+        fill_and_compare(spark, cluster, warehouse)
+
+
+def test_a_log_in_the_format_before_transactions(spark: SparkSession, warehouse: str) -> None:
+    """As a broker writes it that was told to, compressed or not: it has neither transactions nor leader epochs."""
+    for codec in ("0", "1", "2", "3"):
+        old = {"log.message.format.version": "0.10.2", "offsets.topic.compression.codec": codec}
+        with KafkaCluster("2.8.2", config=FEW_PARTITIONS | old) as cluster:
+            maker = Maker(cluster.bootstrap_servers)
+            topic = maker.topic(records=3)
+            maker.abandoned(maker.name("classic"), topic, "classic", at(topic, 2))
+            gone = maker.simple(maker.name("gone"), at(topic, 3))
+            maker.delete_group(gone)
+            maker.close()
+            compare(spark, cluster, f"{warehouse}-{codec}")
+
+
+def test_a_log_that_was_compacted(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the broker's own cleaner: what it left is read, over gaps of any size, which are in no piece's way."""
+    often = {
+        "log.cleaner.enable": "true",
+        "log.cleaner.backoff.ms": "100",
+        "offsets.topic.segment.bytes": str(1 << 20),
+        "log.cleaner.min.cleanable.ratio": "0.01",
+    }
+    monkeypatch.setattr(batches, "_PIECE_OFFSETS", 50)
+    with KafkaCluster(config=FEW_PARTITIONS | often) as cluster:
+        bootstrap = cluster.bootstrap_servers
+        maker = Maker(bootstrap)
+        topic, group = maker.topic(records=1), maker.name("often")
+        everything(maker, bootstrap)
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+        written = 0
+
+        def is_compacted() -> bool:
+            nonlocal written
+            for _ in range(500):
+                consumer.commit(offsets=[TopicPartition(topic, 0, 1, "m" * 3000)], asynchronous=False)
+            written += 500
+            return len(read(bootstrap)) < written
+
+        wait_for(is_compacted, seconds=120)
+        consumer.close()
+        maker.close()
+        settle(bootstrap)
+        compare(spark, cluster, warehouse)
+
+
+def settle(bootstrap: str) -> None:
+    """Wait until the cleaner removes nothing more."""
+    sizes = [0, 1, 2]
+
+    def same() -> bool:
+        sizes.append(len(read(bootstrap)))
+        time.sleep(1)
+        return len(set(sizes[-3:])) == 1
+
+    wait_for(same, seconds=120)
+
+
+def fill_and_compare(spark: SparkSession, cluster: KafkaCluster, warehouse: str) -> None:
+    maker = Maker(cluster.bootstrap_servers)
+    everything(maker, cluster.bootstrap_servers)
+    maker.close()
+    compare(spark, cluster, warehouse)
+
+
+def compare(spark: SparkSession, cluster: KafkaCluster, warehouse: str) -> None:
+    client = connect(Settings((cluster.bootstrap_servers,)))
+    run(spark, client, warehouse)
+    client.close()
+    held = assert_equal(spark, warehouse, cluster.bootstrap_servers)
+    assert held.commits
+    assert held.states
 
 
 @pytest.mark.parametrize(("version", "broken"), [("2.8.2", BROKEN), ("3.9.1", BROKEN), ("4.2.0", ())])

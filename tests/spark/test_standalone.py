@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from faults.ingest_tables import covered_by, differences
+from faults.offsets_log import ends
 from sandbox.kafka import KafkaCluster
 from sandbox.s3 import S3Store
 from sandbox.spark.cluster import SparkCluster
-from sandbox.spark.jars import jars_of_the_image
+from sandbox.spark.jars import jars, jars_of_the_image
 from tests import stored
 from tests.event_log import SETTINGS, tasks_by_executor
 from tests.kafka.makers import Maker, at
@@ -42,6 +44,45 @@ def test_two_workers_make_the_same_tables_as_one_machine(kafka: KafkaCluster, ma
     tasks = tasks_by_executor(events)
     assert len(tasks) == 2, tasks
     assert all(tasks.values()), tasks
+
+
+# A log that keeps eight cores busy would take minutes to write: each task takes a few offsets.
+_MANY_TASKS = """
+import sys
+from group_hygiene.kafka.client import connect
+from group_hygiene.pipeline.ingest import batches
+from group_hygiene.pipeline.session import Options, spark_session
+from group_hygiene.spec.connection import Settings
+from pathlib import Path
+servers, jars, folder, warehouse = sys.argv[1:]
+batches._PIECE_OFFSETS = batches._TASK_OFFSETS = 2
+client = connect(Settings((servers,)))
+settings = {"spark.eventLog.dir": Path(folder, "events").as_uri()}
+settings |= dict(line.split() for line in Path(folder, "settings").read_text().splitlines())
+options = Options("local-cluster[4,2,1024]", Path(jars), "1g", Path(folder, "spark.log"), settings=settings)
+with spark_session(options) as spark:
+    batches.ingest(spark, client, warehouse, print)
+client.close()
+"""
+
+
+def test_every_executor_reads_the_log(kafka: KafkaCluster, make: Maker, tmp_path: Path) -> None:
+    """As many tasks as the log has pieces, whatever the driver knows of cores; the tables are those of one process."""
+    topic, events = make.topic(records=3), tmp_path / "events"
+    for _ in range(20):
+        make.simple(make.name("simple"), at(topic, 1))
+    make.abandoned(make.name("abandoned"), topic)
+    events.mkdir()
+    (tmp_path / "settings").write_text("".join(f"{name} {value}\n" for name, value in SETTINGS.items()))
+    arguments = [kafka.bootstrap_servers, str(jars()), str(tmp_path), str(tmp_path / "warehouse")]
+    command = [sys.executable, "-c", _MANY_TASKS, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, f"{done.stderr}\n{(tmp_path / 'spark.log').read_text()[-3000:]}"
+    tasks = tasks_by_executor(events, "batches.py")
+    assert len(tasks) == 4, tasks
+    assert min(tasks.values()) > 1, tasks
+    assert differences(kafka.bootstrap_servers, tmp_path / "warehouse") == []
+    assert covered_by(tmp_path / "warehouse" / "ingested", "batch")[0] == ends(kafka.bootstrap_servers)
 
 
 def _run(kafka: KafkaCluster, folder: Path, environment: dict[str, str], *options: str) -> None:

@@ -6,12 +6,13 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, decode
+from group_hygiene.kafka.record_columns import Slices
 from group_hygiene.pipeline.ingest.columns import read_commits
 from group_hygiene.pipeline.ingest.decoder import decode_all
 from tests.log_records import COMMIT_V3, SAMPLES, commit_key, damaged, text
@@ -26,7 +27,7 @@ SAMPLE_PAIRS: list[Pair] = [sample.pair for sample in SAMPLES]
 
 def rows(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
     """What each row says, without what it does not say."""
-    keys, values = (pa.array([pair[side] for pair in pairs], pa.binary()) for side in (0, 1))
+    keys, values = (Slices.of([pair[side] for pair in pairs]) for side in (0, 1))
     return [_without_none(row) for row in decode_all(keys, values).to_pylist()]
 
 
@@ -89,15 +90,14 @@ def test_hosts_are_left_out() -> None:
 
 @pytest.mark.parametrize("few", [[], [(commit_key(), None)], [(b"\0\2" + text("g"), None)]])
 def test_batches_of_few(few: list[Pair]) -> None:
-    """Spark hands over empty batches, and those in which nothing is a live commit, or nothing a commit at all."""
+    """An answer may hold no record, or only such in which nothing is a live commit, or nothing a commit at all."""
     assert rows(few) == [as_row(*pair) for pair in few]
 
 
 @pytest.mark.parametrize("value", [COMMIT_V3, COMMIT_V4 + b"\0", WITH_TOPIC_ID, None])
 def test_what_brokers_write_today_is_read_all_at_once(value: bytes | None) -> None:
     """None of it goes through the decoder of single records, which is ten times slower."""
-    keys, values = pa.array([commit_key()] * 3, pa.binary()), pa.array([value, COMMIT_V3, value], pa.binary())
-    assert read_commits(keys, values).taken.all()
+    assert read_commits(Slices.of([commit_key()] * 3), Slices.of([value, COMMIT_V3, value])).taken.all()
 
 
 @pytest.mark.parametrize(
@@ -119,19 +119,18 @@ def test_what_only_looks_like_a_commit(key: bytes, value: bytes) -> None:
     assert rows([(key, value)]) == [as_row(key, value)]
 
 
-def test_a_part_of_a_longer_array() -> None:
-    """Arrow hands over parts of arrays without copying them."""
+def test_a_part_of_a_longer_buffer() -> None:
+    """An answer holds more than the records that are decoded: before, between and behind them."""
     pairs = [(commit_key(text(f"group-{row}"), partition=row), COMMIT_V3) for row in range(6)]
-    keys, values = (pa.array(column, pa.binary())[2:5] for column in zip(*pairs, strict=True))
-    assert [row["group"] for row in decode_all(keys, values).to_pylist()] == ["group-2", "group-3", "group-4"]
+    keys, values = (Slices.of(column).take(slice(1, 5, 2)) for column in zip(*pairs, strict=True))
+    assert [row["group"] for row in decode_all(keys, values).to_pylist()] == ["group-1", "group-3"]
 
 
 def test_bytes_behind_a_null_are_none() -> None:
-    """Arrow lets an array hold bytes where it says that there is nothing."""
-    key = commit_key()
-    ends = pa.py_buffer(struct.pack("<3i", 0, len(key), 2 * len(key)))
-    keys = pa.BinaryArray.from_buffers(pa.binary(), 2, [pa.py_buffer(b"\2"), ends, pa.py_buffer(key * 2)])
-    found = decode_all(keys, pa.array([COMMIT_V3] * 2, pa.binary())).to_pylist()
+    """Whatever the buffer holds where a key would be."""
+    keys = Slices.of([commit_key()] * 2)
+    keys = keys._replace(valid=np.array([False, True]))
+    found = decode_all(keys, Slices.of([COMMIT_V3] * 2)).to_pylist()
     assert [row["group"] for row in found] == [None, "g"]
 
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("pyspark")
 
 from group_hygiene.errors import PipelineError
+from group_hygiene.kafka.record_columns import Records, Slices
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.ingest import files
-from group_hygiene.pipeline.ingest.files import Target, write_decoded
-from group_hygiene.pipeline.store import File, Once
+from group_hygiene.pipeline.ingest.files import Files, Part, Target
+from group_hygiene.pipeline.store import Once
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, QUARANTINE, RECORDS
 from group_hygiene.spec.secret import one_line
 from tests.log_records import COMMIT_V3, SAMPLES, commit_key
@@ -32,51 +32,56 @@ BROKEN: Pair = (b"\x7f\xff", b"v")
 STATE: Pair = next(sample.pair for sample in SAMPLES if sample.pair[0][:2] == b"\0\2" and sample.pair[1])
 
 
-def batch(first: int, *pairs: Pair) -> pa.RecordBatch:
-    """Records as Spark's source gives them, a second after each other, every other one in partition 4."""
-    offsets = range(first, first + len(pairs))
-    return pa.RecordBatch.from_pydict(
-        {
-            "partition": pa.array([3 + offset % 2 for offset in offsets], pa.int32()),
-            "offset": pa.array(list(offsets), pa.int64()),
-            "timestamp": pa.array([START + timedelta(seconds=offset) for offset in offsets], pa.timestamp("us", "UTC")),
-            "key": pa.array([key for key, _ in pairs], pa.binary()),
-            "value": pa.array([value for _, value in pairs], pa.binary()),
-        }
-    )
+def batch(first: int, *pairs: Pair) -> Records:
+    """Successive records of one partition of the log, a second after each other."""
+    offsets = np.arange(first, first + len(pairs))
+    times = offsets * 1000 + int(START.timestamp() * 1000)
+    keys, values = (Slices.of([pair[side] for pair in pairs]) for side in (0, 1))
+    return Records(offsets, times, np.zeros(len(pairs), np.bool_), keys, values, first + len(pairs))
 
 
-def written(folder: Path, *batches: pa.RecordBatch, aborted: bool = False) -> list[dict[str, Any]]:
-    target = Target(str(folder), {table.name: table.shape for table in RECORDS}, 2, 7, aborted, {4: START})
-    (added,) = write_decoded(batches, target)
-    rows: list[dict[str, Any]] = added.to_pylist()
-    return rows
+def written(folder: Path, *batches: Records, partition: int = 4) -> list[Part]:
+    made = Files(Target(str(folder), {table.name: table.shape for table in RECORDS}, 2, 7, {4: START}))
+    for records in batches:
+        made.add(partition, records)
+    return made.finished()
 
 
 def held(folder: Path, table: str) -> list[dict[str, Any]]:
     return [row for file in (folder / table).glob("*.parquet") for row in pq.read_table(file).to_pylist()]
 
 
-def test_each_record_is_a_row_of_its_table(tmp_path: Path) -> None:
-    added = written(tmp_path, batch(0, COMMIT, STATE, BROKEN), batch(3, COMMIT), aborted=True)
+@pytest.mark.parametrize("partition", [3, 4])
+def test_each_record_is_a_row_of_its_table(tmp_path: Path, partition: int) -> None:
+    """With the position of its partition, and whether its transaction was aborted."""
+    lost = batch(3, COMMIT)._replace(aborted=np.array([True]))
+    added = written(tmp_path, batch(0, COMMIT, STATE, BROKEN), lost, partition=partition)
     found = {table.name: held(tmp_path, table.name) for table in RECORDS}
     assert [row["log_offset"] for row in found["commits"]] == [0, 3]
     assert [row["log_offset"] for row in found["group_states"]] == [1]
     assert [row["log_offset"] for row in found["quarantine"]] == [2]
     for rows in found.values():
         for row in rows:
-            assert (row["era"], row["batch"], row["log_partition"]) == (2, 7, 3 + row["log_offset"] % 2)
+            assert (row["era"], row["batch"], row["log_partition"]) == (2, 7, partition)
             assert row["record_time"] == START + timedelta(seconds=row["log_offset"])
             # The other partition was not read before.
-            assert row["written_after"] == {3: None, 4: START}[row["log_partition"]]
+            assert row["written_after"] == {3: None, 4: START}[partition]
     assert found["commits"][0]["group"] == "g"
-    assert found["commits"][0]["aborted"] is True
+    assert [row["aborted"] for row in found["commits"]] == [False, True]
     assert found["group_states"][0]["kind"] == "classic"
     assert (found["quarantine"][0]["key"], found["quarantine"][0]["value"]) == BROKEN
-    counts = Counter({(row["table"], row["log_partition"]): row["records"] for row in added})
-    assert counts == {("commits", 3): 1, ("commits", 4): 1, ("group_states", 4): 1, ("quarantine", 3): 1}
-    for row in added:
-        assert (tmp_path / row["table"] / row["path"]).stat().st_size == row["size"]
+    counts = [(part.table, part.rows, part.aborted) for part in added]
+    assert counts == [("commits", 2, 1), ("group_states", 1, 0), ("quarantine", 1, 0)]
+    for part in added:
+        assert (tmp_path / part.table / part.file.path).stat().st_size == part.file.size
+
+
+def test_a_file_has_so_many_rows_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many records a task reads: the next ones are in another file."""
+    monkeypatch.setattr(files, "_FILE_ROWS", 3)
+    added = written(tmp_path, *(batch(at, COMMIT, COMMIT) for at in range(0, 10, 2)))
+    assert [part.rows for part in added] == [4, 4, 2]
+    assert sorted(row["log_offset"] for row in held(tmp_path, "commits")) == list(range(10))
 
 
 def test_no_file_has_a_host_if_none_is_wanted(tmp_path: Path) -> None:
@@ -105,37 +110,16 @@ def test_nothing_comes_of_nothing(tmp_path: Path) -> None:
 def test_the_metadata_of_a_file_for_delta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int) -> None:
     """The ends of the first columns over all that is in it, however it came there."""
     monkeypatch.setattr(files, "_ROW_GROUP", together)
-    added = written(tmp_path, batch(5, COMMIT, COMMIT), batch(1, COMMIT), batch(9, COMMIT))
-    (file,) = {(row["path"], row["stats"]) for row in added}
-    assert sum(row["records"] for row in added) == 4
-    assert json.loads(file[1]) == {
+    (part,) = written(tmp_path, batch(5, COMMIT, COMMIT), batch(1, COMMIT), batch(9, COMMIT))
+    same = {"era": 2, "batch": 7, "log_partition": 4}
+    assert part.rows == 4
+    assert json.loads(part.file.stats) == {
         "numRecords": 4,
-        "minValues": {
-            "era": 2,
-            "batch": 7,
-            "log_partition": 3,
-            "log_offset": 1,
-            "record_time": "2030-01-31T12:00:01.123Z",
-        },
-        "maxValues": {
-            "era": 2,
-            "batch": 7,
-            "log_partition": 4,
-            "log_offset": 9,
-            "record_time": "2030-01-31T12:00:09.123Z",
-        },
+        "minValues": same | {"log_offset": 1, "record_time": "2030-01-31T12:00:01.123Z"},
+        "maxValues": same | {"log_offset": 9, "record_time": "2030-01-31T12:00:09.123Z"},
         "nullCount": {"era": 0, "batch": 0, "log_partition": 0, "log_offset": 0, "record_time": 0},
     }
-    assert pq.ParquetFile(tmp_path / "commits" / file[0]).num_row_groups == {1: 3, 3: 2, 1000: 1}[together]
-
-
-def test_times_that_a_broker_did_not_give(tmp_path: Path) -> None:
-    """A column of nulls has no ends."""
-    record = batch(0, COMMIT).set_column(2, "timestamp", pa.array([None], pa.timestamp("us", "UTC")))
-    (row,) = written(tmp_path, record)
-    stats = json.loads(row["stats"])
-    assert (stats["nullCount"]["record_time"], "record_time" in stats["minValues"]) == (1, False)
-    assert held(tmp_path, "commits")[0]["record_time"] is None
+    assert pq.ParquetFile(tmp_path / "commits" / part.file.path).num_row_groups == {1: 3, 3: 2, 1000: 1}[together]
 
 
 def test_a_file_has_the_columns_of_its_table(tmp_path: Path) -> None:
@@ -145,17 +129,16 @@ def test_a_file_has_the_columns_of_its_table(tmp_path: Path) -> None:
         assert pq.read_schema(file).names == table.schema.names
 
 
-def test_unknown_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize("time", [253402300800000, 1 << 62, -(1 << 62)])
+def test_unknown_times(tmp_path: Path, time: int) -> None:
     """A record's time is any number: one that is no date is no reason to end, and nothing is said of the column."""
-    far = pa.array([253402300800000000], pa.timestamp("us", "UTC"))
-    (row,) = written(tmp_path, batch(0, COMMIT).set_column(2, "timestamp", far))
-    assert set(json.loads(row["stats"])["maxValues"]) == {"era", "batch", "log_partition", "log_offset"}
+    (part,) = written(tmp_path, batch(0, COMMIT)._replace(times=np.array([time])))
+    assert set(json.loads(part.file.stats)["maxValues"]) == {"era", "batch", "log_partition", "log_offset"}
 
 
 def test_files_are_in_a_table_once(tmp_path: Path) -> None:
     """By the writer's number: with files or without, and whoever had the table open before."""
-    added = written(tmp_path, batch(0, COMMIT, STATE))
-    found = {row["table"]: File(row["path"], row["size"], row["stats"]) for row in added}
+    found = {part.table: part.file for part in written(tmp_path, batch(0, COMMIT, STATE))}
     for table, files_of_it in ((COMMITS, [found["commits"]]), (QUARANTINE, [])):
         for once in (Once("mine", 0), Once("mine", 0)):
             table.add(str(tmp_path), files_of_it, once)
@@ -164,26 +147,22 @@ def test_files_are_in_a_table_once(tmp_path: Path) -> None:
         assert (opened.version(), len(opened.file_uris())) == (0, len(files_of_it))
         assert store.files_between(opened, "batch", 7, 9) == [file.path for file in files_of_it]
         assert store.files_between(opened, "batch", 1, 6) == []
-    (more,) = written(tmp_path, batch(9, COMMIT))
+    (more,) = (part.file for part in written(tmp_path, batch(9, COMMIT)))
     for _ in range(2):
-        COMMITS.add(str(tmp_path), [File(more["path"], more["size"], more["stats"])], Once("mine", 1))
-    held = found["commits"].size + more["size"]
-    assert (COMMITS.size(str(tmp_path)), QUARANTINE.size(str(tmp_path)), GROUP_STATES.size(str(tmp_path))) == (
-        held,
-        0,
-        0,
-    )
+        COMMITS.add(str(tmp_path), [more], Once("mine", 1))
+    sizes = [table.size(str(tmp_path)) for table in (COMMITS, QUARANTINE, GROUP_STATES)]
+    assert sizes == [found["commits"].size + more.size, 0, 0]
     assert sorted(row["log_offset"] for row in store.rows(COMMITS.path(str(tmp_path)))) == [0, 9]
 
 
 def test_a_table_whose_files_are_broken(tmp_path: Path) -> None:
     """One line, as for everything that can't be read; and it is not a table without rows."""
-    (added,) = written(tmp_path, batch(0, COMMIT))
-    COMMITS.add(str(tmp_path), [File(added["path"], added["size"], added["stats"])], Once("mine", 0))
-    (tmp_path / "commits" / added["path"]).write_bytes(b"PAR1 nothing")
+    (file,) = (part.file for part in written(tmp_path, batch(0, COMMIT)))
+    COMMITS.add(str(tmp_path), [file], Once("mine", 0))
+    (tmp_path / "commits" / file.path).write_bytes(b"PAR1 nothing")
     with pytest.raises(PipelineError, match=r"the table .*/commits can't be read or written: .+"):
         store.rows(COMMITS.path(str(tmp_path)))
-    (tmp_path / "commits" / added["path"]).unlink()
+    (tmp_path / "commits" / file.path).unlink()
     with pytest.raises(PipelineError, match=r"the table .*/commits can't be read or written: .+"):
         store.rows(COMMITS.path(str(tmp_path)))
 
@@ -199,5 +178,5 @@ def test_it_drags_nothing_along() -> None:
     program = "import sys, group_hygiene.pipeline.ingest.files; print(*sorted(sys.modules))"
     listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     ours = {name.rpartition(".")[2] for name in listed if name.startswith("group_hygiene.pipeline.")}
-    assert ours == {"ingest", "columns", "decoder", "files", "shape"}
+    assert ours == {"ingest", "columns", "decoder", "files", "shape", "store"}
     assert not {"kafka", "pyspark", "kubernetes"} & set(listed)

@@ -52,7 +52,7 @@ _SPARK_OPTIONS = (
         type=click.Path(path_type=Path, exists=True, file_okay=False),
         envvar="GROUP_HYGIENE_SPARK_JARS",
         show_envvar=True,
-        help="Folder with Spark's Kafka source and Delta. Without it, Spark downloads them from Maven Central.",
+        help="Folder with Delta's jars. Without it, Spark downloads them from Maven Central.",
     ),
     click.option(
         "--memory", type=Size(), default="2g", show_default=True, help="Memory of Spark's Java process: 4g, 800m."

@@ -2,29 +2,31 @@
 
 No other package may import kafka-python, except the ledger's `topic` and `writer`. Decides nothing and knows no policy.
 
-    client         connects and sends requests; the only user of the library's connection manager
-    protocol       requests that the library lacks, from `schemas`
-    schemas        message definitions, as JSON
-    answers        decodes ListGroups and OffsetFetch responses from their bytes
-    topic_answers  decodes Metadata and DescribeLogDirs responses from their bytes
-    encoding       Kafka's encoding of messages (KIP-482); pure, imports nothing
-    bounds         memory limits for the responses to one connection
-    tls            TLS settings of a connection
-    oauth          tokens for SASL/OAUTHBEARER
-    probe          finds out by plain sockets why a connection failed
-    brokers        asks each broker for its version
-    cluster        brokers, leaders of `__consumer_offsets`, topics
-    permissions    what the operator's Kafka user may do (KIP-430)
-    coordinators   requests to the coordinators of groups, in chunks
-    groups         list, describe and delete groups
-    loaded         checks that a list has all groups that the leaders know
-    offsets        committed offsets: read, commit and delete; where partitions end
-    share_offsets  start offsets of share groups
-    mirror         groups that MirrorMaker 2 writes into this cluster
-    partition      the log of one partition, and its open transactions
-    last_records   finds out whether a partition holds a committed record from an offset on
-    leader_epochs  where a leader epoch ends (KIP-101)
-    log_bounds     where the partitions of `__consumer_offsets` begin and end
-    offsets_log    decodes records of `__consumer_offsets`; pure, imported by Spark's workers
-    tail           reads `__consumer_offsets` for records of a group after an offset
+    client          connects and sends requests; the only user of the library's connection manager
+    protocol        requests that the library lacks, from `schemas`
+    schemas         message definitions, as JSON
+    answers         decodes ListGroups and OffsetFetch responses from their bytes
+    topic_answers   decodes Metadata and DescribeLogDirs responses from their bytes
+    encoding        Kafka's encoding of messages (KIP-482); pure, imports nothing
+    bounds          memory limits for the responses to one connection
+    tls             TLS settings of a connection
+    oauth           tokens for SASL/OAUTHBEARER
+    probe           finds out by plain sockets why a connection failed
+    brokers         asks each broker for its version
+    cluster         brokers, leaders of `__consumer_offsets`, topics
+    permissions     what the operator's Kafka user may do (KIP-430)
+    coordinators    requests to the coordinators of groups, in chunks
+    groups          list, describe and delete groups
+    loaded          checks that a list has all groups that the leaders know
+    offsets         committed offsets: read, commit and delete; where partitions end
+    share_offsets   start offsets of share groups
+    mirror          groups that MirrorMaker 2 writes into this cluster
+    partition       the log of one partition, and its open transactions
+    record_batches  parses record batches by numpy, for Spark's workers
+    record_columns  many records at once, a column for each field; pure, imported by Spark's workers
+    last_records    finds out whether a partition holds a committed record from an offset on
+    leader_epochs   where a leader epoch ends (KIP-101)
+    log_bounds      where the partitions of `__consumer_offsets` begin and end
+    offsets_log     decodes records of `__consumer_offsets`; pure, imported by Spark's workers
+    tail            reads `__consumer_offsets` for records of a group after an offset
 """

@@ -64,6 +64,26 @@ class Fetched(NamedTuple):
     end: int
 
 
+class RawFetched(NamedTuple):
+    """The bytes of one answer: whole batches up to `stable`, the last one possibly cut off.
+
+    aborted: the first offset and the producer's id of each aborted transaction among them. stable: as in `Fetched`.
+    """
+
+    data: bytes
+    aborted: list[tuple[int, int]]
+    stable: int
+
+
+class OldRecord(NamedTuple):
+    """A record in a message format without transactions (magic 0 and 1). time_ms: -1 = it has none."""
+
+    offset: int
+    time_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
 class BatchHeaders(NamedTuple):
     """The result of reading only the headers of an answer's batches. last: a committed record is at this offset or
     later; None = the answer has none.
@@ -125,6 +145,37 @@ def fetch(leader: Leader, position: int, deadline: Deadline, wait_ms: int = 0) -
         lambda: _request(leader.partition, position, _READ_COMMITTED, wait_ms, _FETCH_BYTES), _fetch_error, deadline
     )
     return _fetched(leader.partition, position, answer, _Unpacking(leader.client.intake, deadline, _ENOUGH))
+
+
+def fetch_raw(leader: Leader, position: int, deadline: Deadline, little: bool = False) -> RawFetched | Fault:
+    """The batches from the one with `position` on, with their aborted transactions, as many as one answer holds.
+
+    No byte: there is no record up to `stable`, as after compaction. little: as many as a small answer holds.
+    """
+    size = _HEADERS_BYTES if little else _FETCH_BYTES
+    answer = leader.ask(lambda: _request(leader.partition, position, _READ_COMMITTED, 0, size), _fetch_error, deadline)
+    return _parsed(leader.partition, position, answer, _raw)
+
+
+def read_old_batch(data: memoryview, unpack: Callable[[int, bytes], bytes]) -> list[OldRecord]:
+    """The records of one batch of a format before Kafka 0.11 (magic 0 or 1).
+
+    unpack: decompresses bytes, by the codec's number; the library would do so without a limit. Raises ValueError if the
+    batch is damaged.
+    """
+    try:
+        batch = MemoryRecords(data).next_batch()
+        if not batch.validate_crc():
+            raise ValueError(f"the batch at offset {batch.base_offset} fails its checksum")
+        if batch.compression_type:
+            _, packed = batch._read_key_value(batch.KEY_OFFSET_V1 if batch.magic else batch.KEY_OFFSET_V0)
+            batch._buffer, batch._decompressed = memoryview(unpack(batch.compression_type, packed or b"")), True
+        return [
+            OldRecord(record.offset, -1 if record.timestamp is None else record.timestamp, record.key, record.value)
+            for record in batch
+        ]
+    except (kafka_errors.KafkaError, AssertionError, IndexError, struct.error) as error:
+        raise ValueError(f"a batch of an old format can't be read: {error}") from error
 
 
 def fetch_all(
@@ -316,6 +367,10 @@ def _batch_headers(data: Any, position: int) -> BatchHeaders:
     return BatchHeaders(last, position, data.last_stable_offset, data.high_watermark)
 
 
+def _raw(data: Any, _: int) -> RawFetched:
+    return RawFetched(bytes(data.records or b""), _begun(data), data.last_stable_offset)
+
+
 def _time(data: Any, position: int) -> int | None:
     for batch, _ in _batches(data, oldest=2):
         # The first batch may end before the position.
@@ -329,9 +384,7 @@ def _batches(data: Any, oldest: int) -> Iterator[tuple[Any, bool]]:
 
     A read_committed answer names the aborted transactions. oldest: the oldest accepted format (magic).
     """
-    begun = sorted(
-        (transaction.first_offset, transaction.producer_id) for transaction in data.aborted_transactions or []
-    )
+    begun = _begun(data)
     aborted: set[int] = set()
     for batch in MemoryRecords(data.records or b""):
         if batch.magic < oldest or not batch.validate_crc():
@@ -347,6 +400,13 @@ def _batches(data: Any, oldest: int) -> Iterator[tuple[Any, bool]]:
             yield batch, False
         else:
             yield batch, not (batch.is_transactional and batch.producer_id in aborted)
+
+
+def _begun(data: Any) -> list[tuple[int, int]]:
+    """The first offset and the producer's id of each aborted transaction that an answer names, in order."""
+    return sorted(
+        (transaction.first_offset, transaction.producer_id) for transaction in data.aborted_transactions or []
+    )
 
 
 def _aborts(marker: Record) -> bool:

@@ -25,8 +25,8 @@ from pyspark.sql import SparkSession
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.shape import NEARLY_UNIQUE
 
-# Jars that pyspark 4.2.0 lacks; Spark downloads them from Maven Central unless jars are given.
-PACKAGES = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0,io.delta:delta-spark_4.2_2.13:4.4.0"
+# The jar that pyspark 4.2.0 lacks, with those that it needs; Spark downloads them from Maven Central by default.
+PACKAGES = "io.delta:delta-spark_4.2_2.13:4.4.0"
 # It logs each error that it raises, with a traceback.
 logging.getLogger("py4j").setLevel(logging.CRITICAL)
 _SECRETS = r"(?i)secret|password|passwd|token|credential|access[.]?key|jaas|keystore|truststore|kafka[.](sasl|ssl)"
@@ -67,8 +67,6 @@ _SETTINGS = {
     # matched against every plan, so it must not begin with a repetition.
     "spark.sql.redaction.string.regex": r"(?is)(jaas|keystore|truststore|password|secret).*",
     "spark.ui.showConsoleProgress": "false",
-    # One consumer per partition of the log and isolation level; beyond that, each is created again for each use.
-    "spark.kafka.consumer.cache.capacity": "256",
 } | {f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _WITHOUT_DICTIONARY}
 
 

@@ -124,6 +124,13 @@ def add(uri: str, schema: pa.Schema, files: Iterable[File], properties: Mapping[
             table.create_write_transaction(actions, "append", columns, commit_properties=commit)
 
 
+def delete(uri: str, condition: str) -> None:
+    """Delete the rows for which an SQL condition holds, if the table exists."""
+    if (table := opened(uri)) is not None:
+        with _explained(uri):
+            table.delete(condition)
+
+
 def size(uri: str) -> int:
     """The size of the table's files in bytes; 0 if it does not exist."""
     if (table := opened(uri)) is None:

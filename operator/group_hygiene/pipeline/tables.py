@@ -2,7 +2,7 @@
 
 One warehouse (a folder or an object store URI) holds one cluster. The first columns of every bronze row are the
 record's position: `era` is 0, and rises each time that the topic was recreated and a user chose to continue, since
-offsets then start again; `batch` is the number of the micro-batch, over all eras; `log_partition`, `log_offset` and
+offsets then start again; `batch` is the number of the batch, over all eras; `log_partition`, `log_offset` and
 `record_time` are the record's own. They are first because Delta has minima and maxima of the first columns only, and
 later reads filter by them.
 
@@ -271,8 +271,8 @@ QUARANTINE = Table(
 # read). leader_epoch: of the partition at that read, -1 = its log has none, null = release 0.1.0 read it. batch: the
 # last completed one, 0 = none; rows of a later one will be written again. complete_since: records from before this time
 # were lost unread, in whole or in part (null = none). first_read_at: time of the first complete read; of older records,
-# compaction had left only the last ones. topic_id: null = a broker before 2.8, which has none. stream: the checkpoint's
-# name. version: TABLES_VERSION of the writer, for all tables of the warehouse.
+# compaction had left only the last ones. topic_id: null = a broker before 2.8, which has none. stream: the
+# name under which batches are added to the tables. version: TABLES_VERSION of the writer, for all tables.
 INGESTED = Table(
     "ingested",
     StructType(

@@ -1,12 +1,12 @@
 """From the offsets log to the bronze tables, exactly once.
 
-`decoder`, `columns` and `files` run in Spark's workers: they import neither Spark nor a client library. Imports neither
-`activity` nor `backtest`.
+`fetch` and the modules below it run in Spark's workers, and import no Spark. Imports neither `activity` nor `backtest`.
 
     batches   one run of the ingest
-    source    Spark's Kafka source, configured to read everything without joining a group
     progress  how far the log was read, and how to continue after the log changed
-    decoder   decodes an Arrow batch of Kafka's bytes into columns
-    columns   decodes the commits of a batch at once, by numpy
+    fetch     the task of a worker: reads pieces of the log
     files     decoded records written as Parquet
+    codecs    decompresses record batches
+    decoder   decodes the keys and values of records into columns
+    columns   decodes the commits of a batch at once, by numpy
 """

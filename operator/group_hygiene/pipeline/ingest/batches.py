@@ -1,33 +1,29 @@
 """One run of the ingest: writes the new records of the offsets log into the bronze tables, exactly once.
 
-Each micro-batch is written to each table in a Delta transaction with the stream's name and the batch's number, so a
-batch that is repeated after a crash is written only to tables that lack it; `ingested` comes last. The result is
-compared with the brokers' own offsets, as Spark's source may omit records without an error.
+A run reads the log in rounds. Each is a batch: Spark's workers read pieces of the log into files (`fetch`), and once
+every piece was read to its end, and its partition still has the leader epoch of the start, the driver adds the files to
+each table in one version. `ingested` comes last, and is the only checkpoint: rows of a later batch are leftovers of a
+run that was killed, and the next run removes them.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
 
-from pyspark.errors import PySparkException, PythonException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql import SparkSession
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
-from group_hygiene.kafka.partition import Leader, fetch
 from group_hygiene.model.groups import Fault, Partition
-from group_hygiene.pipeline.ingest.files import WRITTEN, Target, write_decoded
+from group_hygiene.pipeline import store
+from group_hygiene.pipeline.ingest.fetch import Done, Piece, read_and_write
+from group_hygiene.pipeline.ingest.files import Part, Target
 from group_hygiene.pipeline.ingest.progress import (
     Progress,
     cut_off,
@@ -39,15 +35,20 @@ from group_hygiene.pipeline.ingest.progress import (
     restarted,
     write_progress,
 )
-from group_hygiene.pipeline.ingest.source import Positions, read_range, read_stream
-from group_hygiene.pipeline.store import File, Once
+from group_hygiene.pipeline.store import Once
 from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, QUARANTINE, RECORDS
-from group_hygiene.spec.secret import one_line
 
 Report = Callable[[str], None]
 
-# In errors of Spark's Kafka source, with failOnDataLoss.
-_LOST_SIGNS = ("data loss", "DATA_LOSS", "OffsetOutOfRange", "Cannot fetch record")
+# Offsets of a piece at the end of its partition. Compaction leaves few records of older offsets, so pieces grow with
+# their distance from the end: 60 of them hold a year of 20 million commits a day.
+_PIECE_OFFSETS, _GROWTH = 1_000_000, 8
+# Pieces of a round: less work is lost with a killed run, but each round costs a second. More if they held few records.
+_PIECES, _MOST_PIECES, _ROUND_RECORDS = 64, 256, 16_000_000
+# A task connects to the brokers and writes a file for each table.
+_LEAST_TASKS, _TASK_OFFSETS = 4, 500_000
+# Larger than the number of any batch.
+_NO_BATCH = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +64,18 @@ class Written:
     def records(self) -> int:
         return self.commits + self.states + self.quarantined
 
-    def __add__(self, other: Written) -> Written:
+    def plus(self, parts: Iterable[Part]) -> Written:
+        """With the rows of these files."""
+        sums = {table.name: 0 for table in RECORDS}
+        aborted = 0
+        for part in parts:
+            sums[part.table] += part.rows
+            aborted += part.aborted
         return Written(
-            self.commits + other.commits,
-            self.states + other.states,
-            self.quarantined + other.quarantined,
-            self.aborted + other.aborted,
+            self.commits + sums[COMMITS.name],
+            self.states + sums[GROUP_STATES.name],
+            self.quarantined + sums[QUARANTINE.name],
+            self.aborted + aborted,
         )
 
 
@@ -87,12 +94,16 @@ def ingest(
     return _Ingest(spark, client, warehouse, report, hosts).run(start_over)
 
 
-class _Part(NamedTuple):
-    """A file that the workers wrote, and that is not part of its table yet. rows: by partition of the log."""
-
-    table: str
-    file: File
-    rows: Counter[int]
+def pieces_of(positions: Mapping[int, int], ends: Mapping[int, int]) -> list[Piece]:
+    """The offsets from the positions to the ends, in pieces: the first one of each partition, then the second ones."""
+    ranked: list[tuple[int, Piece]] = []
+    for partition, end in ends.items():
+        at, rank = positions[partition], 0
+        while at < end:
+            size = max(_PIECE_OFFSETS, (end - at) // _GROWTH)
+            ranked.append((rank, Piece(partition, at, min(at + size, end))))
+            at, rank = at + size, rank + 1
+    return [piece for _, piece in sorted(ranked)]
 
 
 class _Ingest:
@@ -103,7 +114,6 @@ class _Ingest:
         self._warehouse = warehouse.rstrip("/")
         self._report = report
         self._written = Written()
-        self._failure: Exception | None = None
 
     def run(self, start_over: bool) -> Written:
         before = read_progress(self._warehouse)
@@ -114,23 +124,18 @@ class _Ingest:
             refuse_orphans(self._spark, self._warehouse)
         else:
             refuse_incomplete(self._warehouse, before.batch)
-        self._refuse_older(before)
-        begins = not self._knows_its_place()
-        if begins and before is not None and before.stream == self._progress.stream:
-            self._progress = restarted(self._progress)
-        if begins:
-            self._begin_stream(before)
-        if self._progress.places:
-            self._stream()
-        self._check_ends(bounds)
+            self._refuse_older(before)
+            if self._remove_leftovers(before):
+                # Tables ignore a number that the stream has written already.
+                self._progress = restarted(self._progress)
+        if before is None or before.stream != self._progress.stream:
+            # Before any table: without it, the rows of a first batch would have no owner.
+            write_progress(self._warehouse, self._progress)
+        self._read(pieces_of(self._progress.positions, bounds.ends))
         # If there was a batch, it has written this already.
         if (seen := self._progress.seen(bounds)) != self._progress:
             write_progress(self._warehouse, seen)
         return self._written
-
-    @property
-    def _checkpoint(self) -> str:
-        return f"{self._warehouse}/_checkpoints/{self._progress.stream}"
 
     def _ask_bounds(self) -> LogBounds:
         bounds = read_log_bounds(self._client, self._deadline())
@@ -155,201 +160,77 @@ class _Ingest:
     def _deadline(self) -> Deadline:
         return Deadline(self._client.settings.timeout.total_seconds())
 
-    def _knows_its_place(self) -> bool:
-        """Whether the checkpoint exists, and ends where `ingested` does, or in a batch that will be repeated.
-
-        From any other position, Spark would omit records, or use a batch number that the tables have: they would ignore
-        its records.
-        """
-        newest = self._newest_planned() if self._exists(f"{self._checkpoint}/metadata") else None
-        if newest is None:
-            return False
-        if self._is_at(ends := self._planned(newest)):
-            return True
-        if self._exists(f"{self._checkpoint}/commits/{newest}"):
-            return False
-        if newest:
-            return self._is_at(self._planned(newest - 1))
-        return all(self._progress.positions.get(partition, 0) <= end for partition, end in ends.items())
-
-    def _is_at(self, ends: Positions) -> bool:
-        return all(self._progress.positions.get(partition) == end for partition, end in ends.items())
-
-    def _begin_stream(self, before: Progress | None) -> None:
-        """Begin a stream without a checkpoint: remove rows of a batch that the previous stream did not complete."""
-        for table in RECORDS if before is not None else ():
-            if (found := table.open(self._spark, self._warehouse)) is not None:
-                found.delete(F.col("batch") > self._progress.batch)
-        write_progress(self._warehouse, self._progress)
-
-    def _refuse_older(self, before: Progress | None) -> None:
-        if before is not None and before.positions != self._bounds.ends:
+    def _refuse_older(self, before: Progress) -> None:
+        if before.positions != self._bounds.ends:
             for row in COVERAGE.rows(self._warehouse)[:1]:
                 refuse_older((before.era, before.batch), (row["era"], row["batch"]))
 
-    def _stream(self) -> None:
-        behind = sum(max(0, end - self._progress.positions[place]) for place, end in self._bounds.ends.items())
-        self._report(f"reading {behind:,} offsets")
-        stream = read_stream(self._spark, self._client.settings, self._progress.positions)
-        query = (
-            stream.writeStream.foreachBatch(self._write_batch)
-            .option("checkpointLocation", self._checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        try:
-            query.awaitTermination()
-        except PySparkException as error:
-            if isinstance(self._failure, PipelineError):
-                raise self._failure from error
-            raise PipelineError(_explained(self._failure or error)) from error
-        finally:
-            query.stop()
+    def _remove_leftovers(self, before: Progress) -> bool:
+        """Remove rows of batches that `ingested` lacks. False = no table has any, nor the number of such a batch."""
+        found = False
+        for table in RECORDS:
+            uri = table.path(self._warehouse)
+            if (held := store.opened(uri)) is None:
+                continue
+            later = store.files_between(held, "batch", before.batch + 1, _NO_BATCH)
+            if later:
+                store.delete(uri, f"batch > {before.batch}")
+            found |= bool(later) or (held.transaction_version(before.stream) or 0) > before.batch
+        return found
 
-    def _write_batch(self, batch: DataFrame, number: int) -> None:
-        try:
-            self._write(batch, number)
-        except Exception as error:
-            # Spark passes on its text only.
-            self._failure = error
-            raise
+    def _read(self, left: list[Piece]) -> None:
+        if left:
+            self._report(f"reading {_offsets(left):,} offsets")
+        many = _PIECES
+        while left:
+            pieces, left = left[:many], left[many:]
+            before = self._written.records
+            self._read_batch(pieces)
+            few = self._written.records - before < _ROUND_RECORDS
+            many = min(_MOST_PIECES, 2 * many) if few else max(_PIECES, many // 2)
 
-    def _write(self, batch: DataFrame, number: int) -> None:
-        positions = self._progress.positions
-        ends = self._planned(number)
-        if all(positions.get(partition, 0) >= end for partition, end in ends.items()):
-            return
-        starts = positions | (self._planned(number - 1) if number else {})
-        committed, aborted = self._decoded(batch.coalesce(self._spark.sparkContext.defaultParallelism)), list[_Part]()
-        rows = sum((part.rows for part in committed), Counter[int]())
-        gaps = {partition: end for partition, end in ends.items() if end - starts[partition] > rows[partition]}
-        if gaps:
-            unseen = self._unseen(committed, {partition: starts[partition] for partition in gaps}, gaps)
-            aborted = self._decoded(unseen, aborted=True)
-            self._check_silent([partition for partition in gaps if not rows[partition]], starts, ends)
+    def _read_batch(self, pieces: list[Piece]) -> None:
+        parts = self._parts(pieces)
+        ends = {piece.partition: piece.end for piece in pieces}
         progress = self._progress.advanced(ends).seen(self._bounds)
         if cut := cut_off(progress, self._ask_epochs(progress)):
             place = Partition(OFFSETS_TOPIC, min(cut))
             raise PipelineError(f"{place} changed its leader while it was read: nothing is lost, run this again")
-        self._add(committed + aborted, number)
-        self._written += _written(committed, aborted)
-        self._progress = progress
-        write_progress(self._warehouse, self._progress, number)
-        read = sum(end - starts[partition] for partition, end in ends.items())
-        self._report(f"batch {number}: offsets {read:,}, records so far {self._written.records:,}")
-
-    def _decoded(self, records: DataFrame, aborted: bool = False) -> list[_Part]:
-        """Decode the records in Spark's workers, and write them into files: all in one pass."""
-        shapes = {table.name: table.shape for table in RECORDS}
-        places = self._progress.places.items()
-        read = {partition: place.read_at for partition, place in places if place.read_at is not None}
-        place = self._progress.era, self._progress.batch + 1
-        target = Target(self._warehouse, shapes, *place, aborted, read, self._hosts)
-        parts: dict[str, _Part] = {}
-        for row in records.mapInArrow(partial(write_decoded, target=target), from_arrow_schema(WRITTEN)).collect():
-            part = parts.setdefault(row.path, _Part(row.table, File(row.path, row.size, row.stats), Counter()))
-            part.rows[row.log_partition] += row.records
-        return list(parts.values())
-
-    def _unseen(self, committed: Iterable[_Part], starts: Positions, ends: Positions) -> DataFrame:
-        """The records in gaps of the offsets that read_committed returned: those of aborted transactions.
-
-        Transaction markers and compaction leave gaps, too, which look the same to a reader.
-        """
-        everything = read_range(self._spark, self._client.settings, starts, ends)
-        for table in RECORDS:
-            paths = [part.file.path for part in committed if part.table == table.name]
-            seen = table.read_files(self._spark, self._warehouse, paths)
-            seen = seen.where(F.col("log_partition").isin(list(starts))).select("log_partition", "log_offset")
-            same = (F.col("partition") == F.col("log_partition")) & (F.col("offset") == F.col("log_offset"))
-            everything = everything.join(seen, same, "left_anti")
-        return everything
-
-    def _add(self, parts: Iterable[_Part], number: int) -> None:
-        """Add the files to each table in one version; a table that has this batch already is left unchanged."""
         # The first batch creates both, even without rows: if one is missing later, it was lost.
         needed = () if self._progress.batch else (COMMITS, GROUP_STATES)
         for table in RECORDS:
             files = [part.file for part in parts if part.table == table.name]
             if files or table in needed:
-                table.add(self._warehouse, files, Once(self._progress.stream, number))
+                table.add(self._warehouse, files, Once(progress.stream, progress.batch))
+        write_progress(self._warehouse, progress, progress.batch)
+        self._progress, self._written = progress, self._written.plus(parts)
+        read = f"offsets {_offsets(pieces):,}, records so far {self._written.records:,}"
+        self._report(f"batch {progress.batch}: {read}")
 
-    def _check_silent(self, partitions: Iterable[int], starts: Positions, ends: Positions) -> None:
-        """Fetch from the broker the first record of each range in which Spark found none."""
-        for partition in partitions:
-            place = Partition(OFFSETS_TOPIC, partition)
-            leader, position = Leader(self._client, place), starts[partition]
-            while position < ends[partition]:
-                answer = fetch(leader, position, self._deadline())
-                if isinstance(answer, Fault):
-                    raise PipelineError(f"{place} can't be read: {answer}")
-                if any(record.offset < ends[partition] for record in answer.records):
-                    raise PipelineError(f"{place} has records from offset {position} on, and Spark read none of them")
-                if answer.position == position:
-                    break
-                position = answer.position
-
-    def _check_ends(self, bounds: LogBounds) -> None:
-        for partition, end in bounds.ends.items():
-            covered = self._progress.positions.get(partition, 0)
-            if covered < end:
-                raise PipelineError(
-                    f"{OFFSETS_TOPIC}-{partition} ends at offset {end}, but Spark read it only up to {covered}: "
-                    "nothing is lost, but the evidence is incomplete"
-                )
-
-    def _planned(self, number: int) -> dict[int, int]:
-        """The end of a batch, which Spark wrote into the checkpoint before the batch: partition -> offset."""
-        file = self._path(f"{self._checkpoint}/offsets/{number}")
-        stream = self._file_system(file).open(file)
-        try:
-            text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-        finally:
-            stream.close()
-        offsets = json.loads(text.splitlines()[-1])[OFFSETS_TOPIC]
-        return {int(partition): offset for partition, offset in offsets.items()}
-
-    def _newest_planned(self) -> int | None:
-        """The last batch that Spark planned."""
-        if not self._exists(f"{self._checkpoint}/offsets"):
-            return None
-        path = self._path(f"{self._checkpoint}/offsets")
-        names = [status.getPath().getName() for status in self._file_system(path).listStatus(path)]
-        return max((int(name) for name in names if name.isdecimal()), default=None)
-
-    def _exists(self, name: str) -> bool:
-        path = self._path(name)
-        return bool(self._file_system(path).exists(path))
-
-    @property
-    def _jvm(self) -> Any:
-        return self._spark.sparkContext._jvm
-
-    def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(name)
-
-    def _file_system(self, path: Any) -> Any:
-        return path.getFileSystem(self._spark.sparkContext._jsc.hadoopConfiguration())
+    def _parts(self, pieces: list[Piece]) -> list[Part]:
+        """Let Spark's workers read these pieces. Raises PipelineError unless each was read to its end, once."""
+        number = min(len(pieces), max(_LEAST_TASKS, math.ceil(_offsets(pieces) / _TASK_OFFSETS)))
+        tasks = [pieces[first::number] for first in range(number)]
+        places = self._progress.places.items()
+        read = {partition: place.read_at for partition, place in places if place.read_at is not None}
+        shapes = {table.name: table.shape for table in RECORDS}
+        place = self._progress.era, self._progress.batch + 1
+        target = Target(self._warehouse, shapes, *place, read, self._hosts)
+        settings = self._client.settings
+        if settings.requests_per_second is not None:
+            settings = replace(settings, requests_per_second=max(1, settings.requests_per_second // number))
+        work = partial(read_and_write, settings=settings, target=target)
+        done: list[Done] = self._spark.sparkContext.parallelize(tasks, number).mapPartitions(work).collect()
+        for each in done:
+            if each.failure is not None:
+                raise PipelineError(each.failure)
+        reached = {piece: offset for each in done for piece, offset in each.reached.items()}
+        for piece in pieces:
+            if reached.get(piece, piece.start) < piece.end:
+                place = Partition(OFFSETS_TOPIC, piece.partition)
+                raise PipelineError(f"{place} was not read to offset {piece.end}: nothing is lost, run this again")
+        return [part for each in done for part in each.parts]
 
 
-def _written(committed: Iterable[_Part], aborted: Iterable[_Part]) -> Written:
-    lost = _totals(aborted)
-    count = _totals(committed) + lost
-    return Written(count[COMMITS.name], count[GROUP_STATES.name], count[QUARANTINE.name], lost[COMMITS.name])
-
-
-def _totals(parts: Iterable[_Part]) -> Counter[str]:
-    """Table -> number of rows."""
-    return sum((Counter({part.table: part.rows.total()}) for part in parts), Counter[str]())
-
-
-def _explained(error: Exception) -> str:
-    text = str(error)
-    if any(sign in text for sign in _LOST_SIGNS):
-        return "the log lost records, or was recreated, while Spark read it: the next run explains what to do"
-    if isinstance(error, PythonException):
-        # A worker's traceback ends with the error's name and text.
-        message = re.split(r"^[\w.]+: ", text, flags=re.MULTILINE)[-1]
-        return f"the records can't be written into the tables: {one_line(message)}"
-    lines = text.strip().splitlines()
-    return f"Spark failed: {lines[0] if lines else type(error).__name__}; details are in its log"
+def _offsets(pieces: Iterable[Piece]) -> int:
+    return sum(piece.end - piece.start for piece in pieces)

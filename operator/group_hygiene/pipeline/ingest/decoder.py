@@ -1,4 +1,4 @@
-"""Decodes an Arrow batch of Kafka's bytes into an Arrow batch of columns.
+"""Decodes the keys and values of records into an Arrow batch of columns.
 
 Runs in Spark's workers: imports only `offsets_log`, numpy and pyarrow.
 """
@@ -11,10 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from group_hygiene.kafka.offsets_log import BrokenRecord, Client, Commit, decode
+from group_hygiene.kafka.record_columns import Slices
 from group_hygiene.pipeline.ingest.columns import read_commits
-
-# The columns of Spark's Kafka source, in this order.
-SOURCE_COLUMNS = ("partition", "offset", "timestamp", "key", "value")
 
 _STATE = {
     "kind": pa.string(),
@@ -42,7 +40,7 @@ _DECODED = pa.schema(
 )
 
 
-def decode_all(keys: pa.BinaryArray, values: pa.BinaryArray, hosts: bool = True) -> pa.RecordBatch:
+def decode_all(keys: Slices, values: Slices, hosts: bool = True) -> pa.RecordBatch:
     """Decode many records: one row each, in their order; a malformed one has `aside`. Raises nothing.
 
     hosts: False = no row has a client's host, nor the value of a malformed record, which may hold one.
@@ -57,7 +55,7 @@ def decode_all(keys: pa.BinaryArray, values: pa.BinaryArray, hosts: bool = True)
     left = np.flatnonzero(~commits.taken)
     if not len(left):
         return quick
-    rows = [_row(keys[row].as_py(), values[row].as_py(), hosts) for row in left.tolist()]
+    rows = [_row(keys.cell(row), values.cell(row), hosts) for row in left.tolist()]
     both = pa.concat_batches([quick, pa.RecordBatch.from_pylist(rows, schema=_DECODED)])
     return both.take(np.argsort(np.concatenate([np.flatnonzero(commits.taken), left])))
 

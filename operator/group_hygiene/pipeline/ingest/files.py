@@ -1,108 +1,111 @@
-"""Runs in Spark's workers: decodes records, and writes them as Parquet files, one for each table.
+"""Runs in Spark's workers: decodes records, and writes them as Parquet files into the folders of the tables.
 
 The driver adds the files to the tables once it knows that all records are in them. If it never does, no table refers to
-them, and VACUUM removes them.
-
-Only this Python code processes records. It imports only the decoder, numpy, pyarrow and delta-rs' file system.
+them, and VACUUM removes them. Imports only the decoder, numpy, pyarrow and delta-rs.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 from pyarrow.parquet import ParquetWriter
 
+from group_hygiene.kafka.record_columns import Records
 from group_hygiene.pipeline.ingest.decoder import decode_all
 from group_hygiene.pipeline.shape import NEARLY_UNIQUE, Shape
+from group_hygiene.pipeline.store import File
 from group_hygiene.spec.durations import timestamp
 
-# The result of a task: a row for each file and partition of the log. stats: JSON of Delta's log.
-WRITTEN = pa.schema(
-    {
-        "table": pa.string(),
-        "path": pa.string(),
-        "size": pa.int64(),
-        "stats": pa.string(),
-        "log_partition": pa.int32(),
-        "records": pa.int64(),
-    }
-)
-# Rows of a table that are buffered in memory, and then written as a row group.
-_ROW_GROUP = 250_000
+# Rows of a table that are buffered in memory, and then written as a row group; and rows of a file.
+_ROW_GROUP, _FILE_ROWS = 250_000, 2_000_000
+# The largest time in milliseconds that fits into a table's microseconds.
+_LATEST = (1 << 63) // 1000 - 1
 
 
 class Target(NamedTuple):
     """An existing warehouse, its tables by name, and columns that are the same in all rows.
 
-    aborted: whether the records are of aborted transactions. written_after: by partition of the log, see
-    tables.RECORDS. hosts: whether to store the hosts of clients.
+    written_after: by partition of the log, see tables.RECORDS. hosts: whether to store the hosts of clients.
     """
 
     warehouse: str
     tables: Mapping[str, Shape]
     era: int
     batch: int
-    aborted: bool
     written_after: Mapping[int, datetime]
     hosts: bool = True
 
 
-def write_decoded(batches: Iterable[pa.RecordBatch], target: Target) -> Iterator[pa.RecordBatch]:
-    """For mapInArrow: from decoder.SOURCE_COLUMNS to WRITTEN. Each record becomes a row of one of the files.
+class Part(NamedTuple):
+    """A file that no table includes yet. rows: their number; aborted: of those of aborted transactions."""
 
-    Raises OSError or DeltaError if a file can't be written.
-    """
-    files = {name: _File(target.warehouse, name, shape) for name, shape in target.tables.items()}
-    for batch in batches:
-        for name, rows in _by_table(batch, target):
-            files[name].add(rows)
-    yield pa.RecordBatch.from_pylist(
-        [{"table": name} | row for name, file in files.items() for row in file.finished()], schema=WRITTEN
-    )
+    table: str
+    file: File
+    rows: int
+    aborted: int
 
 
-def _by_table(batch: pa.RecordBatch, target: Target) -> Iterator[tuple[str, pa.RecordBatch]]:
-    decoded = decode_all(batch.column("key"), batch.column("value"), target.hosts)
-    columns = dict(zip(decoded.schema.names, decoded.columns, strict=True)) | {
-        "log_partition": batch.column("partition"),
-        "log_offset": batch.column("offset"),
-        "record_time": batch.column("timestamp"),
-        "written_after": _by_partition(batch.column("partition"), target.written_after),
-    }
-    same = {"era": target.era, "batch": target.batch, "aborted": target.aborted}
-    for name, shape in target.tables.items():
-        mark = columns[shape.mark]
-        taken = mark.is_valid()
-        if not (count := taken.true_count):
-            continue
-        fields = mark.type if pa.types.is_struct(mark.type) else ()
-        own = columns | {field.name: mark.field(field.name) for field in fields}
-        arrays = [
-            pa.repeat(pa.scalar(same[field.name], field.type), count)
-            if field.name in same
-            else own[field.name].filter(taken).cast(field.type)
-            for field in shape.schema
-        ]
-        yield name, pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
+class Files:
+    """The files of one task: each record becomes a row of one of them. Raises OSError."""
 
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._open: dict[str, _File] = {}
+        self._parts: list[Part] = []
 
-def _by_partition(partitions: pa.Array, moments: Mapping[int, datetime]) -> pa.Array:
-    known = pa.array(moments.values(), pa.timestamp("us", "UTC"))
-    return known.take(pc.index_in(partitions, value_set=pa.array(moments.keys(), partitions.type)))
+    def add(self, partition: int, records: Records) -> None:
+        """Add records of one partition of the log."""
+        for name, rows in self._by_table(partition, records):
+            file = self._open.setdefault(name, _File(self._target.warehouse, name, self._target.tables[name]))
+            file.add(rows)
+            if file.rows >= _FILE_ROWS:
+                self._parts.append(self._open.pop(name).finished())
+
+    def finished(self) -> list[Part]:
+        self._parts += [file.finished() for file in self._open.values()]
+        self._open = {}
+        return self._parts
+
+    def _by_table(self, partition: int, records: Records) -> Iterator[tuple[str, pa.RecordBatch]]:
+        decoded = decode_all(records.keys, records.values, self._target.hosts)
+        times = pa.array(np.clip(records.times, -_LATEST, _LATEST) * 1000, pa.timestamp("us", "UTC"))
+        columns = dict(zip(decoded.schema.names, decoded.columns, strict=True)) | {
+            "log_offset": pa.array(records.offsets),
+            "record_time": times,
+            "aborted": pa.array(records.aborted),
+        }
+        target = self._target
+        same: dict[str, Any] = {"era": target.era, "batch": target.batch, "log_partition": partition}
+        same["written_after"] = target.written_after.get(partition)
+        for name, shape in target.tables.items():
+            mark = columns[shape.mark]
+            taken = mark.is_valid()
+            if not (count := taken.true_count):
+                continue
+            fields = mark.type if pa.types.is_struct(mark.type) else ()
+            own = columns | {field.name: mark.field(field.name) for field in fields}
+            arrays = [
+                pa.repeat(pa.scalar(same[field.name], field.type), count)
+                if field.name in same
+                else own[field.name].filter(taken).cast(field.type)
+                for field in shape.schema
+            ]
+            yield name, pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
 
 
 class _File:
-    """A file, created with its first rows."""
+    """A file, created with its first row group. rows: that were added."""
 
     def __init__(self, warehouse: str, table: str, shape: Shape) -> None:
         self._warehouse = warehouse
@@ -110,32 +113,33 @@ class _File:
         self._name = f"part-{uuid4()}.snappy.parquet"
         self._shape = shape
         self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
         self._sink: Any = None
         self._writer: Any = None
-        self._records = Counter[int]()
         self._stats = _Stats(shape.schema.names[: shape.indexed])
+        self._aborted = 0
+        self.rows = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
         self._waiting.append(rows)
-        if sum(map(len, self._waiting)) >= _ROW_GROUP:
+        self._waiting_rows += len(rows)
+        self.rows += len(rows)
+        if "aborted" in rows.schema.names:
+            self._aborted += rows.column("aborted").true_count
+        if self._waiting_rows >= _ROW_GROUP:
             self._write()
 
-    def finished(self) -> Iterator[dict[str, Any]]:
-        """Its rows of WRITTEN, one per partition of the log; none if there is no file."""
+    def finished(self) -> Part:
         if self._waiting:
             self._write()
-        if self._writer is None:
-            return
         self._writer.close()
         size = self._sink.tell()
         self._sink.close()
-        file = {"path": self._name, "size": size, "stats": self._stats.text(self._records.total())}
-        for partition, records in self._records.items():
-            yield file | {"log_partition": partition, "records": records}
+        return Part(self._table, File(self._name, size, self._stats.text(self.rows)), self.rows, self._aborted)
 
     def _write(self) -> None:
         rows, schema = pa.Table.from_batches(self._waiting), self._shape.schema
-        self._waiting = []
+        self._waiting, self._waiting_rows = [], 0
         if self._writer is None:
             folder = PyFileSystem(DeltaStorageHandler(self._warehouse))
             self._sink = folder.open_output_stream(f"{self._table}/{self._name}")
@@ -143,8 +147,6 @@ class _File:
             self._writer = ParquetWriter(self._sink, schema, use_dictionary=repetitive, compression="snappy")
         self._writer.write_table(rows)
         self._stats.add(rows)
-        for count in rows.column("log_partition").value_counts().to_pylist():
-            self._records[count["values"]] += count["counts"]
 
 
 class _Stats:

@@ -43,9 +43,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The rows of `ingested`. stream: the name of the checkpoint, and of the writer in each table's transactions.
+    """The rows of `ingested`. stream: the name of the writer in each table's transactions.
 
-    batch: the number of the last completed batch; the next one has the next number, also if it is repeated.
+    batch: the number of the last completed batch; rows of a later one are leftovers of a run that was killed.
     """
 
     cluster_id: str
@@ -141,7 +141,7 @@ def plan(
 
 
 def restarted(progress: Progress) -> Progress:
-    """The same progress with a new stream, for a checkpoint that is missing or of another state."""
+    """The same progress with a new stream, for tables that have a later batch of the old one."""
     return replace(progress, stream=_new_stream())
 
 

@@ -1,0 +1,73 @@
+"""How the ingest divides the log, and what it sends to Spark's workers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark")
+
+from pyspark import cloudpickle
+
+from group_hygiene.pipeline.ingest import batches
+from group_hygiene.pipeline.ingest.batches import pieces_of
+from group_hygiene.pipeline.ingest.fetch import read_and_write
+from group_hygiene.pipeline.ingest.files import Target
+from group_hygiene.pipeline.tables import RECORDS
+from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
+from group_hygiene.spec.secret import Hidden
+
+RANGES = st.dictionaries(st.integers(0, 99), st.tuples(st.integers(0, 2**50), st.integers(0, 2**36)), max_size=9)
+
+
+@given(RANGES)
+def test_every_offset_is_in_one_piece(ranges: dict[int, tuple[int, int]]) -> None:
+    """From the position to the end of each partition, whose pieces come in their order, however many a round takes."""
+    pieces = pieces_of(
+        {partition: start for partition, (start, _) in ranges.items()},
+        {partition: start + size for partition, (start, size) in ranges.items()},
+    )
+    reached = {partition: start for partition, (start, _) in ranges.items()}
+    for piece in pieces:
+        assert reached[piece.partition] == piece.start < piece.end
+        reached[piece.partition] = piece.end
+    assert reached == {partition: start + size for partition, (start, size) in ranges.items()}
+
+
+def test_a_partition_that_was_read_has_none() -> None:
+    """Nor one whose end is before what was read: it may have an open transaction again."""
+    assert pieces_of({0: 5, 1: 7}, {0: 5, 1: 6}) == []
+
+
+def test_a_year_of_a_billion_commits_a_day() -> None:
+    """The newest offsets, of which compaction has left most records, in small pieces; the others in few."""
+    size = 365 * 1_000_000_000 // 50
+    pieces = pieces_of(dict.fromkeys(range(50), 0), dict.fromkeys(range(50), size))
+    assert len(pieces) < 4_000
+    of_one = [piece for piece in pieces if piece.partition == 7]
+    assert [piece.end - piece.start for piece in of_one[-8:-1]] == [batches._PIECE_OFFSETS] * 7
+    # A round takes some of each partition.
+    assert {piece.partition for piece in pieces[: batches._PIECES]} == set(range(50))
+
+
+SECRET = "never-to-be-seen"
+LOGINS = [
+    pytest.param(Sasl(Mechanism.SCRAM_SHA_512, "user", Hidden(SECRET)), id="scram"),
+    pytest.param(Sasl(Mechanism.OAUTHBEARER, oauth=OAuth("https://idp/token", "id", Hidden(SECRET), "a")), id="oauth"),
+]
+
+
+@pytest.mark.parametrize("sasl", LOGINS)
+def test_a_worker_has_the_whole_connection(sasl: Sasl) -> None:
+    """With its secrets, as Spark sends a task; what is shown of it has none."""
+    settings = Settings(("a:1",), Tls("ca", "certificate", Hidden(SECRET)), sasl, requests_per_second=5)
+    target = Target("/tables", {table.name: table.shape for table in RECORDS}, 1, 2, {})
+    task = partial(read_and_write, settings=settings, target=target)
+    sent = cloudpickle.loads(cloudpickle.dumps(task))  # type: ignore[no-untyped-call]
+    assert sent.keywords == task.keywords
+    login = sent.keywords["settings"].sasl
+    assert (login.password or login.oauth.client_secret).reveal() == SECRET
+    assert SECRET not in repr(sent)
