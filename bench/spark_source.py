@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from contextlib import chdir
-from pathlib import Path
 from typing import Any
 
 from pyspark import SparkConf, SparkContext

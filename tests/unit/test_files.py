@@ -40,8 +40,8 @@ def batch(first: int, *pairs: Pair) -> Records:
     return Records(offsets, times, np.zeros(len(pairs), np.bool_), keys, values, first + len(pairs))
 
 
-def written(folder: Path, *batches: Records, partition: int = 4) -> list[Part]:
-    made = Files(Target(str(folder), {table.name: table.shape for table in RECORDS}, 2, 7, {4: START}))
+def written(folder: Path, *batches: Records, partition: int = 4, hosts: bool = True) -> list[Part]:
+    made = Files(Target(str(folder), {table.name: table.shape for table in RECORDS}, 2, 7, {4: START}, hosts))
     for records in batches:
         made.add(partition, records)
     return made.finished()
@@ -91,8 +91,7 @@ def test_no_file_has_a_host_if_none_is_wanted(tmp_path: Path) -> None:
     assert len(members) > 10
     for hosts, folder in ((True, tmp_path / "with"), (False, tmp_path / "without")):
         folder.mkdir()
-        target = Target(str(folder), {table.name: table.shape for table in RECORDS}, 0, 1, False, {}, hosts)
-        list(write_decoded([batch(0, *members, newer)], target))
+        written(folder, batch(0, *members, newer), hosts=hosts)
         found = [row for table in RECORDS for row in held(folder, table.name)]
         assert len(found) == len(members) + 1
         assert ("10.0.0.1" in str(found)) is hosts

@@ -214,8 +214,8 @@ class _Ingest:
         places = self._progress.places.items()
         read = {partition: place.read_at for partition, place in places if place.read_at is not None}
         shapes = {table.name: table.shape for table in RECORDS}
-        place = self._progress.era, self._progress.batch + 1
-        target = Target(self._warehouse, shapes, *place, read, self._hosts)
+        batch = self._progress.batch + 1
+        target = Target(self._warehouse, shapes, self._progress.era, batch, read, self._hosts)
         settings = self._client.settings
         if settings.requests_per_second is not None:
             settings = replace(settings, requests_per_second=max(1, settings.requests_per_second // number))
