@@ -247,7 +247,7 @@ def _write(spark: SparkSession, warehouse: str, table: Table, rows: _Rows, colum
             "era": np.zeros(len(part["time"]), np.int64),
             **{name: part[name] for name in ("batch", "log_partition", "log_offset")},
             "record_time": part["time"] * 1000,
-            "written_after": pa.nulls(len(part["time"])),
+            **dict.fromkeys(("written_after", "clients"), pa.nulls(len(part["time"]))),
             **columns(part),
         }
         arrays = [_array(by_name[field.name]).cast(field.type) for field in schema]

@@ -184,6 +184,51 @@ def test_a_round_that_fails_leaves_those_before_it(
     assert_equal(spark, warehouse, filled.bootstrap_servers)
 
 
+class Overtaken(NamedTuple):
+    """At the call of this method; first: in the first run of all."""
+
+    method: str
+    first: bool
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(Overtaken("_parts", first=True), id="before-the-tables-of-the-first-run"),
+        pytest.param(Overtaken("_parts", first=False), id="before-the-tables-of-a-later-run"),
+        pytest.param(Overtaken("_write_progress", first=True), id="after-the-tables-of-the-first-run"),
+        pytest.param(Overtaken("_write_progress", first=False), id="after-the-tables-of-a-later-run"),
+    ],
+)
+def test_two_runs_at_once(
+    spark: SparkSession, filled: KafkaCluster, client: Client, make: Maker, warehouse: str, case: Overtaken
+) -> None:
+    """A run that another one overtook fails, before its tables or between them and `ingested`; no record is lost."""
+    if not case.first:
+        run(spark, client, warehouse)
+    topic = make.topic(records=3)
+    make.simple(make.name("early"), at(topic, 1))
+    wrapped, others = getattr(batches._Ingest, case.method), list[int]()
+
+    def overtaken(self: Any, *args: Any) -> Any:
+        # The files of the batch are written before the other run, and its row of `ingested` after it.
+        files = wrapped(self, *args) if case.method == "_parts" else None
+        if not others and (files is not None or args[0].batch > self._progress.batch):
+            others.append(1)
+            make.simple(make.name("late"), at(topic, 2))
+            run(spark, client, warehouse)
+        return wrapped(self, *args) if files is None else files
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches._Ingest, case.method, overtaken)
+        with pytest.raises(PipelineError, match=r"another run wrote it|it has this batch already"):
+            run(spark, client, warehouse)
+    assert others
+    assert_equal(spark, warehouse, filled.bootstrap_servers)
+    run(spark, client, warehouse)
+    assert_equal(spark, warehouse, filled.bootstrap_servers)
+
+
 def test_a_table_that_can_not_be_written(
     spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str
 ) -> None:

@@ -15,7 +15,6 @@ from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.model.evidence import TABLES_VERSION
-from group_hygiene.pipeline.store import Once
 from group_hygiene.pipeline.tables import COMMITS, INGESTED, QUARANTINE
 from tests.spark.bronze import all_rows
 
@@ -37,22 +36,26 @@ def _at(covered_to: int) -> dict[str, Any]:
 
 
 def test_small_tables_tell_what_is_in_them(spark: SparkSession, tmp_path: Path) -> None:
-    """Whoever wrote it; and a writer's number is written once."""
+    """Whoever wrote it; and nothing is written after a version that is not the newest one."""
     warehouse, other = str(tmp_path / "one"), tmp_path / "other"
     folder = Path(INGESTED.path(warehouse))
     assert INGESTED.rows(warehouse) == []
     assert not INGESTED.exists(warehouse)
 
-    INGESTED.overwrite(warehouse, [_ROW], Once("mine", 1))
+    assert INGESTED.version(warehouse) == -1
+    INGESTED.overwrite(warehouse, [_ROW], -1)
+    assert INGESTED.version(warehouse) == 0
     assert INGESTED.rows(warehouse) == [_ROW]
     assert all_rows(spark, warehouse, INGESTED) == [_ROW]
-    INGESTED.overwrite(warehouse, [_at(8)], Once("mine", 1))
+    for version in (-1, 1):
+        with pytest.raises(PipelineError, match="another run wrote it"):
+            INGESTED.overwrite(warehouse, [_at(8)], version)
     assert INGESTED.rows(warehouse) == [_ROW]
-    INGESTED.overwrite(warehouse, [_at(8)], Once("theirs", 1))
+    INGESTED.overwrite(warehouse, [_at(8)], 0)
     assert INGESTED.rows(warehouse) == [_at(8)]
 
     shutil.copytree(folder, other)
-    INGESTED.overwrite(warehouse, [_at(9), _at(10)], Once("mine", 2))
+    INGESTED.overwrite(warehouse, [_at(9), _at(10)])
     assert INGESTED.rows(warehouse) == [_at(9), _at(10)]
     shutil.rmtree(folder)
     shutil.copytree(other, folder)

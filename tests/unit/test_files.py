@@ -84,6 +84,21 @@ def test_a_file_has_so_many_rows_at_most(tmp_path: Path, monkeypatch: pytest.Mon
     assert sorted(row["log_offset"] for row in held(tmp_path, "commits")) == list(range(10))
 
 
+def test_large_rows_do_not_wait_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are written at so many bytes, however few they are."""
+    monkeypatch.setattr(files, "_BUFFER_BYTES", 1000)
+    large = (b"\x63" * 100, b"\x63" * 500)
+    (part,) = written(tmp_path, batch(0, large), batch(1, large), batch(2, large), batch(3, large))
+    assert part.rows == 4
+    assert pq.ParquetFile(tmp_path / "quarantine" / part.file.path).num_row_groups == 2
+
+
+def test_a_record_without_a_time_has_none(tmp_path: Path) -> None:
+    """As in the oldest message format: its time is unknown, and not in 1969."""
+    written(tmp_path, batch(0, COMMIT)._replace(times=np.array([-1])))
+    assert [row["record_time"] for row in held(tmp_path, "commits")] == [None]
+
+
 def test_no_file_has_a_host_if_none_is_wanted(tmp_path: Path) -> None:
     """Neither of a member, nor in the bytes of a record that could not be decoded."""
     members = [sample.pair for sample in SAMPLES if b"/10.0.0.1" in (sample.pair[1] or b"")]
@@ -139,16 +154,16 @@ def test_files_are_in_a_table_once(tmp_path: Path) -> None:
     """By the writer's number: with files or without, and whoever had the table open before."""
     found = {part.table: part.file for part in written(tmp_path, batch(0, COMMIT, STATE))}
     for table, files_of_it in ((COMMITS, [found["commits"]]), (QUARANTINE, [])):
-        for once in (Once("mine", 0), Once("mine", 0)):
-            table.add(str(tmp_path), files_of_it, once)
+        table.add(str(tmp_path), files_of_it, Once("mine", 0))
+        with pytest.raises(PipelineError, match="it has this batch already"):
+            table.add(str(tmp_path), files_of_it, Once("mine", 0))
         opened = store.opened(table.path(str(tmp_path)))
         assert opened is not None
         assert (opened.version(), len(opened.file_uris())) == (0, len(files_of_it))
         assert store.files_between(opened, "batch", 7, 9) == [file.path for file in files_of_it]
         assert store.files_between(opened, "batch", 1, 6) == []
     (more,) = (part.file for part in written(tmp_path, batch(9, COMMIT)))
-    for _ in range(2):
-        COMMITS.add(str(tmp_path), [more], Once("mine", 1))
+    COMMITS.add(str(tmp_path), [more], Once("mine", 1))
     sizes = [table.size(str(tmp_path)) for table in (COMMITS, QUARANTINE, GROUP_STATES)]
     assert sizes == [found["commits"].size + more.size, 0, 0]
     assert sorted(row["log_offset"] for row in store.rows(COMMITS.path(str(tmp_path)))) == [0, 9]

@@ -238,6 +238,24 @@ def test_a_batch_without_records() -> None:
     assert (len(part.offsets), part.next) == (0, 15)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(batch(0, [(0, 1, b"k", b"v")]) * 2, id="a-batch-twice"),
+        pytest.param(batch(5, [(0, 1, b"k", b"v")]) + batch(4, [(0, 1, b"k", b"v")]), id="a-batch-before-the-last-one"),
+        pytest.param(changed(batch(0, [(0, 1, b"k", b"v")] * 3), {23: bytes(4)}), id="more-records-than-offsets"),
+        pytest.param(batch(0, [(0, 1, b"k", b"v"), (0, 1, b"k", b"v"), (2, 1, b"k", b"v")]), id="an-offset-twice"),
+        pytest.param(
+            changed(batch(0, [(0, 1, b"k", b"v"), (4, 1, b"k", b"v")]), {23: b"\0\0\0\3"}), id="beyond-its-end"
+        ),
+    ],
+)
+def test_offsets_bound_the_records(data: bytes) -> None:
+    """No record is read twice, and an answer has no more records than offsets, whatever a broker sends."""
+    with pytest.raises(ValueError, match="offsets"):
+        rows(data)
+
+
 DATA = answer([(0, [(0, 1, b"key", b"value")] * 3)] * 15)
 
 

@@ -202,7 +202,10 @@ class _Line(NamedTuple):
 
 
 def _answer(content: bytes | bytearray) -> Reading | Refusal:
-    *lines, last = msgspec.json.Decoder(_Line).decode_lines(content)
+    try:
+        *lines, last = msgspec.json.Decoder(_Line).decode_lines(content)
+    except msgspec.MsgspecError:
+        return Refusal(reasons.EVIDENCE_UNREADABLE, "the tables can't be read: a column has another type")
     if last.reading is None:
         return last.refusal or Refusal(reasons.EVIDENCE_UNREADABLE, "the tables can't be read")
     return replace(last.reading, groups={line.group: line.activity for line in lines if line.activity is not None})
@@ -472,7 +475,9 @@ def _activity(
 def _last_client(clients: Sequence[Mapping[str, Any]], at: datetime | None) -> LastClient | None:
     """Raises ValueError for more than a pipeline writes."""
     texts = [client[name] for client in clients for name in CLIENT]
-    if len(clients) > CLIENTS_MAX or any(text and len(text) > _TEXT_MAX for text in texts):
+    if len(clients) > CLIENTS_MAX or any(
+        text is not None and (not isinstance(text, str) or len(text) > _TEXT_MAX) for text in texts
+    ):
         raise ValueError(f"a group has more than {CLIENTS_MAX} last clients, or one with a text that is too long")
     return LastClient.of(clients, None if at is None else _time(at))
 

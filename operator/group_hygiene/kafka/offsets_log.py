@@ -44,7 +44,7 @@ class Commit(NamedTuple):
 
 
 class Client(NamedTuple):
-    """A member's client as its broker saw it. Texts are cut to TEXT_MAX characters; host: like 10.1.2.3.
+    """A member's client as its broker saw it. Texts are cut to TEXT_MAX bytes; host: like 10.1.2.3.
 
     instance_id: of a static member. rack_id: of the KIP-848 family only.
     """
@@ -95,7 +95,7 @@ def decode(key: bytes | None, value: bytes | None) -> Commit | GroupState:
 
 
 # Tenants choose these texts and numbers: no record may fill a table.
-CLIENTS_MAX, TEXT_MAX = 5, 200
+CLIENTS_MAX, TEXT_MAX = 5, 100
 _LAYOUT_ERRORS = (LayoutError, struct.error, UnicodeDecodeError)
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -253,7 +253,7 @@ def _group_state(number: int, key: bytes, value: bytes | None) -> GroupState:
 
 
 def _client(fields: Mapping[str, str | None]) -> Client:
-    shown = {name: text and text[:TEXT_MAX] for name, text in fields.items()}
+    shown = {name: text and text.encode()[:TEXT_MAX].decode(errors="ignore") for name, text in fields.items()}
     client_id, host = shown.pop("client_id") or "", shown.pop("host")
     # Java writes an address as `name/address`, mostly without the name.
     return Client(client_id, host and host.removeprefix("/"), **shown)

@@ -106,6 +106,10 @@ def _records(data: bytes, at: Numbers, ends: Numbers, heads: npt.NDArray[Any], a
     counts = heads["count"].astype(np.int64)
     if ((counts < 0) | (counts * _LEAST_RECORD > ends - at)).any():
         raise ValueError("a batch with fewer records than it says")
+    begins, last_deltas = heads["base_offset"].astype(np.int64), heads["last_delta"].astype(np.int64)
+    # Otherwise the rows of an answer would not be bounded by its offsets, and some would be read twice.
+    if (counts > last_deltas + 1).any() or (begins[1:] <= (begins + last_deltas)[:-1]).any():
+        raise ValueError("batches with more records than offsets, or that overlap")
     body = np.frombuffer(data, np.uint8)
     place, stop = _lengths(body, at, ends, counts)
     batch = np.repeat(np.arange(len(heads)), counts)
@@ -114,6 +118,10 @@ def _records(data: bytes, at: Numbers, ends: Numbers, heads: npt.NDArray[Any], a
     offset_delta, place = _varints(body, place)
     keys, place = _slices(body, place, stop)
     values, _ = _slices(body, place, stop)
+    if ((offset_delta < 0) | (offset_delta > last_deltas[batch])).any() or (
+        np.diff(offset_delta)[np.diff(batch) == 0] <= 0
+    ).any():
+        raise ValueError("a record outside of its batch's offsets, or before the one that it follows")
     attributes = heads["attributes"][batch]
     times = heads["first_time"][batch] + time_delta
     times = np.where(attributes & _APPEND_TIME, heads["max_time"][batch], times)

@@ -93,35 +93,49 @@ def setting(uri: str, name: str) -> str | None:
     return None if table is None else table.metadata().configuration.get(name)
 
 
-def replace(uri: str, data: pa.Table, properties: Mapping[str, str], once: Once | None = None) -> None:
-    """Overwrite the table with these rows; creates it with the properties if it does not exist."""
+def version(uri: str) -> int:
+    """The table's version; -1 = it does not exist."""
+    table = opened(uri)
+    return -1 if table is None else int(table.version())
+
+
+def replace(uri: str, data: pa.Table, properties: Mapping[str, str], after: int | None = None) -> None:
+    """Overwrite the table with these rows; creates it with the properties if it does not exist.
+
+    after: fails if the table has another version than this one (-1 = it does not exist); None = any.
+    """
     table = opened(uri)
     with _explained(uri):
-        if _was_done(table, once):
-            return
+        if after is not None and after != (-1 if table is None else table.version()):
+            raise CommitFailedError("another run wrote it")
         write_deltalake(
             uri if table is None else table,
             data,
             mode="overwrite",
             schema_mode="merge",
             configuration=properties if table is None else None,
-            commit_properties=_commit(once),
+            # Without retries, the commit fails if there is a newer version than the one that was opened.
+            commit_properties=CommitProperties(max_commit_retries=None if after is None else 0),
         )
 
 
 def add(uri: str, schema: pa.Schema, files: Iterable[File], properties: Mapping[str, str], once: Once) -> None:
-    """Add these files to the table in one version; creates it if it does not exist, even without files."""
+    """Add these files to the table in one version; creates it if it does not exist, even without files.
+
+    Fails if this number of the writer is in the table already: another run added other files.
+    """
     table, now = opened(uri), int(time.time() * 1000)
     actions: list[Any] = [AddAction(file.path, file.size, {}, now, True, file.stats) for file in files]
-    columns, commit = Schema.from_arrow(schema), _commit(once)
+    columns = Schema.from_arrow(schema)
+    commit = CommitProperties(app_transactions=[Transaction(once.writer, once.number)])
     with _explained(uri):
-        if _was_done(table, once):
-            return
         if table is None:
             create_table_with_add_actions(uri, columns, actions, configuration=properties, commit_properties=commit)
-        else:
-            _add_columns(table, schema, CommitProperties())
-            table.create_write_transaction(actions, "append", columns, commit_properties=commit)
+            return
+        if (last := table.transaction_version(once.writer)) is not None and last >= once.number:
+            raise CommitFailedError("it has this batch already")
+        _add_columns(table, schema, CommitProperties())
+        table.create_write_transaction(actions, "append", columns, commit_properties=commit)
 
 
 def delete(uri: str, condition: str) -> None:
@@ -168,17 +182,6 @@ def _add_columns(table: DeltaTable, schema: pa.Schema, commit: CommitProperties)
     existing = {field.name for field in table.schema().fields}
     if missing := [field for field in Schema.from_arrow(schema).fields if field.name not in existing]:
         table.alter.add_columns(missing, commit_properties=commit)
-
-
-def _was_done(table: DeltaTable | None, once: Once | None) -> bool:
-    if table is None or once is None:
-        return False
-    last = table.transaction_version(once.writer)
-    return last is not None and last >= once.number
-
-
-def _commit(once: Once | None) -> CommitProperties:
-    return CommitProperties(app_transactions=None if once is None else [Transaction(once.writer, once.number)])
 
 
 @contextmanager

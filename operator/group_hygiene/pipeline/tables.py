@@ -175,10 +175,14 @@ class Table(NamedTuple):
         """Add files of `shape` in its folder; creates the table if it does not exist, even without files."""
         store.add(self.path(warehouse), self.shape.schema, files, self._properties, once)
 
-    def overwrite(self, warehouse: str, rows: Sequence[Mapping[str, Any]], once: Once | None = None) -> None:
-        """Overwrite a small table with these rows; creates it if it does not exist."""
+    def version(self, warehouse: str) -> int:
+        """-1 = the table does not exist."""
+        return store.version(self.path(warehouse))
+
+    def overwrite(self, warehouse: str, rows: Sequence[Mapping[str, Any]], after: int | None = None) -> None:
+        """Overwrite a small table with these rows; creates it if it does not exist. after: see store.replace."""
         data = [{name: row[name] for name in self.schema.names} for row in rows]
-        store.replace(self.path(warehouse), pa.Table.from_pylist(data, self.shape.schema), self._properties, once)
+        store.replace(self.path(warehouse), pa.Table.from_pylist(data, self.shape.schema), self._properties, after)
 
     def recreate(self, spark: SparkSession, warehouse: str) -> None:
         """Replace this table by an empty one with another id."""

@@ -36,7 +36,7 @@ from group_hygiene.pipeline.ingest.progress import (
     write_progress,
 )
 from group_hygiene.pipeline.store import Once
-from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, QUARANTINE, RECORDS
+from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, QUARANTINE, RECORDS
 
 Report = Callable[[str], None]
 
@@ -116,6 +116,7 @@ class _Ingest:
         self._written = Written()
 
     def run(self, start_over: bool) -> Written:
+        self._version = INGESTED.version(self._warehouse)
         before = read_progress(self._warehouse)
         self._bounds = bounds = self._ask_bounds()
         cut = {} if before is None else cut_off(before, self._ask_epochs(before))
@@ -125,17 +126,23 @@ class _Ingest:
         else:
             refuse_incomplete(self._warehouse, before.batch)
             self._refuse_older(before)
-            if self._remove_leftovers(before):
-                # Tables ignore a number that the stream has written already.
-                self._progress = restarted(self._progress)
-        if before is None or before.stream != self._progress.stream:
-            # Before any table: without it, the rows of a first batch would have no owner.
-            write_progress(self._warehouse, self._progress)
-        self._read(pieces_of(self._progress.positions, bounds.ends))
+        pieces = pieces_of(self._progress.positions, bounds.ends)
+        if pieces or before is None or before.stream != self._progress.stream:
+            # Before any other table: the rows of a first batch need an owner, and an earlier run that still goes on
+            # fails at its next batch.
+            self._write_progress(self._progress)
+        if before is not None and pieces and self._remove_leftovers(before):
+            # Tables refuse a number that the stream has written already.
+            self._write_progress(restarted(self._progress))
+        self._read(pieces)
         # If there was a batch, it has written this already.
         if (seen := self._progress.seen(bounds)) != self._progress:
-            write_progress(self._warehouse, seen)
+            self._write_progress(seen)
         return self._written
+
+    def _write_progress(self, progress: Progress) -> None:
+        write_progress(self._warehouse, progress, self._version)
+        self._progress, self._version = progress, self._version + 1
 
     def _ask_bounds(self) -> LogBounds:
         bounds = read_log_bounds(self._client, self._deadline())
@@ -202,8 +209,8 @@ class _Ingest:
             files = [part.file for part in parts if part.table == table.name]
             if files or table in needed:
                 table.add(self._warehouse, files, Once(progress.stream, progress.batch))
-        write_progress(self._warehouse, progress, progress.batch)
-        self._progress, self._written = progress, self._written.plus(parts)
+        self._write_progress(progress)
+        self._written = self._written.plus(parts)
         read = f"offsets {_offsets(pieces):,}, records so far {self._written.records:,}"
         self._report(f"batch {progress.batch}: {read}")
 

@@ -27,8 +27,8 @@ from group_hygiene.pipeline.shape import NEARLY_UNIQUE, Shape
 from group_hygiene.pipeline.store import File
 from group_hygiene.spec.durations import timestamp
 
-# Rows of a table that are buffered in memory, and then written as a row group; and rows of a file.
-_ROW_GROUP, _FILE_ROWS = 250_000, 2_000_000
+# Rows of a table, or their bytes, that are buffered in memory, and then written as a row group; and rows of a file.
+_ROW_GROUP, _BUFFER_BYTES, _FILE_ROWS = 250_000, 64_000_000, 2_000_000
 # The largest time in milliseconds that fits into a table's microseconds.
 _LATEST = (1 << 63) // 1000 - 1
 
@@ -79,7 +79,8 @@ class Files:
 
     def _by_table(self, partition: int, records: Records) -> Iterator[tuple[str, pa.RecordBatch]]:
         decoded = decode_all(records.keys, records.values, self._target.hosts)
-        times = pa.array(np.clip(records.times, -_LATEST, _LATEST) * 1000, pa.timestamp("us", "UTC"))
+        none = records.times == -1
+        times = pa.array(np.clip(records.times, -_LATEST, _LATEST) * 1000, pa.timestamp("us", "UTC"), mask=none)
         columns = dict(zip(decoded.schema.names, decoded.columns, strict=True)) | {
             "log_offset": pa.array(records.offsets),
             "record_time": times,
@@ -113,7 +114,7 @@ class _File:
         self._name = f"part-{uuid4()}.snappy.parquet"
         self._shape = shape
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = 0
+        self._waiting_rows = self._waiting_bytes = 0
         self._sink: Any = None
         self._writer: Any = None
         self._stats = _Stats(shape.schema.names[: shape.indexed])
@@ -123,10 +124,11 @@ class _File:
     def add(self, rows: pa.RecordBatch) -> None:
         self._waiting.append(rows)
         self._waiting_rows += len(rows)
+        self._waiting_bytes += rows.nbytes
         self.rows += len(rows)
         if "aborted" in rows.schema.names:
             self._aborted += rows.column("aborted").true_count
-        if self._waiting_rows >= _ROW_GROUP:
+        if self._waiting_rows >= _ROW_GROUP or self._waiting_bytes >= _BUFFER_BYTES:
             self._write()
 
     def finished(self) -> Part:
@@ -139,7 +141,7 @@ class _File:
 
     def _write(self) -> None:
         rows, schema = pa.Table.from_batches(self._waiting), self._shape.schema
-        self._waiting, self._waiting_rows = [], 0
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         if self._writer is None:
             folder = PyFileSystem(DeltaStorageHandler(self._warehouse))
             self._sink = folder.open_output_stream(f"{self._table}/{self._name}")

@@ -19,7 +19,6 @@ from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.log_bounds import LogBounds
 from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.model.groups import NO_LEADER_EPOCH
-from group_hygiene.pipeline.store import Once
 from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, RECORDS
 
 _HOW_TO_CONTINUE = (
@@ -187,13 +186,13 @@ def read_progress(warehouse: str) -> Progress | None:
     return Progress(**{name: rows[0][name] for name in _OF_ALL}, places=places)
 
 
-def write_progress(warehouse: str, progress: Progress, batch: int | None = None) -> None:
-    """Replace the rows of `ingested`; with a batch, only once per batch of the stream."""
+def write_progress(warehouse: str, progress: Progress, after: int) -> None:
+    """Replace the rows of `ingested`. Raises PipelineError if its version is not `after`: see store.replace."""
     of_all = {name: getattr(progress, name) for name in _OF_ALL} | {"version": TABLES_VERSION}
     rows = [
         of_all | {"log_partition": partition} | asdict(place) for partition, place in sorted(progress.places.items())
     ]
-    INGESTED.overwrite(warehouse, rows, None if batch is None else Once(progress.stream, batch))
+    INGESTED.overwrite(warehouse, rows, after)
 
 
 def _new_stream() -> str:
