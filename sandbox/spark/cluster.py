@@ -63,6 +63,7 @@ class SparkCluster(Service):
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             with opener.open(f"http://{_HOST}:{self._web_port}/json/", timeout=10) as answer:
                 state: dict[str, Any] = json.load(answer)
-        except OSError:
+        except (OSError, ValueError):
+            # As it starts, it answers any path with its page.
             return 0
         return int(state["aliveworkers"])
