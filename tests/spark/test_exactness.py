@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from faults.offsets_log import read, write
+from faults.offsets_log import read
 from group_hygiene.kafka.client import Client
 from group_hygiene.kafka.offsets_log import Commit, GroupState
 from group_hygiene.pipeline.activity.update import update
@@ -184,18 +184,15 @@ def test_who_did_not_join_is_not_named(real: Real, what: str) -> None:
 
 @pytest.mark.usefixtures("real")
 @pytest.mark.parametrize("hosts", [True, False])
-def test_no_file_has_a_host_if_none_is_wanted(
-    spark: SparkSession, kafka: KafkaCluster, client: Client, tmp_path: Path, hosts: bool
-) -> None:
-    """Not of a member, nor in the bytes of a malformed record, in any file of the warehouse; clients stay."""
-    write(kafka.bootstrap_servers, 0, b"\0\2\0\1g", b"\0\5 of a later version, with /127.0.0.1")
+def test_no_file_has_a_host_if_none_is_wanted(spark: SparkSession, client: Client, tmp_path: Path, hosts: bool) -> None:
+    """In any file of the warehouse; clients stay. Malformed records: tests/unit/test_files.py."""
     ingest(spark, client, str(tmp_path), lambda line: None, hosts=hosts)
     update(spark, str(tmp_path))
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     tables = [pq.read_table(file).to_pylist() for file in files if file.suffix == ".parquet"]
     texts = [file.read_bytes() for file in files if file.suffix != ".parquet"]
     assert ("127.0.0.1" in str(tables)) is hosts
-    # Those of Spark's checkpoint and Delta's logs.
+    # Delta's logs.
     assert not any(b"127.0.0.1" in text for text in texts)
     rows = ACTIVITY.read(spark, str(tmp_path)).where("last_clients IS NOT NULL").collect()
     assert {client["client_id"] for row in rows for client in row["last_clients"]}
