@@ -541,7 +541,7 @@ def test_compressed_logs(spark: SparkSession, warehouse: str, codec: int) -> Non
 
 
 def test_a_log_in_the_format_before_transactions(spark: SparkSession, warehouse: str) -> None:
-    """As a broker writes it that was told to, compressed or not: it has neither transactions nor leader epochs."""
+    """As a broker with that setting writes it, compressed or not: it has neither transactions nor leader epochs."""
     for codec in ("0", "1", "2", "3"):
         old = {"log.message.format.version": "0.10.2", "offsets.topic.compression.codec": codec}
         with KafkaCluster("2.8.2", config=FEW_PARTITIONS | old) as cluster:

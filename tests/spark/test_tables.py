@@ -36,7 +36,7 @@ def _at(covered_to: int) -> dict[str, Any]:
 
 
 def test_small_tables_tell_what_is_in_them(spark: SparkSession, tmp_path: Path) -> None:
-    """Whoever wrote it; and nothing is written after a version that is not the newest one."""
+    """By Spark or by delta-rs; and nothing is written after a version that is not the newest one."""
     warehouse, other = str(tmp_path / "one"), tmp_path / "other"
     folder = Path(INGESTED.path(warehouse))
     assert INGESTED.rows(warehouse) == []

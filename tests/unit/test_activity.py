@@ -106,7 +106,7 @@ def test_the_last_client_comes_back(warehouse: Warehouse) -> None:
     ],
 )
 def test_more_of_clients_than_a_pipeline_writes_is_refused(warehouse: Warehouse, clients: list[dict[str, Any]]) -> None:
-    """Like any other text that is too long: somebody else wrote that table."""
+    """Like any other text that is too long: another program wrote that table."""
     warehouse.write([idle("billing", last_clients=clients, last_clients_at=now())])
     found = _read(warehouse, "billing")
     assert isinstance(found, Refusal)

@@ -89,7 +89,7 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
         _case("had-members-in-the-log", reasons.EVIDENCE_MISSING, activity(state="Active")),
         _case("gone-in-the-log", reasons.EVIDENCE_MISSING, activity(state="Gone")),
         _case("joined-since", reasons.EVIDENCE_MISSING, simple_activity()),
-        _case("made-anew-since", reasons.EVIDENCE_MISSING, activity(), _SIMPLE),
+        _case("recreated-since", reasons.EVIDENCE_MISSING, activity(), _SIMPLE),
         _case("of-another-type", reasons.EVIDENCE_MISSING, _OF_KIP_848),
         _case("kip-848-records-have-no-protocol-type", _MATCH, replace(_OF_KIP_848, protocol_type=""), _KIP_848),
         # What holds beside it
@@ -167,7 +167,7 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
         ),
         _case("retention-unknown", reasons.EVIDENCE_MISSING, activity(160), policy=_EXPIRES),
         _case(
-            "expires-nobody-knows-when",
+            "expiry-unknown",
             reasons.EVIDENCE_MISSING,
             activity(160, empty_since=None),
             policy=_EXPIRES,
@@ -196,7 +196,7 @@ _OF_KIP_848 = activity(type=GroupType.CONSUMER)
         _case(
             "simple", reasons.EXPIRES_FIRST, simple_activity(1), _SIMPLE, policy=idle(idleFor="168h"), retention=_WEEK
         ),
-        _case("retention-not-told", reasons.TOO_RECENT, activity(1), policy=idle(idleFor="400h")),
+        _case("retention-unknown", reasons.TOO_RECENT, activity(1), policy=idle(idleFor="400h")),
         _case("reached-it-all-the-same", _MATCH, activity(170), policy=idle(idleFor="168h"), retention=_WEEK),
         case(
             "unchanged-for-longer-than-kafka-keeps-it",

@@ -36,6 +36,7 @@ from pyspark.sql.types import (
 
 from group_hygiene.errors import Halted
 from group_hygiene.model.evidence import TABLES_VERSION
+from group_hygiene.model.last_use import CLIENT
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.shape import Shape
 from group_hygiene.pipeline.store import File, Once
@@ -228,9 +229,7 @@ COMMITS = Table(
 )
 
 # Clients of members: see offsets_log.Client. host: null also if the pipeline stores no hosts. null = no member.
-_CLIENTS = ArrayType(
-    StructType([StructField(name, StringType()) for name in ("client_id", "host", "instance_id", "rack_id")])
-)
+_CLIENTS = ArrayType(StructType([StructField(name, StringType()) for name in CLIENT]))
 
 # Every other record of a group: see offsets_log.GroupState for the columns of each kind of record.
 GROUP_STATES = Table(
