@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain, repeat
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from pyspark import cloudpickle
 
 from group_hygiene.pipeline.ingest import batches
 from group_hygiene.pipeline.ingest.batches import pieces_of
-from group_hygiene.pipeline.ingest.fetch import read_and_write
+from group_hygiene.pipeline.ingest.fetch import Piece, read_and_write
 from group_hygiene.pipeline.ingest.files import Target
 from group_hygiene.pipeline.tables import RECORDS
 from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Settings, Tls
@@ -23,34 +24,43 @@ from group_hygiene.spec.secret import Hidden
 RANGES = st.dictionaries(st.integers(0, 99), st.tuples(st.integers(0, 2**50), st.integers(0, 2**36)), max_size=9)
 
 
-@given(RANGES)
-def test_every_offset_is_in_one_piece(ranges: dict[int, tuple[int, int]]) -> None:
-    """From the position to the end of each partition, whose pieces come in their order, however many a round takes."""
-    pieces = pieces_of(
-        {partition: start for partition, (start, _) in ranges.items()},
-        {partition: start + size for partition, (start, size) in ranges.items()},
-    )
+@given(RANGES, st.lists(st.integers(1, 2**40), min_size=1, max_size=9))
+def test_every_offset_is_in_one_piece(ranges: dict[int, tuple[int, int]], sizes: list[int]) -> None:
+    """From the position to the end of each partition, whose pieces come in their order, however large rounds are."""
     reached = {partition: start for partition, (start, _) in ranges.items()}
-    for piece in pieces:
-        assert reached[piece.partition] == piece.start < piece.end
-        reached[piece.partition] = piece.end
-    assert reached == {partition: start + size for partition, (start, size) in ranges.items()}
+    ends = {partition: start + size for partition, (start, size) in ranges.items()}
+    most = chain(sizes, repeat(2**40))
+    while pieces := pieces_of(reached, ends, next(most)):
+        assert len(pieces) <= batches._PIECES
+        for piece in pieces:
+            assert reached[piece.partition] == piece.start < piece.end
+            reached[piece.partition] = piece.end
+    assert reached == ends
 
 
 def test_a_partition_that_was_read_has_none() -> None:
     """Nor one whose end is before what was read: it may have an open transaction again."""
-    assert pieces_of({0: 5, 1: 7}, {0: 5, 1: 6}) == []
+    assert pieces_of({0: 5, 1: 7}, {0: 5, 1: 6}, 9) == []
 
 
 def test_a_year_of_a_billion_commits_a_day() -> None:
-    """The newest offsets, of which compaction has left most records, in small pieces; the others in few."""
-    size = 365 * 1_000_000_000 // 50
-    pieces = pieces_of(dict.fromkeys(range(50), 0), dict.fromkeys(range(50), size))
-    assert len(pieces) < 4_000
-    of_one = [piece for piece in pieces if piece.partition == 7]
+    """The newest offsets, of which compaction has left most records, in small pieces; the others in few.
+
+    The first pieces are small as well: without compaction they are as full as the last ones.
+    """
+    size, most = 365 * 1_000_000_000 // 50, batches._PIECE_OFFSETS
+    reached, ends = dict.fromkeys(range(50), 0), dict.fromkeys(range(50), size)
+    rounds: list[list[Piece]] = []
+    while pieces := pieces_of(reached, ends, most):
+        # A round takes some of each partition.
+        assert {piece.partition for piece in pieces} == {part for part, at in reached.items() if at < ends[part]}
+        reached |= {piece.partition: piece.end for piece in pieces}
+        most *= batches._GROWTH
+        rounds.append(pieces)
+    assert len(rounds) < 100
+    of_one = [piece for pieces in rounds for piece in pieces if piece.partition == 7]
     assert [piece.end - piece.start for piece in of_one[-8:-1]] == [batches._PIECE_OFFSETS] * 7
-    # A round takes some of each partition.
-    assert {piece.partition for piece in pieces[: batches._PIECES]} == set(range(50))
+    assert [piece.end - piece.start for piece in rounds[0]] == [batches._PIECE_OFFSETS] * batches._PIECES
 
 
 SECRET = "never-to-be-seen"

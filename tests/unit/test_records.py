@@ -152,16 +152,27 @@ def test_codecs(codec: int, compress: Callable[[bytes], bytes]) -> None:
 def test_a_batch_that_unpacks_to_too_much(
     codec: int, compress: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Is refused, however small it came; several that are too much together are read one after the other."""
+    """Is refused, however small it came; several that are too much together are read in parts."""
     large = packed(batch(0, [(0, 0, b"k", bytes(40_000))]), codec, compress)
     data = b"".join(changed(large, {0: struct.pack(">q", at)}) for at in range(5))
     monkeypatch.setattr(bounds, "_BATCH_BYTES", 50_000)
-    monkeypatch.setattr(bounds, "_FETCHED_BYTES", 90_000)
+    monkeypatch.setattr(bounds, "_FETCHED_BYTES", 50_000)
     assert len(list(parse(RawFetched(data, [], 0), unpacked))) == 3
     assert [row[0] for row in rows(data)] == list(range(5))
+    # One that is too large for the operator stops no ingest.
     monkeypatch.setattr(bounds, "_BATCH_BYTES", 30_000)
+    assert len(list(parse(RawFetched(data, [], 0), unpacked))) == 5
+    monkeypatch.setattr(bounds, "ALONE_BYTES", 30_000)
     with pytest.raises(TooMuch):
         rows(data)
+
+
+def test_many_records_without_a_codec_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = b"".join(batch(at, [(delta, at, b"key", b"v") for delta in range(9)]) for at in range(0, 90, 9))
+    monkeypatch.setattr(bounds, "RECORDS", 20)
+    assert [len(part.offsets) for part in parse(RawFetched(data, [], 0), unpacked)] == [18] * 5
+    monkeypatch.setattr(bounds, "RECORDS", 5)
+    assert [len(part.offsets) for part in parse(RawFetched(data, [], 0), unpacked)] == [9] * 10
 
 
 def old(magic: int, codec: int, base: int, cells: Sequence[tuple[int, bytes | None, bytes | None]]) -> bytes:
@@ -194,7 +205,7 @@ def test_formats_of_the_past(magic: int, codec: int) -> None:
 @pytest.mark.parametrize("magic", [0, 1])
 def test_a_batch_of_the_past_that_unpacks_to_too_much(magic: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is refused as one of today."""
-    monkeypatch.setattr(bounds, "_BATCH_BYTES", 50_000)
+    monkeypatch.setattr(bounds, "ALONE_BYTES", 50_000)
     assert len(rows(old(magic, 1, 0, [(7, b"a", bytes(40_000))]))) == 1
     with pytest.raises(TooMuch):
         rows(old(magic, 1, 0, [(7, b"a", bytes(60_000))]))

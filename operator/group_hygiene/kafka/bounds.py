@@ -37,7 +37,9 @@ ROWS = MEMORY // 512
 BROKERS = 1_000
 
 # Records: unpacked bytes of a batch and of a fetch, and the number of records.
-_BATCH_BYTES, _FETCHED_BYTES, _RECORDS = 16 << 20, 32 << 20, 250_000
+_BATCH_BYTES, _FETCHED_BYTES, RECORDS = 16 << 20, 32 << 20, 250_000
+# Of one batch for a worker of the pipeline: one that can't be read stops the ingest for good.
+ALONE_BYTES = 128 << 20
 # The memory of a row as objects, with its entries in dictionaries, until a run has selected groups; and after how many
 # rows memory is checked.
 _ROW_BYTES, _ROWS_UNCHECKED = 600, 20_000
@@ -47,7 +49,7 @@ class FetchBudget:
     """Limits for the records of one or more fetches: bytes after decompression, and the number of records."""
 
     def __init__(self) -> None:
-        self._bytes, self._records = _FETCHED_BYTES, _RECORDS
+        self._bytes, self._records = _FETCHED_BYTES, RECORDS
 
     @property
     def largest(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from group_hygiene.kafka import bounds
 from group_hygiene.kafka.bounds import FetchBudget, TooMuch
 from group_hygiene.kafka.partition import OldRecord, RawFetched, read_old_batch
 from group_hygiene.kafka.record_columns import Numbers, Records, Slices, Truths
@@ -41,7 +42,7 @@ Unpack = Callable[[int, bytes, int], bytes]
 
 
 def parse(answer: RawFetched, unpack: Unpack) -> Iterator[Records]:
-    """All whole batches of the answer, so many at a time that what is unpacked is within `FetchBudget`.
+    """All whole batches of the answer, one by one or so many at a time that they are within `FetchBudget`.
 
     Raises ValueError or IndexError for damaged bytes, TooMuch for a batch that is too large when unpacked.
     """
@@ -85,13 +86,15 @@ def _bodies(data: bytes, places: Numbers, heads: npt.NDArray[Any], unpack: Unpac
     """The unpacked records of the first batches, as many as the limits allow, and where those of each begin and end."""
     codecs = heads["attributes"] & _CODEC
     if not codecs.any():
-        return data, places[0] + _HEADER.itemsize, places[1]
+        many = max(1, int(np.searchsorted(np.cumsum(heads["count"]), bounds.RECORDS, "right")))
+        return data, places[0][:many] + _HEADER.itemsize, places[1][:many]
     budget, bodies = FetchBudget(), list[bytes]()
     for (start, end), codec, count in zip(places.T.tolist(), codecs.tolist(), heads["count"].tolist(), strict=True):
         packed = data[start + _HEADER.itemsize : end]
         try:
-            body = unpack(codec, packed, budget.largest) if codec else packed
-            budget.take(len(body), count)
+            body = unpack(codec, packed, budget.largest if bodies else bounds.ALONE_BYTES) if codec else packed
+            if bodies:
+                budget.take(len(body), count)
         except TooMuch:
             if not bodies:
                 raise
@@ -176,10 +179,15 @@ def _varints(body: npt.NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbers
 def _old_records(batches: list[memoryview], unpack: Unpack) -> list[list[OldRecord]]:
     """The records of the first batches of an old format, one by one, as many as the limits allow; at least of one."""
     budget, found = FetchBudget(), list[list[OldRecord]]()
+
+    def unpack_old(codec: int, packed: bytes) -> bytes:
+        return unpack(codec, packed, budget.largest if found else bounds.ALONE_BYTES)
+
     for batch in batches:
         try:
-            records = read_old_batch(batch, lambda codec, packed: unpack(codec, packed, budget.largest))
-            budget.take(sum(len(record.key or b"") + len(record.value or b"") for record in records), len(records))
+            records = read_old_batch(batch, unpack_old)
+            if found:
+                budget.take(sum(len(record.key or b"") + len(record.value or b"") for record in records), len(records))
         except TooMuch:
             if not found:
                 raise

@@ -40,11 +40,11 @@ from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGES
 
 Report = Callable[[str], None]
 
-# Offsets of a piece at the end of its partition. Compaction leaves few records of older offsets, so pieces grow with
-# their distance from the end: 60 of them hold a year of 20 million commits a day.
-_PIECE_OFFSETS, _GROWTH = 1_000_000, 8
-# Pieces of a round: less work is lost with a killed run, but each round costs a second. More if they held few records.
-_PIECES, _MOST_PIECES, _ROUND_RECORDS = 64, 256, 16_000_000
+# Pieces of a round, and the least offsets of each: little work is lost with a killed run, but a round costs a second.
+_PIECES, _PIECE_OFFSETS = 64, 1_000_000
+# Compaction leaves few records of older offsets. So pieces grow while a round has fewer records than this, but shrink
+# towards the end of their partition: a year of 20 million commits a day takes some 70.
+_FEW_RECORDS, _GROWTH = 8_000_000, 8
 # A task connects to the brokers and writes a file for each table.
 _LEAST_TASKS, _TASK_OFFSETS = 4, 500_000
 # Larger than the number of any batch.
@@ -94,16 +94,19 @@ def ingest(
     return _Ingest(spark, client, warehouse, report, hosts).run(start_over)
 
 
-def pieces_of(positions: Mapping[int, int], ends: Mapping[int, int]) -> list[Piece]:
-    """The offsets from the positions to the ends, in pieces: the first one of each partition, then the second ones."""
+def pieces_of(positions: Mapping[int, int], ends: Mapping[int, int], most: int) -> list[Piece]:
+    """A round's pieces of the offsets from the positions to the ends, in turn of each partition. most: offsets of one.
+
+    None = all was read.
+    """
     ranked: list[tuple[int, Piece]] = []
     for partition, end in ends.items():
         at, rank = positions[partition], 0
-        while at < end:
-            size = max(_PIECE_OFFSETS, (end - at) // _GROWTH)
+        while at < end and rank < _PIECES:
+            size = max(_PIECE_OFFSETS, min(most, (end - at) // _GROWTH))
             ranked.append((rank, Piece(partition, at, min(at + size, end))))
             at, rank = at + size, rank + 1
-    return [piece for _, piece in sorted(ranked)]
+    return [piece for _, piece in sorted(ranked)[:_PIECES]]
 
 
 class _Ingest:
@@ -126,15 +129,17 @@ class _Ingest:
         else:
             refuse_incomplete(self._warehouse, before.batch)
             self._refuse_older(before)
-        pieces = pieces_of(self._progress.positions, bounds.ends)
-        if pieces or before is None or before.stream != self._progress.stream:
+        left = sum(max(0, end - self._progress.positions[partition]) for partition, end in bounds.ends.items())
+        if left or before is None or before.stream != self._progress.stream:
             # Before any other table: the rows of a first batch need an owner, and an earlier run that still goes on
             # fails at its next batch.
             self._write_progress(self._progress)
-        if before is not None and pieces and self._remove_leftovers(before):
+        if before is not None and left and self._remove_leftovers(before):
             # Tables refuse a number that the stream has written already.
             self._write_progress(restarted(self._progress))
-        self._read(pieces)
+        if left:
+            self._report(f"reading {left:,} offsets")
+            self._read()
         # If there was a batch, it has written this already.
         if (seen := self._progress.seen(bounds)) != self._progress:
             self._write_progress(seen)
@@ -185,16 +190,13 @@ class _Ingest:
             found |= bool(later) or (held.transaction_version(before.stream) or 0) > before.batch
         return found
 
-    def _read(self, left: list[Piece]) -> None:
-        if left:
-            self._report(f"reading {_offsets(left):,} offsets")
-        many = _PIECES
-        while left:
-            pieces, left = left[:many], left[many:]
+    def _read(self) -> None:
+        most = _PIECE_OFFSETS
+        while pieces := pieces_of(self._progress.positions, self._bounds.ends, most):
             before = self._written.records
             self._read_batch(pieces)
-            few = self._written.records - before < _ROUND_RECORDS
-            many = min(_MOST_PIECES, 2 * many) if few else max(_PIECES, many // 2)
+            few = self._written.records - before < _FEW_RECORDS
+            most = most * _GROWTH if few else max(_PIECE_OFFSETS, most // _GROWTH)
 
     def _read_batch(self, pieces: list[Piece]) -> None:
         parts = self._parts(pieces)
