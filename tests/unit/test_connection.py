@@ -202,6 +202,7 @@ def test_connection_defaults() -> None:
         pytest.param({}, None, id="none"),
         pytest.param({"maxPerRun": 5}, Limits(5, 100), id="per-run-only"),
         pytest.param({"maxPercent": 5}, Limits(10_000, 5), id="percent-only"),
+        pytest.param({"minGroups": 5}, Limits(10_000, 100, 5), id="least-groups-only"),
         pytest.param({"requestsPerSecond": 5}, None, id="rate-only"),
     ],
 )
@@ -283,6 +284,7 @@ def test_ledger_and_rate() -> None:
             {"mirrorMaker": {"checkpointTopics": "a"}}, "checkpointTopics: Expected `array`", id="one-checkpoint"
         ),
         pytest.param({"mirrorMaker": {"checkpointTopics": ["a/b"]}}, r"checkpointTopics\[0\]: ", id="checkpoint-slash"),
+        pytest.param({"limits": {"minGroups": 0}}, "spec.limits.minGroups: Expected `int` >= 1", id="least-groups"),
         pytest.param({"limits": {"maxPercent": 0}}, "spec.limits.maxPercent: Expected `int` >= 1", id="limit"),
         pytest.param(
             {"limits": {"requestsPerSecond": 0}}, "spec.limits.requestsPerSecond: Expected `int` >= 1", id="rate"

@@ -392,6 +392,25 @@ def test_percent_of_all_policies(elsewhere: set[str], refused: bool) -> None:
         assert "raise limits.maxPercent of the KafkaConnection" in result.refusal.message
 
 
+@pytest.mark.parametrize(
+    ("total", "reason"),
+    [
+        pytest.param(99, reasons.TOO_FEW_GROUPS, id="one-less"),
+        pytest.param(100, None, id="enough"),
+        pytest.param(None, reasons.TOTAL_UNKNOWN, id="total-unknown"),
+    ],
+)
+def test_a_cluster_with_few_groups(total: int | None, reason: str | None) -> None:
+    """Below the connection's minGroups nothing is deleted, and nothing else: groups are marked, and stay due."""
+    result = plan(_limited(), _matches(1), total=total, limits=Limits(10_000, 100, min_groups=100))
+    assert (result.refusal.reason if result.refusal else None) == reason
+    assert len(result.due) == 1
+    assert len(result.actions) == (0 if reason else 1)
+    if total == 99 and result.refusal is not None:
+        assert "99 groups, fewer than 100" in result.refusal.message
+        assert "lower limits.minGroups of the KafkaConnection in Git" in result.refusal.message
+
+
 def test_due_groups_is_what_the_plan_has() -> None:
     """Asked ahead for all policies, so that each can count what the others have due."""
     verdicts = {name: match(name) for name in ("a", "b")}

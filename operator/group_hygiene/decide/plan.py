@@ -365,11 +365,24 @@ def too_many_of_connection(policy: Policy, due: Collection[str], conditions: Con
     return _too_many(together, conditions.total or 0, most, "limits.maxPercent of the KafkaConnection")
 
 
-# Due groups are deleted if none of these refuses; the first Refusal counts. Percentages need the total.
+def too_few_groups(policy: Policy, due: Collection[str], conditions: Conditions) -> Refusal | None:
+    """A cluster with hardly any group is more likely another one, or one that lost its groups."""
+    least, total = conditions.limits.min_groups if conditions.limits else 0, conditions.total or 0
+    if total >= least:
+        return None
+    return Refusal(
+        reasons.TOO_FEW_GROUPS,
+        f"the cluster has {total} groups, fewer than {least}: none is deleted. Check whether it is the right cluster, "
+        "and has lost groups; if it is right, lower limits.minGroups of the KafkaConnection in Git",
+    )
+
+
+# Due groups are deleted if none of these refuses; the first Refusal counts. Those after `total_unknown` need the total.
 VETOES: tuple[Callable[[Policy, Collection[str], Conditions], Refusal | None], ...] = (
     forbidden,
     scan_incomplete,
     total_unknown,
+    too_few_groups,
     too_many_of_policy,
     too_many_of_connection,
 )

@@ -107,7 +107,7 @@ def replace(uri: str, data: pa.Table, properties: Mapping[str, str], after: int 
     table = opened(uri)
     with _explained(uri):
         if after is not None and after != (-1 if table is None else table.version()):
-            raise CommitFailedError("another run wrote it")
+            raise CommitFailedError(f"it is not at version {after} any more")
         write_deltalake(
             uri if table is None else table,
             data,

@@ -271,12 +271,14 @@ class _Scan(Part, frozen=True):
 class _Limits(Decisive, frozen=True):
     max_per_run: MaxPerRun | None = None
     max_percent: MaxPercent | None = None
+    min_groups: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
     requests_per_second: Annotated[int, Meta(ge=1, le=10_000)] | None = None
 
     def of_deletions(self) -> Limits | None:
-        """None = neither is given. A limit that is not given restricts no policy."""
-        given = self.max_per_run, self.max_percent
-        return None if given == (None, None) else Limits(self.max_per_run or 10_000, self.max_percent or 100)
+        """None = none is given. A limit that is not given restricts no policy."""
+        if self.max_per_run is None and self.max_percent is None and self.min_groups is None:
+            return None
+        return Limits(self.max_per_run or 10_000, self.max_percent or 100, self.min_groups or 0)
 
 
 class _MirrorMaker(Decisive, frozen=True):

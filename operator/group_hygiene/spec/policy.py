@@ -177,15 +177,23 @@ class When(Decisive, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """max_per_run: the most groups deleted in one run. max_percent: of all groups; above it none is deleted."""
+    """max_per_run: the most groups deleted in one run. max_percent: of all groups; above it none is deleted.
+
+    min_groups: none is deleted from a cluster with fewer groups.
+    """
 
     max_per_run: int = 50
     max_percent: int = 20
+    min_groups: int = 0
 
     def stricter(self, other: Limits | None) -> Limits:
         if other is None:
             return self
-        return Limits(min(self.max_per_run, other.max_per_run), min(self.max_percent, other.max_percent))
+        return Limits(
+            min(self.max_per_run, other.max_per_run),
+            min(self.max_percent, other.max_percent),
+            max(self.min_groups, other.min_groups),
+        )
 
 
 class AlertSpec(Part, frozen=True, kw_only=True):
