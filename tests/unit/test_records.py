@@ -167,6 +167,14 @@ def test_a_batch_that_unpacks_to_too_much(
         rows(data)
 
 
+def test_numbers_of_large_answers_have_the_byte_order_of_this_machine() -> None:
+    """Which Arrow needs. numpy adds in place where an array is large."""
+    (records,) = parse(RawFetched(batch(7, [(delta, 1, b"k", b"v") for delta in range(50_000)]), [], 0), unpacked)
+    for numbers in (records.offsets, records.times):
+        assert pa.array(numbers).to_pylist() == numbers.tolist()
+    assert records.offsets.tolist() == list(range(7, 50_007))
+
+
 def test_many_records_without_a_codec_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     data = b"".join(batch(at, [(delta, at, b"key", b"v") for delta in range(9)]) for at in range(0, 90, 9))
     monkeypatch.setattr(bounds, "RECORDS", 20)

@@ -50,6 +50,8 @@ def parse(answer: RawFetched, unpack: Unpack) -> Iterator[Records]:
     places = np.array([starts[:-1], starts[1:]], np.int64)
     raw = np.frombuffer(data, np.uint8)
     heads = raw.take(places[0][:, np.newaxis] + np.arange(_HEADER.itemsize), mode="clip").view(_HEADER)[:, 0]
+    # A sum with a large array of another byte order may have that order, which Arrow does not take.
+    heads = heads.astype(_HEADER.newbyteorder("="))
     old = np.fromiter((_is_old(data, at) for at in starts[:-1]), np.bool_, len(heads))
     aborted = _are_aborted(answer, heads, starts, old)
     first = 0
