@@ -395,7 +395,7 @@ def test_percent_of_all_policies(elsewhere: set[str], refused: bool) -> None:
 @pytest.mark.parametrize(
     ("total", "reason"),
     [
-        pytest.param(99, reasons.TOO_FEW_GROUPS, id="one-less"),
+        pytest.param(99, reasons.CLUSTER_TOO_SMALL, id="one-less"),
         pytest.param(100, None, id="enough"),
         pytest.param(None, reasons.TOTAL_UNKNOWN, id="total-unknown"),
     ],

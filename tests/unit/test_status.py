@@ -166,7 +166,7 @@ def test_deletion_blocked_says_why() -> None:
         pytest.param(reasons.LIMIT_EXCEEDED, "Stalled", id="needs-a-decision"),
         pytest.param(reasons.TOPICS_HIDDEN, "Stalled", id="needs-a-permission"),
         pytest.param(reasons.LEDGER_UNAVAILABLE, "Reconciling", id="may-pass"),
-        pytest.param(reasons.TOO_FEW_GROUPS, "Stalled", id="may-be-the-wrong-cluster"),
+        pytest.param(reasons.CLUSTER_TOO_SMALL, "Stalled", id="may-be-the-wrong-cluster"),
         pytest.param(reasons.TOTAL_UNKNOWN, "Reconciling", id="is-read-again"),
     ],
 )

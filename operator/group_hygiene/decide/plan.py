@@ -371,7 +371,7 @@ def too_few_groups(policy: Policy, due: Collection[str], conditions: Conditions)
     if total >= least:
         return None
     return Refusal(
-        reasons.TOO_FEW_GROUPS,
+        reasons.CLUSTER_TOO_SMALL,
         f"the cluster has {total} groups, fewer than {least}: none is deleted. Check whether it is the right cluster, "
         "and has lost groups; if it is right, lower limits.minGroups of the KafkaConnection in Git",
     )

@@ -13,7 +13,7 @@ RUN_ID = "lastRunID"
 # Conditions whose message says what is wrong.
 _EXPLAINING = ("Ready", "LedgerReady", "EvidenceReady", "AlertsDelivered")
 # Reasons whose messages contain numbers that change with every scan.
-_COUNTING = (reasons.LIMIT_EXCEEDED, reasons.TOO_FEW_GROUPS)
+_COUNTING = (reasons.LIMIT_EXCEEDED, reasons.CLUSTER_TOO_SMALL)
 
 
 def needs_write(old: Mapping[str, Any], new: Mapping[str, Any], now: datetime) -> bool:
