@@ -11,7 +11,7 @@ import pytest
 from delta import DeltaTable
 from deltalake import DeltaTable as Reader
 from deltalake import QueryBuilder
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.pipeline.activity import update as activity
@@ -238,29 +238,15 @@ class Taken(NamedTuple):
     rows: Rows
 
 
-# How new records come into a table that is there, by what decides it.
-WAYS: dict[str, dict[str, int]] = {
-    "few-into-a-small-table": {},
-    "few-into-a-table-of-many-bytes": {"_SMALL_BYTES": 0},
-    "few-into-a-table-of-many-offsets": {"_SMALL_OFFSETS": 0},
-    "many": {"_FEW_RECORDS": 0},
-}
-
-
-@pytest.fixture(scope="module", params=[pytest.param(limits, id=way) for way, limits in WAYS.items()])
-def taken(spark: SparkSession, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Taken:
+@pytest.fixture(scope="module")
+def taken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Taken:
     warehouse = str(tmp_path_factory.mktemp("activity"))
     bronze = Bronze(spark, warehouse)
     cuts = {f"{name}/{cut}": (it.events, cut) for name, it in HISTORIES.items() for cut in range(len(it.events) + 1)}
     bronze.write({group: events[:cut] for group, (events, cut) in cuts.items()})
     update(spark, warehouse)
     bronze.write({group: events[cut:] for group, (events, cut) in cuts.items()})
-    with pytest.MonkeyPatch.context() as patched:
-        for name, limit in request.param.items():
-            patched.setattr(activity, name, limit)
-        update(spark, warehouse)
-    (last,) = Reader(ACTIVITY.path(warehouse)).history(1)
-    assert (last["operation"], last["engineInfo"].startswith("delta-rs")) == ("MERGE", not request.param)
+    update(spark, warehouse)
     return Taken(bronze, rows(spark, warehouse))
 
 
@@ -326,16 +312,16 @@ def test_recreated_log(spark: SparkSession, warehouse: str) -> None:
 
 
 def _restored(spark: SparkSession, path: str) -> None:
-    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 0").collect()
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 1").collect()
 
 
 def _overwritten(spark: SparkSession, path: str) -> None:
-    older = spark.read.format("delta").option("versionAsOf", 0).load(path)
+    older = spark.read.format("delta").option("versionAsOf", 1).load(path)
     older.write.format("delta").mode("overwrite").save(path)
 
 
 def _merged(spark: SparkSession, path: str) -> None:
-    older = spark.read.format("delta").option("versionAsOf", 0).load(path)
+    older = spark.read.format("delta").option("versionAsOf", 1).load(path)
     merge = DeltaTable.forPath(spark, path).alias("t").merge(older.alias("s"), "t.group = s.group")
     merge.whenMatchedUpdateAll().whenNotMatchedBySourceDelete().execute()
 
@@ -343,14 +329,14 @@ def _merged(spark: SparkSession, path: str) -> None:
 def _files_put_back(spark: SparkSession, path: str) -> None:
     for file in Path(path, "_delta_log").iterdir():
         version = file.name.lstrip(".").partition(".")[0]
-        if file.name == "_last_checkpoint" or (file.is_file() and version.isdecimal() and int(version) > 0):
+        if file.name == "_last_checkpoint" or (file.is_file() and version.isdecimal() and int(version) > 1):
             file.unlink()
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="module")
 def ready(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A warehouse after two runs, to be copied: then version 0 of `activity` lacks the second."""
+    """A warehouse after two runs, to be copied: then version 1 of `activity` lacks the second."""
     warehouse = str(tmp_path_factory.mktemp("ready"))
     bronze = Bronze(spark, warehouse)
     for second in (1, 5):
@@ -388,9 +374,7 @@ def test_killed_while_it_is_recreated(
     shutil.copytree(ready, warehouse)
     before = rows(spark, warehouse)
     _restored(spark, ACTIVITY.path(warehouse))
-    monkeypatch.setattr(activity, "_ROUND_RECORDS", 1)
-    # The first round fills the new table, and this is the second one.
-    monkeypatch.setattr(activity, "_change", interrupted)
+    monkeypatch.setattr(activity, "_add", interrupted)
     with pytest.raises(KeyboardInterrupt):
         update(spark, warehouse)
     covered, there = named(spark, warehouse)
@@ -409,7 +393,7 @@ def test_our_own_writes_are_known(
     bronze = Bronze(spark, warehouse)
     bronze.batch, bronze._offset = 2, 4
     bronze.write({"g": [commit(11), wiped(12)]})
-    monkeypatch.setattr(activity, "_put_together", interrupted)
+    monkeypatch.setattr(COVERAGE.__class__, "overwrite", interrupted)
     with pytest.raises(KeyboardInterrupt):
         update(spark, warehouse)
     monkeypatch.undo()
@@ -498,62 +482,24 @@ def test_nothing_ingested(spark: SparkSession, tmp_path: Path) -> None:
         update(spark, str(tmp_path))
 
 
-def test_rows_that_were_deleted_stay_so(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was replaced in files that are there yet never comes back, whoever writes a version, or a checkpoint of all.
-
-    Spark leaves such rows in their files, with a deletion vector beside them; delta-rs writes the files anew.
-    """
-    often = ACTIVITY._replace(properties=(*ACTIVITY.properties, ("delta.checkpointInterval", "3")))
-    monkeypatch.setattr(activity, "ACTIVITY", often)
-    bronze = Bronze(spark, warehouse)
-    groups = [f"g{number}" for number in range(20)]
-    bronze.write({group: [commit(1)] for group in groups})
-    update(spark, warehouse)
-    last = dict.fromkeys(groups, 1)
-    for number in range(2, 9):
-        changed = groups[number % 5 :: 5]
-        bronze.write({group: [commit(number)] for group in changed})
-        last |= dict.fromkeys(changed, number)
-        with monkeypatch.context() as patched:
-            if number % 2:
-                patched.setattr(activity, "_SMALL_BYTES", 0)
-            assert update(spark, warehouse).batches == 1
-    log = Path(ACTIVITY.path(warehouse), "_delta_log")
-    # By delta-rs and by Spark: one counts them from one, the other from zero.
-    assert [int(file.name[:20]) for file in sorted(log.glob("*.checkpoint.parquet"))] == [5, 6]
-    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    wanted = {group: moment(number) for group, number in last.items()}
-    found = ACTIVITY.read(spark, warehouse).select("group", "last_commit").collect()
-    assert sorted((row["group"], row["last_commit"].astimezone(UTC)) for row in found) == sorted(wanted.items())
-    query = QueryBuilder().register("t", Reader(ACTIVITY.path(warehouse))).execute('select "group", last_commit from t')
-    read = query.read_all()
-    pairs = zip(read.column("group").to_pylist(), read.column("last_commit").to_pylist(), strict=True)
-    assert sorted(pairs) == sorted(wanted.items())
-
-
-@pytest.mark.parametrize("step", ["changes", "merged"])
-@pytest.mark.parametrize("way", [pytest.param(limits, id=way) for way, limits in WAYS.items()])
 def test_another_run_meanwhile(
-    spark: SparkSession, ready: str, warehouse: str, monkeypatch: pytest.MonkeyPatch, step: str, way: dict[str, int]
+    spark: SparkSession, ready: str, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that another one overtakes never adds to what that one wrote: it is told, and all is as if it was not."""
     shutil.copytree(ready, warehouse)
     bronze = Bronze(spark, warehouse)
     bronze.batch, bronze._offset = 2, 4
     bronze.write({"g": [commit(11)], "new": [commit(11), commit(12)]})
-    others, own = iter([update]), getattr(activity, step)
+    others, own = iter([update]), activity._add
 
-    def overtaken(*given: Any) -> DataFrame:
+    def overtaken(*given: Any) -> Any:
         for other in others:
             other(spark, warehouse)
             bronze.write({"g": [commit(21)]})
             other(spark, warehouse)
-        answer: DataFrame = own(*given)
-        return answer
+        return own(*given)
 
-    monkeypatch.setattr(activity, step, overtaken)
-    for name, limit in way.items():
-        monkeypatch.setattr(activity, name, limit)
+    monkeypatch.setattr(activity, "_add", overtaken)
     with pytest.raises(PipelineError, match=r"another run wrote .* run this one again"):
         update(spark, warehouse)
     monkeypatch.undo()
@@ -567,10 +513,8 @@ def test_another_run_meanwhile(
     }
 
 
-def test_a_broken_file(spark: SparkSession, ready: str, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_file(spark: SparkSession, ready: str, warehouse: str) -> None:
     """One line that names the table, as for all that can't be read; when the file is back, it goes on."""
-    # Which would find it first.
-    monkeypatch.setattr(activity, "_is_small", lambda _: True)
     shutil.copytree(ready, warehouse)
     bronze = Bronze(spark, warehouse)
     bronze.batch, bronze._offset = 2, 4
@@ -584,18 +528,3 @@ def test_a_broken_file(spark: SparkSession, ready: str, warehouse: str, monkeypa
     file.write_bytes(whole)
     update(spark, warehouse)
     assert rows(spark, warehouse)["g"]["last_commit"] == moment(11)
-
-
-def test_many_files_are_put_together(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator opens all files of the table at each look; what coverage says holds for the table as it is then."""
-    monkeypatch.setattr(activity, "_VERSIONS", 2)
-    bronze = Bronze(spark, warehouse)
-    for second in range(1, 4):
-        bronze.write({f"g{second}": [commit(second)]})
-        update(spark, warehouse)
-    detail = DeltaTable.forPath(spark, ACTIVITY.path(warehouse)).detail().collect()[0]
-    assert detail.numFiles <= 2
-    (row,) = COVERAGE.read(spark, warehouse).select("activity_version").distinct().collect()
-    version = DeltaTable.forPath(spark, ACTIVITY.path(warehouse)).history(1).collect()[0].version
-    assert row.activity_version == version
-    assert {row.group for row in ACTIVITY.read(spark, warehouse).collect()} == {"g1", "g2", "g3"}

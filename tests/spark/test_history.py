@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.pipeline.activity.fold import changes, merged
+from group_hygiene.pipeline.activity.fold import folding
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.backtest.lives import extent, group_records, lives
 from group_hygiene.pipeline.backtest.replay import History, Steps, Stretch, replay
@@ -105,7 +106,7 @@ def as_it_was(row: Any) -> dict[str, Any]:
     return fields | {"type": row["type"], "protocol_type": row["protocol_type"] or ""}
 
 
-def test_every_step_is_as_activity_was_then(spark: SparkSession, lived: str) -> None:
+def test_every_step_is_as_activity_was_then(spark: SparkSession, lived: str, tmp_path: Path) -> None:
     """At each step, a group is what `activity` would have said of it, had it been brought up to then."""
     found = histories(spark, lived)
     moments = spark.createDataFrame([(step, STEPS.at(step)) for step in range(STEPS.count)], "step int, at timestamp")
@@ -113,8 +114,10 @@ def test_every_step_is_as_activity_was_then(spark: SparkSession, lived: str) -> 
     for table in (COMMITS, GROUP_STATES):
         rows = table.read(spark, lived).join(F.broadcast(moments), F.col("record_time") <= F.col("at"))
         known.append(rows.withColumn("group", F.concat_ws("@", "group", "step")))
-    rows = merged(changes(known[0], known[1], "cluster", START), ACTIVITY.none(spark), START).toArrow().to_pylist()
-    then = {row["group"]: as_it_was(row) for row in rows}
+    with folding("cluster", 0, START, str(tmp_path)) as fold:
+        fold.add(*(rows.toArrow() for rows in known))
+        found_then = fold.rows(ACTIVITY.shape.schema.empty_table())
+        then = {row["group"]: as_it_was(row) for rows in found_then for row in rows.to_pylist()}
     assert len(then) > 1_000
     for name, history in found.items():
         for step in range(STEPS.count):

@@ -56,7 +56,9 @@ def maintain(
     )
     for table in (*RECORDS, INGESTED, ACTIVITY, COVERAGE):
         if (found := table.open(spark, warehouse)) is not None:
-            found.optimize().executeCompaction()
+            if table is not ACTIVITY:
+                # Each of its files has the groups of some partitions of the log.
+                found.optimize().executeCompaction()
             found.vacuum(retention.files / timedelta(hours=1))
     _note(spark, warehouse, QUARANTINE, _MAINTAINED, str(int(now.timestamp())))
     return True

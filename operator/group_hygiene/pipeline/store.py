@@ -7,16 +7,16 @@ options of an object store come from the environment, by delta-rs' names: AWS_AC
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction, create_table_with_add_actions
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.spec.secret import one_line
@@ -46,38 +46,24 @@ def opened(uri: str) -> DeltaTable | None:
             return None
 
 
-def rows(uri: str) -> list[dict[str, Any]]:
-    """All rows of a small table, times in UTC; none if it does not exist."""
+def rows(uri: str, query: str = "SELECT * FROM t") -> list[dict[str, Any]]:
+    """The rows of a query of the table `t`, times in UTC; none if it does not exist."""
     if (table := opened(uri)) is None:
         return []
     with _explained(uri):
-        found: list[dict[str, Any]] = _read(table, "*").read_all().to_pylist()
+        found: list[dict[str, Any]] = _rows(table, query).read_all().to_pylist()
     return found
 
 
-def change(
-    uri: str, version: int, keys: pa.Table, changed: Callable[[pa.Table], pa.Table], schema: pa.Schema, mark: str
-) -> None:
-    """Replace the rows with these keys by the result of `changed`, which may add rows for keys without one.
+def read(uri: str, version: int, condition: str) -> pa.RecordBatchReader:
+    """The rows for which an SQL condition holds. Raises DeltaError or ArrowException, also while they are read."""
+    return _rows(_opened_at(uri, version), f"SELECT * FROM t WHERE {condition}")  # noqa: S608
 
-    keys: one column of the table, with unique values; each has at most one row. Reads the whole table at that version,
-    and rewrites the files with such rows. Fails if the table has a later version. mark: `userMetadata` in the table's
-    history, as Spark's Delta calls it.
-    """
-    (key,) = keys.column_names
-    found: list[pa.RecordBatch] = []
-    with _explained(uri):
-        table = DeltaTable(uri, version=version)
-        for batch in _read(table, "*"):
-            known = batch.cast(schema)
-            found.append(known.filter(pc.is_in(known.column(key), value_set=keys.column(key))))
-    made = changed(pa.Table.from_batches(found, schema))
-    # Java's Arrow omits the single offset of an empty array, which Rust's Arrow requires.
-    made = made.take(pa.array(range(made.num_rows), pa.int64()))
-    same, history = f't."{key}" = s."{key}"', CommitProperties({"userMetadata": mark})
-    with _explained(uri):
-        merging = table.merge(made, same, "s", "t", commit_properties=history)
-        merging.when_matched_update_all().when_not_matched_insert_all().execute()
+
+@lru_cache(maxsize=8)
+def _opened_at(uri: str, version: int) -> DeltaTable:
+    # Which never changes.
+    return DeltaTable(uri, version=version)
 
 
 def add_columns(uri: str, schema: pa.Schema, mark: str) -> None:
@@ -138,6 +124,42 @@ def add(uri: str, schema: pa.Schema, files: Iterable[File], properties: Mapping[
         table.create_write_transaction(actions, "append", columns, commit_properties=commit)
 
 
+def create(uri: str, schema: pa.Schema, properties: Mapping[str, str], mark: str) -> None:
+    """Create the table without rows. One that exists is replaced by one with another id, in one version.
+
+    mark: see `change`.
+    """
+    with _explained(uri):
+        history = CommitProperties({"userMetadata": mark})
+        DeltaTable.create(
+            *(uri, Schema.from_arrow(schema), "overwrite"),
+            configuration=properties,
+            commit_properties=history,
+            raise_if_key_not_exists=False,
+        )
+
+
+def change(uri: str, version: int, files: Iterable[File], removed: Iterable[str], mark: str) -> None:
+    """Put new files in place of others, in one version. Fails if the table has a later version than this.
+
+    mark: `userMetadata` in the table's history, as Spark's Delta calls it.
+    """
+    now = int(time.time() * 1000)
+    actions: list[Any] = [AddAction(file.path, file.size, {}, now, True, file.stats) for file in files]
+    actions += [RemoveAction(path, True, now) for path in removed]
+    with _explained(uri):
+        table = DeltaTable(uri, version=version)
+        history = CommitProperties({"userMetadata": mark}, max_commit_retries=0)
+        table.create_write_transaction(actions, "append", table.schema(), commit_properties=history)
+
+
+def history(uri: str, count: int) -> list[dict[str, Any]]:
+    """The table's last commits, newest first, as far as they are still known."""
+    with _explained(uri):
+        found: list[dict[str, Any]] = DeltaTable(uri).history(count)
+    return found
+
+
 def delete(uri: str, condition: str) -> None:
     """Delete the rows for which an SQL condition holds, if the table exists."""
     if (table := opened(uri)) is not None:
@@ -147,35 +169,47 @@ def delete(uri: str, condition: str) -> None:
 
 def size(uri: str) -> int:
     """The size of the table's files in bytes; 0 if it does not exist."""
-    if (table := opened(uri)) is None:
-        return 0
-    return sum(pa.table(table.get_add_actions(flatten=True)).column("size_bytes").to_pylist())
+    return 0 if (table := opened(uri)) is None else sum(file["size_bytes"] for file in _files(table))
 
 
-def total(uri: str, column: str) -> int:
-    """The sum of a column of whole numbers; 0 if the table does not exist."""
+def records_between(uri: str, column: str, least: int, most: int) -> int:
+    """The rows of files that may have one in which the column is from `least` to `most`; 0 = there is no table."""
     if (table := opened(uri)) is None:
         return 0
+    return sum(file["num_records"] or 0 for file in _files(table) if _may_have(file, column, least, most))
+
+
+def ranges(uri: str, version: int, column: str) -> dict[str, tuple[int, int] | None]:
+    """By path of each file at this version, the least and the most that the column may be in it; None = not known."""
+    found: dict[str, tuple[int, int] | None] = {}
     with _explained(uri):
-        return _read(table, f'sum("{column}") AS total').read_all().column("total")[0].as_py() or 0
+        files = _files(DeltaTable(uri, version=version))
+    for file in files:
+        low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
+        found[unquote(file["path"])] = None if low is None or high is None else (low, high)
+    return found
 
 
 def files_between(table: DeltaTable, column: str, least: int, most: int) -> list[str]:
     """Paths (in the table's folder) of files that may have a row in which the column is from `least` to `most`."""
-    found = []
-    for file in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-        # A file without statistics may have any row.
-        low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
-        if low is None or high is None or (low <= most and high >= least):
-            found.append(unquote(file["path"]))
+    return [unquote(file["path"]) for file in _files(table) if _may_have(file, column, least, most)]
+
+
+def _rows(table: DeltaTable, query: str) -> pa.RecordBatchReader:
+    # Not to_pyarrow_table: it sometimes aborts the process at exit. And not the reader that `execute` returns, as it
+    # raises plain Exception.
+    return pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute(query))
+
+
+def _files(table: DeltaTable) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     return found
 
 
-def _read(table: DeltaTable, what: str) -> pa.RecordBatchReader:
-    # Not to_pyarrow_table: it sometimes aborts the process at exit. And not the reader that `execute` returns, as it
-    # raises plain Exception.
-    query = f"SELECT {what} FROM t"  # noqa: S608
-    return pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute(query))
+def _may_have(file: Mapping[str, Any], column: str, least: int, most: int) -> bool:
+    # A file without statistics may have any row.
+    low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
+    return low is None or high is None or (low <= most and high >= least)
 
 
 def _add_columns(table: DeltaTable, schema: pa.Schema, commit: CommitProperties) -> None:

@@ -11,8 +11,7 @@ Existing tables may lack columns that were added after release 0.1.0: they read 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -43,6 +42,8 @@ from group_hygiene.pipeline.store import File, Once
 
 # A property of a bronze table: rows from before this time (ISO 8601) were dropped, after `activity` had them.
 PRUNED = "grouphygiene.pruned"
+# A property of `activity`: how its rows are in files. Tables of earlier releases have none.
+LAYOUT = "grouphygiene.layout"
 
 _POSITION = (
     StructField("era", IntegerType(), False),
@@ -102,26 +103,6 @@ class Table(NamedTuple):
         """None = it does not exist."""
         return DeltaTable.forPath(spark, self.path(warehouse)) if self.exists(warehouse) else None
 
-    def batches(self, spark: SparkSession, warehouse: str, first: int, last: int) -> DataFrame:
-        """The rows of these batches in a bronze table; opens only files that may have such rows."""
-        table = store.opened(self.path(warehouse))
-        if table is None:
-            return self.none(spark)
-        if table.protocol().min_reader_version > 1:
-            # Deletion vectors or other features apply: Spark must read it, with some more jobs.
-            rows = self.read(spark, warehouse)
-        else:
-            rows = self.read_files(spark, warehouse, store.files_between(table, "batch", first, last))
-        return rows.where((F.col("batch") >= first) & (F.col("batch") <= last))
-
-    def read_files(self, spark: SparkSession, warehouse: str, paths: Sequence[str]) -> DataFrame:
-        """The rows of these files in its folder."""
-        if not paths:
-            return self.none(spark)
-        # Spark expands globs in paths.
-        found = [re.sub(r"([{}\[\]*?\\])", r"\\\1", f"{self.path(warehouse)}/{path}") for path in paths]
-        return spark.read.schema(self.schema).parquet(*found)
-
     def rows(self, warehouse: str) -> list[dict[str, Any]]:
         """All rows of a small table, `ingested` or `coverage`, times in UTC, all columns; none if it does not exist.
 
@@ -136,27 +117,23 @@ class Table(NamedTuple):
             )
         return rows
 
-    def state(self, spark: SparkSession, warehouse: str) -> State | None:
-        """By Spark, which knows versions of its own without reading the log; None = it does not exist."""
-        jvm: Any = spark._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, self.path(warehouse))
-        nothing = jvm.scala.Option.empty()
-        snapshot = log.update(False, nothing, nothing)
-        return State(snapshot.metadata().id(), snapshot.version()) if snapshot.version() >= 0 else None
+    def state(self, warehouse: str) -> State | None:
+        """None = it does not exist."""
+        table = store.opened(self.path(warehouse))
+        return None if table is None else State(str(table.metadata().id), int(table.version()))
 
-    def change(
-        self, warehouse: str, version: int, keys: pa.Table, changed: Callable[[pa.Table], pa.Table], mark: str
-    ) -> None:
-        """Replace the rows with these keys: see store.change."""
-        store.change(self.path(warehouse), version, keys, changed, self.shape.schema, mark)
+    def change(self, warehouse: str, version: int, files: Sequence[File], removed: Sequence[str], mark: str) -> None:
+        """Put new files in place of others: see store.change."""
+        store.change(self.path(warehouse), version, files, removed, mark)
+
+    def read_version(self, spark: SparkSession, warehouse: str, version: int) -> DataFrame:
+        """Its rows at this version: a run at the same time may write a later one."""
+        reader = spark.read.format("delta").option("versionAsOf", str(version))
+        return self.completed(reader.load(self.path(warehouse)))
 
     def size(self, warehouse: str) -> int:
         """The size of its files in bytes; 0 if it does not exist."""
         return store.size(self.path(warehouse))
-
-    def total(self, warehouse: str, column: str) -> int:
-        """The sum of a column of whole numbers; 0 if it does not exist."""
-        return store.total(self.path(warehouse), column)
 
     def setting(self, warehouse: str, name: str) -> str | None:
         """The value of a table property; None = the property or the table does not exist."""
@@ -185,12 +162,9 @@ class Table(NamedTuple):
         data = [{name: row[name] for name in self.schema.names} for row in rows]
         store.replace(self.path(warehouse), pa.Table.from_pylist(data, self.shape.schema), self._properties, after)
 
-    def recreate(self, spark: SparkSession, warehouse: str) -> None:
-        """Replace this table by an empty one with another id."""
-        builder = DeltaTable.replace(spark).location(self.path(warehouse)).addColumns(self.schema)
-        for name, value in self._properties.items():
-            builder = builder.property(name, value)
-        builder.execute()
+    def create(self, warehouse: str, mark: str) -> None:
+        """Create it without rows: see store.create."""
+        store.create(self.path(warehouse), self.shape.schema, self._properties, mark)
 
     @property
     def shape(self) -> Shape:
@@ -311,13 +285,14 @@ _OFFSET = StructType(
 # One row per group. Times are those of the log's records; null = unknown. `*_after`: the latest `written_after` of its
 # commits, of the record of its state, and of the commits for each topic of `offsets`: these were written no earlier.
 # last_clients: of the last record that names clients, and its time; null also if an earlier release read that record.
-# Deletion vectors: in a large table, a run writes the changed rows only, not their whole files.
+# log_partition: each file has the groups of one partition, or of all: see activity.shards.
 ACTIVITY = Table(
     "activity",
     StructType(
         [
             StructField("cluster_id", StringType(), False),
             StructField("group", StringType(), False),
+            StructField("log_partition", IntegerType(), False),
             StructField("type", StringType(), False),
             StructField("protocol_type", StringType()),
             StructField("state", StringType(), False),
@@ -337,7 +312,6 @@ ACTIVITY = Table(
             StructField("commits_by_day", MapType(DateType(), LongType()), False),
             StructField("tombstoned_at", TimestampType()),
             StructField("era", IntegerType(), False),
-            StructField("log_partition", IntegerType(), False),
             StructField("read_to", LongType(), False),
             StructField("updated_at", TimestampType(), False),
             StructField("last_commit_after", TimestampType()),
@@ -347,8 +321,8 @@ ACTIVITY = Table(
             StructField("last_clients_at", TimestampType()),
         ]
     ),
-    2,
-    (("delta.enableDeletionVectors", "true"),),
+    3,
+    ((LAYOUT, "1"),),
 )
 
 # One row per log partition, copied from `ingested` once version `activity_version` of `activity` includes all of it.

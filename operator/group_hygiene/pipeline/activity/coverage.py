@@ -50,11 +50,10 @@ def activity_at(spark: SparkSession, warehouse: str, covered: State) -> DataFram
 
     Raises PipelineError if this version does not exist.
     """
-    state = ACTIVITY.state(spark, warehouse)
+    state = ACTIVITY.state(warehouse)
     if state is None or state.id != covered.id or state.version < covered.version:
         raise PipelineError(
             f"coverage names version {covered.version} of an activity table that does not exist: an older or another "
             "table replaced it; the next run of the pipeline corrects that"
         )
-    reader = spark.read.format("delta").option("versionAsOf", str(covered.version))
-    return ACTIVITY.completed(reader.load(ACTIVITY.path(warehouse)))
+    return ACTIVITY.read_version(spark, warehouse, covered.version)

@@ -1,288 +1,303 @@
-"""Combines the bronze rows of each group with the group's row in `activity`. Reads and writes no table.
+"""Combines new records of groups with their rows in `activity`, by DuckDB. Opens no file and no table.
 
-Spark SQL functions only: no row passes through Python. `changes` aggregates new records, and `merged` adds the result
-to an existing row, or makes a new one. One run or many give the same result.
+All records of a group are in one partition of the log, so a worker folds a partition by itself. What a row says of a
+group is computed from its last records, and from its row of before, as if that were the first of its records: one run
+or many give the same row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
-from itertools import chain
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import duckdb
+import pyarrow as pa
 
-# Kinds of records with a group's members or its end; all other records only accompany these.
-_STATE_RECORDS = (
-    "classic",
-    "consumer-epoch",
-    "consumer-member",
-    "share-epoch",
-    "share-member",
-    "streams-epoch",
-    "streams-member",
-)
-_TYPES = {"classic": "Classic", "consumer": "Consumer", "share": "Share", "streams": "Streams"}
+# Beyond this, DuckDB writes into a temporary folder. For one worker, of which a machine has one per core.
+_MEMORY = "700MB"
+# The times that Python knows, in milliseconds since 1970: a record may name any number.
+_LEAST_MS, _MOST_MS = -62_135_596_800_000, 253_402_300_799_999
+# The days of `commits_by_day`.
 _DAYS = 31
 
+_COMMITS = """
+    "group", topic, "partition", log_partition, log_offset, record_time, committed_offset, leader_epoch, metadata,
+    aborted, written_after, to_time(commit_ms) AS commit_time
+"""
+_STATES = """
+    "group", kind, split_part(kind, '-', 1) AS family, log_partition, log_offset, record_time, protocol_type, member_id,
+    members, state_ms, gone, written_after, clients
+"""
+# Kinds of records with a group's members or its end; all other records only accompany these.
+_STATE_RECORDS = """
+    ('classic', 'consumer-epoch', 'consumer-member', 'share-epoch', 'share-member', 'streams-epoch', 'streams-member')
+"""
 
-def changes(commits: DataFrame, states: DataFrame, cluster_id: str, now: datetime) -> DataFrame:
-    """Aggregate rows of `commits` and `group_states`, all of one era, into one row per group.
-
-    now: commits of more than 30 days before it are not counted.
+# Each uses those before it. `old`: the groups' rows in `activity`; `was`: of the same era, as the end of an era ends a
+# group's offsets, members and state. `run`: one row, with the arguments of `Fold`.
+_STEPS = (
+    "CREATE TEMP VIEW was AS SELECT old.* FROM old JOIN run USING (era)",
+    # A killed run may have added these.
+    *(
+        f"""
+        DELETE FROM {table} USING old, run WHERE {table}."group" = old."group"
+        AND (old.era > run.era OR old.era = run.era AND {table}.log_offset < old.read_to)
+        """  # noqa: S608
+        for table in ("commits", "states")
+    ),
     """
-    position = F.col("log_offset").alias("position")
-    offset = F.struct(
-        *("topic", "partition", position, F.col("committed_offset").alias("offset"), "leader_epoch", "metadata"),
-        F.timestamp_millis("commit_ms").alias("commit_time"),
-    )
-    day = F.timestamp_millis("commit_ms").cast("date")
-    last = F.struct(
-        *(position, "record_time", F.split_part("kind", F.lit("-"), F.lit(1)).alias("family"), "protocol_type"),
-        *(
-            "members",
-            "state_ms",
-            "written_after",
-            (F.col("gone") & ~F.endswith("kind", F.lit("-member"))).alias("ended"),
-        ),
-    )
-    of_commit = {
-        "offset": F.when(~F.col("aborted"), offset),
-        "commit_ms": F.col("commit_ms"),
-        "day": F.when(day > F.lit(now).cast("date") - _DAYS, day),
-    }
-    of_state = {
-        "last": F.when(F.col("kind").isin(*_STATE_RECORDS), last),
-        "member": F.when(F.endswith("kind", F.lit("-member")), F.struct("member_id", position, "gone")),
-        "seen": F.when(F.size("clients") > 0, F.struct(position, "record_time", "clients")),
-    }
-    common = ("era", "log_partition", "log_offset", "record_time", "group", "written_after")
-    rows = commits.select(*common, *_named(of_commit)).unionByName(
-        states.select(*common, *_named(of_state)), allowMissingColumns=True
-    )
-    of_topic = F.struct(F.col("offset.topic").alias("topic"), F.col("written_after").alias("after"))
-    lives = F.col("offset.offset").isNotNull()
-    # Beyond a small hash table, Spark sorts the groups: by a hash, as names often have a common prefix.
-    found = rows.groupBy(F.xxhash64("group").alias("hash"), "group").agg(
-        F.lit(cluster_id).alias("cluster_id"),
-        F.max("era").alias("era"),
-        F.max("log_partition").alias("log_partition"),
-        F.min("log_offset").alias("read_from"),
-        (F.max("log_offset") + 1).alias("read_to"),
-        F.min("record_time").alias("first_seen"),
-        F.timestamp_millis(F.min("commit_ms")).alias("first_commit"),
-        F.timestamp_millis(F.max("commit_ms")).alias("last_commit"),
-        F.max(F.when(F.col("commit_ms").isNotNull(), F.col("written_after"))).alias("last_commit_after"),
-        F.collect_set(F.when(lives & F.col("written_after").isNotNull(), of_topic)).alias("topics_after"),
-        F.collect_list("offset").alias("offsets"),
-        F.collect_list("day").alias("days"),
-        F.max(F.when(lives, F.col("log_offset"))).alias("committed_at"),
-        F.max(F.when(F.col("offset").isNotNull() & ~lives, F.struct("log_offset", "record_time"))).alias("wiped"),
-        F.max("last").alias("last"),
-        F.max(F.when(F.col("last.ended"), F.col("last"))).alias("ended"),
-        F.max(F.when(~F.col("last.ended"), F.col("last"))).alias("alive"),
-        F.collect_list("member").alias("members"),
-        F.max("seen").alias("seen"),
-    )
-    return found.drop("hash")
-
-
-def merged(found: DataFrame, activity: DataFrame, now: datetime) -> DataFrame:
-    """The new rows of `activity` for these groups: `found` by `changes`, combined with their current rows.
-
-    The end of an era of the log ends a group's state, but its times stay. A group whose row already includes any of
-    these records is left out: another run wrote it at the same time.
+    CREATE TEMP TABLE of_commits AS SELECT
+        "group", max(log_partition) AS log_partition, max(log_offset) + 1 AS read_to, min(record_time) AS first_seen,
+        min(commit_time) AS first_commit, max(commit_time) AS last_commit,
+        max(written_after) FILTER (commit_time IS NOT NULL) AS last_commit_after,
+        max(log_offset) FILTER (NOT aborted AND committed_offset IS NOT NULL) AS committed_at,
+        max(log_offset) FILTER (NOT aborted AND committed_offset IS NULL) AS wiped_at
+    FROM commits GROUP BY "group"
+    """,
+    # The last commit of each place, without those that ended with a tombstone.
     """
-    old = activity.select(F.struct("*").alias("old"))
-    rows = found.join(old, F.col("group") == F.col("old.group"), "left")
-    begins_later = (F.col("old.era") == F.col("era")) & (F.col("old.read_to") <= F.col("read_from"))
-    rows = rows.where(F.col("old").isNull() | (F.col("old.era") < F.col("era")) | begins_later)
-    rows = rows.withColumn("was", F.when(F.col("old.era") == F.col("era"), F.col("old")))
-    # Successive selects: each names columns that the next ones use several times.
-    rows = rows.select(
-        *("cluster_id", "group", "old", "was", "last", "wiped", "ended", "alive", "seen"),
-        *("committed_at", "era", "log_partition", "read_to"),
-        *(F.col(name).alias(f"new_{name}") for name in ("first_seen", "first_commit", "last_commit")),
-        _offsets(F.col("was.offsets"), F.col("offsets")).alias("offsets"),
-        _members(F.col("was.members"), F.col("members"), F.col("ended")).alias("members"),
-        F.greatest("old.last_commit_after", "last_commit_after").alias("new_last_commit_after"),
-        _topics_after(F.col("old.topics_after"), F.col("topics_after")).alias("topics_after"),
-        _by_day(F.col("old.commits_by_day"), F.col("days"), now).alias("days"),
-    )
-    # Each of these may use those before it.
-    derived = {"simple": _simple(), "since": _since(), "protocol": _protocol(), "state_now": _state()}
-    rows = rows.select("*", *_named(derived | {"type_now": _type(), "wiped_out": _wiped_out()}))
-    return rows.select(*_named(_row(now)))
-
-
-def _row(now: datetime) -> dict[str, Column]:
-    last, simple, wiped_out, state = F.col("last"), F.col("simple"), F.col("wiped_out"), F.col("state_now")
-    return {
-        "cluster_id": F.col("cluster_id"),
-        "group": F.col("group"),
-        "type": F.col("type_now"),
-        "protocol_type": F.col("protocol"),
-        "state": F.when(wiped_out, "Gone").otherwise(state),
-        "state_since": F.when(wiped_out, F.col("wiped.record_time"))
-        .when(simple, F.lit(None))
-        .when(last.isNull(), F.col("was.state_since"))
-        .otherwise(F.col("since")),
-        "members": F.col("members"),
-        "first_commit": F.least("old.first_commit", "new_first_commit"),
-        "last_commit": F.greatest("old.last_commit", "new_last_commit"),
-        "oldest_commit": F.array_min(F.col("offsets.commit_time")),
-        "empty_since": F.when(simple | wiped_out, F.lit(None))
-        .when(last.isNull(), F.col("was.empty_since"))
-        .when((state == "Empty") & (F.col("protocol") != ""), F.col("since")),
-        "first_seen": F.least("old.first_seen", "new_first_seen"),
-        "partitions": F.size("offsets"),
-        "topics": F.size(F.array_distinct("offsets.topic")),
-        "offsets": F.col("offsets"),
-        **{f"commits_{count}d": _last_days(count, now) for count in (1, 7, 30)},
-        "commits_by_day": F.col("days"),
-        "tombstoned_at": F.when(wiped_out, F.col("wiped.record_time")).otherwise(
-            F.coalesce("ended.record_time", "old.tombstoned_at")
-        ),
-        "era": F.col("era"),
-        "log_partition": F.col("log_partition"),
-        "read_to": F.greatest("was.read_to", "read_to"),
-        "updated_at": F.lit(now),
-        "last_commit_after": F.col("new_last_commit_after"),
-        "state_after": F.when(last.isNull(), F.col("was.state_after")).otherwise(F.col("last.written_after")),
-        "topics_after": F.map_filter("topics_after", lambda topic, _: F.array_contains("offsets.topic", topic)),
-        # A simple group has the name of a group that ended, and other clients.
-        "last_clients": F.when(~simple, F.coalesce("seen.clients", "old.last_clients")),
-        "last_clients_at": F.when(~simple, F.coalesce("seen.record_time", "old.last_clients_at")),
-    }
-
-
-def _simple() -> Column:
-    """Whether a commit, after the group's end or as its first record, made it a simple group (without members)."""
-    last = F.col("last")
-    nothing = F.coalesce("was.type", F.lit("Unknown")) == "Unknown"
-    ended = F.coalesce(F.col("last.ended"), nothing | (F.col("was.state") == "Gone"))
-    later = F.when(last.isNull(), True).otherwise(F.col("committed_at") > F.col("last.position"))
-    return F.coalesce(ended & F.col("committed_at").isNotNull() & later, F.lit(False))
-
-
-def _since() -> Column:
-    at = F.col("last.state_ms")
-    return F.coalesce(F.when(at > 0, F.timestamp_millis(at)), F.col("last.record_time"))
-
-
-def _type() -> Column:
-    return (
-        F.when(F.col("simple"), "Classic")
-        .when(F.col("last").isNull(), F.coalesce("was.type", F.lit("Unknown")))
-        .when((F.col("last.family") == "classic") & F.col("protocol").isNull(), "Unknown")
-        .otherwise(F.element_at(F.create_map(*map(F.lit, chain.from_iterable(_TYPES.items()))), F.col("last.family")))
-    )
-
-
-def _protocol() -> Column:
-    family, empty = F.col("last.family"), F.lit("")
-    # A Classic group's tombstone does not say whether it ever had members: its earlier records do, if known.
-    joined = F.when(F.col("alive.family") == "classic", F.coalesce("alive.protocol_type", empty))
-    committed = F.when(F.col("committed_at").isNotNull(), empty)
-    return (
-        F.when(F.col("simple"), empty)
-        .when(F.col("last").isNull(), F.col("was.protocol_type"))
-        .when((family == "classic") & F.col("last.ended"), F.coalesce(joined, "was.protocol_type", committed))
-        .when(family == "classic", F.coalesce("last.protocol_type", empty))
-        .otherwise(family)
-    )
-
-
-def _state() -> Column:
-    empty = F.when(F.col("last.family") == "classic", F.col("last.members") == 0).otherwise(F.size("members") == 0)
-    return (
-        F.when(F.col("simple"), "Empty")
-        .when(F.col("last").isNull(), F.coalesce("was.state", F.lit("Unknown")))
-        .when(F.col("last.ended"), "Gone")
-        .when(empty, "Empty")
-        .otherwise("Active")
-    )
-
-
-def _wiped_out() -> Column:
-    """Whether a simple group lost its last offset: no other record of the log may show that it ended."""
-    never_joined = F.col("type_now").isin("Classic", "Unknown") & (F.coalesce("protocol", F.lit("")) == "")
-    last = F.col("wiped.log_offset") > F.coalesce("last.position", F.lit(-1))
-    ended = never_joined & (F.size("offsets") == 0) & F.col("state_now").isin("Empty", "Unknown") & last
-    return F.coalesce(ended, F.lit(False))
-
-
-def _offsets(old: Column, new: Column) -> Column:
-    """The current offsets: the last commit of each partition, without those that ended with a tombstone."""
-    before = F.transform(old, lambda it: F.struct(*_fields(it, F.lit(-1).cast("bigint"))))
-    all_of_them = F.when(old.isNull(), new).otherwise(F.concat(before, new))
-    # The lambda binds the sorted array to a name: otherwise it would be sorted again for each element.
-    latest = F.transform(
-        F.array(F.sort_array(all_of_them)),
-        lambda all_: F.filter(
-            all_, lambda it, index: ~_same_place(it, F.get(all_, index + 1)) & it["offset"].isNotNull()
-        ),
-    )
-    return F.transform(latest[0], lambda it: F.struct(*_fields(it)))
-
-
-def _same_place(one: Column, other: Column) -> Column:
-    return (one["topic"].eqNullSafe(other["topic"])) & (one["partition"].eqNullSafe(other["partition"]))
-
-
-def _fields(offset: Column, position: Column | None = None) -> list[Column]:
-    names = ["topic", "partition", "offset", "leader_epoch", "metadata", "commit_time"]
-    columns = [offset[name].alias(name) for name in names]
-    return columns if position is None else [*columns[:2], position.alias("position"), *columns[2:]]
-
-
-def _topics_after(old: Column, new: Column) -> Column:
-    """Topic -> latest time; a topic has several times if several reads are added at once."""
-    latest = F.transform(
-        F.array(F.sort_array(new)),
-        lambda all_: F.filter(all_, lambda it, index: ~it["topic"].eqNullSafe(F.get(all_, index + 1)["topic"])),
-    )[0]
-    found = F.map_from_entries(latest)
-    later = F.map_zip_with(old, found, lambda _, one, other: F.greatest(one, other))
-    return F.when(old.isNull(), found).otherwise(later)
-
-
-def _members(old: Column, new: Column, ended: Column) -> Column:
-    """The ids of the members: earlier ones and those that joined, without those that left. Sorted."""
-    # The end of a Classic group may be its conversion into another type, which keeps the members.
-    emptied_at = F.when(ended["family"] != "classic", ended["position"])
-    latest = F.transform(
-        F.array(F.sort_array(F.filter(new, lambda it: it["position"] > F.coalesce(emptied_at, F.lit(-1))))),
-        lambda all_: F.filter(all_, lambda it, index: ~it["member_id"].eqNullSafe(F.get(all_, index + 1)["member_id"])),
-    )[0]
-    came = F.transform(F.filter(latest, lambda it: ~it["gone"]), lambda it: it["member_id"])
-    left = F.transform(F.filter(latest, lambda it: it["gone"]), lambda it: it["member_id"])
-    none = F.array().cast("array<string>")
-    stayed = F.when(emptied_at.isNull(), F.coalesce(old, none)).otherwise(none)
-    return F.when(F.size(new) == 0, stayed).otherwise(F.array_sort(F.array_union(F.array_except(stayed, left), came)))
-
-
-def _by_day(old: Column, new: Column, now: datetime) -> Column:
-    """Commits by day, for the last days only: a bounded state for all counts."""
-    counted = F.map_from_entries(
-        F.transform(
-            F.array_distinct(new),
-            lambda day: F.struct(day, F.size(F.filter(new, lambda it: it == day)).cast("bigint")),
+    CREATE TEMP TABLE places AS SELECT "group", topic, "partition", unnest(last) FROM (
+        SELECT "group", topic, "partition", arg_max(
+            struct_pack("offset" := "offset", leader_epoch := leader_epoch, metadata := metadata,
+                commit_time := commit_time),
+            position
+        ) AS last
+        FROM (
+            SELECT "group", topic, "partition", log_offset AS position, committed_offset AS "offset", leader_epoch,
+                metadata, commit_time
+            FROM commits WHERE NOT aborted
+            UNION ALL
+            SELECT "group", topic, "partition", -1, "offset", leader_epoch, metadata, commit_time
+            FROM (SELECT "group", unnest(offsets, recursive := true) FROM was)
         )
-    )
-    zero = F.lit(0).cast("bigint")
-    added = F.map_zip_with(old, counted, lambda _, one, other: F.coalesce(one, zero) + F.coalesce(other, zero))
-    return F.when(old.isNull(), counted).otherwise(
-        F.map_filter(added, lambda day, _: day > F.lit(now).cast("date") - _DAYS)
-    )
+        GROUP BY "group", topic, "partition"
+    ) WHERE last."offset" IS NOT NULL
+    """,
+    """
+    CREATE TEMP TABLE of_places AS SELECT
+        "group", count(*)::INT AS partitions, count(DISTINCT topic)::INT AS topics, min(commit_time) AS oldest_commit,
+        list_sort(list(struct_pack(
+            topic := topic, "partition" := "partition", "offset" := "offset", leader_epoch := leader_epoch,
+            metadata := metadata, commit_time := commit_time
+        ))) AS offsets
+    FROM places GROUP BY "group"
+    """,
+    """
+    CREATE TEMP TABLE of_days AS SELECT
+        "group", map_from_entries(list_sort(list((day, commits)))) AS commits_by_day,
+        (sum(commits) FILTER (day > today - 1))::BIGINT AS commits_1d,
+        (sum(commits) FILTER (day > today - 7))::BIGINT AS commits_7d,
+        (sum(commits) FILTER (day > today - 30))::BIGINT AS commits_30d
+    FROM (
+        SELECT "group", day, sum(commits)::BIGINT AS commits FROM (
+            SELECT "group", commit_time::DATE AS day, count(*) AS commits FROM commits GROUP BY ALL
+            UNION ALL
+            SELECT "group", entry.key, entry.value FROM (
+                SELECT "group", unnest(map_entries(commits_by_day)) AS entry FROM old
+            )
+        ) GROUP BY ALL
+    ), run
+    WHERE day > today - days GROUP BY "group"
+    """,
+    # For topics of which the group has an offset.
+    """
+    CREATE TEMP TABLE of_topics AS SELECT "group", map_from_entries(list_sort(list((topic, after)))) AS topics_after
+    FROM (
+        SELECT "group", topic, max(after) AS after FROM (
+            SELECT "group", topic, written_after AS after FROM commits
+            WHERE NOT aborted AND committed_offset IS NOT NULL AND written_after IS NOT NULL
+            UNION ALL
+            SELECT "group", entry.key, entry.value FROM (
+                SELECT "group", unnest(map_entries(topics_after)) AS entry FROM old
+            )
+        ) GROUP BY ALL
+    ) SEMI JOIN places USING ("group", topic) GROUP BY "group"
+    """,
+    f"""
+    CREATE TEMP TABLE last_states AS SELECT
+        *, gone AND NOT ends_with(kind, '-member') AS ended, log_offset AS position
+    FROM states WHERE kind IN {_STATE_RECORDS}
+    """,  # noqa: S608
+    """
+    CREATE TEMP TABLE of_states AS SELECT
+        "group", max(log_partition) AS log_partition, max(log_offset) + 1 AS read_to, min(record_time) AS first_seen
+    FROM states GROUP BY "group"
+    """,
+    *(
+        f"""
+        CREATE TEMP TABLE {name} AS SELECT last_states.* FROM last_states JOIN (
+            SELECT "group", max(position) AS position FROM last_states WHERE {which} GROUP BY "group"
+        ) USING ("group", position)
+        """  # noqa: S608
+        for name, which in {"latest": "true", "ends": "ended", "alive": "NOT ended"}.items()
+    ),
+    """
+    CREATE TEMP TABLE seen AS SELECT states."group", clients, record_time FROM states JOIN (
+        SELECT "group", max(log_offset) AS log_offset FROM states WHERE len(clients) > 0 GROUP BY "group"
+    ) USING ("group", log_offset)
+    """,
+    # The end of a Classic group may be its conversion into another type, which keeps the members.
+    """
+    CREATE TEMP TABLE of_members AS SELECT "group", list_sort(list(member_id)) AS members FROM (
+        SELECT "group", member_id, arg_max(gone, position) AS gone FROM (
+            SELECT "group", member_id, log_offset AS position, gone FROM states WHERE ends_with(kind, '-member')
+            UNION ALL
+            SELECT "group", unnest(members), -1, false FROM was
+        )
+        LEFT JOIN (SELECT "group", position AS emptied_at FROM ends WHERE family <> 'classic') USING ("group")
+        WHERE emptied_at IS NULL OR position > emptied_at
+        GROUP BY "group", member_id
+    ) WHERE NOT gone GROUP BY "group"
+    """,
+    """
+    CREATE TEMP TABLE found AS SELECT
+        "group", was.type AS was_type, was.protocol_type AS was_protocol, was.state AS was_state,
+        was.state_since AS was_since, was.empty_since AS was_empty_since, was.state_after AS was_after,
+        latest.position IS NOT NULL AS has_state, latest.family, latest.ended, latest.position, latest.record_time,
+        latest.protocol_type AS new_protocol, latest.members AS counted, latest.state_ms,
+        latest.written_after AS new_after, ends.record_time AS ended_at,
+        CASE WHEN alive.family = 'classic' THEN coalesce(alive.protocol_type, '') END AS joined,
+        seen.clients, seen.record_time AS clients_at,
+        committed_at, wiped_at, tombstones.record_time AS wiped_time,
+        greatest(of_commits.log_partition, of_states.log_partition) AS log_partition,
+        greatest(of_commits.read_to, of_states.read_to, was.read_to) AS read_to,
+        least(of_commits.first_seen, of_states.first_seen, old.first_seen) AS first_seen,
+        least(of_commits.first_commit, old.first_commit) AS first_commit,
+        greatest(of_commits.last_commit, old.last_commit) AS last_commit,
+        greatest(of_commits.last_commit_after, old.last_commit_after) AS last_commit_after,
+        old.tombstoned_at AS old_tombstoned_at, old.last_clients AS old_clients, old.last_clients_at AS old_clients_at,
+        coalesce(of_places.partitions, 0) AS partitions, coalesce(of_places.topics, 0) AS topics,
+        of_places.oldest_commit,
+        coalesce(of_places.offsets, []) AS offsets, coalesce(of_members.members, []) AS members,
+        coalesce(of_days.commits_by_day, map()) AS commits_by_day, coalesce(of_days.commits_1d, 0) AS commits_1d,
+        coalesce(of_days.commits_7d, 0) AS commits_7d, coalesce(of_days.commits_30d, 0) AS commits_30d,
+        coalesce(of_topics.topics_after, map()) AS topics_after
+    FROM of_commits FULL JOIN of_states USING ("group")
+    LEFT JOIN (SELECT "group", * EXCLUDE "group" FROM old) old USING ("group")
+    LEFT JOIN was USING ("group")
+    LEFT JOIN latest USING ("group") LEFT JOIN ends USING ("group") LEFT JOIN alive USING ("group")
+    LEFT JOIN seen USING ("group")
+    LEFT JOIN commits tombstones ON tombstones."group" = of_commits."group" AND tombstones.log_offset = wiped_at
+    LEFT JOIN of_places USING ("group") LEFT JOIN of_members USING ("group")
+    LEFT JOIN of_days USING ("group") LEFT JOIN of_topics USING ("group")
+    """,
+)
+
+_ROWS = """
+    SELECT
+        cluster_id, "group", log_partition, type_now AS type, protocol AS protocol_type,
+        CASE WHEN wiped_out THEN 'Gone' ELSE state_now END AS state,
+        CASE WHEN wiped_out THEN wiped_time WHEN simple THEN NULL WHEN has_state THEN since ELSE was_since END
+            AS state_since,
+        members, first_commit, last_commit, oldest_commit,
+        CASE WHEN simple OR wiped_out THEN NULL WHEN NOT has_state THEN was_empty_since
+            WHEN state_now = 'Empty' AND protocol <> '' THEN since END AS empty_since,
+        first_seen, partitions, topics, offsets, commits_1d, commits_7d, commits_30d, commits_by_day,
+        CASE WHEN wiped_out THEN wiped_time ELSE coalesce(ended_at, old_tombstoned_at) END AS tombstoned_at,
+        era, read_to, now AS updated_at, last_commit_after,
+        CASE WHEN has_state THEN new_after ELSE was_after END AS state_after,
+        topics_after,
+        -- A simple group has the name of a group that ended, and other clients.
+        CASE WHEN NOT simple THEN coalesce(clients, old_clients) END AS last_clients,
+        CASE WHEN NOT simple THEN coalesce(clients_at, old_clients_at) END AS last_clients_at
+    FROM (
+        SELECT
+            *,
+            -- A commit, after the group's end or as its first record, made it a group without members.
+            coalesce(
+                CASE WHEN has_state THEN ended ELSE coalesce(was_type, 'Unknown') = 'Unknown' OR was_state = 'Gone' END
+                AND committed_at IS NOT NULL AND (NOT has_state OR committed_at > position), false
+            ) AS simple,
+            coalesce(CASE WHEN state_ms > 0 THEN to_time(state_ms) END, record_time) AS since,
+            -- A Classic group's tombstone does not say whether it ever had members: its earlier records do, if known.
+            CASE WHEN simple THEN ''
+                WHEN NOT has_state THEN was_protocol
+                WHEN family = 'classic' AND ended
+                    THEN coalesce(joined, was_protocol, CASE WHEN committed_at IS NOT NULL THEN '' END)
+                WHEN family = 'classic' THEN coalesce(new_protocol, '')
+                ELSE family END AS protocol,
+            CASE WHEN simple THEN 'Classic'
+                WHEN NOT has_state THEN coalesce(was_type, 'Unknown')
+                WHEN family = 'classic' AND protocol IS NULL THEN 'Unknown'
+                ELSE upper(family[1]) || family[2:] END AS type_now,
+            CASE WHEN simple THEN 'Empty'
+                WHEN NOT has_state THEN coalesce(was_state, 'Unknown')
+                WHEN ended THEN 'Gone'
+                WHEN CASE WHEN family = 'classic' THEN counted = 0 ELSE len(members) = 0 END THEN 'Empty'
+                ELSE 'Active' END AS state_now,
+            -- A simple group lost its last offset: no other record of the log may show that it ended.
+            coalesce(
+                type_now IN ('Classic', 'Unknown') AND coalesce(protocol, '') = '' AND len(offsets) = 0
+                AND state_now IN ('Empty', 'Unknown') AND wiped_at > coalesce(position, -1), false
+            ) AS wiped_out
+        FROM found
+    ), run
+"""
 
 
-def _last_days(count: int, now: datetime) -> Column:
-    zero, first = F.lit(0).cast("bigint"), F.lit(now).cast("date") - count
-    return F.aggregate(
-        F.map_entries("days"), zero, lambda total, it: total + F.when(it["key"] > first, it["value"]).otherwise(zero)
-    )
+class Fold:
+    """One round of records of some groups, all of one era, and what their rows say then.
+
+    Raises duckdb.Error. spill: an existing folder for what does not fit into memory.
+    """
+
+    def __init__(self, cluster_id: str, era: int, now: datetime, spill: str) -> None:
+        """now: commits of more than 30 days before it are not counted."""
+        self._database = duckdb.connect(
+            config={
+                **{"threads": 1, "memory_limit": _MEMORY, "temp_directory": spill, "preserve_insertion_order": False},
+                # It would download its extensions.
+                **{"autoinstall_known_extensions": False, "autoload_known_extensions": False},
+            }
+        )
+        run = self._database.execute
+        run("SET TimeZone = 'UTC'")
+        # least and greatest ignore nulls.
+        bounded = f"greatest({_LEAST_MS}, least({_MOST_MS}, ms))"
+        run(f"CREATE MACRO to_time(ms) AS CASE WHEN ms IS NOT NULL THEN make_timestamptz({bounded} * 1000) END")
+        run(
+            """
+            CREATE TEMP TABLE run AS SELECT
+                ?::VARCHAR AS cluster_id, ?::INT AS era, ?::TIMESTAMPTZ AS now, now::DATE AS today, ?::INT AS days
+            """,
+            [cluster_id, era, now, _DAYS],
+        )
+
+    def close(self) -> None:
+        self._database.close()
+
+    def add(self, commits: Any, states: Any) -> int:
+        """Add rows of the tables `commits` and `group_states`, as Arrow tables or readers; returns their number."""
+        many = 0
+        for name, rows, columns in (("commits", commits, _COMMITS), ("states", states, _STATES)):
+            self._database.register("rows", rows)
+            self._database.execute(f"CREATE TEMP TABLE {name} AS SELECT {columns} FROM rows")  # noqa: S608
+            self._database.unregister("rows")
+            many += len(self._database.table(name))
+        return many
+
+    def groups(self) -> pa.ChunkedArray:
+        """The groups with such rows."""
+        both = 'SELECT DISTINCT "group" FROM (SELECT "group" FROM commits UNION ALL SELECT "group" FROM states)'
+        return self._database.sql(both).to_arrow_table().column("group")
+
+    def rows(self, old: pa.Table) -> Iterator[pa.Table]:
+        """The rows of `activity` for these groups. old: their current ones; each is replaced, or comes again."""
+        self._database.register("old", old)
+        for step in _STEPS:
+            self._database.execute(step)
+        yield self._database.sql(_ROWS).to_arrow_table()
+        # A killed run had added all of their records.
+        yield self._database.sql('FROM old ANTI JOIN found USING ("group")').to_arrow_table()
 
 
-def _named(columns: dict[str, Column]) -> list[Column]:
-    return [column.alias(name) for name, column in columns.items()]
+@contextmanager
+def folding(cluster_id: str, era: int, now: datetime, spill: str) -> Iterator[Fold]:
+    """See Fold; closes it."""
+    fold = Fold(cluster_id, era, now, spill)
+    try:
+        yield fold
+    finally:
+        fold.close()

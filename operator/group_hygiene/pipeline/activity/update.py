@@ -1,25 +1,23 @@
 """Adds newly ingested records to `activity`, and then updates `coverage`. The meaning of records is in `fold`.
 
-The cost depends on new data only: bronze rows of batches that are not in `activity` yet, and the rows of their groups.
-Adding the same records twice changes nothing: each row has the offset up to which it includes the log (`read_to`).
+Spark's workers do it by shards (`shards`), and the driver puts all of their files into the table in one version. Adding
+the same records twice changes nothing: each row has the offset up to which it includes the log (`read_to`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-from delta import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.model.evidence import TABLES_VERSION
-from group_hygiene.pipeline.activity.fold import changes, merged
+from group_hygiene.pipeline import store
+from group_hygiene.pipeline.activity.shards import EVERYTHING, Done, Round, Shard, Task, plan, work
 from group_hygiene.pipeline.ingest.progress import refuse_incomplete, refuse_older
 from group_hygiene.pipeline.tables import (
     ACTIVITY,
@@ -27,27 +25,17 @@ from group_hygiene.pipeline.tables import (
     COVERAGE,
     GROUP_STATES,
     INGESTED,
+    LAYOUT,
     PRUNED,
     QUARANTINE,
     RECORDS,
     State,
 )
 
-# Records of one MERGE: those of one group are in memory at once.
-_ROUND_RECORDS = 5_000_000
-# Up to so many records, few groups change.
-_FEW_RECORDS = 100_000
-# And then a table of at most so many bytes and offsets is rewritten, which is faster than Spark's MERGE: 3 s, not 6 s,
-# for 10,000 of 100,000 groups. For 100,000 of 200,000 it takes 9 s, and 0.9 GB in Python.
-_SMALL_BYTES, _SMALL_OFFSETS = 32 * 1024**2, 2_000_000
-
-# Each version adds files, and each reader opens all of them: they are compacted after so many versions.
-_VERSIONS = 16
-# No table.
-_NOTHING = State("", -1)
+# Up to so many groups and new records, the table is one file.
+_SMALL = 200_000
 # Our commits to `activity` have this mark in Delta's history. Commits without it may have put old rows back.
 _MARK = "group-hygiene"
-_MARKING = "spark.databricks.delta.commitInfo.userMetadata"
 # Operations that need no mark: they change no row, or only remove some. A group without a row is never idle.
 _HARMLESS = {"OPTIMIZE", "DELETE", "VACUUM START", "VACUUM END"}
 
@@ -71,18 +59,19 @@ class Updated:
         return f"{self.records:,} new records, {upto}"
 
 
-class _Round(NamedTuple):
-    """Batches that are added together."""
+class _Batches(NamedTuple):
+    """Batches of one era, which are added together."""
 
+    era: int
     first: int
     last: int
-    records: int
 
 
 def update(spark: SparkSession, warehouse: str) -> Updated:
     """Add all batches that ingest has completed since the last update; writes `coverage` last.
 
-    Raises PipelineError if nothing was ingested yet, Halted if `ingested` is older than `coverage`.
+    Raises PipelineError if nothing was ingested yet, or if another run writes at the same time; Halted if `ingested` is
+    older than `coverage`.
     """
     ingested = INGESTED.rows(warehouse)
     if not ingested:
@@ -91,47 +80,37 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     if coverage:
         refuse_older(_batch(ingested[0]), _batch(coverage[0]))
     refuse_incomplete(warehouse, ingested[0]["batch"])
-    ACTIVITY.add_columns(warehouse, _MARK)
-    state = ACTIVITY.state(spark, warehouse)
+    for table in (COMMITS, GROUP_STATES, ACTIVITY):
+        table.add_columns(warehouse, _MARK)
     read_at = max((row["read_at"] for row in ingested if row["read_at"]), default=None)
     now = read_at or datetime.now(UTC)
     complete_since: _Moments = {row["log_partition"]: row["complete_since"] for row in coverage}
+    at = ACTIVITY.state(warehouse)
     # Without coverage, every version of the table must have our mark, including the first one.
     last = State(coverage[0]["activity_id"], coverage[0]["activity_version"]) if coverage else None
-    rebuild = state is None or _went_back(spark, warehouse, state, last or state._replace(version=-1))
-    at = since = state or _NOTHING
-    if rebuild and state is not None:
+    if at is None or _went_back(warehouse, at, last or at._replace(version=-1)):
         # No reader uses the new table until coverage has its id.
-        ACTIVITY.recreate(spark, warehouse)
-        at = _written(spark, warehouse, _NOTHING)
-    if rebuild or not coverage:
-        coverage = []
-        if any(table.setting(warehouse, PRUNED) for table in RECORDS):
-            complete_since = {row["log_partition"]: now for row in ingested}
+        ACTIVITY.create(warehouse, _MARK)
+        at, coverage = _state(warehouse), []
+    elif ACTIVITY.setting(warehouse, LAYOUT) is None:
+        at = _laid_out(spark, warehouse, at)
+    if not coverage and any(table.setting(warehouse, PRUNED) for table in RECORDS):
+        complete_since = {row["log_partition"]: now for row in ingested}
     complete_since = _later(complete_since, {row["log_partition"]: row["complete_since"] for row in ingested})
-    complete_since = _later(complete_since, _last_unread(spark, warehouse, ingested[0]))
-    # Otherwise a run ended between the two tables, or files were compacted: rows may include more than coverage says.
-    trusted = rebuild or last == state
-    rounds = _rounds(spark, warehouse, coverage, ingested)
-    with _marking(spark):
-        for part in rounds:
-            which = part.first, part.last
-            commits, states = (table.batches(spark, warehouse, *which) for table in (COMMITS, GROUP_STATES))
-            if not trusted:
-                commits, states = (_not_taken_in(spark, warehouse, rows) for rows in (commits, states))
-            found = changes(commits, states, ingested[0]["cluster_id"], now)
-            few = part.records <= _FEW_RECORDS
-            if rebuild and part is rounds[0]:
-                ACTIVITY.append(spark, warehouse, merged(found, ACTIVITY.none(spark), now))
-            elif few and _is_small(warehouse):
-                _change(spark, warehouse, at, found, now)
-            else:
-                _merge(spark, warehouse, at, found, now, few)
-            at = _written(spark, warehouse, at)
-        if at == _NOTHING:
-            ACTIVITY.append(spark, warehouse, ACTIVITY.none(spark))
-            at = _written(spark, warehouse, at)
-        at = _put_together(spark, warehouse, at, since)
+    complete_since = _later(complete_since, _last_unread(warehouse, ingested[0]))
+    todo, records = _todo(warehouse, coverage, ingested), 0
+    era = coverage[0]["era"] if coverage else None
+    for batches in todo:
+        tasks = _tasks(warehouse, at, batches, {row["log_partition"] for row in ingested}, batches.era != era)
+        versions = {table.name: table.version(warehouse) for table in (COMMITS, GROUP_STATES)}
+        versions[ACTIVITY.name] = at.version
+        round = Round(warehouse.rstrip("/"), ACTIVITY.shape, ingested[0]["cluster_id"], *batches, now, versions)
+        done = _add(spark, tasks, round)
+        if changed := [each for each in done if each.records]:
+            removed = [path for each in changed for path in each.task.old]
+            ACTIVITY.change(warehouse, at.version, [file for each in changed for file in each.files], removed, _MARK)
+            at = at._replace(version=at.version + 1)
+        records, era = records + sum(each.records for each in done), batches.era
     # If nothing was written, this is the version that was checked above, not a newer one.
     whose = {"activity_id": at.id, "activity_version": at.version, "version": TABLES_VERSION}
     # Not the current table `ingested`: it may be ahead of what was added.
@@ -139,128 +118,81 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     COVERAGE.overwrite(warehouse, rows)
     moments = [row["read_at"] for row in ingested]
     complete = None if None in moments else min(moments)
-    return Updated(sum(part.last - part.first + 1 for part in rounds), sum(part.records for part in rounds), complete)
+    return Updated(sum(each.last - each.first + 1 for each in todo), records, complete)
 
 
-def _merge(spark: SparkSession, warehouse: str, at: State, found: DataFrame, now: datetime, few: bool) -> None:
-    """By Spark, which writes the changed rows."""
-    _refuse_overtaken(ACTIVITY.state(spark, warehouse), at)
-    target = DeltaTable.forPath(spark, ACTIVITY.path(warehouse))
-    activity = target.toDF()
-    if few:
-        # Send the few groups to all rows, instead of shuffling the rows.
-        activity = F.broadcast(activity.join(F.broadcast(found.select("group")), "group", "left_semi"))
-    rows = merged(found, activity, now)
-    merge = target.alias("t").merge((F.broadcast(rows) if few else rows).alias("s"), "t.group = s.group")
-    merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+def _add(spark: SparkSession, tasks: Sequence[Task], round: Round) -> list[Done]:
+    """Let Spark's workers write new files for all shards with records of the round."""
+    done = spark.sparkContext.parallelize(tasks, len(tasks)).mapPartitions(partial(work, round=round)).collect()
+    for each in done:
+        if each.failure is not None:
+            raise PipelineError(each.failure)
+    return done
 
 
-def _change(spark: SparkSession, warehouse: str, at: State, found: DataFrame, now: datetime) -> None:
-    """By delta-rs, which rewrites all files with changed rows."""
-    found = found.localCheckpoint()
-
-    def changed(known: pa.Table) -> pa.Table:
-        return merged(found, spark.createDataFrame(known, ACTIVITY.schema), now).toArrow()
-
-    ACTIVITY.change(warehouse, at.version, found.select("group").toArrow(), changed, _MARK)
-
-
-def _is_small(warehouse: str) -> bool:
-    small = ACTIVITY.size(warehouse) <= _SMALL_BYTES
-    return small and ACTIVITY.total(warehouse, "partitions") <= _SMALL_OFFSETS
+def _tasks(warehouse: str, at: State, batches: _Batches, partitions: Collection[int], new_era: bool) -> list[Task]:
+    """new_era: whether groups may be in other partitions than before."""
+    known = store.ranges(ACTIVITY.path(warehouse), at.version, "log_partition")
+    files = {path: EVERYTHING if found is None else Shard(*found) for path, found in known.items()}
+    between = "batch", batches.first, batches.last
+    new = sum(store.records_between(table.path(warehouse), *between) for table in (COMMITS, GROUP_STATES))
+    groups = store.records_between(ACTIVITY.path(warehouse), "era", 0, batches.era)
+    split = len(files) > 1 or new + groups > _SMALL
+    return plan(files, partitions, split, new_era and bool(files))
 
 
-def _written(spark: SparkSession, warehouse: str, before: State) -> State:
-    """The state of `activity` after this run wrote one version of it, or none.
-
-    Raises PipelineError if another run wrote as well: this run may have added to rows that are outdated now.
-    """
-    state = ACTIVITY.state(spark, warehouse)
-    if before not in (_NOTHING, state):
-        _refuse_overtaken(state, before._replace(version=before.version + 1))
-    if state is None:
+def _state(warehouse: str) -> State:
+    if (state := ACTIVITY.state(warehouse)) is None:
         raise PipelineError(f"the table {ACTIVITY.name} was removed while it was written: run this again")
     return state
 
 
-def _refuse_overtaken(state: State | None, at: State) -> None:
-    if state != at:
-        raise PipelineError(f"another run wrote the table {ACTIVITY.name} at the same time: run this one again")
+def _laid_out(spark: SparkSession, warehouse: str, at: State) -> State:
+    """A table of an earlier release, whose files may have deletion vectors, as a new one with the same rows."""
+    rows = ACTIVITY.read_version(spark, warehouse, at.version)
+    ACTIVITY.create(warehouse, _MARK)
+    ACTIVITY.append(spark, warehouse, rows)
+    return _state(warehouse)
 
 
-def _put_together(spark: SparkSession, warehouse: str, at: State, since: State) -> State:
-    """Compact `activity` if that is due since then."""
-    if at.version // _VERSIONS <= max(since.version, 0) // _VERSIONS:
-        return at
-    DeltaTable.forPath(spark, ACTIVITY.path(warehouse)).optimize().executeCompaction()
-    return _written(spark, warehouse, at)
-
-
-def _rounds(spark: SparkSession, warehouse: str, coverage: _Rows, ingested: _Rows) -> list[_Round]:
-    """The batches to add: those of one era together, up to a number of records."""
-    before, last = (coverage[0]["batch"] if coverage else 0), ingested[0]["batch"]
+def _todo(warehouse: str, coverage: _Rows, ingested: _Rows) -> list[_Batches]:
+    """The batches to add, by era."""
+    before, era, last = (coverage[0]["batch"] if coverage else 0), ingested[0]["era"], ingested[0]["batch"]
     if last <= before:
         return []
-    if last == before + 1:
-        known = {row["log_partition"]: row["covered_to"] for row in coverage if row["era"] == ingested[0]["era"]}
-        return [_Round(last, last, sum(row["covered_to"] - known.get(row["log_partition"], 0) for row in ingested))]
-    commits, states = (
-        table.batches(spark, warehouse, before + 1, last).groupBy("era", "batch").count()
-        for table in (COMMITS, GROUP_STATES)
-    )
-    totals = commits.unionByName(states).groupBy("era", "batch").agg(F.sum("count").alias("records"))
-    rounds: list[_Round] = []
-    era = None
-    for row in totals.orderBy("batch").collect():
-        part = _Round(row["batch"], row["batch"], row["records"])
-        if rounds and row["era"] == era and rounds[-1].records + part.records <= _ROUND_RECORDS:
-            first = rounds.pop()
-            part = _Round(first.first, part.last, first.records + part.records)
-        rounds.append(part)
-        era = row["era"]
-    return rounds
+    if era == (coverage[0]["era"] if coverage else 0):
+        return [_Batches(era, before + 1, last)]
+    ends: dict[int, list[int]] = {}
+    for table in (COMMITS, GROUP_STATES):
+        for row in store.rows(
+            table.path(warehouse),
+            "SELECT era, min(batch) AS first, max(batch) AS last FROM t "  # noqa: S608
+            f"WHERE batch BETWEEN {before + 1} AND {last} GROUP BY era",
+        ):
+            ends.setdefault(row["era"], []).extend((row["first"], row["last"]))
+    return [_Batches(era, min(of_era), max(of_era)) for era, of_era in sorted(ends.items())]
 
 
-def _went_back(spark: SparkSession, warehouse: str, now: State, last: State) -> bool:
+def _went_back(warehouse: str, now: State, last: State) -> bool:
     """Whether it is another table than `coverage` names, or an older state of it, or another program wrote to it."""
     if now.id != last.id or now.version < last.version:
         return True
     count = now.version - last.version
-    if not count:
-        return False
-    since = DeltaTable.forPath(spark, ACTIVITY.path(warehouse)).history(count).collect()
-    known = [row for row in since if row["operation"] in _HARMLESS or row["userMetadata"] == _MARK]
+    since = store.history(ACTIVITY.path(warehouse), count) if count else []
+    known = [row for row in since if row["operation"] in _HARMLESS or row.get("userMetadata") == _MARK]
     # Delta's history has a retention: a commit that is no longer in it may have been anything.
     return len(known) < count
 
 
-@contextmanager
-def _marking(spark: SparkSession) -> Iterator[None]:
-    spark.conf.set(_MARKING, _MARK)
-    try:
-        yield
-    finally:
-        spark.conf.unset(_MARKING)
-
-
-def _not_taken_in(spark: SparkSession, warehouse: str, rows: DataFrame) -> DataFrame:
-    """The rows that their group's row in `activity` does not include yet."""
-    known = ACTIVITY.read(spark, warehouse).select("group", F.col("era").alias("known_era"), "read_to")
-    later = (F.col("era") > F.col("known_era")) | (
-        (F.col("era") == F.col("known_era")) & (F.col("log_offset") >= F.col("read_to"))
-    )
-    return rows.join(known, "group", "left").where(F.col("read_to").isNull() | later).drop("known_era", "read_to")
-
-
-def _last_unread(spark: SparkSession, warehouse: str, ingested: dict[str, Any]) -> dict[int, datetime | None]:
+def _last_unread(warehouse: str, ingested: Mapping[str, Any]) -> dict[int, datetime | None]:
     """By log partition, the time of the last malformed record: it may have been of any of the partition's groups."""
-    if not QUARANTINE.exists(warehouse):
-        return {}
-    broken = QUARANTINE.read(spark, warehouse).where(F.col("batch") <= ingested["batch"])
-    broken = broken.where(F.col("era") == ingested["era"])
-    times = F.greatest("record_time", "written_after")
-    rows = broken.groupBy("log_partition").agg(F.max(times).alias("last")).toArrow().to_pylist()
-    return {row["log_partition"]: row["last"] for row in rows}
+    rows = store.rows(
+        QUARANTINE.path(warehouse),
+        "SELECT log_partition, max(record_time) AS recorded, max(written_after) AS after FROM t "  # noqa: S608
+        f"WHERE batch <= {ingested['batch']} AND era = {ingested['era']} GROUP BY log_partition",
+    )
+    times = {row["log_partition"]: [each for each in (row["recorded"], row["after"]) if each] for row in rows}
+    return {partition: max(found, default=None) for partition, found in times.items()}
 
 
 def _later(one: _Moments, other: _Moments) -> _Moments:

@@ -23,7 +23,7 @@ from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.ingest.fetch import Done, Piece, read_and_write
-from group_hygiene.pipeline.ingest.files import Part, Target
+from group_hygiene.pipeline.ingest.files import Target
 from group_hygiene.pipeline.ingest.progress import (
     Progress,
     cut_off,
@@ -36,6 +36,7 @@ from group_hygiene.pipeline.ingest.progress import (
     write_progress,
 )
 from group_hygiene.pipeline.store import Once
+from group_hygiene.pipeline.table_file import Part
 from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, QUARANTINE, RECORDS
 
 Report = Callable[[str], None]

@@ -19,7 +19,8 @@ from group_hygiene.kafka.partition import Leader, fetch_raw
 from group_hygiene.kafka.record_batches import parse
 from group_hygiene.model.groups import Fault, Partition
 from group_hygiene.pipeline.ingest.codecs import unpacked
-from group_hygiene.pipeline.ingest.files import Files, Part, Target
+from group_hygiene.pipeline.ingest.files import Files, Target
+from group_hygiene.pipeline.table_file import Part
 from group_hygiene.spec.connection import Settings
 from group_hygiene.spec.secret import one_line
 

@@ -1,0 +1,158 @@
+"""The task of a Spark worker: adds new records to the rows of `activity` of groups in some partitions of the log.
+
+Each file of the table has the groups of one shard: of one partition of the log, or of all if the table is small. A task
+reads the new records of its shards and all of their rows, and writes new files in place of the old ones.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
+
+from group_hygiene.errors import HygieneError
+from group_hygiene.pipeline import store
+from group_hygiene.pipeline.activity.fold import folding
+from group_hygiene.pipeline.shape import Shape
+from group_hygiene.pipeline.store import File
+from group_hygiene.pipeline.table_file import TableFile
+from group_hygiene.spec.secret import one_line
+
+# Batches that are filtered together.
+_BATCHES = 8
+
+
+class Shard(NamedTuple):
+    """The groups whose records are in these partitions of the log: from `low` to `high`."""
+
+    low: int
+    high: int
+
+
+EVERYTHING = Shard(0, (1 << 31) - 1)
+
+
+class Task(NamedTuple):
+    """Successive shards. old: paths of the files with their current rows, and with no others."""
+
+    shards: tuple[Shard, ...]
+    old: tuple[str, ...]
+    whole: Shard
+
+
+class Round(NamedTuple):
+    """What all tasks do. first, last: batches to add, all of one era. now: see Fold.
+
+    versions: by table, which one to read; without those that do not exist. shape: of `activity`.
+    """
+
+    warehouse: str
+    shape: Shape
+    cluster_id: str
+    era: int
+    first: int
+    last: int
+    now: datetime
+    versions: Mapping[str, int]
+
+
+class Done(NamedTuple):
+    """What a task did. files: in place of `Task.old`. records: that it added; 0 = it left all as it was.
+
+    failure: why it ended.
+    """
+
+    task: Task
+    records: int
+    files: list[File]
+    failure: str | None = None
+
+
+def plan(files: Mapping[str, Shard], partitions: Iterable[int], split: bool, moved: bool) -> list[Task]:
+    """The tasks of a round, which do not touch each other's groups. split: whether each partition is a shard.
+
+    files: by path, the partitions whose groups it may have. moved: whether groups may be in other partitions than
+    before: then one task does everything.
+    """
+    wanted = [Shard(partition, partition) for partition in sorted(partitions)] if split else [EVERYTHING]
+    ranges = sorted([*wanted, *files.values(), *([EVERYTHING] if moved else [])])
+    tasks: list[Task] = []
+    while ranges:
+        low, high = ranges[0]
+        while ranges and ranges[0].low <= high:
+            high = max(high, ranges.pop(0).high)
+        shards = tuple(shard for shard in wanted if low <= shard.low <= high)
+        old = tuple(path for path, shard in files.items() if low <= shard.low <= high)
+        if shards:
+            tasks.append(Task(shards, old, Shard(low, high)))
+    return tasks
+
+
+def work(tasks: Iterator[Task], round: Round) -> Iterator[Done]:
+    """For mapPartitions. Failures are results: Spark would pass on the text of an exception only as a traceback."""
+    for task in tasks:
+        try:
+            yield _fold(task, round)
+        except HygieneError as error:
+            yield Done(task, 0, [], str(error))
+        except (OSError, DeltaError, pa.ArrowException, duckdb.Error) as error:
+            text = one_line(str(error))
+            yield Done(task, 0, [], f"the table {round.warehouse}/activity can't be read or written: {text}")
+
+
+def _fold(task: Task, round: Round) -> Done:
+    schema = round.shape.schema
+    of_task = f"log_partition BETWEEN {task.whole.low} AND {task.whole.high}"
+    new = f"{of_task} AND era = {round.era} AND batch BETWEEN {round.first} AND {round.last}"
+    with tempfile.TemporaryDirectory() as spill, folding(round.cluster_id, round.era, round.now, spill) as fold:
+        records = fold.add(_read(round, "commits", new), _read(round, "group_states", new))
+        if not records:
+            return Done(task, 0, [])
+        changed, old, files = fold.groups(), list[pa.Table](), _Files(round, task.shards)
+        for rows in _tables(_read(round, "activity", of_task), schema):
+            known = pc.is_in(rows.column("group"), value_set=changed)
+            old.append(rows.filter(known))
+            files.add(rows.filter(pc.invert(known)))
+        for rows in fold.rows(pa.concat_tables([schema.empty_table(), *old])):
+            files.add(rows.select(schema.names).cast(schema))
+        return Done(task, records, files.finished())
+
+
+def _read(round: Round, table: str, condition: str) -> pa.RecordBatchReader:
+    return store.read(f"{round.warehouse}/{table}", round.versions[table], condition)
+
+
+def _tables(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    waiting = iter(batches)
+    while some := list(islice(waiting, _BATCHES)):
+        yield pa.Table.from_batches(some).select(schema.names).cast(schema)
+
+
+class _Files:
+    """New files, one for each shard that has rows."""
+
+    def __init__(self, round: Round, shards: Sequence[Shard]) -> None:
+        self._round, self._shards = round, shards
+        self._open: dict[Shard, TableFile] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        partition = rows.column("log_partition")
+        # An earlier log may have had further partitions.
+        ends = [shard.low for shard in self._shards[1:]] + [EVERYTHING.high]
+        low = 0
+        for shard, end in zip(self._shards, ends, strict=True):
+            own = rows.filter(pc.and_(pc.greater_equal(partition, low), pc.less(partition, end)))
+            low = end
+            if len(own):
+                file = self._open.setdefault(shard, TableFile(self._round.warehouse, "activity", self._round.shape))
+                file.add(own)
+
+    def finished(self) -> list[File]:
+        return [file.finished().file for file in self._open.values()]
