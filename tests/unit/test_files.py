@@ -19,8 +19,9 @@ from group_hygiene.errors import PipelineError
 from group_hygiene.kafka.record_columns import Records, Slices
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.ingest import files
-from group_hygiene.pipeline.ingest.files import Files, Part, Target
+from group_hygiene.pipeline.ingest.files import Files, Target
 from group_hygiene.pipeline.store import Once
+from group_hygiene.pipeline.table_file import Part
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, QUARANTINE, RECORDS
 from group_hygiene.spec.secret import one_line
 from tests.log_records import COMMIT_V3, SAMPLES, commit_key

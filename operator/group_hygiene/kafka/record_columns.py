@@ -40,10 +40,12 @@ class Slices(NamedTuple):
 
     def number(self, at: Numbers, size: int) -> Numbers:
         """The signed big-endian numbers of `size` bytes at these positions; any value outside of the data."""
-        places = at[:, np.newaxis] + np.arange(size)
-        raw = self.data.take(places, mode="clip")
+        if len(self.data) < size:
+            return np.zeros(len(at), np.int64)
         kind = np.uint8 if size == 1 else np.dtype(f">i{size}")
-        return raw.view(kind)[:, 0].astype(np.int64)
+        anywhere = np.ndarray((len(self.data) - size + 1,), kind, self.data, 0, (1,))
+        found: Numbers = anywhere[np.clip(at, 0, len(anywhere) - 1)].astype(np.int64)
+        return found
 
 
 class Records(NamedTuple):

@@ -68,14 +68,17 @@ def read_commits(key: Slices, value: Slices) -> Commits:
 
 def _texts(cells: Slices, at: Numbers, size: Numbers, valid: Truths | None = None) -> pa.StringArray:
     """The texts at these positions, which ascend without overlap. Raises ArrowInvalid unless all are UTF-8."""
-    edges = np.zeros(len(cells.data) + 1, np.int8)
-    some = size > 0
-    edges[at[some]] = 1
-    edges[(at + size)[some]] = -1
-    inside = np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_)
-    ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(size, dtype=np.int32)])
+    if not len(size):
+        return pa.array([], pa.string())
+    # Every other one of the pieces between these edges. An empty text is wherever the one before it ends.
+    edges = np.empty(2 * len(size), np.int64)
+    edges[0::2] = np.where(size > 0, at, 0)
+    edges[1::2] = np.where(size > 0, at + size, 0)
+    edges = np.maximum.accumulate(edges).astype(np.int32)
+    pieces = pa.StringArray.from_buffers(len(edges) - 1, pa.py_buffer(edges), pa.py_buffer(cells.data))
+    _, ends, data = pieces.take(pa.array(np.arange(0, len(edges), 2))).buffers()
     held = None if valid is None else pa.array(valid).buffers()[1]
-    texts = pa.StringArray.from_buffers(len(size), pa.py_buffer(ends), pa.py_buffer(cells.data[inside]), held)
+    texts = pa.StringArray.from_buffers(len(size), ends, data, held)
     texts.validate(full=True)
     return texts
 
