@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.kafka.record_columns import Records, Slices
-from group_hygiene.pipeline import store
+from group_hygiene.pipeline import store, table_file
 from group_hygiene.pipeline.ingest import files
 from group_hygiene.pipeline.ingest.files import Files, Target
 from group_hygiene.pipeline.store import Once
@@ -87,7 +87,7 @@ def test_a_file_has_so_many_rows_at_most(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_large_rows_do_not_wait_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are written at so many bytes, however few they are."""
-    monkeypatch.setattr(files, "_BUFFER_BYTES", 1000)
+    monkeypatch.setattr(table_file, "_BUFFER_BYTES", 1000)
     large = (b"\x63" * 100, b"\x63" * 500)
     (part,) = written(tmp_path, batch(0, large), batch(1, large), batch(2, large), batch(3, large))
     assert part.rows == 4
@@ -124,7 +124,7 @@ def test_nothing_comes_of_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("together", [1, 3, 1000])
 def test_the_metadata_of_a_file_for_delta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int) -> None:
     """The ends of the first columns over all that is in it, however it came there."""
-    monkeypatch.setattr(files, "_ROW_GROUP", together)
+    monkeypatch.setattr(table_file, "_ROW_GROUP", together)
     (part,) = written(tmp_path, batch(5, COMMIT, COMMIT), batch(1, COMMIT), batch(9, COMMIT))
     same = {"era": 2, "batch": 7, "log_partition": 4}
     assert part.rows == 4
@@ -193,5 +193,5 @@ def test_it_drags_nothing_along() -> None:
     program = "import sys, group_hygiene.pipeline.ingest.files; print(*sorted(sys.modules))"
     listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     ours = {name.rpartition(".")[2] for name in listed if name.startswith("group_hygiene.pipeline.")}
-    assert ours == {"ingest", "columns", "decoder", "files", "shape", "store"}
+    assert ours == {"ingest", "columns", "decoder", "files", "shape", "store", "table_file"}
     assert not {"kafka", "pyspark", "kubernetes"} & set(listed)
