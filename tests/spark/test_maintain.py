@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable as Reader
 from deltalake import QueryBuilder
 from pyspark.sql import SparkSession
 
+from group_hygiene.pipeline.activity.coverage import activity_at, read_coverage
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, QUARANTINE, Table
@@ -55,6 +57,22 @@ def test_what_is_old_goes_and_what_is_needed_stays(spark: SparkSession, warehous
     assert complete_since(spark, warehouse) == START + timedelta(days=1)
     update(spark, warehouse)
     assert complete_since(spark, warehouse) == START + timedelta(days=1)
+
+
+def test_old_versions_of_activity_are_removed(spark: SparkSession, warehouse: str) -> None:
+    """But not the one that coverage names, also if a run that was killed wrote a later one."""
+    bronze = Bronze(spark, warehouse)
+    for second in (1, 2, 3):
+        bronze.write({"g": [commit(second)]})
+        update(spark, warehouse)
+    covered = COVERAGE.rows(warehouse)
+    bronze.write({"g": [commit(4)]})
+    update(spark, warehouse)
+    COVERAGE.overwrite(warehouse, covered)
+    maintain(spark, warehouse, Retention(activity=timedelta(0)))
+    assert len(list(Path(ACTIVITY.path(warehouse)).glob("*.parquet"))) == 2
+    rows = activity_at(spark, warehouse, read_coverage(spark, warehouse).activity).collect()
+    assert [row["last_commit"].astimezone(UTC) for row in rows] == [moment(3)]
 
 
 def test_not_more_often_than_asked(spark: SparkSession, warehouse: str) -> None:

@@ -55,7 +55,7 @@ from group_hygiene.pipeline.session import Options, spark_session
 from group_hygiene.spec.connection import Settings
 from pathlib import Path
 servers, jars, folder, warehouse = sys.argv[1:]
-batches._PIECE_OFFSETS = batches._TASK_OFFSETS = 2
+batches._PIECE_OFFSETS = batches._TASK_RECORDS = 2
 client = connect(Settings((servers,)))
 settings = {"spark.eventLog.dir": Path(folder, "events").as_uri()}
 settings |= dict(line.split() for line in Path(folder, "settings").read_text().splitlines())

@@ -13,6 +13,7 @@ from delta import DeltaTable
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
+from group_hygiene.pipeline import store
 from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, INGESTED, PRUNED, QUARANTINE, RECORDS, Table
 
 # Time of the last maintenance, in seconds since 1970: a property of the table with the fewest writes.
@@ -23,11 +24,13 @@ _MAINTAINED = "grouphygiene.maintained"
 class Retention:
     """history: of records, by their time in the log, and of groups that are gone. files: of old versions of a table.
 
-    Delta refuses less than a week for files, as it would remove them under readers of an old version.
+    activity: of old versions of `activity`, of which each run rewrites a large part. Readers use the version that
+    `coverage` names, which stays.
     """
 
     history: timedelta = timedelta(days=90)
     files: timedelta = timedelta(days=7)
+    activity: timedelta = timedelta(days=1)
 
 
 def maintain(
@@ -54,12 +57,12 @@ def maintain(
     _drop(
         spark, warehouse, ACTIVITY, (F.col("state") == "Gone") & (F.greatest("tombstoned_at", "last_commit") < oldest)
     )
-    for table in (*RECORDS, INGESTED, ACTIVITY, COVERAGE):
+    for table in (*RECORDS, INGESTED, COVERAGE):
         if (found := table.open(spark, warehouse)) is not None:
-            if table is not ACTIVITY:
-                # Each of its files has the groups of some partitions of the log.
-                found.optimize().executeCompaction()
+            found.optimize().executeCompaction()
             found.vacuum(retention.files / timedelta(hours=1))
+    covered = [row["activity_version"] for row in COVERAGE.rows(warehouse)[:1]]
+    store.vacuum(ACTIVITY.path(warehouse), retention.activity, covered)
     _note(spark, warehouse, QUARANTINE, _MAINTAINED, str(int(now.timestamp())))
     return True
 

@@ -7,8 +7,9 @@ options of an object store come from the environment, by delta-rs' names: AWS_AC
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -151,6 +152,18 @@ def change(uri: str, version: int, files: Iterable[File], removed: Iterable[str]
         table = DeltaTable(uri, version=version)
         history = CommitProperties({"userMetadata": mark}, max_commit_retries=0)
         table.create_write_transaction(actions, "append", table.schema(), commit_properties=history)
+
+
+def vacuum(uri: str, age: timedelta, kept: Sequence[int]) -> None:
+    """Remove files that left the table longer ago than this, or never were in it, but none of these versions."""
+    if (table := opened(uri)) is not None:
+        with _explained(uri):
+            table.vacuum(
+                *(int(age / timedelta(hours=1)), False, False),
+                commit_properties=CommitProperties(max_commit_retries=0),
+                keep_versions=list(kept),
+                full=True,
+            )
 
 
 def history(uri: str, count: int) -> list[dict[str, Any]]:

@@ -43,11 +43,11 @@ Report = Callable[[str], None]
 
 # Pieces of a round, and the least offsets of each: little work is lost with a killed run, but a round costs a second.
 _PIECES, _PIECE_OFFSETS = 64, 1_000_000
-# Compaction leaves few records of older offsets. So pieces grow while a round has fewer records than this, but shrink
-# towards the end of their partition: a year of 20 million commits a day takes some 70.
+# Compaction leaves few records of older offsets. After a round with fewer records than this there are more pieces, and
+# they grow, but shrink towards the end of their partition: a year of 20 million commits a day takes some 70.
 _FEW_RECORDS, _GROWTH = 8_000_000, 8
 # A task connects to the brokers and writes a file for each table.
-_LEAST_TASKS, _TASK_OFFSETS = 4, 500_000
+_LEAST_TASKS, _TASK_RECORDS = 4, 500_000
 # Larger than the number of any batch.
 _NO_BATCH = (1 << 63) - 1
 
@@ -95,19 +95,31 @@ def ingest(
     return _Ingest(spark, client, warehouse, report, hosts).run(start_over)
 
 
-def pieces_of(positions: Mapping[int, int], ends: Mapping[int, int], most: int) -> list[Piece]:
-    """A round's pieces of the offsets from the positions to the ends, in turn of each partition. most: offsets of one.
+def pieces_of(positions: Mapping[int, int], ends: Mapping[int, int], most: int = _PIECE_OFFSETS) -> list[Piece]:
+    """A round's pieces of the offsets from the positions to the ends, in turn of each partition; none: all was read.
 
-    None = all was read.
+    most: offsets of one; more than the least for offsets that hold few records.
     """
+    many = _PIECES if most <= _PIECE_OFFSETS else 4 * _PIECES
     ranked: list[tuple[int, Piece]] = []
     for partition, end in ends.items():
         at, rank = positions[partition], 0
-        while at < end and rank < _PIECES:
+        while at < end and rank < many:
             size = max(_PIECE_OFFSETS, min(most, (end - at) // _GROWTH))
             ranked.append((rank, Piece(partition, at, min(at + size, end))))
             at, rank = at + size, rank + 1
-    return [piece for _, piece in sorted(ranked)[:_PIECES]]
+    return [piece for _, piece in sorted(ranked)[:many]]
+
+
+def divided(pieces: Iterable[Piece], number: int) -> list[list[Piece]]:
+    """The pieces of each task, which have about as many offsets, and those of few partitions: few files have them."""
+    pieces, at = sorted(pieces), 0
+    total = _offsets(pieces)
+    tasks: list[list[Piece]] = [[] for _ in range(number)]
+    for piece in pieces:
+        tasks[at * number // total].append(piece)
+        at += piece.end - piece.start
+    return [task for task in tasks if task]
 
 
 class _Ingest:
@@ -192,15 +204,16 @@ class _Ingest:
         return found
 
     def _read(self) -> None:
-        most = _PIECE_OFFSETS
+        most, density = _PIECE_OFFSETS, 1.0
         while pieces := pieces_of(self._progress.positions, self._bounds.ends, most):
             before = self._written.records
-            self._read_batch(pieces)
-            few = self._written.records - before < _FEW_RECORDS
-            most = most * _GROWTH if few else max(_PIECE_OFFSETS, most // _GROWTH)
+            self._read_batch(pieces, math.ceil(density * _offsets(pieces)))
+            found = self._written.records - before
+            most = most * _GROWTH if found < _FEW_RECORDS else max(_PIECE_OFFSETS, most // _GROWTH)
+            density = found / _offsets(pieces)
 
-    def _read_batch(self, pieces: list[Piece]) -> None:
-        parts = self._parts(pieces)
+    def _read_batch(self, pieces: list[Piece], expected: int) -> None:
+        parts = self._parts(pieces, min(len(pieces), max(_LEAST_TASKS, math.ceil(expected / _TASK_RECORDS))))
         ends = {piece.partition: piece.end for piece in pieces}
         progress = self._progress.advanced(ends).seen(self._bounds)
         if cut := cut_off(progress, self._ask_epochs(progress)):
@@ -217,10 +230,9 @@ class _Ingest:
         read = f"offsets {_offsets(pieces):,}, records so far {self._written.records:,}"
         self._report(f"batch {progress.batch}: {read}")
 
-    def _parts(self, pieces: list[Piece]) -> list[Part]:
-        """Let Spark's workers read these pieces. Raises PipelineError unless each was read to its end, once."""
-        number = min(len(pieces), max(_LEAST_TASKS, math.ceil(_offsets(pieces) / _TASK_OFFSETS)))
-        tasks = [pieces[first::number] for first in range(number)]
+    def _parts(self, pieces: list[Piece], number: int) -> list[Part]:
+        """Let Spark read these pieces by so many tasks. Raises PipelineError unless each was read to its end, once."""
+        tasks = divided(pieces, number)
         places = self._progress.places.items()
         read = {partition: place.read_at for partition, place in places if place.read_at is not None}
         shapes = {table.name: table.shape for table in RECORDS}
@@ -228,9 +240,9 @@ class _Ingest:
         target = Target(self._warehouse, shapes, self._progress.era, batch, read, self._hosts)
         settings = self._client.settings
         if settings.requests_per_second is not None:
-            settings = replace(settings, requests_per_second=max(1, settings.requests_per_second // number))
+            settings = replace(settings, requests_per_second=max(1, settings.requests_per_second // len(tasks)))
         work = partial(read_and_write, settings=settings, target=target)
-        done: list[Done] = self._spark.sparkContext.parallelize(tasks, number).mapPartitions(work).collect()
+        done: list[Done] = self._spark.sparkContext.parallelize(tasks, len(tasks)).mapPartitions(work).collect()
         for each in done:
             if each.failure is not None:
                 raise PipelineError(each.failure)
