@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -22,7 +23,7 @@ from group_hygiene.pipeline.ingest import files
 from group_hygiene.pipeline.ingest.files import Files, Target
 from group_hygiene.pipeline.store import Once
 from group_hygiene.pipeline.table_file import Part
-from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, QUARANTINE, RECORDS
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, QUARANTINE, RECORDS
 from group_hygiene.spec.secret import one_line
 from tests.log_records import COMMIT_V3, SAMPLES, commit_key
 
@@ -186,6 +187,21 @@ def test_messages_of_stores_are_shown_without_signatures() -> None:
     error = "\x1b[31mGET\x1b[0m https://a.blob/x?sv=1&sig=hunter2 failed:\n  403"
     assert one_line(error) == "GET https://a.blob/x?*** failed: 403"
     assert one_line("word " * 100) == ("word " * 100)[:297] + "..."
+
+
+def test_what_repeats_is_in_dictionaries(tmp_path: Path) -> None:
+    """Also what is nested in a column; but no offsets."""
+    client = {"client_id": "a", "host": "b", "instance_id": "c", "rack_id": "d"}
+    offset = {"topic": "t", "partition": 1, "offset": 7, "leader_epoch": 0, "metadata": "", "commit_time": None}
+    row = dict.fromkeys(ACTIVITY.schema.names) | {"group": "g", "offsets": [offset], "last_clients": [client]}
+    row |= {"log_partition": 3, "commits_by_day": [(date(2026, 11, 25), 1)], "topics_after": []}
+    file = table_file.TableFile(str(tmp_path), "activity", ACTIVITY.shape)
+    file.add(pa.Table.from_pylist([row], ACTIVITY.shape.schema))
+    (tmp_path / "activity").mkdir()
+    written = pq.ParquetFile(tmp_path / "activity" / file.finished().file.path).metadata.row_group(0)
+    columns = [written.column(index) for index in range(written.num_columns)]
+    plain = {column.path_in_schema for column in columns if not column.has_dictionary_page}
+    assert plain == {"offsets.list.element.offset"}
 
 
 def test_it_drags_nothing_along() -> None:

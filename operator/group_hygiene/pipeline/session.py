@@ -41,8 +41,6 @@ _COMPILER = (
 )
 # Each task writes its own file, and each reader of the table opens all of them.
 _SHUFFLED = 8
-# Columns without dictionaries, as in files that the workers write.
-_WITHOUT_DICTIONARY = (*NEARLY_UNIQUE, "offsets.list.element.offset")
 _WEB_IDENTITY = "software.amazon.awssdk.auth.credentials.WebIdentityTokenFileCredentialsProvider"
 _SETTINGS = {
     "spark.app.name": "group-hygiene",
@@ -67,7 +65,7 @@ _SETTINGS = {
     # matched against every plan, so it must not begin with a repetition.
     "spark.sql.redaction.string.regex": r"(?is)(jaas|keystore|truststore|password|secret).*",
     "spark.ui.showConsoleProgress": "false",
-} | {f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in _WITHOUT_DICTIONARY}
+} | {f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in NEARLY_UNIQUE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 # Columns with nearly unique values: a Parquet dictionary for them would be built and discarded.
-NEARLY_UNIQUE = ("log_offset", "committed_offset")
+NEARLY_UNIQUE = ("log_offset", "committed_offset", "offsets.list.element.offset")
 
 
 class Shape(NamedTuple):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -74,10 +75,27 @@ class TableFile:
         if self._writer is None:
             folder = PyFileSystem(DeltaStorageHandler(self._warehouse))
             self._sink = folder.open_output_stream(f"{self._table}/{self._name}")
-            repetitive = [name for name in schema.names if name not in NEARLY_UNIQUE]
+            leaves = [leaf for field in schema for leaf in _leaves(field, field.name)]
+            repetitive = [leaf for leaf in leaves if leaf not in NEARLY_UNIQUE]
             self._writer = ParquetWriter(self._sink, schema, use_dictionary=repetitive, compression="snappy")
         self._writer.write_table(rows)
         self._stats.add(rows)
+
+
+def _leaves(field: pa.Field, path: str) -> Iterator[str]:
+    """The paths of a column in Parquet: several if it is nested."""
+    kind = field.type
+    inner: list[tuple[str, pa.Field]] = []
+    if pa.types.is_map(kind):
+        inner = [("key_value.key", kind.key_field), ("key_value.value", kind.item_field)]
+    elif pa.types.is_list(kind):
+        inner = [("list.element", kind.value_field)]
+    elif pa.types.is_struct(kind):
+        inner = [(each.name, each) for each in kind]
+    else:
+        yield path
+    for name, each in inner:
+        yield from _leaves(each, f"{path}.{name}")
 
 
 class _Stats:
