@@ -28,7 +28,16 @@ SAMPLE_PAIRS: list[Pair] = [sample.pair for sample in SAMPLES]
 def rows(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
     """What each row says, without what it does not say."""
     keys, values = (Slices.of([pair[side] for pair in pairs]) for side in (0, 1))
-    return [_without_none(row) for row in decode_all(keys, values).to_pylist()]
+    return [_without_none(row) for row in decoded(keys, values)]
+
+
+def decoded(keys: Slices, values: Slices, hosts: bool = True) -> list[dict[str, Any]]:
+    """The row of each record, in their order."""
+    found = [
+        pair for some, batch in decode_all(keys, values, hosts) for pair in zip(some, batch.to_pylist(), strict=True)
+    ]
+    assert sorted(number for number, _ in found) == list(range(len(keys.starts)))
+    return [row for _, row in sorted(found, key=lambda pair: pair[0])]
 
 
 def as_row(key: bytes | None, value: bytes | None) -> dict[str, Any]:
@@ -77,7 +86,7 @@ def test_hosts_are_left_out() -> None:
     """On request no row has one, nor the bytes of a record that could not be decoded; all else is the same."""
     pairs = [*SAMPLE_PAIRS, (b"\0\2" + text("g"), b"\0\5" + text("/10.0.0.1"))]
     keys, values = (Slices.of([pair[side] for pair in pairs]) for side in (0, 1))
-    with_hosts, without = (decode_all(keys, values, hosts).to_pylist() for hosts in (True, False))
+    with_hosts, without = (decoded(keys, values, hosts) for hosts in (True, False))
     assert "10.0.0.1" in str(with_hosts)
     assert "10.0.0.1" not in str(without)
     for row in with_hosts:
@@ -123,14 +132,14 @@ def test_a_part_of_a_longer_buffer() -> None:
     """An answer holds more than the records that are decoded: before, between and behind them."""
     pairs = [(commit_key(text(f"group-{row}"), partition=row), COMMIT_V3) for row in range(6)]
     keys, values = (Slices.of(column).take(slice(1, 5, 2)) for column in zip(*pairs, strict=True))
-    assert [row["group"] for row in decode_all(keys, values).to_pylist()] == ["group-1", "group-3"]
+    assert [row["group"] for row in decoded(keys, values)] == ["group-1", "group-3"]
 
 
 def test_bytes_behind_a_null_are_none() -> None:
     """Whatever the buffer holds where a key would be."""
     keys = Slices.of([commit_key()] * 2)
     keys = keys._replace(valid=np.array([False, True]))
-    found = decode_all(keys, Slices.of([COMMIT_V3] * 2)).to_pylist()
+    found = decoded(keys, Slices.of([COMMIT_V3] * 2))
     assert [row["group"] for row in found] == [None, "g"]
 
 

@@ -5,13 +5,14 @@ Runs in Spark's workers: imports only `offsets_log`, numpy and pyarrow.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from group_hygiene.kafka.offsets_log import BrokenRecord, Client, Commit, decode
-from group_hygiene.kafka.record_columns import Slices
+from group_hygiene.kafka.record_columns import Numbers, Slices
 from group_hygiene.pipeline.ingest.columns import read_commits
 
 _STATE = {
@@ -40,8 +41,10 @@ _DECODED = pa.schema(
 )
 
 
-def decode_all(keys: Slices, values: Slices, hosts: bool = True) -> pa.RecordBatch:
-    """Decode many records: one row each, in their order; a malformed one has `aside`. Raises nothing.
+def decode_all(keys: Slices, values: Slices, hosts: bool = True) -> Iterator[tuple[Numbers, pa.RecordBatch]]:
+    """Decode many records: the numbers of some of them, and a row for each of these; a malformed one has `aside`.
+
+    Nearly all commits come together, and then the other records, if there are any. Raises nothing.
 
     hosts: False = no row has a client's host, nor the value of a malformed record, which may hold one.
     """
@@ -51,13 +54,11 @@ def decode_all(keys: Slices, values: Slices, hosts: bool = True) -> pa.RecordBat
         commits.columns[name] if name in commits.columns else pa.nulls(count, _DECODED.field(name).type)
         for name in _DECODED.names
     ]
-    quick = pa.RecordBatch.from_arrays(columns, schema=_DECODED)
+    yield np.flatnonzero(commits.taken), pa.RecordBatch.from_arrays(columns, schema=_DECODED)
     left = np.flatnonzero(~commits.taken)
-    if not len(left):
-        return quick
-    rows = [_row(keys.cell(row), values.cell(row), hosts) for row in left.tolist()]
-    both = pa.concat_batches([quick, pa.RecordBatch.from_pylist(rows, schema=_DECODED)])
-    return both.take(np.argsort(np.concatenate([np.flatnonzero(commits.taken), left])))
+    if len(left):
+        rows = [_row(keys.cell(row), values.cell(row), hosts) for row in left.tolist()]
+        yield left, pa.RecordBatch.from_pylist(rows, schema=_DECODED)
 
 
 def _row(key: bytes | None, value: bytes | None, hosts: bool) -> dict[str, Any]:

@@ -60,14 +60,16 @@ class Files:
         return self._parts
 
     def _by_table(self, partition: int, records: Records) -> Iterator[tuple[str, pa.RecordBatch]]:
-        decoded = decode_all(records.keys, records.values, self._target.hosts)
-        none = records.times == -1
-        times = pa.array(np.clip(records.times, -_LATEST, _LATEST) * 1000, pa.timestamp("us", "UTC"), mask=none)
-        columns = dict(zip(decoded.schema.names, decoded.columns, strict=True)) | {
-            "log_offset": pa.array(records.offsets),
-            "record_time": times,
-            "aborted": pa.array(records.aborted),
-        }
+        for some, decoded in decode_all(records.keys, records.values, self._target.hosts):
+            columns = dict(zip(decoded.schema.names, decoded.columns, strict=True))
+            times = records.times[some]
+            of_record = np.clip(times, -_LATEST, _LATEST) * 1000
+            columns["record_time"] = pa.array(of_record, pa.timestamp("us", "UTC"), mask=times == -1)
+            columns["log_offset"] = pa.array(records.offsets[some])
+            columns["aborted"] = pa.array(records.aborted[some])
+            yield from self._rows(partition, columns)
+
+    def _rows(self, partition: int, columns: Mapping[str, pa.Array]) -> Iterator[tuple[str, pa.RecordBatch]]:
         target = self._target
         same: dict[str, Any] = {"era": target.era, "batch": target.batch, "log_partition": partition}
         same["written_after"] = target.written_after.get(partition)
@@ -77,11 +79,13 @@ class Files:
             if not (count := taken.true_count):
                 continue
             fields = mark.type if pa.types.is_struct(mark.type) else ()
-            own = columns | {field.name: mark.field(field.name) for field in fields}
+            own = {**columns, **{field.name: mark.field(field.name) for field in fields}}
+            if count < len(mark):
+                own = {field.name: own[field.name].filter(taken) for field in shape.schema if field.name not in same}
             arrays = [
                 pa.repeat(pa.scalar(same[field.name], field.type), count)
                 if field.name in same
-                else own[field.name].filter(taken).cast(field.type)
+                else own[field.name].cast(field.type)
                 for field in shape.schema
             ]
             yield name, pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
