@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice, pairwise
 from typing import NamedTuple
 
 import duckdb
@@ -75,11 +75,11 @@ class Done(NamedTuple):
     failure: str | None = None
 
 
-def plan(files: Mapping[str, Shard], partitions: Iterable[int], split: bool, moved: bool) -> list[Task]:
-    """The tasks of a round, which do not touch each other's groups. split: whether each partition is a shard.
+def plan(files: Mapping[str, Shard], partitions: Iterable[int], split: bool, moved: bool, number: int) -> list[Task]:
+    """The tasks of a round, at most so many, which do not touch each other's groups.
 
-    files: by path, the partitions whose groups it may have. moved: whether groups may be in other partitions than
-    before: then one task does everything.
+    files: by path, the partitions whose groups it may have. split: whether each partition is a shard. moved: whether
+    groups may be in other partitions than before: then one task does everything.
     """
     wanted = [Shard(partition, partition) for partition in sorted(partitions)] if split else [EVERYTHING]
     ranges = sorted([*wanted, *files.values(), *([EVERYTHING] if moved else [])])
@@ -90,9 +90,17 @@ def plan(files: Mapping[str, Shard], partitions: Iterable[int], split: bool, mov
             high = max(high, ranges.pop(0).high)
         shards = tuple(shard for shard in wanted if low <= shard.low <= high)
         old = tuple(path for path, shard in files.items() if low <= shard.low <= high)
-        if shards:
-            tasks.append(Task(shards, old, Shard(low, high)))
-    return tasks
+        tasks.append(Task(shards, old, Shard(low, high)))
+    count = min(number, len(tasks))
+    ends = [index * len(tasks) // count for index in range(count + 1)]
+    together = [_together(tasks[first:last]) for first, last in pairwise(ends)]
+    # Without a shard, there are only groups of partitions that are no more.
+    return [task for task in together if task.shards]
+
+
+def _together(tasks: Sequence[Task]) -> Task:
+    shards, old, wholes = zip(*tasks, strict=True)
+    return Task(tuple(chain(*shards)), tuple(chain(*old)), Shard(wholes[0].low, wholes[-1].high))
 
 
 def work(tasks: Iterator[Task], round: Round) -> Iterator[Done]:

@@ -6,6 +6,7 @@ the same records twice changes nothing: each row has the offset up to which it i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,6 +35,8 @@ from group_hygiene.pipeline.tables import (
 
 # Up to so many groups and new records, the table is one file.
 _SMALL = 200_000
+# Groups and new records of a task, which costs a fifth of a second by itself.
+_LEAST_TASKS, _TASK_ROWS = 4, 100_000
 # Our commits to `activity` have this mark in Delta's history. Commits without it may have put old rows back.
 _MARK = "group-hygiene"
 # Operations that need no mark: they change no row, or only remove some. A group without a row is never idle.
@@ -138,7 +141,8 @@ def _tasks(warehouse: str, at: State, batches: _Batches, partitions: Collection[
     new = sum(store.records_between(table.path(warehouse), *between) for table in (COMMITS, GROUP_STATES))
     groups = store.records_between(ACTIVITY.path(warehouse), "era", 0, batches.era)
     split = len(files) > 1 or new + groups > _SMALL
-    return plan(files, partitions, split, new_era and bool(files))
+    number = max(_LEAST_TASKS, math.ceil((new + groups) / _TASK_ROWS))
+    return plan(files, partitions, split, new_era and bool(files), number)
 
 
 def _state(warehouse: str) -> State:
