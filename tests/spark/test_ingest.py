@@ -154,7 +154,7 @@ def test_a_log_in_many_pieces_and_rounds(
     """Transactions, and batches of records, that lie in several of them; each round is a batch, and complete."""
     monkeypatch.setattr(batches, "_PIECE_OFFSETS", 3)
     monkeypatch.setattr(batches, "_PIECES", 8)
-    monkeypatch.setattr(batches, "_TASK_OFFSETS", 7)
+    monkeypatch.setattr(batches, "_TASK_RECORDS", 7)
     said: list[str] = []
     ingest(spark, client, warehouse, said.append)
     assert_equal(spark, warehouse, filled.bootstrap_servers)
