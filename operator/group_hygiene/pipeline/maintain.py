@@ -24,7 +24,7 @@ _MAINTAINED = "grouphygiene.maintained"
 class Retention:
     """history: of records, by their time in the log, and of groups that are gone. files: of old versions of a table.
 
-    activity: of old versions of `activity`, of which each run rewrites a large part. Readers use the version that
+    activity: of old versions of `activity`, as each run rewrites a large part of it. Readers use the version that
     `coverage` names, which stays.
     """
 

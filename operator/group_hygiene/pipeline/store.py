@@ -154,14 +154,14 @@ def change(uri: str, version: int, files: Iterable[File], removed: Iterable[str]
         table.create_write_transaction(actions, "append", table.schema(), commit_properties=history)
 
 
-def vacuum(uri: str, age: timedelta, kept: Sequence[int]) -> None:
+def vacuum(uri: str, age: timedelta, versions: Sequence[int]) -> None:
     """Remove files that left the table longer ago than this, or never were in it, but none of these versions."""
     if (table := opened(uri)) is not None:
         with _explained(uri):
             table.vacuum(
                 *(int(age / timedelta(hours=1)), False, False),
                 commit_properties=CommitProperties(max_commit_retries=0),
-                keep_versions=list(kept),
+                keep_versions=list(versions),
                 full=True,
             )
 

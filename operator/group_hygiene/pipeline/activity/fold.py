@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-# Beyond this, DuckDB writes into a temporary folder. For one worker, of which a machine has one per core.
+# Beyond this, DuckDB writes into a temporary folder. For one worker; a machine has one per core.
 _MEMORY = "700MB"
 # The times that Python knows, in milliseconds since 1970: a record may name any number.
 _LEAST_MS, _MOST_MS = -62_135_596_800_000, 253_402_300_799_999
@@ -101,7 +101,7 @@ _STEPS = (
     ), run
     WHERE day > today - days GROUP BY "group"
     """,
-    # For topics of which the group has an offset.
+    # For topics where the group has an offset.
     """
     CREATE TEMP TABLE of_topics AS SELECT "group", map_from_entries(list_sort(list((topic, after)))) AS topics_after
     FROM (
