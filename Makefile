@@ -56,6 +56,10 @@ kill-ingest: $(STAMP) ## kill the pipeline (kill -9) at 20 random points, about 
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults.ingest_kills --kills $(or $(KILLS),20)
 
+overlap-ingest: $(STAMP) ## run two pipelines at once into an S3 store, and kill or freeze one, 20 times (make overlap-ingest ROUNDS=5)
+	@$(BIN)/python -m sandbox prepare
+	@PYTHONPATH=operator:. $(BIN)/python -m faults.ingest_overlaps --rounds $(or $(ROUNDS),20)
+
 smoke: $(STAMP) ## run a short version of faults, rbac-minimal, kill-ingest and test-spark
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m faults --smoke

@@ -49,7 +49,7 @@ _TOPIC = "orders"
 _SECONDS = 180.0
 _END_SECONDS = 600.0
 # Only the groups' commits change the log.
-_BROKER = {
+BROKER = {
     "offsets.topic.num.partitions": "4",
     "offsets.retention.check.interval.ms": "86400000",
     "log.cleaner.enable": "false",
@@ -142,25 +142,37 @@ class Committers:
 class Pipeline:
     """The jobs as users run them: a process that starts Java, from which Spark starts Python workers."""
 
-    def __init__(self, keeper: Keeper, command: str, bootstrap: str, warehouse: Path) -> None:
+    jars = staticmethod(jars)
+
+    def __init__(self, keeper: Keeper, command: str, bootstrap: str, warehouse: Path | str) -> None:
         self.command = command
+        self.name = "pipeline"
+        self.environment = {
+            "PYTHONPATH": os.pathsep.join((str(_ROOT / "operator"), str(_ROOT))),
+            "SPARK_SUBMIT_OPTS": _JAVA,
+        }
         self._keeper = keeper
-        self._log = keeper.scratch / "pipeline.log"
         self._argv: list[str | Path] = [
             *(sys.executable, "-m", "group_hygiene.cli", "pipeline", command, "--bootstrap-server", bootstrap),
-            *("--warehouse", warehouse, "--jars", jars(), "--memory", "1g"),
+            *("--warehouse", warehouse, "--jars", self.jars(), "--memory", "1g"),
             *("--log-file", keeper.scratch / "spark.log"),
         ]
 
+    @property
+    def _log(self) -> Path:
+        return self._keeper.scratch / f"{self.name}.log"
+
     def start(self, *options: str) -> Server:
         self._log.unlink(missing_ok=True)
-        environment = {"PYTHONPATH": os.pathsep.join((str(_ROOT / "operator"), str(_ROOT))), "SPARK_SUBMIT_OPTS": _JAVA}
-        return self._keeper.start("pipeline", Command([*self._argv, *options], self._log, environment))
+        return self._keeper.start(self.name, Command([*self._argv, *options], self._log, self.environment))
+
+    def log(self) -> str:
+        """All that it has printed."""
+        return self._log.read_text() if self._log.exists() else ""
 
     def said(self) -> list[tuple[float, str]]:
         """Its progress lines, with the seconds since its start."""
-        text = self._log.read_text() if self._log.exists() else ""
-        return [(float(second), what) for second, what in _PROGRESS.findall(text)]
+        return [(float(second), what) for second, what in _PROGRESS.findall(self.log())]
 
     def said_at(self) -> float:
         """The time of its last line; 0 = it has printed none."""
@@ -277,7 +289,7 @@ def main() -> int:
     random.seed(options.seed)
     click.echo(f"seed {options.seed}")
     failed, met = 0, Counter[Step | None]()
-    with KafkaCluster(config=_BROKER) as kafka, Keeper() as keeper:
+    with KafkaCluster(config=BROKER) as kafka, Keeper() as keeper:
         bootstrap, warehouse = kafka.bootstrap_servers, keeper.scratch / "warehouse"
         ingest, run = (Pipeline(keeper, command, bootstrap, warehouse) for command in ("ingest", "run"))
         with Committers(bootstrap) as committers:

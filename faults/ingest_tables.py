@@ -26,20 +26,20 @@ TABLES = {
 _GROUP = ("group", "last_commit_ms", "commits_30d")
 
 
-def differences(bootstrap: str, warehouse: Path) -> list[str]:
+def differences(bootstrap: str, warehouse: Path | str) -> list[str]:
     """Differences between the log and the tables, as far as these are complete; empty = they are equal."""
-    covered, batch = covered_by(warehouse / "ingested", "batch")
+    covered, batch = covered_by(f"{warehouse}/ingested", "batch")
     if not covered:
         return []
     log, found = expected(read(bootstrap)), []
     for (name, columns), rows in zip(TABLES.items(), (log.commits, log.states), strict=True):
-        held = _query(warehouse / name, f"SELECT {_selected(columns)} FROM t WHERE batch <= {batch}")  # noqa: S608
+        held = _query(f"{warehouse}/{name}", f"SELECT {_selected(columns)} FROM t WHERE batch <= {batch}")  # noqa: S608
         found += _compared(name, held, {row for row in rows if row[1] < covered.get(row[0], 0)})
-    covered, version = covered_by(warehouse / "coverage", "activity_version")
+    covered, version = covered_by(f"{warehouse}/coverage", "activity_version")
     if covered:
         # Not the newest version, but the one that coverage names.
         sql = f"SELECT {_selected(_GROUP)} FROM t"  # noqa: S608
-        found += _compared("groups", _query(warehouse / "activity", sql, version), groups(log, covered))
+        found += _compared("groups", _query(f"{warehouse}/activity", sql, version), groups(log, covered))
     return found
 
 
@@ -85,7 +85,7 @@ def unfinished(table: Path, since: float) -> bool:
     return any(file.stat().st_mtime >= since and file.name not in named for file in table.glob("*.parquet"))
 
 
-def _query(table: Path, sql: str, version: int | None = None) -> list[Row]:
+def _query(table: Path | str, sql: str, version: int | None = None) -> list[Row]:
     """None if the table does not exist yet."""
     try:
         opened = DeltaTable(str(table), version=version)
@@ -107,7 +107,7 @@ def _selected(columns: Iterable[str]) -> str:
     return ", ".join(f"CAST({times[name]} AS BIGINT) / 1000" if name in times else f'"{name}"' for name in columns)
 
 
-def covered_by(table: Path, number: str) -> tuple[dict[int, int], int]:
+def covered_by(table: Path | str, number: str) -> tuple[dict[int, int], int]:
     """Log partition -> end of the complete part, by this table; and its column `number`, equal in all rows."""
     rows = _query(table, f"SELECT log_partition, covered_to, {number} FROM t")  # noqa: S608
     return {partition: offset for partition, offset, _ in rows}, max((row[2] for row in rows), default=0)

@@ -24,7 +24,7 @@ from group_hygiene.pipeline.ingest import batches
 from group_hygiene.pipeline.ingest.batches import Written, ingest
 from group_hygiene.pipeline.ingest.fetch import Piece, read_and_write
 from group_hygiene.pipeline.ingest.files import Target
-from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS
+from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS, Table
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
@@ -221,9 +221,36 @@ def test_two_runs_at_once(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches._Ingest, case.method, overtaken)
-        with pytest.raises(PipelineError, match=r"it is not at version|it has this batch already"):
+        with pytest.raises(PipelineError, match=r"it is not at version|another run wrote it|already exists"):
             run(spark, client, warehouse)
     assert others
+    assert_equal(spark, warehouse, filled.bootstrap_servers)
+    run(spark, client, warehouse)
+    assert_equal(spark, warehouse, filled.bootstrap_servers)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_run_that_stands_still_between_two_tables(
+    spark: SparkSession, filled: KafkaCluster, client: Client, make: Maker, warehouse: str, first: bool
+) -> None:
+    """While another one runs as a whole: it fails at its next table, and adds nothing to it."""
+    if not first:
+        run(spark, client, warehouse)
+    topic = make.topic(records=3)
+    make.simple(make.name("early"), at(topic, 1))
+    own, others = Table.change, list[int]()
+
+    def late(self: Table, *args: Any) -> int:
+        if self.name == GROUP_STATES.name and not others:
+            others.append(1)
+            make.abandoned(make.name("late"), topic)
+            run(spark, client, warehouse)
+        return own(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Table, "change", late)
+        with pytest.raises(PipelineError, match=r"another run wrote it|already exists"):
+            run(spark, client, warehouse)
     assert_equal(spark, warehouse, filled.bootstrap_servers)
     run(spark, client, warehouse)
     assert_equal(spark, warehouse, filled.bootstrap_servers)

@@ -21,7 +21,6 @@ from group_hygiene.kafka.record_columns import Records, Slices
 from group_hygiene.pipeline import store, table_file
 from group_hygiene.pipeline.ingest import files
 from group_hygiene.pipeline.ingest.files import Files, Target
-from group_hygiene.pipeline.store import Once
 from group_hygiene.pipeline.table_file import Part
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, QUARANTINE, RECORDS
 from group_hygiene.spec.secret import one_line
@@ -152,20 +151,24 @@ def test_unknown_times(tmp_path: Path, time: int) -> None:
     assert set(json.loads(part.file.stats)["maxValues"]) == {"era", "batch", "log_partition", "log_offset"}
 
 
-def test_files_are_in_a_table_once(tmp_path: Path) -> None:
-    """By the writer's number: with files or without, and whoever had the table open before."""
+def test_files_come_into_a_table_right_after_a_version(tmp_path: Path) -> None:
+    """With files or without, also the first ones: not if another run wrote the table since."""
     found = {part.table: part.file for part in written(tmp_path, batch(0, COMMIT, STATE))}
     for table, files_of_it in ((COMMITS, [found["commits"]]), (QUARANTINE, [])):
-        table.add(str(tmp_path), files_of_it, Once("mine", 0))
-        with pytest.raises(PipelineError, match="it has this batch already"):
-            table.add(str(tmp_path), files_of_it, Once("mine", 0))
+        assert table.change(str(tmp_path), files_of_it, -1) == 0
+        with pytest.raises(PipelineError, match="exists"):
+            table.change(str(tmp_path), files_of_it, -1)
         opened = store.opened(table.path(str(tmp_path)))
         assert opened is not None
         assert (opened.version(), len(opened.file_uris())) == (0, len(files_of_it))
-        assert store.files_between(opened, "batch", 7, 9) == [file.path for file in files_of_it]
-        assert store.files_between(opened, "batch", 1, 6) == []
+        assert store.records_between(table.path(str(tmp_path)), "batch", 7, 9) == len(files_of_it)
+        assert store.records_between(table.path(str(tmp_path)), "batch", 1, 6) == 0
     (more,) = (part.file for part in written(tmp_path, batch(9, COMMIT)))
-    COMMITS.add(str(tmp_path), [more], Once("mine", 1))
+    assert COMMITS.change(str(tmp_path), [more], 0) == 1
+    with pytest.raises(PipelineError, match="another run wrote it"):
+        COMMITS.change(str(tmp_path), [more], 0)
+    with pytest.raises(PipelineError, match="another run wrote it"):
+        store.delete(COMMITS.path(str(tmp_path)), "batch > 0", 0)
     sizes = [table.size(str(tmp_path)) for table in (COMMITS, QUARANTINE, GROUP_STATES)]
     assert sizes == [found["commits"].size + more.size, 0, 0]
     assert sorted(row["log_offset"] for row in store.rows(COMMITS.path(str(tmp_path)))) == [0, 9]
@@ -174,7 +177,7 @@ def test_files_are_in_a_table_once(tmp_path: Path) -> None:
 def test_a_table_whose_files_are_broken(tmp_path: Path) -> None:
     """One line, as for everything that can't be read; and it is not a table without rows."""
     (file,) = (part.file for part in written(tmp_path, batch(0, COMMIT)))
-    COMMITS.add(str(tmp_path), [file], Once("mine", 0))
+    COMMITS.change(str(tmp_path), [file], -1)
     (tmp_path / "commits" / file.path).write_bytes(b"PAR1 nothing")
     with pytest.raises(PipelineError, match=r"the table .*/commits can't be read or written: .+"):
         store.rows(COMMITS.path(str(tmp_path)))

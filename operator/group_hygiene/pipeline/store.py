@@ -15,19 +15,15 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from group_hygiene.errors import PipelineError
 from group_hygiene.spec.secret import one_line
 
-
-class Once(NamedTuple):
-    """Delta's application transaction: a writer's name and a rising number. No number is written twice."""
-
-    writer: str
-    number: int
+# Our commits have it in Delta's history, as `userMetadata`.
+MARK = "group-hygiene"
 
 
 class File(NamedTuple):
@@ -67,11 +63,14 @@ def _opened_at(uri: str, version: int) -> DeltaTable:
     return DeltaTable(uri, version=version)
 
 
-def add_columns(uri: str, schema: pa.Schema, mark: str) -> None:
-    """Add the columns that the table lacks, in one version, if the table exists. mark: see `change`."""
-    if (table := opened(uri)) is not None:
+def add_columns(uri: str, schema: pa.Schema) -> None:
+    """Add the columns that the table lacks, in one version, if the table exists."""
+    if (table := opened(uri)) is None:
+        return
+    existing = {field.name for field in table.schema().fields}
+    if missing := [field for field in Schema.from_arrow(schema).fields if field.name not in existing]:
         with _explained(uri):
-            _add_columns(table, schema, CommitProperties({"userMetadata": mark}))
+            table.alter.add_columns(missing, commit_properties=_marked())
 
 
 def setting(uri: str, name: str) -> str | None:
@@ -101,57 +100,52 @@ def replace(uri: str, data: pa.Table, properties: Mapping[str, str], after: int 
             mode="overwrite",
             schema_mode="merge",
             configuration=properties if table is None else None,
-            # Without retries, the commit fails if there is a newer version than the one that was opened.
-            commit_properties=CommitProperties(max_commit_retries=None if after is None else 0),
+            commit_properties=_marked(retries=None if after is None else 0),
         )
 
 
-def add(uri: str, schema: pa.Schema, files: Iterable[File], properties: Mapping[str, str], once: Once) -> None:
-    """Add these files to the table in one version; creates it if it does not exist, even without files.
-
-    Fails if this number of the writer is in the table already: another run added other files.
-    """
-    table, now = opened(uri), int(time.time() * 1000)
-    actions: list[Any] = [AddAction(file.path, file.size, {}, now, True, file.stats) for file in files]
-    columns = Schema.from_arrow(schema)
-    commit = CommitProperties(app_transactions=[Transaction(once.writer, once.number)])
+def create(uri: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
+    """Create the table without rows. One that exists is replaced by one with another id, in one version."""
     with _explained(uri):
-        if table is None:
-            create_table_with_add_actions(uri, columns, actions, configuration=properties, commit_properties=commit)
-            return
-        if (last := table.transaction_version(once.writer)) is not None and last >= once.number:
-            raise CommitFailedError("it has this batch already")
-        _add_columns(table, schema, CommitProperties())
-        table.create_write_transaction(actions, "append", columns, commit_properties=commit)
-
-
-def create(uri: str, schema: pa.Schema, properties: Mapping[str, str], mark: str) -> None:
-    """Create the table without rows. One that exists is replaced by one with another id, in one version.
-
-    mark: see `change`.
-    """
-    with _explained(uri):
-        history = CommitProperties({"userMetadata": mark})
         DeltaTable.create(
             *(uri, Schema.from_arrow(schema), "overwrite"),
             configuration=properties,
-            commit_properties=history,
+            commit_properties=_marked(),
             raise_if_key_not_exists=False,
         )
 
 
-def change(uri: str, version: int, files: Iterable[File], removed: Iterable[str], mark: str) -> None:
-    """Put new files in place of others, in one version. Fails if the table has a later version than this.
+def change(
+    uri: str,
+    schema: pa.Schema,
+    files: Iterable[File],
+    removed: Iterable[str],
+    properties: Mapping[str, str],
+    version: int,
+) -> int:
+    """Add files to the table, and remove others, in the version after this one, which it returns; -1 creates the table.
 
-    mark: `userMetadata` in the table's history, as Spark's Delta calls it.
+    Fails if the table has a later version: another run wrote it.
     """
     now = int(time.time() * 1000)
     actions: list[Any] = [AddAction(file.path, file.size, {}, now, True, file.stats) for file in files]
     actions += [RemoveAction(path, True, now) for path in removed]
+    columns = Schema.from_arrow(schema)
+    with _explained(uri):
+        if version < 0:
+            create_table_with_add_actions(uri, columns, actions, configuration=properties, commit_properties=_marked())
+        else:
+            table = DeltaTable(uri, version=version)
+            table.create_write_transaction(actions, "append", columns, commit_properties=_marked(retries=0))
+    return version + 1
+
+
+def delete(uri: str, condition: str, version: int) -> int:
+    """Delete the rows for which an SQL condition holds; returns the table's version then. Fails as `change` does."""
     with _explained(uri):
         table = DeltaTable(uri, version=version)
-        history = CommitProperties({"userMetadata": mark}, max_commit_retries=0)
-        table.create_write_transaction(actions, "append", table.schema(), commit_properties=history)
+        table.delete(condition, commit_properties=_marked(retries=0))
+    return int(table.version())
 
 
 def vacuum(uri: str, age: timedelta, versions: Sequence[int]) -> None:
@@ -160,7 +154,7 @@ def vacuum(uri: str, age: timedelta, versions: Sequence[int]) -> None:
         with _explained(uri):
             table.vacuum(
                 *(int(age / timedelta(hours=1)), False, False),
-                commit_properties=CommitProperties(max_commit_retries=0),
+                commit_properties=_marked(retries=0),
                 keep_versions=list(versions),
                 full=True,
             )
@@ -173,23 +167,22 @@ def history(uri: str, count: int) -> list[dict[str, Any]]:
     return found
 
 
-def delete(uri: str, condition: str) -> None:
-    """Delete the rows for which an SQL condition holds, if the table exists."""
-    if (table := opened(uri)) is not None:
-        with _explained(uri):
-            table.delete(condition)
-
-
 def size(uri: str) -> int:
     """The size of the table's files in bytes; 0 if it does not exist."""
     return 0 if (table := opened(uri)) is None else sum(file["size_bytes"] for file in _files(table))
 
 
 def records_between(uri: str, column: str, least: int, most: int) -> int:
-    """The rows of files that may have one in which the column is from `least` to `most`; 0 = there is no table."""
+    """The rows of files that may have one with the column from `least` to `most`; 0 = none, or there is no table."""
     if (table := opened(uri)) is None:
         return 0
-    return sum(file["num_records"] or 0 for file in _files(table) if _may_have(file, column, least, most))
+    found = 0
+    for file in _files(table):
+        # A file without statistics may have any row.
+        low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
+        if low is None or high is None or (low <= most and high >= least):
+            found += file["num_records"] or 1
+    return found
 
 
 def ranges(uri: str, version: int, column: str) -> dict[str, tuple[int, int] | None]:
@@ -203,11 +196,6 @@ def ranges(uri: str, version: int, column: str) -> dict[str, tuple[int, int] | N
     return found
 
 
-def files_between(table: DeltaTable, column: str, least: int, most: int) -> list[str]:
-    """Paths (in the table's folder) of files that may have a row in which the column is from `least` to `most`."""
-    return [unquote(file["path"]) for file in _files(table) if _may_have(file, column, least, most)]
-
-
 def _rows(table: DeltaTable, query: str) -> pa.RecordBatchReader:
     # Not to_pyarrow_table: it sometimes aborts the process at exit. And not the reader that `execute` returns, as it
     # raises plain Exception.
@@ -219,16 +207,9 @@ def _files(table: DeltaTable) -> list[dict[str, Any]]:
     return found
 
 
-def _may_have(file: Mapping[str, Any], column: str, least: int, most: int) -> bool:
-    # A file without statistics may have any row.
-    low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
-    return low is None or high is None or (low <= most and high >= least)
-
-
-def _add_columns(table: DeltaTable, schema: pa.Schema, commit: CommitProperties) -> None:
-    existing = {field.name for field in table.schema().fields}
-    if missing := [field for field in Schema.from_arrow(schema).fields if field.name not in existing]:
-        table.alter.add_columns(missing, commit_properties=commit)
+def _marked(retries: int | None = None) -> CommitProperties:
+    """With our mark. retries: 0 = fail if there is a newer version than the one that was opened."""
+    return CommitProperties({"userMetadata": MARK}, max_commit_retries=retries)
 
 
 @contextmanager

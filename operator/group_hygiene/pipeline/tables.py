@@ -38,7 +38,7 @@ from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.model.last_use import CLIENT
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.shape import Shape
-from group_hygiene.pipeline.store import File, Once
+from group_hygiene.pipeline.store import File
 
 # A property of a bronze table: rows from before this time (ISO 8601) were dropped, after `activity` had them.
 PRUNED = "grouphygiene.pruned"
@@ -122,9 +122,9 @@ class Table(NamedTuple):
         table = store.opened(self.path(warehouse))
         return None if table is None else State(str(table.metadata().id), int(table.version()))
 
-    def change(self, warehouse: str, version: int, files: Sequence[File], removed: Sequence[str], mark: str) -> None:
-        """Put new files in place of others: see store.change."""
-        store.change(self.path(warehouse), version, files, removed, mark)
+    def change(self, warehouse: str, files: Sequence[File], version: int, removed: Sequence[str] = ()) -> int:
+        """Add files of `shape` in its folder, and remove others: see store.change."""
+        return store.change(self.path(warehouse), self.shape.schema, files, removed, self._properties, version)
 
     def read_version(self, spark: SparkSession, warehouse: str, version: int) -> DataFrame:
         """Its rows at this version: a run at the same time may write a later one."""
@@ -139,19 +139,15 @@ class Table(NamedTuple):
         """The value of a table property; None = the property or the table does not exist."""
         return store.setting(self.path(warehouse), name)
 
-    def add_columns(self, warehouse: str, mark: str) -> None:
+    def add_columns(self, warehouse: str) -> None:
         """Add the columns that a table of an earlier release lacks, as nulls."""
-        store.add_columns(self.path(warehouse), self.shape.schema, mark)
+        store.add_columns(self.path(warehouse), self.shape.schema)
 
     def append(self, spark: SparkSession, warehouse: str, frame: DataFrame) -> None:
         """Append these rows; creates the table if it does not exist, even without rows."""
         # The options apply only if this creates the table.
         writer = frame.select(*self.schema.names).write.format("delta").mode("append").options(**self._properties)
         writer.option("mergeSchema", "true").save(self.path(warehouse))
-
-    def add(self, warehouse: str, files: Sequence[File], once: Once) -> None:
-        """Add files of `shape` in its folder; creates the table if it does not exist, even without files."""
-        store.add(self.path(warehouse), self.shape.schema, files, self._properties, once)
 
     def version(self, warehouse: str) -> int:
         """-1 = the table does not exist."""
@@ -162,9 +158,9 @@ class Table(NamedTuple):
         data = [{name: row[name] for name in self.schema.names} for row in rows]
         store.replace(self.path(warehouse), pa.Table.from_pylist(data, self.shape.schema), self._properties, after)
 
-    def create(self, warehouse: str, mark: str) -> None:
+    def create(self, warehouse: str) -> None:
         """Create it without rows: see store.create."""
-        store.create(self.path(warehouse), self.shape.schema, self._properties, mark)
+        store.create(self.path(warehouse), self.shape.schema, self._properties)
 
     @property
     def shape(self) -> Shape:

@@ -53,7 +53,8 @@ _STEPS = (
         min(commit_time) AS first_commit, max(commit_time) AS last_commit,
         max(written_after) FILTER (commit_time IS NOT NULL) AS last_commit_after,
         max(log_offset) FILTER (NOT aborted AND committed_offset IS NOT NULL) AS committed_at,
-        max(log_offset) FILTER (NOT aborted AND committed_offset IS NULL) AS wiped_at
+        max(log_offset) FILTER (NOT aborted AND committed_offset IS NULL) AS wiped_at,
+        arg_max_null(record_time, log_offset) FILTER (NOT aborted AND committed_offset IS NULL) AS wiped_time
     FROM commits GROUP BY "group"
     """,
     # The last commit of each place, without those that ended with a tombstone.
@@ -127,16 +128,14 @@ _STEPS = (
     """,
     *(
         f"""
-        CREATE TEMP TABLE {name} AS SELECT last_states.* FROM last_states JOIN (
-            SELECT "group", max(position) AS position FROM last_states WHERE {which} GROUP BY "group"
-        ) USING ("group", position)
+        CREATE TEMP TABLE {name} AS SELECT DISTINCT ON ("group") * FROM last_states WHERE {which}
+        ORDER BY "group", position DESC
         """  # noqa: S608
         for name, which in {"latest": "true", "ends": "ended", "alive": "NOT ended"}.items()
     ),
     """
-    CREATE TEMP TABLE seen AS SELECT states."group", clients, record_time FROM states JOIN (
-        SELECT "group", max(log_offset) AS log_offset FROM states WHERE len(clients) > 0 GROUP BY "group"
-    ) USING ("group", log_offset)
+    CREATE TEMP TABLE seen AS SELECT DISTINCT ON ("group") "group", clients, record_time FROM states
+    WHERE len(clients) > 0 ORDER BY "group", log_offset DESC
     """,
     # The end of a Classic group may be its conversion into another type, which keeps the members.
     """
@@ -160,7 +159,7 @@ _STEPS = (
         latest.written_after AS new_after, ends.record_time AS ended_at,
         CASE WHEN alive.family = 'classic' THEN coalesce(alive.protocol_type, '') END AS joined,
         seen.clients, seen.record_time AS clients_at,
-        committed_at, wiped_at, tombstones.record_time AS wiped_time,
+        committed_at, wiped_at, wiped_time,
         greatest(of_commits.log_partition, of_states.log_partition) AS log_partition,
         greatest(of_commits.read_to, of_states.read_to, was.read_to) AS read_to,
         least(of_commits.first_seen, of_states.first_seen, old.first_seen) AS first_seen,
@@ -179,7 +178,6 @@ _STEPS = (
     LEFT JOIN was USING ("group")
     LEFT JOIN latest USING ("group") LEFT JOIN ends USING ("group") LEFT JOIN alive USING ("group")
     LEFT JOIN seen USING ("group")
-    LEFT JOIN commits tombstones ON tombstones."group" = of_commits."group" AND tombstones.log_offset = wiped_at
     LEFT JOIN of_places USING ("group") LEFT JOIN of_members USING ("group")
     LEFT JOIN of_days USING ("group") LEFT JOIN of_topics USING ("group")
     """,

@@ -37,9 +37,8 @@ from group_hygiene.pipeline.tables import (
 _SMALL = 200_000
 # Groups and new records of a task, which costs a fifth of a second by itself.
 _LEAST_TASKS, _TASK_ROWS = 4, 100_000
-# Our commits to `activity` have this mark in Delta's history. Commits without it may have put old rows back.
-_MARK = "group-hygiene"
-# Operations that need no mark: they change no row, or only remove some. A group without a row is never idle.
+# Commits to `activity` without our mark may have put old rows back, except these: they change no row, or only remove
+# some. A group without a row is never idle.
 _HARMLESS = {"OPTIMIZE", "DELETE", "VACUUM START", "VACUUM END"}
 
 _Rows = Sequence[dict[str, Any]]
@@ -84,7 +83,7 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
         refuse_older(_batch(ingested[0]), _batch(coverage[0]))
     refuse_incomplete(warehouse, ingested[0]["batch"])
     for table in (COMMITS, GROUP_STATES, ACTIVITY):
-        table.add_columns(warehouse, _MARK)
+        table.add_columns(warehouse)
     read_at = max((row["read_at"] for row in ingested if row["read_at"]), default=None)
     now = read_at or datetime.now(UTC)
     complete_since: _Moments = {row["log_partition"]: row["complete_since"] for row in coverage}
@@ -93,7 +92,7 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     last = State(coverage[0]["activity_id"], coverage[0]["activity_version"]) if coverage else None
     if at is None or _went_back(warehouse, at, last or at._replace(version=-1)):
         # No reader uses the new table until coverage has its id.
-        ACTIVITY.create(warehouse, _MARK)
+        ACTIVITY.create(warehouse)
         at, coverage = _state(warehouse), []
     elif ACTIVITY.setting(warehouse, LAYOUT) is None:
         at = _laid_out(spark, warehouse, at)
@@ -111,8 +110,8 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
         done = _add(spark, tasks, round)
         if changed := [each for each in done if each.records]:
             removed = [path for each in changed for path in each.task.old]
-            ACTIVITY.change(warehouse, at.version, [file for each in changed for file in each.files], removed, _MARK)
-            at = at._replace(version=at.version + 1)
+            files = [file for each in changed for file in each.files]
+            at = at._replace(version=ACTIVITY.change(warehouse, files, at.version, removed))
         records, era = records + sum(each.records for each in done), batches.era
     # If nothing was written, this is the version that was checked above, not a newer one.
     whose = {"activity_id": at.id, "activity_version": at.version, "version": TABLES_VERSION}
@@ -154,7 +153,7 @@ def _state(warehouse: str) -> State:
 def _laid_out(spark: SparkSession, warehouse: str, at: State) -> State:
     """A table of an earlier release, whose files may have deletion vectors, as a new one with the same rows."""
     rows = ACTIVITY.read_version(spark, warehouse, at.version)
-    ACTIVITY.create(warehouse, _MARK)
+    ACTIVITY.create(warehouse)
     ACTIVITY.append(spark, warehouse, rows)
     return _state(warehouse)
 
@@ -183,7 +182,7 @@ def _went_back(warehouse: str, now: State, last: State) -> bool:
         return True
     count = now.version - last.version
     since = store.history(ACTIVITY.path(warehouse), count) if count else []
-    known = [row for row in since if row["operation"] in _HARMLESS or row.get("userMetadata") == _MARK]
+    known = [row for row in since if row["operation"] in _HARMLESS or row.get("userMetadata") == store.MARK]
     # Delta's history has a retention: a commit that is no longer in it may have been anything.
     return len(known) < count
 

@@ -32,10 +32,8 @@ from group_hygiene.pipeline.ingest.progress import (
     refuse_incomplete,
     refuse_older,
     refuse_orphans,
-    restarted,
     write_progress,
 )
-from group_hygiene.pipeline.store import Once
 from group_hygiene.pipeline.table_file import Part
 from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, QUARANTINE, RECORDS
 
@@ -143,13 +141,16 @@ class _Ingest:
             refuse_incomplete(self._warehouse, before.batch)
             self._refuse_older(before)
         left = sum(max(0, end - self._progress.positions[partition]) for partition, end in bounds.ends.items())
-        if left or before is None or before.stream != self._progress.stream:
-            # Before any other table: the rows of a first batch need an owner, and an earlier run that still goes on
-            # fails at its next batch.
+        # An earlier run that still goes on fails at its next write: to each table this run writes right after a version
+        # that it has seen, or has written itself.
+        for table in RECORDS:
+            table.add_columns(self._warehouse)
+        self._versions = {table: table.version(self._warehouse) for table in RECORDS}
+        if left or self._progress != before:
+            # Before any other table: the rows of a first batch need an owner.
             self._write_progress(self._progress)
-        if before is not None and left and self._remove_leftovers(before):
-            # Tables refuse a number that the stream has written already.
-            self._write_progress(restarted(self._progress))
+        if left:
+            self._remove_leftovers()
         if left:
             self._report(f"reading {left:,} offsets")
             self._read()
@@ -190,18 +191,12 @@ class _Ingest:
             for row in COVERAGE.rows(self._warehouse)[:1]:
                 refuse_older((before.era, before.batch), (row["era"], row["batch"]))
 
-    def _remove_leftovers(self, before: Progress) -> bool:
-        """Remove rows of batches that `ingested` lacks. False = no table has any, nor the number of such a batch."""
-        found = False
-        for table in RECORDS:
-            uri = table.path(self._warehouse)
-            if (held := store.opened(uri)) is None:
-                continue
-            later = store.files_between(held, "batch", before.batch + 1, _NO_BATCH)
-            if later:
-                store.delete(uri, f"batch > {before.batch}")
-            found |= bool(later) or (held.transaction_version(before.stream) or 0) > before.batch
-        return found
+    def _remove_leftovers(self) -> None:
+        """Remove rows of batches that `ingested` lacks: of a run that was killed, or that this one overtakes."""
+        for table, version in self._versions.items():
+            uri, last = table.path(self._warehouse), self._progress.batch
+            if store.records_between(uri, "batch", last + 1, _NO_BATCH):
+                self._versions[table] = store.delete(uri, f"batch > {last}", version)
 
     def _read(self) -> None:
         most, density = _PIECE_OFFSETS, 1.0
@@ -224,7 +219,7 @@ class _Ingest:
         for table in RECORDS:
             files = [part.file for part in parts if part.table == table.name]
             if files or table in needed:
-                table.add(self._warehouse, files, Once(progress.stream, progress.batch))
+                self._versions[table] = table.change(self._warehouse, files, self._versions[table])
         self._write_progress(progress)
         self._written = self._written.plus(parts)
         read = f"offsets {_offsets(pieces):,}, records so far {self._written.records:,}"

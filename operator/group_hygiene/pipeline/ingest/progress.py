@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import NoReturn
-from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
@@ -26,7 +25,7 @@ _HOW_TO_CONTINUE = (
     "at that moment, since the lost records are unknown"
 )
 # The same in each row.
-_OF_ALL = ("cluster_id", "topic_id", "era", "batch", "stream")
+_OF_ALL = ("cluster_id", "topic_id", "era", "batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The rows of `ingested`. stream: the name of the writer in each table's transactions.
+    """The rows of `ingested`.
 
     batch: the number of the last completed batch; rows of a later one are leftovers of a run that was killed.
     """
@@ -51,7 +50,6 @@ class Progress:
     topic_id: str | None
     era: int
     batch: int
-    stream: str
     places: Mapping[int, Place]
 
     @property
@@ -111,7 +109,7 @@ def plan(
     """
     if before is None:
         places = {partition: Place(start) for partition, start in bounds.starts.items()}
-        return Progress(bounds.cluster_id, bounds.topic_id, 0, 0, _new_stream(), places)
+        return Progress(bounds.cluster_id, bounds.topic_id, 0, 0, places)
     if before.cluster_id != bounds.cluster_id:
         raise Halted(
             f"this warehouse holds the history of the Kafka cluster {before.cluster_id}, but this cluster is "
@@ -126,7 +124,7 @@ def plan(
         if not start_over:
             raise Halted(f"{why}. {_HOW_TO_CONTINUE}")
         places = {partition: _again(before, partition, bounds) for partition in bounds.starts}
-        return Progress(bounds.cluster_id, bounds.topic_id, before.era + 1, before.batch, _new_stream(), places)
+        return Progress(bounds.cluster_id, bounds.topic_id, before.era + 1, before.batch, places)
     places = dict(before.places)
     lost = {
         partition: start for partition, start in bounds.starts.items() if start > _covered(before, partition, start)
@@ -135,13 +133,7 @@ def plan(
         if not start_over:
             raise Halted(f"{_lost(before, lost)}. {_HOW_TO_CONTINUE}")
         places |= {partition: _again(before, partition, bounds) for partition in lost}
-    stream = _new_stream() if lost else before.stream
-    return Progress(bounds.cluster_id, bounds.topic_id or before.topic_id, before.era, before.batch, stream, places)
-
-
-def restarted(progress: Progress) -> Progress:
-    """The same progress with a new stream, for tables that have a later batch of the old one."""
-    return replace(progress, stream=_new_stream())
+    return Progress(bounds.cluster_id, bounds.topic_id or before.topic_id, before.era, before.batch, places)
 
 
 def refuse_older(ingested: tuple[int, int], covered: tuple[int, int]) -> None:
@@ -188,15 +180,11 @@ def read_progress(warehouse: str) -> Progress | None:
 
 def write_progress(warehouse: str, progress: Progress, after: int) -> None:
     """Replace the rows of `ingested`. Raises PipelineError if its version is not `after`: see store.replace."""
-    of_all = {name: getattr(progress, name) for name in _OF_ALL} | {"version": TABLES_VERSION}
+    of_all = {name: getattr(progress, name) for name in _OF_ALL} | {"stream": "", "version": TABLES_VERSION}
     rows = [
         of_all | {"log_partition": partition} | asdict(place) for partition, place in sorted(progress.places.items())
     ]
     INGESTED.overwrite(warehouse, rows, after)
-
-
-def _new_stream() -> str:
-    return uuid4().hex
 
 
 def _again(before: Progress, partition: int, bounds: LogBounds) -> Place:
