@@ -3,14 +3,15 @@
 It writes nothing to Kafka and joins no group; `.importlinter` lists the modules that it may import. Spark's workers
 import parts of it, too, so this file imports nothing.
 
-    ingest    from the offsets log to the bronze tables
-    activity  one row per group, and the findings of the report
-    backtest  policies tried on the past
-    jobs      ingest, activity and maintain in one Spark session
-    maintain  drops old rows, compacts and removes files
-    tables    the Delta tables: names, schemas, properties, paths
-    store     Delta tables without Spark
-    shape     the Arrow schema of a table's rows; imports only pyarrow
-    session   the Spark session
-    tasks     the progress of a Spark stage
+    ingest      from the offsets log to the bronze tables
+    activity    one row per group, and the findings of the report
+    backtest    policies tried on the past
+    jobs        ingest, activity and maintain in one Spark session
+    maintain    drops old rows, compacts and removes files
+    tables      the Delta tables: names, schemas, properties, paths
+    store       Delta tables without Spark
+    shape       the Arrow schema of a table's rows; imports only pyarrow
+    session     the Spark session
+    table_file  a file in the folder of a table, as workers write it
+    tasks       the progress of a Spark stage
 """
