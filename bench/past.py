@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from bench.lives import DAY, LEAST_DAYS, NEVER, NO_COMMIT, SECOND, How, Lives, Numbers, Span, lives, span
-from group_hygiene.kafka.loaded import partition_of
+from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, Table

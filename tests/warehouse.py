@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from group_hygiene.kafka.loaded import partition_of
+from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.model.groups import NO_LEADER_EPOCH
 from group_hygiene.model.last_use import CLIENT

@@ -13,8 +13,8 @@ import pytest
 
 from group_hygiene import reconcile
 from group_hygiene.kafka.client import CLIENT_ID, Client, Deadline
-from group_hygiene.kafka.loaded import partition_of
 from group_hygiene.kafka.offsets import commit_offsets
+from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.ledger.codec import group_of
 from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
 from group_hygiene.model import reasons

@@ -86,6 +86,8 @@ class Bronze:
         self._spark, self.warehouse, self._began = spark, warehouse, began
         self._offset = 0
         self.batch = 0
+        # Of the log.
+        self.partitions = 1
         for table in (*RECORDS, INGESTED):
             table.append(spark, warehouse, table.none(spark))
 
@@ -106,9 +108,10 @@ class Bronze:
     def finish(self, era: int = 0, log_partition: int = 0) -> None:
         """What `ingested` says after that batch."""
         read_at = START + timedelta(days=1)
-        place = (log_partition, self._offset, read_at, None, self._began, "stream", TABLES_VERSION, None)
-        row = ("cluster", "topic", era, self.batch, *place)
-        frame = self._spark.createDataFrame([row], INGESTED.schema)
+        rest = (self._offset, read_at, None, self._began, "stream", TABLES_VERSION, None)
+        partitions = range(self.partitions) if self.partitions > 1 else [log_partition]
+        rows = [("cluster", "topic", era, self.batch, partition, *rest) for partition in partitions]
+        frame = self._spark.createDataFrame(rows, INGESTED.schema)
         frame.write.format("delta").mode("overwrite").save(INGESTED.path(self.warehouse))
 
     def _append(self, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:

@@ -14,6 +14,8 @@ from deltalake import QueryBuilder
 from pyspark.sql import SparkSession
 
 from group_hygiene.errors import Halted, PipelineError
+from group_hygiene.kafka.partitions import partition_of
+from group_hygiene.pipeline import store
 from group_hygiene.pipeline.activity import update as activity
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.jobs import Job, Work, repeat
@@ -301,14 +303,106 @@ def test_recreated_log(spark: SparkSession, warehouse: str) -> None:
     old = {"g": [commit(1, 5), commit(2, 6, 1), member(2, "a"), epoch(2)], "h": [commit(1), classic(3, 0)]}
     bronze.write({"other": [commit(1)] * 50, **old})
     update(spark, warehouse)
-    bronze._offset = 0
-    bronze.write({"g": [commit(9, 8)]}, era=1, log_partition=3)
+    bronze._offset, bronze.partitions, place = 0, 4, partition_of("g", 4)
+    bronze.write({"g": [commit(9, 8)]}, era=1, log_partition=place)
     update(spark, warehouse)
     found = rows(spark, warehouse)
     wanted = SIMPLE | {"first_commit": moment(1), "last_commit": moment(9), "offsets": {0: 8}, "members": []}
     assert {key: found["g"][key] for key in wanted} == wanted
-    assert (found["g"]["era"], found["g"]["log_partition"], found["g"]["read_to"]) == (1, 3, 1)
+    assert (found["g"]["era"], found["g"]["log_partition"], found["g"]["read_to"]) == (1, place, 1)
     assert found["h"]["empty_since"] == moment(3)
+
+
+def _names(partition: int) -> tuple[str, ...]:
+    """Two groups whose partition of four is this one."""
+    return tuple([name for number in range(100) if partition_of(name := f"g{number}", 4) == partition][:2])
+
+
+@pytest.mark.parametrize("partitions", [2, 4, 7])
+@pytest.mark.parametrize("first", ["some-commit", "none-commits"])
+def test_a_log_that_was_recreated_with_other_partitions(
+    spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch, partitions: int, first: str
+) -> None:
+    """In a table of many files, each group has one row, whenever it commits next, and wherever that is."""
+    monkeypatch.setattr(activity, "_SMALL", 0)
+    bronze = Bronze(spark, warehouse)
+    bronze.partitions = 4
+    for partition in range(4):
+        bronze.write({name: [commit(1, 5)] for name in _names(partition)}, log_partition=partition)
+    update(spark, warehouse)
+    assert len(Reader(ACTIVITY.path(warehouse)).file_uris()) == 4
+    bronze._offset, bronze.partitions = 0, partitions
+    names = [name for partition in range(4) for name in _names(partition)]
+    if first == "none-commits":
+        bronze.finish(era=1)
+        update(spark, warehouse)
+    for second, some in ((9, names[::3]), (11, names), (13, names[1::2])):
+        for name in some:
+            bronze.write({name: [commit(second, second)]}, era=1, log_partition=partition_of(name, partitions))
+        update(spark, warehouse)
+        found = [
+            (row["group"], row["last_commit"].astimezone(UTC)) for row in ACTIVITY.read(spark, warehouse).collect()
+        ]
+        assert len(found) == len(names)
+        assert {name: moment(second) for name in some}.items() <= dict(found).items()
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_log_that_grew(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch, split: bool) -> None:
+    """What a group's records say in the partition where they were before is stale, and their offsets are no order."""
+    monkeypatch.setattr(activity, "_SMALL", 0 if split else 100)
+    name, home = next((name, home) for name in ("a", "b", "c", "d") if (home := partition_of(name, 4)) > 1)
+    bronze = Bronze(spark, warehouse)
+    bronze.partitions, bronze._offset = 2, 1000
+    before = partition_of(name, 2)
+    bronze.write({name: [commit(1, 5)], "x": [commit(1)]}, log_partition=before)
+    update(spark, warehouse)
+    bronze.partitions = 4
+    for _ in range(2):
+        # All of the log is read again.
+        bronze._offset = 1000
+        bronze.write({name: [commit(1, 5)]}, era=1, log_partition=before)
+        bronze._offset = 0
+        bronze.write({name: [commit(4, 7)]}, era=1, log_partition=home)
+    update(spark, warehouse)
+    bronze._offset = 3
+    bronze.write({name: [commit(100, 9)]}, era=1, log_partition=home)
+    update(spark, warehouse)
+    (row,) = [row for row in ACTIVITY.read(spark, warehouse).collect() if row["group"] == name]
+    assert (row["last_commit"].astimezone(UTC), row["read_to"], row["log_partition"]) == (moment(100), 4, home)
+    assert [offset["offset"] for offset in row["offsets"]] == [9]
+
+
+def test_records_and_rows_that_are_there_twice(spark: SparkSession, warehouse: str) -> None:
+    """However that came: a group has one row."""
+    bronze = Bronze(spark, warehouse)
+    events = [classic(1, 1) | {"clients": [client("a")]}, commit(2), classic(5, 0), wiped(6), member(7, "m")]
+    bronze.write({"g": events})
+    for table in (COMMITS, GROUP_STATES):
+        table.append(spark, warehouse, table.read(spark, warehouse).localCheckpoint())
+    update(spark, warehouse)
+    assert len(rows(spark, warehouse)) == ACTIVITY.read(spark, warehouse).count() == 1
+    doubled = ACTIVITY.read(spark, warehouse).localCheckpoint()
+    spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", store.MARK)
+    ACTIVITY.append(spark, warehouse, doubled)
+    spark.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
+    bronze.write({"g": [commit(9)]})
+    update(spark, warehouse)
+    assert ACTIVITY.read(spark, warehouse).count() == 1
+
+
+def test_rounds_of_many_batches(spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, with the same result."""
+    monkeypatch.setattr(activity, "_ROUND_RECORDS", 2)
+    bronze = Bronze(spark, warehouse)
+    for second in range(1, 6):
+        bronze.write({"g": [commit(second)], f"g{second}": [commit(second)]})
+    assert update(spark, warehouse).records == 10
+    assert ACTIVITY.version(warehouse) > 2
+    assert {name: row["commits_30d"] for name, row in rows(spark, warehouse).items()} == {
+        "g": 5,
+        **{f"g{second}": 1 for second in range(1, 6)},
+    }
 
 
 def _restored(spark: SparkSession, path: str) -> None:

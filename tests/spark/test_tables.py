@@ -74,7 +74,9 @@ def test_rows_of_some_batches(spark: SparkSession, tmp_path: Path) -> None:
 
     def batches() -> list[int]:
         path = COMMITS.path(warehouse)
-        rows = store.read(path, store.version(path), "batch BETWEEN 2 AND 3").read_all()
+        rows = store.read(
+            path, store.version(path), str(len(list(Path(path).rglob("*")))), "batch BETWEEN 2 AND 3"
+        ).read_all()
         return sorted(rows.column("batch").to_pylist())
 
     for batch in range(1, 5):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.kafka.loaded import PREFIX, ids_by_partition, partition_of
+from group_hygiene.kafka.loaded import PREFIX, ids_by_partition
+from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model.groups import Fault
 
 

@@ -17,7 +17,7 @@ from group_hygiene.evidence.reader import Covered, Reading, Tables
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.leader_epochs import epoch_ends
-from group_hygiene.kafka.loaded import partition_of
+from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import entries, reasons
 from group_hygiene.model.evidence import Activity

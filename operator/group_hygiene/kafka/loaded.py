@@ -24,6 +24,7 @@ from group_hygiene.kafka import answers
 from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
+from group_hygiene.kafka.partitions import hash_of, partition_of, partition_of_hash
 from group_hygiene.kafka.protocol import RawOffsetFetchRequest
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.snapshot import Cluster
@@ -186,28 +187,8 @@ def _advised(fault: Fault) -> Fault:
     return replace(fault, message=f"needs DESCRIBE on groups {PREFIX}*") if fault.code == _GROUP_DENIED else fault
 
 
-def partition_of(group: str, partitions: int) -> int:
-    """A group's partition of `__consumer_offsets` (GroupCoordinatorService.partitionFor, String.hashCode)."""
-    return _partition(_hash(group), partitions)
-
-
-def _hash(text: str) -> int:
-    """String.hashCode, as an unsigned number."""
-    code = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
-    return code
-
-
-def _partition(code: int, partitions: int) -> int:
-    signed = code - (1 << 32) if code >> 31 else code
-    # As Utils.abs: the smallest number, which has no positive counterpart, becomes 0.
-    return (0 if signed == -(1 << 31) else abs(signed)) % partitions
-
-
 # Endings of ids with their hashes: the hash of an id follows from those of its two parts.
-_ENDINGS = tuple((text, _hash(text)) for text in (f"{number:03}" for number in range(1_000)))
+_ENDINGS = tuple((text, hash_of(text)) for text in (f"{number:03}" for number in range(1_000)))
 _SHIFT = 31**3
 
 
@@ -224,7 +205,7 @@ def ids_by_partition(partitions: int, deadline: Deadline) -> dict[int, str] | Fa
         if deadline.left <= 0:
             return Fault("REQUEST_TIMED_OUT", f"{partitions} group ids were not found in time", retriable=True)
         start = f"{PREFIX}{number}"
-        shifted = _hash(start) * _SHIFT
+        shifted = hash_of(start) * _SHIFT
         for ending, code in _ENDINGS:
-            found.setdefault(_partition((shifted + code) & 0xFFFFFFFF, partitions), start + ending)
+            found.setdefault(partition_of_hash((shifted + code) & 0xFFFFFFFF, partitions), start + ending)
     return found

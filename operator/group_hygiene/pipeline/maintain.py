@@ -14,7 +14,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.pipeline import store
-from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, INGESTED, PRUNED, QUARANTINE, RECORDS, Table
+from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, INGESTED, PRUNED, QUARANTINE, RECORDS, Table, laid_out
 
 # Time of the last maintenance, in seconds since 1970: a property of the table with the fewest writes.
 _MAINTAINED = "grouphygiene.maintained"
@@ -61,8 +61,10 @@ def maintain(
         if (found := table.open(spark, warehouse)) is not None:
             found.optimize().executeCompaction()
             found.vacuum(retention.files / timedelta(hours=1))
-    covered = [row["activity_version"] for row in COVERAGE.rows(warehouse)[:1]]
-    store.vacuum(ACTIVITY.path(warehouse), retention.activity, covered)
+    if laid_out(warehouse):
+        covered = [row["activity_version"] for row in COVERAGE.rows(warehouse)[:1]]
+        # It would remove deletion vectors.
+        store.vacuum(ACTIVITY.path(warehouse), retention.activity, covered)
     _note(spark, warehouse, QUARANTINE, _MAINTAINED, str(int(now.timestamp())))
     return True
 

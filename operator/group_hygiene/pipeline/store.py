@@ -7,6 +7,7 @@ options of an object store come from the environment, by delta-rs' names: AWS_AC
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -52,14 +53,17 @@ def rows(uri: str, query: str = "SELECT * FROM t") -> list[dict[str, Any]]:
     return found
 
 
-def read(uri: str, version: int, condition: str) -> pa.RecordBatchReader:
-    """The rows for which an SQL condition holds. Raises DeltaError or ArrowException, also while they are read."""
-    return _rows(_opened_at(uri, version), f"SELECT * FROM t WHERE {condition}")  # noqa: S608
+def read(uri: str, version: int, run: str, condition: str) -> pa.RecordBatchReader:
+    """The rows for which an SQL condition holds. Raises DeltaError or ArrowException, also while they are read.
+
+    run: within it, the table at this version is opened once.
+    """
+    return _rows(_opened_at(uri, version, run), f"SELECT * FROM t WHERE {condition}")  # noqa: S608
 
 
 @lru_cache(maxsize=8)
-def _opened_at(uri: str, version: int) -> DeltaTable:
-    # Which never changes.
+def _opened_at(uri: str, version: int, run: str) -> DeltaTable:
+    # Somebody may put an older state of the table back, whose next versions have the same numbers.
     return DeltaTable(uri, version=version)
 
 
@@ -174,14 +178,18 @@ def size(uri: str) -> int:
 
 def records_between(uri: str, column: str, least: int, most: int) -> int:
     """The rows of files that may have one with the column from `least` to `most`; 0 = none, or there is no table."""
-    if (table := opened(uri)) is None:
-        return 0
-    found = 0
-    for file in _files(table):
-        # A file without statistics may have any row.
+    return records_by_end(uri, column, least, most).total()
+
+
+def records_by_end(uri: str, column: str, least: int, most: int) -> Counter[int]:
+    """Rows of files that may have one with the column from `least` to `most`, by its highest value there."""
+    found = Counter[int]()
+    table = opened(uri)
+    for file in () if table is None else _files(table):
         low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
+        # A file without statistics may have any row.
         if low is None or high is None or (low <= most and high >= least):
-            found += file["num_records"] or 1
+            found[most if high is None else min(high, most)] += file["num_records"] or 1
     return found
 
 
@@ -221,5 +229,5 @@ def _explained(uri: str) -> Iterator[None]:
         why = one_line(str(error).partition("Help:")[0]).rstrip(". ")
         message = f"the table {uri} has no new version: {why}"
         raise PipelineError(f"{message}. If another run wrote it at the same time, run this one again") from error
-    except (DeltaError, OSError, ValueError, pa.ArrowException) as error:
+    except (DeltaError, OSError, ValueError, OverflowError, pa.ArrowException) as error:
         raise PipelineError(f"the table {uri} can't be read or written: {one_line(str(error))}") from error

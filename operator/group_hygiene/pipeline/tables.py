@@ -287,8 +287,8 @@ ACTIVITY = Table(
     StructType(
         [
             StructField("cluster_id", StringType(), False),
-            StructField("group", StringType(), False),
             StructField("log_partition", IntegerType(), False),
+            StructField("group", StringType(), False),
             StructField("type", StringType(), False),
             StructField("protocol_type", StringType()),
             StructField("state", StringType(), False),
@@ -317,7 +317,7 @@ ACTIVITY = Table(
             StructField("last_clients_at", TimestampType()),
         ]
     ),
-    3,
+    2,
     ((LAYOUT, "1"),),
 )
 
@@ -335,3 +335,9 @@ COVERAGE = Table(
 
 # The bronze tables: every record of the log is in one of them.
 RECORDS = (COMMITS, GROUP_STATES, QUARANTINE)
+
+
+def laid_out(warehouse: str) -> bool:
+    """Whether no file of `activity` has deletion vectors: tables of earlier releases may, or by a user's setting."""
+    vectors = ACTIVITY.setting(warehouse, "delta.enableDeletionVectors")
+    return ACTIVITY.setting(warehouse, LAYOUT) is not None and vectors != "true"

@@ -16,7 +16,7 @@ from group_hygiene.evidence import trust as tables
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka.client import Deadline
-from group_hygiene.kafka.loaded import partition_of
+from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Covered, LogEnd, Removal, Seen, Watch
 from group_hygiene.model.evidence import offsets_retention

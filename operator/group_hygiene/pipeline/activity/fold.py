@@ -15,6 +15,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from group_hygiene.kafka.partitions import partition_of
+
 # Beyond this, DuckDB writes into a temporary folder. For one worker; a machine has one per core.
 _MEMORY = "700MB"
 # The times that Python knows, in milliseconds since 1970: a record may name any number.
@@ -38,6 +40,10 @@ _STATE_RECORDS = """
 # Each uses those before it. `old`: the groups' rows in `activity`; `was`: of the same era, as the end of an era ends a
 # group's offsets, members and state. `run`: one row, with the arguments of `Fold`.
 _STEPS = (
+    """
+    CREATE TEMP TABLE old AS SELECT DISTINCT ON ("group") * FROM known
+    ORDER BY "group", era DESC, read_to DESC
+    """,
     "CREATE TEMP VIEW was AS SELECT old.* FROM old JOIN run USING (era)",
     # A killed run may have added these.
     *(
@@ -278,12 +284,34 @@ class Fold:
 
     def groups(self) -> pa.ChunkedArray:
         """The groups with such rows."""
-        both = 'SELECT DISTINCT "group" FROM (SELECT "group" FROM commits UNION ALL SELECT "group" FROM states)'
-        return self._database.sql(both).to_arrow_table().column("group")
+        return self._distinct('"group"').column("group")
+
+    def remove_strays(self, partitions: int) -> None:
+        """Remove records from partitions that are not their group's, of so many of the log.
+
+        They are from before the log had so many: stale, and with offsets that say nothing about the group's own ones.
+        """
+        rows = self._distinct('"group", log_partition')
+        stray = [
+            partition_of(group, partitions) != partition
+            for group, partition in zip(*(column.to_pylist() for column in rows.columns), strict=True)
+        ]
+        self._database.register("strays", rows.filter(pa.array(stray, pa.bool_())))
+        for table in ("commits", "states"):
+            self._database.execute(
+                f"""
+                DELETE FROM {table} USING strays WHERE {table}."group" = strays."group"
+                AND {table}.log_partition = strays.log_partition
+                """  # noqa: S608
+            )
+
+    def _distinct(self, columns: str) -> pa.Table:
+        union = f"SELECT {columns} FROM commits UNION SELECT {columns} FROM states"  # noqa: S608
+        return self._database.sql(union).to_arrow_table()
 
     def rows(self, old: pa.Table) -> Iterator[pa.Table]:
         """The rows of `activity` for these groups. old: their current ones; each is replaced, or comes again."""
-        self._database.register("old", old)
+        self._database.register("known", old)
         for step in _STEPS:
             self._database.execute(step)
         yield self._database.sql(_ROWS).to_arrow_table()

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
 from group_hygiene.errors import HygieneError
+from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.activity.fold import folding
 from group_hygiene.pipeline.shape import Shape
@@ -50,7 +51,8 @@ class Task(NamedTuple):
 class Round(NamedTuple):
     """What all tasks do. first, last: batches to add, all of one era. now: see Fold.
 
-    versions: by table, which one to read; without those that do not exist. shape: of `activity`.
+    versions: by table, which one to read. shape: of `activity`. partitions: of the log; None = not known, as it is an
+    earlier log. moved: whether groups may be in other partitions than before. run: a name of its own.
     """
 
     warehouse: str
@@ -61,17 +63,20 @@ class Round(NamedTuple):
     last: int
     now: datetime
     versions: Mapping[str, int]
+    partitions: int | None
+    moved: bool
+    run: str
 
 
 class Done(NamedTuple):
-    """What a task did. files: in place of `Task.old`. records: that it added; 0 = it left all as it was.
+    """What a task did. files: in place of `Task.old`, None = it left all as it was. records: that it added.
 
     failure: why it ended.
     """
 
     task: Task
     records: int
-    files: list[File]
+    files: list[File] | None
     failure: str | None = None
 
 
@@ -81,7 +86,10 @@ def plan(files: Mapping[str, Shard], partitions: Iterable[int], split: bool, mov
     files: by path, the partitions whose groups it may have. split: whether each partition is a shard. moved: whether
     groups may be in other partitions than before: then one task does everything.
     """
-    wanted = [Shard(partition, partition) for partition in sorted(partitions)] if split else [EVERYTHING]
+    lows = sorted(partitions) if split else [0]
+    # An earlier log may have had further partitions.
+    wanted = [Shard(low, low) for low in lows[:-1]] + [Shard(lows[-1], EVERYTHING.high)]
+    wanted[0] = Shard(EVERYTHING.low, wanted[0].high)
     ranges = sorted([*wanted, *files.values(), *([EVERYTHING] if moved else [])])
     tasks: list[Task] = []
     while ranges:
@@ -109,10 +117,10 @@ def work(tasks: Iterator[Task], round: Round) -> Iterator[Done]:
         try:
             yield _fold(task, round)
         except HygieneError as error:
-            yield Done(task, 0, [], str(error))
+            yield Done(task, 0, None, str(error))
         except (OSError, DeltaError, pa.ArrowException, duckdb.Error) as error:
             text = one_line(str(error))
-            yield Done(task, 0, [], f"the table {round.warehouse}/activity can't be read or written: {text}")
+            yield Done(task, 0, None, f"the table {round.warehouse}/activity can't be read or written: {text}")
 
 
 def _fold(task: Task, round: Round) -> Done:
@@ -121,8 +129,11 @@ def _fold(task: Task, round: Round) -> Done:
     new = f"{of_task} AND era = {round.era} AND batch BETWEEN {round.first} AND {round.last}"
     with tempfile.TemporaryDirectory() as spill, folding(round.cluster_id, round.era, round.now, spill) as fold:
         records = fold.add(_read(round, "commits", new), _read(round, "group_states", new))
-        if not records:
-            return Done(task, 0, [])
+        if not records and not round.moved:
+            return Done(task, 0, None)
+        # The partitions of a log do not change within an era.
+        if round.era and round.partitions is not None:
+            fold.remove_strays(round.partitions)
         changed, old, files = fold.groups(), list[pa.Table](), _Files(round, task.shards)
         for rows in _tables(_read(round, "activity", of_task), schema):
             known = pc.is_in(rows.column("group"), value_set=changed)
@@ -134,7 +145,7 @@ def _fold(task: Task, round: Round) -> Done:
 
 
 def _read(round: Round, table: str, condition: str) -> pa.RecordBatchReader:
-    return store.read(f"{round.warehouse}/{table}", round.versions[table], condition)
+    return store.read(f"{round.warehouse}/{table}", round.versions[table], round.run, condition)
 
 
 def _tables(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
@@ -151,8 +162,7 @@ class _Files:
         self._open: dict[Shard, TableFile] = {}
 
     def add(self, rows: pa.Table) -> None:
-        partition = rows.column("log_partition")
-        # An earlier log may have had further partitions.
+        partition = self._homes(rows)
         ends = [shard.low for shard in self._shards[1:]] + [EVERYTHING.high]
         low = 0
         for shard, end in zip(self._shards, ends, strict=True):
@@ -161,6 +171,15 @@ class _Files:
             if len(own):
                 file = self._open.setdefault(shard, TableFile(self._round.warehouse, "activity", self._round.shape))
                 file.add(own)
+
+    def _homes(self, rows: pa.Table) -> pa.Array:
+        """The partition of each row's group now. A file's minima and maxima are of `log_partition`, also of an old one."""
+        found, round = rows.column("log_partition"), self._round
+        if not round.moved or round.partitions is None:
+            return found
+        groups, eras = rows.column("group").to_pylist(), rows.column("era").to_pylist()
+        moved = [partition_of(group, round.partitions) for group in groups]
+        return pc.if_else(pa.array([era < round.era for era in eras]), pa.array(moved, pa.int32()), found)
 
     def finished(self) -> list[File]:
         return [file.finished().file for file in self._open.values()]

@@ -7,11 +7,13 @@ the same records twice changes nothing: each row has the offset up to which it i
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
@@ -26,13 +28,15 @@ from group_hygiene.pipeline.tables import (
     COVERAGE,
     GROUP_STATES,
     INGESTED,
-    LAYOUT,
     PRUNED,
     QUARANTINE,
     RECORDS,
     State,
+    laid_out,
 )
 
+# Records of a round, which the tasks write to their disks.
+_ROUND_RECORDS = 100_000_000
 # Up to so many groups and new records, the table is one file.
 _SMALL = 200_000
 # Groups and new records of a task, which costs a fifth of a second by itself.
@@ -87,30 +91,33 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     read_at = max((row["read_at"] for row in ingested if row["read_at"]), default=None)
     now = read_at or datetime.now(UTC)
     complete_since: _Moments = {row["log_partition"]: row["complete_since"] for row in coverage}
-    at = ACTIVITY.state(warehouse)
+    at, era = ACTIVITY.state(warehouse), coverage[0]["era"] if coverage else None
     # Without coverage, every version of the table must have our mark, including the first one.
     last = State(coverage[0]["activity_id"], coverage[0]["activity_version"]) if coverage else None
     if at is None or _went_back(warehouse, at, last or at._replace(version=-1)):
         # No reader uses the new table until coverage has its id.
         ACTIVITY.create(warehouse)
-        at, coverage = _state(warehouse), []
-    elif ACTIVITY.setting(warehouse, LAYOUT) is None:
+        at, coverage, era = _state(warehouse), [], ingested[0]["era"]
+    elif not laid_out(warehouse):
         at = _laid_out(spark, warehouse, at)
     if not coverage and any(table.setting(warehouse, PRUNED) for table in RECORDS):
         complete_since = {row["log_partition"]: now for row in ingested}
     complete_since = _later(complete_since, {row["log_partition"]: row["complete_since"] for row in ingested})
     complete_since = _later(complete_since, _last_unread(warehouse, ingested[0]))
     todo, records = _todo(warehouse, coverage, ingested), 0
-    era = coverage[0]["era"] if coverage else None
     for batches in todo:
-        tasks = _tasks(warehouse, at, batches, {row["log_partition"] for row in ingested}, batches.era != era)
+        # In an earlier log, a group may be in two partitions: of before and after it grew.
+        moved = batches.era != era or batches.era != ingested[0]["era"]
+        tasks = _tasks(warehouse, at, batches, {row["log_partition"] for row in ingested}, moved)
         versions = {table.name: table.version(warehouse) for table in (COMMITS, GROUP_STATES)}
         versions[ACTIVITY.name] = at.version
-        round = Round(warehouse.rstrip("/"), ACTIVITY.shape, ingested[0]["cluster_id"], *batches, now, versions)
+        partitions = len(ingested) if batches.era == ingested[0]["era"] else None
+        of_all = warehouse.rstrip("/"), ACTIVITY.shape, ingested[0]["cluster_id"]
+        round = Round(*of_all, *batches, now, versions, partitions, moved, uuid4().hex)
         done = _add(spark, tasks, round)
-        if changed := [each for each in done if each.records]:
+        if changed := [each for each in done if each.files is not None]:
             removed = [path for each in changed for path in each.task.old]
-            files = [file for each in changed for file in each.files]
+            files = [file for each in changed for file in each.files or ()]
             at = at._replace(version=ACTIVITY.change(warehouse, files, at.version, removed))
         records, era = records + sum(each.records for each in done), batches.era
     # If nothing was written, this is the version that was checked above, not a newer one.
@@ -120,7 +127,7 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     COVERAGE.overwrite(warehouse, rows)
     moments = [row["read_at"] for row in ingested]
     complete = None if None in moments else min(moments)
-    return Updated(sum(each.last - each.first + 1 for each in todo), records, complete)
+    return Updated(max(0, ingested[0]["batch"] - (coverage[0]["batch"] if coverage else 0)), records, complete)
 
 
 def _add(spark: SparkSession, tasks: Sequence[Task], round: Round) -> list[Done]:
@@ -132,8 +139,8 @@ def _add(spark: SparkSession, tasks: Sequence[Task], round: Round) -> list[Done]
     return done
 
 
-def _tasks(warehouse: str, at: State, batches: _Batches, partitions: Collection[int], new_era: bool) -> list[Task]:
-    """new_era: whether groups may be in other partitions than before."""
+def _tasks(warehouse: str, at: State, batches: _Batches, partitions: Collection[int], moved: bool) -> list[Task]:
+    """moved: whether groups may be in other partitions than before."""
     known = store.ranges(ACTIVITY.path(warehouse), at.version, "log_partition")
     files = {path: EVERYTHING if found is None else Shard(*found) for path, found in known.items()}
     between = "batch", batches.first, batches.last
@@ -141,7 +148,7 @@ def _tasks(warehouse: str, at: State, batches: _Batches, partitions: Collection[
     groups = store.records_between(ACTIVITY.path(warehouse), "era", 0, batches.era)
     split = len(files) > 1 or new + groups > _SMALL
     number = max(_LEAST_TASKS, math.ceil((new + groups) / _TASK_ROWS))
-    return plan(files, partitions, split, new_era and bool(files), number)
+    return plan(files, partitions, split, moved, number)
 
 
 def _state(warehouse: str) -> State:
@@ -161,10 +168,8 @@ def _laid_out(spark: SparkSession, warehouse: str, at: State) -> State:
 def _todo(warehouse: str, coverage: _Rows, ingested: _Rows) -> list[_Batches]:
     """The batches to add, by era."""
     before, era, last = (coverage[0]["batch"] if coverage else 0), ingested[0]["era"], ingested[0]["batch"]
-    if last <= before:
-        return []
     if era == (coverage[0]["era"] if coverage else 0):
-        return [_Batches(era, before + 1, last)]
+        return _rounds(warehouse, _Batches(era, before + 1, last)) if last > before else []
     ends: dict[int, list[int]] = {}
     for table in (COMMITS, GROUP_STATES):
         for row in store.rows(
@@ -173,7 +178,24 @@ def _todo(warehouse: str, coverage: _Rows, ingested: _Rows) -> list[_Batches]:
             f"WHERE batch BETWEEN {before + 1} AND {last} GROUP BY era",
         ):
             ends.setdefault(row["era"], []).extend((row["first"], row["last"]))
-    return [_Batches(era, min(of_era), max(of_era)) for era, of_era in sorted(ends.items())]
+    # Also without records of the current log: rows of the earlier one move to the files of their partitions.
+    ends.setdefault(era, [last + 1, last])
+    todo = [_Batches(era, min(of_era), max(of_era)) for era, of_era in sorted(ends.items())]
+    return [*todo[:-1], *_rounds(warehouse, todo[-1])]
+
+
+def _rounds(warehouse: str, batches: _Batches) -> list[_Batches]:
+    """The batches in parts of a number of records: a run that fails repeats no more than one of them."""
+    records = Counter[int]()
+    for table in (COMMITS, GROUP_STATES):
+        records.update(store.records_by_end(table.path(warehouse), "batch", batches.first, batches.last))
+    rounds, first, found = list[_Batches](), batches.first, 0
+    for last, many in sorted(records.items()):
+        found += many
+        if found > _ROUND_RECORDS and last < batches.last:
+            rounds.append(_Batches(batches.era, first, last))
+            first, found = last + 1, 0
+    return [*rounds, _Batches(batches.era, first, batches.last)]
 
 
 def _went_back(warehouse: str, now: State, last: State) -> bool:
