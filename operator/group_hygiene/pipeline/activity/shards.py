@@ -162,7 +162,9 @@ class _Files:
         self._open: dict[Shard, TableFile] = {}
 
     def add(self, rows: pa.Table) -> None:
-        partition = self._homes(rows)
+        if self._round.moved and self._round.partitions is not None:
+            rows = _moved(rows, self._round.era, self._round.partitions)
+        partition = rows.column("log_partition")
         ends = [shard.low for shard in self._shards[1:]] + [EVERYTHING.high]
         low = 0
         for shard, end in zip(self._shards, ends, strict=True):
@@ -172,14 +174,13 @@ class _Files:
                 file = self._open.setdefault(shard, TableFile(self._round.warehouse, "activity", self._round.shape))
                 file.add(own)
 
-    def _homes(self, rows: pa.Table) -> pa.Array:
-        """The partition of each row's group now. A file's minima and maxima are of `log_partition`, also of an old one."""
-        found, round = rows.column("log_partition"), self._round
-        if not round.moved or round.partitions is None:
-            return found
-        groups, eras = rows.column("group").to_pylist(), rows.column("era").to_pylist()
-        moved = [partition_of(group, round.partitions) for group in groups]
-        return pc.if_else(pa.array([era < round.era for era in eras]), pa.array(moved, pa.int32()), found)
-
     def finished(self) -> list[File]:
         return [file.finished().file for file in self._open.values()]
+
+
+def _moved(rows: pa.Table, era: int, partitions: int) -> pa.Table:
+    """The rows of an earlier log with the partition of so many in which their groups' next records will be."""
+    groups, eras = rows.column("group").to_pylist(), rows.column("era").to_pylist()
+    now = pa.array([partition_of(group, partitions) for group in groups], pa.int32())
+    index, found = rows.schema.get_field_index("log_partition"), rows.column("log_partition")
+    return rows.set_column(index, rows.field(index), pc.if_else(pa.array([each < era for each in eras]), now, found))
