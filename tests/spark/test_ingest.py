@@ -237,7 +237,7 @@ def test_a_run_that_stands_still_between_two_tables(
     if not first:
         run(spark, client, warehouse)
     topic = make.topic(records=3)
-    make.simple(make.name("early"), at(topic, 1))
+    make.abandoned(make.name("early"), topic)
     own, others = Table.change, list[int]()
 
     def late(self: Table, *args: Any) -> int:

@@ -14,6 +14,7 @@ No other package may import kafka-python, except the ledger's `topic` and `write
     probe           finds out by plain sockets why a connection failed
     brokers         asks each broker for its version
     cluster         brokers, leaders of `__consumer_offsets`, topics
+    partitions      in which partition of the offsets log a group is
     permissions     what the operator's Kafka user may do (KIP-430)
     coordinators    requests to the coordinators of groups, in chunks
     groups          list, describe and delete groups

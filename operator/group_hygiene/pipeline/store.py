@@ -63,7 +63,7 @@ def read(uri: str, version: int, run: str, condition: str) -> pa.RecordBatchRead
 
 @lru_cache(maxsize=8)
 def _opened_at(uri: str, version: int, run: str) -> DeltaTable:
-    # Somebody may put an older state of the table back, whose next versions have the same numbers.
+    # A user may put an older state of the table back, whose next versions have the same numbers.
     return DeltaTable(uri, version=version)
 
 
