@@ -7,7 +7,6 @@ options of an object store come from the environment, by delta-rs' names: AWS_AC
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -33,6 +32,19 @@ class File(NamedTuple):
     path: str
     size: int
     stats: str
+
+
+class Held(NamedTuple):
+    """A file of a table. rows: their number, 1 = not known. least, most: of one of its columns; None = not known."""
+
+    path: str
+    rows: int
+    least: Any
+    most: Any
+
+    def may_have(self, least: int, most: int) -> bool:
+        """Whether it may have a row in which the column is from `least` to `most`."""
+        return self.least is None or self.most is None or (self.least <= most and self.most >= least)
 
 
 def opened(uri: str) -> DeltaTable | None:
@@ -67,20 +79,21 @@ def _opened_at(uri: str, version: int, run: str) -> DeltaTable:
     return DeltaTable(uri, version=version)
 
 
-def add_columns(uri: str, schema: pa.Schema) -> None:
-    """Add the columns that the table lacks, in one version, if the table exists."""
+def add_columns(uri: str, schema: pa.Schema) -> int:
+    """Add the columns that the table lacks, in one version. Returns the table's version, -1 = it does not exist."""
     if (table := opened(uri)) is None:
-        return
+        return -1
     existing = {field.name for field in table.schema().fields}
     if missing := [field for field in Schema.from_arrow(schema).fields if field.name not in existing]:
         with _explained(uri):
             table.alter.add_columns(missing, commit_properties=_marked())
+    return int(table.version())
 
 
-def setting(uri: str, name: str) -> str | None:
-    """The value of a table property; None = the property or the table does not exist."""
+def settings(uri: str) -> dict[str, str]:
+    """The table's properties; none if it does not exist."""
     table = opened(uri)
-    return None if table is None else table.metadata().configuration.get(name)
+    return {} if table is None else dict(table.metadata().configuration)
 
 
 def version(uri: str) -> int:
@@ -176,32 +189,15 @@ def size(uri: str) -> int:
     return 0 if (table := opened(uri)) is None else sum(file["size_bytes"] for file in _files(table))
 
 
-def records_between(uri: str, column: str, least: int, most: int) -> int:
-    """The rows of files that may have one with the column from `least` to `most`; 0 = none, or there is no table."""
-    return records_by_end(uri, column, least, most).total()
-
-
-def records_by_end(uri: str, column: str, least: int, most: int) -> Counter[int]:
-    """Rows of files that may have one with the column from `least` to `most`, by its highest value there."""
-    found = Counter[int]()
-    table = opened(uri)
-    for file in () if table is None else _files(table):
-        low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
-        # A file without statistics may have any row.
-        if low is None or high is None or (low <= most and high >= least):
-            found[most if high is None else min(high, most)] += file["num_records"] or 1
-    return found
-
-
-def ranges(uri: str, version: int, column: str) -> dict[str, tuple[int, int] | None]:
-    """By path of each file at this version, the least and the most that the column may be in it; None = not known."""
-    found: dict[str, tuple[int, int] | None] = {}
+def files(uri: str, version: int, column: str) -> list[Held]:
+    """The table's files at this version, with what Delta's log says of the column; none for -1."""
+    if version < 0:
+        return []
     with _explained(uri):
-        files = _files(DeltaTable(uri, version=version))
-    for file in files:
-        low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
-        found[unquote(file["path"])] = None if low is None or high is None else (low, high)
-    return found
+        return [
+            Held(unquote(file["path"]), file["num_records"] or 1, file.get(f"min.{column}"), file.get(f"max.{column}"))
+            for file in _files(DeltaTable(uri, version=version))
+        ]
 
 
 def _rows(table: DeltaTable, query: str) -> pa.RecordBatchReader:

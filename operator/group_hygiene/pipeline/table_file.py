@@ -51,8 +51,8 @@ class TableFile:
         self._aborted = 0
         self.rows = 0
 
-    def add(self, rows: pa.RecordBatch | pa.Table) -> None:
-        self._waiting += rows.to_batches() if isinstance(rows, pa.Table) else [rows]
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(rows)
         self._waiting_rows += len(rows)
         self._waiting_bytes += rows.nbytes
         self.rows += len(rows)

@@ -38,7 +38,7 @@ from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.model.last_use import CLIENT
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.shape import Shape
-from group_hygiene.pipeline.store import File
+from group_hygiene.pipeline.store import File, Held
 
 # A property of a bronze table: rows from before this time (ISO 8601) were dropped, after `activity` had them.
 PRUNED = "grouphygiene.pruned"
@@ -135,13 +135,17 @@ class Table(NamedTuple):
         """The size of its files in bytes; 0 if it does not exist."""
         return store.size(self.path(warehouse))
 
-    def setting(self, warehouse: str, name: str) -> str | None:
-        """The value of a table property; None = the property or the table does not exist."""
-        return store.setting(self.path(warehouse), name)
+    def settings(self, warehouse: str) -> dict[str, str]:
+        """Its properties; none if it does not exist."""
+        return store.settings(self.path(warehouse))
 
-    def add_columns(self, warehouse: str) -> None:
-        """Add the columns that a table of an earlier release lacks, as nulls."""
-        store.add_columns(self.path(warehouse), self.shape.schema)
+    def add_columns(self, warehouse: str) -> int:
+        """Add the columns that a table of an earlier release lacks, as nulls; returns its version: see `version`."""
+        return store.add_columns(self.path(warehouse), self.shape.schema)
+
+    def files(self, warehouse: str, version: int, column: str) -> list[Held]:
+        """Its files at this version: see store.files."""
+        return store.files(self.path(warehouse), version, column)
 
     def append(self, spark: SparkSession, warehouse: str, frame: DataFrame) -> None:
         """Append these rows; creates the table if it does not exist, even without rows."""
@@ -244,8 +248,8 @@ QUARANTINE = Table(
 # read). leader_epoch: of the partition at that read, -1 = its log has none, null = release 0.1.0 read it. batch: the
 # last completed one, 0 = none; rows of a later one will be written again. complete_since: records from before this time
 # were lost unread, in whole or in part (null = none). first_read_at: time of the first complete read; of older records,
-# compaction had left only the last ones. topic_id: null = a broker before 2.8, which has none. stream: the
-# name under which batches are added to the tables. version: TABLES_VERSION of the writer, for all tables.
+# compaction had left only the last ones. topic_id: null = a broker before 2.8, which has none. stream: not
+# used since release 0.2.0. version: TABLES_VERSION of the writer, for all tables.
 INGESTED = Table(
     "ingested",
     StructType(
@@ -339,5 +343,5 @@ RECORDS = (COMMITS, GROUP_STATES, QUARANTINE)
 
 def laid_out(warehouse: str) -> bool:
     """Whether no file of `activity` has deletion vectors: tables of earlier releases may, or by a user's setting."""
-    vectors = ACTIVITY.setting(warehouse, "delta.enableDeletionVectors")
-    return ACTIVITY.setting(warehouse, LAYOUT) is not None and vectors != "true"
+    settings = ACTIVITY.settings(warehouse)
+    return LAYOUT in settings and settings.get("delta.enableDeletionVectors") != "true"

@@ -1,8 +1,7 @@
 """Combines new records of groups with their rows in `activity`, by DuckDB. Opens no file and no table.
 
-All records of a group are in one partition of the log, so a worker folds a partition by itself. What a row says of a
-group is computed from its last records, and from its row of before, as if that were the first of its records: one run
-or many give the same row.
+All records of a group are in one partition of the log, so a worker folds a partition by itself. A group's row is
+computed from its new records, and from its row of before, as if that were the first of its records.
 """
 
 from __future__ import annotations
@@ -180,7 +179,7 @@ _STEPS = (
         coalesce(of_days.commits_7d, 0) AS commits_7d, coalesce(of_days.commits_30d, 0) AS commits_30d,
         coalesce(of_topics.topics_after, map()) AS topics_after
     FROM of_commits FULL JOIN of_states USING ("group")
-    LEFT JOIN (SELECT "group", * EXCLUDE "group" FROM old) old USING ("group")
+    LEFT JOIN old USING ("group")
     LEFT JOIN was USING ("group")
     LEFT JOIN latest USING ("group") LEFT JOIN ends USING ("group") LEFT JOIN alive USING ("group")
     LEFT JOIN seen USING ("group")

@@ -26,8 +26,8 @@ from group_hygiene.pipeline.store import File
 from group_hygiene.pipeline.table_file import TableFile
 from group_hygiene.spec.secret import one_line
 
-# Batches that are filtered together.
-_BATCHES = 8
+# Batches that are filtered together, and rows that are added to a file at once.
+_BATCHES, _CHUNK = 8, 10_000
 
 
 class Shard(NamedTuple):
@@ -170,9 +170,10 @@ class _Files:
         for shard, end in zip(self._shards, ends, strict=True):
             own = rows.filter(pc.and_(pc.greater_equal(partition, low), pc.less(partition, end)))
             low = end
-            if len(own):
-                file = self._open.setdefault(shard, TableFile(self._round.warehouse, "activity", self._round.shape))
-                file.add(own)
+            if len(own) and shard not in self._open:
+                self._open[shard] = TableFile(self._round.warehouse, "activity", self._round.shape)
+            for batch in own.to_batches(max_chunksize=_CHUNK):
+                self._open[shard].add(batch)
 
     def finished(self) -> list[File]:
         return [file.finished().file for file in self._open.values()]

@@ -22,6 +22,7 @@ from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.activity.shards import EVERYTHING, Done, Round, Shard, Task, plan, work
 from group_hygiene.pipeline.ingest.progress import refuse_incomplete, refuse_older
+from group_hygiene.pipeline.store import Held
 from group_hygiene.pipeline.tables import (
     ACTIVITY,
     COMMITS,
@@ -86,8 +87,8 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     if coverage:
         refuse_older(_batch(ingested[0]), _batch(coverage[0]))
     refuse_incomplete(warehouse, ingested[0]["batch"])
-    for table in (COMMITS, GROUP_STATES, ACTIVITY):
-        table.add_columns(warehouse)
+    versions = {table.name: table.add_columns(warehouse) for table in (COMMITS, GROUP_STATES)}
+    ACTIVITY.add_columns(warehouse)
     read_at = max((row["read_at"] for row in ingested if row["read_at"]), default=None)
     now = read_at or datetime.now(UTC)
     complete_since: _Moments = {row["log_partition"]: row["complete_since"] for row in coverage}
@@ -100,26 +101,30 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
         at, coverage, era = _state(warehouse), [], ingested[0]["era"]
     elif not laid_out(warehouse):
         at = _laid_out(spark, warehouse, at)
-    if not coverage and any(table.setting(warehouse, PRUNED) for table in RECORDS):
+    if not coverage and any(PRUNED in table.settings(warehouse) for table in RECORDS):
         complete_since = {row["log_partition"]: now for row in ingested}
     complete_since = _later(complete_since, {row["log_partition"]: row["complete_since"] for row in ingested})
     complete_since = _later(complete_since, _last_unread(warehouse, ingested[0]))
-    todo, records = _todo(warehouse, coverage, ingested), 0
+    records = [
+        file for table in (COMMITS, GROUP_STATES) for file in table.files(warehouse, versions[table.name], "batch")
+    ]
+    todo, added = _todo(warehouse, coverage, ingested, records), 0
+    partitions = [row["log_partition"] for row in ingested]
     for batches in todo:
+        current = batches.era == ingested[0]["era"]
         # In an earlier log, a group may be in two partitions: of before and after it grew.
-        moved = batches.era != era or batches.era != ingested[0]["era"]
-        tasks = _tasks(warehouse, at, batches, {row["log_partition"] for row in ingested}, moved)
-        versions = {table.name: table.version(warehouse) for table in (COMMITS, GROUP_STATES)}
-        versions[ACTIVITY.name] = at.version
-        partitions = len(ingested) if batches.era == ingested[0]["era"] else None
-        of_all = warehouse.rstrip("/"), ACTIVITY.shape, ingested[0]["cluster_id"]
-        round = Round(*of_all, *batches, now, versions, partitions, moved, uuid4().hex)
-        done = _add(spark, tasks, round)
+        moved = batches.era != era or not current
+        new = sum(file.rows for file in records if file.may_have(batches.first, batches.last))
+        round = Round(
+            *(warehouse.rstrip("/"), ACTIVITY.shape, ingested[0]["cluster_id"], *batches, now),
+            *(versions | {ACTIVITY.name: at.version}, len(partitions) if current else None, moved, uuid4().hex),
+        )
+        done = _add(spark, _tasks(warehouse, at, new, partitions, moved), round)
         if changed := [each for each in done if each.files is not None]:
             removed = [path for each in changed for path in each.task.old]
             files = [file for each in changed for file in each.files or ()]
             at = at._replace(version=ACTIVITY.change(warehouse, files, at.version, removed))
-        records, era = records + sum(each.records for each in done), batches.era
+        added, era = added + sum(each.records for each in done), batches.era
     # If nothing was written, this is the version that was checked above, not a newer one.
     whose = {"activity_id": at.id, "activity_version": at.version, "version": TABLES_VERSION}
     # Not the current table `ingested`: it may be ahead of what was added.
@@ -127,7 +132,7 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     COVERAGE.overwrite(warehouse, rows)
     moments = [row["read_at"] for row in ingested]
     complete = None if None in moments else min(moments)
-    return Updated(max(0, ingested[0]["batch"] - (coverage[0]["batch"] if coverage else 0)), records, complete)
+    return Updated(max(0, ingested[0]["batch"] - (coverage[0]["batch"] if coverage else 0)), added, complete)
 
 
 def _add(spark: SparkSession, tasks: Sequence[Task], round: Round) -> list[Done]:
@@ -139,16 +144,15 @@ def _add(spark: SparkSession, tasks: Sequence[Task], round: Round) -> list[Done]
     return done
 
 
-def _tasks(warehouse: str, at: State, batches: _Batches, partitions: Collection[int], moved: bool) -> list[Task]:
-    """moved: whether groups may be in other partitions than before."""
-    known = store.ranges(ACTIVITY.path(warehouse), at.version, "log_partition")
-    files = {path: EVERYTHING if found is None else Shard(*found) for path, found in known.items()}
-    between = "batch", batches.first, batches.last
-    new = sum(store.records_between(table.path(warehouse), *between) for table in (COMMITS, GROUP_STATES))
-    groups = store.records_between(ACTIVITY.path(warehouse), "era", 0, batches.era)
-    split = len(files) > 1 or new + groups > _SMALL
-    number = max(_LEAST_TASKS, math.ceil((new + groups) / _TASK_ROWS))
-    return plan(files, partitions, split, moved, number)
+def _tasks(warehouse: str, at: State, new: int, partitions: Collection[int], moved: bool) -> list[Task]:
+    """new: records. moved: whether groups may be in other partitions than before."""
+    held = ACTIVITY.files(warehouse, at.version, "log_partition")
+    files = {
+        file.path: EVERYTHING if None in (file.least, file.most) else Shard(file.least, file.most) for file in held
+    }
+    rows = new + sum(file.rows for file in held)
+    split = len(files) > 1 or rows > _SMALL
+    return plan(files, partitions, split, moved, max(_LEAST_TASKS, math.ceil(rows / _TASK_ROWS)))
 
 
 def _state(warehouse: str) -> State:
@@ -165,11 +169,11 @@ def _laid_out(spark: SparkSession, warehouse: str, at: State) -> State:
     return _state(warehouse)
 
 
-def _todo(warehouse: str, coverage: _Rows, ingested: _Rows) -> list[_Batches]:
-    """The batches to add, by era."""
+def _todo(warehouse: str, coverage: _Rows, ingested: _Rows, records: Collection[Held]) -> list[_Batches]:
+    """The batches to add, by era. records: files of records, with their batches."""
     before, era, last = (coverage[0]["batch"] if coverage else 0), ingested[0]["era"], ingested[0]["batch"]
     if era == (coverage[0]["era"] if coverage else 0):
-        return _rounds(warehouse, _Batches(era, before + 1, last)) if last > before else []
+        return _rounds(records, _Batches(era, before + 1, last)) if last > before else []
     ends: dict[int, list[int]] = {}
     for table in (COMMITS, GROUP_STATES):
         for row in store.rows(
@@ -181,16 +185,17 @@ def _todo(warehouse: str, coverage: _Rows, ingested: _Rows) -> list[_Batches]:
     # Also without records of the current log: rows of the earlier one move to the files of their partitions.
     ends.setdefault(era, [last + 1, last])
     todo = [_Batches(era, min(of_era), max(of_era)) for era, of_era in sorted(ends.items())]
-    return [*todo[:-1], *_rounds(warehouse, todo[-1])]
+    return [*todo[:-1], *_rounds(records, todo[-1])]
 
 
-def _rounds(warehouse: str, batches: _Batches) -> list[_Batches]:
+def _rounds(records: Collection[Held], batches: _Batches) -> list[_Batches]:
     """The batches in parts of a number of records: a run that fails repeats no more than one of them."""
-    records = Counter[int]()
-    for table in (COMMITS, GROUP_STATES):
-        records.update(store.records_by_end(table.path(warehouse), "batch", batches.first, batches.last))
+    by_last = Counter[int]()
+    for file in records:
+        if file.may_have(batches.first, batches.last):
+            by_last[batches.last if file.most is None else min(file.most, batches.last)] += file.rows
     rounds, first, found = list[_Batches](), batches.first, 0
-    for last, many in sorted(records.items()):
+    for last, many in sorted(by_last.items()):
         found += many
         if found > _ROUND_RECORDS and last < batches.last:
             rounds.append(_Batches(batches.era, first, last))

@@ -71,7 +71,7 @@ def extent(spark: SparkSession, warehouse: str) -> Extent:
             "the offsets log was not read to its end yet: run `group-hygiene pipeline run` until it says complete"
         )
     since = {row["log_partition"]: row["complete_since"] for row in rows if row["complete_since"] is not None}
-    dropped = [table.setting(warehouse, PRUNED) for table in RECORDS]
+    dropped = [table.settings(warehouse).get(PRUNED) for table in RECORDS]
     moments = [row["first_read_at"] for row in rows] + [datetime.fromisoformat(text) for text in dropped if text]
     return Extent(
         cluster=covered.cluster_id,

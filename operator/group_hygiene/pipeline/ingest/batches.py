@@ -143,15 +143,12 @@ class _Ingest:
         left = sum(max(0, end - self._progress.positions[partition]) for partition, end in bounds.ends.items())
         # An earlier run that still goes on fails at its next write: to each table this run writes right after a version
         # that it has seen, or has written itself.
-        for table in RECORDS:
-            table.add_columns(self._warehouse)
-        self._versions = {table: table.version(self._warehouse) for table in RECORDS}
+        self._versions = {table: table.add_columns(self._warehouse) for table in RECORDS}
         if left or self._progress != before:
             # Before any other table: the rows of a first batch need an owner.
             self._write_progress(self._progress)
         if left:
             self._remove_leftovers()
-        if left:
             self._report(f"reading {left:,} offsets")
             self._read()
         # If there was a batch, it has written this already.
@@ -193,10 +190,11 @@ class _Ingest:
 
     def _remove_leftovers(self) -> None:
         """Remove rows of batches that `ingested` lacks: of a run that was killed, or that this one overtakes."""
+        last = self._progress.batch
         for table, version in self._versions.items():
-            uri, last = table.path(self._warehouse), self._progress.batch
-            if store.records_between(uri, "batch", last + 1, _NO_BATCH):
-                self._versions[table] = store.delete(uri, f"batch > {last}", version)
+            files = table.files(self._warehouse, version, "batch")
+            if any(file.may_have(last + 1, _NO_BATCH) for file in files):
+                self._versions[table] = store.delete(table.path(self._warehouse), f"batch > {last}", version)
 
     def _read(self) -> None:
         most, density = _PIECE_OFFSETS, 1.0

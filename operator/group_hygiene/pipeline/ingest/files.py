@@ -49,7 +49,9 @@ class Files:
     def add(self, partition: int, records: Records) -> None:
         """Add records of one partition of the log."""
         for name, rows in self._by_table(partition, records):
-            file = self._open.setdefault(name, TableFile(self._target.warehouse, name, self._target.tables[name]))
+            if name not in self._open:
+                self._open[name] = TableFile(self._target.warehouse, name, self._target.tables[name])
+            file = self._open[name]
             file.add(rows)
             if file.rows >= _FILE_ROWS:
                 self._parts.append(self._open.pop(name).finished())
