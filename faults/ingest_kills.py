@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -40,7 +40,7 @@ from sandbox.errors import NotReached, SandboxError
 from sandbox.kafka import KafkaCluster
 from sandbox.proc import family, state
 from sandbox.process import Command, Keeper, Server
-from sandbox.spark.jars import jars
+from sandbox.spark.jars import jars, jars_of_the_image
 from sandbox.waiting import wait_for
 
 KILLS = 20
@@ -142,29 +142,29 @@ class Committers:
 class Pipeline:
     """The jobs as users run them: a process that starts Java, from which Spark starts Python workers."""
 
-    jars = staticmethod(jars)
-
-    def __init__(self, keeper: Keeper, command: str, bootstrap: str, warehouse: Path | str) -> None:
+    def __init__(
+        self,
+        keeper: Keeper,
+        command: str,
+        bootstrap: str,
+        warehouse: Path | str,
+        name: str = "pipeline",
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """name: of its process. variables: of an object store, which needs the image's jars."""
         self.command = command
-        self.name = "pipeline"
-        self.environment = {
-            "PYTHONPATH": os.pathsep.join((str(_ROOT / "operator"), str(_ROOT))),
-            "SPARK_SUBMIT_OPTS": _JAVA,
-        }
-        self._keeper = keeper
+        self._keeper, self._name, self._log = keeper, name, keeper.scratch / f"{name}.log"
+        path = os.pathsep.join((str(_ROOT / "operator"), str(_ROOT)))
+        self._environment = {"PYTHONPATH": path, "SPARK_SUBMIT_OPTS": _JAVA, **(variables or {})}
         self._argv: list[str | Path] = [
             *(sys.executable, "-m", "group_hygiene.cli", "pipeline", command, "--bootstrap-server", bootstrap),
-            *("--warehouse", warehouse, "--jars", self.jars(), "--memory", "1g"),
+            *("--warehouse", warehouse, "--jars", jars_of_the_image() if variables else jars(), "--memory", "1g"),
             *("--log-file", keeper.scratch / "spark.log"),
         ]
 
-    @property
-    def _log(self) -> Path:
-        return self._keeper.scratch / f"{self.name}.log"
-
     def start(self, *options: str) -> Server:
         self._log.unlink(missing_ok=True)
-        return self._keeper.start(self.name, Command([*self._argv, *options], self._log, self.environment))
+        return self._keeper.start(self._name, Command([*self._argv, *options], self._log, self._environment))
 
     def log(self) -> str:
         """All that it has printed."""

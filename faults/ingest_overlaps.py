@@ -26,7 +26,6 @@ from sandbox.errors import SandboxError
 from sandbox.kafka import KafkaCluster
 from sandbox.process import Keeper, Server
 from sandbox.s3 import S3Store
-from sandbox.spark.jars import jars_of_the_image
 from sandbox.waiting import wait_for
 
 ROUNDS = 20
@@ -72,12 +71,6 @@ class Overlaps:
             self.outcomes[outcome] += 1
 
 
-class _Stored(Pipeline):
-    """With the jars for an object store."""
-
-    jars = staticmethod(jars_of_the_image)
-
-
 def _ended(server: Server) -> bool:
     return server.exit_code() is not None
 
@@ -89,9 +82,9 @@ def rounds(count: int) -> int:
         variables, warehouse = store.bucket("kafka-hygiene").variables, "s3a://kafka-hygiene/main"
         # For reading the tables in this process.
         os.environ.update(variables)
-        first, second = (_Stored(keeper, "run", kafka.bootstrap_servers, warehouse) for _ in range(2))
-        for name, run in (("first", first), ("second", second)):
-            run.name, run.environment = name, run.environment | variables
+        first, second = (
+            Pipeline(keeper, "run", kafka.bootstrap_servers, warehouse, name, variables) for name in ("first", "second")
+        )
         overlaps = Overlaps((first, second))
         with Committers(kafka.bootstrap_servers):
             for number in range(count):

@@ -365,7 +365,7 @@ def too_many_of_connection(policy: Policy, due: Collection[str], conditions: Con
     return _too_many(together, conditions.total or 0, most, "limits.maxPercent of the KafkaConnection")
 
 
-def too_few_groups(policy: Policy, due: Collection[str], conditions: Conditions) -> Refusal | None:
+def cluster_too_small(policy: Policy, due: Collection[str], conditions: Conditions) -> Refusal | None:
     """A cluster with hardly any group is more likely another one, or one that lost its groups."""
     least, total = conditions.limits.min_groups if conditions.limits else 0, conditions.total or 0
     if total >= least:
@@ -382,7 +382,7 @@ VETOES: tuple[Callable[[Policy, Collection[str], Conditions], Refusal | None], .
     forbidden,
     scan_incomplete,
     total_unknown,
-    too_few_groups,
+    cluster_too_small,
     too_many_of_policy,
     too_many_of_connection,
 )
