@@ -481,7 +481,8 @@ def test_nothing_stays_in_memory(spark: SparkSession, warehouse: str) -> None:
     ingest(spark, warehouse, {"a": left(9, 8)})
     survey(spark, warehouse, RETENTION)
     replace(spark, warehouse, ACTIVITY, [])
-    COVERAGE.overwrite(warehouse, [row | {"activity_version": 1} for row in COVERAGE.rows(warehouse)])
+    version = ACTIVITY.version(warehouse)
+    COVERAGE.overwrite(warehouse, [row | {"activity_version": version} for row in COVERAGE.rows(warehouse)])
     with pytest.raises(PipelineError, match="no group"):
         survey(spark, warehouse, RETENTION)
     assert spark._jsparkSession.sharedState().cacheManager().isEmpty()
