@@ -123,6 +123,26 @@ def test_policies_share_the_connections_limits(world: World, alone: KafkaCluster
     world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 
 
+def test_a_cluster_with_fewer_groups_than_expected_is_not_cleaned(
+    world: World, alone: KafkaCluster, made: Groups
+) -> None:
+    """Below minGroups nothing is deleted, and the policy says what to do; once there are enough groups, it goes on."""
+    namespace = world.namespace("few")
+    leave_behind(made, "few-old")
+    total = len(made.names())
+    world.apply(
+        connection(namespace, alone.bootstrap_servers, limits={"minGroups": total + 1, "maxPercent": 100}),
+        policy(namespace, "p", **enforcing("few-old")),
+    )
+    found = wait_for(lambda: blocked(world, namespace, "p", "ClusterTooSmall"))
+    assert "lower limits.minGroups of the KafkaConnection" in found["message"]
+    assert (world.condition("kgp", namespace, "p", "Ready") or {}).get("status") == "False"
+    assert "few-old" in made.names()
+    leave_behind(made, "another")
+    wait_for(lambda: "few-old" not in made.names())
+    world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
+
+
 def tight(name: str, percent: int) -> Object:
     """A policy of that name with another maxPercent."""
     spec = enforcing(name)
@@ -130,12 +150,12 @@ def tight(name: str, percent: int) -> Object:
 
 
 def _deletions(alone: KafkaCluster, names: set[str]) -> list[int]:
-    """How many looks the ledger tells of before each deletion, in their order: every run begins with some."""
-    looks, found = 0, []
+    """How many observations are in the ledger before each deletion, in their order: every run begins with some."""
+    scans, found = 0, []
     for entry in ledger_entries(alone.bootstrap_servers):
-        looks += entry["kind"] == "watch"
+        scans += entry["kind"] == "watch"
         if entry["kind"] == "outcome" and entry["group"] in names and entry["what"] == "Deleted":
-            found.append(looks)
+            found.append(scans)
     return found
 
 

@@ -40,7 +40,7 @@ _SWEEP_EVERY_S, _SWEEP_AGAIN_S = 24 * 3600.0, 600.0
 class Due:
     """The policies that a round runs. connection: its object, as read in this round. full: whether to list all groups.
 
-    active: all policies that may delete something, whether they are due now or not.
+    active: all policies that are admitted and not suspended, whether they are due now or not.
     """
 
     connection: Object

@@ -176,7 +176,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
 
 
 class Client:
-    """A connection to one Kafka cluster. Thread-safe. `connect` creates it, `close` ends it."""
+    """A connection to one Kafka cluster, for one thread at a time. `connect` creates it, `close` ends it."""
 
     def __init__(self, manager: _Manager, net: NetworkSelector, settings: Settings) -> None:
         self._manager = manager

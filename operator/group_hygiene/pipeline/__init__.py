@@ -1,6 +1,6 @@
 """From Kafka's offsets log to Delta tables, on Spark: the only package that imports pyspark.
 
-It writes nothing to Kafka and joins no group; `.importlinter` lists the modules that it may import. Spark's workers
+It writes nothing to Kafka and joins no group; `.importlinter` lists the modules that it may not import. Spark's workers
 import parts of it, too, so this file imports nothing.
 
     ingest      from the offsets log to the bronze tables

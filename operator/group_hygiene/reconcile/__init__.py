@@ -4,7 +4,7 @@
 for all due policies. `decide.plan.make_plan` decides for each. `note_marks` writes the marks, and `apply` deletes.
 `apply` is called only for a plan with actions: a dry run never calls it.
 
-    context          the records that the steps of a run share
+    context          the records, and the reads, that the steps of a run share
     opening          opens the ledger for one run, if its policies need one
     recovery         resolves deletions that an earlier process began and did not finish
     scan             the first half: scans the cluster and judges groups; changes none
@@ -14,7 +14,7 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
     marks            writes new marks and removes ended ones
     deletion         the second half: reads each group again, and deletes it
     recheck          reads all evidence about a group again before its deletion
-    vetoes           the checks of a group that was read again
+    vetoes           what can prevent a deletion, after its evidence was read again
     delete_requests  sends the requests that delete, and interprets their responses
     large_groups     deletes groups that need several requests
     interruptions    groups whose deletion was interrupted

@@ -1,4 +1,4 @@
-"""The records that `observe` and `apply` share: the clients of a run, its memory and its observation."""
+"""What `observe` and `apply` share: the clients of a run, its memory, its observation, and reads that both make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Commit offsets again from the ledger. Only this module and `deletion` change groups; neither knows Kubernetes.
+"""Commit offsets again from the ledger. Only this module and `reconcile.deletion` change groups, through the
+modules that they call; neither knows Kubernetes.
 
 The order for one group: read all evidence -> if something may be committed, ask the guard, and write the start into the
 ledger, which a fenced process can't -> read all evidence again -> for a few partitions at a time: read their offsets,

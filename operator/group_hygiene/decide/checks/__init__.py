@@ -1,8 +1,8 @@
 """Judges one group by an ordered chain of pure functions `(policy, group, evidence, now) -> Answer`.
 
-The chain begins with protections, continues with the policy's conditions and ends with signs of use; the first answer
-that is not None decides. Missing evidence refuses: a check without its evidence answers with a Need.
-`reconcile.observe` reads only that evidence, only for these groups, and judges again.
+The first answer that is not None decides. The chain begins with protections; then come use and the policy's conditions,
+those that cost nothing before those that cost requests. Missing evidence refuses: a check without its evidence answers
+with a Need. `reconcile.observe` reads only that evidence, only for these groups, and judges again.
 
     needed   groups that are protected, or for which being Empty is normal
     used     whether the group is in use: its state, the offsets log, and the operator's scans
