@@ -29,6 +29,7 @@ OAUTH = {"tokenEndpoint": "https://sso.example.com/token", "clientID": "hygiene"
 SCRAM = {"mechanism": "SCRAM-SHA-512", "username": "hygiene", "passwordSecretRef": SECRET}
 DELETE = {"action": "Delete", "when": {"unchangedFor": "72h"}}
 STALE = {"action": "DeleteOffsets", "when": {"idleFor": "96h"}}
+NIGHT = {"days": ["Monday", "Friday"], "from": "22:00", "to": "04:00", "timeZone": "Europe/Berlin"}
 
 # What the API server adds when an error of type, enum, length or presence kept it from looking at the rules in CEL.
 _NOT_CHECKED = "some validation rules were not checked because the object was invalid"
@@ -162,6 +163,9 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({**DELETE, "delete": {"maxPerRun": 1, "maxPercent": 1}}, id="delete-limits-lowest"),
         pytest.param({**DELETE, "delete": {"gracePeriod": "1s", "backupRetention": "1h"}}, id="delete-times-shortest"),
         pytest.param({**DELETE, "delete": {"gracePeriod": "720h", "backupRetention": "8760h"}}, id="times-longest"),
+        pytest.param({**DELETE, "delete": {"windows": [NIGHT]}}, id="delete-window"),
+        pytest.param({**DELETE, "delete": {"windows": [{"from": "00:00", "to": "00:00"}]}}, id="delete-window-shortest"),
+        pytest.param({**DELETE, "delete": {"windows": [NIGHT] * 16}}, id="delete-windows-most"),
         pytest.param({**DELETE, "match": {"states": ["Empty", "Dead"]}}, id="delete-empty-and-dead"),
         pytest.param({**DELETE, "match": {"types": ["Streams"], "unprotect": ["Streams"]}}, id="delete-streams"),
         pytest.param({**DELETE, "match": {"unprotect": ["Streams", "StreamsState"]}}, id="delete-streams-and-state"),
@@ -338,6 +342,11 @@ def delete(**limits: Any) -> Patch:
     return {**DELETE, "delete": limits}
 
 
+def window(**fields: Any) -> Patch:
+    entry = {**NIGHT, **fields}
+    return delete(windows=[{name: value for name, value in entry.items() if value is not None}])
+
+
 def servers(*addresses: str) -> Patch:
     return {"bootstrapServers": list(addresses)}
 
@@ -489,6 +498,16 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param(delete(gracePeriod="720h1s"), "delete.gracePeriod: .* must be at most 720h", id="grace-long"),
         pytest.param(delete(backupRetention="8761h"), "backupRetention: .* must be at most 8760h", id="retention-long"),
         pytest.param(delete(backupRetention="1y"), f"backupRetention: .* {DURATION}", id="retention-in-years"),
+        pytest.param(delete(windows=[NIGHT] * 17), "delete.windows: .* must have at most 16 items", id="windows-17"),
+        pytest.param(window(days=["Mon"]), r"windows\[0\].days\[0\]: Unsupported value", id="window-short-day"),
+        pytest.param(window(days=[]), "days: .* should have at least 1 items", id="window-no-day"),
+        pytest.param(window(days=["Friday", "Friday"]), "days.1.: Duplicate value", id="window-day-twice"),
+        pytest.param(window(**{"from": "24:00"}), "from: .* should match", id="window-hour-24"),
+        pytest.param(window(to="4:00"), "to: .* should match", id="window-one-digit"),
+        pytest.param(window(to=None), "to: Required value", id="window-without-end"),
+        pytest.param(window(timeZone="Europe/Atlantis"), "timeZone: .* IANA", id="window-unknown-zone"),
+        pytest.param(window(timeZone="../UTC"), "timeZone: .* IANA", id="window-zone-path"),
+        pytest.param(window(timeZone="Local"), "timeZone: .* IANA", id="window-zone-of-the-server"),
     ],
 )
 def test_policy_is_refused(api: CustomObjectsApi, spec: Patch, complaint: str) -> None:
@@ -842,7 +861,8 @@ def published(api_server: ApiServer) -> ApiServer:
             id="policy-match",
         ),
         pytest.param("kgp.spec.when", "offsets deletedTopics unchangedFor idleFor expiresWithin lag", id="policy-when"),
-        pytest.param("kgp.spec.delete", "gracePeriod maxPerRun maxPercent backupRetention", id="policy-delete"),
+        pytest.param("kgp.spec.delete", "gracePeriod maxPerRun maxPercent backupRetention windows", id="policy-delete"),
+        pytest.param("kgp.spec.delete.windows", "days from to timeZone", id="policy-delete-windows"),
         pytest.param(
             "kgp.status",
             "observedGeneration lastRunTime lastRunID conditions groups totals lastMarkedTime nextDueTime "

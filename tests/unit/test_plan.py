@@ -1,6 +1,6 @@
 """The plan: marks, grace, order, pace, limits that abort."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -409,6 +409,42 @@ def test_a_cluster_with_few_groups(total: int | None, reason: str | None) -> Non
     if total == 99 and result.refusal is not None:
         assert "99 groups, fewer than 100" in result.refusal.message
         assert "lower limits.minGroups of the KafkaConnection in Git" in result.refusal.message
+
+
+# NOW is a Thursday, 12:00 UTC.
+_EVENING = [{"days": ["Monday", "Thursday"], "from": "22:00", "to": "04:00"}]
+_NOON = [{"from": "11:00", "to": "13:00"}]
+
+
+@pytest.mark.parametrize(
+    ("windows", "hours", "refused", "due"),
+    [
+        pytest.param(_NOON, 48, None, NOW - timedelta(hours=24), id="open"),
+        pytest.param(_EVENING, 48, "opens at 2030-01-31T22:00:00Z", NOW + timedelta(hours=10), id="not-yet-open"),
+        pytest.param([*_EVENING, *_NOON], 48, None, NOW - timedelta(hours=24), id="one-of-two-is-open"),
+        pytest.param(_NOON, 20, None, NOW + timedelta(hours=23), id="due-after-the-window-of-today"),
+        pytest.param(_EVENING, 20, None, NOW + timedelta(hours=10), id="due-before-the-window-of-today"),
+        pytest.param([], 48, None, NOW - timedelta(hours=24), id="no-windows"),
+    ],
+)
+def test_windows(windows: list[Any], hours: int, refused: str | None, due: datetime) -> None:
+    """Outside of its windows a policy deletes nothing, and dates move to the next one; marks go on."""
+    policy = parse_policy(policy_object(mode="Enforce", delete={"windows": windows}))
+    since = NOW - timedelta(hours=hours)
+    result = plan(policy, [match("old"), match("new")], {"old": mark(policy, "old", since)})
+    assert result.refusal is None
+    assert result.marking == {"new"}
+    assert result.due_time("old") == due
+    assert (result.outside.message if result.outside else "").endswith(refused or "")
+    assert (result.outside is not None) is (refused is not None)
+    assert result.actions == (("old",) if hours == 48 and not refused else ())
+
+
+def test_a_dry_run_needs_no_window() -> None:
+    """What mode Enforce would delete does not depend on the time of day."""
+    policy = parse_policy(policy_object(delete={"windows": _EVENING}))
+    result = plan(policy, [match("a")])
+    assert (result.due, result.outside) == (("a",), None)
 
 
 def test_due_groups_is_what_the_plan_has() -> None:

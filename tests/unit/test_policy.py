@@ -85,6 +85,7 @@ def _as_regex(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(".*" if part == "*" else re.escape(part[-1]) for part in parts) + r"\Z", re.DOTALL)
 
 
+NIGHT = {"from": "22:00", "to": "04:00"}
 _PATTERN = st.lists(st.sampled_from(["a", "b", "\n", "*", "*", r"\*", r"\\"]), min_size=1, max_size=9).map("".join)
 _TEXT = st.text(alphabet="ab\n*\\", max_size=12)
 
@@ -307,7 +308,13 @@ def test_policy_all_fields() -> None:
         mode="Enforce",
         delete={"maxPerRun": 1, "maxPercent": 100, "gracePeriod": "1h30m", "backupRetention": "1h"},
     )
+    window = {"days": ["Monday", "Sunday"], "from": "22:00", "to": "04:30", "timeZone": "Europe/Berlin"}
+    obj["spec"]["delete"]["windows"] = [window, {"from": "00:00", "to": "00:00"}]
     policy = parse_policy(obj)
+    assert list(map(str, policy.windows)) == [
+        "Monday, Sunday 22:00 to 04:30 Europe/Berlin",
+        "every day 00:00 to 00:00 UTC",
+    ]
     assert (policy.uid, policy.generation, policy.name) == ("uid-1", 3, "unused")
     assert (policy.connection_namespace, policy.connection_name) == ("other", "main")
     assert policy.crosses_namespace
@@ -438,6 +445,8 @@ def test_alert_looks_at_all_states() -> None:
         pytest.param({"delete": {"gracePeriod": 24}}, "gracePeriod must be a duration", id="grace-as-a-number"),
         pytest.param({"delete": {"backupRetention": "59m"}}, "backupRetention must be at least 1h", id="retention"),
         pytest.param({"delete": {"backupRetention": "8761h"}}, "must be at most 8760h", id="retention-long"),
+        pytest.param({"delete": {"windows": [{"from": "22:00"}]}}, "windows.0.: .*required field `to`", id="window"),
+        pytest.param({"delete": {"windows": [NIGHT] * 17}}, "windows: Expected `array` of length <= 16", id="windows"),
     ],
 )
 def test_policy_refused(changes: dict[str, Any], problem: str) -> None:
@@ -514,6 +523,7 @@ def _policy(**changes: Any) -> Policy:
         pytest.param({"mode": "Enforce"}, id="mode"),
         pytest.param({"delete": {"maxPerRun": 1, "maxPercent": 1}}, id="limits"),
         pytest.param({"delete": {"backupRetention": "1h"}}, id="retention"),
+        pytest.param({"delete": {"windows": [NIGHT]}}, id="windows"),
         pytest.param({"delete": {"gracePeriod": "24h"}}, id="grace-as-by-default"),
         pytest.param({"delete": {"gracePeriod": "23h60m"}}, id="grace-in-other-words"),
         pytest.param({"interval": "1h"}, id="interval"),

@@ -20,7 +20,7 @@ from group_hygiene.model.snapshot import Coverage
 from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.policy import Policy
+from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.status import (
     ConnectionFacts,
     LedgerFacts,
@@ -50,6 +50,7 @@ from tests.unit.make import (
     mark,
     match,
     plan,
+    policy_object,
     refused,
     seen,
     snapshot,
@@ -158,6 +159,19 @@ def test_deletion_blocked_says_why() -> None:
     assert (blocked["status"], blocked["reason"], blocked["message"]) == ("True", refusal.reason, refusal.message)
     assert _condition(status, "Ready")["status"] == "True"
     assert refusal.message in _condition(status, "Ready")["message"]
+
+
+def test_waiting_for_a_window_is_no_problem() -> None:
+    """Ready, and DeletionBlocked says when the next window opens; a real problem comes first."""
+    policy = parse_policy(policy_object(mode="Enforce", delete={"windows": [{"from": "22:00", "to": "23:00"}]}))
+    status = _status(policy, [match("a")])
+    blocked = _condition(status, "DeletionBlocked")
+    assert (blocked["status"], blocked["reason"]) == ("False", reasons.OUTSIDE_WINDOW)
+    assert "the next one opens at 2030-01-31T22:00:00Z" in blocked["message"]
+    assert _condition(status, "Ready")["status"] == "True"
+    assert status["nextDueTime"] == status["sample"][0]["dueTime"] == "2030-01-31T22:00:00Z"
+    worse = _status(policy, [match("a")], refusals=(Refusal(reasons.TOPICS_HIDDEN, "why"),))
+    assert _condition(worse, "DeletionBlocked")["reason"] == reasons.TOPICS_HIDDEN
 
 
 @pytest.mark.parametrize(

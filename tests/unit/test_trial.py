@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from group_hygiene.pipeline.backtest.replay import COMMIT, History, Record, Sign, Steps, replay
 from group_hygiene.pipeline.backtest.trial import Removed, Simulation, Trial, World, untriable
+from group_hygiene.spec.fields import convert
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, parse_policy
+from group_hygiene.spec.windows import Window
 from tests.unit import make
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -132,6 +134,14 @@ def test_spans() -> None:
     found = simulate([*ONCE, joined(9.0), left(9.25)])
     assert spans(found) == [(6, 7), (17, 18)]
     assert list(map(day_of, found.marked)) == [6, 17]
+
+
+def test_windows() -> None:
+    """A group that is due waits for the next window; if it is used meanwhile, it stays. The first day is a Sunday."""
+    windows = (convert({"days": ["Wednesday"], "from": "00:00", "to": "06:00"}, Window, "window"),)
+    of = replace(policy(), windows=windows)
+    assert removed(simulate(ONCE, of)) == [(6, 10, None, None)]
+    assert removed(simulate([*ONCE, commit(9.5)], of)) == [(15, 17, None, None)]
 
 
 def test_alert_deletes_nothing() -> None:

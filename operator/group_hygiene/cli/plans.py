@@ -298,7 +298,8 @@ def _would(planned: _Planned) -> str:
     if made.refusal is not None:
         return f"{text}: it would report them, and delete nothing: {made.refusal.reason}: {made.refusal.message}"
     pace = f", {len(planned.first)} in the first run" if len(planned.first) < len(made.due) else ""
-    later = f"and delete {them} after {format_duration(policy.grace_period)}{pace}"
+    windows = f" ({'; '.join(map(str, policy.windows))})" if policy.windows else ""
+    later = f"and delete {them} after {format_duration(policy.grace_period)}{windows}{pace}"
     if policy.mode is Mode.DRY_RUN:
         return f"{text}: it would report them; mode Enforce would mark them {later}"
     return f"{text}: it would mark them {later}"

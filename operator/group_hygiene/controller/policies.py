@@ -29,6 +29,7 @@ from group_hygiene.model.verdicts import Outcome, OutcomeKind
 from group_hygiene.process import runs
 from group_hygiene.spec.connection import Connection
 from group_hygiene.spec.policy import Mode
+from group_hygiene.spec.windows import next_open
 
 log = logging.getLogger(__name__)
 
@@ -172,12 +173,13 @@ class Policies:
 
         After an internal error, the next run recovers the intents that are open in the ledger.
         """
-        policy, limits = decision.entry.policy, context.connection.limits
+        policy, limits, now = decision.entry.policy, context.connection.limits, self._clock.now()
         # First, so that the policy runs no more often than its interval even if a later step fails.
-        self._schedule.ran(policy.uid, policy.generation, policy.interval)
+        opens = next_open(policy.windows, now) - now
+        self._schedule.ran(policy.uid, policy.generation, policy.interval, opens)
         if isinstance(decision.plan, Refusal):
             return decision.plan
-        plan = decision.plan.at_turn(self._clock.now(), None if limits is None else limits.max_per_run - deleted)
+        plan = decision.plan.at_turn(now, None if limits is None else limits.max_per_run - deleted)
         unwritten = reconcile.note_marks(context, plan)
         if unwritten is not None:
             plan = plan.halted(unwritten)

@@ -9,7 +9,8 @@ from group_hygiene.process.clock import Clock
 
 
 class Schedule:
-    """When each policy is due: at once when it is new or edited, then at whole multiples of its interval.
+    """When each policy is due: at once when it is new or edited, then at whole multiples of its interval,
+    and when a window opens.
 
     With multiples, policies that were created at different times still share their scans.
     """
@@ -22,12 +23,14 @@ class Schedule:
         known = self._next.get(uid)
         return known is None or known[0] != generation or self._clock.monotonic() >= known[1]
 
-    def ran(self, uid: str, generation: int, interval: timedelta) -> None:
+    def ran(self, uid: str, generation: int, interval: timedelta, opens: timedelta = timedelta()) -> None:
+        """opens: in which time the next window of the policy opens, when it also runs; 0 = one is open."""
         seconds = interval.total_seconds()
         wall = self._clock.now().timestamp()
         to_boundary = seconds - wall % seconds
         # It ran just before the boundary: that counts as this boundary's run.
         wait = to_boundary if to_boundary > seconds * 0.1 else to_boundary + seconds
+        wait = min(wait, opens.total_seconds() or wait)
         self._next[uid] = (generation, self._clock.monotonic() + wait)
 
     def wait(self, uids: Sequence[str]) -> float:

@@ -19,7 +19,9 @@ from group_hygiene.model.entries import Mark
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Verdict
+from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.policy import Limits, Mode, Policy
+from group_hygiene.spec.windows import next_open
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
@@ -61,7 +63,8 @@ class Plan:
     when refused. refusal: why no due group is deleted, or no match is marked. marking: groups that get a new mark now.
     unmarking: groups that lose their mark, and why. marks: the mark of each group that has one and retains it with its
     date. at: the time of the decision, and the date of the new marks. unannounced: marked groups that no status shows
-    yet, since their run was interrupted: they are not deleted, even if due.
+    yet, since their run was interrupted: they are not deleted, even if due. outside: why due groups wait: none of
+    the policy's windows is open.
     """
 
     policy: Policy
@@ -74,6 +77,7 @@ class Plan:
     marks: Mapping[str, Mark] = field(default_factory=dict)
     at: datetime = _NEVER
     unannounced: tuple[str, ...] = ()
+    outside: Refusal | None = None
 
     @property
     def next_expiry(self) -> datetime | None:
@@ -98,8 +102,13 @@ class Plan:
     def due_time(self, group: str) -> datetime | None:
         """When a marked group may be deleted at the earliest; None = it is not marked."""
         if group in self.marks:
-            return self.marks[group].due
-        return self.at + self.policy.grace_period if group in self.marking else None
+            return self._in_window(self.marks[group].due)
+        return self._in_window(self.at + self.policy.grace_period) if group in self.marking else None
+
+    def _in_window(self, due: datetime) -> datetime:
+        """The first time from `due` on in a window; if it has passed and no window is open, the start of the next one."""
+        opens = next_open(self.policy.windows, due)
+        return opens if opens > self.at or self.outside is None else next_open(self.policy.windows, self.at)
 
     def first_topics(self, group: str) -> list[str]:
         """For DeleteOffsets, the topics whose offsets are due at `due_time`; all that match, if the group is
@@ -183,17 +192,20 @@ def make_plan(
         if announced is None or mark.newest.replace(microsecond=0) > announced
     }
     ready = [name for name in due if name not in unannounced]
+    outside = outside_window(policy, now) if due and policy.enforced else None
+    may_delete = policy.enforced and refusal is None and outside is None
     return Plan(
         policy=policy,
         verdicts=verdicts,
         due=due,
-        actions=tuple(ready[: max_deletions(policy, conditions)]) if policy.enforced and refusal is None else (),
+        actions=tuple(ready[: max_deletions(policy, conditions)]) if may_delete else (),
         refusal=refusal,
         marking=_marking(policy, verdicts, conditions, marks, valid_marks),
         unmarking=unmarking,
         marks=valid_marks,
         at=now,
         unannounced=tuple(sorted(unannounced)),
+        outside=outside,
     )
 
 
@@ -375,6 +387,14 @@ def cluster_too_small(policy: Policy, due: Collection[str], conditions: Conditio
         f"the cluster has {total} groups, fewer than {least}: none is deleted. Check whether it is the right cluster, "
         "and has lost groups; if it is right, lower limits.minGroups of the KafkaConnection in Git",
     )
+
+
+def outside_window(policy: Policy, now: datetime) -> Refusal | None:
+    """Asked when groups are due, and again before each batch. Nothing is wrong: a window will open."""
+    opens = next_open(policy.windows, now)
+    if opens <= now:
+        return None
+    return Refusal(reasons.OUTSIDE_WINDOW, f"none of delete.windows is open; the next one opens at {timestamp(opens)}")
 
 
 # Due groups are deleted if none of these refuses; the first Refusal counts. Those after `total_unknown` need the total.

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from group_hygiene.decide.plan import Plan
+from group_hygiene.decide.plan import Plan, outside_window
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.offsets import WRITE_BYTES
@@ -47,6 +47,7 @@ from group_hygiene.reconcile.large_groups import delete_large_group, is_large
 from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
 from group_hygiene.reconcile.uses import Uses
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
+from group_hygiene.spec.policy import Policy
 from group_hygiene.telemetry.tracing import note, traced
 
 # An intent is valid for this long at most; a successor waits that long before it acts.
@@ -126,7 +127,7 @@ def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) 
         context.journal.note(changes, context.deadline())
     run = _Run(context, plan, cluster, guard, earlier, uses)
     while actions:
-        stop = guard.refusal() or context.journal.read_on(context.deadline())
+        stop = _may_not_begin(context, plan.policy, guard) or context.journal.read_on(context.deadline())
         if stop is not None:
             outcomes += [not_deleted(name, stop) for name in actions]
             break
@@ -167,7 +168,7 @@ def _delete_batch(run: _Run, batch: Sequence[str]) -> Batch:
         unwritten = context.journal.record([*backups, *over, *intents], Deadline(seconds))
         if unwritten is not None:
             return Batch(outcomes + [not_deleted(name, unwritten) for name in saved])
-        stops = _final_checks(context, read, saved, guard)
+        stops = _final_checks(run, read, saved)
         results = _send(run, read, [name for name in saved if name not in stops], until)
         done = _record_outcomes(run, saved, stops, results, seconds)
     return Batch(outcomes + done.outcomes, done.is_stuck)
@@ -244,15 +245,15 @@ def _adjust_batch(context: Context, size: int, late: bool) -> None:
     memory.batch = max(1, size // 2) if late else min(BATCH, max(memory.batch, 2 * size))
 
 
-def _final_checks(context: Context, read: Rechecked, names: Iterable[str], guard: Guard) -> dict[str, Refusal]:
+def _final_checks(run: _Run, read: Rechecked, names: Iterable[str]) -> dict[str, Refusal]:
     """Groups that are not deleted although their intents are written, with the reasons.
 
     `group-hygiene keep` writes its request and then checks for an intent; the operator wrote the intent and now checks
     for requests. So one of the two sees the other.
     """
-    clock, journal = context.clock, context.journal
+    context, guard, clock, journal = run.context, run.guard, run.context.clock, run.context.journal
     # The guard's first answer for this batch may be minutes old, as the reads may be slow.
-    problem = guard.refusal() or journal.read_on(Deadline(FRESH_S))
+    problem = _may_not_begin(context, run.plan.policy, guard) or journal.read_on(Deadline(FRESH_S))
     if problem is None and clock.monotonic() - read.started > FRESH_S:
         problem = Refusal(reasons.OFFSETS_UNKNOWN, f"reading and saving it took more than {FRESH_S:.0f} s")
         _adjust_batch(context, len(read.ready) + len(read.refused), late=True)
@@ -266,6 +267,11 @@ def _final_checks(context: Context, read: Rechecked, names: Iterable[str], guard
         return dict.fromkeys(names, problem)
     asked = {name: _asked_to_keep(context, name) for name in names}
     return {name: refusal for name, refusal in asked.items() if refusal is not None}
+
+
+def _may_not_begin(context: Context, policy: Policy, guard: Guard) -> Refusal | None:
+    """Why no further deletion may begin. One that has begun with several requests continues after its window."""
+    return guard.refusal() or outside_window(policy, context.clock.now())
 
 
 def _asked_to_keep(context: Context, name: str) -> Refusal | None:

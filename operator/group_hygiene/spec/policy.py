@@ -21,6 +21,7 @@ from group_hygiene.spec.durations import Duration, format_duration
 from group_hygiene.spec.fields import Decisive, ObjectRef, Part, convert, require, require_between
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.receivers import ReceiverNames
+from group_hygiene.spec.windows import Window
 
 MaxPerRun = Annotated[int, Meta(ge=1, le=10_000)]
 MaxPercent = Annotated[int, Meta(ge=1, le=100)]
@@ -214,6 +215,8 @@ class AlertSpec(Part, frozen=True, kw_only=True):
 class Policy:
     """grace_period: from a group's mark to its deletion. backup_retention: how long a deleted group can be restored.
 
+    windows: when it may delete; empty = always.
+
     digest: of the fields that decide which groups are deleted and when; a change starts counts and marks again.
     """
 
@@ -234,6 +237,7 @@ class Policy:
     backup_retention: timedelta
     digest: str
     alert: AlertSpec
+    windows: tuple[Window, ...] = ()
 
     @property
     def key(self) -> str:
@@ -259,6 +263,7 @@ class _Delete(Decisive, frozen=True):
     max_percent: MaxPercent = 20
     grace_period: Duration = Duration(hours=24)
     backup_retention: Duration = Duration(hours=720)
+    windows: Annotated[tuple[Window, ...], Meta(max_length=16)] = ()
 
     def __post_init__(self) -> None:
         require_between(self.grace_period, "gracePeriod", timedelta(seconds=1), timedelta(hours=720))
@@ -341,6 +346,7 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
         backup_retention=deletion.backup_retention,
         digest=_digest(obj["spec"], deletion.grace_period if spec.action.changes else None),
         alert=spec.alert,
+        windows=deletion.windows,
     )
 
 

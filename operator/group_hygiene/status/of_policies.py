@@ -56,8 +56,10 @@ def build_status(
         reason, message = _success(plan, outcomes, snapshot)
         conditions.ready(reason, message)
     if policy.action.changes:
+        # To wait for a window is no problem.
         refusal = plan.refusal
-        reason, message = (refusal.reason, refusal.message) if refusal else (reasons.NOT_BLOCKED, "")
+        shown = refusal or plan.outside
+        reason, message = (shown.reason, shown.message) if shown else (reasons.NOT_BLOCKED, "")
         conditions.set("DeletionBlocked", refusal is not None, reason, message)
     if policy.when.asks_evidence and snapshot.coverage is not None:
         conditions.evidence(snapshot.coverage)

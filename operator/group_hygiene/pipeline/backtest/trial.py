@@ -22,6 +22,7 @@ from group_hygiene.model.verdicts import Verdict
 from group_hygiene.pipeline.backtest.replay import History, Sign, Steps, Stretch
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Action, Mode, Policy
+from group_hygiene.spec.windows import next_open
 
 _NO_PROTECTIONS = Protections()
 _MOMENT = timedelta(microseconds=1)
@@ -146,6 +147,8 @@ class Trial:
         )
         # Not by the run that set it, and not before its own date.
         from_ = max(first, mark + 1, scans.first_from(entry.due))
+        if policy.windows:
+            from_ = scans.first_from(next_open(policy.windows, scans.at(from_)))
         return next((scan for scan in range(from_, stop) if grace_elapsed(policy, entry, scans.at(scan))), None)
 
     def _first_match(

@@ -1,0 +1,81 @@
+"""When deletions may happen: weekly windows of wall-clock time. No I/O, no clock of its own.
+
+A time of day that the clock skips (daylight saving) counts as that much later; one that occurs twice counts as the
+first of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
+from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from msgspec import Meta, field
+
+from group_hygiene.spec.fields import Decisive, require
+
+TimeOfDay = Annotated[str, Meta(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+# As in the CRD. ZoneInfo reads files: nothing else may reach it.
+ZoneName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_+-]{1,20}(/[A-Za-z0-9_+-]{1,20}){0,2}$")]
+
+
+class Day(StrEnum):
+    """In the order of `datetime.weekday`."""
+
+    MONDAY = "Monday"
+    TUESDAY = "Tuesday"
+    WEDNESDAY = "Wednesday"
+    THURSDAY = "Thursday"
+    FRIDAY = "Friday"
+    SATURDAY = "Saturday"
+    SUNDAY = "Sunday"
+
+
+# A window may be empty on the one day of the year at which the clock skips it.
+_DAYS_AHEAD = 15
+_WEEKDAYS = tuple(Day)
+
+
+class Window(Decisive, frozen=True, kw_only=True):
+    """Opens at `start` on each of `days`, and closes at `end`, on the next day if that is not later than `start`.
+
+    days: empty = every day. time_zone: a name of the IANA time zone database.
+    """
+
+    days: frozenset[Day] = frozenset()
+    start: TimeOfDay = field(name="from")
+    end: TimeOfDay = field(name="to")
+    time_zone: ZoneName = "UTC"
+
+    def __post_init__(self) -> None:
+        try:
+            ZoneInfo(self.time_zone)
+        except (ZoneInfoNotFoundError, OSError):
+            require(False, "timeZone must be a name of the IANA time zone database, like Europe/Berlin")
+
+    def __str__(self) -> str:
+        days = ", ".join(day for day in Day if day in self.days) or "every day"
+        return f"{days} {self.start} to {self.end} {self.time_zone}"
+
+    def around(self, now: datetime) -> Iterator[tuple[datetime, datetime]]:
+        """The next times (opens, closes) in UTC, in their order, from the day before `now` on; none that is empty."""
+        zone, start, end = ZoneInfo(self.time_zone), time.fromisoformat(self.start), time.fromisoformat(self.end)
+        today, overnight = now.astimezone(zone).date(), timedelta(days=end <= start)
+        for day in (today + timedelta(days=ahead) for ahead in range(-1, _DAYS_AHEAD)):
+            if self.days and _WEEKDAYS[day.weekday()] not in self.days:
+                continue
+            opens, closes = _moment(day, start, zone), _moment(day + overnight, end, zone)
+            if opens < closes:
+                yield opens, closes
+
+
+def next_open(windows: Sequence[Window], now: datetime) -> datetime:
+    """The first moment from `now` on at which one of the windows is open: `now` if one is, or if there are none."""
+    found = (next((opens for opens, closes in window.around(now) if now < closes), now) for window in windows)
+    return max(now, min(found, default=now))
+
+
+def _moment(day: date, at: time, zone: ZoneInfo) -> datetime:
+    return datetime.combine(day, at, zone).astimezone(UTC)
