@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from datetime import UTC, datetime, timedelta
 
 from faults.errors import Broken
 from faults.kafka_proxy import When
@@ -109,6 +111,37 @@ def pending_transaction(stage: Stage) -> None:
         producer.abort_transaction(30)
         world.truth.free(names[:1])
         world.until_deleted(names[:1])
+
+
+def window_closes_during_a_run(stage: Stage) -> None:
+    """The policy's window closes while the first groups of a run are deleted: the others stay until one opens."""
+    closes = (datetime.now(UTC) + timedelta(seconds=120)).replace(second=0, microsecond=0)
+    window = {"from": f"{closes - timedelta(hours=2):%H:%M}", "to": f"{closes:%H:%M}"}
+    limits = {"gracePeriod": "1s", "maxPerRun": 100, "maxPercent": 100}
+
+    def close(_: Exchange) -> None:
+        time.sleep(max(0.0, (closes - datetime.now(UTC)).total_seconds() + 0.2))
+
+    with stage.world(policy={"delete": {**limits, "windows": [window]}}) as world:
+        # More than the operator deletes at once.
+        names = world.abandon(70)
+        world.until_marked(names)
+        # The answer must arrive before the request times out.
+        time.sleep(max(0.0, (closes - datetime.now(UTC)).total_seconds() - 6))
+        rule = world.at("delete", When.BETWEEN, close)
+        world.run()
+        rule.wait("a request to delete is answered")
+        stage.tried += 1
+        left = sorted(set(names) & world.groups.listed())
+        if not left or left == sorted(names):
+            raise Broken(f"{len(names) - len(left)} of {len(names)} groups were deleted: the window closed amid none")
+        if "OutsideWindow" not in world.reasons():
+            raise Broken(f"the status does not show it: {world.summary()}")
+        world.truth.stays(left, "no window was open")
+        world.runs_and_keeps(left)
+        world.kube.patch("GroupPolicy", world.name, "p", {"delete": {"windows": None}})
+        world.truth.free(left)
+        world.until_deleted(left)
 
 
 def many_at_once(stage: Stage) -> None:

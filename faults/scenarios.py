@@ -50,6 +50,7 @@ SCENARIOS = tuple(
             broken_brokers.one_broker_of_three_is_dead,
             cut_off.leader_without_api_server,
             races.comes_back,
+            races.window_closes_during_a_run,
             races.kept_during_a_run,
             broken_brokers.broker_hangs_at_delete,
             answers.answers_to_parts_that_prove_nothing,

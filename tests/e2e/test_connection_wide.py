@@ -143,6 +143,33 @@ def test_a_cluster_with_fewer_groups_than_expected_is_not_cleaned(
     world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 
 
+def test_nothing_is_deleted_outside_of_windows(world: World, alone: KafkaCluster, made: Groups) -> None:
+    """A due group waits for the next window, which the status names; the policy stays Ready. With a window, it goes."""
+    namespace = world.namespace("windows")
+    leave_behind(made, "windows-old")
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    window = {"days": [f"{tomorrow:%A}"], "from": f"{tomorrow:%H}:00", "to": f"{tomorrow:%H}:59"}
+    spec = enforcing("windows-old")
+    world.apply(
+        connection(namespace, alone.bootstrap_servers),
+        policy(namespace, "p", **spec | {"delete": spec["delete"] | {"windows": [window]}}),
+    )
+
+    def waits() -> Object | None:
+        found = world.condition("kgp", namespace, "p", "DeletionBlocked")
+        return found if found and (found["status"], found["reason"]) == ("False", "OutsideWindow") else None
+
+    opens = f"{tomorrow:%Y-%m-%dT%H}:00:00Z"
+    assert wait_for(waits)["message"].endswith(f"opens at {opens}")
+    assert (world.condition("kgp", namespace, "p", "Ready") or {}).get("status") == "True"
+    assert world.get("kgp", namespace, "p")["status"]["nextDueTime"] == opens
+    assert "windows-old" in made.names()
+    always = {"from": "00:00", "to": "00:00", "timeZone": "Asia/Kathmandu"}
+    world.apply(policy(namespace, "p", **spec | {"delete": spec["delete"] | {"windows": [window, always]}}))
+    wait_for(lambda: "windows-old" not in made.names())
+    world.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
+
+
 def tight(name: str, percent: int) -> Object:
     """A policy of that name with another maxPercent."""
     spec = enforcing(name)

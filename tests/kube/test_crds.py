@@ -164,7 +164,9 @@ def test_examples_fit_together(api_server: ApiServer) -> None:
         pytest.param({**DELETE, "delete": {"gracePeriod": "1s", "backupRetention": "1h"}}, id="delete-times-shortest"),
         pytest.param({**DELETE, "delete": {"gracePeriod": "720h", "backupRetention": "8760h"}}, id="times-longest"),
         pytest.param({**DELETE, "delete": {"windows": [NIGHT]}}, id="delete-window"),
-        pytest.param({**DELETE, "delete": {"windows": [{"from": "00:00", "to": "00:00"}]}}, id="delete-window-shortest"),
+        pytest.param(
+            {**DELETE, "delete": {"windows": [{"from": "00:00", "to": "00:00"}]}}, id="delete-window-shortest"
+        ),
         pytest.param({**DELETE, "delete": {"windows": [NIGHT] * 16}}, id="delete-windows-most"),
         pytest.param({**DELETE, "match": {"states": ["Empty", "Dead"]}}, id="delete-empty-and-dead"),
         pytest.param({**DELETE, "match": {"types": ["Streams"], "unprotect": ["Streams"]}}, id="delete-streams"),

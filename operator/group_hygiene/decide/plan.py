@@ -106,7 +106,7 @@ class Plan:
         return self._in_window(self.at + self.policy.grace_period) if group in self.marking else None
 
     def _in_window(self, due: datetime) -> datetime:
-        """The first time from `due` on in a window; if it has passed and no window is open, the start of the next one."""
+        """The first time from `due` on in a window; if that has passed and none is open, the start of the next one."""
         opens = next_open(self.policy.windows, due)
         return opens if opens > self.at or self.outside is None else next_open(self.policy.windows, self.at)
 
