@@ -411,6 +411,18 @@ def test_a_cluster_with_few_groups(total: int | None, reason: str | None) -> Non
         assert "lower limits.minGroups of the KafkaConnection in Git" in result.refusal.message
 
 
+def test_temporary_limits() -> None:
+    """For a limited time a policy may delete more; the connection's limits still apply."""
+    temporary = {"from": NOW.isoformat(), "until": (NOW + timedelta(hours=1)).isoformat(), "maxPerRun": 40}
+    delete_ = {"maxPerRun": 2, "maxPercent": 5, "temporaryLimits": {**temporary, "maxPercent": 90}}
+    policy = parse_policy(policy_object(mode="Enforce", delete=delete_))
+    assert len(plan(policy, _matches(50)).actions) == 40
+    assert len(plan(policy, _matches(50), limits=Limits(30, 90)).actions) == 30
+    held = plan(policy, _matches(50), limits=Limits(30, 20)).refusal
+    assert held is not None
+    assert "limits.maxPercent of the KafkaConnection" in held.message
+
+
 # NOW is a Thursday, 12:00 UTC.
 _EVENING = [{"days": ["Monday", "Thursday"], "from": "22:00", "to": "04:00"}]
 _NOON = [{"from": "11:00", "to": "13:00"}]

@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -324,7 +324,27 @@ def test_policy_all_fields() -> None:
     assert policy.match.unprotect == {Unprotect.CONNECT, Unprotect.SHARE}
     assert (policy.when.deleted_topics, policy.when.offsets) == (DeletedTopics.ALL, Offsets.NONE)
     assert policy.limits == Limits(1, 100)
+    assert policy.temporary_limits is None
     assert (policy.grace_period, policy.backup_retention) == (timedelta(minutes=90), timedelta(hours=1))
+
+
+_TEMPORARY = {"from": "2030-01-31T12:00:00Z", "until": "2030-01-31T14:00:00+01:00"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "at", "expected"),
+    [
+        pytest.param({"maxPercent": 90}, "11:59:59", Limits(50, 20), id="before"),
+        pytest.param({"maxPercent": 90}, "12:00:00", Limits(50, 90), id="from-is-inside"),
+        pytest.param({"maxPerRun": 900}, "12:59:59", Limits(900, 20), id="per-run-only"),
+        pytest.param({"maxPerRun": 900}, "13:00:00", Limits(50, 20), id="until-is-outside"),
+        pytest.param({}, "12:30:00", Limits(50, 20), id="nothing-changes"),
+    ],
+)
+def test_temporary_limits(limits: dict[str, int], at: str, expected: Limits) -> None:
+    """They replace the usual limits from `from` until before `until`, each for itself."""
+    policy = _policy(delete={"temporaryLimits": {**_TEMPORARY, **limits}})
+    assert policy.limits_at(datetime.fromisoformat(f"2030-01-31T{at}Z")) == expected
 
 
 def test_alert_looks_at_all_states() -> None:
@@ -445,6 +465,21 @@ def test_alert_looks_at_all_states() -> None:
         pytest.param({"delete": {"gracePeriod": 24}}, "gracePeriod must be a duration", id="grace-as-a-number"),
         pytest.param({"delete": {"backupRetention": "59m"}}, "backupRetention must be at least 1h", id="retention"),
         pytest.param({"delete": {"backupRetention": "8761h"}}, "must be at most 8760h", id="retention-long"),
+        pytest.param(
+            {"delete": {"temporaryLimits": {**_TEMPORARY, "until": "2030-01-31T12:00:00Z"}}},
+            "temporaryLimits.until must be later than from",
+            id="temporary-limits-end-first",
+        ),
+        pytest.param(
+            {"delete": {"temporaryLimits": {**_TEMPORARY, "until": "2030-03-31T12:00:00Z"}}},
+            "temporaryLimits.until must be at most 31 days after from",
+            id="temporary-limits-are-permanent",
+        ),
+        pytest.param(
+            {"delete": {"temporaryLimits": {**_TEMPORARY, "from": "2030-01-31T12:00:00"}}},
+            "temporaryLimits.from: Expected `datetime` with a timezone",
+            id="temporary-limits-without-zone",
+        ),
         pytest.param({"delete": {"windows": [{"from": "22:00"}]}}, "windows.0.: .*required field `to`", id="window"),
         pytest.param({"delete": {"windows": [NIGHT] * 17}}, "windows: Expected `array` of length <= 16", id="windows"),
     ],
@@ -524,6 +559,7 @@ def _policy(**changes: Any) -> Policy:
         pytest.param({"delete": {"maxPerRun": 1, "maxPercent": 1}}, id="limits"),
         pytest.param({"delete": {"backupRetention": "1h"}}, id="retention"),
         pytest.param({"delete": {"windows": [NIGHT]}}, id="windows"),
+        pytest.param({"delete": {"temporaryLimits": _TEMPORARY}}, id="temporary-limits"),
         pytest.param({"delete": {"gracePeriod": "24h"}}, id="grace-as-by-default"),
         pytest.param({"delete": {"gracePeriod": "23h60m"}}, id="grace-in-other-words"),
         pytest.param({"interval": "1h"}, id="interval"),

@@ -182,7 +182,8 @@ def make_plan(
         if not is_outdated(policy, mark, verdicts.get(name))
     }
     due = due_groups(policy, verdicts, valid_marks, now)
-    vetoes = (veto(policy, due, conditions) for veto in VETOES if due)
+    limits = policy.limits_at(now)
+    vetoes = (veto(limits, due, conditions) for veto in VETOES if due)
     refusal = next(filter(None, vetoes), None) or _marks_refusal(policy, verdicts, conditions)
     # No status showed these marks: the process ended after it wrote the mark, or the API server refused the status.
     announced = conditions.announced
@@ -198,7 +199,7 @@ def make_plan(
         policy=policy,
         verdicts=verdicts,
         due=due,
-        actions=tuple(ready[: max_deletions(policy, conditions)]) if may_delete else (),
+        actions=tuple(ready[: limits.stricter(conditions.limits).max_per_run]) if may_delete else (),
         refusal=refusal,
         marking=_marking(policy, verdicts, conditions, marks, valid_marks),
         unmarking=unmarking,
@@ -337,24 +338,19 @@ def not_known(verdict: Verdict) -> bool:
     )
 
 
-def max_deletions(policy: Policy, conditions: Conditions) -> int:
-    """The most groups that this run may delete."""
-    return policy.limits.stricter(conditions.limits).max_per_run
-
-
-def forbidden(policy: Policy, due: Collection[str], conditions: Conditions) -> Refusal | None:
+def forbidden(limits: Limits, due: Collection[str], conditions: Conditions) -> Refusal | None:
     """Hidden topics, a ledger that can't be written, a wrong clock: nothing may be deleted now."""
     return next(iter(conditions.refusals), None)
 
 
-def scan_incomplete(policy: Policy, due: Collection[str], conditions: Conditions) -> Refusal | None:
+def scan_incomplete(limits: Limits, due: Collection[str], conditions: Conditions) -> Refusal | None:
     """A broker that did not answer may have other data about due groups."""
     if conditions.complete:
         return None
     return Refusal(reasons.SNAPSHOT_INCOMPLETE, "groups may be missing from the answers of the brokers")
 
 
-def total_unknown(policy: Policy, due: Collection[str], conditions: Conditions) -> Refusal | None:
+def total_unknown(limits: Limits, due: Collection[str], conditions: Conditions) -> Refusal | None:
     """Without the number of all groups there is no percentage."""
     if conditions.total is not None:
         return None
@@ -363,13 +359,12 @@ def total_unknown(policy: Policy, due: Collection[str], conditions: Conditions) 
     )
 
 
-def too_many_of_policy(policy: Policy, due: Collection[str], conditions: Conditions) -> Refusal | None:
+def too_many_of_policy(limits: Limits, due: Collection[str], conditions: Conditions) -> Refusal | None:
     """A policy that suddenly matches a large share of the cluster is more likely a mistake."""
-    most = policy.limits.max_percent
-    return _too_many(len(due), conditions.total or 0, most, "delete.maxPercent of the policy")
+    return _too_many(len(due), conditions.total or 0, limits.max_percent, "delete.maxPercent of the policy")
 
 
-def too_many_of_connection(policy: Policy, due: Collection[str], conditions: Conditions) -> Refusal | None:
+def too_many_of_connection(limits: Limits, due: Collection[str], conditions: Conditions) -> Refusal | None:
     """The limit of the connection holds for all its policies together."""
     if conditions.limits is None:
         return None
@@ -377,7 +372,7 @@ def too_many_of_connection(policy: Policy, due: Collection[str], conditions: Con
     return _too_many(together, conditions.total or 0, most, "limits.maxPercent of the KafkaConnection")
 
 
-def cluster_too_small(policy: Policy, due: Collection[str], conditions: Conditions) -> Refusal | None:
+def cluster_too_small(limits: Limits, due: Collection[str], conditions: Conditions) -> Refusal | None:
     """A cluster with hardly any group is more likely another one, or one that lost its groups."""
     least, total = conditions.limits.min_groups if conditions.limits else 0, conditions.total or 0
     if total >= least:
@@ -398,7 +393,7 @@ def outside_window(policy: Policy, now: datetime) -> Refusal | None:
 
 
 # Due groups are deleted if none of these refuses; the first Refusal counts. Those after `total_unknown` need the total.
-VETOES: tuple[Callable[[Policy, Collection[str], Conditions], Refusal | None], ...] = (
+VETOES: tuple[Callable[[Limits, Collection[str], Conditions], Refusal | None], ...] = (
     forbidden,
     scan_incomplete,
     total_unknown,

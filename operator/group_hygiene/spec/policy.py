@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
-from msgspec import Meta, structs
+from msgspec import Meta, field, structs
 
 from group_hygiene.model.groups import Group, GroupState, GroupType
 from group_hygiene.spec.durations import Duration, format_duration
@@ -197,6 +197,19 @@ class Limits:
         )
 
 
+class TemporaryLimits(Decisive, frozen=True, kw_only=True):
+    """Replace the policy's own limits from `start` until before `end`; None = that one stays."""
+
+    start: Annotated[datetime, Meta(tz=True)] = field(name="from")
+    end: Annotated[datetime, Meta(tz=True)] = field(name="until")
+    max_per_run: MaxPerRun | None = None
+    max_percent: MaxPercent | None = None
+
+    def __post_init__(self) -> None:
+        require(self.start < self.end, "until must be later than from")
+        require(self.end - self.start <= timedelta(days=31), "until must be at most 31 days after from")
+
+
 class AlertSpec(Part, frozen=True, kw_only=True):
     """The receivers to notify. groups_at_least: no alert below this number of matches.
 
@@ -215,7 +228,7 @@ class AlertSpec(Part, frozen=True, kw_only=True):
 class Policy:
     """grace_period: from a group's mark to its deletion. backup_retention: how long a deleted group can be restored.
 
-    windows: when it may delete; empty = always.
+    windows: when it may delete; empty = always. limits: the usual ones; see `limits_at`.
 
     digest: of the fields that decide which groups are deleted and when; a change starts counts and marks again.
     """
@@ -238,10 +251,18 @@ class Policy:
     digest: str
     alert: AlertSpec
     windows: tuple[Window, ...] = ()
+    temporary_limits: TemporaryLimits | None = None
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    def limits_at(self, now: datetime) -> Limits:
+        other = self.temporary_limits
+        if other is None or not other.start <= now < other.end:
+            return self.limits
+        per_run, percent = other.max_per_run or self.limits.max_per_run, other.max_percent or self.limits.max_percent
+        return replace(self.limits, max_per_run=per_run, max_percent=percent)
 
     @property
     def enforced(self) -> bool:
@@ -264,6 +285,7 @@ class _Delete(Decisive, frozen=True):
     grace_period: Duration = Duration(hours=24)
     backup_retention: Duration = Duration(hours=720)
     windows: Annotated[tuple[Window, ...], Meta(max_length=16)] = ()
+    temporary_limits: TemporaryLimits | None = None
 
     def __post_init__(self) -> None:
         require_between(self.grace_period, "gracePeriod", timedelta(seconds=1), timedelta(hours=720))
@@ -347,6 +369,7 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
         digest=_digest(obj["spec"], deletion.grace_period if spec.action.changes else None),
         alert=spec.alert,
         windows=deletion.windows,
+        temporary_limits=deletion.temporary_limits,
     )
 
 
