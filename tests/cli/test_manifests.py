@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import importlib.resources
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,7 +95,17 @@ def test_examples_are_accepted(file: Path) -> None:
     ("text", "says"),
     [
         pytest.param(
-            GOOD + "  mod: Enforce\n", ":9: GroupPolicy kafka/unused: spec.mod: unknown field", id="unknown-field"
+            GOOD + "  mod: Enforce\n",
+            ":9: GroupPolicy kafka/unused: spec.mod: unknown field; did you mean mode?\n",
+            id="unknown-field",
+        ),
+        pytest.param(
+            GOOD + "  maxPercent: 5\n",
+            ":9: GroupPolicy kafka/unused: spec.maxPercent: unknown field; did you mean spec.delete.maxPercent?\n",
+            id="field-of-another-place",
+        ),
+        pytest.param(
+            GOOD + "  xyz: 5\n", ":9: GroupPolicy kafka/unused: spec.xyz: unknown field\n", id="unknown-field-like-none"
         ),
         pytest.param(
             GOOD.replace("72h", "3w"), ":7: GroupPolicy kafka/unused: spec.when.unchangedFor: must be a dur", id="rule"
@@ -127,6 +138,18 @@ def test_mistakes_are_named_with_their_line(run: Run, text: str, says: str) -> N
     answer = run("plan", "-f", "-", stdin=text)
     assert (answer.code, answer.out) == (1, "")
     assert says in answer.err
+
+
+def test_all_mistakes_are_named(run: Run) -> None:
+    """Each with its line, in their order."""
+    text = GOOD.replace("72h", "3w").replace("Delete", "Remove") + "  mod: Enforce\n  interval: 1\n"
+    _, *lines = run("plan", "-f", "-", stdin=text).err.splitlines()
+    assert [re.sub(r"^\S+:(\d+): GroupPolicy kafka/unused: (\S+): .*", r"\1 \2", line) for line in lines] == [
+        "7 spec.when.unchangedFor",
+        "8 spec.action",
+        "9 spec.mod",
+        "10 spec.interval",
+    ]
 
 
 @pytest.fixture

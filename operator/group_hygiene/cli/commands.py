@@ -125,9 +125,12 @@ def offsets(target: Target, output: str, names: tuple[str, ...]) -> int:
 @click.command()
 @file_option
 @activity_option
+@click.option("--detailed-exitcode", is_flag=True, help="Exit with 2 instead of 0 if a group matches.")
 @output_option
 @target_options
-def plan(target: Target, output: str, files: tuple[str, ...], activity: ActivitySpec | None) -> int:
+def plan(
+    target: Target, output: str, files: tuple[str, ...], activity: ActivitySpec | None, detailed_exitcode: bool
+) -> int:
     """Show the effect of GroupPolicies before they are applied. Changes nothing, and needs no Kubernetes.
 
     The command validates every document against the CRDs first; a mistake or an unknown field is an error. A
@@ -142,13 +145,13 @@ def plan(target: Target, output: str, files: tuple[str, ...], activity: Activity
       group-hygiene plan -f policy.yaml --activity s3://kafka-hygiene/main --bootstrap-server kafka:9092
       kustomize build . | group-hygiene plan -f - -o json
 
-    Exit codes: 0 no group matches, 2 at least one group matches and would be reported or deleted, 1 an error, or groups
-    may be missing.
+    Exit codes: 0 planned, 1 an error, or groups may be missing. With --detailed-exitcode: 0 no group matches, 2 at
+    least one group matches and would be reported or deleted.
     """
     from group_hygiene.cli import output as out
     from group_hygiene.cli import plans
 
-    return out.show(plans.plan(target, files, activity), output)
+    return out.show(plans.plan(target, files, activity, detailed_exitcode), output)
 
 
 @click.command()

@@ -26,6 +26,7 @@ from group_hygiene.spec.durations import format_duration, timestamp
 from group_hygiene.spec.policy import Action, Mode, Policy
 from group_hygiene.status import lag_entry, warns_late
 
+# As of `terraform plan`.
 _WOULD_ACT = 2
 _COLUMNS = (
     Column("GROUP"),
@@ -71,15 +72,22 @@ class _Planned:
     snapshot: Snapshot
 
 
-def plan(target: Target, files: Sequence[str], activity: ActivitySpec | None = None) -> Report:
-    """The effect that each policy in the files would have now. activity: instead of the connection's."""
+def plan(
+    target: Target, files: Sequence[str], activity: ActivitySpec | None = None, detailed_exit_code: bool = False
+) -> Report:
+    """The effect that each policy in the files would have now. activity: instead of the connection's.
+
+    detailed_exit_code: whether the exit code is 2 if a group matches.
+    """
     scans = scan_clusters(target, files, activity)
     every = [_plan_one(scan, policy) for scan in scans.every for policy in scan.policies]
     every.sort(key=lambda planned: planned.policy.key)
     document = {"policies": [_document(planned) for planned in every], "notes": scans.notes, "errors": scans.errors}
     matched = sorted({name for planned in every for name in planned.made.matched})
     tables = [_table(planned) for planned in every]
-    return Report(document, matched, tables, scans.notes, scans.errors, _WOULD_ACT if matched else 0)
+    return Report(
+        document, matched, tables, scans.notes, scans.errors, _WOULD_ACT if matched and detailed_exit_code else 0
+    )
 
 
 def _plan_one(scan: Scan, policy: Policy) -> _Planned:

@@ -1,6 +1,6 @@
 """The program: its commands, exit codes and errors.
 
-Exit codes: 0 done, 1 an error, 2 `plan` would act, 3 `backtest` found too much regret, 10 to 16 a check of `doctor`
+Exit codes: 0 done, 1 an error, 2 `plan --detailed-exitcode` would act, 3 `backtest` found too much regret, 10 to 16 a check of `doctor`
 failed, 130 interrupted.
 """
 

@@ -6,10 +6,11 @@ user may have written a password in place of the name of a Secret.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib.resources
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jsonschema
@@ -71,7 +72,8 @@ def without_nulls(value: Any) -> Any:
 
 def violations(obj: Mapping[str, Any]) -> list[Violation]:
     """All violations of the CRD of the object's kind, in the order of the fields."""
-    found = [violation for error in _validator(obj["kind"]).iter_errors(obj) for violation in _violations_of(error)]
+    kind = str(obj["kind"])
+    found = [each for error in _validator(kind).iter_errors(obj) for each in _violations_of(kind, error)]
     return sorted(set(found), key=lambda violation: (violation.field, violation.message))
 
 
@@ -158,14 +160,22 @@ def rule_holds(rule: str, value: Any) -> bool | None:
     return all(re.search(re.sub(r"\$$", r"\\Z", pattern), value) for pattern in patterns)
 
 
-def _violations_of(error: Any) -> Iterator[Violation]:
+def _suggestion(kind: str, name: str, known: Collection[str]) -> str:
+    """A known field with a similar name, or else one with this name in another place of the spec."""
+    places = sorted(path for path in fields_of_schema(_schema(kind)) if path.startswith("spec."))
+    elsewhere = [path for path in places if path.rpartition(".")[2] == name]
+    near = difflib.get_close_matches(name, known, 1) or elsewhere[:1]
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _violations_of(kind: str, error: Any) -> Iterator[Violation]:
     path, wanted = tuple(error.absolute_path), error.validator_value
     match error.validator:
         case "additionalProperties":
             known = error.schema["properties"]
-            for name in error.instance:
+            for name in map(str, error.instance):
                 if name not in known:
-                    yield Violation((*path, str(name)), "unknown field")
+                    yield Violation((*path, name), f"unknown field{_suggestion(kind, name, known)}")
         case "required":
             missing = [name for name in wanted if name not in error.instance]
             yield from (Violation((*path, name), "must be given") for name in missing)
