@@ -44,6 +44,20 @@ def test_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[
     assert current_namespace() == namespace
 
 
+@pytest.mark.parametrize(
+    ("context", "namespace"),
+    [
+        pytest.param("a", "one", id="another-than-the-current"),
+        pytest.param("c", "default", id="no-such-context"),
+    ],
+)
+def test_namespace_of_a_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: str, namespace: str) -> None:
+    """That of the named context, whatever is the current one."""
+    (tmp_path / "config").write_text(yaml.safe_dump(config("b", a="one", b="two")))
+    monkeypatch.setitem(os.environ, "KUBECONFIG", str(tmp_path / "config"))
+    assert current_namespace(context) == namespace
+
+
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container whose user has no entry in /etc/passwd."""
 

@@ -144,7 +144,7 @@ def test_all_mistakes_are_named(run: Run) -> None:
     """Each with its line, in their order."""
     text = GOOD.replace("72h", "3w").replace("Delete", "Remove") + "  mod: Enforce\n  interval: 1\n"
     _, *lines = run("plan", "-f", "-", stdin=text).err.splitlines()
-    assert [re.sub(r"^\S+:(\d+): GroupPolicy kafka/unused: (\S+): .*", r"\1 \2", line) for line in lines] == [
+    assert [re.sub(r"^ *\S+:(\d+): GroupPolicy kafka/unused: (\S+): .*", r"\1 \2", line) for line in lines] == [
         "7 spec.when.unchangedFor",
         "8 spec.action",
         "9 spec.mod",

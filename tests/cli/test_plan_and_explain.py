@@ -24,7 +24,7 @@ from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Run
 from tests.kafka.makers import Maker, at, soon
-from tests.warehouse import Warehouse, idle, in_use
+from tests.warehouse import Warehouse, idle, in_use, simple
 
 ABANDONED = ["left-848", "left-classic"]
 
@@ -134,6 +134,7 @@ def test_plan_as_json(on: Run, kafka: KafkaCluster) -> None:
         "would": "1 of 1 groups match: it would report them; mode Enforce would mark them and delete them after 24h",
         "judged": 1,
         "matched": 1,
+        "patterns": [{"pattern": "left-classic", "matched": 1, "unusedDays": None}],
         "due": ["left-classic"],
         "firstRun": ["left-classic"],
         "nextExpiryTime": None,
@@ -268,6 +269,12 @@ def test_explain_walks_the_chain(on: Run, group: str, outcome: str, results: dic
     answer = on("explain", group, "-f", "-", stdin=policy())
     assert answer.code == 0
     assert answer.out.startswith(f"GroupPolicy kafka/unused (Delete, DryRun): {outcome}")
+    decided = next((check for check, result in results.items() if result == "Skips"), "")
+    *_, last = answer.out.splitlines()
+    assert last.startswith(f"  decided by {decided}: " if decided else f"  {len(checks.CHECKS) + 1} checks passed")
+    walked = on("explain", group, "-f", "-", "-v", stdin=policy()).out.splitlines()
+    first = next(number for number, line in enumerate(walked) if line.startswith("CHECK"))
+    assert [line.split()[0] for line in walked[first + 1 :]] == ["match", *(c.__name__ for c in checks.CHECKS)]
     (explained,) = on("explain", group, "-f", "-", "-o", "json", stdin=policy()).json["policies"]
     steps = explained["checks"]
     assert [step["check"] for step in steps] == ["match", *(check.__name__ for check in checks.CHECKS)]
@@ -330,7 +337,8 @@ def test_plan_on_a_thousand_groups(run: Run, kafka: KafkaCluster, groups: Maker)
     answer = run("plan", "-f", "-", stdin=odd + alert)
     for future in groups.admin.delete_consumer_groups(names).values():
         future.result()
-    _, would, titles, *rows = answer.out.splitlines()
+    _, would, bulk, titles, *rows = answer.out.splitlines()
+    assert bulk.strip() == "bulk-*: 500 match"
     assert would.strip() == "500 of 1000 groups match: it would report them"
     assert titles.split() == ["GROUP", "STATE", "TYPE", "VERDICT", "REASON", "MESSAGE"]
     assert [row.split()[0] for row in rows] == names
@@ -338,6 +346,35 @@ def test_plan_on_a_thousand_groups(run: Run, kafka: KafkaCluster, groups: Maker)
     assert cells[0::2] == [["Match", "-", "-"]] * 500
     assert [cell[:2] for cell in cells[1::2]] == [["Skip", reasons.PROTECTED]] * 500
     assert answer.code == 0
+
+
+def test_many_matches_are_counted_by_pattern(run: Run, kafka: KafkaCluster, groups: Maker, tmp_path: Path) -> None:
+    """With the days that they are unused on average, as far as known; and with the limits that a first run needs."""
+    names, many = [groups.name("many") for _ in range(30)], f"{groups.tag}many-*"
+    groups.simple_groups({name: at("orders", 1) for name in names})
+    client = connect(Settings(tuple(kafka.bootstrap_servers.split(","))))
+    cluster, topic_id = read_cluster(client, soon()), topic_ids(client, [OFFSETS_TOPIC], soon())[OFFSETS_TOPIC]
+    client.close()
+    assert isinstance(topic_id, str)
+    assert isinstance(cluster, Cluster)
+    rows = [simple(name, 24 * (10 + 20 * (number % 2))) for number, name in enumerate(names)]
+    Warehouse(tmp_path, kafka.cluster_id, topic_id, len(cluster.leaders)).write(rows)
+    spec = policy(when={"idleFor": "48h"}, match={"groups": [names[0], many]}, delete={"maxPercent": 1})
+    where = ("--activity", tmp_path, "--bootstrap-server", kafka.bootstrap_servers)
+    answer = run("plan", "-f", "-", *where, stdin=spec)
+    lines = [line.strip() for line in answer.out.splitlines()]
+    assert lines[2:4] == [
+        f"{many}: 29 match, unused for 20 days on average",
+        f"{names[0]}: 1 match, unused for 10 days on average",
+    ]
+    assert lines[4].startswith("if they are right, for a first clean-up: delete: {temporaryLimits: {from: ")
+    (planned,) = run("plan", "-f", "-", *where, "-o", "json", stdin=spec).json["policies"]
+    assert planned["patterns"][1] == {"pattern": names[0], "matched": 1, "unusedDays": 10}
+    limits = yaml.safe_load(lines[4].partition("clean-up: ")[2])["delete"]["temporaryLimits"]
+    more = policy(when={"idleFor": "48h"}, match={"groups": [many]}, delete={"maxPercent": 1, "temporaryLimits": {
+        **limits, "from": datetime.now(UTC) - timedelta(hours=1)}})  # fmt: skip
+    (planned,) = run("plan", "-f", "-", *where, "-o", "json", stdin=more).json["policies"]
+    assert (planned["refusal"], len(planned["firstRun"])) == (None, 30)
 
 
 def test_the_command_line_cannot_delete() -> None:

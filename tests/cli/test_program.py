@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -98,6 +99,35 @@ def test_completion(words: str, completed: list[str]) -> None:
         check=False,
     )
     assert [line.partition(",")[2] for line in done.stdout.splitlines()] == completed
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell(run: Run, shell: str, tmp_path: Path) -> None:
+    """It defines the completion of our command; where the shell is there, it reads the script without an error."""
+    script = run("completion", shell)
+    assert script.code == 0
+    assert f"_GROUP_HYGIENE_COMPLETE={shell}_complete" in script.out
+    if shutil.which(shell):
+        (tmp_path / "script").write_text(script.out)
+        done = subprocess.run([shell, "-n", tmp_path / "script"], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_bash_completes_by_the_script(run: Run, tmp_path: Path) -> None:
+    """In a shell that has read the script, as a user's."""
+    programs = tmp_path / "group-hygiene"
+    start = "from group_hygiene.cli import main; main(prog_name='group-hygiene')"
+    programs.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{start}" "$@"\n')
+    programs.chmod(0o755)
+    code = f"""
+        {run("completion", "bash").out}
+        COMP_WORDS=(group-hygiene list --state Em) COMP_CWORD=3
+        _group_hygiene_completion group-hygiene
+        echo "${{COMPREPLY[@]}}"
+    """
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("Empty", "")
 
 
 @pytest.mark.parametrize(

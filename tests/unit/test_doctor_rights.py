@@ -14,6 +14,7 @@ from kubernetes.client import ApiClient, Configuration
 from group_hygiene.cli import doctor_kubernetes
 from group_hygiene.cli.doctor_findings import Result
 from group_hygiene.cli.doctor_kubernetes import Account, Kubernetes
+from group_hygiene.cli.options import Target
 from group_hygiene.cli.validation import PLURALS, load_crd
 from group_hygiene.spec.connection import parse_connection
 
@@ -51,11 +52,11 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
     server = _Answers(("127.0.0.1", 0), _Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     client = ApiClient(Configuration(host=f"http://127.0.0.1:{server.server_port}"))
-    monkeypatch.setattr(doctor_kubernetes, "load_config", lambda: client)
+    monkeypatch.setattr(doctor_kubernetes, "load_config", lambda context: client)
 
     def answering(answers: Mapping[str, Any]) -> Kubernetes:
         server.answers = answers
-        known = Kubernetes("kafka", "main", Account("", "group-hygiene"))
+        known = Kubernetes(Target(namespace="kafka"), "main", Account("", "group-hygiene"))
         known.load()
         return known
 

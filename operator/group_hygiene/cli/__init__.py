@@ -3,35 +3,37 @@
 `program` and the modules of commands import nothing slow, so that --help and completion answer at once; each command
 imports the rest when it runs. Nothing here deletes a group: `restore` commits offsets, `keep` writes to the ledger.
 
-    program            the commands, exit codes and errors
-    commands           arguments and help of list, describe, offsets, plan, explain, keep, restore, history
-    alert_commands     arguments and help of alert
-    backtest_commands  arguments and help of backtest and report
-    doctor_command     arguments and help of doctor
-    crds_command       the command crds
-    pipeline_commands  arguments and help of pipeline
-    options            options that several commands share
-    spark_options      options of the commands that start Spark
-    target             connects a client by the options
-    kubeconfig         the namespace of the current context
-    documents          YAML files as documents, with their lines
-    validation         validates documents against the CRDs, without an API server
-    manifests          parses documents as policies and connections, and collects all errors
-    output             tables, JSON, YAML, names, notes and progress
-    layout             groups, members and partitions as rows and as JSON
-    groups             list, describe and offsets
-    plans              plan
-    explanations       explain
-    history            history; opens the ledger for all commands
-    keep_requests      keep
-    restores           restore
-    alert_test         alert test
-    backtests          backtest
-    reports            report
-    doctor             doctor, and the order of its checks
-    doctor_kafka       the checks of the Kafka cluster
-    doctor_kubernetes  the checks of the API server
-    doctor_findings    the results of doctor
+    program             the commands, exit codes and errors
+    commands            arguments and help of list, describe, offsets, plan, explain, keep, restore, history
+    alert_commands      arguments and help of alert
+    backtest_commands   arguments and help of backtest and report
+    doctor_command      arguments and help of doctor
+    crds_command        the command crds
+    completion_command  the command completion
+    pipeline_commands   arguments and help of pipeline
+    options             options that several commands share
+    spark_options       options of the commands that start Spark
+    target              connects a client by the options
+    kubeconfig          the namespace of the current context
+    documents           YAML files as documents, with their lines
+    validation          validates documents against the CRDs, without an API server
+    manifests           parses documents as policies and connections, and collects all errors
+    output              tables, JSON, YAML, names, notes and progress
+    layout              groups, members and partitions as rows and as JSON
+    groups              list, describe and offsets
+    plans               plan
+    plan_summary        the matches by pattern, and limits for a first clean-up
+    explanations        explain
+    history             history; opens the ledger for all commands
+    keep_requests       keep
+    restores            restore
+    alert_test          alert test
+    backtests           backtest
+    reports             report
+    doctor              doctor, and the order of its checks
+    doctor_kafka        the checks of the Kafka cluster
+    doctor_kubernetes   the checks of the API server
+    doctor_findings     the results of doctor
 """
 
 from group_hygiene.cli.program import main

@@ -158,22 +158,25 @@ def plan(
 @click.argument("name", type=Text(), metavar="GROUP")
 @file_option
 @activity_option
+@click.option("-v", "--verbose", is_flag=True, help="Show each check with its result. JSON and YAML have all of them.")
 @output_option
 @target_options
-def explain(target: Target, output: str, name: str, files: tuple[str, ...], activity: ActivitySpec | None) -> int:
-    """Show why policies match one group or not. Lists each check with its purpose and result.
+def explain(
+    target: Target, output: str, name: str, files: tuple[str, ...], activity: ActivitySpec | None, verbose: bool
+) -> int:
+    """Show why policies match one group or not. With its last use, and the check that decided.
 
     \b
     Examples:
       group-hygiene explain console-consumer-48213 -f policy.yaml --bootstrap-server kafka:9092
-      group-hygiene explain billing -f policies/ --connection main -n kafka -o yaml
+      group-hygiene explain billing -f policies/ --connection main -n kafka -v
 
     Exit codes: 0 explained, 1 an error, or data that the checks need could not be read, or groups may be missing.
     """
     from group_hygiene.cli import explanations
     from group_hygiene.cli import output as out
 
-    return out.show(explanations.explain(target, name, files, activity), output)
+    return out.show(explanations.explain(target, name, files, activity, verbose), output)
 
 
 @click.command()

@@ -26,7 +26,7 @@ def examine(target: Target, document: Connection | None, activity: ActivitySpec 
         findings += _kafka(Cluster(connection, settings, activity), target, account)
     else:
         with working("checking the API server"):
-            known = Kubernetes(target.namespace, target.connection, account)
+            known = Kubernetes(target, target.connection, account)
             findings += examine_kubernetes(known)
         if known.connection is not None and known.settings is not None:
             cluster = Cluster(known.connection, known.settings, activity, known)

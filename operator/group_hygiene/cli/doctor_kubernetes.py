@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from group_hygiene.alerts.endpoints import read_endpoint
 from group_hygiene.cli.doctor_findings import Area, Finding, failed, ok, run_check, warning
+from group_hygiene.cli.options import Target
 from group_hygiene.cli.validation import PLURALS, fields_of, fields_of_schema, load_crd
 from group_hygiene.controller import inspection
 from group_hygiene.controller.api import CONNECTIONS, POLICIES, VERSION, Api, Object, connection_of, load_config
@@ -68,8 +69,8 @@ class Kubernetes:
     api: Api
     inspection: inspection.Inspection
 
-    def __init__(self, namespace: str, name: str, account: Account) -> None:
-        self.namespace, self.name, self.account = namespace, name, account
+    def __init__(self, target: Target, name: str, account: Account) -> None:
+        self.namespace, self.name, self.account, self._context = target.namespace, name, account, target.context
         self.reached, self.ahead = False, timedelta()
         self.obj: Object = {}
         self.connection: Connection | None = None
@@ -80,7 +81,7 @@ class Kubernetes:
         """Load the address and credentials of the API server, without a request. Raises HygieneError."""
         # The Kubernetes library prints its attempts to stdout, which is for the output of the command.
         with redirect_stdout(StringIO()):
-            self._client = load_config()
+            self._client = load_config(context=self._context)
         self.api, self.inspection = Api(self._client), inspection.Inspection(self._client)
 
     def api_of(self, namespace: str) -> Api:

@@ -50,8 +50,10 @@ class _Explained:
     last_use: str | None
 
 
-def explain(target: Target, name: str, files: Sequence[str], activity: ActivitySpec | None = None) -> Report:
-    """The result of each check of each policy in the files for one group."""
+def explain(
+    target: Target, name: str, files: Sequence[str], activity: ActivitySpec | None = None, verbose: bool = False
+) -> Report:
+    """The result of each check of each policy in the files for one group. verbose: tables have all of them."""
     scans = scan_clusters(target, files, activity, lambda policy: _only(policy, name), full=True)
     notes, errors = list(scans.notes), list(scans.errors)
     there = [scan for scan in scans.every if name in scan.snapshot.groups]
@@ -64,7 +66,7 @@ def explain(target: Target, name: str, files: Sequence[str], activity: ActivityS
     every.sort(key=lambda explained: explained.policy.key)
     document = {"policies": [_document(explained) for explained in every], "notes": notes, "errors": errors}
     matches = [name] if any(one.verdict is not None and one.verdict.matches for one in every) else []
-    return Report(document, matches, [_table(explained) for explained in every], notes, errors)
+    return Report(document, matches, [_table(explained, verbose) for explained in every], notes, errors)
 
 
 def _only(policy: Policy, name: str) -> Policy:
@@ -130,7 +132,7 @@ def _why(check: Any) -> str:
     return " ".join((inspect.getdoc(check) or "").split())
 
 
-def _table(explained: _Explained) -> Table:
+def _table(explained: _Explained, verbose: bool) -> Table:
     policy, group = explained.policy, explained.group
     protocol = f"protocol type {group.protocol_type}" if group.protocol_type else "a simple group"
     heading = [
@@ -140,15 +142,25 @@ def _table(explained: _Explained) -> Table:
     if explained.last_use is not None:
         heading.append(f"  {explained.last_use}")
     heading += [f"  {step.message}" for step in explained.steps if step.result == "Passed" and step.message]
-    return Table(_COLUMNS, [_row(step) for step in explained.steps], heading)
+    skip = _skip(explained)
+    if verbose:
+        return Table(_COLUMNS, [_row(step) for step in explained.steps], heading)
+    passed = sum(step.result == "Passed" for step in explained.steps)
+    decided = f"{passed} checks passed" if skip is None else f"decided by {skip.check}: {skip.why}"
+    return Table((), (), [*heading, f"  {decided}"])
 
 
 def _outcome(explained: _Explained) -> str:
     """A one-line summary: Match, or the check that excludes the group, and why."""
-    skip = next((step for step in explained.steps if step.result == "Skips"), None)
+    skip = _skip(explained)
     if skip is None:
         return "Match"
     return f"Skip: {skip.message}" if skip.reason is None else f"Skip: {skip.reason}: {skip.message}"
+
+
+def _skip(explained: _Explained) -> _Step | None:
+    """The check that decided; None = the group matches."""
+    return next((step for step in explained.steps if step.result == "Skips"), None)
 
 
 def _row(step: _Step) -> tuple[Cell, ...]:

@@ -13,8 +13,10 @@ _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _DEFAULT = "default"
 
 
-def current_namespace() -> str:
-    """As kubectl: the namespace of the kubeconfig's current context; else, in a pod, the pod's; else `default`.
+def current_namespace(context: str | None = None) -> str:
+    """As kubectl: the namespace of the kubeconfig's context; else, in a pod, the pod's; else `default`.
+
+    context: its name; None = the current one.
 
     Of several files, the first with a current context decides, and the first with a context of that name. Files that
     can't be read are skipped here: the client reports them when it connects.
@@ -22,12 +24,12 @@ def current_namespace() -> str:
     files = list(_files(os.environ.get("KUBECONFIG") or "~/.kube/config"))
     if not files:
         return _text(_POD_NAMESPACE).strip() or _DEFAULT
-    current = next((config["current-context"] for config in files if config.get("current-context")), None)
+    current = context or next((each["current-context"] for each in files if each.get("current-context")), None)
     for config in files:
         for entry in config.get("contexts") or ():
             if isinstance(entry, Mapping) and entry.get("name") == current:
-                context = entry.get("context")
-                return str((isinstance(context, Mapping) and context.get("namespace")) or _DEFAULT)
+                found = entry.get("context")
+                return str((isinstance(found, Mapping) and found.get("namespace")) or _DEFAULT)
     return _DEFAULT
 
 

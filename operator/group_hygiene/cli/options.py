@@ -39,6 +39,7 @@ class Target:
     connection: str | None = None
     namespace: str = _NO_NAMESPACE
     timeout: timedelta | None = None
+    context: str | None = None
 
 
 class Names(click.ParamType[tuple[E, ...]], Generic[E]):
@@ -205,6 +206,11 @@ _TARGET_OPTIONS = (
         "[default: with --connection that of the kubeconfig's current context, else `default`]",
     ),
     click.option(
+        "--context",
+        metavar="NAME",
+        help="Context of the kubeconfig, for --connection.  [default: the current one]",
+    ),
+    click.option(
         "--timeout",
         type=Duration("1s", "10m"),
         help="Maximum time for connecting, and for each read of the cluster, from 1s to 10m.  "
@@ -222,24 +228,29 @@ def target_options(command: F) -> F:
         command_config: Path | None,
         connection: str | None,
         namespace: str | None,
+        context: str | None,
         timeout: timedelta | None,
         **others: Any,
     ) -> Any:
-        context = click.get_current_context()
+        command_context = click.get_current_context()
         if connection is not None:
             for name in ("bootstrap_server", "command_config"):
-                if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                if command_context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                     option = name.replace("_", "-")
-                    raise click.UsageError(f"--connection and --{option} can't be given together", context)
+                    raise click.UsageError(f"--connection and --{option} can't be given together", command_context)
             # A flag takes precedence over environment variables.
             bootstrap_server, command_config = None, None
             if namespace is None:
                 from group_hygiene.cli.kubeconfig import current_namespace
 
-                namespace = current_namespace()
+                namespace = current_namespace(context)
         elif namespace is not None and "files" not in others:
-            raise click.UsageError("--namespace must only be given with --connection", context)
-        target = Target(bootstrap_server or (), command_config, connection, namespace or _NO_NAMESPACE, timeout)
+            raise click.UsageError("--namespace must only be given with --connection", command_context)
+        if context is not None and connection is None:
+            raise click.UsageError("--context must only be given with --connection", command_context)
+        target = Target(
+            bootstrap_server or (), command_config, connection, namespace or _NO_NAMESPACE, timeout, context
+        )
         return command(target=target, **others)
 
     for option in reversed(_TARGET_OPTIONS):

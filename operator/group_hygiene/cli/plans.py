@@ -10,6 +10,7 @@ from typing import Any
 from group_hygiene.cli.manifests import Manifests, read_manifests
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
+from group_hygiene.cli.plan_summary import by_pattern, first_limits, pattern_line
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
 from group_hygiene.decide.plan import FAILURES, Plan, make_plan
 from group_hygiene.errors import HygieneError, SpecError, UsageError
@@ -26,6 +27,8 @@ from group_hygiene.spec.durations import format_duration, timestamp
 from group_hygiene.spec.policy import Action, Mode, Policy
 from group_hygiene.status import lag_entry, warns_late
 
+# More matches are also counted by pattern.
+_MANY = 20
 # As of `terraform plan`.
 _WOULD_ACT = 2
 _COLUMNS = (
@@ -64,12 +67,16 @@ class Scans:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A policy, and its plan in mode Enforce after the grace period. first: the groups of the first such run."""
+    """A policy, and its plan in mode Enforce after the grace period. first: the groups of the first such run.
+
+    total: groups of the cluster, None = not known.
+    """
 
     policy: Policy
     made: Plan
     first: Sequence[str]
     snapshot: Snapshot
+    total: int | None
 
 
 def plan(
@@ -98,7 +105,7 @@ def _plan_one(scan: Scan, policy: Policy) -> _Planned:
     now = datetime.now(UTC)
     made, limits = make_plan(dry, verdicts, {}, conditions, now), policy.limits_at(now).stricter(conditions.limits)
     first = made.due[: limits.max_per_run] if made.refusal is None else ()
-    return _Planned(policy, made, first, scan.snapshot)
+    return _Planned(policy, made, first, scan.snapshot, conditions.total)
 
 
 def scan_clusters(
@@ -317,6 +324,11 @@ def _would(planned: _Planned) -> str:
 def _table(planned: _Planned) -> Table:
     policy, made, now = planned.policy, planned.made, planned.snapshot.taken_at
     heading = [f"GroupPolicy {policy.key} ({policy.action}, {policy.mode})", f"  {_would(planned)}"]
+    if len(made.matched) > _MANY:
+        heading += [f"  {line}" for line in map(pattern_line, by_pattern(planned.made, planned.snapshot.taken_at))]
+    limits = first_limits(made, planned.total, planned.snapshot.taken_at)
+    if limits is not None:
+        heading.append(f"  if they are right, for a first clean-up: delete: {{temporaryLimits: {limits}}}")
     assumed = assumption(policy)
     if assumed is not None and made.verdicts:
         heading.append(f"  {assumed}")
@@ -387,6 +399,7 @@ def _document(planned: _Planned) -> dict[str, Any]:
         "would": _would(planned),
         "judged": len(made.verdicts),
         "matched": len(made.matched),
+        "patterns": by_pattern(made, planned.snapshot.taken_at),
         "due": list(made.due),
         "firstRun": list(planned.first),
         "nextExpiryTime": None if made.next_expiry is None else timestamp(made.next_expiry),

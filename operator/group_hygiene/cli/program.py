@@ -1,7 +1,7 @@
 """The program: its commands, exit codes and errors.
 
-Exit codes: 0 done, 1 an error, 2 `plan --detailed-exitcode` would act, 3 `backtest` found too much regret, 10 to 16 a check of `doctor`
-failed, 130 interrupted.
+Exit codes: 0 done, 1 an error, 2 `plan --detailed-exitcode` would act, 3 `backtest` found too much regret, 10 to 16 a
+check of `doctor` failed, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from group_hygiene.cli import (
     alert_commands,
     backtest_commands,
     commands,
+    completion_command,
     crds_command,
     doctor_command,
     pipeline_commands,
@@ -112,8 +113,8 @@ def main() -> None:
     Only `operator` and `restore` change groups. `keep` writes to the operator's ledger, `alert test` sends a message,
     `pipeline` writes tables; all other commands only read.
 
-    Exit codes: 0 done, 1 an error, 2 plan would act, 3 backtest found more regret than allowed, 10 to 16 a check of
-    doctor failed.
+    Exit codes: 0 done, 1 an error, 2 plan --detailed-exitcode would act, 3 backtest found more regret than allowed, 10
+    to 16 a check of doctor failed.
     """
     start()
 
@@ -225,5 +226,6 @@ for command in (
     *(commands.list_, commands.describe, commands.offsets, commands.plan, commands.explain),
     *(commands.history, commands.keep, commands.restore, alert_commands.alert, doctor_command.doctor),
     *(pipeline_commands.pipeline, backtest_commands.backtest, backtest_commands.report, crds_command.crds),
+    completion_command.completion,
 ):
     main.add_command(command)

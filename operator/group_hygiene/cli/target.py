@@ -74,7 +74,7 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
     read_secret: ReadSecretTexts | None = None
     if target.connection is not None:
         with working("reading the KafkaConnection"):
-            api, connection, settings = _from_kubernetes(target.namespace, target.connection)
+            api, connection, settings = _from_kubernetes(target, target.connection)
             claimed = api.claimed_groups() if claims else Claims()
             read_secret = partial(api.read_secret_texts, target.namespace)
         if document is not None:
@@ -183,12 +183,13 @@ def _no_secret(ref: SecretRef) -> str:
     )
 
 
-def _from_kubernetes(namespace: str, name: str) -> tuple[Api, Connection, Settings]:
+def _from_kubernetes(target: Target, name: str) -> tuple[Api, Connection, Settings]:
     from group_hygiene.controller.api import CONNECTIONS, Api, load_config
 
+    namespace = target.namespace
     # The Kubernetes library prints its attempts to stdout, which is for the output of the command.
     with redirect_stdout(StringIO()):
-        api = Api(load_config())
+        api = Api(load_config(context=target.context))
     try:
         connection = parse_connection(api.get(CONNECTIONS, namespace, name))
     except NotFound:
