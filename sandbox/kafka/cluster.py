@@ -180,6 +180,9 @@ class KafkaCluster(Service):
         """The log file of a broker."""
         return self._log(self._node(broker))
 
+    def pid(self, broker: int) -> int:
+        return self._servers[broker].pid
+
     def mark(self) -> Mark:
         """The current position in the request logs of all brokers, for counting; needs request_log=True.
 
