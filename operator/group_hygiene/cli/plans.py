@@ -12,7 +12,7 @@ from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
 from group_hygiene.cli.plan_summary import by_pattern, first_limits, pattern_line
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
-from group_hygiene.decide.plan import FAILURES, Plan, make_plan
+from group_hygiene.decide.plan import FAILURES, Plan, make_plan, max_deletions
 from group_hygiene.errors import HygieneError, SpecError, UsageError
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import LedgerSettings
@@ -103,8 +103,8 @@ def _plan_one(scan: Scan, policy: Policy) -> _Planned:
     # In a dry run, each match is due, as if the grace period had elapsed.
     dry = replace(policy, mode=Mode.DRY_RUN)
     now = datetime.now(UTC)
-    made, limits = make_plan(dry, verdicts, {}, conditions, now), policy.limits_at(now).stricter(conditions.limits)
-    first = made.due[: limits.max_per_run] if made.refusal is None else ()
+    made = make_plan(dry, verdicts, {}, conditions, now)
+    first = made.due[: max_deletions(policy.limits_at(now), conditions)] if made.refusal is None else ()
     return _Planned(policy, made, first, scan.snapshot, conditions.total)
 
 

@@ -199,7 +199,7 @@ def make_plan(
         policy=policy,
         verdicts=verdicts,
         due=due,
-        actions=tuple(ready[: limits.stricter(conditions.limits).max_per_run]) if may_delete else (),
+        actions=tuple(ready[: max_deletions(limits, conditions)]) if may_delete else (),
         refusal=refusal,
         marking=_marking(policy, verdicts, conditions, marks, valid_marks),
         unmarking=unmarking,
@@ -336,6 +336,11 @@ def not_known(verdict: Verdict) -> bool:
         or (reason == reasons.STREAMS and known.streams is None and verdict.group.type is not GroupType.STREAMS)
         or (reason == reasons.STREAMS_STATE and known.streams is None)
     )
+
+
+def max_deletions(limits: Limits, conditions: Conditions) -> int:
+    """The most groups that this run may delete. limits: the policy's."""
+    return limits.stricter(conditions.limits).max_per_run
 
 
 def forbidden(limits: Limits, due: Collection[str], conditions: Conditions) -> Refusal | None:
