@@ -107,3 +107,17 @@ def test_it_fails_for_what_is_wrong(check: Check, repository: Path, before: str,
     done = check("staging")
     assert done.returncode == 1
     assert says in done.stderr
+
+
+def test_the_comment_has_all_results(tmp_path: Path) -> None:
+    """Each under a title, and indented: nothing in an id becomes Markdown; a long one is cut."""
+    for name, text in (("plan production", "```\n@all\n"), ("plan staging", "x\n" * 20_000)):
+        (tmp_path / "results" / name).mkdir(parents=True)
+        (tmp_path / "results" / name / "plan.txt").write_text(text)
+    (script,) = [step["run"] for step in WORKFLOW["jobs"]["comment"]["steps"] if "run" in step]
+    shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+    subprocess.run(shell, cwd=tmp_path, check=True)
+    comment = (tmp_path / "comment.md").read_text()
+    assert comment.startswith("### plan production\n\n    ```\n    @all\n\n\n### plan staging\n\n    x\n")
+    assert all(line[:4] in ("", "    ", "### ") for line in comment.splitlines())
+    assert len(comment) < 65_536
