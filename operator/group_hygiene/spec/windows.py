@@ -6,9 +6,10 @@ first of the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -71,7 +72,9 @@ class Window(Decisive, frozen=True, kw_only=True):
                 yield opens, closes
 
 
-def next_open(windows: Sequence[Window], now: datetime) -> datetime:
+# All marks of one run have the same date.
+@lru_cache(maxsize=1_000)
+def next_open(windows: tuple[Window, ...], now: datetime) -> datetime:
     """The first moment from `now` on at which one of the windows is open: `now` if one is, or if there are none."""
     found = (next((opens for opens, closes in window.around(now) if now < closes), now) for window in windows)
     return max(now, min(found, default=now))
