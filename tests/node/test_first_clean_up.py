@@ -1,0 +1,180 @@
+"""docs/first-clean-up.md on three brokers with 3,000 unused groups among 400 others: only the unused ones are deleted."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench import other_client
+from faults.groups import Groups, Offsets
+from sandbox.kafka import KafkaCluster
+from sandbox.node.given import Cluster
+from sandbox.node.kafka import NAMESPACE, NodeKafka
+from sandbox.waiting import wait_for
+from tests.node import release
+
+PAGE = (release.ROOT / "docs" / "first-clean-up.md").read_text()
+UNUSED = 3_000
+_SECONDS = 600.0
+_IDLE_SECONDS, _RATE = 30.0, 25.0
+_RECORDS = 10
+# The periods of the page would take days.
+_SHORT = {"interval": "10s", "when": {"unchangedFor": "15s"}}
+_GRACE = "10s"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def commands(program: str) -> list[list[str]]:
+    """The commands of the page that begin so, as words."""
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    return [shlex.split(line, comments=True) for line in lines if line.startswith(program)]
+
+
+@pytest.fixture
+def many(cluster: Cluster, kafka: NodeKafka) -> Iterator[NodeKafka]:
+    """Three brokers in the place of the other one."""
+    with NodeKafka(cluster, brokers=3, config={"offsets.retention.check.interval.ms": "36000000"}) as made:
+        yield made
+    kafka.publish()
+
+
+@pytest.fixture
+def groups(many: NodeKafka) -> Groups:
+    made = Groups(many.plaintext_bootstrap)
+    made.topic("orders", records=_RECORDS)
+    return made
+
+
+def fill(groups: Groups) -> set[str]:
+    """Make the groups; returns those that must stay: of services, caught up, without members ever, protected."""
+    groups.abandon({f"console-consumer-{number}": _offsets(number) for number in range(UNUSED)})
+    stay: dict[str, Offsets] = {f"service-{number}": _offsets(number) for number in range(200)}
+    stay |= {f"payments-{number}": _offsets(number) for number in range(40)}
+    at_end = {("orders", partition): _RECORDS for partition in range(2)}
+    stay |= {f"console-consumer-silent-{number}": at_end for number in range(100)}
+    groups.abandon(stay)
+    simple = {f"console-consumer-assign-{number}": _offsets(number) for number in range(60)}
+    for name, offsets in simple.items():
+        groups.commit(name, offsets)
+    return {*stay, *simple}
+
+
+def _offsets(number: int) -> Offsets:
+    return {("orders", 0): number % _RECORDS, ("orders", 1): number % 7}
+
+
+@pytest.mark.usefixtures("no_release")
+def test_the_guide_cleans_up(
+    cluster: Cluster,
+    many: NodeKafka,
+    groups: Groups,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Each command and each object as it stands there, with shorter periods: deleted 3000, kept 400, wrong 0."""
+    stay = fill(groups)
+    began = time.monotonic()
+    _plan(many)
+    release.install(cluster, f"rbac.secretNamespaces={{{NAMESPACE}}}")
+    connection, policy, enforce, first = [yaml.safe_load(block) for block in blocks("yaml")]
+    policy["spec"] |= _SHORT
+    for obj in (connection, policy):
+        cluster.kubectl("apply", "-f", "-", input=json.dumps(obj))
+    _wait(cluster, "groups.wouldDelete", UNUSED)
+    for words in commands("kubectl get"):
+        if "-w" not in words:
+            assert cluster.kubectl(*words[1:]).stdout
+    with _client(many, tmp_path) as waits:
+        time.sleep(_IDLE_SECONDS)
+        idle = other_client.p99(waits())
+        _patch(cluster, "kgp/consoles", enforce | {"delete": {"gracePeriod": _GRACE}})
+        wait_for(lambda: _blocked(cluster) == "LimitExceeded", lambda: release.explain(cluster), _SECONDS)
+        assert len(groups.listed() - {other_client.GROUP}) == UNUSED + len(stay)
+        limits, now = first["delete"]["temporaryLimits"], datetime.now(UTC)
+        limits |= {"from": f"{now - timedelta(hours=1):%FT%TZ}", "until": f"{now + timedelta(hours=8):%FT%TZ}"}
+        _patch(cluster, "kconn/main", {"limits": {name: limits[name] for name in ("maxPerRun", "maxPercent")}})
+        started, at = time.monotonic(), time.time()
+        _patch(cluster, "kgp/consoles", first)
+        _wait(cluster, "totals.deleted", UNUSED)
+        seconds = time.monotonic() - started
+        during = other_client.p99([each for each in waits() if each.at >= at])
+    left = groups.listed() - {other_client.GROUP}
+    record_property("deleted, kept, wrong", (UNUSED + len(stay) - len(left), len(left), len(stay - left)))
+    record_property("seconds of the deletions, and of all", (seconds, time.monotonic() - began))
+    record_property("p99 of another client before and during, s", (idle, during))
+    assert left == stay
+    _bring_one_back(cluster, groups)
+
+
+def _plan(kafka: KafkaCluster) -> None:
+    """Step 1, from this machine."""
+    environment = {"PYTHONPATH": str(release.ROOT / "operator"), "PATH": "/usr/bin:/bin"}
+    environment["GROUP_HYGIENE_BOOTSTRAP_SERVER"] = kafka.plaintext_bootstrap
+    listed, planned = commands("group-hygiene list") + commands("group-hygiene plan")
+    for words, found in ((listed, "service-1"), (planned, f"console-consumer-*: {UNUSED:,} match")):
+        command = [sys.executable, "-m", "group_hygiene.cli", *words[1:]]
+        done = subprocess.run(
+            command, cwd=release.ROOT, env=environment, capture_output=True, text=True, timeout=120, check=True
+        )
+        assert found in done.stdout, done.stdout[:2_000]
+
+
+def _bring_one_back(cluster: Cluster, groups: Groups) -> None:
+    """Step 6, in the operator's pod."""
+    (restore,) = commands("group-hygiene restore")
+    (history,) = commands("group-hygiene history")
+    inside = ("exec", "-n", release.NAME, f"deploy/{release.NAME}", "--")
+    name = "console-consumer-1234"
+    cluster.kubectl(*inside, *(name if word == "GROUP" else word for word in restore))
+    assert groups.offsets(name) == _offsets(1234)
+    assert cluster.kubectl(*inside, *history).stdout.count(" Deleted ") >= UNUSED
+
+
+def _patch(cluster: Cluster, name: str, spec: Mapping[str, Any]) -> None:
+    cluster.kubectl("patch", name, "-n", NAMESPACE, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+
+def _wait(cluster: Cluster, field: str, value: int) -> None:
+    def reached() -> bool:
+        shown = cluster.kubectl("get", "kgp/consoles", "-n", NAMESPACE, f"-o=jsonpath={{.status.{field}}}").stdout
+        return shown == str(value)
+
+    wait_for(reached, lambda: release.explain(cluster), _SECONDS)
+
+
+def _blocked(cluster: Cluster) -> str:
+    path = "-o=jsonpath={.status.conditions[?(@.type=='DeletionBlocked')].reason}"
+    return cluster.kubectl("get", "kgp/consoles", "-n", NAMESPACE, path).stdout
+
+
+@contextmanager
+def _client(kafka: KafkaCluster, folder: Path) -> Iterator[Callable[[], list[other_client.Round]]]:
+    """An ordinary client of the brokers, which runs meanwhile: its rounds so far."""
+    topic = NewTopic(other_client.TOPIC, 1, 3)
+    AdminClient({"bootstrap.servers": kafka.plaintext_bootstrap}).create_topics([topic])[topic.topic].result()
+    command = [sys.executable, "-m", "bench.other_client", kafka.plaintext_bootstrap, "--rate", str(_RATE)]
+    rounds = folder / "rounds"
+    with rounds.open("w") as log:
+        process = subprocess.Popen(command, cwd=release.ROOT, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield lambda: other_client.rounds(rounds)
+    finally:
+        process.terminate()
+        process.wait(30)
