@@ -1,4 +1,4 @@
-"""docs/first-clean-up.md on three brokers with 3,000 unused groups among 400 others: only the unused ones are deleted."""
+"""docs/first-clean-up.md on three brokers, with 3,000 unused groups and 400 others: only the unused ones go."""
 
 from __future__ import annotations
 
