@@ -68,10 +68,10 @@ class World:
             found = self.condition(kind, namespace, name, "Ready")
             return found if found is not None and found["reason"] == reason else None
 
-        try:
-            return dict(wait_for(ready, seconds=timeout))
-        except pytest.fail.Exception:
-            pytest.fail(f"Ready is {self.condition(kind, namespace, name, 'Ready')}, not {reason}")
+        def explain() -> str:
+            return f"Ready of {namespace}/{name} is {self.condition(kind, namespace, name, 'Ready')}, not {reason}"
+
+        return dict(wait_for(ready, explain, timeout))
 
     def namespace(self, name: str, secrets: bool = True) -> str:
         """A namespace, in which the operator may read Secrets as docs tell users to allow it."""

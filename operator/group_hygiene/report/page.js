@@ -28,6 +28,7 @@
 
   const shown = {
     name: (value) => [make("span", value, { className: "name" })],
+    client: (value) => [make("span", value, { className: "client" })],
     text: (value) => [value],
     number: (value) => [numbers.format(value)],
     moment: (value) => [time(value)],
@@ -84,7 +85,7 @@
     heads.forEach((head, n) => {
       const button = make("button", labels[n], { type: "button" });
       button.addEventListener("click", () => {
-        const words = ["name", "text"].includes(columns[n][1]);
+        const words = ["name", "client", "text"].includes(columns[n][1]);
         descending = n === sorted ? !descending : !words;
         sorted = n;
         count = STEP;

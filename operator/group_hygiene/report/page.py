@@ -65,7 +65,7 @@ _GROUPS = (
     Column("Group", 0, "name"),
     Column("Idle for", _IDLE_SINCE, "since"),
     Column("Last commit", _LAST_COMMIT, "moment"),
-    Column("Last client", _LAST_CLIENT, "name"),
+    Column("Last client", _LAST_CLIENT, "client"),
     Column("State", 3),
     Column("Type", 2),
     Column("Expires in", _EXPIRES, "until"),
