@@ -1,4 +1,4 @@
-"""Messages to owners: which groups they are about, the command and the link of each group, and their safe text."""
+"""Owners: whose groups a message is about, the command and link of each group, and where owners are shown."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ from group_hygiene.alerts.of_owners import by_owner, of_owner, owner_in
 from group_hygiene.alerts.situation import AlertType, Situation, assess
 from group_hygiene.alerts.state import Item, Status
 from group_hygiene.cli.commands import keep
+from group_hygiene.cli.layout import list_table, listed
+from group_hygiene.cli.plans import judged
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
+from group_hygiene.process.clock import SystemClock
+from group_hygiene.reconcile.context import Context, Facts, Memory, evidence_of
 from group_hygiene.spec.connection import parse_connection
-from group_hygiene.spec.owners import Owners
+from group_hygiene.spec.owners import NO_OWNERS, Owners
 from group_hygiene.spec.policy import Policy
 from group_hygiene.spec.receivers import Kind
-from tests.unit.make import NOW, alert, delete, mark, match, plan, refused, snapshot
+from tests.unit.make import NOW, alert, cluster, delete, group, mark, match, plan, refused, snapshot
 
 LINK = "https://portal.example.com/keep?group={group}"
 ITEM = Item(
@@ -273,3 +279,28 @@ def test_messages_to_owners_are_bounded(kind: Kind) -> None:
     assert len(body(kind, [long], NOW)) < 200_000
     if kind is Kind.SLACK:
         assert len(json.loads(body(kind, [long] * 100, NOW))["text"]) < 40_000
+
+
+# --- where the owner is shown
+
+
+@pytest.mark.parametrize("name", ["pay-1", "other"])
+def test_evidence_has_the_owner(name: str) -> None:
+    """By the patterns of the connection, for every policy."""
+    nothing: Any = None
+    connection = replace(parse_connection({"spec": {"bootstrapServers": ["a:1"]}}), owners=owners("payments"))
+    context = Context(nothing, connection, Memory(), SystemClock(), Journal(None, Contents(), {}))
+    for policy in (alert(), replace(alert(), namespace="elsewhere")):
+        assert evidence_of(context, policy, group(name), Facts()).owner == {"pay-1": "payments", "other": "rest"}[name]
+
+
+def test_commands_show_the_owner() -> None:
+    """A column of -o wide, and a field of the JSON if there is an owner."""
+    groups = [group("pay-1"), group("other")]
+    table = list_table(cluster(), groups, owners())
+    (at,) = (index for index, column in enumerate(table.columns) if column.title == "OWNER" and column.wide)
+    assert [row[at] for row in table.rows] == ["payments", "rest"]
+    assert [row[at] for row in list_table(cluster(), groups, NO_OWNERS).rows] == [None, None]
+    assert [listed(cluster(), groups[0], owner).get("owner") for owner in ("payments", "")] == ["payments", None]
+    verdicts = [match("pay-1", owner="payments"), match("other")]
+    assert [judged(alert(), "a", verdict).get("owner") for verdict in verdicts] == ["payments", None]
