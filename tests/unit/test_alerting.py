@@ -381,7 +381,8 @@ def test_failures_of_owners_receivers(namespace: str) -> None:
         raise SecretProblem("there is no Secret gone", "SecretNotFound")
 
     gone = {"name": "s", "type": "Slack", "slack": {"urlSecretRef": {"name": "gone", "key": "url"}}}
-    where = connection(gone, owners=[{"name": "payments", "groups": ["pay-*"], "receiver": "s"}])
+    silent = {"name": "core", "groups": ["core-*"]}
+    where = connection(gone, owners=[silent, {"name": "payments", "groups": ["pay-*"], "receiver": "s"}])
     policy = replace(alerts(receiverNames=[]), namespace=namespace)
     scene = Scene(policy, where, SimpleNamespace(read_secret=read_secret))
     new = scene.alerts.in_status(scene.entry, plan(scene.policy, []), snapshot(), {"observedGeneration": 3})

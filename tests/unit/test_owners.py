@@ -104,6 +104,19 @@ def test_matches_by_owner() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("policy", "kind"),
+    [
+        pytest.param(delete(), "GroupsMatched", id="dry-run"),
+        pytest.param(delete(enforce=True), "GroupsMarked", id="first-marks"),
+    ],
+)
+def test_deletions_are_announced_by_owner(policy: Policy, kind: str) -> None:
+    """By a dry run as groups that match, and by the run that marks them."""
+    found = situations(policy, [match("pay-1"), match("core-1")], marks={})
+    assert [groups_of(each) for each in found.values()] == [{kind: ["pay-1"]}, {kind: ["core-1"]}, {}]
+
+
 def test_marks_and_deletions_by_owner() -> None:
     """With the date of the owner's first group; also a mark of a group that this scan does not show."""
     policy = delete(enforce=True)
