@@ -228,6 +228,7 @@ def connection(kafka: KafkaCluster) -> dict[str, Any]:
                 "passwordSecretRef": {"name": "hygiene", "key": "password"},
             },
             "protect": ["mine"],
+            "owners": [{"name": "team-m", "groups": ["mi*"]}],
         },
     }
 
@@ -277,6 +278,29 @@ def test_connection_of_the_kubernetes_cluster(
     planned = process("plan", *where, "-f", "-", stdin=yaml.safe_dump(policy()))
     assert "Protected" in planned.out
     assert PASSWORD not in planned.out + planned.err
+
+
+def test_owners_of_the_connection(
+    process: Run, cluster: ApiServer, secure: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In -o wide and in JSON; a KafkaConnection in the files has other owners. Without a connection there are none."""
+    monkeypatch.setitem(os.environ, "KUBECONFIG", str(cluster.kubeconfig))
+    where = ["--connection", "main", "-n", "kafka"]
+    header, row = process("list", *where, "-o", "wide").out.splitlines()
+    assert row[header.index("OWNER") :].split()[0] == "team-m"
+    (listed,) = process("list", *where, "-o", "json").json["groups"]
+    assert listed["owner"] == "team-m"
+    _, _, header, row = process(
+        "plan", *where, "-f", "-", "-o", "wide", stdin=yaml.safe_dump(policy())
+    ).out.splitlines()
+    assert row[header.index("OWNER") :].split()[0] == "team-m"
+    edited = connection(secure)
+    edited["spec"]["owners"][0]["name"] = "team-n"
+    files = yaml.safe_dump_all([edited, policy()])
+    (planned,) = process("plan", *where, "-f", "-", "-o", "json", stdin=files).json["policies"]
+    assert [group["owner"] for group in planned["groups"]] == ["team-n"]
+    open_to_all = ["--bootstrap-server", secure.plaintext_bootstrap]
+    assert all("owner" not in group for group in process("list", *open_to_all, "-o", "json").json["groups"])
 
 
 @pytest.mark.parametrize(

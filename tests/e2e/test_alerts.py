@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,17 @@ from sandbox.kafka import KafkaCluster
 from sandbox.kafka.oauth import TokenEndpoint
 from sandbox.manifests import operators_account
 from sandbox.waiting import wait_for
-from tests.e2e.conftest import Groups, Object, RunningOperator, World, connection, new_world, policy, running_operator
+from tests.e2e.conftest import (
+    ROOT,
+    Groups,
+    Object,
+    RunningOperator,
+    World,
+    connection,
+    new_world,
+    policy,
+    running_operator,
+)
 from tests.e2e.test_secrecy import LOUD
 from tests.leaks import leaks
 from tests.receiving import Receiver, Request
@@ -186,6 +200,110 @@ def test_one_message_a_run_and_none_twice(
     logs = [(tmp_path / f"log-{number}").read_text() for number in (1, 2, 3)]
     seen = other.server.kubectl("get", "kconn,kgp,events", "-n", namespace, "-o", "yaml").stdout
     assert leaks([TOKEN, KEY, PATH], [*logs, metrics, seen]) == set()
+    other.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
+
+
+OWNERS = [
+    {"name": "payments", "groups": ["*-pay-*"], "receiver": "payments"},
+    {"name": "core", "groups": ["*-core-*", "*-pay-*"], "receiver": "core"},
+]
+
+
+def owned(groups: Groups, namespace: str, kafka: KafkaCluster, people: Receiver, **spec: Any) -> list[Object]:
+    """A connection with owners, and a policy that marks a group of each and one of none; a receiver has the path of
+    its name below the namespace's.
+    """
+    topic = groups.topic(namespace)
+    groups.produce(topic)
+    for name in ("pay-1", "core-1", "other"):
+        groups.abandoned(f"{namespace}-{name}", topic)
+    groups.produce(topic)
+    places = {name: people.url(f"/{namespace}/{name}") for name in ("platform", "payments", "core")}
+    link = people.url("/keep?group={group}")
+    return [
+        telling(namespace, kafka, places, owners=OWNERS, keepLink=link, **spec),
+        marking(namespace, "p", f"{namespace}-*", alert={"receiverNames": ["platform"]}),
+    ]
+
+
+def marking(namespace: str, name: str, groups: str, **spec: Any) -> Object:
+    """A policy that marks these groups, and deletes none within a test."""
+    delete = {"gracePeriod": "1h", "maxPercent": 100}
+    return policy(namespace, name, match={"groups": [groups]}, mode="Enforce", delete=delete, **spec)
+
+
+def received(people: Receiver, path: str) -> list[tuple[str, str | None, str, list[str]]]:
+    """Policy, owner, status and groups of each mark that was announced there."""
+    items = [item for request in people.at(path) for item in request.json["alerts"]]
+    assert {item["kind"] for item in items} <= {"GroupsMarked"}
+    return [(item["policy"], item["owner"], item["status"], item["groups"]) for item in items]
+
+
+def test_owners_get_their_groups(
+    other: World, kafka: KafkaCluster, groups: Groups, people: Receiver, tmp_path: Path
+) -> None:
+    """Also of a policy of another namespace, whose status shows nothing of them; the policy's receivers get all."""
+    namespace, team = other.namespace("owned"), other.namespace("owned-team")
+    access = [{"namespaces": {"names": [team]}, "groups": ["owned-pay-*"], "actions": ["Delete"]}]
+    reference = {"connectionRef": {"name": "main", "namespace": namespace}, "alert": {"receiverNames": []}}
+    other.apply(*owned(groups, namespace, kafka, people, access=access), marking(team, "q", "owned-*", **reference))
+    with running_operator(operators_account(other.server), tmp_path / "log", *FLAGS, *ALLOWED) as process:
+        wait_for(lambda: len(received(people, "/owned/payments")) == 2 and people.at("/owned/core"))
+        wait_for(lambda: people.at("/owned/platform"))
+        for _ in range(2):
+            run_again(other, namespace, "p")
+            run_again(other, team, "q")
+        of_payments = [(name, "payments", "firing", ["owned-pay-1"]) for name in ("p", "q")]
+        assert sorted(received(people, "/owned/payments")) == of_payments
+        assert received(people, "/owned/core") == [("p", "core", "firing", ["owned-core-1"])]
+        all_groups = ["owned-core-1", "owned-other", "owned-pay-1"]
+        assert received(people, "/owned/platform") == [("p", None, "firing", all_groups)]
+        sample = other.get("kgp", namespace, "p")["status"]["sample"]
+        owners = {entry["group"]: entry.get("owner") for entry in sample}
+        assert owners == {"owned-pay-1": "payments", "owned-core-1": "core", "owned-other": None}
+        condition(other, namespace, "p", "AlertsDelivered", "AllDelivered")
+        (seen,) = other.get("kgp", team, "q")["status"]["sample"]
+        assert (seen["group"], "owner" in seen) == ("owned-pay-1", False)
+        assert other.condition("kgp", team, "q", "AlertsDelivered") is None
+        metrics = process.http("/metrics")[1]
+        series = 'group_hygiene_groups_matched_by_owner{{namespace="owned",owner="{}",policy="p"}} 1.0'
+        assert all(series.format(owner) in metrics for owner in ("payments", "core", ""))
+        assert 'groups_matched_by_owner{namespace="owned-team"' not in metrics
+        assert process.stop() == 0
+    for name in (team, namespace):
+        other.server.kubectl("delete", "kgp,kconn", "--all", "-n", name)
+
+
+def test_an_owner_keeps_a_group(
+    other: World, kafka: KafkaCluster, groups: Groups, people: Receiver, tmp_path: Path
+) -> None:
+    """By the command of the message, which ends the warning. A restart repeats nothing, and an owner that is removed
+    gets the end.
+    """
+    namespace, account = other.namespace("keeping"), operators_account(other.server)
+    other.apply(*owned(groups, namespace, kafka, people))
+    with running_operator(account, tmp_path / "log-1", *FLAGS, *ALLOWED) as first:
+        wait_for(lambda: people.at("/keeping/payments") and people.at("/keeping/core"))
+        assert first.stop() == 0
+    (item,) = people.at("/keeping/payments")[0].json["alerts"]
+    assert item["keepLinks"] == {"keeping-pay-1": people.url("/keep?group=keeping-pay-1")}
+    program, *words = shlex.split(item["keepCommands"]["keeping-pay-1"])
+    assert program == "group-hygiene"
+    with running_operator(account, tmp_path / "log-2", *FLAGS, *ALLOWED) as second:
+        for _ in range(2):
+            run_again(other, namespace, "p")
+        assert [len(people.at(f"/keeping/{name}")) for name in ("payments", "core")] == [1, 1]
+        where = {"KUBECONFIG": str(other.server.kubeconfig), "PYTHONPATH": str(ROOT / "operator")}
+        subprocess.run([sys.executable, "-m", "group_hygiene.cli", *words], env={**os.environ, **where}, check=True)
+        wait_for(lambda: ("p", "payments", "resolved", []) in received(people, "/keeping/payments"))
+        assert len(people.at("/keeping/core")) == 1
+        patch = json.dumps({"spec": {"owners": OWNERS[:1]}})
+        other.server.kubectl("patch", "kconn", "main", "-n", namespace, "--type=merge", "-p", patch)
+        wait_for(lambda: ("p", "core", "resolved", []) in received(people, "/keeping/core"))
+        for _ in range(2):
+            run_again(other, namespace, "p")
+        assert [len(people.at(f"/keeping/{name}")) for name in ("payments", "core", "platform")] == [2, 2, 1]
+        assert second.stop() == 0
     other.server.kubectl("delete", "kgp,kconn", "--all", "-n", namespace)
 
 

@@ -62,6 +62,16 @@ def access(**fields: Any) -> Patch:
     return {"access": [{name: value for name, value in entry.items() if value is not None}]}
 
 
+CHAT = {"name": "chat", "type": "Slack", "slack": {"urlSecretRef": SECRET}}
+PORTAL = "https://portal.example.com/keep?group={group}"
+
+
+def owners(**fields: Any) -> Patch:
+    """One owner with a receiver, with `fields` in place of its own."""
+    entry = {"name": "payments", "groups": ["payments-*"], "receiver": "chat", **fields}
+    return {"receivers": [CHAT], "owners": [{name: value for name, value in entry.items() if value is not None}]}
+
+
 def a_connection(spec: Patch, name: str = "candidate") -> Object:
     """The smallest connection, with `spec` merged into its spec."""
     return _object("KafkaConnection", name, merged({"bootstrapServers": ["a:9092"]}, spec))
@@ -284,6 +294,16 @@ def test_policy_is_accepted(api: CustomObjectsApi, spec: Patch) -> None:
             access(groups=[r"a\*", "*"], actions=["Restore", "Delete", "DeleteOffsets", "Alert"]),
             id="access-all-actions",
         ),
+        pytest.param({"owners": []}, id="owners-none"),
+        pytest.param(owners(), id="owner-with-receiver"),
+        pytest.param({"owners": [{"name": "a", "groups": ["*"]}]}, id="owner-without-receiver"),
+        pytest.param(owners(name="A.b_c-9" + "x" * 56, groups=[r"a\*b", "*"]), id="owner-with-a-long-name"),
+        pytest.param(
+            {"owners": [{"name": f"team-{number}", "groups": [f"{number}-*"]} for number in range(64)]},
+            id="owners-most",
+        ),
+        pytest.param({"keepLink": PORTAL}, id="link"),
+        pytest.param({"keepLink": "http://[::1]:8080/{group}/keep?by=a%20b#{group}"}, id="link-with-two-places"),
         pytest.param({"scan": {"timeout": "1s"}}, id="timeout-shortest"),
         pytest.param({"scan": {"timeout": "10m"}}, id="timeout-longest"),
     ],
@@ -321,6 +341,12 @@ _WIDEST_SELECTOR = {
                     "protect": _WIDEST,
                     "bootstrapServers": ["aaaa." * 49 + "aaaa:9092"] * 32,
                     "access": [_WIDEST_ACCESS] * 56 + [_WIDEST_SELECTOR] * 8,
+                    "receivers": [{**CHAT, "name": f"{number:063}"} for number in range(8)],
+                    "owners": [
+                        {"name": f"{number:063}", "groups": ["a" * 255] * 16, "receiver": f"{7:063}"}
+                        for number in range(64)
+                    ],
+                    "keepLink": "https://" + "a" * 1000 + "/{group}",
                 }
             ),
             id="connection",
@@ -399,6 +425,9 @@ VALUES = "values must be given with In and NotIn, and only with them"
 BACKSLASH = r"must have \* or \\ after each backslash"
 DURATION = "must be a duration like"
 ADDRESS = "must be one host:port"
+OWNER = "must be letters, digits, '-', '_' and '.'"
+OWNERS_RECEIVER = "each receiver of owners must be the name of one of receivers"
+LINK = "must be an http or https URL that contains {group} after the host"
 URL = "must be an http or https URL"
 IDLE_MISSING = "spec.when: .* must hold idleFor or unchangedFor with action Delete"
 FOLDER = "must be the address of a folder"
@@ -658,6 +687,31 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
         pytest.param(selected(operator="Exists", values=["a"]), VALUES, id="selector-exists-with-values"),
         pytest.param(selected(operator="Is"), "operator: Unsupported value", id="selector-operator"),
         pytest.param({"access": access()["access"] * 65}, "spec.access: Too many", id="access-too-many"),
+        pytest.param(owners(name=None), r"owners\[0\].name: Required value", id="owner-nameless"),
+        pytest.param(owners(name=""), rf"owners\[0\].name: .* {OWNER}", id="owner-name-empty"),
+        pytest.param(owners(name="a/b"), rf"owners\[0\].name: .* {OWNER}", id="owner-name-with-slash"),
+        pytest.param(owners(name="a" * 64), r"owners\[0\].name: Too long", id="owner-name-too-long"),
+        pytest.param({"owners": owners()["owners"] * 2, "receivers": [CHAT]}, "Duplicate value", id="owner-twice"),
+        pytest.param(owners(groups=None), r"owners\[0\].groups: Required value", id="owner-of-nothing"),
+        pytest.param(owners(groups=[]), r"owners\[0\].groups: .* at least one pattern", id="owner-without-a-pattern"),
+        pytest.param(owners(groups=[""]), r"groups\[0\]: .* must not be empty", id="owner-pattern-empty"),
+        pytest.param(owners(groups=[r"a\d"]), rf"groups\[0\]: .* {BACKSLASH}", id="owner-regex"),
+        pytest.param(owners(groups=["a"] * 17), "groups: Too many", id="owner-patterns-too-many"),
+        pytest.param(owners(receiver="mail"), f"spec.owners: .* {OWNERS_RECEIVER}", id="owner-receiver-unknown"),
+        pytest.param({**owners(), "receivers": None}, f"spec.owners: .* {OWNERS_RECEIVER}", id="owner-no-receivers"),
+        pytest.param(
+            {"owners": [{"name": f"{number}", "groups": ["a"]} for number in range(65)]},
+            "spec.owners: Too many",
+            id="owners-too-many",
+        ),
+        pytest.param({"keepLink": "https://portal.example.com/keep"}, f"keepLink: .* {LINK}", id="link-to-no-group"),
+        pytest.param({"keepLink": "https://{group}.example.com/"}, f"keepLink: .* {LINK}", id="link-group-as-host"),
+        pytest.param({"keepLink": "https://a/{group}/{name}"}, f"keepLink: .* {LINK}", id="link-another-placeholder"),
+        pytest.param({"keepLink": "javascript:keep({group})"}, f"keepLink: .* {LINK}", id="link-as-a-script"),
+        pytest.param({"keepLink": "https://user:pw@a/{group}"}, f"keepLink: .* {LINK}", id="link-with-credentials"),
+        pytest.param({"keepLink": "https://a/{group} b"}, f"keepLink: .* {LINK}", id="link-with-space"),
+        pytest.param({"keepLink": "https://a/<{group}>"}, f"keepLink: .* {LINK}", id="link-with-markup"),
+        pytest.param({"keepLink": "https://a/{group}" + "a" * 1010}, "keepLink: Too long", id="link-too-long"),
         pytest.param({"scan": {"timeout": "999ms"}}, "scan.timeout: .* must be from 1s to 10m", id="timeout-too-short"),
         pytest.param({"scan": {"timeout": "601s"}}, "scan.timeout: .* must be from 1s to 10m", id="timeout-too-long"),
     ],

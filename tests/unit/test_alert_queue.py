@@ -11,12 +11,15 @@ import pytest
 
 from group_hygiene.alerts.endpoints import Endpoint
 from group_hygiene.alerts.messages import body
+from group_hygiene.alerts.of_owners import of_owner
 from group_hygiene.alerts.queue import Message, Queue
 from group_hygiene.alerts.situation import AlertType, Finding, Situation, digest_of
 from group_hygiene.ledger.codec import decode, encode_value
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Key, Notice, PolicyAlerts, Receipt, Removal
 from group_hygiene.model.refusal import Refusal
+from group_hygiene.spec.owners import GroupOwner
+from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import AlertSpec, Policy
 from group_hygiene.spec.receivers import Kind
 from group_hygiene.spec.secret import Hidden
@@ -46,7 +49,7 @@ class Scene:
     def bind(self, *receivers: Endpoint, policies: Sequence[Policy] = (policy(),)) -> None:
         self.queue.bind(policies, {each.name: each for each in receivers})
 
-    def run(self, groups: str, number: int = 1, at: datetime = NOW, deleted: str = "", **seen: Any) -> None:
+    def run(self, groups: str, number: int | str = 1, at: datetime = NOW, deleted: str = "", **seen: Any) -> None:
         """A run of one policy that these groups match."""
         found = Finding(AlertType.GROUPS_MATCHED, {digest_of(group): group for group in groups})
         notice = Notice(at, len(deleted), list(deleted)) if deleted else None
@@ -98,6 +101,25 @@ def test_a_restart_repeats_nothing_and_sends_the_end() -> None:
     second.run("", at=LATER)
     assert second.gets() == ["resolved"]
     assert second.ledger() == []
+
+
+def test_an_owners_alerts_are_in_the_ledger_as_those_of_a_policy() -> None:
+    """By its JSON: the next process repeats none, knows whose they are, and ends them if the owner is gone."""
+    owner = GroupOwner(name="payments", groups=Patterns(["*"]), receiver="r")
+    both = [policy(1), of_owner(policy(1), owner)]
+    first = Scene(receiver("r"), policies=both)
+    first.run("ab", "1")
+    first.run("a", "1/payments", deleted="b")
+    assert first.gets() == ["firing", "firing", "notice"]
+    first.run("a", "1/payments", at=LATER, deleted="c")
+    ledger = first.ledger()
+    second = Scene(receiver("r"), policies=both, ledger=ledger)
+    assert [(item.owner, item.groups) for item in second.message().items] == [("payments", ("c",))]
+    assert second.gets() == ["notice"]
+    third = Scene(receiver("r"), policies=[policy(1)], ledger=second.ledger())
+    assert [(item.owner, item.status) for item in third.message().items] == [("payments", "resolved")]
+    assert third.gets() == ["resolved"]
+    assert {entry.policy_uid for entry in third.ledger()} == {"uid-1"}
 
 
 def test_messages_name_last_clients() -> None:

@@ -13,9 +13,10 @@ import pytest
 from group_hygiene import status
 from group_hygiene.alerts.courier import Courier, CourierContext
 from group_hygiene.alerts.queue import Queue
+from group_hygiene.alerts.state import Item
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.binding import Bound
-from group_hygiene.errors import HygieneError, LedgerFenced
+from group_hygiene.errors import HygieneError, LedgerFenced, SecretProblem
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
@@ -23,7 +24,9 @@ from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
 from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.connection import Connection, parse_connection
+from group_hygiene.spec.owners import NO_OWNERS
 from group_hygiene.spec.policy import Policy, parse_policy
+from group_hygiene.spec.secret import SecretRef
 from group_hygiene.telemetry.metrics import Metrics
 from tests.unit.make import NOW, delete, match, plan, policy_object, refused, snapshot
 
@@ -31,8 +34,8 @@ RECEIVER = {"name": "r", "type": "Webhook", "webhook": {"address": "http://recei
 AWAY: dict[str, Any] = {"incomplete": ("a broker is away",)}
 
 
-def connection(*receivers: dict[str, Any]) -> Connection:
-    spec = {"bootstrapServers": ["kafka-0:9092"], "receivers": list(receivers)}
+def connection(*receivers: dict[str, Any], **more: Any) -> Connection:
+    spec = {"bootstrapServers": ["kafka-0:9092"], "receivers": list(receivers), **more}
     metadata = {"namespace": "kafka", "name": "main", "uid": "uid-c", "generation": 1}
     return parse_connection({"metadata": metadata, "spec": spec})
 
@@ -48,14 +51,15 @@ def journal() -> Journal:
 class Scene:
     """The alerts of one connection, and the status of its one policy from run to run."""
 
-    def __init__(self, policy: Policy, where: Connection) -> None:
+    def __init__(self, policy: Policy, where: Connection, api: Any = None) -> None:
+        """api: that of Kubernetes, for receivers with Secrets."""
         self.metrics = Metrics()
-        # For addresses that are in the spec the API server is not asked, and no status is written.
+        # No status is written.
         absent: Any = None
         self.queue = Queue("kafka/main")
         context = CourierContext(Egress(), lambda: False, lambda: None, lambda _kind, _arrived: None)
         courier = Courier("kafka/main", self.queue, context)
-        self.alerts = Alerting(absent, self.metrics, SystemClock(), absent, courier)
+        self.alerts = Alerting(api, self.metrics, SystemClock(), absent, courier)
         self.where, self.policy, self.journal = where, policy, journal()
         self.status: status.Status = {}
         self.bind()
@@ -79,13 +83,16 @@ class Scene:
             new = status.build_status(self.policy, self.status, found, [], snapshot(**seen), 0)
             self.status = self.alerts.in_status(self.entry, found, snapshot(**seen), new)
 
-    def hears(self) -> list[str]:
+    def receives(self, name: str = "r") -> list[Item]:
         """What the receiver is sent now, which arrives."""
-        message = self.queue.message("r", datetime.now(UTC))
+        message = self.queue.message(name, datetime.now(UTC))
         if message is None:
             return []
-        self.queue.sent("r", message, None)
-        return [str(item.status) for item in message.items]
+        self.queue.sent(name, message, None)
+        return list(message.items)
+
+    def hears(self) -> list[str]:
+        return [str(item.status) for item in self.receives()]
 
     def ledger(self) -> Journal:
         """As it is when the process ends."""
@@ -224,3 +231,160 @@ def test_other_namespaces_learn_nothing_of_a_receiver(namespace: str) -> None:
     assert condition["reason"] == reasons.RECEIVER_NOT_FOUND
     assert ("no receiver" in condition["message"]) is (namespace == "kafka")
     assert condition["lastTransitionTime"] == NOW.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# --- owners
+
+
+def owned(**patterns: list[str]) -> Connection:
+    """A connection with the receivers r and chat; chat is that of each owner, given by the patterns of its groups."""
+    entries = [{"name": name, "groups": groups, "receiver": "chat"} for name, groups in patterns.items()]
+    chat = {**RECEIVER, "name": "chat"}
+    return connection(RECEIVER, chat, owners=entries, keepLink="https://portal.example/{group}")
+
+
+OWNED = owned(payments=["pay-*"], core=["core-*"])
+NAMED = alerts(receiverNames=["r"])
+
+
+def said(items: list[Item]) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Owner, status and groups, without what only an Alertmanager gets."""
+    return [(item.owner, str(item.status), item.groups) for item in items if item.status != "replaced"]
+
+
+def restarted(scene: Scene, where: Connection | None = None) -> Scene:
+    """The next process, with the ledger and the status that this one left."""
+    ledger = scene.ledger()
+    following = Scene(scene.policy, where or scene.where)
+    following.journal, following.status = ledger, scene.status
+    following.begin()
+    return following
+
+
+def test_owners_get_only_their_groups() -> None:
+    """The policy's own receivers get all of them, as without owners."""
+    scene = Scene(NAMED, OWNED)
+    scene.run(match("pay-1"), match("core-1"), match("other"), refused("pay-2"))
+    assert said(scene.receives("r")) == [("", "firing", ("core-1", "other", "pay-1"))]
+    items = scene.receives("chat")
+    assert said(items) == [("core", "firing", ("core-1",)), ("payments", "firing", ("pay-1",))]
+    assert {item.keep_link for item in items} == {"https://portal.example/{group}"}
+    scene.run(match("pay-1"), match("pay-2"), match("core-1"), match("other"))
+    assert said(scene.receives("chat")) == [("payments", "firing", ("pay-2", "pay-1"))]
+    scene.run(match("other"))
+    assert said(scene.receives("chat")) == [("core", "resolved", ()), ("payments", "resolved", ())]
+
+
+def test_a_receiver_of_both_gets_both() -> None:
+    """A policy without receiverNames notifies all receivers, also those of owners."""
+    scene = Scene(alerts(), OWNED)
+    scene.run(match("pay-1"), match("other"))
+    both = [("", "firing", ("other", "pay-1")), ("payments", "firing", ("pay-1",))]
+    assert said(scene.receives("chat")) == both
+
+
+def test_a_policy_chooses_no_receivers_of_owners() -> None:
+    """With receiverNames [] it notifies its owners all the same, and needs the ledger for that."""
+    scene = Scene(alerts(receiverNames=[]), OWNED)
+    assert scene.alerts.needs_ledger
+    scene.run(match("pay-1"), match("other"))
+    assert (said(scene.receives("r")), said(scene.receives("chat"))) == ([], [("payments", "firing", ("pay-1",))])
+    assert not Scene(alerts(receiverNames=[]), connection(RECEIVER)).alerts.needs_ledger
+
+
+def test_the_threshold_counts_the_groups_of_the_owner() -> None:
+    """An owner with fewer groups gets no message."""
+    scene = Scene(alerts(at_least=2, receiverNames=["r"]), OWNED)
+    scene.run(match("pay-1"), match("pay-2"), match("core-1"))
+    assert said(scene.receives("chat")) == [("payments", "firing", ("pay-1", "pay-2"))]
+
+
+def test_owners_after_a_restart() -> None:
+    """Nothing is repeated, groups that match now are new, and the end is sent; then the ledger has no entry."""
+    scene = Scene(NAMED, OWNED)
+    scene.run(match("pay-1"), match("core-1"))
+    assert len(said(scene.receives("chat"))) == 2
+    scene = restarted(scene)
+    scene.run(match("pay-1"), match("core-1"), match("core-2"))
+    assert said(scene.receives("chat")) == [("core", "firing", ("core-2", "core-1"))]
+    scene = restarted(scene)
+    scene.receives("r")
+    scene.run()
+    assert said(scene.receives("chat")) == [("core", "resolved", ()), ("payments", "resolved", ())]
+    scene.receives("r")
+    assert scene.ledger().contents.alerts == {}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param(owned(core=["core-*"]), id="owner-removed"),
+        pytest.param(replace(OWNED, owners=NO_OWNERS), id="all-owners-removed"),
+        pytest.param(owned(pay=["pay-*"], core=["core-*"]), id="owner-renamed"),
+    ],
+)
+def test_an_owner_that_is_gone_fires_no_more(restarts: bool, after: Connection) -> None:
+    """Its alert is resolved at its receiver, also by the next process, and the ledger forgets it."""
+    scene = Scene(NAMED, OWNED)
+    scene.run(match("pay-1"), match("other"))
+    assert said(scene.receives("chat")) == [("payments", "firing", ("pay-1",))]
+    if restarts:
+        scene = restarted(scene, after)
+    else:
+        scene.where = after
+        scene.bind()
+    assert said(scene.receives("chat")) == [("payments", "resolved", ())]
+    scene.run(match("pay-1"), match("other"))
+    assert "payments" not in {owner for owner, _, _ in said(scene.receives("chat"))}
+    assert not [key for key in scene.ledger().contents.alerts if key[-1].endswith("/payments")]
+
+
+def test_a_group_with_another_owner_moves_to_its_messages() -> None:
+    """As the patterns say at the next run."""
+    scene = Scene(NAMED, OWNED)
+    scene.run(match("pay-1"))
+    assert said(scene.receives("chat")) == [("payments", "firing", ("pay-1",))]
+    scene.where = owned(core=["core-*", "pay-*"], payments=["pay-*"])
+    scene.bind()
+    assert said(scene.receives("chat")) == []
+    scene.run(match("pay-1"))
+    assert said(scene.receives("chat")) == [("core", "firing", ("pay-1",)), ("payments", "resolved", ())]
+
+
+def test_a_suspended_policy_ends_the_alerts_of_owners() -> None:
+    """As those of its own receivers."""
+    scene = Scene(NAMED, OWNED)
+    scene.run(match("pay-1"))
+    assert said(scene.receives("chat")) == [("payments", "firing", ("pay-1",))]
+    scene.alerts.bind(scene.where, [])
+    assert said(scene.receives("chat")) == [("payments", "resolved", ())]
+    assert not scene.alerts.needs_ledger
+
+
+def test_owners_get_their_deletions() -> None:
+    """Once, and only of their groups."""
+    scene = Scene(parse_policy(policy_object("Delete", mode="Enforce", alert={"receiverNames": []})), OWNED)
+    gone = [Outcome(name, OutcomeKind.DELETED, reasons.DELETED, "deleted") for name in ("pay-1", "other")]
+    with scene.alerts.round(scene.journal):
+        scene.alerts.add_result(plan(scene.policy, []), gone, snapshot())
+    (notice,) = scene.receives("chat")
+    assert (notice.type, notice.owner, notice.groups, notice.total) == ("GroupsDeleted", "payments", ("pay-1",), 1)
+    assert scene.receives("chat") == []
+
+
+@pytest.mark.parametrize("namespace", ["kafka", "elsewhere"])
+def test_failures_of_owners_receivers(namespace: str) -> None:
+    """The status of a policy shows them in the connection's namespace; another one has no part in its owners."""
+
+    def read_secret(_namespace: str, _ref: SecretRef) -> str:
+        raise SecretProblem("there is no Secret gone", "SecretNotFound")
+
+    gone = {"name": "s", "type": "Slack", "slack": {"urlSecretRef": {"name": "gone", "key": "url"}}}
+    silent = {"name": "core", "groups": ["core-*"]}
+    where = connection(gone, owners=[silent, {"name": "payments", "groups": ["pay-*"], "receiver": "s"}])
+    policy = replace(alerts(receiverNames=[]), namespace=namespace)
+    scene = Scene(policy, where, SimpleNamespace(read_secret=read_secret))
+    new = scene.alerts.in_status(scene.entry, plan(scene.policy, []), snapshot(), {"observedGeneration": 3})
+    found = [c["reason"] for c in new["conditions"] if c["type"] == "AlertsDelivered"]
+    assert found == (["SecretNotFound"] if namespace == "kafka" else [])

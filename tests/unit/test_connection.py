@@ -211,6 +211,40 @@ def test_connection_limits(limits: dict[str, int], expected: Limits | None) -> N
     assert parse_connection(_object(limits=limits)).limits == expected
 
 
+_OWNERS = [
+    {"name": "Payments_1.a", "groups": ["payments-*", r"pay\*"], "receiver": "chat"},
+    {"name": "core", "groups": ["payments-core-*", "core-*-live"]},
+    {"name": "rest", "groups": ["*-batch"], "receiver": "chat"},
+]
+_CHAT = {"name": "chat", "type": "Webhook", "webhook": {"address": "http://chat.example"}}
+
+
+@pytest.mark.parametrize(
+    ("group", "owner"),
+    [
+        pytest.param("payments-1", "Payments_1.a", id="prefix"),
+        pytest.param("pay*", "Payments_1.a", id="literal-star"),
+        pytest.param("payments-core-1", "Payments_1.a", id="first-match"),
+        pytest.param("core-a-live", "core", id="star-inside"),
+        pytest.param("nightly-batch", "rest", id="suffix"),
+        pytest.param("Payments-1", "", id="case-matters"),
+        pytest.param("orders", "", id="none"),
+    ],
+)
+def test_owner_of_a_group(group: str, owner: str) -> None:
+    """The first entry with a pattern that matches the whole id owns the group."""
+    assert parse_connection(_object(owners=_OWNERS, receivers=[_CHAT])).owners.of(group) == owner
+
+
+@pytest.mark.parametrize("link", ["", "https://a.example/keep?group={group}", "http://[::1]:8080/{group}#{group}"])
+def test_owners_with_a_receiver_and_the_link(link: str) -> None:
+    """Owners without a receiver get no messages; without `keepLink` there is no link."""
+    connection = parse_connection(_object(owners=_OWNERS, receivers=[_CHAT], **({"keepLink": link} if link else {})))
+    assert [owner.name for owner in connection.owners.notified] == ["Payments_1.a", "rest"]
+    assert connection.keep_link == link
+    assert (parse_connection(_object()).owners.of("a"), parse_connection(_object()).keep_link) == ("", "")
+
+
 @pytest.mark.parametrize(
     ("activity", "expected", "local"),
     [
@@ -320,6 +354,26 @@ def test_ledger_and_rate() -> None:
             r"spec.receivers\[0\] must hold the field of its type",
             id="receiver-of-another-type",
         ),
+        pytest.param({"owners": [{"groups": ["a"]}]}, r"spec.owners\[0\]: .* `name`", id="owner-nameless"),
+        pytest.param({"owners": [{"name": "a/b", "groups": ["a"]}]}, r"spec.owners\[0\].name: ", id="owner-slash"),
+        pytest.param({"owners": [{"name": "a\n", "groups": ["a"]}]}, r"spec.owners\[0\].name: ", id="owner-line-end"),
+        pytest.param({"owners": [{"name": "a" * 64, "groups": ["a"]}]}, r"owners\[0\].name: ", id="owner-name-long"),
+        pytest.param({"owners": [{"name": "a"}]}, r"spec.owners\[0\]: .* `groups`", id="owner-of-nothing"),
+        pytest.param({"owners": [{"name": "a", "groups": []}]}, "at least one pattern", id="owner-without-a-pattern"),
+        pytest.param({"owners": [{"name": "a", "groups": ["a"]}] * 2}, "an owner twice", id="owner-twice"),
+        pytest.param({"owners": [{"name": f"{i}", "groups": ["a"]} for i in range(65)]}, "<= 64", id="owners-65"),
+        pytest.param(
+            {"owners": [{"name": "a", "groups": ["a"], "receiver": "b"}]},
+            r"spec.owners\[0\].receiver must be the name of one of spec.receivers",
+            id="owner-receiver-unknown",
+        ),
+        pytest.param({"keepLink": "https://a.example/keep"}, "spec.keepLink: ", id="link-to-no-group"),
+        pytest.param({"keepLink": "https://{group}.example/"}, "spec.keepLink: ", id="link-group-as-host"),
+        pytest.param({"keepLink": "https://a/{group}/{name}"}, "spec.keepLink: ", id="link-another-placeholder"),
+        pytest.param({"keepLink": "javascript:keep({group})"}, "spec.keepLink: ", id="link-as-a-script"),
+        pytest.param({"keepLink": "https://user:pw@a/{group}"}, "spec.keepLink: ", id="link-with-credentials"),
+        pytest.param({"keepLink": "https://a/{group}\n"}, "spec.keepLink: ", id="link-line-end"),
+        pytest.param({"keepLink": "https://a/<{group}>"}, "spec.keepLink: ", id="link-with-markup"),
         pytest.param(
             {"sasl": {"mechanism": "GSSAPI"}}, "spec.sasl.mechanism must be one of the values", id="mechanism"
         ),

@@ -24,7 +24,7 @@ SPECS: dict[str, tuple[tuple[str, ...], Callable[[Any], object], dict[str, Any]]
         policy_object(when={"unchangedFor": "72h", "lag": {"atLeast": 1}}, delete={"gracePeriod": "1h"}),
     ),
     "KafkaConnection": (
-        ("spec", "spec.mirrorMaker", "spec.limits", "spec.access[]", "spec.access[].namespaces"),
+        ("spec", "spec.mirrorMaker", "spec.limits", "spec.access[]", "spec.access[].namespaces", "spec.owners[]"),
         parse_connection,
         {
             "spec": {
@@ -32,6 +32,7 @@ SPECS: dict[str, tuple[tuple[str, ...], Callable[[Any], object], dict[str, Any]]
                 "limits": {"maxPerRun": 1},
                 "mirrorMaker": {"checkpointTopics": ["a"]},
                 "access": [ACCESS],
+                "owners": [{"name": "payments", "groups": ["payments-*"]}],
             }
         },
     ),

@@ -35,7 +35,7 @@ from tests.metrics_table import documented
 from tests.unit.make import NOW, activity, alert, delete, group, mark, match, plan, refused, snapshot
 
 _LABELS = {"namespace", "policy", "connection", "connection_namespace", "action", "mode", "reason", "outcome"}
-_LABELS |= {"kind", "change", "state", "type", "result", "version", "le"}
+_LABELS |= {"kind", "change", "state", "type", "result", "version", "le", "owner"}
 _POLICY = {"namespace": "kafka", "policy": "unused"}
 _MAIN = {"namespace": "kafka", "connection": "main"}
 
@@ -149,6 +149,24 @@ def test_policy_ran(metrics: Metrics) -> None:
     assert _value(metrics, "groups_skipped", **_POLICY, reason="CaughtUp") == 1
     assert _value(metrics, "outcomes_total", **_POLICY, outcome="Deleted", reason="") == 1
     assert _value(metrics, "outcomes_total", **_POLICY, outcome="NotDeleted", reason="BecameActive") == 1
+
+
+def test_matches_by_owner(metrics: Metrics) -> None:
+    """Each owner with matches, and the empty name; a policy of another namespace shows no owners."""
+    assert _by_owner(metrics) == {"": 2}
+    skipped = refused("d")
+    verdicts = [match("a", owner="payments"), match("b", owner="payments"), match("c")]
+    verdicts.append(replace(skipped, evidence=replace(skipped.evidence, owner="core")))
+    metrics.policy_ran(plan(delete(), verdicts), [], 1.0)
+    assert _by_owner(metrics) == {"payments": 2, "": 1}
+    metrics.policy_ran(plan(delete(), [match("c", owner="core")]), [], 2.0)
+    assert _by_owner(metrics) == {"core": 1}
+    metrics.policy_ran(plan(replace(delete(), connection_namespace="elsewhere"), [match("c")]), [], 3.0)
+    assert _by_owner(metrics) == {}
+
+
+def _by_owner(metrics: Metrics) -> dict[str, float]:
+    return {s.labels["owner"]: s.value for s in _samples(metrics) if s.name.endswith("groups_matched_by_owner")}
 
 
 def test_a_dry_run_has_nothing_due(metrics: Metrics) -> None:
@@ -291,7 +309,8 @@ def test_follow(metrics: Metrics) -> None:
 def test_a_suspended_policy_found_nothing(metrics: Metrics) -> None:
     """What its last run found is no longer so, and must not alert for ever; what it did stays counted."""
     metrics.policy_ran(_plan(halted=True), [], 1.0)
-    found = {"groups_matched", "groups_marked", "groups_due", "groups_skipped", "deletion_blocked", "alerting"}
+    found = {"groups_matched", "groups_matched_by_owner", "groups_marked", "groups_due", "groups_skipped"}
+    found |= {"deletion_blocked", "alerting"}
     found = {f"group_hygiene_{name}" for name in (*found, "offsets_first_expiry_timestamp_seconds")}
     meant = {"group_hygiene_policy_info", "group_hygiene_policy_interval_seconds"}
     before = _of_policies(metrics)

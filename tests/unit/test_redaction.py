@@ -131,6 +131,15 @@ def test_another_namespace_does_not_see_what_is_protected() -> None:
     assert shown.verdicts["payroll-live-1"].refusal == Refusal(reasons.PROTECTED, "the connection protects it")
 
 
+def test_another_namespace_does_not_see_owners() -> None:
+    """They are the connection's. In its own namespace, the sample shows them."""
+    made = plan(delete(), [match("a", owner="payroll"), match("b")])
+    shown, outcomes, seen = redact_run(made, [], snapshot(), _CONNECTION)
+    for run, owner in ((made, "payroll"), (shown, None)):
+        sample = build_status(run.policy, {}, run, outcomes, seen)["sample"]
+        assert [entry.get("owner") for entry in sample] == [owner, None]
+
+
 def test_the_connections_own_namespace_sees_all() -> None:
     """It is told what is wrong; of others the reason alone, that somebody can be asked for."""
     error = SecretProblem("Secret kafka/storage does not exist")

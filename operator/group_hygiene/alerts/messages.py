@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from group_hygiene import __version__
+from group_hygiene.alerts.instructions import Instruction, instructions
 from group_hygiene.alerts.situation import DETAIL_MAX, NAME_MAX, AlertType
 from group_hygiene.alerts.state import Item, Status
 from group_hygiene.model.naming import printable
@@ -46,6 +47,7 @@ def signed(content: bytes, key: str, now: datetime) -> dict[str, str]:
 def summary(item: Item) -> str:
     """A one-line summary."""
     subject = f"policy {item.policy}" if item.policy else f"KafkaConnection {item.connection}"
+    subject += f", owner {item.owner}" if item.owner else ""
     groups = f"{item.total} consumer group{'s' if item.total != 1 else ''}"
     if item.action:
         groups = Action(item.action).describe_targets(groups)
@@ -78,7 +80,9 @@ def _new_suffix(item: Item) -> str:
 def _alert(item: Item, now: datetime) -> dict[str, Any]:
     """One alert of Alertmanager's API v2. Its labels identify it: each change of an alert has its own `since`."""
     ends = item.until if item.status in (Status.FIRING, Status.NOTICE) else max(now, item.since)
-    description = "\n".join([summary(item), *([_cut(item.detail, DETAIL_MAX)] if item.detail else []), _names(item)])
+    detail = [_cut(item.detail, DETAIL_MAX)] if item.detail else []
+    keep = [" ".join(filter(None, (each.command, each.link))) for each in instructions(item)]
+    description = "\n".join([summary(item), *detail, _names(item), *filter(None, keep)])
     labels = {
         "alertname": str(item.type),
         "app": "group-hygiene",
@@ -89,6 +93,8 @@ def _alert(item: Item, now: datetime) -> dict[str, Any]:
     if item.policy:
         namespace, _, name = item.policy.partition("/")
         labels |= {"namespace": namespace, "policy": name}
+    if item.owner:
+        labels["owner"] = item.owner
     return {
         "labels": labels,
         "annotations": {"summary": summary(item), "description": description.strip()},
@@ -128,13 +134,19 @@ def _slack_block(item: Item) -> str:
     lines = [_slack_line(item)]
     if item.detail:
         lines.append(_code(_cut(printable(item.detail), DETAIL_MAX)))
-    names = [
-        " ".join(["•", _code(shown(group)), *([_code(shown(client))] if client else [])])
-        for group, client in _with_clients(item)[:_SLACK_NAMES]
-    ]
-    if item.groups and item.total > len(names):
-        names.append(f"• and {item.total - len(names)} more")
-    return "\n".join([*lines, *names])
+    named = _with_clients(item)[:_SLACK_NAMES]
+    keep = {each.group: _slack_instruction(each) for each in instructions(item)}
+    for group, client in named:
+        lines.append(" ".join(["•", _code(shown(group)), *([_code(shown(client))] if client else [])]))
+        lines += filter(None, [keep.get(group)])
+    if item.groups and item.total > len(named):
+        lines.append(f"• and {item.total - len(named)} more")
+    return "\n".join(lines)
+
+
+def _slack_instruction(how: Instruction) -> str:
+    command = [_code(how.command)] if how.command else []
+    return " ".join([*command, *([f"<{_escaped(how.link)}>"] if how.link else [])])
 
 
 def _webhook(items: Sequence[Item], now: datetime) -> dict[str, Any]:
@@ -151,12 +163,14 @@ def _webhook(items: Sequence[Item], now: datetime) -> dict[str, Any]:
 
 def _webhook_alert(item: Item) -> dict[str, Any]:
     namespace, _, name = item.policy.partition("/")
+    keep = instructions(item)
     return {
         "status": str(item.status),
         "kind": str(item.type),
         "connection": item.connection,
         "namespace": namespace or None,
         "policy": name or None,
+        "owner": item.owner or None,
         "action": item.action or None,
         "mode": item.mode or None,
         "since": timestamp(item.since),
@@ -164,6 +178,8 @@ def _webhook_alert(item: Item) -> dict[str, Any]:
         "detail": _cut(item.detail, DETAIL_MAX) or None,
         "groups": [_cut(group, NAME_MAX) for group in item.groups],
         "lastClients": {_cut(group, NAME_MAX): shown(client) for group, client in _with_clients(item) if client},
+        "keepCommands": {each.group: each.command for each in keep if each.command},
+        "keepLinks": {each.group: each.link for each in keep if each.link},
         "total": item.total,
         "new": item.new,
         "truncated": item.total > len(item.groups),

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from msgspec import structs
 
 from group_hygiene.alerts.endpoints import Endpoint
+from group_hygiene.alerts.of_owners import owner_in
 from group_hygiene.alerts.situation import Situation
 from group_hygiene.alerts.state import Item, added, advance, pending, remaining, validity
 from group_hygiene.model import reasons
@@ -63,7 +64,7 @@ class Queue:
     def __init__(self, connection: str) -> None:
         """connection: namespace/name."""
         self._lock = threading.Lock()
-        self._connection, self._uid = connection, ""
+        self._connection, self._uid, self._keep_link = connection, "", ""
         self._receivers: dict[str, _Receiver] = {}
         # By uid. The alerts are known of policies that ran, or that have an entry in the ledger.
         self._policies: dict[str, Policy] = {}
@@ -71,9 +72,15 @@ class Queue:
         # By uid: the last clients, in words, of groups that a message may name. Unknown after a restart until a run.
         self._clients: dict[str, dict[str, str]] = {}
 
-    def bind(self, policies: Iterable[Policy], endpoints: Mapping[str, Endpoint | Refusal]) -> None:
-        """Use the current specs. endpoints: of all receivers of the connection, by name."""
+    def bind(
+        self, policies: Iterable[Policy], endpoints: Mapping[str, Endpoint | Refusal], keep_link: str = ""
+    ) -> None:
+        """Use the current specs. policies: also those of owners (`of_owners`). keep_link: of the connection.
+
+        endpoints: of all receivers of the connection, by name.
+        """
         with self._lock:
+            self._keep_link = keep_link
             self._policies = {policy.uid: policy for policy in policies}
             self._alerts = {uid: firing for uid, firing in self._alerts.items() if uid in self._policies}
             self._clients = {uid: known for uid, known in self._clients.items() if uid in self._policies}
@@ -158,7 +165,7 @@ class Queue:
                 )
                 found = pending(policy, self._connection, firing, delivery, now, renewal)
                 if found:
-                    items += [_with_clients(item, self._clients.get(uid, {})) for item in found]
+                    items += [self._completed(uid, item) for item in found]
                     after[uid] = delivery._replace(
                         since={alert_type: alert.since for alert_type, alert in firing.items()}
                     )
@@ -228,6 +235,14 @@ class Queue:
         shown = {group: found.client_of(group) or before.get(group, "") for groups in named for group in groups}
         return {group: client for group, client in shown.items() if client}
 
+    def _completed(self, uid: str, item: Item) -> Item:
+        """The item with the owner, the link and the last clients."""
+        known = self._clients.get(uid, {})
+        clients = tuple(known.get(group, "") for group in item.groups)
+        owner = owner_in(uid)
+        shown = clients if any(clients) else ()
+        return replace(item, clients=shown, owner=owner, keep_link=self._keep_link if owner else "")
+
     def _notified_by(self, policy: Policy) -> list[str]:
         """Names of receivers that are in the connection's spec."""
         named = policy.alert.receiver_names
@@ -247,11 +262,6 @@ class Queue:
             is_over = not receiver.attempts or not receiver.deliveries or isinstance(receiver.place, Refusal)
             if receiver.attempts is not None and is_over:
                 del self._receivers[name]
-
-
-def _with_clients(item: Item, known: Mapping[str, str]) -> Item:
-    clients = tuple(known.get(group, "") for group in item.groups)
-    return replace(item, clients=clients) if any(clients) else item
 
 
 def _is_written(entry: PolicyAlerts | Receipt, known: PolicyAlerts | Receipt | None) -> bool:

@@ -42,7 +42,8 @@ class Item:
 
     since: the time of its latest change. until: how long an Alertmanager shows it unless it is sent again. groups: at
     most 20 of `total`, new ones first. new: how many were new at the latest change. detail, first_due: see Finding.
-    clients: of each of `groups` the last client in words, "" = not known; empty = none is known.
+    clients: of each of `groups` the last client in words, "" = not known; empty = none is known. owner: whose groups
+    these are, "" = all groups of the policy. keep_link: `keepLink` of the connection.
     """
 
     status: Status
@@ -59,6 +60,8 @@ class Item:
     action: str = ""
     mode: str = ""
     clients: tuple[str, ...] = ()
+    owner: str = ""
+    keep_link: str = ""
 
 
 def advance(before: Mapping[str, Firing], situation: Situation) -> dict[str, Firing]:

@@ -50,6 +50,7 @@ def list_groups(
         cluster = _cluster(session)
         listing = kafka_groups.list_groups(session.client, cluster, session.deadline(), pushed_states, pushed_types)
         after = kafka_cluster.read_cluster(session.client, session.deadline())
+        owners = session.connection.owners
     fits = Patterns(list(patterns)).matches
     named = [group for name, group in sorted(listing.groups.items()) if not patterns or fits(name)]
     groups = [g for g in named if (not states or g.state in states) and (not types or g.type in types)]
@@ -60,11 +61,11 @@ def list_groups(
     errors += [f"group {printable(name)}: {fault}" for name, fault in unknown.items()]
     document = {
         "clusterID": cluster.id,
-        "groups": [layout.listed(cluster, group) for group in groups],
+        "groups": [layout.listed(cluster, group, owners.of(group.id)) for group in groups],
         "notes": list(listing.notes),
         "errors": errors,
     }
-    table = layout.list_table(cluster, groups)
+    table = layout.list_table(cluster, groups, owners)
     return Report(document, [group.id for group in groups], [table], listing.notes, errors)
 
 

@@ -9,12 +9,14 @@ from typing import Any
 from group_hygiene.cli.output import Cell, Column, Table
 from group_hygiene.model.groups import Fault, Group, Partition
 from group_hygiene.model.snapshot import Cluster, Description, Member
+from group_hygiene.spec.owners import Owners
 
 _LIST = (
     Column("GROUP"),
     Column("STATE", coloured=True),
     Column("TYPE"),
     Column("PROTOCOL-TYPE"),
+    Column("OWNER", wide=True),
     Column("COORDINATOR", wide=True),
 )
 _DESCRIBE = (
@@ -102,14 +104,18 @@ class Position:
 Positions = Mapping[str, Sequence[Position]]
 
 
-def list_table(cluster: Cluster, groups: Sequence[Group]) -> Table:
-    rows = [(g.id, str(g.state), str(g.type), g.protocol_type or None, _at(cluster, g.coordinator)) for g in groups]
+def list_table(cluster: Cluster, groups: Sequence[Group], owners: Owners) -> Table:
+    rows = [
+        (g.id, str(g.state), str(g.type), g.protocol_type or None, owners.of(g.id) or None, _at(cluster, g.coordinator))
+        for g in groups
+    ]
     return Table(_LIST, rows)
 
 
-def listed(cluster: Cluster, group: Group) -> dict[str, Any]:
-    """One listed group as JSON."""
-    return _identity(group) | {"coordinator": _broker(cluster, group.coordinator)}
+def listed(cluster: Cluster, group: Group, owner: str) -> dict[str, Any]:
+    """One listed group as JSON; owner only if it is known."""
+    known = {"owner": owner} if owner else {}
+    return _identity(group) | known | {"coordinator": _broker(cluster, group.coordinator)}
 
 
 def groups_table(found: Found) -> Table:

@@ -38,6 +38,7 @@ _COLUMNS = (
     Column("PROTOCOL-TYPE", wide=True),
     Column("VERDICT", coloured=True),
     Column("REASON"),
+    Column("OWNER", wide=True),
     Column("LAST-USE", wide=True),
     Column("MESSAGE"),
 )
@@ -342,7 +343,7 @@ def _row(policy: Policy, name: str, verdict: Verdict, now: datetime) -> tuple[Ce
     group, refusal = verdict.group, verdict.refusal
     reason, message = (None, _found(policy, verdict)) if refusal is None else (refusal.reason, refusal.message)
     about = str(group.state), str(group.type), group.protocol_type or None, _verdict_name(verdict)
-    return name, *about, reason, last_use(verdict, now), message
+    return name, *about, reason, verdict.evidence.owner or None, last_use(verdict, now), message
 
 
 def _found(policy: Policy, verdict: Verdict) -> str | None:
@@ -409,7 +410,7 @@ def _document(planned: _Planned) -> dict[str, Any]:
 
 
 def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
-    """One verdict as JSON; reason and message only if the group is skipped, lag only if the policy uses it, and
+    """One verdict as JSON; reason and message only if the group is skipped, lag only if the policy uses it, and owner,
     expiresTime and lastClient only if they are known.
     """
     refusal = verdict.refusal
@@ -421,6 +422,7 @@ def judged(policy: Policy, name: str, verdict: Verdict) -> dict[str, Any]:
         "type": str(group.type),
         "protocolType": group.protocol_type,
         "verdict": _verdict_name(verdict),
+        **({"owner": verdict.evidence.owner} if verdict.evidence.owner else {}),
         **({"topics": sorted(verdict.topics)} if verdict.topics else {}),
         **why,
         **lag_entry(policy, verdict),

@@ -13,6 +13,7 @@ from datetime import datetime
 from group_hygiene import status
 from group_hygiene.alerts.courier import Courier
 from group_hygiene.alerts.endpoints import Endpoint, read_endpoint
+from group_hygiene.alerts.of_owners import by_owner, of_owner
 from group_hygiene.alerts.situation import AlertType, Situation, assess
 from group_hygiene.alerts.state import advance
 from group_hygiene.controller.api import POLICIES, Api
@@ -29,6 +30,7 @@ from group_hygiene.model.verdicts import Outcome
 from group_hygiene.process.clock import Clock
 from group_hygiene.reconcile import Context
 from group_hygiene.spec.connection import Connection, receivers_of
+from group_hygiene.spec.owners import NO_OWNERS
 from group_hygiene.spec.policy import Action, Policy
 from group_hygiene.spec.receivers import Receiver
 from group_hygiene.spec.secret import SecretRef
@@ -66,7 +68,8 @@ class Alerting:
         self._contents = Contents()
         # The results of the policies in this round, or in one that was fenced.
         self._found: list[Situation] = []
-        # Uids of policies that name a receiver.
+        self._owners = NO_OWNERS
+        # Uids of policies that notify a receiver, their own or an owner's.
         self._notifying: set[str] = set()
         # Namespace and name of policies that may have a series in the metrics.
         self._shown: set[tuple[str, str]] = set()
@@ -84,9 +87,12 @@ class Alerting:
     def bind(self, connection: Connection, active: Sequence[Bound]) -> None:
         """Read from the current specs and Secrets which receivers each policy notifies, and their addresses."""
         policies = [entry.policy for entry in active]
-        self._notifying = {policy.uid for policy in policies if receivers_of(connection, policy)}
+        self._owners = connection.owners
+        notified = bool(self._owners.notified)
+        self._notifying = {policy.uid for policy in policies if notified or receivers_of(connection, policy)}
         endpoints = {receiver.name: self._endpoint(connection.namespace, receiver) for receiver in connection.receivers}
-        self._queue.bind(policies, endpoints)
+        of_owners = (each for policy in policies for each in self._of_owners(policy))
+        self._queue.bind([*policies, *of_owners], endpoints, connection.keep_link)
         names = {(policy.namespace, policy.name) for policy in policies}
         for namespace, name in self._shown - names:
             self._metrics.alerting(namespace, name, None)
@@ -109,6 +115,7 @@ class Alerting:
         """Add the result of a policy's run. It is sent together with the results of the other policies."""
         if plan.policy.action is Action.ALERT or plan.policy.uid in self._notifying:
             self._found.append(assess(plan, outcomes, snapshot))
+        self._found += [assess(own, theirs, snapshot) for own, theirs in by_owner(plan, outcomes, self._owners)]
 
     def in_status(self, entry: Bound, plan: Plan, snapshot: Snapshot, new: status.Status) -> status.Status:
         """The status of a policy that ran, with its conditions about alerts."""
@@ -170,6 +177,9 @@ class Alerting:
     def _failures(self, policy: Policy) -> Mapping[str, Refusal | None]:
         """Receiver -> why it can't be notified; None = it can."""
         failures = self._queue.failures(policy)
+        if not policy.crosses_namespace:
+            for each in self._of_owners(policy):
+                failures |= self._queue.failures(each)
         for name, failure in failures.items():
             if failure is not None:
                 message = f"receiver {name}: {failure.message}"
@@ -178,6 +188,10 @@ class Alerting:
                     message = f"receiver {name} of the KafkaConnection can't be notified"
                 failures[name] = Refusal(failure.reason, message)
         return failures
+
+    def _of_owners(self, policy: Policy) -> list[Policy]:
+        """The policy as it alerts each owner with a receiver."""
+        return [of_owner(policy, owner) for owner in self._owners.notified]
 
     def _endpoint(self, namespace: str, receiver: Receiver) -> Endpoint | Refusal:
         try:

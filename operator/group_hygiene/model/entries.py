@@ -239,7 +239,10 @@ class Firing(NamedTuple):
 
 
 class PolicyAlerts(Entry, frozen=True, kw_only=True, gc=False, tag="alerts"):
-    """The alerts of a policy after its latest run, by type, so that a restart repeats none."""
+    """The alerts of a policy after its latest run, by type, so that a restart repeats none.
+
+    policy_uid: with `/NAME`, those of the groups of the owner with this name.
+    """
 
     connection_uid: str
     policy_uid: str
@@ -271,7 +274,10 @@ class DeliveryState(NamedTuple):
 
 
 class Receipt(Entry, frozen=True, kw_only=True, gc=False, tag="receipt"):
-    """A DeliveryState, so that a restart repeats nothing. receiver: its name. digest: see Receiver.digest."""
+    """A DeliveryState, so that a restart repeats nothing. receiver: its name. digest: see Receiver.digest.
+
+    policy_uid: as in PolicyAlerts.
+    """
 
     connection_uid: str
     receiver: str

@@ -248,6 +248,7 @@ class Evidence:
     retention: the brokers' offsets.retention.minutes.
     subscribed: the topics that its members read.
     offsets_deleted: topic -> the last deletion of its offsets by this operator, if the ledger still has it.
+    owner: of the connection's `owners`, "" = none. No check depends on it.
     """
 
     protections: Protections
@@ -265,6 +266,7 @@ class Evidence:
     retention: timedelta | None = None
     subscribed: frozenset[str] | Fault | None = None
     offsets_deleted: Mapping[str, Deletion] = field(default_factory=dict)
+    owner: str = ""
 
     @property
     def idle_since(self) -> datetime | None:

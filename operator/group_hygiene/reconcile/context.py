@@ -164,6 +164,7 @@ def evidence_of(context: Context, policy: Policy, group: Group, facts: Facts) ->
         retention=context.memory.retention,
         subscribed=facts.subscribed.get(group.id),
         offsets_deleted=contents.offset_deletions.get(group.id, {}),
+        owner=context.connection.owners.of(group.id),
     )
 
 

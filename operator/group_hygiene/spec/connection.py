@@ -18,6 +18,7 @@ from group_hygiene.model import reasons
 from group_hygiene.spec.access import Access, AccessList, Grant, Right, parse_access
 from group_hygiene.spec.durations import Duration
 from group_hygiene.spec.fields import Decisive, Part, Text, convert, require, require_between
+from group_hygiene.spec.owners import NO_OWNERS, KeepLink, OwnerList, Owners, check_owners
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Limits, MaxPercent, MaxPerRun, Policy
 from group_hygiene.spec.receivers import Receiver, parse_receivers
@@ -220,7 +221,8 @@ class Connection:
     """A `KafkaConnection` object without its Secrets, which `settings` reads.
 
     requests_per_second: the limit of requests to the cluster; None = no limit. activity: None = there is no pipeline.
-    checkpoint_topics: of MirrorMaker 2; None = all topics with such a name. role: None = not given.
+    checkpoint_topics: of MirrorMaker 2; None = all topics with such a name. role: None = not given. keep_link: a URL
+    with {group}; "" = none.
     """
 
     namespace: str
@@ -240,6 +242,8 @@ class Connection:
     receivers: tuple[Receiver, ...] = ()
     checkpoint_topics: frozenset[str] | None = None
     role: Role | None = None
+    owners: Owners = NO_OWNERS
+    keep_link: str = ""
 
     @property
     def key(self) -> str:
@@ -298,11 +302,14 @@ class _Spec(Decisive, frozen=True, kw_only=True):
     activity: _Activity | None = None
     access: AccessList = ()
     receivers: Any = ()
+    owners: OwnerList = ()
+    keep_link: KeepLink | None = None
 
 
 def parse_connection(obj: Mapping[str, Any]) -> Connection:
     """A `KafkaConnection` object as a Connection. Raises SpecError for values that the CRD refuses."""
     metadata, spec = obj.get("metadata") or {}, convert(obj.get("spec"), _Spec, "spec")
+    receivers = parse_receivers(spec.receivers, "spec.receivers")
     return Connection(
         namespace=metadata.get("namespace") or "default",
         name=metadata.get("name") or "",
@@ -318,9 +325,11 @@ def parse_connection(obj: Mapping[str, Any]) -> Connection:
         requests_per_second=spec.limits.requests_per_second,
         access=spec.access,
         activity=None if spec.activity is None else _activity(spec.activity),
-        receivers=parse_receivers(spec.receivers, "spec.receivers"),
+        receivers=receivers,
         checkpoint_topics=None if spec.mirror_maker is None else spec.mirror_maker.checkpoint_topics,
         role=spec.role,
+        owners=check_owners(spec.owners, {receiver.name for receiver in receivers}),
+        keep_link=spec.keep_link or "",
     )
 
 

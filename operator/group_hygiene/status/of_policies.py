@@ -219,6 +219,8 @@ def _entry(plan: Plan, verdict: Verdict, outcome: Outcome | None) -> dict[str, A
         "type": str(verdict.group.type),
         "verdict": "Match" if verdict.matches else "Skip",
     }
+    if verdict.evidence.owner:
+        entry["owner"] = verdict.evidence.owner
     if verdict.topics:
         entry["topics"] = plan.first_topics(verdict.group.id)[:_TOPICS_SHOWN]
     why = outcome or verdict.refusal

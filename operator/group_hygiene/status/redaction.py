@@ -76,7 +76,9 @@ def redact_run(
     """The plan, outcomes and snapshot of a run, redacted for the policy's namespace."""
 
     def verdict(of: Verdict) -> Verdict:
-        return of if of.refusal is None else replace(of, refusal=redact(of.refusal, connection))
+        # The connection's owners are its namespace's own.
+        evidence = replace(of.evidence, owner="")
+        return replace(of, evidence=evidence, refusal=None if of.refusal is None else redact(of.refusal, connection))
 
     shown = replace(
         plan,

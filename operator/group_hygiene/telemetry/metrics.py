@@ -53,6 +53,13 @@ class Metrics:
             registry=registry,
         )
         self._matched = Gauge("group_hygiene_groups_matched", "Groups that match a policy", _POLICY, registry=registry)
+        self._matched_by_owner = Gauge(
+            "group_hygiene_groups_matched_by_owner",
+            "Groups that match a policy of the connection's own namespace, by their owner in the connection; the empty "
+            "name for groups without one",
+            (*_POLICY, "owner"),
+            registry=registry,
+        )
         self._marked = Gauge(
             "group_hygiene_groups_marked",
             "Groups that a policy has marked: they, or some of their offsets, are to be deleted",
@@ -178,6 +185,7 @@ class Metrics:
         # Results of a policy's last run, dropped when it no longer runs.
         self._found = (
             self._matched,
+            self._matched_by_owner,
             self._marked,
             self._due,
             self._would_delete,
@@ -231,7 +239,13 @@ class Metrics:
 
     def policy_ran(self, plan: Plan, outcomes: Sequence[Outcome], timestamp: float) -> None:
         labels = (plan.policy.namespace, plan.policy.name)
-        self._matched.labels(*labels).set(len(plan.matched))
+        matched = plan.matched
+        self._matched.labels(*labels).set(len(matched))
+        self._matched_by_owner.remove_by_labels({"namespace": labels[0], "policy": labels[1]})
+        # The owners of another namespace's connection are not known here.
+        owners = () if plan.policy.crosses_namespace else (plan.verdicts[name].evidence.owner for name in matched)
+        for owner, count in Tally(owners).items():
+            self._matched_by_owner.labels(*labels, owner).set(count)
         deleted = sum(outcome.kind is OutcomeKind.DELETED for outcome in outcomes)
         self._marked.labels(*labels).set(len(plan.marked) - deleted)
         due, changes = len(plan.due), plan.policy.action.changes
