@@ -247,6 +247,8 @@ def test_policy_is_accepted(api: CustomObjectsApi, spec: Patch) -> None:
         pytest.param({"protect": ["*"]}, id="protect-everything"),
         pytest.param({"role": "Primary"}, id="role-primary"),
         pytest.param({"role": "FailoverTarget"}, id="role-failover-target"),
+        pytest.param({"topicVisibility": "Verified"}, id="topics-verified"),
+        pytest.param({"topicVisibility": "Attested"}, id="topics-attested"),
         pytest.param({"limits": {"maxPerRun": 1}}, id="limits-one-only"),
         pytest.param({"limits": {"requestsPerSecond": 1}}, id="rate-lowest"),
         pytest.param({"limits": {"requestsPerSecond": 10000}}, id="rate-highest"),
@@ -597,6 +599,8 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
             OAUTH_WITHOUT_SECRET, "spec.sasl.oauth.clientSecretRef: Required value", id="oauth-without-secret"
         ),
         pytest.param({"role": "Standby"}, 'spec.role: Unsupported value: "Standby"', id="role-unknown"),
+        pytest.param({"topicVisibility": True}, "spec.topicVisibility: .* must be of type string", id="topics-boolean"),
+        pytest.param({"topicVisibility": "All"}, 'topicVisibility: Unsupported value: "All"', id="topics-unknown"),
         pytest.param({"protect": [r"a\d"]}, rf"spec.protect\[0\]: .* {BACKSLASH}", id="protect-regex"),
         pytest.param({"protect": ["a"] * 65}, "spec.protect: Too many", id="protect-too-many"),
         pytest.param({"limits": {"minGroups": 0}}, "minGroups: .* greater than or equal to 1", id="least-groups-0"),
@@ -840,7 +844,7 @@ def published(api_server: ApiServer) -> ApiServer:
     [
         pytest.param(
             "kconn.spec",
-            "bootstrapServers tls sasl role protect limits ledger mirrorMaker activity access receivers scan",
+            "bootstrapServers tls sasl role topicVisibility protect limits ledger mirrorMaker activity access receivers scan",
             id="connection",
         ),
         pytest.param("kconn.spec.limits", "maxPerRun maxPercent minGroups requestsPerSecond", id="connection-limits"),

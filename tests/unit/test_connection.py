@@ -111,6 +111,21 @@ def test_settings_of_everything() -> None:
     assert (settings.sasl.mechanism, settings.sasl.username) == (Mechanism.SCRAM_SHA_512, "hygiene")
 
 
+@pytest.mark.parametrize(
+    ("spec", "attested"),
+    [
+        pytest.param({}, False, id="default"),
+        pytest.param({"topicVisibility": "Verified"}, False, id="verified"),
+        pytest.param({"topicVisibility": "Attested"}, True, id="attested"),
+    ],
+)
+def test_topics_are_attested_only_by_the_spec(spec: dict[str, Any], attested: bool) -> None:
+    """And a value that this program does not know is refused."""
+    assert parse_connection(_object(**spec)).topics_attested is attested
+    with pytest.raises(SpecError):
+        parse_connection(_object(topicVisibility="All"))
+
+
 def test_oauth_settings() -> None:
     """The client credentials grant gets its endpoint, id, secret, scope and authority."""
     sasl = _settings(sasl=_OAUTH).sasl

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _GROUPS_ASKED = 200
 _DOC = "the page on Kafka permissions"
+_ATTEST = "if the service can't: topicVisibility: Attested (the page on Kafka services)"
 _AGAIN = "run doctor again"
 _KAFKA, _PERMISSIONS, _CLOCK = Area.KAFKA, Area.PERMISSIONS, Area.CLOCK
 
@@ -68,7 +69,8 @@ class Cluster:
 def examine_kafka(session: Session, cluster: Cluster) -> Iterator[Finding]:
     """Run the checks, each after those that it depends on."""
     yield ok(_KAFKA, "TLS and SASL", _login(cluster.settings))
-    metadata = kafka_cluster.read_cluster(session.client, session.deadline())
+    attested = cluster.connection.topics_attested
+    metadata = kafka_cluster.read_cluster(session.client, session.deadline(), attested)
     if isinstance(metadata, Fault):
         raise Unreachable(f"no broker answers: {metadata}")
     yield from run_check(_KAFKA, "brokers", lambda: _brokers(session, cluster, metadata))
@@ -115,7 +117,8 @@ def _permissions(session: Session, cluster: Cluster, metadata: ClusterMetadata) 
     client = session.client
     found = [
         *_cluster_permissions(permissions.on_cluster(client, session.deadline())),
-        *_hidden_topics(session, metadata),
+        *_hidden_log(metadata, cluster.connection.topics_attested),
+        *_hidden_topics(session, metadata, cluster.connection.topics_attested),
         *_topic_permissions(session, cluster),
         *_group_permissions(session, cluster, metadata),
     ]
@@ -146,12 +149,32 @@ def _cluster_permissions(allowed: Allowed | Fault) -> Iterator[Finding]:
         yield warning(_PERMISSIONS, "cluster", found, f"grant it if policies use expiresWithin ({_DOC})")
 
 
-def _hidden_topics(session: Session, metadata: ClusterMetadata) -> Iterator[Finding]:
+def _hidden_log(metadata: ClusterMetadata, attested: bool) -> Iterator[Finding]:
+    """Whether brokers hide the offsets log, as some services do."""
+    log = kafka_cluster.OFFSETS_TOPIC
+    if metadata.samples:
+        found = (
+            f"brokers hide {log}: policies with idleFor or expiresWithin match no group, and those with unchangedFor "
+            "delete none unless they name UnreadableOffsetsLog in match.unprotect"
+        )
+        yield warning(_PERMISSIONS, "offsets log", found, f"grant DESCRIBE and READ on it, if the service can ({_DOC})")
+    elif not attested and any(problem.startswith(f"topic {log}:") for problem in metadata.problems):
+        found = f"DESCRIBE on {log} is denied: no policy deletes (SnapshotIncomplete)"
+        yield failed(_PERMISSIONS, "offsets log", found, f"grant it ({_DOC}), or {_ATTEST}")
+
+
+def _hidden_topics(session: Session, metadata: ClusterMetadata, attested: bool) -> Iterator[Finding]:
     """As the operator checks it: whether brokers have topics on disk that metadata does not show."""
     hidden = kafka_cluster.hidden_topics(session.client, metadata, session.deadline())
-    if isinstance(hidden, Fault):
+    if isinstance(hidden, Fault) and attested and kafka_cluster.is_refused(hidden):
+        found = (
+            f"all are visible by spec.topicVisibility alone, as brokers refuse to show it (TopicsAttested): {hidden}"
+        )
+        yield warning(_PERMISSIONS, "topics", found, "after each change of the user's permissions, check that it holds")
+    elif isinstance(hidden, Fault):
         found = f"whether topics are hidden could not be read, so no policy deletes (TopicsHidden): {hidden}"
-        yield failed(_PERMISSIONS, "topics", found, f"grant DESCRIBE on the cluster and on all topics ({_DOC})")
+        way = f", or {_ATTEST}" if kafka_cluster.is_refused(hidden) else ""
+        yield failed(_PERMISSIONS, "topics", found, f"grant DESCRIBE on the cluster and on all topics ({_DOC}){way}")
     elif hidden:
         found = f"DESCRIBE is denied on {_named(hidden)}: no policy deletes (TopicsHidden)"
         yield failed(_PERMISSIONS, "topics", found, f"grant it on all topics ({_DOC})")

@@ -84,6 +84,7 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
                 limits=document.limits,
                 activity=document.activity,
                 role=document.role,
+                topics_attested=document.topics_attested,
             )
     else:
         connection, settings = read_settings(target, document)

@@ -130,6 +130,8 @@ class Link:
             problem=self._identity_problem(observation.snapshot.cluster),
             ledger=_ledger_facts(context.journal, connection.ledger.topic),
             has_activity=connection.activity is not None,
+            attests=connection.topics_attested,
+            topics=observation.topics,
         )
 
     def _identity_problem(self, cluster: Cluster) -> Refusal | None:

@@ -46,6 +46,13 @@ class Role(StrEnum):
     FAILOVER_TARGET = "FailoverTarget"
 
 
+class TopicVisibility(StrEnum):
+    """How it is known that the user may DESCRIBE all topics: by the brokers' disks, or by a statement in the spec."""
+
+    VERIFIED = "Verified"
+    ATTESTED = "Attested"
+
+
 ReadSecret = Callable[[SecretRef], str]
 # (name of a Secret, keys) -> the texts of those keys that it has.
 ReadSecretTexts = Callable[[str, Collection[str]], Mapping[str, str]]
@@ -221,6 +228,7 @@ class Connection:
 
     requests_per_second: the limit of requests to the cluster; None = no limit. activity: None = there is no pipeline.
     checkpoint_topics: of MirrorMaker 2; None = all topics with such a name. role: None = not given.
+    topics_attested: the owner states that the user may DESCRIBE all topics (`TopicVisibility`).
     """
 
     namespace: str
@@ -240,6 +248,7 @@ class Connection:
     receivers: tuple[Receiver, ...] = ()
     checkpoint_topics: frozenset[str] | None = None
     role: Role | None = None
+    topics_attested: bool = False
 
     @property
     def key(self) -> str:
@@ -290,6 +299,7 @@ class _Spec(Decisive, frozen=True, kw_only=True):
     tls: TlsSpec | None = None
     sasl: SaslSpec | None = None
     role: Role | None = None
+    topic_visibility: TopicVisibility = TopicVisibility.VERIFIED
     scan: _Scan = _Scan()
     protect: Patterns = Patterns([])
     limits: _Limits = _Limits()
@@ -321,6 +331,7 @@ def parse_connection(obj: Mapping[str, Any]) -> Connection:
         receivers=parse_receivers(spec.receivers, "spec.receivers"),
         checkpoint_topics=None if spec.mirror_maker is None else spec.mirror_maker.checkpoint_topics,
         role=spec.role,
+        topics_attested=spec.topic_visibility is TopicVisibility.ATTESTED,
     )
 
 
