@@ -664,6 +664,8 @@ def test_an_attestation_shows_in_the_status(reason: str, status: str) -> None:
     assert needs_write(before, checked, NOW)
     later = build_connection_status(2, checked, _facts(attests=True))
     assert _condition(later, "TopicsVisible") == condition
+    another = build_connection_status(2, later, _facts(attests=True, topics=Refusal(reason, "another")))
+    assert needs_write(later, another, NOW) == (status == "False")
     assert _kinds(build_connection_status(2, later, _facts(topics=Refusal(reason, "why")))) == {"Ready"}
 
 
