@@ -44,6 +44,9 @@ bill_of_materials() { "$home/bin/python" "$here/sbom.py" "$home" > "$home/sbom.c
 case ${1:-} in
   operator)
     install operator
+    # Descriptions of AWS's services: only credentials are read from them.
+    find "$home"/lib/python3*/site-packages/botocore/data -mindepth 1 -maxdepth 1 -type d \
+      ! -name sts ! -name sso ! -name sso-oidc ! -name signin -exec rm -rf {} +
     bill_of_materials
     ;;
   # Debian's packages with these names, and the updates of those that the base has.

@@ -86,6 +86,8 @@ def _login(settings: Settings) -> str:
         way += " (host names are not verified)"
     if settings.sasl is not None:
         user = f" as {settings.sasl.username!r}" if settings.sasl.username else ""
+        if settings.sasl.msk is not None:
+            user = f" as {settings.sasl.msk.role_arn or 'the AWS identity of this process'}"
         return f"{way}, logged in by {settings.sasl.mechanism}{user}"
     certified = settings.tls is not None and settings.tls.certificate is not None
     return f"{way}, " + ("with a client certificate" if certified else "without a login")

@@ -11,6 +11,7 @@ No other package may import kafka-python, except the ledger's `topic` and `write
     bounds          memory limits for the responses to one connection
     tls             TLS settings of a connection
     oauth           tokens for SASL/OAUTHBEARER
+    aws_tokens      tokens for Amazon MSK, by AWS's signer
     probe           finds out by plain sockets why a connection failed
     brokers         asks each broker for its version
     cluster         brokers, leaders of `__consumer_offsets`, topics

@@ -5,6 +5,7 @@ Imports only `model`, `network` and packages below them.
     policy             a GroupPolicy
     connection         a KafkaConnection
     access             the rights of namespaces on a connection
+    msk                logins to Amazon MSK by IAM, and which brokers may get tokens
     receivers          the receivers of alerts
     fields             the conversion of parts of a spec into records
     patterns           patterns of names, with `*`
