@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from group_hygiene.model.snapshot import Cluster as ClusterMetadata
 from group_hygiene.reconcile import Context, LedgerNeed, Memory, ledger_settings, open_journal
 from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings
 from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.msk import region_of
 from group_hygiene.spec.policy import Action, Policy
 
 if TYPE_CHECKING:
@@ -36,6 +37,13 @@ _GROUPS_ASKED = 200
 _DOC = "the page on Kafka permissions"
 _ATTEST = "if the service can't: topicVisibility: Attested (the page on Kafka services)"
 _AGAIN = "run doctor again"
+# Ends of the brokers' names -> the service's name in docs/kafka-services.md.
+_SERVICES = {
+    ".aivencloud.com": "Aiven",
+    ".cloud.redpanda.com": "Redpanda",
+    ".confluent.cloud": "Confluent Cloud",
+    ".servicebus.windows.net": "Azure Event Hubs",
+}
 _KAFKA, _PERMISSIONS, _CLOCK = Area.KAFKA, Area.PERMISSIONS, Area.CLOCK
 
 
@@ -69,6 +77,8 @@ class Cluster:
 def examine_kafka(session: Session, cluster: Cluster) -> Iterator[Finding]:
     """Run the checks, each after those that it depends on."""
     yield ok(_KAFKA, "TLS and SASL", _login(cluster.settings))
+    if service := service_of(cluster.settings.bootstrap_servers):
+        yield ok(_KAFKA, "service", f"{service}, by the brokers' names: see its row in docs/kafka-services.md")
     attested = cluster.connection.topics_attested
     metadata = kafka_cluster.read_cluster(session.client, session.deadline(), attested)
     if isinstance(metadata, Fault):
@@ -78,6 +88,17 @@ def examine_kafka(session: Session, cluster: Cluster) -> Iterator[Finding]:
     yield from run_check(Area.LEDGER, "ledger", lambda: _ledger(session, cluster))
     yield from run_check(Area.EVIDENCE, "evidence", lambda: _evidence(session, cluster, metadata))
     yield from run_check(_CLOCK, "clock of the brokers", lambda: _clock(session, metadata))
+
+
+def service_of(servers: Iterable[str]) -> str | None:
+    """The managed service that runs these brokers (host:port), by their names; None = none that is known."""
+    for server in servers:
+        host = server.rpartition(":")[0].rstrip(".").lower()
+        if region_of([server]):
+            return "Amazon MSK Serverless" if ".kafka-serverless." in host else "Amazon MSK, provisioned"
+        if found := next((name for end, name in _SERVICES.items() if host.endswith(end)), None):
+            return found
+    return None
 
 
 def _login(settings: Settings) -> str:
