@@ -18,7 +18,7 @@ _CONNECT_S, _READ_S = 3, 5
 _SESSION_NAME = "group-hygiene"
 _MISSING = (
     "mechanism AWS_MSK_IAM needs AWS's signer, which is not installed: pip install 'kafka-group-hygiene[aws]' "
-    "(the operator's image has it)"
+    "(both images have it)"
 )
 _NO_IDENTITY = (
     "no AWS credentials were found: give the ServiceAccount a role (IRSA or EKS Pod Identity); on the command line, "
