@@ -177,6 +177,9 @@ def test_the_wire_has_kafkas_own_mechanism(identity: pytest.MonkeyPatch) -> None
         pytest.param("b-1.evilkafka.eu-west-1.amazonaws.com", False, id="another-label"),
         pytest.param("b-1.kafka.us-east-1.amazonaws.com", False, id="another-region"),
         pytest.param("10.0.0.1", False, id="address"),
+        pytest.param("example.com\0.kafka.eu-west-1.amazonaws.com", False, id="cut-off-by-c"),
+        pytest.param("example.com/.kafka.eu-west-1.amazonaws.com", False, id="slash"),
+        pytest.param("b-1.kafka.eu-west-1.amazonaws.com..", False, id="two-dots"),
         pytest.param("", False, id="empty"),
     ],
 )

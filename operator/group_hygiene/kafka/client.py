@@ -354,9 +354,11 @@ def _token_hosts(settings: Settings) -> Hosts | None:
     Raises AuthenticationFailed with the reason IdentityNotAllowed.
     """
     hosts = settings.sasl.msk.hosts if settings.sasl is not None and settings.sasl.msk is not None else None
-    for server in settings.bootstrap_servers if hosts is not None else ():
+    if hosts is None:
+        return None
+    for server in settings.bootstrap_servers:
         host = server.rpartition(":")[0]
-        if hosts is not None and not hosts.include(host):
+        if not hosts.include(host):
             message = (
                 f"bootstrapServers: {host} may not get tokens of this AWS identity, only {', '.join(hosts.patterns)}"
             )

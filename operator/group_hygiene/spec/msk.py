@@ -23,6 +23,7 @@ _ROLE = r"arn:aws[a-z-]{0,10}:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]{1,576}"
 _LABEL = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?"
 # At least two labels after a star, so that no pattern covers a whole top-level domain.
 _HOST = re.compile(rf"\*(\.{_LABEL}){{2,}}|{_LABEL}(\.{_LABEL})*")
+_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 # As AWS names its brokers: b-1.CLUSTER.ID.c2.kafka.REGION.amazonaws.com, boot-ID.c1.kafka-serverless.REGION....
 _MSK_HOST = re.compile(rf"[a-z0-9.-]+\.kafka(-serverless)?\.(?P<region>{_REGION})\.amazonaws\.com(\.cn)?")
@@ -35,15 +36,19 @@ class Hosts:
     patterns: tuple[str, ...]
 
     def include(self, host: str) -> bool:
-        name = host.rstrip(".").lower()
-        return any(name.endswith(each[1:]) if each.startswith("*") else name == each for each in self.patterns)
+        name = host.removesuffix(".").lower()
+        return _NAME.fullmatch(name) is not None and any(self._covers(each, name) for each in self.patterns)
+
+    @staticmethod
+    def _covers(pattern: str, name: str) -> bool:
+        return name.endswith(pattern[1:]) if pattern.startswith("*") else name == pattern
 
 
 @dataclass(frozen=True, slots=True)
 class MskIam:
     """A login by IAM. role_arn: a role to assume; None = the process's own identity.
 
-    hosts: the brokers that may get a token; None = any. Unless a caller chooses others, those that AWS runs.
+    hosts: the brokers that may get a token; None = any.
     """
 
     region: str
@@ -58,6 +63,7 @@ class MskIamSpec(Part, frozen=True, kw_only=True):
     role_arn: Annotated[str, Meta(pattern=rf"^{_ROLE}\Z")] | None = field(name="roleARN", default=None)
 
     def login(self) -> MskIam:
+        """With the brokers that AWS runs, unless a caller replaces them (`granted`)."""
         return MskIam(self.region, self.role_arn, _run_by_aws(self.region))
 
 
