@@ -11,11 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from click.testing import CliRunner
 
-from group_hygiene.errors import AuthenticationFailed, UsageError
+from group_hygiene.cli import main
+from group_hygiene.controller.link import Link
+from group_hygiene.errors import AuthenticationFailed, ConnectError, UsageError
 from group_hygiene.kafka import aws_tokens
 from group_hygiene.kafka.aws_tokens import MskTokenProvider
 from group_hygiene.kafka.client import connect, library_config
@@ -23,6 +28,7 @@ from group_hygiene.model import reasons
 from group_hygiene.process.start import start
 from group_hygiene.spec.connection import Mechanism, Sasl, Settings, Tls, parse_connection, with_granted_hosts
 from group_hygiene.spec.msk import Hosts, MskGrant, MskIam, parse_msk_grant, region_of
+from group_hygiene.spec.storage import Allowed
 from tests.aws import ACCESS_KEY, ROLE_ARN, SECRET_KEY, Login, verified
 
 _REGION = "eu-west-1"
@@ -255,6 +261,39 @@ def test_no_connection_is_opened_to_a_host_that_is_not_granted(identity: pytest.
         assert caught.value.reason == reasons.IDENTITY_NOT_ALLOWED
         with pytest.raises(TimeoutError):
             server.accept()
+
+
+@pytest.mark.parametrize(
+    ("grants", "reason"),
+    [
+        pytest.param((), reasons.IDENTITY_NOT_ALLOWED, id="none"),
+        pytest.param((MskGrant("team-a", "127.0.0.1"),), reasons.IDENTITY_NOT_ALLOWED, id="another-namespace"),
+        pytest.param((MskGrant("kafka", _BROKERS),), reasons.IDENTITY_NOT_ALLOWED, id="another-host"),
+        pytest.param((MskGrant("kafka", "127.0.0.1"),), reasons.BROKERS_UNREACHABLE, id="granted"),
+    ],
+)
+def test_the_operator_connects_only_where_its_options_allow(
+    identity: pytest.MonkeyPatch, grants: tuple[MskGrant, ...], reason: str
+) -> None:
+    """A broker of a tenant gets not even a connection."""
+    spec = {
+        "bootstrapServers": ["127.0.0.1:1"],
+        "tls": {},
+        "sasl": {"mechanism": "AWS_MSK_IAM", "awsMskIam": {"region": _REGION}},
+        "scan": {"timeout": "2s"},
+    }
+    connection = parse_connection({"metadata": {"namespace": "kafka", "name": "main"}, "spec": spec})
+    api: Any = SimpleNamespace(read_secret=_no_secret)
+    with pytest.raises(ConnectError) as caught:
+        Link("kafka", "main", api, "an-id", Allowed(brokers=grants)).connect(connection)
+    assert caught.value.reason == reason
+
+
+def test_the_operator_refuses_a_grant_that_it_cannot_read() -> None:
+    """At its start, before it does anything."""
+    result = CliRunner().invoke(main, ["operator", "--allow-msk-identity", "kafka=*"])
+    assert result.exit_code != 0
+    assert "'kafka=*' has no host name" in result.output + str(result.exception)
 
 
 @pytest.mark.parametrize(
