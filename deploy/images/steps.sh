@@ -34,6 +34,9 @@ install() {
   "$home/bin/pip" uninstall -q -y pip setuptools
   # What no import reaches: a second client of Kubernetes, tests, examples.
   (cd "$home"/lib/python3*/site-packages && rm -rf kubernetes/aio pyspark/examples pyspark/data)
+  # Descriptions of AWS's services: those that give credentials stay.
+  find "$home"/lib/python3*/site-packages/botocore/data -mindepth 1 -maxdepth 1 -type d \
+    ! -name sts ! -name sso ! -name sso-oidc ! -name signin -exec rm -rf {} +
   find "$home" -depth -type d \( -name tests -o -name test \) -exec rm -rf {} +
   rm -rf "$work"
 }

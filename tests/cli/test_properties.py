@@ -9,11 +9,15 @@ import pytest
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.client_properties import parse_client_properties
 from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Tls
+from group_hygiene.spec.jaas import IAM_HANDLER, IAM_OAUTH_HANDLER
+from group_hygiene.spec.msk import MskIam
 from group_hygiene.spec.secret import Hidden
+from tests.aws import ROLE_ARN
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+IAM = "software.amazon.msk.auth.iam.IAMLoginModule"
 PASSWORD = "correct-horse"
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
 KEY = "-----BEGIN PRIVATE KEY-----\nREVG\n-----END PRIVATE KEY-----\n"
@@ -35,6 +39,12 @@ def sasl(mechanism: str, module: str, options: str, **more: str) -> dict[str, st
     jaas = f"{module} required {options};"
     return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.jaas.config": jaas} | {
         name.replace("_", "."): value for name, value in more.items()
+    }
+
+
+def by_iam(options: str) -> dict[str, str]:
+    return sasl("AWS_MSK_IAM", IAM, options, sasl_client_callback_handler_class=IAM_HANDLER) | {
+        "security.protocol": "SASL_SSL"
     }
 
 
@@ -105,6 +115,20 @@ def ssl(**stores: str) -> dict[str, str]:
             Sasl(Mechanism.OAUTHBEARER, oauth=OAuth("https://sso/token", "i", Hidden(PASSWORD))),
             id="oauth-without-jaas",
         ),
+        pytest.param(by_iam(""), Tls(), Sasl(Mechanism.AWS_MSK_IAM, msk=MskIam("")), id="msk"),
+        pytest.param(
+            by_iam(f'awsRoleArn="{ROLE_ARN}"'),
+            Tls(),
+            Sasl(Mechanism.AWS_MSK_IAM, msk=MskIam("", ROLE_ARN)),
+            id="msk-role",
+        ),
+        pytest.param(
+            sasl("OAUTHBEARER", OAUTH, "", sasl_login_callback_handler_class=IAM_OAUTH_HANDLER)
+            | {"security.protocol": "SASL_SSL"},
+            Tls(),
+            Sasl(Mechanism.AWS_MSK_IAM, msk=MskIam("")),
+            id="msk-by-oauthbearer",
+        ),
     ],
 )
 def test_supported(properties: dict[str, str], tls: Tls | None, login: Sasl | None) -> None:
@@ -143,6 +167,11 @@ def test_supported(properties: dict[str, str], tls: Tls | None, login: Sasl | No
             "Java classes can't be loaded",
             id="own-callback",
         ),
+        pytest.param({"sasl.client.callback.handler.class": "com.example.Own"}, "Java classes can't", id="own-client"),
+        pytest.param(by_iam("") | {"security.protocol": "SASL_PLAINTEXT"}, "must be SASL_SSL", id="msk-without-tls"),
+        pytest.param(by_iam("awsProfileName=a"), "awsProfileName is not supported: set AWS_PROFILE", id="msk-profile"),
+        pytest.param(by_iam("awsRoleArn=admin"), "must be the ARN of a role", id="msk-role-by-name"),
+        pytest.param(sasl("AWS_MSK_IAM", PLAIN, ""), f"must begin with {IAM}", id="msk-with-another-module"),
     ],
 )
 def test_refused(properties: dict[str, str], says: str) -> None:

@@ -44,7 +44,11 @@ def test_each_condition_has_a_row() -> None:
     for kind in KINDS:
         page = _page(f"kinds/{kind}.md")
         (about,) = re.findall(r"^\| `conditions` \|.*$", page, re.MULTILINE)
-        named = set(re.findall(r"\b(Ready|Reconciling|Stalled|\w+Blocked|\w+Ready|Alerting|AlertsDelivered)\b", about))
+        named = set(
+            re.findall(
+                r"\b(Ready|Reconciling|Stalled|\w+Blocked|\w+Ready|TopicsVisible|Alerting|AlertsDelivered)\b", about
+            )
+        )
         rows = set(re.findall(r"^\| `(\w+)` \|", page.partition("## Conditions")[2], re.MULTILINE))
         assert named == rows
 

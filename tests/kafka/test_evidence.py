@@ -13,7 +13,7 @@ import pytest
 
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client
-from group_hygiene.kafka.loaded import PREFIX
+from group_hygiene.kafka.samples import PREFIX
 from group_hygiene.ledger.ledger import LedgerSettings, open_ledger
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup

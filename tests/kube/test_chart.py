@@ -397,6 +397,10 @@ def test_the_arguments_of_the_operator() -> None:
     """Each value that is one becomes an option; what is the default is left to the program."""
     values = "operator.leaseDuration=60,operator.allowReceivers={a.example.com},operator.logLevel=debug"
     values += ",operator.allowActivityIdentity[0].namespace=kafka,operator.allowActivityIdentity[0].uri=s3://b/x"
+    for index, role in enumerate(("", ",operator.allowMskIdentity[1].roleARN=arn:aws:iam::111122223333:role/a")):
+        values += (
+            f",operator.allowMskIdentity[{index}].namespace=kafka,operator.allowMskIdentity[{index}].host=*.b.c{role}"
+        )
     container = pod_of(one(objects(rendered("--set", values, *chosen("namespaced"))), "Deployment"))["spec"][
         "containers"
     ][0]
@@ -406,6 +410,8 @@ def test_the_arguments_of_the_operator() -> None:
         "--namespace=team-a",
         "--lease-duration=60",
         "--allow-activity-identity=kafka=s3://b/x",
+        "--allow-msk-identity=kafka=*.b.c",
+        "--allow-msk-identity=kafka=*.b.c,arn:aws:iam::111122223333:role/a",
         "--allow-receiver=a.example.com",
         "--log-level=debug",
     ]

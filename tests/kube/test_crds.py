@@ -27,6 +27,7 @@ PLURALS = {"KafkaConnection": "kafkaconnections", "GroupPolicy": "grouppolicies"
 SECRET = {"name": "hygiene", "key": "password"}
 OAUTH = {"tokenEndpoint": "https://sso.example.com/token", "clientID": "hygiene", "clientSecretRef": SECRET}
 SCRAM = {"mechanism": "SCRAM-SHA-512", "username": "hygiene", "passwordSecretRef": SECRET}
+CLIENT_CERTIFICATE = {"certificateSecretRef": SECRET, "privateKeySecretRef": SECRET}
 DELETE = {"action": "Delete", "when": {"unchangedFor": "72h"}}
 STALE = {"action": "DeleteOffsets", "when": {"idleFor": "96h"}}
 LATER = "2030-02-01T00:00:00Z"
@@ -230,6 +231,12 @@ def test_policy_is_accepted(api: CustomObjectsApi, spec: Patch) -> None:
     assert complaints(api, a_policy(spec)) == []
 
 
+def msk(**fields: Any) -> Patch:
+    """A login by IAM; None = the field is left out."""
+    given = {name: value for name, value in {"region": "eu-west-1", **fields}.items() if value is not None}
+    return {"tls": {}, "sasl": {"mechanism": "AWS_MSK_IAM", "awsMskIam": given}}
+
+
 @pytest.mark.parametrize(
     "spec",
     [
@@ -237,9 +244,7 @@ def test_policy_is_accepted(api: CustomObjectsApi, spec: Patch) -> None:
         pytest.param({"bootstrapServers": ["10.0.0.1:65535", "a_b.c-d.:1", "[2001:db8::1]:9092"]}, id="addresses"),
         pytest.param({"tls": {}}, id="tls-with-the-systems-authorities"),
         pytest.param({"tls": {"caSecretRef": SECRET, "verifyHostname": False}}, id="tls-any-host"),
-        pytest.param(
-            {"tls": {"certificateSecretRef": SECRET, "privateKeySecretRef": SECRET}}, id="tls-client-certificate"
-        ),
+        pytest.param({"tls": CLIENT_CERTIFICATE}, id="tls-client-certificate"),
         pytest.param({"sasl": SCRAM}, id="scram-sha-512"),
         pytest.param({"sasl": {**SCRAM, "mechanism": "SCRAM-SHA-256"}}, id="scram-sha-256"),
         pytest.param({"sasl": {**SCRAM, "mechanism": "PLAIN"}}, id="plain"),
@@ -253,10 +258,15 @@ def test_policy_is_accepted(api: CustomObjectsApi, spec: Patch) -> None:
             },
             id="oauth-all-fields",
         ),
+        pytest.param(msk(), id="msk"),
+        pytest.param(msk(region="us-gov-west-1", roleARN="arn:aws-us-gov:iam::111122223333:role/a/b"), id="msk-role"),
+        pytest.param({**msk(), "tls": CLIENT_CERTIFICATE}, id="msk-with-a-client-certificate"),
         pytest.param({"tls": {"caSecretRef": {"name": "a.b-c", "key": "..2024_a-b.crt"}}}, id="secret-names"),
         pytest.param({"protect": ["*"]}, id="protect-everything"),
         pytest.param({"role": "Primary"}, id="role-primary"),
         pytest.param({"role": "FailoverTarget"}, id="role-failover-target"),
+        pytest.param({"topicVisibility": "Verified"}, id="topics-verified"),
+        pytest.param({"topicVisibility": "Attested"}, id="topics-attested"),
         pytest.param({"limits": {"maxPerRun": 1}}, id="limits-one-only"),
         pytest.param({"limits": {"requestsPerSecond": 1}}, id="rate-lowest"),
         pytest.param({"limits": {"requestsPerSecond": 10000}}, id="rate-highest"),
@@ -437,7 +447,9 @@ NOT_ALONE = "spec.when: .* must hold idleFor and nothing else with action Delete
 FOR_OFFSETS = "spec.match.topics: .* must only be given with action DeleteOffsets"
 TOGETHER = "certificateSecretRef and privateKeySecretRef must be given together"
 LOGIN = "username and passwordSecretRef must be given"
-NO_LOGIN = "username and passwordSecretRef must not be given with mechanism OAUTHBEARER"
+NO_LOGIN = "username and passwordSecretRef must not be given with mechanism OAUTHBEARER or AWS_MSK_IAM"
+ONLY_MSK = "awsMskIam must be given with mechanism AWS_MSK_IAM, and only with it"
+MSK_TLS = "tls must be given with mechanism AWS_MSK_IAM, without caSecretRef, and must verify host names"
 ONLY_BEARER = "oauth must be given with mechanism OAUTHBEARER, and only with it"
 
 LOGIN_WITHOUT_PASSWORD: Patch = {"sasl": {"mechanism": "PLAIN", "username": "a"}}
@@ -626,6 +638,18 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
             OAUTH_WITHOUT_SECRET, "spec.sasl.oauth.clientSecretRef: Required value", id="oauth-without-secret"
         ),
         pytest.param({"role": "Standby"}, 'spec.role: Unsupported value: "Standby"', id="role-unknown"),
+        pytest.param({"sasl": msk()["sasl"]}, f"spec: .* {MSK_TLS}", id="msk-without-tls"),
+        pytest.param({**msk(), "tls": {"caSecretRef": SECRET}}, f"spec: .* {MSK_TLS}", id="msk-with-an-authority"),
+        pytest.param({**msk(), "tls": {"verifyHostname": False}}, f"spec: .* {MSK_TLS}", id="msk-any-host"),
+        pytest.param(msk(region="eu/west-1"), "awsMskIam.region: .* like eu-west-1", id="msk-region"),
+        pytest.param(msk(region=None), "spec.sasl.awsMskIam.region: Required value", id="msk-without-region"),
+        pytest.param(msk(roleARN="admin"), "awsMskIam.roleARN: .* the ARN of a role", id="msk-role-by-name"),
+        pytest.param({"sasl": {"mechanism": "AWS_MSK_IAM"}, "tls": {}}, f"spec.sasl: .* {ONLY_MSK}", id="msk-missing"),
+        pytest.param(scram(awsMskIam={"region": "eu-west-1"}), f"spec.sasl: .* {ONLY_MSK}", id="msk-with-scram"),
+        pytest.param(
+            {"sasl": {**msk()["sasl"], "username": "a"}, "tls": {}}, f"spec.sasl: .* {NO_LOGIN}", id="msk-with-username"
+        ),
+        pytest.param({"topicVisibility": "All"}, 'topicVisibility: Unsupported value: "All"', id="topics-unknown"),
         pytest.param({"protect": [r"a\d"]}, rf"spec.protect\[0\]: .* {BACKSLASH}", id="protect-regex"),
         pytest.param({"protect": ["a"] * 65}, "spec.protect: Too many", id="protect-too-many"),
         pytest.param({"limits": {"minGroups": 0}}, "minGroups: .* greater than or equal to 1", id="least-groups-0"),
@@ -894,7 +918,8 @@ def published(api_server: ApiServer) -> ApiServer:
     [
         pytest.param(
             "kconn.spec",
-            "bootstrapServers tls sasl role protect limits ledger mirrorMaker activity access receivers scan",
+            "bootstrapServers tls sasl role topicVisibility protect limits ledger mirrorMaker activity access "
+            "receivers scan",
             id="connection",
         ),
         pytest.param("kconn.spec.limits", "maxPerRun maxPercent minGroups requestsPerSecond", id="connection-limits"),
@@ -907,7 +932,8 @@ def published(api_server: ApiServer) -> ApiServer:
             "kconn.spec.tls", "caSecretRef certificateSecretRef privateKeySecretRef verifyHostname", id="connection-tls"
         ),
         pytest.param("kconn.spec.tls.caSecretRef", "name key", id="connection-secret"),
-        pytest.param("kconn.spec.sasl", "mechanism username passwordSecretRef oauth", id="connection-sasl"),
+        pytest.param("kconn.spec.sasl", "mechanism username passwordSecretRef oauth awsMskIam", id="connection-sasl"),
+        pytest.param("kconn.spec.sasl.awsMskIam", "region roleARN", id="connection-msk"),
         pytest.param(
             "kconn.spec.sasl.oauth", "tokenEndpoint clientID clientSecretRef scope caSecretRef", id="connection-oauth"
         ),

@@ -41,6 +41,7 @@ _OAUTH = {
         "caSecretRef": {"name": "tls", "key": "ca.crt"},
     },
 }
+_MSK = {"mechanism": "AWS_MSK_IAM", "awsMskIam": {"region": "eu-west-1"}}
 
 
 def _object(**spec: Any) -> dict[str, Any]:
@@ -65,6 +66,7 @@ def _settings(**spec: Any) -> Settings:
         ),
         pytest.param({"sasl": _SCRAM}, [_LOGIN_REF], id="scram"),
         pytest.param({"sasl": _OAUTH}, [_LOGIN_REF, _CA_REF], id="oauth"),
+        pytest.param({"sasl": _MSK, "tls": {}}, [], id="msk"),
     ],
 )
 def test_reads_only_named_secrets(spec: dict[str, Any], read: list[SecretRef]) -> None:
@@ -109,6 +111,21 @@ def test_settings_of_everything() -> None:
     assert settings.tls.verify_hostname is False
     assert settings.sasl is not None
     assert (settings.sasl.mechanism, settings.sasl.username) == (Mechanism.SCRAM_SHA_512, "hygiene")
+
+
+@pytest.mark.parametrize(
+    ("spec", "attested"),
+    [
+        pytest.param({}, False, id="default"),
+        pytest.param({"topicVisibility": "Verified"}, False, id="verified"),
+        pytest.param({"topicVisibility": "Attested"}, True, id="attested"),
+    ],
+)
+def test_topics_are_attested_only_by_the_spec(spec: dict[str, Any], attested: bool) -> None:
+    """And a value that this program does not know is refused."""
+    assert parse_connection(_object(**spec)).topics_attested is attested
+    with pytest.raises(SpecError):
+        parse_connection(_object(topicVisibility="All"))
 
 
 def test_oauth_settings() -> None:
@@ -318,6 +335,31 @@ def test_ledger_and_rate() -> None:
             {"mirrorMaker": {"checkpointTopics": "a"}}, "checkpointTopics: Expected `array`", id="one-checkpoint"
         ),
         pytest.param({"mirrorMaker": {"checkpointTopics": ["a/b"]}}, r"checkpointTopics\[0\]: ", id="checkpoint-slash"),
+        pytest.param({"sasl": _MSK}, "spec.tls must be given with mechanism AWS_MSK_IAM", id="msk-without-tls"),
+        pytest.param(
+            {"sasl": _MSK, "tls": {"caSecretRef": _TLS["caSecretRef"]}},
+            "without caSecretRef",
+            id="msk-with-an-authority",
+        ),
+        pytest.param({"sasl": _MSK, "tls": {"verifyHostname": False}}, "must verify host names", id="msk-any-host"),
+        pytest.param({"sasl": {"mechanism": "AWS_MSK_IAM"}}, "awsMskIam must be given with", id="msk-missing"),
+        pytest.param(
+            {"sasl": {**_SCRAM, "awsMskIam": {"region": "eu-west-1"}}}, "awsMskIam must be .* only", id="msk-with-scram"
+        ),
+        pytest.param(
+            {"sasl": {**_MSK, "username": "a"}, "tls": {}},
+            "unless the mechanism is .*AWS_MSK_IAM",
+            id="msk-with-username",
+        ),
+        pytest.param(
+            {"sasl": {**_MSK, "awsMskIam": {"region": "evil.com/"}}, "tls": {}}, "awsMskIam.region: ", id="msk-region"
+        ),
+        pytest.param(
+            {"sasl": {**_MSK, "awsMskIam": {"region": "eu-west-1", "roleARN": "admin"}}, "tls": {}},
+            "awsMskIam.roleARN: ",
+            id="msk-role",
+        ),
+        pytest.param({"topicVisibility": "All"}, "spec.topicVisibility", id="topic-visibility"),
         pytest.param({"limits": {"minGroups": 0}}, "spec.limits.minGroups: Expected `int` >= 1", id="least-groups"),
         pytest.param({"limits": {"maxPercent": 0}}, "spec.limits.maxPercent: Expected `int` >= 1", id="limit"),
         pytest.param(

@@ -28,6 +28,7 @@ PLACES = {
     "DeletionBlocked",
     "LedgerReady",
     "EvidenceReady",
+    "TopicsVisible",
     "Alerting",
     "AlertsDelivered",
     "alert",

@@ -646,6 +646,29 @@ def test_ledger_of_a_connection() -> None:
     assert build_connection_status(2, bad, _facts())["ledger"] == bad["ledger"]
 
 
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        pytest.param(reasons.TOPICS_ATTESTED, "True", id="attested"),
+        pytest.param(reasons.TOPICS_VISIBLE, "True", id="the-brokers-confirm-it"),
+        pytest.param(reasons.TOPICS_HIDDEN, "False", id="the-brokers-contradict-it"),
+    ],
+)
+def test_an_attestation_shows_in_the_status(reason: str, status: str) -> None:
+    """TopicsVisible is there while the spec attests, stays if a scan does not check it, and is written at once."""
+    before = build_connection_status(2, _NEW, _facts(attests=True))
+    assert _kinds(before) == {"Ready"}
+    checked = build_connection_status(2, before, _facts(attests=True, topics=Refusal(reason, "why")))
+    condition = _condition(checked, "TopicsVisible")
+    assert (condition["status"], condition["reason"], condition["message"]) == (status, reason, "why")
+    assert needs_write(before, checked, NOW)
+    later = build_connection_status(2, checked, _facts(attests=True))
+    assert _condition(later, "TopicsVisible") == condition
+    another = build_connection_status(2, later, _facts(attests=True, topics=Refusal(reason, "another")))
+    assert needs_write(later, another, NOW) == (status == "False")
+    assert _kinds(build_connection_status(2, later, _facts(topics=Refusal(reason, "why")))) == {"Ready"}
+
+
 def test_connection_status() -> None:
     """A connection shows its cluster, brokers, features, retention, and groups by state and type of a full list."""
     groups = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ from group_hygiene.model.snapshot import Cluster as ClusterMetadata
 from group_hygiene.reconcile import Context, LedgerNeed, Memory, ledger_settings, open_journal
 from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings
 from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.msk import region_of
 from group_hygiene.spec.policy import Action, Policy
 
 if TYPE_CHECKING:
@@ -34,7 +35,15 @@ if TYPE_CHECKING:
 
 _GROUPS_ASKED = 200
 _DOC = "the page on Kafka permissions"
+_ATTEST = "if the service can't: topicVisibility: Attested (the page on Kafka services)"
 _AGAIN = "run doctor again"
+# Ends of the brokers' names -> the service's name in docs/kafka-services.md.
+_SERVICES = {
+    ".aivencloud.com": "Aiven",
+    ".cloud.redpanda.com": "Redpanda",
+    ".confluent.cloud": "Confluent Cloud",
+    ".servicebus.windows.net": "Azure Event Hubs",
+}
 _KAFKA, _PERMISSIONS, _CLOCK = Area.KAFKA, Area.PERMISSIONS, Area.CLOCK
 
 
@@ -68,7 +77,10 @@ class Cluster:
 def examine_kafka(session: Session, cluster: Cluster) -> Iterator[Finding]:
     """Run the checks, each after those that it depends on."""
     yield ok(_KAFKA, "TLS and SASL", _login(cluster.settings))
-    metadata = kafka_cluster.read_cluster(session.client, session.deadline())
+    if service := service_of(cluster.settings.bootstrap_servers):
+        yield ok(_KAFKA, "service", f"{service}, by the brokers' names: see its row in docs/kafka-services.md")
+    attested = cluster.connection.topics_attested
+    metadata = kafka_cluster.read_cluster(session.client, session.deadline(), attested)
     if isinstance(metadata, Fault):
         raise Unreachable(f"no broker answers: {metadata}")
     yield from run_check(_KAFKA, "brokers", lambda: _brokers(session, cluster, metadata))
@@ -78,12 +90,25 @@ def examine_kafka(session: Session, cluster: Cluster) -> Iterator[Finding]:
     yield from run_check(_CLOCK, "clock of the brokers", lambda: _clock(session, metadata))
 
 
+def service_of(servers: Iterable[str]) -> str | None:
+    """The managed service that runs these brokers (host:port), by their names; None = none that is known."""
+    for server in servers:
+        host = server.rpartition(":")[0].rstrip(".").lower()
+        if region_of([server]):
+            return "Amazon MSK Serverless" if ".kafka-serverless." in host else "Amazon MSK, provisioned"
+        if found := next((name for end, name in _SERVICES.items() if host.endswith(end)), None):
+            return found
+    return None
+
+
 def _login(settings: Settings) -> str:
     way = "in plain text" if settings.tls is None else "over TLS"
     if settings.tls is not None and not settings.tls.verify_hostname:
         way += " (host names are not verified)"
     if settings.sasl is not None:
         user = f" as {settings.sasl.username!r}" if settings.sasl.username else ""
+        if settings.sasl.msk is not None:
+            user = f" as {settings.sasl.msk.role_arn or 'the AWS identity of this process'}"
         return f"{way}, logged in by {settings.sasl.mechanism}{user}"
     certified = settings.tls is not None and settings.tls.certificate is not None
     return f"{way}, " + ("with a client certificate" if certified else "without a login")
@@ -115,7 +140,8 @@ def _permissions(session: Session, cluster: Cluster, metadata: ClusterMetadata) 
     client = session.client
     found = [
         *_cluster_permissions(permissions.on_cluster(client, session.deadline())),
-        *_hidden_topics(session, metadata),
+        *_hidden_log(metadata, cluster.connection.topics_attested),
+        *_hidden_topics(session, metadata, cluster.connection.topics_attested),
         *_topic_permissions(session, cluster),
         *_group_permissions(session, cluster, metadata),
     ]
@@ -146,12 +172,32 @@ def _cluster_permissions(allowed: Allowed | Fault) -> Iterator[Finding]:
         yield warning(_PERMISSIONS, "cluster", found, f"grant it if policies use expiresWithin ({_DOC})")
 
 
-def _hidden_topics(session: Session, metadata: ClusterMetadata) -> Iterator[Finding]:
+def _hidden_log(metadata: ClusterMetadata, attested: bool) -> Iterator[Finding]:
+    """Whether brokers hide the offsets log, as some services do."""
+    log = kafka_cluster.OFFSETS_TOPIC
+    if metadata.samples:
+        found = (
+            f"brokers hide {log}: policies with idleFor or expiresWithin match no group, and those with unchangedFor "
+            "delete none unless they name UnreadableOffsetsLog in match.unprotect"
+        )
+        yield warning(_PERMISSIONS, "offsets log", found, f"grant DESCRIBE and READ on it, if the service can ({_DOC})")
+    elif not attested and any(problem.startswith(f"topic {log}:") for problem in metadata.problems):
+        found = f"DESCRIBE on {log} is denied: no policy deletes (SnapshotIncomplete)"
+        yield failed(_PERMISSIONS, "offsets log", found, f"grant it ({_DOC}), or {_ATTEST}")
+
+
+def _hidden_topics(session: Session, metadata: ClusterMetadata, attested: bool) -> Iterator[Finding]:
     """As the operator checks it: whether brokers have topics on disk that metadata does not show."""
     hidden = kafka_cluster.hidden_topics(session.client, metadata, session.deadline())
-    if isinstance(hidden, Fault):
+    if isinstance(hidden, Fault) and attested and kafka_cluster.is_refused(hidden):
+        found = (
+            f"all are visible by spec.topicVisibility alone, as brokers refuse to show it (TopicsAttested): {hidden}"
+        )
+        yield warning(_PERMISSIONS, "topics", found, "after each change of the user's permissions, check that it holds")
+    elif isinstance(hidden, Fault):
         found = f"whether topics are hidden could not be read, so no policy deletes (TopicsHidden): {hidden}"
-        yield failed(_PERMISSIONS, "topics", found, f"grant DESCRIBE on the cluster and on all topics ({_DOC})")
+        way = f", or {_ATTEST}" if kafka_cluster.is_refused(hidden) else ""
+        yield failed(_PERMISSIONS, "topics", found, f"grant DESCRIBE on the cluster and on all topics ({_DOC}){way}")
     elif hidden:
         found = f"DESCRIBE is denied on {_named(hidden)}: no policy deletes (TopicsHidden)"
         yield failed(_PERMISSIONS, "topics", found, f"grant it on all topics ({_DOC})")

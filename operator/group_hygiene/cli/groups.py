@@ -49,7 +49,7 @@ def list_groups(
     with open_session(target) as session, working("listing groups"):
         cluster = _cluster(session)
         listing = kafka_groups.list_groups(session.client, cluster, session.deadline(), pushed_states, pushed_types)
-        after = kafka_cluster.read_cluster(session.client, session.deadline())
+        after = kafka_cluster.read_cluster(session.client, session.deadline(), session.connection.topics_attested)
         owners = session.connection.owners
     fits = Patterns(list(patterns)).matches
     named = [group for name, group in sorted(listing.groups.items()) if not patterns or fits(name)]
@@ -119,7 +119,7 @@ def offsets(target: Target, names: Sequence[str]) -> Report:
 
 
 def _cluster(session: Session) -> Cluster:
-    cluster = kafka_cluster.read_cluster(session.client, session.deadline())
+    cluster = kafka_cluster.read_cluster(session.client, session.deadline(), session.connection.topics_attested)
     if isinstance(cluster, Fault):
         raise Unreachable(f"no broker answers: {cluster}")
     return cluster

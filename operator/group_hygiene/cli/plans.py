@@ -252,6 +252,8 @@ def _scan_notes(scan: Scan, in_kubernetes: bool) -> list[str]:
     matched = any(verdict.matches for verdicts in scan.observation.verdicts.values() for verdict in verdicts.values())
     if matched and not in_kubernetes:
         notes.append("groups that a ScaledObject or KafkaConnector names are not known here: --connection reads them")
+    if scan.observation.topics is not None and scan.observation.topics.reason == reasons.TOPICS_ATTESTED:
+        notes.append(scan.observation.topics.message)
     return notes
 
 

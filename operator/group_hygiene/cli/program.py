@@ -162,6 +162,15 @@ def main() -> None:
     "(s3://bucket/path) with the operator's own cloud identity; repeatable. Default: none.",
 )
 @click.option(
+    "--allow-msk-identity",
+    "msk_identity",
+    multiple=True,
+    metavar="NAMESPACE=HOST[,ROLE_ARN]",
+    help="For KafkaConnections of this namespace with mechanism AWS_MSK_IAM: send tokens of the operator's own AWS "
+    "identity, or of this role, to brokers with this host (like *.kafka.eu-west-1.amazonaws.com); repeatable. Default: "
+    "none.",
+)
+@click.option(
     "--allow-receiver",
     multiple=True,
     metavar="HOST|CIDR",
@@ -200,11 +209,13 @@ def operator(
     """
     from group_hygiene.controller import app
     from group_hygiene.network.egress import parse_egress
+    from group_hygiene.spec.msk import parse_msk_grant
     from group_hygiene.spec.storage import Allowed, parse_grant
 
     egress = parse_egress(allow_receiver)
     grants = tuple(map(parse_grant, given.pop("activity_identity")))
-    activity = Allowed(given.pop("local_activity"), grants, egress)
+    brokers = tuple(map(parse_msk_grant, given.pop("msk_identity")))
+    activity = Allowed(given.pop("local_activity"), grants, egress, brokers)
     configure(log_format, log_level)
     logging.getLogger("kopf").setLevel(logging.WARNING)
     # A namespace that is given twice would be listed twice.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -23,6 +24,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.client_properties import ClientProperties, parse_client_properties
 from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings, parse_connection
+from group_hygiene.spec.msk import is_region, region_of
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.secret import SecretRef
 
@@ -85,6 +87,7 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
                 activity=document.activity,
                 role=document.role,
                 owners=document.owners,
+                topics_attested=document.topics_attested,
             )
     else:
         connection, settings = read_settings(target, document)
@@ -155,7 +158,17 @@ def read_settings(target: Target, document: Connection | None) -> tuple[Connecti
     if document is None:
         document = Connection("", "", "", 0, Patterns([]), None, _TIMEOUT, ())
     tls, sasl = (properties.tls, properties.sasl) if properties else (None, None)
+    if sasl is not None and sasl.msk is not None:
+        sasl = replace(sasl, msk=replace(sasl.msk, region=_region(servers)))
     return document, Settings(servers, tls, sasl, document.timeout)
+
+
+def _region(servers: Sequence[str]) -> str:
+    """The AWS region of MSK's brokers: by their names, else by AWS's variables. Raises UsageError."""
+    found = region_of(servers) or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
+    if not is_region(found):
+        raise UsageError("the AWS region is not in the brokers' names: set AWS_REGION")
+    return found
 
 
 def _read_properties(path: Path) -> ClientProperties:

@@ -18,7 +18,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
 from group_hygiene.process.clock import Clock
 from group_hygiene.process.memory import Intake, Turns
-from group_hygiene.spec.connection import Connection, Settings
+from group_hygiene.spec.connection import Connection, Settings, with_granted_hosts
 from group_hygiene.spec.storage import Allowed
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Link:
 
     def __init__(self, namespace: str, name: str, api: Api, installation: str, allowed: Allowed) -> None:
         self._namespace, self._name, self._api, self._installation = namespace, name, api, installation
-        self._evidence, self._egress = Source(api, allowed), allowed.egress
+        self._evidence, self._allowed = Source(api, allowed), allowed
         self._client: kafka_client.Client | None = None
         self._features: tuple[str, ...] = ()
         self._intake = Intake(namespace, _turns)
@@ -59,11 +59,12 @@ class Link:
     def connect(self, connection: Connection) -> kafka_client.Client:
         """The client; a new one if settings changed. Reads Secrets each time, so the next run uses a changed one."""
         settings: Settings = connection.settings(lambda ref: self._api.read_secret(connection.namespace, ref))
+        settings = with_granted_hosts(settings, connection.namespace, self._allowed.brokers)
         if self._client is not None and self._client.settings != settings:
             self.close()
         if self._client is None:
             timeout = min(_CONNECT_TIMEOUT_S, settings.timeout.total_seconds())
-            self._client = kafka_client.connect(settings, timeout, self._egress, self._intake)
+            self._client = kafka_client.connect(settings, timeout, self._allowed.egress, self._intake)
             self._features = ()
         return self._client
 
@@ -130,6 +131,8 @@ class Link:
             problem=self._identity_problem(observation.snapshot.cluster),
             ledger=_ledger_facts(context.journal, connection.ledger.topic),
             has_activity=connection.activity is not None,
+            attests=connection.topics_attested,
+            topics=observation.topics,
         )
 
     def _identity_problem(self, cluster: Cluster) -> Refusal | None:

@@ -11,12 +11,14 @@ No other package may import kafka-python, except the ledger's `topic` and `write
     bounds          memory limits for the responses to one connection
     tls             TLS settings of a connection
     oauth           tokens for SASL/OAUTHBEARER
+    aws_tokens      tokens for Amazon MSK, by AWS's signer
     probe           finds out by plain sockets why a connection failed
     brokers         asks each broker for its version
     cluster         brokers, leaders of `__consumer_offsets`, topics
     partitions      in which partition of the offsets log a group is
     permissions     what the operator's Kafka user may do (KIP-430)
     coordinators    requests to the coordinators of groups, in chunks
+    samples         coordinators of sample groups, where brokers hide `__consumer_offsets`
     groups          list, describe and delete groups
     loaded          checks that a list has all groups that the leaders know
     offsets         committed offsets: read, commit and delete; where partitions end

@@ -21,16 +21,19 @@ from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.parser import KafkaProtocol
 
 from group_hygiene.errors import AuthenticationFailed, ConnectError, HygieneError, Unreachable
+from group_hygiene.kafka.aws_tokens import MskTokenProvider
 from group_hygiene.kafka.bounds import ANSWER_BYTES, DECODED_BYTES, DECODED_WEIGHT, FRAME_BYTES, TooMuch
 from group_hygiene.kafka.oauth import TokenProvider
 from group_hygiene.kafka.probe import probe
 from group_hygiene.kafka.protocol import RawHeader
 from group_hygiene.kafka.tls import client_context
+from group_hygiene.model import reasons
 from group_hygiene.model.groups import Fault
 from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import elapsed
 from group_hygiene.process.memory import Intake
-from group_hygiene.spec.connection import Mechanism, Settings
+from group_hygiene.spec.connection import Settings
+from group_hygiene.spec.msk import Hosts
 
 Request = Any
 Response = Any
@@ -114,11 +117,21 @@ class _Parser(KafkaProtocol):  # type: ignore[misc]
         self._manager.weigh(nbytes if raw else nbytes * DECODED_WEIGHT)
 
 
+class _HostRefused(kafka_errors.AuthorizationError):  # type: ignore[misc]
+    """A broker's host may not get a token of this process's identity. Nothing was sent to it."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(f"host {host} may not get tokens of this AWS identity")
+
+
 class _Manager(KafkaConnectionManager):  # type: ignore[misc]
     """The library's connections, with limits of size and time for the answers to requests that are sent together.
 
-    refused: why no more bytes are accepted; None = none were refused since `begin`.
+    refused: why no more bytes are accepted; None = none were refused since `begin`. hosts: the brokers to which it may
+    connect, also those that other brokers name; None = any.
     """
+
+    hosts: Hosts | None = None
 
     def __init__(self, net: NetworkSelector, intake: Intake, deadline: Deadline, **config: Any) -> None:
         super().__init__(net, **config)
@@ -170,6 +183,8 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
         await super()._connect(node, conn, *arguments, **options)
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        if self.hosts is not None and not self.hosts.include(node.host):
+            raise _HostRefused(node.host)
         transport = await super()._build_transport(node, timeout_at=timeout_at)
         transport._sock = _Meter(transport._sock, self)
         return transport
@@ -302,6 +317,7 @@ def connect(
 
     Raises SecretProblem (malformed PEM), TLSFailed, AuthenticationFailed or Unreachable, each with what to check.
     """
+    hosts = _token_hosts(settings)
     seconds = timeout if timeout is not None else settings.timeout.total_seconds()
     deadline = Deadline(seconds)
     config = library_config(settings, seconds, egress) | {
@@ -314,6 +330,7 @@ def connect(
         config["sasl_oauth_token_provider"].token()  # the library would only log the error, and try again
     net = NetworkSelector(**config)
     manager = _Manager(net, intake or Intake(), deadline, **config)
+    manager.hosts = hosts
     try:
         net.start()
         _reach_one(manager, net, settings, config["ssl_context"], deadline)
@@ -331,8 +348,28 @@ def connect(
     return Client(manager, net, settings)
 
 
+def _token_hosts(settings: Settings) -> Hosts | None:
+    """The brokers that may get tokens of this process's identity; None = any. Checks the bootstrap servers' hosts.
+
+    Raises AuthenticationFailed with the reason IdentityNotAllowed.
+    """
+    hosts = settings.sasl.msk.hosts if settings.sasl is not None and settings.sasl.msk is not None else None
+    if hosts is None:
+        return None
+    for server in settings.bootstrap_servers:
+        host = server.rpartition(":")[0]
+        if not hosts.include(host):
+            message = (
+                f"bootstrapServers: {host} may not get tokens of this AWS identity, only {', '.join(hosts.patterns)}"
+            )
+            raise AuthenticationFailed(message, reasons.IDENTITY_NOT_ALLOWED)
+    return hosts
+
+
 def fault_of(error: kafka_errors.KafkaError) -> Fault:
     """A library exception as a Fault, under Kafka's own name for it."""
+    if isinstance(error, _HostRefused):
+        return Fault("SASL_AUTHENTICATION_FAILED", str(error.args[0]))
     if isinstance(error, kafka_errors.InvalidReceiveError):
         return Fault(_TOO_LARGE, ", ".join(map(str, error.args)))
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
@@ -421,8 +458,12 @@ def library_config(settings: Settings, timeout: float, egress: Egress | None = N
     sasl = settings.sasl
     if sasl is not None:
         config["sasl_mechanism"] = str(sasl.mechanism)
-        if sasl.mechanism is Mechanism.OAUTHBEARER and sasl.oauth is not None:
+        if sasl.oauth is not None:
             config["sasl_oauth_token_provider"] = TokenProvider(sasl.oauth, timeout, egress)
+        elif sasl.msk is not None:
+            # MSK accepts the tokens of AWS's signer by this mechanism; AWS_MSK_IAM is one of Java clients.
+            config["sasl_mechanism"] = "OAUTHBEARER"
+            config["sasl_oauth_token_provider"] = MskTokenProvider(sasl.msk)
         else:
             config["sasl_plain_username"] = sasl.username
             config["sasl_plain_password"] = sasl.password

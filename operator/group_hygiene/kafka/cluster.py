@@ -19,12 +19,13 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from group_hygiene.kafka.bounds import BROKERS, ROWS, Rows
 from group_hygiene.kafka.client import TOO_MUCH, Call, Client, Deadline, fault_of_code, retrying, retrying_one
 from group_hygiene.kafka.protocol import ConsumerGroupDescribeRequest, RawDescribeLogDirsRequest, RawMetadataRequest
+from group_hygiene.kafka.samples import Coordinators, read_coordinators
 from group_hygiene.kafka.topic_answers import LogDirs, Metadata, Topic, log_dirs, metadata
 from group_hygiene.model.groups import NO_SUCH_TOPIC, Fault
 from group_hygiene.model.snapshot import Cluster
 
 OFFSETS_TOPIC = "__consumer_offsets"
-_UNKNOWN_TOPIC = 3
+_UNKNOWN_TOPIC, _TOPIC_DENIED = 3, 29
 # For each partition of `__consumer_offsets`, `loaded` searches a group id by trial.
 _PARTITIONS = 10_000
 # Of topics and their partitions, in one answer to Metadata, or in those of all brokers to DescribeLogDirs.
@@ -35,11 +36,18 @@ _DESCRIBE = 8
 UNKNOWN_OPERATIONS = frozenset({31})
 
 
-def read_cluster(client: Client, deadline: Deadline) -> Cluster | Fault:
+# Faults of a DescribeLogDirs that the brokers refuse to this user or to every client, and would refuse again.
+_REFUSED = frozenset({"CLUSTER_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION"})
+
+
+def read_cluster(client: Client, deadline: Deadline, attested: bool = False) -> Cluster | Fault:
     """Brokers, cluster id and the leaders of `__consumer_offsets`, read from a broker now.
 
     `Cluster.problems` says why groups may be missing from lists: a partition has no leader, or DESCRIBE on the cluster
     is denied, so that brokers omit groups without an error (KIP-430 shows that).
+
+    attested: if brokers hide `__consumer_offsets`, read the coordinators of sample ids instead (`Cluster.samples`). On
+    a cluster without that topic, this makes brokers create it, as the first consumer does.
     """
     answer = _metadata(client, [OFFSETS_TOPIC], deadline)
     if isinstance(answer, Fault):
@@ -52,8 +60,11 @@ def read_cluster(client: Client, deadline: Deadline) -> Cluster | Fault:
     brokers = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
     leaders: dict[int, tuple[int, int]] = {}
     problems: list[str] = []
+    hidden = attested and any(topic.error_code in (_UNKNOWN_TOPIC, _TOPIC_DENIED) for topic in answer.topics)
+    samples = read_coordinators(client, brokers, deadline) if hidden else Coordinators({}, ())
+    problems += samples.problems
     for topic in answer.topics:
-        if topic.error_code not in (0, _UNKNOWN_TOPIC):
+        if topic.error_code not in (0, _UNKNOWN_TOPIC) and not hidden:
             problems.append(f"topic {OFFSETS_TOPIC}: {fault_of_code(topic.error_code)}")
         for partition in topic.partitions:
             leaders[partition.partition_index] = (partition.leader_id, partition.leader_epoch)
@@ -67,7 +78,7 @@ def read_cluster(client: Client, deadline: Deadline) -> Cluster | Fault:
         problems.append(f"permissions on the cluster could not be read: {operations}")
     elif operations != UNKNOWN_OPERATIONS and _DESCRIBE not in operations:
         problems.append("DESCRIBE on the cluster is denied, so brokers leave groups out of their lists")
-    return Cluster(answer.cluster_id, brokers, leaders, tuple(problems))
+    return Cluster(answer.cluster_id, brokers, leaders, tuple(problems), samples.found)
 
 
 def read_topics(client: Client, deadline: Deadline) -> dict[str, int] | Fault:
@@ -123,7 +134,8 @@ def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple
     """Topics with data on the brokers' disks that Metadata does not show to the user, by DescribeLogDirs of all topics.
 
     OffsetFetch omits their committed offsets without an error, so a backup would be partial. Also a Fault if visible
-    topics have replicas on a broker that is gone: its disks can't be checked.
+    topics have replicas on a broker that is gone: its disks can't be checked. `is_refused` shows whether brokers refuse
+    the request.
     """
     calls = {broker: Call(broker, RawDescribeLogDirsRequest(topics=None)) for broker in cluster.brokers}
 
@@ -141,7 +153,7 @@ def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple
             return fault_of_code(found.error_code)
         on_disk |= found.topics
     # Without DESCRIBE on the cluster, DescribeLogDirs answers an empty list, without an error.
-    if not on_disk and cluster.leaders:
+    if not on_disk and (cluster.leaders or cluster.samples):
         return Fault("CLUSTER_AUTHORIZATION_FAILED", "DescribeLogDirs shows no topics: needs DESCRIBE on the cluster")
     answer = _metadata(client, None, deadline)
     if isinstance(answer, Fault):
@@ -153,6 +165,11 @@ def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple
     # A topic that was deleted between the two answers is not hidden.
     exist = topics_exist(client, suspects, deadline)
     return tuple(sorted(topic for topic in suspects if exist[topic] is not False))
+
+
+def is_refused(fault: Fault) -> bool:
+    """Whether a Fault of `hidden_topics` means that the brokers refuse DescribeLogDirs, now and later."""
+    return fault.code in _REFUSED
 
 
 def features(client: Client) -> tuple[str, ...]:

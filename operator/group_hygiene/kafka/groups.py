@@ -43,7 +43,7 @@ def list_problems(before: Cluster, listing: Listing, after: Cluster | Fault, mov
     problems = [*before.problems, *unanswered(listing)]
     if isinstance(after, Fault):
         problems.append(f"the cluster could not be read again after the list: {after}")
-    elif after.leaders != before.leaders:
+    elif after.coordinators != before.coordinators:
         problems.append(moved)
     return problems
 

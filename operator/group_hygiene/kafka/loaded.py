@@ -9,6 +9,9 @@ lags until its followers have fetched, so groups that the previous leader had co
 The leader of each partition must confirm: before the list, that it leads in the epoch that metadata named, has loaded
 the partition, and all records in its log are committed; after the list, that it has the partition loaded and still
 leads in the same epoch. A broker that lost a partition and got it back leads in a later epoch, whatever metadata says.
+
+If brokers hide `__consumer_offsets`, the coordinators of sample groups (`samples`) are asked instead. Epochs can't be
+read then, so a partition that a broker lost and got back during the list goes unnoticed.
 """
 
 from __future__ import annotations
@@ -24,13 +27,12 @@ from group_hygiene.kafka import answers
 from group_hygiene.kafka.bounds import Rows
 from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
-from group_hygiene.kafka.partitions import hash_of, partition_of, partition_of_hash
+from group_hygiene.kafka.partitions import hash_of, partition_of_hash
 from group_hygiene.kafka.protocol import RawOffsetFetchRequest
+from group_hygiene.kafka.samples import PREFIX
 from group_hygiene.model.groups import Fault
 from group_hygiene.model.snapshot import Cluster
 
-# Prefix of group ids that no consumer uses, one for each partition.
-PREFIX = "group-hygiene-loaded-"
 _CHUNK = 200
 _LOADING, _NOT_COORDINATOR = "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"
 _UNCOMMITTED = "loaded, but not all records count as committed: the next commit of any group in the partition ends that"
@@ -54,12 +56,14 @@ def not_loaded_before(client: Client, cluster: Cluster, deadline: Deadline) -> d
 
     Repeats the requests until the deadline while a leader is loading, and for two seconds if it does not know yet that
     it leads.
+
+    If the cluster has `samples`, the keys are their coordinators instead of partitions.
     """
-    ids = ids_by_partition(len(cluster.leaders), deadline)
+    ids = _ids(cluster, deadline)
     if isinstance(ids, Fault):
         return dict.fromkeys(cluster.leaders, ids)
     committed = [_committed(ids)] if client.supports(OffsetFetchRequest, 8) else []
-    return _ask(client, cluster, (_epochs(cluster), _described(ids), *committed), deadline)
+    return _ask(client, cluster, ids, (*_epochs(cluster), _described(ids), *committed), deadline)
 
 
 def not_loaded_since(client: Client, cluster: Cluster, deadline: Deadline) -> dict[int, Fault]:
@@ -67,10 +71,17 @@ def not_loaded_since(client: Client, cluster: Cluster, deadline: Deadline) -> di
 
     A leader that lost a partition during the list and got it back has it in another epoch.
     """
-    ids = ids_by_partition(len(cluster.leaders), deadline)
+    ids = _ids(cluster, deadline)
     if isinstance(ids, Fault):
         return dict.fromkeys(cluster.leaders, ids)
-    return _ask(client, cluster, (_described(ids), _epochs(cluster)), deadline, wait=False)
+    return _ask(client, cluster, ids, (_described(ids), *_epochs(cluster)), deadline, wait=False)
+
+
+def _ids(cluster: Cluster, deadline: Deadline) -> dict[int, str] | Fault:
+    """Partition -> a group id that no consumer uses; for hidden partitions the sample ids, numbered."""
+    if cluster.samples:
+        return dict(enumerate(cluster.samples))
+    return ids_by_partition(len(cluster.leaders), deadline)
 
 
 @dataclass(frozen=True)
@@ -82,10 +93,18 @@ class _Question:
 
 
 def _ask(
-    client: Client, cluster: Cluster, questions: Sequence[_Question], deadline: Deadline, wait: bool = True
+    client: Client,
+    cluster: Cluster,
+    ids: Mapping[int, str],
+    questions: Sequence[_Question],
+    deadline: Deadline,
+    wait: bool = True,
 ) -> dict[int, Fault]:
     """The first Fault for each partition. A partition with a Fault is left out of the next question."""
-    leaders = {index: leader for index, (leader, _) in cluster.leaders.items() if leader in cluster.brokers}
+    if cluster.samples:
+        leaders = {index: cluster.samples[name] for index, name in ids.items()}
+    else:
+        leaders = {index: leader for index, (leader, _) in cluster.leaders.items() if leader in cluster.brokers}
     faults: dict[int, Fault] = {}
     for question in questions:
 
@@ -110,10 +129,13 @@ def _ask(
             loading = [index for index, answer in found.items() if answer is not None and answer.code == _LOADING]
             found |= retrying(loading, attempt, deadline)
         faults |= {index: _advised(answer) for index, answer in found.items() if answer is not None}
-    return faults
+    return {leaders[index]: fault for index, fault in faults.items()} if cluster.samples else faults
 
 
-def _epochs(cluster: Cluster) -> _Question:
+def _epochs(cluster: Cluster) -> list[_Question]:
+    """Whether the brokers lead in the epochs of `cluster`. None if it has no leaders."""
+    if not cluster.leaders:
+        return []
     topic_class = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     partition_class = topic_class.OffsetForLeaderPartition
 
@@ -138,7 +160,7 @@ def _epochs(cluster: Cluster) -> _Question:
             for row in topic.partitions
         }
 
-    return _Question(request, answered)
+    return [_Question(request, answered)]
 
 
 def _committed(ids: Mapping[int, str]) -> _Question:
@@ -147,14 +169,15 @@ def _committed(ids: Mapping[int, str]) -> _Question:
     A coordinator whose high watermark moves while it loads misses that, and counts its groups as uncommitted until the
     next write to that partition (CoordinatorRuntime registers its listener after loading).
     """
-    partitions = len(ids)
+    indexes = {name: index for index, name in ids.items()}
     group_class = OffsetFetchRequest.OffsetFetchRequestGroup
 
     def answered(response: Response) -> dict[int, Fault | None]:
         found = answers.committed(response.body, Rows())
         return {
-            partition_of(name, partitions): _uncommitted(row) if isinstance(row, Fault) else None
+            indexes[name]: _uncommitted(row) if isinstance(row, Fault) else None
             for name, row in found.items()
+            if name in indexes
         }
 
     return _Question(
@@ -167,13 +190,14 @@ def _committed(ids: Mapping[int, str]) -> _Question:
 
 def _described(ids: Mapping[int, str]) -> _Question:
     """A loaded coordinator answers Dead for a group that does not exist, from v6 on GROUP_ID_NOT_FOUND (KIP-1043)."""
-    partitions = len(ids)
+    indexes = {name: index for index, name in ids.items()}
 
     def answered(response: Response) -> dict[int, Fault | None]:
         codes = {row.group_id: row.error_code for row in response.groups}
         return {
-            partition_of(name, partitions): None if code in (_NONE, _GROUP_ID_NOT_FOUND) else fault_of_code(code)
+            indexes[name]: None if code in (_NONE, _GROUP_ID_NOT_FOUND) else fault_of_code(code)
             for name, code in codes.items()
+            if name in indexes
         }
 
     return _Question(lambda led: DescribeGroupsRequest(groups=[ids[index] for index in led]), answered)

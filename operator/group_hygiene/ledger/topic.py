@@ -1,8 +1,15 @@
-"""Finds and creates the topic of a ledger, and checks its settings, as with others Kafka would delete entries."""
+"""Finds and creates the topic of a ledger, and checks its settings, as with others Kafka would delete entries.
+
+Some services accept only few settings of a new topic (MSK Serverless:
+https://docs.aws.amazon.com/msk/latest/developerguide/serverless-config.html). A ledger needs 1 partition, compaction,
+the broker's times, and no unclean leader election. The other settings are left out where brokers refuse them.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
@@ -17,13 +24,15 @@ _NOT_CONTROLLER = 41
 _TOPIC_RESOURCE = 2
 _PAUSE_SECONDS = 0.1
 _CREATE_MS = 3_000
-_SETTINGS = {
-    "cleanup.policy": "compact",
-    "message.timestamp.type": "LogAppendTime",
-    "unclean.leader.election.enable": "false",
-}
+# Other values are Kafka's defaults.
+_NEEDED = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+_SETTINGS = _NEEDED | {"unclean.leader.election.enable": "false"}
 # Kafka compacts only closed segments: with its defaults, 1 GB or 7 days, opening the ledger would read all of that.
 _SEGMENTS = {"segment.bytes": str(32 * 1024 * 1024), "segment.ms": str(24 * 60 * 60 * 1000)}
+# How brokers, and policies of theirs, refuse settings of a new topic.
+_SETTINGS_REFUSED = frozenset({"INVALID_CONFIG", "INVALID_REQUEST", "POLICY_VIOLATION"})
+
+log = logging.getLogger(__name__)
 
 
 class Topic(NamedTuple):
@@ -49,7 +58,8 @@ def find(client: Client, name: str, deadline: Deadline) -> Topic | Fault | None:
 def create(client: Client, name: str, replication_factor: int, deadline: Deadline) -> Topic | Fault:
     """Create the topic, with at most as many replicas as there are brokers, and wait until a broker's metadata has it.
 
-    It is no Fault if another client creates it at the same time.
+    If brokers refuse settings, only those that a ledger needs are sent; `check` shows whether the others are right. It
+    is no Fault if another client creates the topic at the same time.
     """
     while True:
         made = _create(client, name, replication_factor, deadline)
@@ -107,23 +117,49 @@ def _create(
     if isinstance(answer, Fault):
         return answer
     replicas = min(replication_factor, len(answer.brokers))
-    settings = _SETTINGS | _SEGMENTS | {"min.insync.replicas": "2" if replicas >= 3 else "1"}
+    in_sync = {"min.insync.replicas": "2" if replicas >= 3 else "1"}
+    whole = _SETTINGS | in_sync | _SEGMENTS
+    refused: Fault | None = None
+    fault: Fault | None = None
+    for settings in (whole, _SETTINGS | in_sync, _NEEDED):
+        topic = _topic(name, replicas, settings)
+        fault = _send(client, Call(answer.controller_id, _request(topic, validate_only)), deadline)
+        if fault is None or fault.code not in _SETTINGS_REFUSED:
+            break
+        refused = fault
+    if fault is not None and fault.code in _SETTINGS_REFUSED:
+        needed = ", ".join(f"{key}={value}" for key, value in _NEEDED.items())
+        return Fault(fault.code, f"the topic {name} needs {needed}, which the brokers refuse: {fault.message}")
+    if fault is None and refused is not None and not validate_only:
+        left_out = ", ".join(sorted(whole.keys() - settings.keys()))
+        log.warning("topic %s has no %s of its own, as the brokers refuse them: %s", name, left_out, refused.message)
+    return fault
+
+
+def _request(topic: Any, validate_only: bool) -> CreateTopicsRequest:
+    return CreateTopicsRequest(topics=[topic], timeout_ms=_CREATE_MS, validate_only=validate_only)
+
+
+def _topic(name: str, replicas: int, settings: Mapping[str, str]) -> Any:
     topic_class = CreateTopicsRequest.CreatableTopic
-    topic = topic_class(
+    return topic_class(
         name=name,
         num_partitions=1,
         replication_factor=replicas,
         assignments=[],
         configs=[topic_class.CreatableTopicConfig(name=key, value=value) for key, value in settings.items()],
     )
-    request = CreateTopicsRequest(topics=[topic], timeout_ms=_CREATE_MS, validate_only=validate_only)
-    created = client.send(Call(answer.controller_id, request), deadline)
+
+
+def _send(client: Client, call: Call, deadline: Deadline) -> Fault | None:
+    """Send a request to create one topic. It is no Fault if the topic exists."""
+    created = client.send(call, deadline)
     if isinstance(created, Fault):
         return created
     (row,) = created.topics
     if row.error_code in (0, _ALREADY_EXISTS):
         return None
-    fault = _topic_fault(row.error_code, "CREATE", name)
+    fault = _topic_fault(row.error_code, "CREATE", row.name)
     if row.error_code == _NOT_CONTROLLER:
         return Fault(fault.code, "the controller moved", retriable=True)
     message = "" if fault.message.startswith("needs") else row.error_message

@@ -16,6 +16,7 @@ class Cluster:
     """The cluster by Metadata and DescribeCluster: its brokers, and the leaders of `__consumer_offsets`.
 
     leaders: partition of `__consumer_offsets` -> (broker, leader epoch); broker -1 = no leader.
+    samples: only if the brokers hide that topic: ids of groups that don't exist -> the broker that coordinates them.
     problems: why a scan is incomplete already (a missing leader, a denied DESCRIBE), in words.
     """
 
@@ -23,6 +24,12 @@ class Cluster:
     brokers: Mapping[int, str]
     leaders: Mapping[int, tuple[int, int]]
     problems: tuple[str, ...] = ()
+    samples: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def coordinators(self) -> tuple[Mapping[int, tuple[int, int]], Mapping[str, int]]:
+        """The brokers that coordinate groups, to be compared with those of another scan."""
+        return self.leaders, self.samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,7 @@ class Listing:
     group_faults: why the state of a listed group is not known, on brokers that list no states. Such a group is included
     with the state Unknown, whatever states were requested.
     not_loaded: partitions of `__consumer_offsets` whose groups may be missing: their leader may not have loaded them.
+    If the topic is hidden, coordinators that may not have loaded a partition.
     """
 
     groups: Mapping[str, Group]

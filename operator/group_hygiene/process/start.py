@@ -6,6 +6,8 @@ import gc
 import logging
 from typing import Any
 
+# Libraries whose records at DEBUG may contain a secret.
+_SECRETIVE = frozenset({"kafka", "boto3", "botocore", "s3transfer"})
 _make_record = logging.getLogRecordFactory()
 
 
@@ -21,8 +23,11 @@ def start() -> None:
 
 
 def _without_requests(name: str, level: int, *details: Any, **more: Any) -> logging.LogRecord:
-    """At DEBUG, kafka-python logs requests, and PLAIN and OAUTHBEARER send the password or the token in one."""
+    """At DEBUG, kafka-python logs requests, and PLAIN and OAUTHBEARER send the password or the token in one.
+
+    AWS's libraries log signed URLs, which are such tokens, and responses with credentials.
+    """
     record = _make_record(name, level, *details, **more)
-    if level <= logging.DEBUG and name.partition(".")[0] == "kafka":
+    if level <= logging.DEBUG and name.partition(".")[0] in _SECRETIVE:
         record.msg, record.args, record.exc_info = "left out, as it may contain a password or a token", None, None
     return record

@@ -113,13 +113,17 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The result of one scan: the snapshot, each due policy's verdicts, and the conditions for the run's deletions."""
+    """The result of one scan: the snapshot, each due policy's verdicts, and the conditions for the run's deletions.
+
+    topics: whether the user may DESCRIBE all topics, as reason and message; None = this scan did not check it.
+    """
 
     snapshot: Snapshot
     verdicts: Mapping[str, Mapping[str, Verdict]]
     conditions: Conditions
     protections: Protections
     all_groups: Mapping[str, Group] | None
+    topics: Refusal | None = None
 
 
 @dataclass

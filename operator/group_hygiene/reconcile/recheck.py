@@ -65,10 +65,10 @@ class Rechecked:
 
 def leaders_moved(context: Context, before: Cluster, deadline: Deadline) -> Refusal | None:
     """Coordinators that moved since the scan may have other groups than those that the scan asked."""
-    now = kafka_cluster.read_cluster(context.client, deadline)
+    now = kafka_cluster.read_cluster(context.client, deadline, context.connection.topics_attested)
     if isinstance(now, Fault):
         return Refusal(reasons.SNAPSHOT_INCOMPLETE, f"the cluster could not be read again before the deletion: {now}")
-    if (now.id, now.leaders) != (before.id, before.leaders):
+    if (now.id, now.coordinators) != (before.id, before.coordinators):
         return Refusal(reasons.SNAPSHOT_INCOMPLETE, f"leaders of {kafka_cluster.OFFSETS_TOPIC} changed since the scan")
     return None
 

@@ -77,7 +77,8 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     and MemoryExhausted if there are more groups than there is memory for.
     """
     client, clock, deadline = context.client, context.clock, context.deadline()
-    cluster = kafka_cluster.read_cluster(client, deadline)
+    attested = context.connection.topics_attested
+    cluster = kafka_cluster.read_cluster(client, deadline, attested)
     if isinstance(cluster, Fault):
         raise Unreachable(f"no broker answers: {cluster}")
     memory = context.memory
@@ -100,7 +101,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     if facts.coverage is None and (any(policy.when.asks_evidence for policy in policies) or (full and context.tables)):
         # No verdict depended on the tables this time; the status still shows whether they are in order.
         _read_activity(context, {}, facts, deadline)
-    incomplete = _incomplete(cluster, listing, kafka_cluster.read_cluster(client, deadline), facts.offsets)
+    incomplete = _incomplete(cluster, listing, kafka_cluster.read_cluster(client, deadline, attested), facts.offsets)
     notes = (*listing.notes, *_undescribed(listing.group_faults))
     snapshot = Snapshot(cluster, listing.groups, listing.faults, incomplete, notes, clock.now(), facts.coverage)
     stamp = _end_scans(context, policies, selected, snapshot, facts, deadline)
@@ -111,14 +112,16 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     if policies:
         memory.due_before = deleting
     refusals = _refusals(context, snapshot, stamp)
-    if deleting:
-        refusals += _hidden(context, snapshot.cluster, deadline)
-        if unfiltered is None:
-            every = kafka_groups.list_groups(client, cluster, deadline)
-            unfiltered = None if kafka_groups.unanswered(every) else every.groups
+    # A backup would lack offsets of topics that the user may not DESCRIBE. An attestation is checked more often.
+    visible = _visibility(context, cluster, deadline) if deleting or (full and attested) else None
+    if visible is not None and visible.reason == reasons.TOPICS_HIDDEN:
+        refusals.append(visible)
+    if deleting and unfiltered is None:
+        every = kafka_groups.list_groups(client, cluster, deadline)
+        unfiltered = None if kafka_groups.unanswered(every) else every.groups
     total = None if unfiltered is None else len(unfiltered)
     conditions = Conditions(context.connection.limits, total, tuple(refusals), snapshot.complete)
-    return Observation(snapshot, verdicts, conditions, facts.protections, unfiltered)
+    return Observation(snapshot, verdicts, conditions, facts.protections, unfiltered, visible)
 
 
 def _select(
@@ -172,7 +175,7 @@ def _incomplete(
     """Why groups or offsets may be missing; empty = none is."""
     moved = f"leaders of {kafka_cluster.OFFSETS_TOPIC} changed during the scan"
     problems = kafka_groups.list_problems(cluster, listing, after, moved)
-    if listing.groups and not cluster.leaders:
+    if listing.groups and not cluster.leaders and not cluster.samples:
         problems.append(f"there are groups, but the broker's metadata has no topic {kafka_cluster.OFFSETS_TOPIC}")
     lost = [fault for fault in offsets.values() if isinstance(fault, Fault) and fault.code in _LOST]
     if lost:
@@ -366,13 +369,21 @@ def _refusals(context: Context, snapshot: Snapshot, stamp: datetime | None) -> l
     return refusals
 
 
-def _hidden(context: Context, cluster: Cluster, deadline: Deadline) -> list[Refusal]:
-    """A backup would lack offsets of topics that the user may not DESCRIBE. Checked only if a group matches."""
+def _visibility(context: Context, cluster: Cluster, deadline: Deadline) -> Refusal:
+    """Whether the user may DESCRIBE all topics: TopicsVisible, TopicsAttested or TopicsHidden, with a message.
+
+    An attestation of the connection counts only where the brokers refuse to show their disks. If they show a hidden
+    topic, or don't answer, nothing is deleted.
+    """
     hidden = kafka_cluster.hidden_topics(context.client, cluster, deadline)
     if isinstance(hidden, Fault):
-        return [Refusal(reasons.TOPICS_HIDDEN, f"whether topics are hidden could not be read: {hidden}")]
+        if not context.connection.topics_attested or not kafka_cluster.is_refused(hidden):
+            return Refusal(reasons.TOPICS_HIDDEN, f"whether topics are hidden could not be read: {hidden}")
+        unseen = f", and hide {kafka_cluster.OFFSETS_TOPIC}" if cluster.samples else ""
+        message = f"spec.topicVisibility says that the user may DESCRIBE all topics; brokers refuse to show it{unseen}"
+        return Refusal(reasons.TOPICS_ATTESTED, f"{message}: {hidden}")
     if not hidden:
-        return []
+        return Refusal(reasons.TOPICS_VISIBLE, "every topic on the brokers' disks is visible")
     shown = ", ".join(hidden[:3]) + (", ..." if len(hidden) > 3 else "")
     message = f"DESCRIBE is denied on {len(hidden)} topics ({shown}), so committed offsets may be hidden"
-    return [Refusal(reasons.TOPICS_HIDDEN, message)]
+    return Refusal(reasons.TOPICS_HIDDEN, message)

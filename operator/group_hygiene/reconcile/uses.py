@@ -26,6 +26,7 @@ from group_hygiene.model.snapshot import Cluster
 from group_hygiene.reconcile.context import Context
 from group_hygiene.spec.policy import Unprotect
 
+_HINT = " (match.unprotect: [UnreadableOffsetsLog] to trust scans alone)"
 _RESTARTS_COUNT = frozenset({reasons.RECENTLY_ACTIVE, reasons.EVIDENCE_INCOMPLETE})
 
 
@@ -55,8 +56,11 @@ class Uses:
         asks = policy.when.unchanged_for is not None
         seen = context.journal.contents.seen.get(policy.uid, {})
         self._seen: dict[str, Seen | None] = {name: seen.get(name) for name in plan.actions} if asks else {}
+        self._hidden = bool(cluster.samples)
         ends = {
-            name: each.log_end for name, each in self._seen.items() if each is not None and each.log_end is not None
+            name: each.log_end
+            for name, each in self._seen.items()
+            if each is not None and each.log_end is not None and not self._hidden
         }
         self._lost = _cut_off(context.client, ends, deadline)
         places = {name: Place(end.partition, end.offset) for name, end in ends.items()}
@@ -91,6 +95,9 @@ class Uses:
 
     def _refusal(self, name: str) -> Refusal | None:
         seen, answer = self._seen[name], self._answers.get(name)
+        if seen is not None and self._hidden:
+            message = f"whether it was used between scans: brokers hide {OFFSETS_TOPIC}{_HINT}"
+            return None if self._trusts_scans else Refusal(reasons.EVIDENCE_UNREADABLE, message)
         if seen is None or seen.log_end is None:
             return Refusal(reasons.EVIDENCE_INCOMPLETE, "from which offset on the log shows its uses is not known")
         if isinstance(answer, Found):
@@ -99,7 +106,7 @@ class Uses:
         if fault is None or (fault.code == TOPIC_DENIED and self._trusts_scans):
             return None
         lost = fault.code == "OFFSET_OUT_OF_RANGE"
-        hint = " (match.unprotect: [UnreadableOffsetsLog] to trust scans alone)" if fault.code == TOPIC_DENIED else ""
+        hint = _HINT if fault.code == TOPIC_DENIED else ""
         return Refusal(
             reasons.EVIDENCE_INCOMPLETE if lost else reasons.EVIDENCE_UNREADABLE,
             f"whether it was used between scans: {fault}{hint}",

@@ -6,6 +6,7 @@ Imports only `model`, `network` and packages below them.
     connection         a KafkaConnection
     access             the rights of namespaces on a connection
     owners             the owners of groups
+    msk                logins to Amazon MSK by IAM, and which brokers may get tokens
     receivers          the receivers of alerts
     fields             the conversion of parts of a spec into records
     patterns           patterns of names, with `*`

@@ -14,7 +14,8 @@ import javaproperties
 
 from group_hygiene.errors import UsageError
 from group_hygiene.spec.connection import Mechanism, OAuth, Sasl, Tls
-from group_hygiene.spec.jaas import OAUTH_HANDLER, OLD_OAUTH_HANDLER, parse_jaas
+from group_hygiene.spec.jaas import IAM_HANDLER, IAM_OAUTH_HANDLER, OAUTH_HANDLER, OLD_OAUTH_HANDLER, parse_jaas
+from group_hygiene.spec.msk import MskIam, is_role
 from group_hygiene.spec.secret import Hidden
 
 ReadFile = Callable[[str], str]
@@ -25,12 +26,14 @@ _PROTOCOLS = {
     "SASL_PLAINTEXT": (False, True),
     "SASL_SSL": (True, True),
 }
+_CALLBACKS = "sasl.client.callback.handler.class"
 _USED = frozenset(
     {
         "bootstrap.servers",
         "security.protocol",
         "sasl.mechanism",
         "sasl.jaas.config",
+        _CALLBACKS,
         "sasl.login.callback.handler.class",
         "sasl.oauthbearer.token.endpoint.url",
         "sasl.oauthbearer.client.credentials.client.id",
@@ -49,12 +52,12 @@ _USED = frozenset(
 _NO_STORE_PASSWORD = "is for JKS and PKCS12: a PEM store has no password"
 _UNSUPPORTED = {
     "config.providers": "is not supported: write the values themselves, or use --connection",
-    "sasl.client.callback.handler.class": "is not supported: Java classes can't be loaded here",
     "ssl.engine.factory.class": "is not supported: Java classes can't be loaded here",
     "ssl.key.password": "is not supported: the private key must be PEM without a password",
     "ssl.keystore.password": _NO_STORE_PASSWORD,
     "ssl.truststore.password": _NO_STORE_PASSWORD,
 }
+_NO_CLASSES = "is not supported: Java classes can't be loaded here"
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 
 
@@ -74,6 +77,8 @@ def parse_client_properties(text: str, read_file: ReadFile) -> ClientProperties:
     for name, why in _UNSUPPORTED.items():
         if name in properties:
             raise UsageError(f"{name} {why}")
+    if properties.get(_CALLBACKS, IAM_HANDLER) != IAM_HANDLER:
+        raise UsageError(f"{_CALLBACKS} {_NO_CLASSES}")
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in _PROTOCOLS:
         raise UsageError(f"security.protocol must be one of {', '.join(_PROTOCOLS)}")
@@ -82,7 +87,7 @@ def parse_client_properties(text: str, read_file: ReadFile) -> ClientProperties:
     return ClientProperties(
         bootstrap_servers=tuple(server for server in servers if server),
         tls=_tls(properties, read_file) if with_tls else None,
-        sasl=_sasl(properties) if with_sasl else None,
+        sasl=_sasl(properties, with_tls) if with_sasl else None,
         ignored=tuple(sorted(properties.keys() - _USED)),
     )
 
@@ -143,7 +148,7 @@ def _blocks(text: str, kind: str, where: str) -> str:
     return "".join(blocks)
 
 
-def _sasl(properties: Mapping[str, str]) -> Sasl:
+def _sasl(properties: Mapping[str, str], with_tls: bool) -> Sasl:
     name = properties.get("sasl.mechanism", "").upper()
     if name in ("", "GSSAPI"):
         default = "" if name else " (Kafka's default, GSSAPI, is not supported)"
@@ -152,17 +157,32 @@ def _sasl(properties: Mapping[str, str]) -> Sasl:
         raise UsageError(f"sasl.mechanism must be one of {', '.join(Mechanism)}")
     mechanism = Mechanism(name)
     handler = properties.get("sasl.login.callback.handler.class")
-    if handler and handler not in (OAUTH_HANDLER, OLD_OAUTH_HANDLER):
-        raise UsageError("sasl.login.callback.handler.class is not supported: Java classes can't be loaded here")
+    if handler and handler not in (OAUTH_HANDLER, OLD_OAUTH_HANDLER, IAM_OAUTH_HANDLER):
+        raise UsageError(f"sasl.login.callback.handler.class {_NO_CLASSES}")
     jaas = properties.get("sasl.jaas.config", "")
     if not jaas and mechanism is not Mechanism.OAUTHBEARER:
         raise UsageError("sasl.jaas.config must be given with a SASL protocol")
     options = parse_jaas(jaas, mechanism) if jaas else {}
+    if mechanism is Mechanism.AWS_MSK_IAM or (mechanism is Mechanism.OAUTHBEARER and handler == IAM_OAUTH_HANDLER):
+        if not with_tls:
+            raise UsageError("security.protocol must be SASL_SSL to log in by IAM: a token proves an identity")
+        return Sasl(Mechanism.AWS_MSK_IAM, msk=_iam(options))
     if mechanism is Mechanism.OAUTHBEARER:
         return Sasl(mechanism, oauth=_oauth(properties, options))
     if not options.get("username") or "password" not in options:
         raise UsageError("sasl.jaas.config must hold username and password")
     return Sasl(mechanism, username=options["username"], password=Hidden(options["password"]))
+
+
+def _iam(options: Mapping[str, str]) -> MskIam:
+    """The login by IAM. Its region follows from the brokers' names or from variables, as for Java clients."""
+    for name in options.keys() - {"awsRoleArn"}:
+        way = ": set AWS_PROFILE" if name == "awsProfileName" else ""
+        raise UsageError(f"sasl.jaas.config: {name} is not supported{way}")
+    role = options.get("awsRoleArn")
+    if role is not None and not is_role(role):
+        raise UsageError("sasl.jaas.config: awsRoleArn must be the ARN of a role")
+    return MskIam("", role)
 
 
 def _oauth(properties: Mapping[str, str], options: Mapping[str, str]) -> OAuth:

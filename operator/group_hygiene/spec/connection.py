@@ -5,7 +5,7 @@ No I/O: the caller passes the function that reads Secrets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -13,11 +13,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta, field, structs
 
-from group_hygiene.errors import SpecError
+from group_hygiene.errors import AuthenticationFailed, SpecError
 from group_hygiene.model import reasons
 from group_hygiene.spec.access import Access, AccessList, Grant, Right, parse_access
 from group_hygiene.spec.durations import Duration
 from group_hygiene.spec.fields import Decisive, Part, Text, convert, require, require_between
+from group_hygiene.spec.msk import MskGrant, MskIam, MskIamSpec, granted
 from group_hygiene.spec.owners import NO_OWNERS, KeepLink, OwnerList, Owners, check_owners
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Limits, MaxPercent, MaxPerRun, Policy
@@ -38,6 +39,7 @@ class Mechanism(StrEnum):
     SCRAM_SHA_256 = "SCRAM-SHA-256"
     SCRAM_SHA_512 = "SCRAM-SHA-512"
     OAUTHBEARER = "OAUTHBEARER"
+    AWS_MSK_IAM = "AWS_MSK_IAM"
 
 
 class Role(StrEnum):
@@ -45,6 +47,13 @@ class Role(StrEnum):
 
     PRIMARY = "Primary"
     FAILOVER_TARGET = "FailoverTarget"
+
+
+class TopicVisibility(StrEnum):
+    """How it is known that the user may DESCRIBE all topics: by the brokers' disks, or by a statement in the spec."""
+
+    VERIFIED = "Verified"
+    ATTESTED = "Attested"
 
 
 ReadSecret = Callable[[SecretRef], str]
@@ -79,6 +88,7 @@ class Sasl:
     username: str | None = None
     password: Hidden | None = None
     oauth: OAuth | None = None
+    msk: MskIam | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +103,25 @@ class Settings:
     sasl: Sasl | None = None
     timeout: timedelta = timedelta(seconds=30)
     requests_per_second: int | None = None
+
+
+def with_granted_hosts(settings: Settings, namespace: str, grants: Iterable[MskGrant]) -> Settings:
+    """The settings of a connection in this namespace, with the brokers that may get tokens of the operator's identity.
+
+    Raises AuthenticationFailed with the reason IdentityNotAllowed if the connection needs one, and none is granted.
+    """
+    sasl = settings.sasl
+    if sasl is None or sasl.msk is None:
+        return settings
+    login = granted(grants, namespace, sasl.msk)
+    if login is None:
+        whose = "assume that role" if sasl.msk.role_arn else "use its own AWS identity"
+        message = (
+            f"sasl.mechanism AWS_MSK_IAM: the operator may not {whose} for connections of namespace {namespace}: "
+            "start it with --allow-msk-identity NAMESPACE=HOST[,ROLE_ARN]"
+        )
+        raise AuthenticationFailed(message, reasons.IDENTITY_NOT_ALLOWED)
+    return replace(settings, sasl=replace(sasl, msk=login))
 
 
 class LedgerSpec(Part, frozen=True):
@@ -187,18 +216,25 @@ class SaslSpec(Part, frozen=True, kw_only=True):
     username: str | None = None
     password_secret_ref: SecretRef | None = None
     oauth: _OAuth | None = None
+    aws_msk_iam: MskIamSpec | None = None
 
     def __post_init__(self) -> None:
-        bearer = self.mechanism is Mechanism.OAUTHBEARER
+        bearer, by_iam = self.mechanism is Mechanism.OAUTHBEARER, self.mechanism is Mechanism.AWS_MSK_IAM
         login = [self.username is not None, self.password_secret_ref is not None]
         require(bearer == (self.oauth is not None), "oauth must be given with mechanism OAUTHBEARER, and only with it")
         require(
-            login == [not bearer] * 2,
-            "username and passwordSecretRef must be given, unless the mechanism is OAUTHBEARER",
+            by_iam == (self.aws_msk_iam is not None),
+            "awsMskIam must be given with mechanism AWS_MSK_IAM, and only with it",
+        )
+        require(
+            login == [not (bearer or by_iam)] * 2,
+            "username and passwordSecretRef must be given, unless the mechanism is OAUTHBEARER or AWS_MSK_IAM",
         )
 
     def read(self, read_secret: ReadSecret) -> Sasl:
         password, oauth = _hidden(self.password_secret_ref, read_secret), self.oauth
+        if self.aws_msk_iam is not None:
+            return Sasl(self.mechanism, msk=self.aws_msk_iam.login())
         if oauth is None:
             return Sasl(self.mechanism, self.username, password)
         secret, ca = _hidden(oauth.client_secret_ref, read_secret), _read(oauth.ca_secret_ref, read_secret)
@@ -223,6 +259,7 @@ class Connection:
     requests_per_second: the limit of requests to the cluster; None = no limit. activity: None = there is no pipeline.
     checkpoint_topics: of MirrorMaker 2; None = all topics with such a name. role: None = not given. keep_link: a URL
     with {group}; "" = none.
+    topics_attested: the owner states that the user may DESCRIBE all topics (`TopicVisibility`).
     """
 
     namespace: str
@@ -244,6 +281,7 @@ class Connection:
     role: Role | None = None
     owners: Owners = NO_OWNERS
     keep_link: str = ""
+    topics_attested: bool = False
 
     @property
     def key(self) -> str:
@@ -294,6 +332,7 @@ class _Spec(Decisive, frozen=True, kw_only=True):
     tls: TlsSpec | None = None
     sasl: SaslSpec | None = None
     role: Role | None = None
+    topic_visibility: TopicVisibility = TopicVisibility.VERIFIED
     scan: _Scan = _Scan()
     protect: Patterns = Patterns([])
     limits: _Limits = _Limits()
@@ -304,6 +343,14 @@ class _Spec(Decisive, frozen=True, kw_only=True):
     receivers: Any = ()
     owners: OwnerList = ()
     keep_link: KeepLink | None = None
+
+    def __post_init__(self) -> None:
+        if self.sasl is not None and self.sasl.mechanism is Mechanism.AWS_MSK_IAM:
+            verified = self.tls is not None and self.tls.verify_hostname and self.tls.ca_secret_ref is None
+            require(
+                verified,
+                "tls must be given with mechanism AWS_MSK_IAM, without caSecretRef, and must verify host names",
+            )
 
 
 def parse_connection(obj: Mapping[str, Any]) -> Connection:
@@ -330,6 +377,7 @@ def parse_connection(obj: Mapping[str, Any]) -> Connection:
         role=spec.role,
         owners=check_owners(spec.owners, {receiver.name for receiver in receivers}),
         keep_link=spec.keep_link or "",
+        topics_attested=spec.topic_visibility is TopicVisibility.ATTESTED,
     )
 
 

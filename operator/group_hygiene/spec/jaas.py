@@ -17,10 +17,15 @@ LOGIN_MODULES: Mapping[str, str] = {
     Mechanism.SCRAM_SHA_256: f"{_PACKAGE}.scram.ScramLoginModule",
     Mechanism.SCRAM_SHA_512: f"{_PACKAGE}.scram.ScramLoginModule",
     Mechanism.OAUTHBEARER: f"{_PACKAGE}.oauthbearer.OAuthBearerLoginModule",
+    # https://github.com/aws/aws-msk-iam-auth
+    Mechanism.AWS_MSK_IAM: "software.amazon.msk.auth.iam.IAMLoginModule",
 }
 OAUTH_HANDLER = f"{_PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"
 # Its older name.
 OLD_OAUTH_HANDLER = f"{_PACKAGE}.oauthbearer.secured.OAuthBearerLoginCallbackHandler"
+# Of aws-msk-iam-auth: for AWS_MSK_IAM, and for OAUTHBEARER with the tokens of AWS's signers.
+IAM_HANDLER = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
+IAM_OAUTH_HANDLER = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
 
 _TOKEN = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[=;]|[^\s=;"']+)""", re.DOTALL)
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}

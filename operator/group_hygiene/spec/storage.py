@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from group_hygiene.errors import SecretProblem, UsageError
 from group_hygiene.model import reasons
 from group_hygiene.network.egress import Egress
+from group_hygiene.spec.msk import MskGrant
 from group_hygiene.spec.secret import Hidden
 
 # An address has no credentials and no query, as every reader of the object can see it; the @ of Azure's is no login. It
@@ -105,11 +106,15 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Locations that the operator's flags allow: local folders, addresses for its own identity, hosts of endpoints."""
+    """Locations that the operator's flags allow: local folders, addresses for its own identity, hosts of endpoints.
+
+    brokers: those that may get tokens of its AWS identity.
+    """
 
     folders: tuple[Path, ...] = ()
     identity: tuple[Grant, ...] = ()
     egress: Egress = field(default_factory=Egress)
+    brokers: tuple[MskGrant, ...] = ()
 
 
 def is_location(uri: object) -> bool:

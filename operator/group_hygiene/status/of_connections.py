@@ -31,7 +31,8 @@ class ConnectionFacts:
     """The input of a connection's status.
 
     retention: the brokers' offsets.retention.minutes, None = unknown. all_groups: None = this run did not list all.
-    ledger: None = no policy needs one. has_activity: whether the spec names the tables of a pipeline.
+    ledger: None = no policy needs one. has_activity: whether the spec names the tables of a pipeline. attests: whether
+    the spec states that all topics are visible. topics: what the scan found about that, None = it did not check it.
     """
 
     snapshot: Snapshot
@@ -41,6 +42,8 @@ class ConnectionFacts:
     problem: Refusal | None = None
     ledger: LedgerFacts | None = None
     has_activity: bool = False
+    attests: bool = False
+    topics: Refusal | None = None
 
 
 def build_connection_status(generation: int, previous: Mapping[str, Any], facts: ConnectionFacts) -> Status:
@@ -56,14 +59,7 @@ def build_connection_status(generation: int, previous: Mapping[str, Any], facts:
     else:
         notes = "".join(f"; {note}" for note in snapshot.notes)
         conditions.ready(reasons.CONNECTED, f"{brokers['answered']} of {brokers['expected']} brokers answer{notes}")
-    if facts.ledger is not None:
-        why = facts.ledger.problem or Refusal(reasons.LEDGER_READY, f"topic {facts.ledger.topic}")
-        conditions.set("LedgerReady", facts.ledger.problem is None, why.reason, why.message)
-    if facts.has_activity:
-        if snapshot.coverage is not None:
-            conditions.evidence(snapshot.coverage)
-        else:
-            conditions.leave("EvidenceReady")
+    _set_conditions(conditions, facts)
     status: Status = {
         **previous,
         "observedGeneration": generation,
@@ -90,6 +86,22 @@ def build_connection_status(generation: int, previous: Mapping[str, Any], facts:
             "asOf": timestamp(now),
         }
     return status
+
+
+def _set_conditions(conditions: Conditions, facts: ConnectionFacts) -> None:
+    """The conditions of the ledger, the tables and the visibility of topics, each if the connection has it."""
+    if facts.ledger is not None:
+        why = facts.ledger.problem or Refusal(reasons.LEDGER_READY, f"topic {facts.ledger.topic}")
+        conditions.set("LedgerReady", facts.ledger.problem is None, why.reason, why.message)
+    if facts.has_activity and facts.snapshot.coverage is not None:
+        conditions.evidence(facts.snapshot.coverage)
+    elif facts.has_activity:
+        conditions.leave("EvidenceReady")
+    if facts.attests and facts.topics is not None:
+        visible = facts.topics.reason != reasons.TOPICS_HIDDEN
+        conditions.set("TopicsVisible", visible, facts.topics.reason, facts.topics.message)
+    elif facts.attests:
+        conditions.leave("TopicsVisible")
 
 
 def _ledger(facts: LedgerFacts, before: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,26 @@
+import java.util.Map;
+import java.util.Set;
+import org.apache.kafka.common.errors.PolicyViolationException;
+import org.apache.kafka.server.policy.CreateTopicPolicy;
+
+/** Refuses the settings of new topics that Amazon MSK Serverless refuses. */
+public class FewSettings implements CreateTopicPolicy {
+    private static final Set<String> ALLOWED = Set.of(
+        "cleanup.policy", "compression.type", "max.message.bytes", "message.timestamp.difference.max.ms",
+        "message.timestamp.type", "retention.bytes", "retention.ms");
+
+    @Override
+    public void configure(Map<String, ?> configs) {}
+
+    @Override
+    public void validate(RequestMetadata request) {
+        for (String name : request.configs().keySet()) {
+            if (!ALLOWED.contains(name)) {
+                throw new PolicyViolationException("can't set topic configuration " + name);
+            }
+        }
+    }
+
+    @Override
+    public void close() {}
+}
