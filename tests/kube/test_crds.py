@@ -313,7 +313,7 @@ def msk(**fields: Any) -> Patch:
             id="owners-most",
         ),
         pytest.param({"keepLink": PORTAL}, id="link"),
-        pytest.param({"keepLink": "http://[::1]:8080/{group}/keep?by=a%20b#{group}"}, id="link-with-two-places"),
+        pytest.param({"keepLink": "http://[::1]:8080/{group}/keep?by=a%20b#c"}, id="link-of-an-address"),
         pytest.param({"scan": {"timeout": "1s"}}, id="timeout-shortest"),
         pytest.param({"scan": {"timeout": "10m"}}, id="timeout-longest"),
     ],
@@ -437,7 +437,7 @@ DURATION = "must be a duration like"
 ADDRESS = "must be one host:port"
 OWNER = "must be letters, digits, '-', '_' and '.'"
 OWNERS_RECEIVER = "each receiver of owners must be the name of one of receivers"
-LINK = "must be an http or https URL that contains {group} after the host"
+LINK = "must be an http or https URL that contains {group} once, after the host"
 URL = "must be an http or https URL"
 IDLE_MISSING = "spec.when: .* must hold idleFor or unchangedFor with action Delete"
 FOLDER = "must be the address of a folder"
@@ -730,6 +730,7 @@ def test_lag_is_whole_and_of_64_bits(api: CustomObjectsApi, number: float) -> No
         ),
         pytest.param({"keepLink": "https://portal.example.com/keep"}, f"keepLink: .* {LINK}", id="link-to-no-group"),
         pytest.param({"keepLink": "https://{group}.example.com/"}, f"keepLink: .* {LINK}", id="link-group-as-host"),
+        pytest.param({"keepLink": "https://a/{group}?g={group}"}, f"keepLink: .* {LINK}", id="link-twice"),
         pytest.param({"keepLink": "https://a/{group}/{name}"}, f"keepLink: .* {LINK}", id="link-another-placeholder"),
         pytest.param({"keepLink": "javascript:keep({group})"}, f"keepLink: .* {LINK}", id="link-as-a-script"),
         pytest.param({"keepLink": "https://user:pw@a/{group}"}, f"keepLink: .* {LINK}", id="link-with-credentials"),
@@ -919,7 +920,7 @@ def published(api_server: ApiServer) -> ApiServer:
         pytest.param(
             "kconn.spec",
             "bootstrapServers tls sasl role topicVisibility protect limits ledger mirrorMaker activity access "
-            "receivers scan",
+            "receivers owners keepLink scan",
             id="connection",
         ),
         pytest.param("kconn.spec.limits", "maxPerRun maxPercent minGroups requestsPerSecond", id="connection-limits"),
@@ -974,7 +975,7 @@ def published(api_server: ApiServer) -> ApiServer:
         ),
         pytest.param(
             "kgp.status.sample",
-            "group state type verdict reason message topics unchangedSince idleSince lastClient lag "
+            "group state type verdict reason message topics unchangedSince idleSince lastClient owner lag "
             "outOfRangePartitions expiresTime markedSince dueTime",
             id="policy-status-sample",
         ),

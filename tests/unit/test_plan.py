@@ -452,6 +452,14 @@ def test_windows(windows: list[Any], hours: int, refused: str | None, due: datet
     assert result.actions == (("old",) if hours == 48 and not refused else ())
 
 
+def test_an_announced_date_stays_when_windows_are_removed() -> None:
+    """A mark's date was in a window: without that window the group is still not deleted before its date."""
+    policy = parse_policy(policy_object(mode="Enforce"))
+    announced = mark(policy, "old", NOW - timedelta(hours=48), due=NOW + timedelta(hours=10))
+    result = plan(policy, [match("old")], {"old": announced})
+    assert (result.due, result.due_time("old")) == ((), NOW + timedelta(hours=10))
+
+
 def test_a_dry_run_needs_no_window() -> None:
     """What mode Enforce would delete does not depend on the time of day."""
     policy = parse_policy(policy_object(delete={"windows": _EVENING}))

@@ -5,6 +5,7 @@ Any Kafka client may have chosen the group's name, and a user pastes the command
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -13,6 +14,9 @@ from group_hygiene.alerts.situation import NAME_MAX, AlertType
 from group_hygiene.alerts.state import Item, Status
 
 _PERIOD = "30d"
+# Names that need no quotes in any shell.
+_PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.:@+-]*")
+_LINK_MAX = 1_500
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +42,10 @@ def instructions(item: Item) -> list[Instruction]:
 def keep_command(group: str, owner: str, connection: str) -> str:
     """The command that keeps a group for 30 days. owner: for its reason. connection: namespace/name.
 
-    "" = no command has this name and is safe to paste: the name is truncated, has characters that are not printable, or
-    a backtick, which messages to Slack replace.
+    "" = the name is truncated, or has a character that some shell interprets. Quotes differ between sh, fish,
+    PowerShell and cmd.
     """
-    if len(group) > NAME_MAX or not group.isprintable() or "`" in group:
+    if len(group) > NAME_MAX or not _PLAIN.fullmatch(group):
         return ""
     namespace, _, name = connection.partition("/")
     options = ["--for", _PERIOD, "--why", f"needed by {owner}", "--connection", name, "-n", namespace]
@@ -50,7 +54,11 @@ def keep_command(group: str, owner: str, connection: str) -> str:
 
 
 def keep_link(group: str, template: str) -> str:
-    """The URL of a group. template: `keepLink` of the connection. "" = there is none, or the name is truncated."""
-    if len(group) > NAME_MAX:
+    """The URL of a group. template: `keepLink` of the connection.
+
+    "" = there is none, the name is truncated or a step of a path, or the URL would be long.
+    """
+    if len(group) > NAME_MAX or group in (".", ".."):
         return ""
-    return template.replace("{group}", quote(group.encode("utf-8", "surrogatepass"), safe=""))
+    link = template.replace("{group}", quote(group.encode("utf-8", "surrogatepass"), safe=""))
+    return link if len(link) <= _LINK_MAX else ""

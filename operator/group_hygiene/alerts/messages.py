@@ -9,7 +9,9 @@ import hashlib
 import hmac
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
+from itertools import count
 from typing import Any
 
 from group_hygiene import __version__
@@ -23,11 +25,20 @@ from group_hygiene.spec.receivers import Kind
 
 # Slack truncates a text at 40,000 characters.
 _SLACK_MAX, _SLACK_NAMES = 30_000, 10
+_OWNERS_WHOLE = 50
 _SEVERITY = {AlertType.GROUPS_DELETED: "info", AlertType.TEST: "info"}
 
 
 def body(kind: Kind, items: Sequence[Item], now: datetime) -> bytes:
-    """One message that holds all of `items`, as the body of one POST; JSON in UTF-8."""
+    """One message that holds all of `items`, as the body of one POST; JSON in UTF-8.
+
+    Of many items for owners, all but the first name no groups: a connection may have many owners and policies.
+    """
+    of_owners = count()
+    items = [
+        replace(item, groups=(), clients=()) if item.owner and next(of_owners) >= _OWNERS_WHOLE else item
+        for item in items
+    ]
     others = [item for item in items if item.status is not Status.REPLACED]
     content: Any = _webhook(others, now)
     if kind is Kind.ALERTMANAGER:

@@ -130,7 +130,7 @@ class Plan:
         """
         marks = self.marks
         if self.policy.by_topic:
-            marks = {name: _redated(mark, self.at, now) for name, mark in marks.items()}
+            marks = {name: _redated(self.policy, mark, self.at, now) for name, mark in marks.items()}
         actions = self.actions if budget is None else self.actions[: max(0, budget)]
         return replace(self, actions=actions, marks=marks, at=now)
 
@@ -240,16 +240,16 @@ def _updated_mark(policy: Policy, mark: Mark, verdict: Verdict | None, new: date
     if new is not None:
         topics |= dict.fromkeys(verdict.topics.difference(topics), new)
     since = min(topics.values(), default=mark.since)
-    return structs.replace(mark, topics=topics, since=since, due=since + policy.grace_period)
+    return structs.replace(mark, topics=topics, since=since, due=next_open(policy.windows, since + policy.grace_period))
 
 
-def _redated(mark: Mark, before: datetime, now: datetime) -> Mark:
+def _redated(policy: Policy, mark: Mark, before: datetime, now: datetime) -> Mark:
     """The mark with the date `now` for its topics that were marked at `before`."""
     if before not in mark.topics.values():
         return mark
     topics = {topic: now if since == before else since for topic, since in mark.topics.items()}
     since = min(topics.values())
-    return structs.replace(mark, topics=topics, since=since, due=since + (mark.due - mark.since))
+    return structs.replace(mark, topics=topics, since=since, due=next_open(policy.windows, since + policy.grace_period))
 
 
 def due_topics(policy: Policy, mark: Mark, verdict: Verdict, now: datetime) -> frozenset[str]:

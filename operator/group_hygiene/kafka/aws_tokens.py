@@ -52,7 +52,8 @@ class MskTokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", "no code"))
             raise AuthenticationFailed(f"AWS refuses {error.operation_name}: {code}") from error
-        except (BotoCoreError, OSError, ValueError) as error:
+        # RuntimeError: credentials that are expired also after a refresh.
+        except (BotoCoreError, OSError, ValueError, RuntimeError) as error:
             raise AuthenticationFailed(f"AWS credentials could not be read: {type(error).__name__}") from error
         return str(token)
 

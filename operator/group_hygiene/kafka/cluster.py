@@ -145,13 +145,20 @@ def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple
             {b: calls[b] for b in left}, deadline, lambda _, answer: log_dirs(answer.body, answer.version, rows)
         )
 
-    on_disk: set[str] = set()
+    on_disk, refused = set[str](), list[Fault]()
     for found in retrying(calls, attempt, deadline).values():
-        if isinstance(found, Fault):
-            return found
-        if found.error_code:
-            return fault_of_code(found.error_code)
-        on_disk |= found.topics
+        if not isinstance(found, Fault) and not found.error_code:
+            on_disk |= found.topics
+            continue
+        fault = found if isinstance(found, Fault) else fault_of_code(found.error_code)
+        if not is_refused(fault):
+            return fault
+        refused.append(fault)
+    if refused and on_disk:
+        # No refusal that an attestation may replace: what the others show must not be ignored.
+        return Fault("UNKNOWN_SERVER_ERROR", "some brokers refuse DescribeLogDirs, and others answer it")
+    if refused:
+        return refused[0]
     # Without DESCRIBE on the cluster, DescribeLogDirs answers an empty list, without an error.
     if not on_disk and (cluster.leaders or cluster.samples):
         return Fault("CLUSTER_AUTHORIZATION_FAILED", "DescribeLogDirs shows no topics: needs DESCRIBE on the cluster")

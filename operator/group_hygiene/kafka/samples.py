@@ -2,7 +2,7 @@
 
 There the leaders of that topic's partitions are not known, but FindCoordinator returns, for any group id, the broker
 that coordinates it. The sample ids cover every partition if the topic has 50 partitions, Kafka's default, or another
-divisor of SAMPLES. With another number of partitions they cover nearly all.
+divisor of SAMPLES. With another number of partitions they cover a part.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from group_hygiene.model.entries import Change, Mark, Outcome, OutcomeType, Remo
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.deletion import new_id
+from group_hygiene.spec.windows import next_open
 
 # For outcomes of policies that no longer exist.
 _RETENTION = timedelta(days=30)
@@ -48,7 +49,8 @@ def note_marks(context: Context, plan: Plan) -> Refusal | None:
             policy=policy.key,
             digest=policy.digest,
             since=now,
-            due=now + policy.grace_period,
+            # In a window: an edit of the windows alone can't make it earlier.
+            due=next_open(policy.windows, now + policy.grace_period),
             topics=dict.fromkeys(sorted(plan.verdicts[name].topics), now),
         )
         for name in sorted(plan.marking - plan.marks.keys())

@@ -14,12 +14,12 @@ from group_hygiene.spec.receivers import ReceiverName
 
 # As the value of a label in Kubernetes.
 _Name = Annotated[str, Meta(max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?\Z")]
-# An http(s) URL without credentials that contains {group}, and no other placeholder.
+# An http(s) URL without credentials that contains {group} once, and no other placeholder.
 KeepLink = Annotated[
     str,
     Meta(
         max_length=1024,
-        pattern=r"^(?=.*\{group\})https?://[^\s/?#@{}<>\"|`\\]+[/?#]([^\s{}<>\"|`\\]|\{group\})*\Z",
+        pattern=r"^https?://[^\s/?#@{}<>\"|`\\]+[/?#][^\s{}<>\"|`\\]*\{group\}[^\s{}<>\"|`\\]*\Z",
     ),
 ]
 

@@ -76,8 +76,13 @@ class Window(Decisive, frozen=True, kw_only=True):
 @lru_cache(maxsize=1_000)
 def next_open(windows: tuple[Window, ...], now: datetime) -> datetime:
     """The first moment from `now` on at which one of the windows is open: `now` if one is, or if there are none."""
-    found = (next((opens for opens, closes in window.around(now) if now < closes), now) for window in windows)
-    return max(now, min(found, default=now))
+    if not windows:
+        return now
+    times = (
+        next(((opens, closes) for opens, closes in window.around(now) if now < closes), None) for window in windows
+    )
+    # If there were none in all of these days, none would be open now.
+    return max(now, min((span[0] for span in times if span), default=now + timedelta(days=_DAYS_AHEAD)))
 
 
 def _moment(day: date, at: time, zone: ZoneInfo) -> datetime:
