@@ -31,6 +31,10 @@ _POLICY: Object = {
 }
 _TLS: Object = {"certificateSecretRef": SECRET, "privateKeySecretRef": SECRET}
 _BEARER: Object = {"mechanism": "OAUTHBEARER", "oauth": {**OAUTH, "scope": "a", "caSecretRef": SECRET}}
+_IAM: Object = {
+    "mechanism": "AWS_MSK_IAM",
+    "awsMskIam": {"region": "eu-west-1", "roleARN": "arn:aws:iam::111122223333:role/a"},
+}
 _SELECTED: Object = {"selector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
 _GRANT: Object = {"groups": ["a"], "actions": ["Alert"]}
 
@@ -49,7 +53,12 @@ BASES: Mapping[str, tuple[Object, ...]] = {
             "match": {**_POLICY["match"], "unprotect": ["Streams"], "states": ["Empty"]},
             "action": "Delete",
             "when": {"unchangedFor": "1h"},
-            "delete": {"gracePeriod": "1h", "backupRetention": "24h"},
+            "delete": {
+                "gracePeriod": "1h",
+                "backupRetention": "24h",
+                "temporaryLimits": {"from": "2030-01-31T00:00:00Z", "until": "2030-02-01T00:00:00Z"},
+                "windows": [{"from": "22:00", "to": "04:00", "timeZone": "Europe/Berlin"}],
+            },
         },
         {
             **_POLICY,
@@ -82,7 +91,14 @@ BASES: Mapping[str, tuple[Object, ...]] = {
                 {"name": "bot", "type": "Webhook", "webhook": {**_SECRETS, "hmacSecretRef": SECRET}},
                 {"name": "bot-2", "type": "Webhook", "webhook": _AT},
             ],
+            "owners": [{"name": "a", "groups": ["a"], "receiver": "chat"}],
+            "keepLink": "https://a/{group}",
             "scan": {"timeout": "30s"},
+        },
+        {
+            "bootstrapServers": ["b-1.a.kafka.eu-west-1.amazonaws.com:9098"],
+            "tls": {"verifyHostname": True},
+            "sasl": _IAM,
         },
         {"bootstrapServers": ["a:9092"], "sasl": _BEARER},
     ),
@@ -115,7 +131,18 @@ VALUES: Mapping[str, tuple[Any, Any]] = {
     "must hold at least one of Alert": (["Restore"], []),
     "must hold Streams where": (["Streams", "StreamsState"], ["StreamsState"]),
     "must be one host:port": ("[2001:db8::1]:65535", "a:65536"),
-    "must be an http or https URL": ("http://a/b", "ftp://a"),
+    "must be an http or https URL, like": ("http://a/b", "ftp://a"),
+    "must be an http or https URL that": ("http://a/?g={group}", "http://a/b"),
+    "must be a time of day": ("23:59", "24:00"),
+    "must be a name of the IANA": ("Asia/Kathmandu", "Local"),
+    "until must be later than from": (
+        {"from": "2030-01-31T00:00:00Z", "until": "2030-03-03T00:00:00Z"},
+        {"from": "2030-01-31T00:00:00Z", "until": "2030-01-31T00:00:00Z"},
+    ),
+    "must be the name of an AWS region": ("us-gov-west-1", "Ireland"),
+    "must be the ARN of a role": ("arn:aws:iam::111122223333:role/x/b", "role/b"),
+    "must be letters, digits, '-', '_' and '.'": ("A.b_c-D", "-a"),
+    "awsMskIam must be given with mechanism": (SCRAM, {**SCRAM, "awsMskIam": {"region": "eu-west-1"}}),
     "must be a plain http or https URL": ("https://a:1/b", "https://a/b?c"),
     "must be the address of a folder": ("gs://a/b", "http://a/b"),
     "must hold exactly one of address and urlSecretRef": (_AT, {**_AT, "urlSecretRef": SECRET}),
@@ -161,6 +188,14 @@ SPECS: Mapping[str, tuple[Object, Object]] = {
         {**_DELETE, "match": {"groups": ["a"], "states": ["Stable"]}},
     ),
     "must only be given with action Delete or": (_DELETE, {**_POLICY, "action": "Alert", "delete": {}}),
+    "each receiver of owners": (
+        BASES["KafkaConnection"][0],
+        {**BASES["KafkaConnection"][0], "owners": [{"name": "a", "groups": ["a"], "receiver": "other"}]},
+    ),
+    "tls must be given with mechanism AWS_MSK_IAM": (
+        BASES["KafkaConnection"][1],
+        {**BASES["KafkaConnection"][1], "tls": {"verifyHostname": False}},
+    ),
     "must have either groups or policyRef": (BASES["GroupRestore"][0], {"connectionRef": {"name": "main"}}),
     "must be given with policyRef, and only with it": (
         BASES["GroupRestore"][1],
