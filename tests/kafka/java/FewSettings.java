@@ -3,8 +3,9 @@ import java.util.Set;
 import org.apache.kafka.common.errors.PolicyViolationException;
 import org.apache.kafka.server.policy.CreateTopicPolicy;
 
-/** Refuses the settings of new topics that Amazon MSK Serverless refuses. */
+/** Refuses the settings of customers' new topics that Amazon MSK Serverless refuses. Brokers create Kafka's own topics. */
 public class FewSettings implements CreateTopicPolicy {
+    private static final Set<String> OWN = Set.of("__consumer_offsets", "__transaction_state", "__share_group_state");
     private static final Set<String> ALLOWED = Set.of(
         "cleanup.policy", "compression.type", "max.message.bytes", "message.timestamp.difference.max.ms",
         "message.timestamp.type", "retention.bytes", "retention.ms");
@@ -15,7 +16,7 @@ public class FewSettings implements CreateTopicPolicy {
     @Override
     public void validate(RequestMetadata request) {
         for (String name : request.configs().keySet()) {
-            if (!ALLOWED.contains(name)) {
+            if (!ALLOWED.contains(name) && !OWN.contains(request.topic())) {
                 throw new PolicyViolationException("can't set topic configuration " + name);
             }
         }
