@@ -86,8 +86,8 @@ def parse_client_properties(text: str, read_file: ReadFile) -> ClientProperties:
     servers = [server.strip() for server in properties.get("bootstrap.servers", "").split(",")]
     tls = _tls(properties, read_file) if with_tls else None
     sasl = _sasl(properties, with_tls) if with_sasl else None
-    if sasl is not None and sasl.msk is not None and tls is not None and (tls.ca or not tls.verify_hostname):
-        raise UsageError("ssl.truststore and ssl.endpoint.identification.algorithm must be left out to log in by IAM")
+    if sasl is not None and sasl.msk is not None and tls is not None and not tls.verify_hostname:
+        raise UsageError("ssl.endpoint.identification.algorithm must not be empty to log in by IAM: a token is for AWS")
     return ClientProperties(
         bootstrap_servers=tuple(server for server in servers if server),
         tls=tls,
