@@ -168,7 +168,8 @@ def _blocked(cluster: Cluster) -> str:
 def _client(kafka: KafkaCluster, folder: Path) -> Iterator[Callable[[], list[other_client.Round]]]:
     """An ordinary client of the brokers, which runs meanwhile: its rounds so far."""
     topic = NewTopic(other_client.TOPIC, 1, 3)
-    AdminClient({"bootstrap.servers": kafka.plaintext_bootstrap}).create_topics([topic])[topic.topic].result()
+    admin = AdminClient({"bootstrap.servers": kafka.plaintext_bootstrap})
+    admin.create_topics([topic])[topic.topic].result()
     command = [sys.executable, "-m", "bench.other_client", kafka.plaintext_bootstrap, "--rate", str(_RATE)]
     rounds = folder / "rounds"
     with rounds.open("w") as log:
