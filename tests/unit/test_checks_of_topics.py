@@ -187,6 +187,19 @@ def test_a_topic_that_is_read_for_a_while_waits_again() -> None:
     assert made.at_turn(turn, None).marks[_STABLE.id].topics == {"a": turn, "b": _SINCE}
 
 
+def test_the_announced_date_of_topics_stays_when_windows_are_removed() -> None:
+    """The mark waited for a window: without windows in the spec, no topic is due before the date that was announced."""
+    policy, date = stale(), NOW + timedelta(hours=10)
+    verdict = judge(policy, _STABLE, _live({"a": 100, "b": 100}, offsets=_offsets({"a", "b"})), NOW)
+    announced = mark(policy, _STABLE.id, _SINCE, due=date, topics={"a": _SINCE, "b": _LATER})
+    result = plan(policy, [verdict], {_STABLE.id: announced})
+    held = result.marks[_STABLE.id]
+    assert (result.due, result.due_time(_STABLE.id)) == ((), date)
+    assert result.newest_due(_STABLE.id) == _LATER + (date - _SINCE)
+    assert due_topics(policy, held, verdict, date - timedelta(seconds=1)) == set()
+    assert due_topics(policy, held, verdict, date) == {"a"}
+
+
 def test_a_rebalance_ends_no_mark() -> None:
     """It passes; a group without members is not selected any more."""
     policy = stale()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from msgspec import structs
 
@@ -130,7 +130,7 @@ class Plan:
         """
         marks = self.marks
         if self.policy.by_topic:
-            marks = {name: _redated(self.policy, mark, self.at, now) for name, mark in marks.items()}
+            marks = {name: _redated(mark, self.at, now) for name, mark in marks.items()}
         actions = self.actions if budget is None else self.actions[: max(0, budget)]
         return replace(self, actions=actions, marks=marks, at=now)
 
@@ -240,25 +240,31 @@ def _updated_mark(policy: Policy, mark: Mark, verdict: Verdict | None, new: date
     if new is not None:
         topics |= dict.fromkeys(verdict.topics.difference(topics), new)
     since = min(topics.values(), default=mark.since)
-    return structs.replace(mark, topics=topics, since=since, due=next_open(policy.windows, since + policy.grace_period))
+    return structs.replace(mark, topics=topics, since=since, due=since + _announced_delay(policy, mark))
 
 
-def _redated(policy: Policy, mark: Mark, before: datetime, now: datetime) -> Mark:
+def _redated(mark: Mark, before: datetime, now: datetime) -> Mark:
     """The mark with the date `now` for its topics that were marked at `before`."""
     if before not in mark.topics.values():
         return mark
     topics = {topic: now if since == before else since for topic, since in mark.topics.items()}
     since = min(topics.values())
-    return structs.replace(mark, topics=topics, since=since, due=next_open(policy.windows, since + policy.grace_period))
+    return structs.replace(mark, topics=topics, since=since, due=since + (mark.due - mark.since))
 
 
 def due_topics(policy: Policy, mark: Mark, verdict: Verdict, now: datetime) -> frozenset[str]:
-    """The topics whose offsets may be deleted: they match and have been marked for the grace period."""
+    """The topics whose offsets may be deleted: they match, and their announced date has come."""
+    delay = _announced_delay(policy, mark)
     return frozenset(
         topic
         for topic, since in mark.topics.items()
-        if _topic_stands(verdict, topic, since) and since <= now and now >= since + policy.grace_period
+        if _topic_stands(verdict, topic, since) and since <= now and now >= since + delay
     )
+
+
+def _announced_delay(policy: Policy, mark: Mark) -> timedelta:
+    """From the mark of a topic to its date: the grace period, or longer if the mark waited for a window."""
+    return max(policy.grace_period, mark.due - mark.since)
 
 
 def _topic_stands(verdict: Verdict, topic: str, since: datetime) -> bool:
