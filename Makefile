@@ -98,7 +98,7 @@ bench-purge: $(STAMP) ## purge 50,000 groups: memory, ledger, effect on another 
 	@$(BIN)/python -m sandbox prepare
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.purge --groups $(or $(GROUPS),50000) $(PURGE)
 
-bench-broker: $(STAMP) ## measure what 10,000 to 500,000 unused groups cost a broker, about - minutes (make bench-broker GROUPS="10000 50000")
+bench-broker: $(STAMP) ## measure what 10,000 to 500,000 unused groups cost a broker (make bench-broker GROUPS="10000 50000")
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.broker $(if $(GROUPS),--groups $(GROUPS))
 
 bench-pipeline: $(STAMP) ## time the pipeline on three logs of 10,000,000 records beside franz-go, DuckDB and Spark's source (make bench-pipeline RECORDS=100000)

@@ -127,7 +127,7 @@ def window_closes_during_a_run(stage: Stage) -> None:
         names = world.abandon(70)
         world.until_marked(names)
         world.kube.patch("GroupPolicy", world.name, "p", {"suspend": True})
-        # The ledger must answer before the operator stops to wait for it.
+        # The ledger must answer before the operator stops waiting for it.
         time.sleep(max(0.0, (closes - datetime.now(UTC)).total_seconds() - 6))
         rule = world.at("outcome-end", When.BETWEEN, close)
         world.kube.patch("GroupPolicy", world.name, "p", {"suspend": False})

@@ -110,6 +110,8 @@ def test_the_first_open_moment(windows: list[Window], now: datetime) -> None:
         pytest.param({"timeZone": "Europe"}, "window.timeZone must be a name", id="a-directory"),
         pytest.param({"from": "24:00"}, "window.from", id="no-hour-24"),
         pytest.param({"to": "4:00"}, "window.to", id="two-digits"),
+        pytest.param({"to": "04:00\n"}, "window.to", id="line-end"),
+        pytest.param({"timeZone": "UTC\n"}, "window.timeZone", id="zone-with-line-end"),
         pytest.param({"days": ["Mon"]}, "window.days", id="short-day"),
         pytest.param({"date": "2030-01-01"}, "does not know field", id="unknown-field"),
     ],

@@ -19,6 +19,7 @@ from group_hygiene.cli.output import printable
 from group_hygiene.errors import SpecError
 from group_hygiene.spec.connection import ActivitySpec, parse_activity
 from group_hygiene.spec.durations import parse_duration
+from group_hygiene.spec.fields import is_namespace
 from group_hygiene.spec.patterns import parse_pattern
 
 E = TypeVar("E", bound=StrEnum)
@@ -172,7 +173,7 @@ class Namespace(click.ParamType[str]):
     name = "namespace"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", str(value)):
+        if not is_namespace(str(value)):
             self.fail(f"{_beginning(str(value))!r} is not a valid name of a namespace", param, ctx)
         return str(value)
 

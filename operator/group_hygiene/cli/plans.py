@@ -70,7 +70,7 @@ class Scans:
 class _Planned:
     """A policy, and its plan in mode Enforce after the grace period. first: the groups of the first such run.
 
-    total: groups of the cluster, None = not known.
+    total: groups of the cluster, None = not known. patterns: see `by_pattern`.
     """
 
     policy: Policy
@@ -78,6 +78,7 @@ class _Planned:
     first: Sequence[str]
     snapshot: Snapshot
     total: int | None
+    patterns: Sequence[Mapping[str, Any]]
 
 
 def plan(
@@ -106,7 +107,8 @@ def _plan_one(scan: Scan, policy: Policy) -> _Planned:
     now = datetime.now(UTC)
     made = make_plan(dry, verdicts, {}, conditions, now)
     first = made.due[: max_deletions(policy.limits_at(now), conditions)] if made.refusal is None else ()
-    return _Planned(policy, made, first, scan.snapshot, conditions.total)
+    patterns = by_pattern(made, scan.snapshot.taken_at)
+    return _Planned(policy, made, first, scan.snapshot, conditions.total, patterns)
 
 
 def scan_clusters(
@@ -328,8 +330,8 @@ def _table(planned: _Planned) -> Table:
     policy, made, now = planned.policy, planned.made, planned.snapshot.taken_at
     heading = [f"GroupPolicy {policy.key} ({policy.action}, {policy.mode})", f"  {_would(planned)}"]
     if len(made.matched) > _MANY:
-        heading += [f"  {line}" for line in map(pattern_line, by_pattern(planned.made, planned.snapshot.taken_at))]
-    limits = first_limits(made, planned.total, planned.snapshot.taken_at)
+        heading += [f"  {pattern_line(found)}" for found in planned.patterns]
+    limits = first_limits(made, planned.total, now)
     if limits is not None:
         heading.append(f"  if they are right, for a first clean-up: delete: {{temporaryLimits: {limits}}}")
     assumed = assumption(policy)
@@ -402,7 +404,7 @@ def _document(planned: _Planned) -> dict[str, Any]:
         "would": _would(planned),
         "judged": len(made.verdicts),
         "matched": len(made.matched),
-        "patterns": by_pattern(made, planned.snapshot.taken_at),
+        "patterns": list(planned.patterns),
         "due": list(made.due),
         "firstRun": list(planned.first),
         "nextExpiryTime": None if made.next_expiry is None else timestamp(made.next_expiry),

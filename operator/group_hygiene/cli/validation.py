@@ -162,7 +162,7 @@ def rule_holds(rule: str, value: Any) -> bool | None:
 
 def _suggestion(kind: str, name: str, known: Collection[str]) -> str:
     """A known field with a similar name, or else one with this name in another place of the spec."""
-    places = sorted(path for path in fields_of_schema(_schema(kind)) if path.startswith("spec."))
+    places = sorted(path for path in fields_of_schema(_validator(kind).schema) if path.startswith("spec."))
     elsewhere = [path for path in places if path.rpartition(".")[2] == name]
     near = difflib.get_close_matches(name, known, 1) or elsewhere[:1]
     return f"; did you mean {near[0]}?" if near else ""

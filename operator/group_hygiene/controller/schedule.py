@@ -24,7 +24,7 @@ class Schedule:
         return known is None or known[0] != generation or self._clock.monotonic() >= known[1]
 
     def ran(self, uid: str, generation: int, interval: timedelta, opens: timedelta = timedelta()) -> None:
-        """opens: in which time the next window of the policy opens, when it also runs; 0 = one is open."""
+        """opens: the time until a window of the policy opens, when it also runs; 0 = one is open."""
         seconds = interval.total_seconds()
         wall = self._clock.now().timestamp()
         to_boundary = seconds - wall % seconds

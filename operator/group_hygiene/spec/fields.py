@@ -67,6 +67,11 @@ def require_between(value: timedelta | None, name: str, at_least: timedelta, at_
         require(at_most is None or value <= at_most, f"{name} must be at most {format_duration(at_most or value)}")
 
 
+def is_namespace(text: str) -> bool:
+    """Whether it is the name of a namespace: a DNS label (RFC 1123)."""
+    return re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text) is not None
+
+
 def _decode(wanted: type, value: Any) -> Any:
     """The types that msgspec does not know. msgspec adds the path to a ValueError, but not to a SpecError."""
     try:

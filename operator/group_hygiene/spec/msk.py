@@ -16,7 +16,7 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from group_hygiene.errors import UsageError
-from group_hygiene.spec.fields import Part
+from group_hygiene.spec.fields import Part, is_namespace
 
 _REGION = r"[a-z]{2,5}(-[a-z]{1,20}){1,3}-[0-9]{1,2}"
 _ROLE = r"arn:aws[a-z-]{0,10}:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]{1,576}"
@@ -24,7 +24,6 @@ _LABEL = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?"
 # At least two labels after a star, so that no pattern covers a whole top-level domain.
 _HOST = re.compile(rf"\*(\.{_LABEL}){{2,}}|{_LABEL}(\.{_LABEL})*")
 _NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
-_NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 # As AWS names its brokers: b-1.CLUSTER.ID.c2.kafka.REGION.amazonaws.com, boot-ID.c1.kafka-serverless.REGION....
 _MSK_HOST = re.compile(rf"[a-z0-9.-]+\.kafka(-serverless)?\.(?P<region>{_REGION})\.amazonaws\.com(\.cn)?")
 
@@ -106,7 +105,7 @@ def parse_msk_grant(entry: str) -> MskGrant:
     namespace, _, rest = entry.partition("=")
     host, comma, role = rest.partition(",")
     example = "as in kafka=*.kafka.eu-west-1.amazonaws.com"
-    if not _NAMESPACE.fullmatch(namespace):
+    if not is_namespace(namespace):
         raise UsageError(f"{entry!r} does not begin with a namespace, {example}")
     if not _HOST.fullmatch(host.lower()):
         raise UsageError(f"{entry!r} has no host name, nor *. with the end of host names, {example}")

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from group_hygiene.errors import SecretProblem, UsageError
 from group_hygiene.model import reasons
 from group_hygiene.network.egress import Egress
+from group_hygiene.spec.fields import is_namespace
 from group_hygiene.spec.msk import MskGrant
 from group_hygiene.spec.secret import Hidden
 
@@ -132,7 +133,7 @@ def is_path(uri: str) -> bool:
 def parse_grant(entry: str) -> Grant:
     """Parse NAMESPACE=URI. Raises UsageError, also for a path: `--allow-local-activity` is for these."""
     namespace, _, prefix = entry.partition("=")
-    if not re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", namespace):
+    if not is_namespace(namespace):
         raise UsageError(f"{entry!r} does not begin with a namespace, as in team-a=s3://bucket/team-a")
     if not is_location(prefix) or is_path(prefix):
         raise UsageError(f"{entry!r} does not end with the address of a folder, as in team-a=s3://bucket/team-a")

@@ -17,9 +17,9 @@ from msgspec import Meta, field
 
 from group_hygiene.spec.fields import Decisive, require
 
-TimeOfDay = Annotated[str, Meta(pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$")]
-# As in the CRD. ZoneInfo reads files: nothing else may reach it.
-ZoneName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_+-]{1,20}(/[A-Za-z0-9_+-]{1,20}){0,2}$")]
+TimeOfDay = Annotated[str, Meta(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]\Z")]
+# ZoneInfo reads files: nothing else may reach it.
+ZoneName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_+-]{1,20}(/[A-Za-z0-9_+-]{1,20}){0,2}\Z")]
 
 
 class Day(StrEnum):
