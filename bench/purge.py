@@ -124,7 +124,7 @@ def purge(options: Options) -> Purged:
     with KafkaCluster(KAFKA_VERSION, config=_CONFIG, jvm=jvm) as kafka, Keeper() as keeper, PurgeStage(keeper) as stage:
         servers = kafka.bootstrap_servers
         made = load(servers, options.groups)
-        with _other_client(keeper, servers, options.rate) as log:
+        with another_client(keeper, servers, options.rate) as log:
             say(f"the other client works alone, {options.idle:.0f} s")
             idle_from = time.time()
             time.sleep(max(options.idle, options.rounds * 1.1 / options.rate))
@@ -222,7 +222,8 @@ def keep(line: Mapping[str, Any], circumstances: Mapping[str, Any]) -> Path:
 
 
 @contextmanager
-def _other_client(keeper: Keeper, bootstrap: str, rate: float) -> Iterator[Path]:
+def another_client(keeper: Keeper, bootstrap: str, rate: float) -> Iterator[Path]:
+    """Run `bench.other_client`, so many rounds a second; yields its log once it has done one."""
     Groups(bootstrap).topic(other_client.TOPIC, 1, 1)
     log = keeper.scratch / "other-client.log"
     command = [sys.executable, "-m", "bench.other_client", bootstrap, "--rate", str(rate)]

@@ -9,21 +9,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from bench import other_client
+from bench.purge import another_client
 from faults.groups import Groups, Offsets
 from sandbox.kafka import KafkaCluster
 from sandbox.node.given import Cluster
 from sandbox.node.kafka import NAMESPACE, NodeKafka
+from sandbox.process import Keeper
 from sandbox.waiting import wait_for
 from tests.node import release
 
@@ -85,7 +83,6 @@ def test_the_guide_cleans_up(
     cluster: Cluster,
     many: NodeKafka,
     groups: Groups,
-    tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
     """Each command and each object as it stands there, with shorter periods: deleted 3000, kept 400, wrong 0."""
@@ -101,9 +98,9 @@ def test_the_guide_cleans_up(
     for words in commands("kubectl get"):
         if "-w" not in words:
             assert cluster.kubectl(*words[1:]).stdout
-    with _client(many, tmp_path) as waits:
+    with Keeper() as keeper, another_client(keeper, many.plaintext_bootstrap, _RATE) as log:
         time.sleep(_IDLE_SECONDS)
-        idle = other_client.p99(waits())
+        idle = other_client.p99(other_client.rounds(log))
         _patch(cluster, "kgp/consoles", enforce | {"delete": {"gracePeriod": _GRACE}})
         wait_for(lambda: _blocked(cluster) == "LimitExceeded", lambda: release.explain(cluster), _SECONDS)
         assert len(groups.listed() - {other_client.GROUP}) == UNUSED + len(stay)
@@ -114,7 +111,7 @@ def test_the_guide_cleans_up(
         _patch(cluster, "kgp/consoles", first)
         _wait(cluster, "totals.deleted", UNUSED)
         seconds = time.monotonic() - started
-        during = other_client.p99([each for each in waits() if each.at >= at])
+        during = other_client.p99([each for each in other_client.rounds(log) if each.at >= at])
     left = groups.listed() - {other_client.GROUP}
     record_property("deleted, kept, wrong", (UNUSED + len(stay) - len(left), len(left), len(stay - left)))
     record_property("seconds of the deletions, and of all", (seconds, time.monotonic() - began))
@@ -162,20 +159,3 @@ def _wait(cluster: Cluster, field: str, value: int) -> None:
 def _blocked(cluster: Cluster) -> str:
     path = "-o=jsonpath={.status.conditions[?(@.type=='DeletionBlocked')].reason}"
     return cluster.kubectl("get", "kgp/consoles", "-n", NAMESPACE, path).stdout
-
-
-@contextmanager
-def _client(kafka: KafkaCluster, folder: Path) -> Iterator[Callable[[], list[other_client.Round]]]:
-    """An ordinary client of the brokers, which runs meanwhile: its rounds so far."""
-    topic = NewTopic(other_client.TOPIC, 1, 3)
-    admin = AdminClient({"bootstrap.servers": kafka.plaintext_bootstrap})
-    admin.create_topics([topic])[topic.topic].result()
-    command = [sys.executable, "-m", "bench.other_client", kafka.plaintext_bootstrap, "--rate", str(_RATE)]
-    rounds = folder / "rounds"
-    with rounds.open("w") as log:
-        process = subprocess.Popen(command, cwd=release.ROOT, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        yield lambda: other_client.rounds(rounds)
-    finally:
-        process.terminate()
-        process.wait(30)
