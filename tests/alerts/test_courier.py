@@ -265,7 +265,7 @@ def test_a_process_goes_on_where_another_ended(receiver: Receiver) -> None:
     assert {entry.receiver for entry in ledger if isinstance(entry, Receipt)} == {"r", "gone"}
     second = Scene(receiver, "r", "gone")
     second.bind("gone")
-    second.queue.remember("", ledger)
+    second.queue.remember("", ledger, {}, datetime.now(UTC))
 
     async def story(courier: Courier) -> None:
         second.queue.publish([situation("a")])

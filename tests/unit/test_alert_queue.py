@@ -44,7 +44,7 @@ class Scene:
         self.queue = Queue("kafka/main")
         self.written: dict[Key, PolicyAlerts | Receipt] = {entry.key: entry for entry in ledger}
         self.bind(*receivers, policies=policies)
-        self.queue.remember("uid-c", ledger)
+        self.queue.remember("uid-c", ledger, {}, NOW)
 
     def bind(self, *receivers: Endpoint, policies: Sequence[Policy] = (policy(),)) -> None:
         self.queue.bind(policies, {each.name: each for each in receivers})
@@ -339,7 +339,7 @@ def test_another_connections_entries_are_not_ours() -> None:
     theirs.run("a", 9)
     assert theirs.gets() == ["firing"]
     ours = Scene(receiver("r"))
-    ours.queue.remember("uid-ours", theirs.ledger())
+    ours.queue.remember("uid-ours", theirs.ledger(), {}, NOW)
     assert ours.gets() == []
     assert ours.queue.unwritten(theirs.written, NOW) == []
 
@@ -353,7 +353,7 @@ def test_a_ledger_that_comes_late() -> None:
     scene = Scene(receiver("r"), policies=[policy(1), policy(2)])
     scene.run("ab", 1, at=LATER)
     assert scene.gets() == ["firing"]
-    scene.queue.remember("uid-c", before.ledger())
+    scene.queue.remember("uid-c", before.ledger(), {}, NOW)
     scene.written = before.written
     scene.run("a", 2, at=LATER)
     scene.run("ab", 1, at=LATER + timedelta(minutes=1))

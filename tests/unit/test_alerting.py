@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,9 +18,11 @@ from group_hygiene.alerts.state import Item
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.binding import Bound
 from group_hygiene.errors import HygieneError, LedgerFenced, SecretProblem
+from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
+from group_hygiene.model.entries import Change
 from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
 from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import SystemClock
@@ -155,6 +158,27 @@ def test_what_is_over_does_not_come_back() -> None:
     scene.begin()
     assert scene.hears() == []
     assert scene.journal.contents.alerts == {}
+
+
+def test_an_end_that_arrives_while_the_ledger_is_written_is_not_repeated() -> None:
+    """Messages are delivered at any time, also between what a run writes into the ledger and what it reads there."""
+    scene = Scene(alerts(), connection(RECEIVER))
+    scene.run(match("a"))
+    assert scene.hears() == ["firing"]
+    ledger = scene.ledger()
+    heard: list[str] = []
+
+    class Slow(Journal):
+        def note(self, changes: Sequence[Change], deadline: Deadline | None = None) -> datetime | None:
+            heard.extend(scene.hears())
+            return super().note(changes, deadline)
+
+    scene.alerts.bind(scene.where, [])
+    scene.journal = Slow(None, ledger.contents, {})
+    scene.begin()
+    assert heard == ["resolved"]
+    assert scene.hears() == []
+    assert scene.ledger().contents.alerts == {}
 
 
 def test_without_receivers_a_restart_ends_no_alert() -> None:

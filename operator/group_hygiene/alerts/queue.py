@@ -92,16 +92,25 @@ class Queue:
                     receiver.attempts = _ATTEMPTS
             self._clean()
 
-    def remember(self, connection_uid: str, entries: Iterable[PolicyAlerts | Receipt]) -> None:
-        """Use the entries that earlier processes wrote for this connection. Newer state of this process has priority.
+    def remember(
+        self,
+        connection_uid: str,
+        entries: Iterable[PolicyAlerts | Receipt],
+        written: Mapping[Key, PolicyAlerts | Receipt],
+        now: datetime,
+    ) -> list[Change]:
+        """Use the ledger's entries that earlier processes wrote for this connection, and return the changes for it.
 
-        entries: the ledger's, including the changes of `unwritten`, so that no ended alert returns.
+        Newer state of this process has priority: so has what ended since the ledger had the entries of `written`.
+        Both in one step, since a message may be delivered at any time.
         """
         with self._lock:
+            changes = self._unwritten(written, now)
+            ended = {change.key for change in changes if isinstance(change, Removal)}
             self._uid = connection_uid
             for entry in entries:
                 uid = entry.policy_uid
-                if entry.connection_uid != connection_uid:
+                if entry.connection_uid != connection_uid or entry.key in ended:
                     continue
                 if isinstance(entry, PolicyAlerts):
                     if uid in self._policies:
@@ -109,6 +118,7 @@ class Queue:
                 elif entry.receiver in self._receivers and uid not in self._receivers[entry.receiver].deliveries:
                     self._receivers[entry.receiver].deliveries[uid] = entry.delivery
                     self._receivers[entry.receiver].digest = entry.digest
+            return changes
 
     def firing(self, policy_uid: str) -> Mapping[str, Firing]:
         """The known alerts of a policy, by type."""
@@ -206,10 +216,13 @@ class Queue:
     def unwritten(self, written: Mapping[Key, PolicyAlerts | Receipt], now: datetime) -> list[Change]:
         """The changes for a ledger that has these entries."""
         with self._lock:
-            entries = {entry.key: entry for entry in self._entries(now + _RETENTION)}
-            changed = [entry for key, entry in entries.items() if not _is_written(entry, written.get(key))]
-            ours = (key for key, entry in written.items() if entry.connection_uid == self._uid)
-            return [*changed, *(Removal(key) for key in ours if key not in entries)]
+            return self._unwritten(written, now)
+
+    def _unwritten(self, written: Mapping[Key, PolicyAlerts | Receipt], now: datetime) -> list[Change]:
+        entries = {entry.key: entry for entry in self._entries(now + _RETENTION)}
+        changed = [entry for key, entry in entries.items() if not _is_written(entry, written.get(key))]
+        ours = (key for key, entry in written.items() if entry.connection_uid == self._uid)
+        return [*changed, *(Removal(key) for key in ours if key not in entries)]
 
     def _entries(self, expires: datetime) -> Iterator[PolicyAlerts | Receipt]:
         for uid, firing in self._alerts.items():

@@ -106,10 +106,12 @@ class Alerting:
         self._courier.wake()
 
     def begin(self, context: Context) -> None:
-        """Before policies run: write what was delivered since the last run, then read what earlier processes wrote."""
-        self._note(context.journal)
-        self._contents = context.journal.contents
-        self._queue.remember(context.connection.uid, self._contents.alerts.values())
+        """Before policies run: write what was delivered since the last run, and use what earlier processes wrote."""
+        before, self._contents = self._contents, context.journal.contents
+        entries = self._contents.alerts.values()
+        changes = self._queue.remember(context.connection.uid, entries, before.alerts, self._clock.now())
+        if changes:
+            context.journal.note(changes)
 
     def add_result(self, plan: Plan, outcomes: Sequence[Outcome], snapshot: Snapshot) -> None:
         """Add the result of a policy's run. It is sent together with the results of the other policies."""
