@@ -254,6 +254,10 @@ def running_operator(
         process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
     try:
         yield RunningOperator(process, log)
+    except BaseException as error:
+        if process.poll() is not None:
+            error.add_note(f"the operator had ended, with {process.returncode}")
+        raise
     finally:
         if process.poll() is None:
             process.terminate()

@@ -199,7 +199,7 @@ class ClaimReader:
             budget.check_time()
             try:
                 body = self._ask(ask)
-                listed = None if body is None else _decoded(body, _Page)
+                listed = None if body is None else _decoded(body, _PAGE)
             except Forbidden:
                 raise _Unknown(f"no permission to list {where} in all namespaces") from None
             except RecursionError:
@@ -266,7 +266,7 @@ class ClaimReader:
             raise _Unknown(f"refers to ConfigMap {name}: no permission to get configmaps in that namespace") from None
         if body is None:
             raise _Unknown(f"refers to ConfigMap {name}, which takes more than {self._limits.page_bytes} bytes")
-        return _text(_decoded(body, Raw), "data", key) if _CONFIG_MAP_KEY.fullmatch(key) else ""
+        return _text(_decoded(body, _OBJECT), "data", key) if _CONFIG_MAP_KEY.fullmatch(key) else ""
 
     def template(self, api_version: str, kind: str, namespace: str, name: str) -> Json:
         """The pod template of a workload. Raises _Unknown."""
@@ -284,7 +284,7 @@ class ClaimReader:
             raise _Unknown(f"can't be read: no permission to get {kind.lower()}s.apps in all namespaces") from None
         if body is None:
             raise _Unknown(f"{kind} {name} takes more than {self._limits.page_bytes} bytes")
-        return _at(_decoded(body, Raw), "spec", "template")
+        return _at(_decoded(body, _OBJECT), "spec", "template")
 
 
 class _Budget:
@@ -411,6 +411,8 @@ def _shadow_link(reading: _Reading) -> None:
             found.add(found.synced, name, owner)
 
 
+# Created at import, as msgspec crashes if two threads read a type's annotations at once.
+_PAGE, _OBJECT = msgspec.json.Decoder(_Page), msgspec.json.Decoder(Raw)
 _LIST, _TEXT = msgspec.json.Decoder(list[Raw]), msgspec.json.Decoder(str)
 _TEXT_OR_NUMBER = msgspec.json.Decoder(str | int)
 
@@ -449,9 +451,9 @@ def _text(obj: Json, *path: str) -> str:
         return ""
 
 
-def _decoded(body: bytes, kind: type[T]) -> T:
+def _decoded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decoder.decode(body)
     except msgspec.DecodeError as error:
         raise ApiError("a response of the API server can't be decoded") from error
 

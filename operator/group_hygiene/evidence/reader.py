@@ -201,9 +201,13 @@ class _Line(NamedTuple):
     refusal: Refusal | None = None
 
 
+# Created at import, as msgspec crashes if two threads read a type's annotations at once.
+_LINES = msgspec.json.Decoder(_Line)
+
+
 def _answer(content: bytes | bytearray) -> Reading | Refusal:
     try:
-        *lines, last = msgspec.json.Decoder(_Line).decode_lines(content)
+        *lines, last = _LINES.decode_lines(content)
     except msgspec.MsgspecError:
         return Refusal(reasons.EVIDENCE_UNREADABLE, "the tables can't be read: a column has another type")
     if last.reading is None:

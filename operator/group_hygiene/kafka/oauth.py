@@ -35,6 +35,10 @@ class _Answer(msgspec.Struct):
     expires_in: float = 300.0
 
 
+# Created at import, as msgspec crashes if two threads read a type's annotations at once.
+_DECODER = msgspec.json.Decoder(_Answer, strict=False)
+
+
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
     """Returns one token for all connections until shortly before it expires. Thread-safe.
 
@@ -84,7 +88,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         if len(body) > _ANSWER_BYTES:
             raise AuthenticationFailed(f"the token endpoint {self._shown} answers more than {_ANSWER_BYTES} bytes")
         try:
-            answer = msgspec.json.decode(body, type=_Answer, strict=False)
+            answer = _DECODER.decode(body)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise AuthenticationFailed(f"the token endpoint {self._shown} answers without a token") from error
         return answer.access_token, answer.expires_in

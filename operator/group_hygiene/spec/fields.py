@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 
@@ -13,6 +14,8 @@ from group_hygiene.spec.durations import Duration, format_duration, parse_durati
 from group_hygiene.spec.patterns import Patterns
 
 T = TypeVar("T")
+# msgspec reads a type's annotations at its first use, and crashes if two threads do that at once.
+_ONE_AT_A_TIME = threading.Lock()
 # Between the message of msgspec and the path that it adds.
 _PATH = re.compile(r" - at (?:`key` in )?`\$(?=[^`]*`$)")
 Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -42,7 +45,8 @@ def convert(value: Any, wanted: type[T], field: str) -> T:
     Raises SpecError, which names the field, and shows no value of an enum: it may be a misplaced secret.
     """
     try:
-        return msgspec.convert(value, wanted, dec_hook=_decode)
+        with _ONE_AT_A_TIME:
+            return msgspec.convert(value, wanted, dec_hook=_decode)
     except UnicodeEncodeError:
         raise SpecError(f"{field} must be valid Unicode") from None
     except msgspec.ValidationError as error:
