@@ -203,7 +203,7 @@ class _Demo:
         screen.command(*kubernetes.describe())
         screen.command(command_line.address())
         screen.command(*command_line.run("keep", _PROTECTED, "--for", "30d", "--why", "invoices until the year ends"))
-        self._progress("waiting until the grace period of 8 s is over, for the run that deletes and the one after it")
+        self._progress("waiting until the grace period of 15 s is over, for the run that deletes and the one after it")
         self._wait(lambda: self._settled(story), _ENFORCE_SECONDS)
         screen.command(*kubernetes.get("kconn"))
         screen.command(*kubernetes.get("kgp"))
