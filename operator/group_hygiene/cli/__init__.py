@@ -1,10 +1,11 @@
 """The command line `group-hygiene`, also `kubectl group-hygiene`.
 
 `program` and the modules of commands import nothing slow, so that --help and completion answer at once; each command
-imports the rest when it runs. Nothing here deletes a group: `restore` commits offsets, `keep` writes to the ledger.
+imports the rest when it runs. `delete` deletes groups by the steps of `reconcile`, `restore` commits offsets, `keep`
+writes to the ledger; the others only read.
 
     program             the commands, exit codes and errors
-    commands            arguments and help of list, describe, offsets, plan, explain, keep, restore, history
+    commands            arguments and help of list, describe, offsets, plan, explain, keep, delete, restore, history
     alert_commands      arguments and help of alert
     backtest_commands   arguments and help of backtest and report
     doctor_command      arguments and help of doctor
@@ -26,6 +27,7 @@ imports the rest when it runs. Nothing here deletes a group: `restore` commits o
     explanations        explain
     history             history; opens the ledger for all commands
     keep_requests       keep
+    deletions           delete
     restores            restore
     alert_test          alert test
     backtests           backtest

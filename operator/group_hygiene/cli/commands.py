@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -337,3 +338,82 @@ def restore(
         allow_unknown_topic_identity=wanted.allow_unknown_topic_identity,
     )
     return out.show(restores.restore_groups(target, request, preview, ledger_topic), output)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """Options of `delete` beside --preview. yes: don't ask."""
+
+    unused_for: timedelta
+    force: bool
+    backup_retention: timedelta
+    by: str | None
+    yes: bool
+
+
+@click.command()
+@click.argument("names", type=Text(), metavar="GROUP...", nargs=-1, required=True)
+@click.option(
+    "--unused-for",
+    type=Duration(at_least="1s", at_most="30d"),
+    metavar="DURATION",
+    default="1h",
+    show_default=True,
+    help="Delete no group that has a commit or a member in __consumer_offsets within this time.",
+)
+@click.option("--force", is_flag=True, help="Don't read __consumer_offsets. All other checks stay.")
+@click.option(
+    "--backup-retention",
+    type=Duration(at_least="1h", at_most="365d"),
+    metavar="DURATION",
+    default="30d",
+    show_default=True,
+    help="For how long the groups can be restored.",
+)
+@click.option("--by", type=Text(), metavar="NAME", help="Your name, for history. Default: the user of this computer.")
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
+@click.option("--preview", is_flag=True, help="Show the result without changing anything.")
+@ledger_option
+@output_option
+@target_options
+@grouped("chosen", DeleteOptions)
+def delete(
+    target: Target,
+    output: str,
+    names: tuple[str, ...],
+    preview: bool,
+    ledger_topic: str | None,
+    chosen: DeleteOptions,
+) -> int:
+    """Delete groups that no client uses, with a backup. The checks are those of a GroupPolicy, without a grace period.
+
+    Not deleted are groups in use, protected groups, groups that a user asked to keep, and groups that were used lately,
+    by __consumer_offsets. Each group is read again right before its deletion, and its committed offsets are saved in
+    the operator's ledger: `restore` brings them back. limits of the KafkaConnection apply.
+
+    \b
+    Examples:
+      group-hygiene delete billing --preview --bootstrap-server kafka:9092
+      group-hygiene delete billing shipping --connection main -n kafka
+      group-hygiene list --match 'console-consumer-*' --state Empty -o name | xargs group-hygiene delete --yes
+
+    Exit codes: 0 all groups are deleted, or would be, 1 an error, or a group is not deleted.
+    """
+    from group_hygiene.cli import deletions
+    from group_hygiene.cli import output as out
+    from group_hygiene.reconcile import DeletionRequest
+
+    if not all(names):
+        raise click.UsageError("GROUP must not be empty")
+
+    def confirm(groups: Sequence[str]) -> None:
+        if chosen.yes:
+            return
+        listed = "\n".join(f"  {out.printable(name)}" for name in groups)
+        click.echo(f"These groups will be deleted:\n{listed}", err=True)
+        if not click.confirm("Delete them?", err=True):
+            raise click.ClickException("nothing was deleted")
+
+    unused_for = None if chosen.force else chosen.unused_for
+    request = DeletionRequest(tuple(dict.fromkeys(names)), chosen.by or _user(), unused_for, chosen.backup_retention)
+    return out.show(deletions.delete_groups(target, request, ledger_topic, preview, confirm), output)

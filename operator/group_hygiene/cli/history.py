@@ -49,12 +49,16 @@ class _Event(NamedTuple):
 
 
 @contextmanager
-def open_cluster_and_ledger(target: Target, topic: str | None, writes: bool) -> Iterator[tuple[Session, Ledger]]:
+def open_cluster_and_ledger(
+    target: Target, topic: str | None, writes: bool, claims: bool = False
+) -> Iterator[tuple[Session, Ledger]]:
     """The cluster and its ledger, with any owner. writes: with a new writer id, which fences no other writer.
+
+    claims: see `open_session`.
 
     Raises HygieneError, also if there is no ledger: commands never create it.
     """
-    with open_session(target) as session:
+    with open_session(target, claims=claims) as session:
         name = topic or session.connection.ledger.topic
         writer = f"group-hygiene-cli-{secrets.token_hex(8)}"
         with working("reading the ledger"):

@@ -15,6 +15,7 @@ for all due policies. `decide.plan.make_plan` decides for each. `note_marks` wri
     deletion         the second half: reads each group again, and deletes it
     recheck          reads all evidence about a group again before its deletion
     vetoes           what can prevent a deletion, after its evidence was read again
+    requested        deletes groups that a user names
     delete_requests  sends the requests that delete, and interprets their responses
     large_groups     deletes groups that need several requests
     interruptions    groups whose deletion was interrupted
@@ -25,16 +26,21 @@ from group_hygiene.reconcile.deletion import Guard, apply
 from group_hygiene.reconcile.marks import forget_policies, note_marks
 from group_hygiene.reconcile.opening import LedgerNeed, ledger_settings, open_journal
 from group_hygiene.reconcile.recovery import recover_intents
+from group_hygiene.reconcile.requested import DeletionRequest, Judged, delete_requested, judge_requested
 from group_hygiene.reconcile.scan import observe
 
 __all__ = [
     "Context",
+    "DeletionRequest",
     "Guard",
+    "Judged",
     "LedgerNeed",
     "Memory",
     "Observation",
     "apply",
+    "delete_requested",
     "forget_policies",
+    "judge_requested",
     "ledger_settings",
     "note_marks",
     "observe",

@@ -111,7 +111,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     )
     if policies:
         memory.due_before = deleting
-    refusals = _refusals(context, snapshot, stamp)
+    refusals = _refusals(context, snapshot, stamp, writes=bool(facts.watches or facts.covered))
     # A backup would lack offsets of topics that the user may not DESCRIBE. An attestation is checked more often.
     visible = _visibility(context, cluster, deadline) if deleting or (full and attested) else None
     if visible is not None and visible.reason == reasons.TOPICS_HIDDEN:
@@ -348,8 +348,11 @@ def _end_scans(
     return context.journal.note([*facts.seen, *changes], Deadline(max(_WRITE_S, deadline.left)))
 
 
-def _refusals(context: Context, snapshot: Snapshot, stamp: datetime | None) -> list[Refusal]:
-    """The refusals of all deletions in this run that are known without further requests."""
+def _refusals(context: Context, snapshot: Snapshot, stamp: datetime | None, writes: bool) -> list[Refusal]:
+    """The refusals of all deletions in this run that are known without further requests.
+
+    stamp: the broker's time of this scan's write. writes: whether the scan had something to write.
+    """
     refusals: list[Refusal] = []
     known, found = context.memory.cluster_id, snapshot.cluster.id
     if known != found:
@@ -358,9 +361,8 @@ def _refusals(context: Context, snapshot: Snapshot, stamp: datetime | None) -> l
         )
     if context.journal.problem is not None:
         refusals.append(context.journal.problem)
-    # A run without anything to write, as no policy counts scans, has no broker's time, and deletes nothing.
-    contents = context.journal.contents
-    if stamp is not None or (context.journal.writable and (contents.watches or contents.covered)):
+    # Without anything to write there is no broker's time yet; a deletion checks it again after it has written.
+    if stamp is not None or (context.journal.writable and writes):
         skew = context.journal.skew(context.clock.now())
         if skew is not None:
             refusals.append(skew)

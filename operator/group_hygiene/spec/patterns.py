@@ -33,6 +33,11 @@ def parse_pattern(pattern: str, field: str = "pattern") -> tuple[str, ...]:
     return tuple(pieces)
 
 
+def exactly(name: str) -> str:
+    """The pattern that matches only this name."""
+    return name.replace("\\", "\\\\").replace("*", "\\*")
+
+
 def _matches(pieces: tuple[str, ...], text: str) -> bool:
     """Whether a text consists of these pieces with anything between them; a single piece is the whole text.
 

@@ -84,7 +84,8 @@ def offsets_known(policy: Policy, group: Group, evidence: Evidence, now: datetim
     when = policy.when
     asks = when.committed_none or when.deleted_topics is not None or when.unchanged_for is not None or when.asks_bounds
     # Before a deletion, the offsets are compared with those of this scan.
-    if not asks and not (when.idle_for is not None and (policy.action.changes or commits_outside(evidence))):
+    asks = asks or policy.action.changes
+    if not asks and not (when.idle_for is not None and commits_outside(evidence)):
         return None
     if evidence.offsets is None:
         return Need.OFFSETS

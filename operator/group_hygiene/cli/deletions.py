@@ -1,0 +1,106 @@
+"""`delete`: delete groups by name, with the operator's checks, backups and ledger, and show each result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from group_hygiene.cli.history import open_cluster_and_ledger
+from group_hygiene.cli.options import Target
+from group_hygiene.cli.output import Column, Report, Table, printable, working
+from group_hygiene.cli.plans import protection_errors
+from group_hygiene.cli.restores import NoGuard
+from group_hygiene.ledger.journal import Journal
+from group_hygiene.model import reasons
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.verdicts import OutcomeKind
+from group_hygiene.reconcile import Context, DeletionRequest, Judged, Memory, delete_requested, judge_requested
+
+_COLUMNS = (
+    Column("GROUP"),
+    Column("STATE", coloured=True),
+    Column("TYPE"),
+    *map(Column, ("RESULT", "REASON", "MESSAGE")),
+)
+_WOULD_DELETE = "WouldDelete"
+
+
+class _Result(NamedTuple):
+    """kind: as OutcomeKind, or WouldDelete."""
+
+    kind: str
+    reason: str | None
+    message: str | None
+
+
+def delete_groups(
+    target: Target,
+    request: DeletionRequest,
+    topic: str | None,
+    preview: bool,
+    confirm: Callable[[Sequence[str]], None],
+) -> Report:
+    """Delete, or with `preview` only show the result. confirm: called with the groups to delete; raises to stop."""
+    with open_cluster_and_ledger(target, topic, writes=not preview, claims=True) as (session, ledger):
+        context = Context(
+            client=session.client,
+            connection=session.connection,
+            memory=(memory := Memory(contents=ledger.contents)),
+            clock=session.clock,
+            journal=Journal(ledger, ledger.contents, memory.unwritten, writable=not preview),
+            claims=session.claims,
+        )
+        with working("reading groups"):
+            judged = judge_requested(context, request)
+        matching = [name for name, verdict in judged.verdicts.items() if verdict.matches]
+        results = {name: _result(judged, name) for name in request.groups}
+        stop: Refusal | None = None
+        if matching and not preview:
+            confirm(matching)
+            with working(f"deleting {len(matching)} groups"):
+                stop, outcomes = delete_requested(context, judged, NoGuard())
+            results |= {each.group: _Result(str(each.kind), str(each.reason), each.message) for each in outcomes}
+            if stop is not None:
+                results |= dict.fromkeys(matching, _refused(stop))
+    notes = []
+    if not session.in_kubernetes:
+        notes.append(
+            "not known here: protect and limits of the KafkaConnection, and groups that a ScaledObject or "
+            "KafkaConnector names: --connection reads them"
+        )
+    done = _WOULD_DELETE if preview else OutcomeKind.DELETED
+    errors = [f"group {printable(n)}: {r.reason}: {r.message}" for n, r in results.items() if r.kind != done]
+    skipped = {verdict.refusal.reason for verdict in judged.verdicts.values() if verdict.refusal}
+    errors += protection_errors(judged.observation.protections, skipped)
+    document = {
+        "preview": preview,
+        "groups": [_document(name, result) for name, result in results.items()],
+        "notes": notes,
+        "errors": errors,
+    }
+    table = Table(_COLUMNS, [_row(judged, name, result) for name, result in results.items()])
+    return Report(document, [name for name, result in results.items() if result.kind == done], [table], notes, errors)
+
+
+def _result(judged: Judged, name: str) -> _Result:
+    verdict, snapshot = judged.verdicts.get(name), judged.observation.snapshot
+    if verdict is None and snapshot.complete:
+        return _refused(Refusal(reasons.GONE, "there is no such group"))
+    if verdict is None:
+        return _refused(snapshot.refusal)
+    if verdict.refusal is not None:
+        return _refused(verdict.refusal)
+    return _Result(_WOULD_DELETE, None, None)
+
+
+def _refused(why: Refusal) -> _Result:
+    return _Result(str(OutcomeKind.NOT_DELETED), str(why.reason), why.message)
+
+
+def _row(judged: Judged, name: str, result: _Result) -> tuple[str | None, ...]:
+    group = judged.observation.snapshot.groups.get(name)
+    return name, *((str(group.state), str(group.type)) if group else (None, None)), *result
+
+
+def _document(name: str, result: _Result) -> Mapping[str, Any]:
+    return {"group": name, "result": result.kind, "reason": result.reason, "message": result.message}
