@@ -231,6 +231,7 @@ class Operator:
         key, version = (resource.plural, namespace, name), (metadata["uid"], int(metadata.get("generation") or 0))
         if event["type"] == "DELETED":
             self._seen.pop(key, None)
+            self._services.recorder.forget(metadata["uid"])
         elif self._seen.get(key) == version:
             return
         else:

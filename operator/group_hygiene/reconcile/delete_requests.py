@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from group_hygiene.decide.plan import FAILURES
 from group_hygiene.kafka import groups as kafka_groups
 from group_hygiene.kafka import offsets as kafka_offsets
 from group_hygiene.kafka.client import Deadline
@@ -25,8 +26,6 @@ _UNANSWERED = frozenset({"NETWORK_EXCEPTION", "REQUEST_TIMED_OUT", "NO_ANSWER"})
 # when that takes too long (CoordinatorRuntime of Kafka 4), and any code that a later version adds.
 _REFUSALS = frozenset({"NON_EMPTY_GROUP", "INVALID_GROUP_ID", "GROUP_SUBSCRIBED_TO_TOPIC"})
 _DENIED = "AUTHORIZATION_FAILED"
-# Reasons for not deleting a group that count as failures of the run.
-_FAILURES = frozenset({reasons.DENIED, reasons.OFFSETS_UNKNOWN, reasons.DELETE_FAILED})
 _NAMES = 5
 NOT_SENT = "not sent: there was no time left"
 # At most this many records belong to a group without members, beside its offsets.
@@ -54,7 +53,7 @@ Result = Outcome | Unresolved
 
 def not_deleted(name: str, refusal: Refusal) -> Outcome:
     """`Failed` if an administrator must fix something, else `NotDeleted`."""
-    kind = OutcomeKind.FAILED if refusal.reason in _FAILURES else OutcomeKind.NOT_DELETED
+    kind = OutcomeKind.FAILED if refusal.reason in FAILURES else OutcomeKind.NOT_DELETED
     return Outcome(name, kind, refusal.reason, refusal.message)
 
 
