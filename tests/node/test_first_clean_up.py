@@ -118,6 +118,7 @@ def test_the_guide_cleans_up(
     record_property("p99 of another client before and during, s", (idle, during))
     assert left == stay
     _bring_one_back(cluster, groups)
+    _delete_by_name(cluster, groups)
 
 
 def _plan(kafka: KafkaCluster) -> None:
@@ -142,6 +143,28 @@ def _bring_one_back(cluster: Cluster, groups: Groups) -> None:
     cluster.kubectl(*inside, *(name if word == "GROUP" else word for word in restore))
     assert groups.offsets(name) == _offsets(1234)
     assert cluster.kubectl(*inside, *history).stdout.count(" Deleted ") >= UNUSED
+
+
+def _delete_by_name(cluster: Cluster, groups: Groups) -> None:
+    """In the operator's pod, beside the operator: what was used lately or is protected stays; a restore works."""
+    unused, protected = "service-7", "payments-7"
+    offsets = groups.offsets(unused)
+
+    def call(command: str, *arguments: str) -> dict[str, str]:
+        where = ("exec", "-n", release.NAME, f"deploy/{release.NAME}", "--", "group-hygiene", command)
+        done = cluster.kubectl(
+            *(*where, "--connection", "main", "-n", NAMESPACE, "-o", "json", *arguments), check=False
+        )
+        assert done.stdout, done.stderr
+        return {each["group"]: each["reason"] or each["result"] for each in json.loads(done.stdout)["groups"]}
+
+    wanted = (unused, protected, "--by", "me", "--yes")
+    assert call("delete", *wanted) == {unused: "RecentlyActive", protected: "Protected"}
+    assert groups.offsets(unused) == offsets
+    assert call("delete", *wanted, "--force") == {unused: "Deleted", protected: "Protected"}
+    assert unused not in groups.listed()
+    assert call("restore", unused) == {unused: "Restored"}
+    assert groups.offsets(unused) == offsets
 
 
 def _patch(cluster: Cluster, name: str, spec: Mapping[str, Any]) -> None:
