@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TextIO
 
 import click
 
@@ -349,13 +350,17 @@ class DeleteOptions:
     backup_retention: timedelta
     by: str | None
     yes: bool
+    from_file: TextIO | None
 
 
 @click.command()
-@click.argument("names", type=Text(), metavar="GROUP...", nargs=-1, required=True)
+@click.argument("names", type=Text(), metavar="GROUP...", nargs=-1)
+@click.option(
+    "--from-file", type=click.File(encoding="utf-8"), metavar="FILE", help="Also the groups in FILE, one per line."
+)
 @click.option(
     "--unused-for",
-    type=Duration(at_least="1s", at_most="30d"),
+    type=Duration(at_least="10m", at_most="30d"),
     metavar="DURATION",
     default="1h",
     show_default=True,
@@ -395,7 +400,8 @@ def delete(
     Examples:
       group-hygiene delete billing --preview --bootstrap-server kafka:9092
       group-hygiene delete billing shipping --connection main -n kafka
-      group-hygiene list --match 'console-consumer-*' --state Empty -o name | xargs group-hygiene delete --yes
+      group-hygiene list --match 'console-consumer-*' --state Empty -o name > names
+      group-hygiene delete --from-file names --connection main -n kafka
 
     Exit codes: 0 all groups are deleted, or would be, 1 an error, or a group is not deleted.
     """
@@ -403,8 +409,10 @@ def delete(
     from group_hygiene.cli import output as out
     from group_hygiene.reconcile import DeletionRequest
 
-    if not all(names):
-        raise click.UsageError("GROUP must not be empty")
+    if chosen.from_file is not None:
+        names += tuple(Text().convert(line, None, None) for line in chosen.from_file.read().split("\n") if line)
+    if not names or not all(names):
+        raise click.UsageError("a GROUP that is not empty, or --from-file, must be given")
 
     def confirm(groups: Sequence[str]) -> None:
         if chosen.yes:

@@ -54,18 +54,18 @@ def delete_groups(
             judged = judge_requested(context, request)
         matching = [name for name, verdict in judged.verdicts.items() if verdict.matches]
         results = {name: _result(judged, name) for name in request.groups}
-        stop: Refusal | None = None
-        if matching and not preview:
+        stop = judged.stop
+        if matching and not preview and stop is None:
             confirm(matching)
             with working(f"deleting {len(matching)} groups"):
                 stop, outcomes = delete_requested(context, judged, NoGuard())
             results |= {each.group: _Result(str(each.kind), str(each.reason), each.message) for each in outcomes}
-            if stop is not None:
-                results |= dict.fromkeys(matching, _refused(stop))
+        if stop is not None:
+            results |= dict.fromkeys(matching, _refused(stop))
     notes = []
     if not session.in_kubernetes:
         notes.append(
-            "not known here: protect and limits of the KafkaConnection, and groups that a ScaledObject or "
+            "not known here: protect, limits and role of the KafkaConnection, and groups that a ScaledObject or "
             "KafkaConnector names: --connection reads them"
         )
     done = _WOULD_DELETE if preview else OutcomeKind.DELETED
@@ -85,7 +85,9 @@ def delete_groups(
 def _result(judged: Judged, name: str) -> _Result:
     verdict, snapshot = judged.verdicts.get(name), judged.observation.snapshot
     if verdict is None and snapshot.complete:
-        return _refused(Refusal(reasons.GONE, "there is no such group"))
+        return _refused(
+            Refusal(reasons.GONE, "brokers list no such group: it does not exist, or you may not DESCRIBE it")
+        )
     if verdict is None:
         return _refused(snapshot.refusal)
     if verdict.refusal is not None:

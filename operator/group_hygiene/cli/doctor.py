@@ -60,7 +60,7 @@ def _connected(cluster: Cluster, account: Account) -> Iterator[Finding]:
         yield failed(Area.KAFKA, "Kafka", f"{error.reason}: {error}", advice)
         return
     try:
-        session = Session(client, cluster.connection, Claims(), cluster.known is not None, cluster.read_texts)
+        session = Session(client, cluster.connection, Claims, cluster.known is not None, cluster.read_texts)
         with working("checking Kafka"):
             yield from examine_kafka(session, cluster)
     finally:

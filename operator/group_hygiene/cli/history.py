@@ -13,7 +13,7 @@ from group_hygiene.cli.output import Column, Report, Table, working
 from group_hygiene.cli.target import Session, open_session
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.ledger.codec import group_of
-from group_hygiene.ledger.ledger import Ledger, LedgerSettings, open_ledger
+from group_hygiene.ledger.ledger import COMMAND_WRITER, Ledger, LedgerSettings, open_ledger
 from group_hygiene.model.backups import Backup, whole
 from group_hygiene.model.entries import Entry, KeepRequest, Key, Mark, Outcome, OutcomeType
 from group_hygiene.spec.durations import timestamp
@@ -60,7 +60,7 @@ def open_cluster_and_ledger(
     """
     with open_session(target, claims=claims) as session:
         name = topic or session.connection.ledger.topic
-        writer = f"group-hygiene-cli-{secrets.token_hex(8)}"
+        writer = f"{COMMAND_WRITER}{secrets.token_hex(8)}"
         with working("reading the ledger"):
             settings = LedgerSettings(installation=None, writer=writer, topic=name)
             ledger = open_ledger(session.client, settings, session.deadline(), create=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -36,19 +36,14 @@ _TIMEOUT = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A connected cluster. `connection`: with its limits and protection; `claimed`: see reconcile.Context.claims.
+    """A connected cluster. `connection`: with its limits and protection; `claims`: see reconcile.Context.
 
-    in_kubernetes: whether objects that claim groups could be read. read_secret: for the connection's namespace.
+    in_kubernetes: whether objects that claim groups can be read. read_secret: for the connection's namespace.
     """
 
     client: Client
     connection: Connection
-    claimed: Claims | Refusal = field(default_factory=Claims)
-
-    def claims(self) -> Claims | Refusal:
-        """For reconcile.Context."""
-        return self.claimed
-
+    claims: Callable[[], Claims | Refusal] = Claims
     in_kubernetes: bool = False
     read_secret: ReadSecretTexts | None = None
     clock: SystemClock = field(default_factory=SystemClock)
@@ -70,14 +65,14 @@ class Session:
 def open_session(target: Target, document: Connection | None = None, claims: bool = False) -> Iterator[Session]:
     """Connect by `target`, or else by the KafkaConnection `document` of a file; closes the client at the end.
 
-    `claims`: also read objects that name groups, if `target` is in Kubernetes. Raises HygieneError.
+    `claims`: the session reads objects that name groups, if `target` is in Kubernetes. Raises HygieneError.
     """
-    claimed: Claims | Refusal = Claims()
+    read_claims: Callable[[], Claims | Refusal] = Claims
     read_secret: ReadSecretTexts | None = None
     if target.connection is not None:
         with working("reading the KafkaConnection"):
             api, connection, settings = _from_kubernetes(target, target.connection)
-            claimed = api.claimed_groups() if claims else Claims()
+            read_claims = api.claimed_groups if claims else Claims
             read_secret = partial(api.read_secret_texts, target.namespace)
         if document is not None:
             connection = replace(
@@ -97,7 +92,7 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
     with working(f"connecting to {', '.join(settings.bootstrap_servers)}"):
         client = connect(settings)
     try:
-        yield Session(client, connection, claimed, target.connection is not None, read_secret)
+        yield Session(client, connection, read_claims, target.connection is not None, read_secret)
     finally:
         client.close()
 

@@ -24,6 +24,8 @@ from group_hygiene.model.entries import Change, Entry, Key, Owner, Removal
 from group_hygiene.model.groups import Fault, Partition
 
 TOPIC = "__group_hygiene"
+# Begins the transactional.id of a command; it has a new one each time, so it fences no other process.
+COMMAND_WRITER = "group-hygiene-cli-"
 _CALL_SECONDS = 20.0
 # How long reads wait for another client's open transaction.
 _OPEN_SECONDS = 10.0

@@ -13,6 +13,8 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 
 Key = tuple[str, ...]
+# Begins the policy uid of marks by a command, which exist while it runs.
+REQUESTED = "command-line-"
 # A time without a zone can't be compared with another one.
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
 # About 30,000 years: within the range of timedelta.

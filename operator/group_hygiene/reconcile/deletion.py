@@ -24,7 +24,7 @@ from group_hygiene.kafka.client import Deadline
 from group_hygiene.kafka.offsets import WRITE_BYTES
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import Backup, SavedOffset, in_parts, with_earlier
-from group_hygiene.model.entries import Change, Intent, Key, Mark, OutcomeType, Removal
+from group_hygiene.model.entries import Change, Intent, Key, LogEnd, Mark, OutcomeType, Removal
 from group_hygiene.model.entries import Outcome as OutcomeEntry
 from group_hygiene.model.groups import GroupType
 from group_hygiene.model.refusal import Refusal
@@ -99,11 +99,17 @@ class Batch(NamedTuple):
 
 
 @traced("apply")
-def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) -> list[Outcome]:
+def apply(
+    context: Context,
+    plan: Plan,
+    observation: Observation,
+    guard: Guard,
+    since: Mapping[str, LogEnd | None] | None = None,
+) -> list[Outcome]:
     """Delete `plan.actions`, a few at a time, each read again right before; one outcome per group.
 
     `guard` is asked before each batch, where a Refusal ends the run, and again right before the request. A group that
-    changed since the scan is not deleted; the broker's own check comes last.
+    changed since the scan is not deleted; the broker's own check comes last. since: see `Uses`.
 
     Raises LedgerFenced when another process took over.
     """
@@ -121,7 +127,7 @@ def apply(context: Context, plan: Plan, observation: Observation, guard: Guard) 
         else:
             earlier[name] = found
     # Here there is time to read a long log; right before each request only newer records are read.
-    uses = Uses(context, plan, cluster, context.deadline())
+    uses = Uses(context, plan, cluster, context.deadline(), since)
     uses.read_on(context.deadline())
     if changes := uses.changes():
         context.journal.note(changes, context.deadline())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
 from group_hygiene.decide.plan import Plan
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Change, Mark, Outcome, OutcomeType, Removal
+from group_hygiene.model.entries import REQUESTED, Change, Mark, Outcome, OutcomeType, Removal
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.reconcile.context import Context
 from group_hygiene.reconcile.deletion import new_id
@@ -15,14 +15,17 @@ from group_hygiene.spec.windows import next_open
 
 # For outcomes of policies that no longer exist.
 _RETENTION = timedelta(days=30)
+# For this long a command that deletes may run.
+_COMMAND = timedelta(hours=1)
 
 
 def forget_policies(context: Context, existing: Collection[str]) -> None:
     """Remove the entries of policies that no longer exist. existing: uids of the policies in all namespaces."""
     contents, now = context.journal.contents, context.clock.now()
     gone = (contents.watches.keys() | contents.seen.keys() | contents.marks.keys()) - set(existing)
+    running = {uid for uid in gone if uid.startswith(REQUESTED) and _is_young(contents.marks.get(uid, {}), now)}
     changes: list[Change] = []
-    for uid in gone:
+    for uid in gone - running:
         changes += (Removal(("seen", uid, name)) for name in contents.seen.pop(uid, {}))
         changes += [Removal(("watch", uid))]
         for mark in contents.marks.pop(uid, {}).values():
@@ -31,6 +34,10 @@ def forget_policies(context: Context, existing: Collection[str]) -> None:
             )
         context.memory.scan_histories.pop(uid, None)
     context.journal.note(changes)
+
+
+def _is_young(marks: Mapping[str, Mark], now: datetime) -> bool:
+    return any(now - mark.since < _COMMAND for mark in marks.values())
 
 
 def note_marks(context: Context, plan: Plan) -> Refusal | None:

@@ -10,6 +10,7 @@ from datetime import datetime
 import msgspec
 
 from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.ledger import COMMAND_WRITER
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, Intent, OutcomeType
 from group_hygiene.model.entries import Outcome as OutcomeEntry
@@ -35,8 +36,8 @@ def _open_entries(contents: Contents) -> list[Intent | OutcomeEntry]:
 
 
 def has_unresolved(contents: Contents, writer: str) -> bool:
-    """Whether the ledger has an unresolved deletion of the connection whose processes write as `writer`."""
-    return any(entry.writer == writer for entry in _open_entries(contents))
+    """Whether the ledger has an unresolved deletion by a command, or by the processes that write as `writer`."""
+    return any(each.writer == writer or each.writer.startswith(COMMAND_WRITER) for each in _open_entries(contents))
 
 
 def recover_intents(context: Context) -> Mapping[str, int]:

@@ -13,9 +13,8 @@ from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.offsets import offsets_at
 from group_hygiene.kafka.partitions import partition_of
-from group_hygiene.kafka.tail import Found, Place, Tail
 from group_hygiene.model import reasons
-from group_hygiene.model.entries import Removal
+from group_hygiene.model.entries import REQUESTED, LogEnd, Removal
 from group_hygiene.model.groups import Fault, GroupState, GroupType, Partition
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
@@ -25,8 +24,7 @@ from group_hygiene.reconcile.delete_requests import not_deleted
 from group_hygiene.reconcile.deletion import Guard, apply
 from group_hygiene.reconcile.marks import note_marks
 from group_hygiene.reconcile.scan import observe
-from group_hygiene.reconcile.uses import describe
-from group_hygiene.spec.durations import format_duration
+from group_hygiene.reconcile.uses import Uses, read_log_ends
 from group_hygiene.spec.patterns import Patterns, exactly
 from group_hygiene.spec.policy import Action, AlertSpec, Limits, Match, Mode, Policy, When
 
@@ -48,24 +46,36 @@ class DeletionRequest(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The verdict on each group that was found, and the scan."""
+    """The verdict on each group that was found, and the scan.
+
+    stop: why none may be deleted now. since: from where on the log shows recent uses of each match; None = not asked.
+    """
 
     policy: Policy
     observation: Observation
     verdicts: Mapping[str, Verdict]
+    stop: Refusal | None
+    since: Mapping[str, LogEnd | None] | None
 
 
 def judge_requested(context: Context, request: DeletionRequest) -> Judged:
     """Scan, apply every check, and read the offsets log for recent uses. Changes nothing. Raises as `observe`."""
-    policy = _policy(request)
+    policy, intents = _policy(request), context.journal.contents.intents
     observation = observe(context, [policy])
     verdicts = dict(observation.verdicts[policy.key])
-    if request.unused_for is not None:
-        matching = [name for name, verdict in verdicts.items() if verdict.matches]
-        now, cluster = context.clock.now(), observation.snapshot.cluster
-        uses = _uses(context.client, cluster, matching, now, request.unused_for, context.deadline())
-        verdicts |= {name: replace(verdicts[name], refusal=refusal) for name, refusal in uses.items()}
-    return Judged(policy, observation, verdicts)
+    begun = Refusal(reasons.INTERRUPTED, "an earlier deletion of it is unresolved: the operator resolves it")
+    verdicts |= {name: replace(each, refusal=begun) for name, each in verdicts.items() if name in intents}
+    # As if the marks were due.
+    trial = make_plan(replace(policy, mode=Mode.DRY_RUN), verdicts, {}, observation.conditions, context.clock.now())
+    since = None
+    if request.unused_for is not None and trial.due:
+        cluster = observation.snapshot.cluster
+        begin = context.clock.now() - request.unused_for
+        since = _log_places(context.client, cluster, trial.due, begin, context.deadline())
+        uses = Uses(context, replace(trial, actions=trial.due), cluster, context.deadline(), since)
+        used = uses.read_on(context.deadline())
+        verdicts |= {name: replace(verdicts[name], refusal=refusal) for name, refusal in used.items()}
+    return Judged(policy, observation, verdicts, trial.refusal, since)
 
 
 def delete_requested(context: Context, judged: Judged, guard: Guard) -> tuple[Refusal | None, list[Outcome]]:
@@ -74,8 +84,7 @@ def delete_requested(context: Context, judged: Judged, guard: Guard) -> tuple[Re
     The marks are in the ledger, as evidence of the request, and are removed at the end.
     """
     policy, contents = judged.policy, context.journal.contents
-    marked = _plan(context, judged)
-    problem = marked.refusal or note_marks(context, marked)
+    problem = judged.stop or note_marks(context, _plan(context, judged))
     if problem is not None:
         return problem, []
     try:
@@ -84,7 +93,7 @@ def delete_requested(context: Context, judged: Judged, guard: Guard) -> tuple[Re
             return plan.refusal, []
         late = Refusal(reasons.LIMIT_EXCEEDED, "limits.maxPerRun of the KafkaConnection: run the command again")
         left = [not_deleted(name, late) for name in plan.due if name not in plan.actions]
-        return None, apply(context, plan, judged.observation, guard) + left
+        return None, apply(context, plan, judged.observation, guard, judged.since) + left
     finally:
         context.journal.record([Removal(mark.key) for mark in list(contents.marks.get(policy.uid, {}).values())])
 
@@ -101,7 +110,7 @@ def _policy(request: DeletionRequest) -> Policy:
     return Policy(
         namespace="command-line",
         name=request.by,
-        uid=f"command-line-{secrets.token_hex(8)}",
+        uid=f"{REQUESTED}{secrets.token_hex(8)}",
         generation=0,
         connection_namespace="command-line",
         connection_name="",
@@ -120,29 +129,21 @@ def _policy(request: DeletionRequest) -> Policy:
     )
 
 
-def _uses(
-    client: Client, cluster: Cluster, names: Collection[str], now: datetime, period: timedelta, deadline: Deadline
-) -> dict[str, Refusal]:
-    """The groups with a record in the offsets log within the period, or for which that could not be read.
+def _log_places(
+    client: Client, cluster: Cluster, names: Collection[str], begin: datetime, deadline: Deadline
+) -> dict[str, LogEnd | None]:
+    """From where on the offsets log shows the groups' uses since `begin`; None = not known.
 
-    Compaction retains the last record of each key, so a use within the period is always there.
+    Compaction retains the last record of each key, so a use since then is always there.
     """
-    count = len(cluster.leaders)
-    if cluster.samples or not count:
-        hidden = Refusal(reasons.EVIDENCE_UNREADABLE, f"whether it was used lately: brokers hide {OFFSETS_TOPIC}")
-        return dict.fromkeys(names, hidden)
-    numbers = {name: partition_of(name, count) for name in names}
-    begin = int((now - period).timestamp() * 1000)
-    starts = offsets_at(client, dict.fromkeys((Partition(OFFSETS_TOPIC, n) for n in numbers.values()), begin), deadline)
-    found = {name: starts[Partition(OFFSETS_TOPIC, number)] for name, number in numbers.items()}
-    places = {name: Place(numbers[name], start) for name, start in found.items() if isinstance(start, int)}
-    answers = Tail(client, places, {index: broker for index, (broker, _) in cluster.leaders.items()}).read_on(deadline)
-    refusals: dict[str, Refusal] = {}
-    for name, start in found.items():
-        answer = start if isinstance(start, Fault) else answers.get(name)
-        if isinstance(answer, Found):
-            why = f"within the last {format_duration(period)} {describe(answer)}"
-            refusals[name] = Refusal(reasons.RECENTLY_ACTIVE, why)
-        elif isinstance(answer, Fault):
-            refusals[name] = Refusal(reasons.EVIDENCE_UNREADABLE, f"whether it was used lately: {answer}")
-    return refusals
+    # First, as a record that is written meanwhile comes after it.
+    ends = read_log_ends(client, cluster, deadline)
+    times = {Partition(OFFSETS_TOPIC, end.partition): int(begin.timestamp() * 1000) for end in ends if end is not None}
+    starts = offsets_at(client, times, deadline)
+    places: dict[str, LogEnd | None] = dict.fromkeys(names)
+    for name in names if ends else ():
+        end = ends[partition_of(name, len(ends))]
+        start = None if end is None else starts[Partition(OFFSETS_TOPIC, end.partition)]
+        if end is not None and not isinstance(start, Fault):
+            places[name] = end if start is None else end._replace(offset=start)
+    return places

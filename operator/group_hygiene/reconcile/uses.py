@@ -44,24 +44,35 @@ def read_log_ends(client: Client, cluster: Cluster, deadline: Deadline) -> list[
 class Uses:
     """Uses of the groups that a policy with `unchangedFor` is about to delete, from their `Seen.log_end` on.
 
+    For groups that a user names: from `since` on.
+
     Any record of a group counts. Records that no client causes (offsets expire, or their topic is deleted) also change
     the committed offsets, so that the count began again after them.
     """
 
-    def __init__(self, context: Context, plan: Plan, cluster: Cluster, deadline: Deadline) -> None:
-        """cluster: as in the scan."""
+    def __init__(
+        self,
+        context: Context,
+        plan: Plan,
+        cluster: Cluster,
+        deadline: Deadline,
+        since: Mapping[str, LogEnd | None] | None = None,
+    ) -> None:
+        """cluster: as in the scan. since: where to begin instead of at `Seen.log_end`."""
         policy = plan.policy
         self._epochs = {index: epoch for index, (_, epoch) in cluster.leaders.items()}
         self._trusts_scans = Unprotect.UNREADABLE_OFFSETS_LOG in policy.match.unprotect
         asks = policy.when.unchanged_for is not None
         seen = context.journal.contents.seen.get(policy.uid, {})
         self._seen: dict[str, Seen | None] = {name: seen.get(name) for name in plan.actions} if asks else {}
+        self._starts = {name: None if each is None else each.log_end for name, each in self._seen.items()}
+        self._what, self._hint = "since it was first seen unchanged", _HINT
+        self._asked = since is not None
+        if since is not None:
+            self._starts = {name: since.get(name) for name in plan.actions}
+            self._what, self._hint = "lately", " (--force deletes without this check)"
         self._hidden = bool(cluster.samples)
-        ends = {
-            name: each.log_end
-            for name, each in self._seen.items()
-            if each is not None and each.log_end is not None and not self._hidden
-        }
+        ends = {name: start for name, start in self._starts.items() if start is not None and not self._hidden}
         self._lost = _cut_off(context.client, ends, deadline)
         places = {name: Place(end.partition, end.offset) for name, end in ends.items()}
         leaders = {index: broker for index, (broker, _) in cluster.leaders.items()}
@@ -71,7 +82,7 @@ class Uses:
     def read_on(self, deadline: Deadline) -> dict[str, Refusal]:
         """The groups that must not be deleted by the log up to now: used, or not known. Reads each partition once."""
         self._answers = self._tail.read_on(deadline)
-        refusals = {name: self._refusal(name) for name in self._seen}
+        refusals = {name: self._refusal(name) for name in self._starts}
         return {name: refusal for name, refusal in refusals.items() if refusal is not None}
 
     def changes(self) -> list[Change]:
@@ -94,19 +105,19 @@ class Uses:
         return changes
 
     def _refusal(self, name: str) -> Refusal | None:
-        seen, answer = self._seen[name], self._answers.get(name)
-        if seen is not None and self._hidden:
-            message = f"whether it was used between scans: brokers hide {OFFSETS_TOPIC}{_HINT}"
+        start, answer = self._starts[name], self._answers.get(name)
+        if self._hidden and (self._asked or self._seen.get(name) is not None):
+            message = f"whether it was used between scans: brokers hide {OFFSETS_TOPIC}{self._hint}"
             return None if self._trusts_scans else Refusal(reasons.EVIDENCE_UNREADABLE, message)
-        if seen is None or seen.log_end is None:
+        if start is None:
             return Refusal(reasons.EVIDENCE_INCOMPLETE, "from which offset on the log shows its uses is not known")
         if isinstance(answer, Found):
-            return Refusal(reasons.RECENTLY_ACTIVE, f"{describe(answer)}, since it was first seen unchanged")
+            return Refusal(reasons.RECENTLY_ACTIVE, f"{describe(answer)}, {self._what}")
         fault = self._lost.get(name) or answer
         if fault is None or (fault.code == TOPIC_DENIED and self._trusts_scans):
             return None
         lost = fault.code == "OFFSET_OUT_OF_RANGE"
-        hint = _HINT if fault.code == TOPIC_DENIED else ""
+        hint = self._hint if fault.code == TOPIC_DENIED else ""
         return Refusal(
             reasons.EVIDENCE_INCOMPLETE if lost else reasons.EVIDENCE_UNREADABLE,
             f"whether it was used between scans: {fault}{hint}",
