@@ -28,6 +28,7 @@ from group_hygiene.reconcile import (
 from group_hygiene.reconcile.recovery import has_unresolved
 from group_hygiene.spec.connection import Connection, Settings
 from group_hygiene.spec.patterns import Patterns
+from group_hygiene.spec.policy import Limits
 from sandbox.kafka import KafkaCluster
 from tests.cli.conftest import Answer, Run
 from tests.kafka.makers import Maker, at, soon
@@ -152,6 +153,20 @@ def test_a_commit_after_the_first_read_is_found(
     stop, outcomes = delete_requested(replace(context, clock=SystemClock()), judged, NoGuard())
     assert stop is None
     assert {each.group: each.reason for each in outcomes} == {used: "RecentlyActive", unused: "Deleted"}
+
+
+def test_limits_of_the_connection_are_shown_before_the_user_is_asked(
+    client: Client, make: Maker, ledger: Ledger
+) -> None:
+    topic, group = make.topic(records=3), make.name()
+    make.simple(group, at(topic, 2))
+    limits = Limits(min_groups=10_000)
+    connection = Connection("", "", "", 0, Patterns([]), limits, timedelta(seconds=30), ())
+    journal = Journal(ledger, ledger.contents, {})
+    context = Context(client, connection, Memory(contents=ledger.contents), SystemClock(), journal)
+    judged = judge_requested(context, DeletionRequest((group,), "me", None, timedelta(days=1)))
+    assert judged.stop is not None
+    assert judged.stop.reason == "ClusterTooSmall"
 
 
 def test_marks_of_a_running_command_stay(ledger: Ledger) -> None:
