@@ -424,4 +424,4 @@ def delete(
 
     unused_for = None if chosen.force else chosen.unused_for
     request = DeletionRequest(tuple(dict.fromkeys(names)), chosen.by or _user(), unused_for, chosen.backup_retention)
-    return out.show(deletions.delete_groups(target, request, ledger_topic, preview, confirm), output)
+    return out.show(deletions.delete(target, request, ledger_topic, preview, confirm), output)

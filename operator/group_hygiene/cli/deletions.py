@@ -33,7 +33,7 @@ class _Result(NamedTuple):
     message: str | None
 
 
-def delete_groups(
+def delete(
     target: Target,
     request: DeletionRequest,
     topic: str | None,
