@@ -12,9 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from group_hygiene.cli import main
+from group_hygiene.kafka.client import Client, connect
+from group_hygiene.ledger.ledger import Ledger, LedgerSettings, open_ledger
 from group_hygiene.model.groups import CommittedOffset, Partition
+from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
-from tests.kafka.makers import Maker, at
+from tests.kafka.makers import Maker, at, soon
 
 
 class Answer(NamedTuple):
@@ -69,6 +72,44 @@ def kafka() -> Iterator[KafkaCluster]:
     """One broker of the newest version, open to everybody, that counts requests."""
     with KafkaCluster(request_log=True) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(kafka: KafkaCluster) -> Iterator[Client]:
+    """The product's client, for what an operator does."""
+    made = connect(Settings((kafka.bootstrap_servers,)))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def make(kafka: KafkaCluster) -> Iterator[Maker]:
+    maker = Maker(kafka.bootstrap_servers)
+    yield maker
+    maker.close()
+
+
+@pytest.fixture
+def ledger(client: Client, make: Maker) -> Ledger:
+    """An operator's ledger, in a topic of its own."""
+    topic = make.name("ledger")
+    settings = LedgerSettings(installation="theirs", writer=f"operator-{topic}", topic=topic)
+    made = open_ledger(client, settings, soon(), create=True)
+    assert made is not None
+    made.claim()
+    return made
+
+
+@pytest.fixture
+def on_ledger(run: Run, kafka: KafkaCluster, ledger: Ledger) -> Run:
+    """`group-hygiene` with these arguments, on the broker and with that ledger."""
+    topic = ledger._settings.topic
+
+    def call(command: str, *arguments: object, stdin: str | None = None) -> Answer:
+        where = ("--bootstrap-server", kafka.bootstrap_servers, "--ledger-topic", topic)
+        return run(command, *where, *arguments, stdin=stdin)
+
+    return call
 
 
 @pytest.fixture(scope="package")

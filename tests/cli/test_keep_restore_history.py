@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,61 +11,22 @@ import yaml
 
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.kafka import offsets as kafka_offsets
-from group_hygiene.kafka.client import Client, connect
-from group_hygiene.ledger.ledger import Ledger, LedgerSettings, open_ledger
+from group_hygiene.kafka.client import Client
+from group_hygiene.ledger.ledger import Ledger
 from group_hygiene.model import reasons
 from group_hygiene.model.backups import SavedOffset
 from group_hygiene.model.entries import Change, Intent, KeepRequest, Mark, Outcome, OutcomeType, Removal
 from group_hygiene.model.groups import CommittedOffset, Partition
-from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
 from tests.backups import backup
-from tests.cli.conftest import Answer, Run
+from tests.cli.conftest import Run
 from tests.kafka.makers import Maker, at, soon
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 LATER = NOW + timedelta(days=30)
 # kafka-python's consumers leave sockets for the garbage collector to close.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
-
-
-@pytest.fixture(scope="module")
-def client(kafka: KafkaCluster) -> Iterator[Client]:
-    """The product's client, for what an operator does."""
-    made = connect(Settings((kafka.bootstrap_servers,)))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def make(kafka: KafkaCluster) -> Iterator[Maker]:
-    maker = Maker(kafka.bootstrap_servers)
-    yield maker
-    maker.close()
-
-
-@pytest.fixture
-def ledger(client: Client, make: Maker) -> Ledger:
-    """An operator's ledger, in a topic of its own."""
-    topic = make.name("ledger")
-    settings = LedgerSettings(installation="theirs", writer=f"operator-{topic}", topic=topic)
-    made = open_ledger(client, settings, soon(), create=True)
-    assert made is not None
-    made.claim()
-    return made
-
-
-@pytest.fixture
-def on(run: Run, kafka: KafkaCluster, ledger: Ledger) -> Run:
-    """`group-hygiene` with these arguments, on the broker and with that ledger."""
-    topic = ledger._settings.topic
-
-    def call(command: str, *arguments: object, stdin: str | None = None) -> Answer:
-        where = ("--bootstrap-server", kafka.bootstrap_servers, "--ledger-topic", topic)
-        return run(command, *where, *arguments, stdin=stdin)
-
-    return call
 
 
 def deleted(client: Client, group: str, topic: str, offset: int = 3, **changes: Any) -> list[Change]:
@@ -95,10 +55,10 @@ def keeps(ledger: Ledger) -> dict[str, KeepRequest]:
     return ledger.contents.keeps
 
 
-def test_keep_reaches_the_operator(on: Run, ledger: Ledger, make: Maker) -> None:
+def test_keep_reaches_the_operator(on_ledger: Run, ledger: Ledger, make: Maker) -> None:
     """With who, why and until when; the operator goes on writing, since nobody took its place."""
     group = make.name()
-    answer = on("keep", group, "--for", "1d12h", "--why", "needed", "--by", "me")
+    answer = on_ledger("keep", group, "--for", "1d12h", "--why", "needed", "--by", "me")
     assert (answer.code, answer.err) == (0, "")
     request = keeps(ledger)[group]
     assert (request.by, request.why, request.until - request.at) == ("me", "needed", timedelta(hours=36))
@@ -125,7 +85,7 @@ def test_keep_reaches_the_operator(on: Run, ledger: Ledger, make: Maker) -> None
     ],
 )
 def test_keep_says_what_a_deletion_took_meanwhile(
-    on: Run, ledger: Ledger, make: Maker, end: dict[str, Any] | None, says: str
+    on_ledger: Run, ledger: Ledger, make: Maker, end: dict[str, Any] | None, says: str
 ) -> None:
     """One that had begun before: whatever became of it, or may yet become of it, nobody is told that all is kept."""
     group = make.name()
@@ -142,32 +102,34 @@ def test_keep_says_what_a_deletion_took_meanwhile(
 
     with ThreadPoolExecutor(1) as pool:
         operating = pool.submit(operate)
-        answer = on("keep", group, "--for", "1d", "--why", "needed", "--by", "me")
+        answer = on_ledger("keep", group, "--for", "1d", "--why", "needed", "--by", "me")
         operating.result()
     assert group in keeps(ledger)
     assert (says in answer.err, answer.code) == (True, 1 if says else 0), answer.err
 
 
-def test_keep_is_not_shortened_by_accident(on: Run, ledger: Ledger, make: Maker) -> None:
+def test_keep_is_not_shortened_by_accident(on_ledger: Run, ledger: Ledger, make: Maker) -> None:
     """Who asked for longer is named, and is not overwritten unless that is said; other groups get theirs."""
     group, other = make.name(), make.name()
-    on("keep", group, "--for", "30d", "--why", "needed", "--by", "anna")
+    on_ledger("keep", group, "--for", "30d", "--why", "needed", "--by", "anna")
     until = keeps(ledger)[group].until
-    answer = on("keep", group, other, "--for", "1d", "--why", "mine", "--by", "ben", "-o", "json")
+    answer = on_ledger("keep", group, other, "--for", "1d", "--why", "mine", "--by", "ben", "-o", "json")
     assert answer.code == 1
     assert f"group {group}: anna asked to keep it until" in answer.err
     assert [row["group"] for row in answer.json["protected"]] == [other]
     assert (keeps(ledger)[group].by, keeps(ledger)[group].until) == ("anna", until)
-    assert on("keep", group, "--for", "1d", "--why", "mine", "--by", "ben", "--replace").code == 0
+    assert on_ledger("keep", group, "--for", "1d", "--why", "mine", "--by", "ben", "--replace").code == 0
     assert keeps(ledger)[group].by == "ben"
-    assert on("keep", group, "--for", "60d", "--why", "longer", "--by", "eve").code == 0
+    assert on_ledger("keep", group, "--for", "60d", "--why", "longer", "--by", "eve").code == 0
 
 
-def test_keep_is_removed(on: Run, ledger: Ledger, make: Maker) -> None:
+def test_keep_is_removed(on_ledger: Run, ledger: Ledger, make: Maker) -> None:
     """And a group that nobody asked to keep is told."""
     group, other = make.name(), make.name()
-    assert on("keep", group, "--for", "30d", "--why", "needed", "-o", "json").json["protected"][0]["for"] == "720h"
-    answer = on("keep", group, other, "--remove", "-o", "json")
+    assert (
+        on_ledger("keep", group, "--for", "30d", "--why", "needed", "-o", "json").json["protected"][0]["for"] == "720h"
+    )
+    answer = on_ledger("keep", group, other, "--remove", "-o", "json")
     assert (answer.code, answer.json["removed"]) == (0, [group])
     assert f"group {other}: there is no request to keep it" in answer.err
     assert group not in keeps(ledger)
@@ -215,57 +177,57 @@ def test_cluster_without_ledger(run: Run, kafka: KafkaCluster, make: Maker, argu
     assert topic not in make.admin.list_topics().topics
 
 
-def test_restore_previews_and_restores(on: Run, client: Client, ledger: Ledger, make: Maker) -> None:
+def test_restore_previews_and_restores(on_ledger: Run, client: Client, ledger: Ledger, make: Maker) -> None:
     """The preview changes nothing, then the offset is there, and history tells of both."""
     topic, group = make.topic(records=5), make.name()
     ledger.write(deleted(client, group, topic))
-    preview = on("restore", group, "--preview")
+    preview = on_ledger("restore", group, "--preview")
     assert (preview.code, preview.err) == (0, "")
     assert "WouldRestore" in preview.out
     assert group not in make.groups()
-    done = on("restore", group, "-o", "json")
+    done = on_ledger("restore", group, "-o", "json")
     assert done.code == 0
     (result,) = done.json["groups"]
     assert (result["result"], result["partitions"][0]["reason"]) == ("Restored", "Verified")
     committed = kafka_offsets.committed_offsets(client, {group: None}, soon())[group]
     assert committed == {Partition(topic, 0): CommittedOffset(3)}
-    events = on("history", group, "-o", "json").json["events"]
+    events = on_ledger("history", group, "-o", "json").json["events"]
     assert {event["what"] for event in events} == {"Restored", "Deleted"}
 
 
-def test_restore_of_a_policy(on: Run, client: Client, ledger: Ledger, make: Maker) -> None:
+def test_restore_of_a_policy(on_ledger: Run, client: Client, ledger: Ledger, make: Maker) -> None:
     """All groups that it deleted since, and none if there are none."""
     topic, group = make.topic(records=5), make.name()
     ledger.write(deleted(client, group, topic))
     options = ("restore", "--policy", "kafka/unused", "-o", "name", "--deleted-after")
-    assert on(*options, NOW.isoformat()).out == f"{group}\n"
-    late = on(*options, LATER.isoformat())
+    assert on_ledger(*options, NOW.isoformat()).out == f"{group}\n"
+    late = on_ledger(*options, LATER.isoformat())
     assert (late.code, late.out) == (1, "")
     assert "no backup of a group that kafka/unused deleted" in late.err
 
 
-def test_restore_of_active_group_fails(on: Run, client: Client, ledger: Ledger, make: Maker) -> None:
+def test_restore_of_active_group_fails(on_ledger: Run, client: Client, ledger: Ledger, make: Maker) -> None:
     """It says what to do, and commits nothing."""
     topic, group = make.topic(records=5), make.name()
     ledger.write(deleted(client, group, topic))
     make.join(group, topic)
-    answer = on("restore", group)
+    answer = on_ledger("restore", group)
     assert answer.code == 1
     assert f"Error: group {group}: GroupActive: its state is Stable: stop its members first" in answer.err
     assert kafka_offsets.committed_offsets(client, {group: None}, soon())[group] == {}
 
 
-def test_restore_leaves_what_is_committed(on: Run, client: Client, ledger: Ledger, make: Maker) -> None:
+def test_restore_leaves_what_is_committed(on_ledger: Run, client: Client, ledger: Ledger, make: Maker) -> None:
     """Somebody began anew: nothing is overwritten."""
     topic, group = make.topic(records=5), make.name()
     ledger.write(deleted(client, group, topic))
     make.simple(group, at(topic, 1))
-    answer = on("restore", group)
+    answer = on_ledger("restore", group)
     assert (answer.code, "AlreadyCommitted" in answer.err) == (1, True)
     assert kafka_offsets.committed_offsets(client, {group: None}, soon())[group] == at(topic, 1)
 
 
-def test_history_tells_all(on: Run, client: Client, ledger: Ledger, make: Maker) -> None:
+def test_history_tells_all(on_ledger: Run, client: Client, ledger: Ledger, make: Maker) -> None:
     """What was done and why, marks and requests as they are now, and whether there is a whole backup."""
     topic = make.topic()
     ledger.write(
@@ -277,7 +239,7 @@ def test_history_tells_all(on: Run, client: Client, ledger: Ledger, make: Maker)
         ]
     )
     until = LATER.strftime("%Y-%m-%dT%H:%M:%SZ")
-    events = {event["group"]: event for event in on("history", "-o", "json").json["events"]}
+    events = {event["group"]: event for event in on_ledger("history", "-o", "json").json["events"]}
     assert {name: event["what"] for name, event in events.items()} == {
         "whole": "Deleted",
         "broken": "Deleted",
@@ -287,11 +249,11 @@ def test_history_tells_all(on: Run, client: Client, ledger: Ledger, make: Maker)
     assert (events["whole"]["backupUntil"], events["broken"]["backupUntil"]) == (until, None)
     assert (events["marked"]["until"], events["marked"]["by"]) == (until, "kafka/unused")
     assert (events["kept"]["until"], events["kept"]["message"]) == (until, "needed")
-    assert on("history", "kept", "marked", "-o", "name").out.split() == ["marked", "kept"]
-    assert yaml.safe_load(on("history", "whole", "-o", "yaml").out)["events"][0]["reason"] == "Deleted"
+    assert on_ledger("history", "kept", "marked", "-o", "name").out.split() == ["marked", "kept"]
+    assert yaml.safe_load(on_ledger("history", "whole", "-o", "yaml").out)["events"][0]["reason"] == "Deleted"
 
 
-def test_history_since(on: Run, client: Client, ledger: Ledger, make: Maker) -> None:
+def test_history_since(on_ledger: Run, client: Client, ledger: Ledger, make: Maker) -> None:
     """What is older is left out, but not a mark or a request that still counts."""
     topic, before = make.topic(), NOW - timedelta(days=8)
     old = deleted(client, "old", topic)[1]
@@ -306,4 +268,4 @@ def test_history_since(on: Run, client: Client, ledger: Ledger, make: Maker) -> 
             KeepRequest(group="over", until=before, why="needed", by="me", at=before),
         ]
     )
-    assert on("history", "--since", "7d", "-o", "name").out.split() == ["new", "kept"]
+    assert on_ledger("history", "--since", "7d", "-o", "name").out.split() == ["new", "kept"]
