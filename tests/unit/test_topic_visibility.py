@@ -206,3 +206,14 @@ def test_uses_between_scans_are_not_known_where_the_log_is_hidden(end: LogEnd | 
     assert found[strict]["g"].reason == reasons.EVIDENCE_UNREADABLE
     assert "UnreadableOffsetsLog" in found[strict]["g"].message
     assert found[trusting] == {}
+
+
+def test_a_deletion_by_name_is_refused_where_the_log_is_hidden() -> None:
+    """Its message speaks of the command's own question, and of the option that skips it."""
+    cluster = Cluster("c", {1: "kafka:9092"}, {}, samples={"a": 1})
+    context: Any = Row(client=_Brokers(), journal=Row(contents=Contents()))
+    plan: Any = Row(policy=delete(), actions=("g",))
+    refusal = Uses(context, plan, cluster, Deadline(1), since={}).read_on(Deadline(1))["g"]
+    assert refusal.reason == reasons.EVIDENCE_UNREADABLE
+    assert refusal.message.startswith("whether it was used lately: brokers hide")
+    assert "--force" in refusal.message

@@ -66,11 +66,12 @@ class Uses:
         seen = context.journal.contents.seen.get(policy.uid, {})
         self._seen: dict[str, Seen | None] = {name: seen.get(name) for name in plan.actions} if asks else {}
         self._starts = {name: None if each is None else each.log_end for name, each in self._seen.items()}
-        self._what, self._hint = "since it was first seen unchanged", _HINT
+        self._period, self._unread, self._hint = "since it was first seen unchanged", "between scans", _HINT
         self._asked = since is not None
         if since is not None:
             self._starts = {name: since.get(name) for name in plan.actions}
-            self._what, self._hint = "lately", " (--force deletes without this check)"
+            self._period = self._unread = "lately"
+            self._hint = " (--force deletes without this check)"
         self._hidden = bool(cluster.samples)
         ends = {name: start for name, start in self._starts.items() if start is not None and not self._hidden}
         self._lost = _cut_off(context.client, ends, deadline)
@@ -107,12 +108,12 @@ class Uses:
     def _refusal(self, name: str) -> Refusal | None:
         start, answer = self._starts[name], self._answers.get(name)
         if self._hidden and (self._asked or self._seen.get(name) is not None):
-            message = f"whether it was used between scans: brokers hide {OFFSETS_TOPIC}{self._hint}"
+            message = f"whether it was used {self._unread}: brokers hide {OFFSETS_TOPIC}{self._hint}"
             return None if self._trusts_scans else Refusal(reasons.EVIDENCE_UNREADABLE, message)
         if start is None:
             return Refusal(reasons.EVIDENCE_INCOMPLETE, "from which offset on the log shows its uses is not known")
         if isinstance(answer, Found):
-            return Refusal(reasons.RECENTLY_ACTIVE, f"{describe(answer)}, {self._what}")
+            return Refusal(reasons.RECENTLY_ACTIVE, f"{describe(answer)}, {self._period}")
         fault = self._lost.get(name) or answer
         if fault is None or (fault.code == TOPIC_DENIED and self._trusts_scans):
             return None
@@ -120,7 +121,7 @@ class Uses:
         hint = self._hint if fault.code == TOPIC_DENIED else ""
         return Refusal(
             reasons.EVIDENCE_INCOMPLETE if lost else reasons.EVIDENCE_UNREADABLE,
-            f"whether it was used between scans: {fault}{hint}",
+            f"whether it was used {self._unread}: {fault}{hint}",
         )
 
 
