@@ -33,8 +33,8 @@ EMPTY_AND_NEEDED = {
     "click-retry",
 }
 BY_POLICY = {"20 console-consumer-*", "batch-report-2023", "search-index-v1", "summer-promo", "click-archive"}
-# They commit all the time: what is read right before a deletion may show another offset, and then they stay.
-COMMITTING = {"fraud-check", "click-stats", "price-sync", "fire-watch"}
+# Their clients commit all the time: the offsets or the log, read right before a deletion, may show it; then they stay.
+COMMITTING = {"fraud-check", "click-stats", "click-retry", "nightly-export", "price-sync", "fire-watch"}
 IN_USE = {"checkout", "search-index-v2"}
 
 
