@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -37,6 +39,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     settings = {"spark.driver.extraJavaOptions": java, "spark.sql.shuffle.partitions": "2"}
     with spark_session(Options("local[2]", jars(), "1g", log, settings=settings)) as session:
         yield session
+
+
+@pytest.fixture(autouse=True)
+def forget(spark: SparkSession) -> Iterator[None]:
+    """Delta retains each table that it has read for an hour, and Python holds what its cycles of objects refer to: plans
+    with broadcast tables of 16 MB each.
+    """
+    yield
+    gc.collect()
+    gateway: Any = spark.sparkContext._jvm
+    gateway.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
 @pytest.fixture(scope="session")

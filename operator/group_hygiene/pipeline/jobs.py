@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -88,6 +89,8 @@ def repeat(spark: SparkSession, client: Client | None, work: Work, report: Repor
         if work.every is None:
             return
         start_over = False
+        # Java holds what Python's objects refer to, also those in cycles: plans, and tables that were broadcast.
+        gc.collect()
         time.sleep(work.every.total_seconds())
 
 

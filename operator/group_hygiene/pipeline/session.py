@@ -65,6 +65,8 @@ _SETTINGS = {
     # matched against every plan, so it must not begin with a repetition.
     "spark.sql.redaction.string.regex": r"(?is)(jaas|keystore|truststore|password|secret).*",
     "spark.ui.showConsoleProgress": "false",
+    # Otherwise each function of a column looks for IPython and captures its call site, which no message here shows.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 } | {f"spark.hadoop.parquet.enable.dictionary#{column}": "false" for column in NEARLY_UNIQUE}
 
 
