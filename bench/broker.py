@@ -2,8 +2,9 @@
 
 One real broker gets more and more Empty groups of 10 committed partitions each. For each number of groups the
 broker is restarted: the time until it has loaded its offsets partitions, the memory in use after a full garbage
-collection, and how long a client waits for ListGroups, with one request at a time. Then all groups but the first
-number are deleted, and the same is measured again.
+collection, how long a client waits for ListGroups, with one request at a time, and how long a scrape by a metrics
+exporter takes: the list of the groups and the committed offsets of all of them, by franz-go, which exporters use. Then
+all groups but the first number are deleted, and the same is measured again.
 
 A restart reads the log of `__consumer_offsets`: after the deletions also its tombstones, which the broker's cleaner
 removes later.
@@ -31,7 +32,7 @@ from bench import report
 from bench.command import run, say
 from bench.errors import BenchError
 from bench.load import CONFIG, PARTITIONS, commit_more, group_name, load
-from bench.programs import KAFKA_VERSION
+from bench.programs import KAFKA_VERSION, kadm_full, prepare, take_turns
 from sandbox.kafka import Jvm, KafkaCluster
 from sandbox.prerequisites import JAVA, find
 from sandbox.waiting import wait_for
@@ -40,6 +41,7 @@ _BROKER = 1
 _HEAP = "10g"
 _FIRST = 200
 _REQUESTS = 30
+_SCRAPES = 3
 _AT_ONCE = 1_000
 _LOAD_SECONDS = 900.0
 _LIST_VERSION = 4
@@ -50,7 +52,8 @@ _LOADED = re.compile(r"Finished loading of metadata from __consumer_offsets-\d+ 
 @dataclass(frozen=True)
 class Figures:
     """Of a broker with so many groups. heap_mb: in use. load_s: until all partitions are loaded, of which loading_s
-    was spent on the slowest one. list_ms, list_max_ms: median and maximum. list_mb: the size of the answer.
+    was spent on the slowest one. list_ms, list_max_ms: median and maximum. list_mb: the size of the answer. scrape_s:
+    the median; without what an exporter does with the offsets.
     """
 
     groups: int
@@ -60,6 +63,7 @@ class Figures:
     list_ms: float
     list_max_ms: float
     list_mb: float
+    scrape_s: float
 
 
 def main() -> int:
@@ -75,6 +79,7 @@ def main() -> int:
 
 
 def _measure(counts: Sequence[int]) -> None:
+    prepare()
     before = report.circumstances()
     with KafkaCluster(KAFKA_VERSION, config=CONFIG, jvm=Jvm(heap=_HEAP, peak_speed=True)) as kafka:
         _, members = load(kafka.bootstrap_servers, _FIRST)
@@ -110,6 +115,7 @@ def _figures(kafka: KafkaCluster, groups: int) -> Figures:
     load, slowest = _restart(kafka)
     waits, size = _list_groups(kafka.bootstrap_servers)
     heap = _heap_mb(kafka.pid(_BROKER))
+    (scraped,) = take_turns([kadm_full()], kafka.bootstrap_servers, _SCRAPES)
     return Figures(
         groups,
         round(heap, 1),
@@ -118,6 +124,7 @@ def _figures(kafka: KafkaCluster, groups: int) -> Figures:
         round(statistics.median(waits) * 1000, 1),
         round(max(waits) * 1000, 1),
         round(size / 1024**2, 2),
+        round(statistics.median(scraped.runs), 3),
     )
 
 

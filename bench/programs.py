@@ -80,7 +80,7 @@ def jobs() -> list[Job]:
         Job(JAVA_ADMIN, "steady", lambda servers: _java(servers, "steady")),
         Job(KADM, "steady", lambda servers: _go(servers, "steady")),
         Job(JAVA_ADMIN, "full", lambda servers: _java(servers, "full")),
-        Job(KADM, "full", lambda servers: _go(servers, "full")),
+        kadm_full(),
         *python_peers(),
     ]
 
@@ -97,6 +97,11 @@ def ours_at_once(chunk: int) -> Job:
     """All offsets of all groups by one call, which asks for `chunk` groups a request."""
     options = ["--batch", str(sys.maxsize), "--chunk", str(chunk)]
     return Job(OURS, "full", lambda servers: [*_ours(servers, "full"), *options])
+
+
+def kadm_full() -> Job:
+    """franz-go reads all offsets of all groups."""
+    return Job(KADM, "full", lambda servers: _go(servers, "full"))
 
 
 def python_peers() -> list[Job]:
