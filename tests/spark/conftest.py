@@ -43,8 +43,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def forget(spark: SparkSession) -> Iterator[None]:
-    """Delta retains each table that it has read for an hour, and Python holds what its cycles of objects refer to: plans
-    with broadcast tables of 16 MB each.
+    """Delta retains each table that it has read for an hour, and Python what its cycles of objects refer to: plans with
+    broadcast tables of 16 MB each.
     """
     yield
     gc.collect()
