@@ -136,6 +136,21 @@ def test_search_and_filters_together_leave_what_fits_all(opened: Open) -> None:
     assert _status(page) == "Showing 0 of 0 rows that match"
 
 
+@WIDTHS
+def test_the_groups_of_an_owner(opened: Open, tmp_path: Path, width: int) -> None:
+    """A filter and a column show them, if groups have owners; the page stays within its width."""
+    rows = [replace(row, owner="a-team-with-a-long-name" if n % 3 else None) for n, row in enumerate(_ROWS)]
+    file = tmp_path / "owners.html"
+    file.write_text(render(replace(_FINDINGS, rows=rows)), "utf-8")
+    page = opened(file=file, width=width)
+    page.get_by_label("Owner", exact=True).select_option("a-team-with-a-long-name")
+    assert sorted(_groups(page)) == _names([row for row in rows if row.owner])
+    assert set(_column(page, "Owner")) == {"a-team-with-a-long-name"}
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    wide = "[...document.querySelectorAll('.rows')].map(e => [e.id, e.scrollWidth, e.clientWidth])"
+    assert [each for each in page.evaluate(wide) if each[1] > each[2]] == []
+
+
 def test_a_click_on_a_bar_lists_its_groups_and_back_goes_back(opened: Open) -> None:
     """Exactly those of the rows that the bar counts, and how many of them there are in the cluster."""
     page = opened()

@@ -417,7 +417,12 @@ def test_a_report(spark: SparkSession, tmp_path: Path) -> None:
     file, link = folder / "report.html", tmp_path / "link.html"
     file.write_text("before")
     link.symlink_to(file)
-    said = program("report", "--warehouse", warehouse, "-o", link, "--log-file", log)
+    connection = tmp_path / "connection.yaml"
+    owners = [{"name": "everything", "groups": ["*"]}]
+    spec = {"bootstrapServers": ["kafka:9092"], "owners": owners}
+    head = {"apiVersion": "grouphygiene.io/v1alpha1", "kind": "KafkaConnection", "metadata": {"name": "main"}}
+    connection.write_text(json.dumps(head | {"spec": spec}))
+    said = program("report", "--warehouse", warehouse, "--connection-file", connection, "-o", link, "--log-file", log)
     assert (said.code, said.out, said.errors) == (0, "", [])
     page = file.read_text(encoding="utf-8")
     note = "The history in the tables is 19h long: policies are suggested here once the pipeline has run for 14 days."
@@ -426,6 +431,7 @@ def test_a_report(spark: SparkSession, tmp_path: Path) -> None:
     (data,) = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
     rows = json.loads(data)["tables"]["groups-table"]["rows"]
     assert {row[0] for row in rows} == {printable(name) for name in HOSTILE}
+    assert {row[13] for row in rows} == {"everything"}
     assert page.rstrip().endswith("</html>")
     assert (link.is_symlink(), [path.name for path in folder.iterdir()]) == (True, [file.name])
 

@@ -318,3 +318,15 @@ def test_links_say_names_as_they_are() -> None:
     """A star stays a star; what has a meaning in addresses is escaped."""
     assert link(pattern="a-*", idle="yes") == "#groups?pattern=a-*&idle=yes"
     assert link(pattern="a&b=c #+é") == "#groups?pattern=a%26b%3Dc%20%23%2B%C3%A9"
+
+
+def test_owners_are_shown_where_they_are_known() -> None:
+    """As a column and a filter; without owners there is neither."""
+    plain = rich(rows=40)
+    rows = [replace(row, owner="billing" if n % 2 else None) for n, row in enumerate(plain.rows)]
+    owned = render(replace(plain, rows=rows))
+    assert [row[13] for row in _rows(owned)] == [row.owner for row in rows]
+    assert 'id="filter-owner"' in owned
+    assert '<option value="billing">billing</option>' in owned
+    assert '<th scope="col" data-kind="client">Owner</th>' in owned
+    assert "Owner" not in _words(render(plain))

@@ -83,6 +83,9 @@ def backtest(output: str, **given: Any) -> int:
     show_default=True,
     help="offsets.retention.minutes of the brokers, to calculate when offsets expire.",
 )
+@click.option(
+    "--connection-file", metavar="FILE", help="YAML file with a KafkaConnection; the report shows its owners of groups."
+)
 @spark_options
 def report(**given: Any) -> int:
     """Write a report on all groups. One HTML file, without references to other files or sites.
@@ -95,6 +98,7 @@ def report(**given: Any) -> int:
     Examples:
       group-hygiene report --warehouse /data/hygiene -o report.html
       group-hygiene report --warehouse s3a://bucket/hygiene --offsets-retention 30d -o report.html
+      group-hygiene report --warehouse /data/hygiene --connection-file connection.yaml -o report.html
 
     Exit codes: 0 written, 1 an error.
     """

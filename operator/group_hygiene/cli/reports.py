@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from group_hygiene.cli.output import note
 from group_hygiene.cli.spark_options import needs_spark, progress_printer
+from group_hygiene.cli.target import read_connection_file
 from group_hygiene.errors import UsageError
+from group_hygiene.spec.owners import NO_OWNERS
 
 
 def report(given: Mapping[str, Any]) -> int:
     """Write the report. given: the options, by their names.
 
-    Raises PipelineError for tables without the data, UsageError for a file that can't be written.
+    Raises PipelineError for tables without the data, UsageError for a file that can't be written or read, SpecError for
+    an invalid KafkaConnection.
     """
     with needs_spark():
         from group_hygiene.pipeline import jobs
@@ -24,11 +28,15 @@ def report(given: Mapping[str, Any]) -> int:
         from group_hygiene.pipeline.session import Options
         from group_hygiene.report.page import render
     file = _writable(given["file"])
+    connection = read_connection_file(given["connection_file"])
+    owners = NO_OWNERS if connection is None else connection.owners
     warehouse, progress = jobs.warehouse_uri(given["warehouse"]), progress_printer()
 
     def work(spark: Any) -> Any:
         progress("report: reading the current groups")
         findings = survey(spark, warehouse, given["offsets_retention"])
+        rows = [replace(row, owner=owners.of(row.group) or None) for row in findings.rows]
+        findings = replace(findings, rows=rows)
         progress(f"report: {findings.groups:,} groups; trying policies on their past")
         return with_suggestions(spark, warehouse, findings, progress)
 

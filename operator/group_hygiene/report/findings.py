@@ -57,7 +57,7 @@ class Row:
     idle_since: the last commit or the end of the last membership, whichever is later. expires: when Kafka drops its
     first offsets, unless the group changes. due: its day in `Findings.expiring`, None = not counted there. behind: lag
     in records, at least, by what other groups have read; None = no other group reads its partitions. last_client: in
-    words.
+    words. owner: its name; no row has one if no owners were given.
     """
 
     group: str
@@ -73,6 +73,7 @@ class Row:
     partitions: int
     behind: int | None
     last_client: str | None = None
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,11 +118,14 @@
 
   // The table of groups, and its filters.
   const form = document.getElementById("filters");
-  const FILTERS = ["search", "state", "type", "age", "idle", "expires", "pattern"];
+  const FILTERS = ["search", "owner", "state", "type", "age", "idle", "expires", "pattern"].filter(
+    (name) => form?.elements[name],
+  );
   let wanted = {};
   const isIdle = (row) => row[6] !== null && data.readAt - row[6] >= WEEK;
   const tests = {
     search: (row, text) => `${row[0]}\n${row[12] ?? ""}`.toLowerCase().includes(text.toLowerCase()),
+    owner: (row, value) => row[13] === value,
     pattern: (row, value) => (row[1] ?? row[0]) === value,
     type: (row, value) => row[2] === value,
     state: (row, value) => row[3] === value,
@@ -134,9 +137,9 @@
 
   // How many groups of the whole cluster match the filters; null = unknown.
   function everywhere() {
-    const { pattern, expires, idle, search, ...rest } = wanted;
+    const { pattern, expires, idle, search, owner, ...rest } = wanted;
     const others = Object.keys(rest).length;
-    if (search) return null;
+    if (search || owner) return null;
     if (pattern && !expires && !others && Object.hasOwn(data.patterns, pattern)) {
       const [there, idles] = data.patterns[pattern];
       return idle ? (idle === "yes" ? idles : there - idles) : there;

@@ -60,7 +60,7 @@ class Table:
 
 
 # A row of groups: name, pattern, type, state, age, then these, with the day that the filter `expires` goes by.
-_LAST_COMMIT, _IDLE_SINCE, _EXPIRES, _TOPICS, _PARTITIONS, _BEHIND, _, _LAST_CLIENT = range(5, 13)
+_LAST_COMMIT, _IDLE_SINCE, _EXPIRES, _TOPICS, _PARTITIONS, _BEHIND, _, _LAST_CLIENT, _OWNER = range(5, 14)
 _GROUPS = (
     Column("Group", 0, "name"),
     Column("Idle for", _IDLE_SINCE, "since"),
@@ -72,6 +72,12 @@ _GROUPS = (
     Column("Topics", _TOPICS, "number"),
     Column("Partitions", _PARTITIONS, "number"),
     Column("Behind", _BEHIND, "number"),
+)
+# If groups have owners. The page has no room for one more column.
+_OWNED = (
+    _GROUPS[0],
+    Column("Owner", _OWNER, "client"),
+    *(column for column in _GROUPS[1:] if column.title not in ("Type", "Topics", "Partitions")),
 )
 _SOON = (
     Column("Group", 0, "name"),
@@ -117,8 +123,10 @@ def render(findings: Findings) -> str:
     every = [_pattern(found, findings) for found in findings.patterns]
     patterns = _fitting(every, _PATTERNS_BYTES)
     suggestions = _fitting(findings.suggestions, _SUGGESTIONS_BYTES, _card_bytes)
+    owners = sorted({row.owner for row in findings.rows if row.owner})
+    columns = _OWNED if owners else _GROUPS
     tables = [
-        Table("groups-table", "Groups, idle for longest first", _GROUPS, _IDLE_SINCE, True, rows, findings.groups),
+        Table("groups-table", "Groups, idle for longest first", columns, _IDLE_SINCE, True, rows, findings.groups),
         Table(
             "soon-table",
             "Groups that lose offsets within a week, the next to do so first",
@@ -160,7 +168,7 @@ def render(findings: Findings) -> str:
         never=sum(c.groups for c in findings.counts if c.age is Age.NEVER),
         new=sum(found["new"] for found in every),
         expiring=sum(findings.expiring.values()),
-        options=_options(findings, patterns),
+        options=_options(findings, patterns) | ({"owner": _same(owners)} if owners else {}),
         data=_data(findings, tables, patterns),
         step=_STEP,
         style=Markup(style),  # noqa: S704, a file of this package
@@ -187,6 +195,7 @@ def _cells(row: Row) -> tuple[Cell, ...]:
         row.behind,
         f"{row.due}" if row.due else None,
         row.last_client,
+        row.owner,
     )
 
 
