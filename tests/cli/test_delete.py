@@ -202,3 +202,80 @@ def test_one_that_is_in_use_stops_no_other(on_ledger: Run, make: Maker) -> None:
     make.join(used := make.name(), topic, commit=at(topic, 1))
     answer = on_ledger("delete", *names, used, "--force", "--yes", "-o", "json")
     assert (answer.code, results(answer)) == (1, {**dict.fromkeys(names, "Deleted"), used: "NotEmpty"})
+
+
+def test_offsets_of_a_topic_that_no_member_reads_are_deleted_and_restored(
+    on_ledger: Run, run: Run, kafka: KafkaCluster, make: Maker
+) -> None:
+    """The group and its other offsets stay. A restore waits until the group has no members."""
+    left, read, group = make.topic(records=9), make.topic(records=9), make.name()
+    make.simple(group, at(left, 4))
+    make.join(group, read, commit=at(read, 7))
+    preview = on_ledger("delete-offsets", group, "--topic", left, "--force", "--preview", "-o", "json")
+    assert (preview.code, results(preview)) == (0, {group: "WouldDelete"}), preview.err
+    answer = on_ledger("delete-offsets", group, "--topic", left, "--force", "--yes", "-o", "json")
+    assert (answer.code, results(answer)) == (0, {group: "OffsetsDeleted"}), answer.err
+    assert committed(run, kafka, group) == {read: 7}
+    assert results(on_ledger("restore", group, "-o", "json")) == {group: "GroupActive"}
+    make.leave(group)
+    on_ledger("restore", group)
+    assert committed(run, kafka, group) == {left: 4, read: 7}
+
+
+def committed(run: Run, kafka: KafkaCluster, group: str) -> dict[str, int]:
+    """Topic -> committed offset of its only partition."""
+    answer = run("offsets", "--bootstrap-server", kafka.bootstrap_servers, group, "-o", "json")
+    (found,) = answer.json["groups"]
+    return {row["topic"]: row["committed"] for row in found["partitions"] if row["committed"] is not None}
+
+
+def test_offsets_in_use_stay(on_ledger: Run, make: Maker) -> None:
+    """Those of a topic that a member reads, of one with a commit in the log lately, and of a group without members."""
+    left, read, group, empty = make.topic(records=3), make.topic(records=3), make.name(), make.name()
+    make.simple(group, at(left, 2))
+    make.simple(empty, at(left, 2))
+    make.join(group, read, commit=at(read, 1))
+    for topic, more, reason in (
+        (read, ["--force"], {group: "Subscribed", empty: "NotStable"}),
+        (left, [], {group: "RecentlyActive", empty: "NotStable"}),
+        (make.topic(), ["--force"], {group: "NoOffsets", empty: "NotStable"}),
+        # One topic of several.
+        (left, ["--topic", read, "--force"], {group: "Subscribed", empty: "NotStable"}),
+        (left, ["--topic", "mistyped", "--force"], {group: "NoOffsets", empty: "NotStable"}),
+    ):
+        answer = on_ledger("delete-offsets", group, empty, "--topic", topic, *more, "--yes", "-o", "json")
+        assert (answer.code, results(answer)) == (1, reason), answer.err
+
+
+class Since(SystemClock):
+    """Stands still at the time of its creation."""
+
+    def __init__(self) -> None:
+        self._now = super().now()
+
+    def now(self) -> datetime:
+        return self._now
+
+
+def test_commits_for_other_topics_are_no_use_of_a_topic(
+    kafka: KafkaCluster, client: Client, make: Maker, ledger: Ledger
+) -> None:
+    """A group in use commits all the time. Commits for the topic itself count, and changes of the group's members."""
+    left, read, group = make.topic(records=9), make.topic(records=9), make.name()
+    make.simple(group, at(left, 4))
+    joining = datetime.now(UTC)
+    make.join(group, read)
+    between = datetime.now(UTC)
+    make.commit(group, at(read, 7))
+    clock = Since()
+    connection = Connection("", "", "", 0, Patterns([]), None, timedelta(seconds=30), ())
+    journal = Journal(ledger, ledger.contents, {})
+    context = Context(client, connection, Memory(contents=ledger.contents), clock, journal)
+    request = DeletionRequest((group,), "me", clock.now() - between, timedelta(days=1), (left,))
+    verdict = judge_requested(context, request).verdicts[group]
+    assert verdict.matches, verdict.refusal
+    for since, message in ((joining, "a record of its members"), (joining - timedelta(hours=1), "it committed for")):
+        refusal = judge_requested(context, request._replace(unused_for=clock.now() - since)).verdicts[group].refusal
+        assert refusal is not None
+        assert refusal.reason == "RecentlyActive"
+        assert message in refusal.message

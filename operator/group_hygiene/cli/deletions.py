@@ -54,12 +54,14 @@ def delete(
             judged = judge_requested(context, request)
         matching = [name for name, verdict in judged.verdicts.items() if verdict.matches]
         results = {name: _result(judged, name) for name in request.groups}
+        partly = set[str]()
         stop = judged.stop
         if matching and not preview and stop is None:
             confirm(matching)
             with working(f"deleting {len(matching)} groups"):
                 stop, outcomes = delete_requested(context, judged, NoGuard())
             results |= {each.group: _Result(str(each.kind), str(each.reason), each.message) for each in outcomes}
+            partly = {each.group for each in outcomes if each.topics and set(each.topics) != set(request.topics)}
         if stop is not None:
             results |= dict.fromkeys(matching, _refused(stop))
     notes = []
@@ -69,7 +71,9 @@ def delete(
             "KafkaConnector names: --connection reads them"
         )
     done = _WOULD_DELETE if preview else OutcomeKind.DELETED
-    errors = [f"group {printable(n)}: {r.reason}: {r.message}" for n, r in results.items() if r.kind != done]
+    errors = [
+        f"group {printable(n)}: {r.reason}: {r.message}" for n, r in results.items() if r.kind != done or n in partly
+    ]
     skipped = {verdict.refusal.reason for verdict in judged.verdicts.values() if verdict.refusal}
     errors += protection_errors(judged.observation.protections, skipped)
     document = {

@@ -104,10 +104,10 @@ def delete_offsets(context: Context, ready: Mapping[str, Ready], deadline: Deadl
 
 
 def are_gone(context: Context, entries: Iterable[Intent | OutcomeEntry], deadline: Deadline) -> dict[str, Gone]:
-    """Whether each group, or its offsets of the entry's topics, no longer exist."""
+    """Whether each group, or its offsets of the entry's topics, no longer exist. A group's last entry counts."""
     whole: dict[str, GroupType] = {}
     parts: dict[str, frozenset[str]] = {}
-    for entry in entries:
+    for entry in {each.group: each for each in entries}.values():
         if entry.topics:
             parts[entry.group] = frozenset(entry.topics)
         else:

@@ -1,4 +1,7 @@
-"""Deletes groups that a user names: the steps of a policy's run, with a mark that is due at once."""
+"""Deletes groups that a user names, or some of their offsets.
+
+The steps are those of a policy's run, with a mark that is due at once.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from msgspec import structs
+
+from group_hygiene.decide.checks import judge
 from group_hygiene.decide.plan import Plan, make_plan
 from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
@@ -37,12 +43,15 @@ class DeletionRequest(NamedTuple):
     """The groups that a user named. by: the user.
 
     unused_for: groups with a record in the offsets log within this time are not deleted; None = the log is not read.
+    topics: only the committed offsets of these topics are deleted, of groups in use; empty = whole groups. Then commits
+    for other topics are no uses. A group is refused if the offsets of one of the topics may not be deleted.
     """
 
     groups: Sequence[str]
     by: str
     unused_for: timedelta | None
     backup_retention: timedelta
+    topics: Sequence[str] = ()
 
 
 class Judged(NamedTuple):
@@ -60,11 +69,13 @@ class Judged(NamedTuple):
 
 def judge_requested(context: Context, request: DeletionRequest) -> Judged:
     """Scan, apply every check, and read the offsets log for recent uses. Changes nothing. Raises as `observe`."""
-    policy, intents = _policy(request), context.journal.contents.intents
+    policy, contents = _policy(request), context.journal.contents
     observation = observe(context, [policy])
     verdicts = dict(observation.verdicts[policy.key])
     begun = Refusal(reasons.INTERRUPTED, "an earlier deletion of it is unresolved: the operator resolves it")
-    verdicts |= {name: replace(each, refusal=begun) for name, each in verdicts.items() if name in intents}
+    is_open = contents.intents.keys() | contents.unresolved.keys()
+    verdicts |= {name: replace(each, refusal=begun) for name, each in verdicts.items() if name in is_open}
+    verdicts |= {name: _of_all_topics(each, policy, request, context) for name, each in verdicts.items()}
     # As if the marks were due.
     trial = make_plan(replace(policy, mode=Mode.DRY_RUN), verdicts, {}, observation.conditions, context.clock.now())
     since = None
@@ -105,6 +116,19 @@ def _plan(context: Context, judged: Judged) -> Plan:
     return make_plan(policy, judged.verdicts, marks, conditions, now)
 
 
+def _of_all_topics(verdict: Verdict, policy: Policy, request: DeletionRequest, context: Context) -> Verdict:
+    """The verdict, which refuses if the offsets of one of the topics may not be deleted."""
+    if not verdict.matches:
+        return verdict
+    now = context.clock.now()
+    for topic in sorted(set(request.topics) - verdict.topics):
+        alone = replace(policy, match=structs.replace(policy.match, topics=Patterns([exactly(topic)])))
+        refusal = judge(alone, verdict.group, verdict.evidence, now).refusal
+        if refusal is not None:
+            return replace(verdict, refusal=Refusal(refusal.reason, f"{topic}: {refusal.message}"))
+    return verdict
+
+
 def _policy(request: DeletionRequest) -> Policy:
     """A policy of exactly these groups. Without conditions on time: the user decides, and the offsets log is read."""
     return Policy(
@@ -117,9 +141,14 @@ def _policy(request: DeletionRequest) -> Policy:
         interval=timedelta(),
         suspend=False,
         mode=Mode.ENFORCE,
-        match=Match(groups=Patterns([exactly(name) for name in request.groups]), states=_STATES, types=_TYPES),
+        match=Match(
+            groups=Patterns([exactly(name) for name in request.groups]),
+            states=_STATES,
+            types=_TYPES,
+            topics=Patterns([exactly(topic) for topic in request.topics]),
+        ),
         when=When(),
-        action=Action.DELETE,
+        action=Action.DELETE_OFFSETS if request.topics else Action.DELETE,
         # The limits of a policy protect from patterns that match too much.
         limits=Limits(max_per_run=len(request.groups), max_percent=100),
         grace_period=timedelta(),

@@ -16,7 +16,7 @@ from group_hygiene.kafka.client import Client, Deadline
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.leader_epochs import epoch_ends
 from group_hygiene.kafka.offsets import end_offsets
-from group_hygiene.kafka.offsets_log import Commit
+from group_hygiene.kafka.offsets_log import Commit, GroupState
 from group_hygiene.kafka.tail import Found, Place, Tail
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Change, LogEnd, Removal, Seen
@@ -77,7 +77,12 @@ class Uses:
         self._lost = _cut_off(context.client, ends, deadline)
         places = {name: Place(end.partition, end.offset) for name, end in ends.items()}
         leaders = {index: broker for index, (broker, _) in cluster.leaders.items()}
-        self._tail = Tail(context.client, places, leaders)
+
+        def matters(record: Commit | GroupState) -> bool:
+            # A group in use commits for other topics all the time; its members change only when it rebalances.
+            return not (policy.by_topic and isinstance(record, Commit)) or policy.match.covers(record.topic)
+
+        self._tail = Tail(context.client, places, leaders, matters)
         self._answers: Mapping[str, Found | Fault | None] = {}
 
     def read_on(self, deadline: Deadline) -> dict[str, Refusal]:

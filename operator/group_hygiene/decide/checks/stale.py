@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from group_hygiene.model import reasons
+from group_hygiene.model.entries import REQUESTED
 from group_hygiene.model.evidence import Activity, Evidence
 from group_hygiene.model.groups import Fault, Group, GroupState
 from group_hygiene.model.refusal import Refusal
@@ -78,7 +79,10 @@ def _deleted_before(topic: str, evidence: Evidence, now: datetime) -> bool:
 
 def _is_idle(policy: Policy, evidence: Evidence, topic: str, now: datetime) -> bool:
     wanted, activity = policy.when.idle_for, evidence.activity
-    if wanted is None or not isinstance(activity, Activity):
+    if wanted is None:
+        # For a user's request, `reconcile.uses` reads the offsets log.
+        return policy.uid.startswith(REQUESTED)
+    if not isinstance(activity, Activity):
         return False
     last = activity.used_last(topic)
     return last is not None and min(now, activity.read_at) - last >= wanted

@@ -1,0 +1,164 @@
+"""The commands `delete` and `delete-offsets`: arguments, options and help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TextIO, TypeVar
+
+import click
+
+from group_hygiene.cli.options import (
+    Duration,
+    Target,
+    Text,
+    grouped,
+    ledger_option,
+    output_option,
+    target_options,
+    user_name,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """Options of both commands. yes: don't ask."""
+
+    names: tuple[str, ...]
+    from_file: TextIO | None
+    unused_for: timedelta
+    force: bool
+    backup_retention: timedelta
+    by: str | None
+    yes: bool
+    preview: bool
+    ledger_topic: str | None
+
+
+def _delete_options(command: F) -> F:
+    """Add the options that both commands have; the command gets them as one `chosen`."""
+    options = (
+        click.argument("names", type=Text(), metavar="GROUP...", nargs=-1),
+        click.option(
+            "--from-file",
+            type=click.File(encoding="utf-8"),
+            metavar="FILE",
+            help="Also the groups in FILE, one per line.",
+        ),
+        click.option(
+            "--unused-for",
+            type=Duration(at_least="10m", at_most="30d"),
+            metavar="DURATION",
+            default="1h",
+            show_default=True,
+            help="Delete nothing that was used within this time, by __consumer_offsets: no group with a commit or a "
+            "member, and no offsets of a topic with a commit, or of a group whose members changed.",
+        ),
+        click.option("--force", is_flag=True, help="Don't read __consumer_offsets. All other checks stay."),
+        click.option(
+            "--backup-retention",
+            type=Duration(at_least="1h", at_most="365d"),
+            metavar="DURATION",
+            default="30d",
+            show_default=True,
+            help="For how long `restore` can bring back what was deleted.",
+        ),
+        click.option(
+            "--by", type=Text(), metavar="NAME", help="Your name, for history. Default: the user of this computer."
+        ),
+        click.option("--yes", is_flag=True, help="Don't ask for confirmation."),
+        click.option("--preview", is_flag=True, help="Show the result without changing anything."),
+        ledger_option,
+        output_option,
+        target_options,
+        grouped("chosen", DeleteOptions),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_delete_options
+def delete(target: Target, output: str, chosen: DeleteOptions) -> int:
+    """Delete groups that no client uses, with a backup. The checks are those of a GroupPolicy, without a grace period.
+
+    Not deleted are groups in use, protected groups, groups that a user asked to keep, and groups that were used lately,
+    by __consumer_offsets. Each group is read again right before its deletion, and its committed offsets are saved in
+    the operator's ledger: `restore` brings them back. limits of the KafkaConnection apply.
+
+    \b
+    Examples:
+      group-hygiene delete billing --preview --bootstrap-server kafka:9092
+      group-hygiene delete billing shipping --connection main -n kafka
+      group-hygiene list --match 'console-consumer-*' --state Empty -o name > names
+      group-hygiene delete --from-file names --connection main -n kafka
+
+    Exit codes: 0 all groups are deleted, or would be, 1 an error, or a group is not deleted.
+    """
+    return _delete(target, output, chosen, ())
+
+
+@click.command("delete-offsets")
+@click.option(
+    "--topic",
+    "topics",
+    type=Text(),
+    multiple=True,
+    required=True,
+    metavar="TOPIC",
+    help="A topic whose committed offsets to delete; repeatable.",
+)
+@_delete_options
+def delete_offsets(target: Target, output: str, chosen: DeleteOptions, topics: tuple[str, ...]) -> int:
+    """Delete offsets of topics that a group in use no longer reads, with a backup. The group and other offsets stay.
+
+    A group is refused unless it is Stable, no member subscribes to one of the topics or is assigned a partition of it,
+    and __consumer_offsets has neither a recent commit for them nor a recent change of its members, as of a consumer
+    that crashes again and again. A policy with action DeleteOffsets looks back for days (idleFor), and waits for its
+    grace period. `restore` brings the offsets back while the group has no members. For a group without members, use
+    `delete`.
+
+    \b
+    Examples:
+      group-hygiene delete-offsets billing --topic orders-v1 --preview --bootstrap-server kafka:9092
+      group-hygiene delete-offsets billing --topic orders-v1 --topic returns-v1 --connection main -n kafka
+
+    Exit codes: 0 the offsets are deleted, or would be, 1 an error, or offsets of a group are not deleted.
+    """
+    if not all(topics):
+        raise click.UsageError("TOPIC must not be empty")
+    return _delete(target, output, chosen, topics)
+
+
+def _delete(target: Target, output: str, chosen: DeleteOptions, topics: Sequence[str]) -> int:
+    from group_hygiene.cli import deletions
+    from group_hygiene.cli import output as out
+    from group_hygiene.reconcile import DeletionRequest
+
+    names = chosen.names
+    if chosen.from_file is not None:
+        names += tuple(Text().convert(line, None, None) for line in chosen.from_file.read().split("\n") if line)
+    if not names or not all(names):
+        raise click.UsageError("a GROUP that is not empty, or --from-file, must be given")
+    what = f"Offsets of {', '.join(map(out.printable, topics))} in these groups" if topics else "These groups"
+
+    def confirm(groups: Sequence[str]) -> None:
+        if chosen.yes:
+            return
+        listed = "\n".join(f"  {out.printable(name)}" for name in groups)
+        click.echo(f"{what} will be deleted:\n{listed}", err=True)
+        if not click.confirm("Delete them?", err=True):
+            raise click.ClickException("nothing was deleted")
+
+    request = DeletionRequest(
+        groups=tuple(dict.fromkeys(names)),
+        by=chosen.by or user_name(),
+        unused_for=None if chosen.force else chosen.unused_for,
+        backup_retention=chosen.backup_retention,
+        topics=tuple(dict.fromkeys(topics)),
+    )
+    return out.show(deletions.delete(target, request, chosen.ledger_topic, chosen.preview, confirm), output)
