@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -91,6 +93,14 @@ def test_list_as_json(on: Run, kafka: KafkaCluster) -> None:
         pytest.param(["--state", "Unknown"], [], id="state-that-brokers-do-not-know"),
         pytest.param(["--state", "Unknown,Stable"], ["live-848", "live-classic"], id="unknown-or"),
         pytest.param(["--match", "*-classic"], ["left-classic", "live-classic"], id="pattern"),
+        pytest.param(["--regex", "l[ei].*-8[0-9]+"], ["left-848", "live-848"], id="regex"),
+        pytest.param(["--regex", "-848"], [], id="regex-of-the-whole-id"),
+        pytest.param(["--regex", ".*-848", "--match", "live-*"], ["live-848"], id="regex-and-pattern"),
+        pytest.param(
+            ["--match", "li*", "--match", "le*", "--match", "a*-only", "--sort-by", "type"],
+            ["assign-only", "left-classic", "live-classic", "left-848", "live-848"],
+            id="sorted",
+        ),
     ],
 )
 def test_list_filters(on: Run, arguments: list[str], names: list[str]) -> None:
@@ -99,6 +109,58 @@ def test_list_filters(on: Run, arguments: list[str], names: list[str]) -> None:
     found = answer.out.split()
     assert (answer.code, answer.err) == (0, "")
     assert [name for name in found if name in ALL] == names
+
+
+def test_values_at_a_path(on: Run) -> None:
+    """One per line: texts as they are, other values as JSON; with kubectl's braces or without."""
+    for path in ("{.groups[*].group}", "$.groups[*].group", ".groups..group"):
+        answer = on("list", "--match", "*-848", "-o", f"jsonpath={path}")
+        assert (answer.code, answer.out) == (0, "left-848\nlive-848\n")
+    answer = on("list", "--match", "live-848", "-o", "jsonpath={.groups[*].coordinator.id}")
+    assert answer.out == "1\n"
+    assert on("list", "-o", "jsonpath={.nothing}").out == ""
+
+
+def test_a_path_that_fails_loses_no_answer(on: Run) -> None:
+    answer = on("list", "--match", "live-848", "-o", "jsonpath={.groups[?@.group contains 1]}")
+    assert answer.code == 1
+    assert answer.json["groups"][0]["group"] == "live-848"
+    assert "Error: the path can't be evaluated, so the whole answer is printed" in answer.err
+
+
+def test_csv_has_all_columns(on: Run, kafka: KafkaCluster) -> None:
+    answer = on("list", "--match", "assign-only", "-o", "csv")
+    assert list(csv.DictReader(StringIO(answer.out))) == [
+        {
+            "GROUP": "assign-only",
+            "STATE": "Empty",
+            "TYPE": "Classic",
+            "PROTOCOL-TYPE": "",
+            "OWNER": "",
+            "COORDINATOR": f"{kafka.bootstrap_servers} (1)",
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        pytest.param("jsonpath={.groups[}", "is not a JSONPath", id="path"),
+        pytest.param("jsonpath={.groups[?@.group =~ /(/]}", "is not a JSONPath", id="expression"),
+        pytest.param("jsonpath={.groups[?@.lag > 1e999]}", "is not a JSONPath", id="number"),
+        pytest.param("xml", "is none of table, wide, name, json, yaml, csv, jsonpath=PATH", id="format"),
+    ],
+)
+def test_an_unknown_format_is_an_error_before_anything_is_read(run: Run, output: str, message: str) -> None:
+    answer = run("list", "--bootstrap-server", "127.0.0.1:1", "-o", output)
+    assert (answer.code, answer.out) == (1, "")
+    assert message in answer.err
+
+
+def test_a_bad_expression_is_an_error(run: Run) -> None:
+    answer = run("list", "--bootstrap-server", "127.0.0.1:1", "--regex", "(")
+    assert answer.code == 1
+    assert "'(' is not a regular expression: missing )" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -207,10 +269,18 @@ def test_offsets_as_json(on: Run, kafka: KafkaCluster) -> None:
     )
     assert on("offsets", "assign-only", "-o", "json").json == {
         "clusterID": kafka.cluster_id,
-        "groups": [{"group": "assign-only", "partitions": [first, second]}],
+        "groups": [{"group": "assign-only", "lag": 1, "partitions": [first, second]}],
         "notes": [],
         "errors": [],
     }
+
+
+def test_the_lag_of_a_group(on: Run) -> None:
+    """In all of its partitions; describe reads it only if it is asked for offsets."""
+    titles, row = (line.split() for line in on("describe", "assign-only", "--offsets").out.splitlines()[:2])
+    assert (titles[-1], row[-1]) == ("LAG", "1")
+    assert "LAG" not in on("describe", "assign-only").out
+    assert on("describe", "assign-only", "--offsets", "-o", "jsonpath={.groups[0].lag}").out == "1\n"
 
 
 def test_topic_that_no_longer_exists_is_marked(on: Run, kafka: KafkaCluster, groups: Maker) -> None:
@@ -251,9 +321,10 @@ def test_share_group_shows_its_start_offsets(on: Run, kafka: KafkaCluster, group
     described = on("describe", "shared", "--offsets")
     groups.delete_group("shared")
     assert [group["group"] for group in offsets.json["groups"]] == ["left-848", "shared"]
-    rows = {row[2]: row[3] for row in map(str.split, output.splitlines()) if row and row[0] == "shared"}
-    assert rows["1"] == "-"
-    assert _committed(offsets.json) == [int(rows["0"])]
+    rows = {row[2]: row[3:] for row in map(str.split, output.splitlines()) if row and row[0] == "shared"}
+    assert rows["1"][0] == "-"
+    assert _committed(offsets.json) == [int(rows["0"][0])]
+    assert str(offsets.json["groups"][1]["partitions"][0]["lag"]) == rows["0"][1]
     assert [row["partition"] for row in offsets.json["groups"][1]["partitions"]] == [0, 1]
     (note,) = offsets.json["notes"]
     assert note.startswith("group shared: the committed offset of a share group is its start offset: ")

@@ -82,7 +82,7 @@ def test_it_starts_without_what_is_slow() -> None:
         pytest.param("list --state Em", ["Empty"], id="state"),
         pytest.param("list --state empty,st", ["empty,Stable"], id="second-in-a-list"),
         pytest.param("list --type s", ["Share", "Streams"], id="types-in-any-case"),
-        pytest.param("plan -o j", ["json"], id="form"),
+        pytest.param("plan -o y", ["yaml"], id="form"),
         pytest.param("expl", ["explain"], id="command"),
     ],
 )

@@ -1,11 +1,12 @@
 """The command line `group-hygiene`, also `kubectl group-hygiene`.
 
 `program` and the modules of commands import nothing slow, so that --help and completion answer at once; each command
-imports the rest when it runs. `delete` deletes groups by the steps of `reconcile`, `restore` commits offsets, `keep`
-writes to the ledger; the others only read.
+imports the rest when it runs. `delete` and `delete-offsets` delete by the steps of `reconcile`, `restore` commits
+offsets, `keep` writes to the ledger; the others only read.
 
     program             the commands, exit codes and errors
-    commands            arguments and help of list, describe, offsets, plan, explain, keep, delete, restore, history
+    commands            arguments and help of list, describe, offsets, plan, explain, keep, restore, history
+    deletion_commands   arguments and help of delete and delete-offsets
     alert_commands      arguments and help of alert
     backtest_commands   arguments and help of backtest and report
     doctor_command      arguments and help of doctor
@@ -19,7 +20,7 @@ writes to the ledger; the others only read.
     documents           YAML files as documents, with their lines
     validation          validates documents against the CRDs, without an API server
     manifests           parses documents as policies and connections, and collects all errors
-    output              tables, JSON, YAML, names, notes and progress
+    output              tables, CSV, JSON, YAML, names, notes and progress
     layout              groups, members and partitions as rows and as JSON
     groups              list, describe and offsets
     plans               plan
@@ -27,7 +28,7 @@ writes to the ledger; the others only read.
     explanations        explain
     history             history; opens the ledger for all commands
     keep_requests       keep
-    deletions           delete
+    deletions           delete and delete-offsets
     restores            restore
     alert_test          alert test
     backtests           backtest

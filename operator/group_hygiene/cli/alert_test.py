@@ -18,6 +18,7 @@ from group_hygiene.alerts.situation import AlertType
 from group_hygiene.alerts.state import Item, Status
 from group_hygiene.cli.output import Column, Report, Table, working
 from group_hygiene.errors import Forbidden, HygieneError, NotFound, UsageError
+from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.network.egress import Egress, parse_egress
 from group_hygiene.spec.connection import Connection, parse_connection, receivers_of
@@ -89,7 +90,7 @@ async def _send(api: Api, recipient: _Recipient, item: Item, egress: Egress) -> 
     except HygieneError as error:
         # The message of the API has advice for the operator, not for a user.
         denied = f"you may not read the Secrets that it names in namespace {recipient.namespace}"
-        return Refusal(error.reason, denied if error.reason == "SecretForbidden" else str(error))
+        return Refusal(error.reason, denied if error.reason == reasons.SECRET_FORBIDDEN else str(error))
     now = datetime.now(UTC)
     failure, _ = await post(endpoint, body(endpoint.kind, [item], now), now, egress)
     return failure

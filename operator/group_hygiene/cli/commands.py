@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TextIO
 
 import click
 
 from group_hygiene.cli.options import (
     Duration,
+    Expression,
     Moment,
     Names,
     Pattern,
@@ -23,9 +24,27 @@ from group_hygiene.cli.options import (
     ledger_option,
     output_option,
     target_options,
+    user_name,
 )
 from group_hygiene.model.groups import GroupState, GroupType
 from group_hygiene.spec.connection import ActivitySpec
+from group_hygiene.spec.patterns import Patterns
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """Options of `list`; an empty one, or None, selects all groups."""
+
+    states: tuple[tuple[GroupState, ...], ...]
+    types: tuple[tuple[GroupType, ...], ...]
+    patterns: tuple[str, ...]
+    regex: re.Pattern[str] | None
+    sort_by: str
+
+    def fits(self) -> Callable[[str], bool]:
+        """A predicate of group ids."""
+        matches, regex = Patterns(list(self.patterns)).matches, self.regex
+        return lambda name: (not self.patterns or matches(name)) and (regex is None or bool(regex.fullmatch(name)))
 
 
 @click.command("list")
@@ -53,29 +72,34 @@ from group_hygiene.spec.connection import ActivitySpec
     metavar="PATTERN",
     help="Only groups whose whole id matches one of these patterns; * matches any run of characters.",
 )
+@click.option("--regex", type=Expression(), metavar="REGEX", help="Only groups whose whole id matches this expression.")
+@click.option(
+    "--sort-by",
+    type=click.Choice(["group", "state", "type", "owner", "coordinator"]),
+    default="group",
+    show_default=True,
+    help="Order of the groups; those that are equal in it are in the order of their ids.",
+)
 @output_option
 @target_options
-def list_(
-    target: Target,
-    output: str,
-    states: tuple[tuple[GroupState, ...], ...],
-    types: tuple[tuple[GroupType, ...], ...],
-    patterns: tuple[str, ...],
-) -> int:
-    """List the groups of a cluster with their state and type.
+@grouped("chosen", ListOptions)
+def list_(target: Target, output: str, chosen: ListOptions) -> int:
+    """List the groups of a cluster with their state and type. In any state, and of all types.
 
     \b
     Examples:
       group-hygiene list --bootstrap-server kafka:9092
       group-hygiene list --state Empty,Dead --match 'console-consumer-*' -o name
-      group-hygiene list --type Consumer --connection main -n kafka -o json
+      group-hygiene list --regex 'console-consumer-[0-9]+' --sort-by coordinator -o csv
+      group-hygiene list --type Consumer --connection main -n kafka -o jsonpath='{.groups[*].group}'
 
     Exit codes: 0 all groups are listed, 1 an error, or groups may be missing; the list has all groups that were found.
     """
     from group_hygiene.cli import groups
     from group_hygiene.cli import output as out
 
-    return out.show(groups.list_groups(target, flattened(states), flattened(types), patterns), output)
+    states, types = flattened(chosen.states), flattened(chosen.types)
+    return out.show(groups.list_groups(target, states, types, chosen.fits(), chosen.sort_by), output)
 
 
 @click.command()
@@ -253,19 +277,8 @@ def keep(
         return out.show(keep_requests.remove(target, names, ledger_topic), output)
     if terms.period is None or terms.why is None or not terms.why.strip():
         raise click.UsageError("--for and --why must be given")
-    request = keep_requests.Terms(terms.period, terms.why, terms.by or _user(), terms.replace)
+    request = keep_requests.Terms(terms.period, terms.why, terms.by or user_name(), terms.replace)
     return out.show(keep_requests.keep(target, names, request, ledger_topic), output)
-
-
-def _user() -> str:
-    """The name of the user of this process. Raises UsageError if it has none, as in a pod with an arbitrary UID."""
-    import getpass
-
-    try:
-        return getpass.getuser()
-    # OSError since Python 3.13.
-    except (KeyError, OSError):
-        raise click.UsageError("--by must be given: the user of this computer has no name") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,89 +352,3 @@ def restore(
         allow_unknown_topic_identity=wanted.allow_unknown_topic_identity,
     )
     return out.show(restores.restore_groups(target, request, preview, ledger_topic), output)
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteOptions:
-    """Options of `delete` beside --preview. yes: don't ask."""
-
-    unused_for: timedelta
-    force: bool
-    backup_retention: timedelta
-    by: str | None
-    yes: bool
-    from_file: TextIO | None
-
-
-@click.command()
-@click.argument("names", type=Text(), metavar="GROUP...", nargs=-1)
-@click.option(
-    "--from-file", type=click.File(encoding="utf-8"), metavar="FILE", help="Also the groups in FILE, one per line."
-)
-@click.option(
-    "--unused-for",
-    type=Duration(at_least="10m", at_most="30d"),
-    metavar="DURATION",
-    default="1h",
-    show_default=True,
-    help="Delete no group that has a commit or a member in __consumer_offsets within this time.",
-)
-@click.option("--force", is_flag=True, help="Don't read __consumer_offsets. All other checks stay.")
-@click.option(
-    "--backup-retention",
-    type=Duration(at_least="1h", at_most="365d"),
-    metavar="DURATION",
-    default="30d",
-    show_default=True,
-    help="For how long the groups can be restored.",
-)
-@click.option("--by", type=Text(), metavar="NAME", help="Your name, for history. Default: the user of this computer.")
-@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
-@click.option("--preview", is_flag=True, help="Show the result without changing anything.")
-@ledger_option
-@output_option
-@target_options
-@grouped("chosen", DeleteOptions)
-def delete(
-    target: Target,
-    output: str,
-    names: tuple[str, ...],
-    preview: bool,
-    ledger_topic: str | None,
-    chosen: DeleteOptions,
-) -> int:
-    """Delete groups that no client uses, with a backup. The checks are those of a GroupPolicy, without a grace period.
-
-    Not deleted are groups in use, protected groups, groups that a user asked to keep, and groups that were used lately,
-    by __consumer_offsets. Each group is read again right before its deletion, and its committed offsets are saved in
-    the operator's ledger: `restore` brings them back. limits of the KafkaConnection apply.
-
-    \b
-    Examples:
-      group-hygiene delete billing --preview --bootstrap-server kafka:9092
-      group-hygiene delete billing shipping --connection main -n kafka
-      group-hygiene list --match 'console-consumer-*' --state Empty -o name > names
-      group-hygiene delete --from-file names --connection main -n kafka
-
-    Exit codes: 0 all groups are deleted, or would be, 1 an error, or a group is not deleted.
-    """
-    from group_hygiene.cli import deletions
-    from group_hygiene.cli import output as out
-    from group_hygiene.reconcile import DeletionRequest
-
-    if chosen.from_file is not None:
-        names += tuple(Text().convert(line, None, None) for line in chosen.from_file.read().split("\n") if line)
-    if not names or not all(names):
-        raise click.UsageError("a GROUP that is not empty, or --from-file, must be given")
-
-    def confirm(groups: Sequence[str]) -> None:
-        if chosen.yes:
-            return
-        listed = "\n".join(f"  {out.printable(name)}" for name in groups)
-        click.echo(f"These groups will be deleted:\n{listed}", err=True)
-        if not click.confirm("Delete them?", err=True):
-            raise click.ClickException("nothing was deleted")
-
-    unused_for = None if chosen.force else chosen.unused_for
-    request = DeletionRequest(tuple(dict.fromkeys(names)), chosen.by or _user(), unused_for, chosen.backup_retention)
-    return out.show(deletions.delete(target, request, ledger_topic, preview, confirm), output)

@@ -19,6 +19,7 @@ from group_hygiene.controller.api import CONNECTIONS, POLICIES, VERSION, Api, Ob
 from group_hygiene.controller.leader import NAME as LEASE
 from group_hygiene.errors import ApiError, Forbidden, HygieneError, NotFound, SecretProblem, SpecError
 from group_hygiene.ledger.journal import SKEW_MAX
+from group_hygiene.model import reasons
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.connection import Connection, Role, Settings, parse_connection, receivers_of
@@ -331,10 +332,10 @@ def _secrets(known: Kubernetes, connection: Connection) -> Iterator[Finding]:
 
 
 _REMEDIES = {
-    "SecretNotFound": "create it there, or correct its name in the object",
-    "SecretKeyMissing": "add the key, or correct its name in the object",
-    "SecretInvalid": "correct its value",
-    "SecretForbidden": "name the namespace in the chart's rbac.secretNamespaces, or bind the role for Secrets there",
+    reasons.SECRET_NOT_FOUND: "create it there, or correct its name in the object",
+    reasons.SECRET_KEY_MISSING: "add the key, or correct its name in the object",
+    reasons.SECRET_INVALID: "correct its value",
+    reasons.SECRET_FORBIDDEN: "name the namespace in the chart's rbac.secretNamespaces, or bind the role there",
 }
 
 

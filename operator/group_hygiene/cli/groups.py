@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from group_hygiene.cli import layout
 from group_hygiene.cli.layout import Found, Position
@@ -18,7 +19,6 @@ from group_hygiene.kafka.share_offsets import ShareOffsets, share_offsets
 from group_hygiene.model.groups import NO_SUCH_TOPIC, Fault, Group, GroupState, GroupType, Offsets, Partition
 from group_hygiene.model.naming import truncated_list
 from group_hygiene.model.snapshot import Cluster, Description, Listing
-from group_hygiene.spec.patterns import Patterns
 
 # Brokers reject a filter with a type that they don't know. All that have this filter know Classic and Consumer.
 _NAMEABLE = frozenset({GroupType.CLASSIC, GroupType.CONSUMER})
@@ -40,9 +40,16 @@ _NOTHING_READ = _Read({}, {}, (), ())
 
 
 def list_groups(
-    target: Target, states: Collection[GroupState], types: Collection[GroupType], patterns: Sequence[str]
+    target: Target,
+    states: Collection[GroupState],
+    types: Collection[GroupType],
+    fits: Callable[[str], bool],
+    sort_by: str,
 ) -> Report:
-    """All groups that match; an empty collection matches all."""
+    """The groups in these states, of these types (an empty collection means all), and with ids that fit.
+
+    sort_by: a field of a group's JSON.
+    """
     # Brokers have no state named Unknown.
     pushed_states = () if GroupState.UNKNOWN in states else states
     pushed_types = types if set(types) <= _NAMEABLE else ()
@@ -51,22 +58,28 @@ def list_groups(
         listing = kafka_groups.list_groups(session.client, cluster, session.deadline(), pushed_states, pushed_types)
         after = kafka_cluster.read_cluster(session.client, session.deadline(), session.connection.topics_attested)
         owners = session.connection.owners
-    fits = Patterns(list(patterns)).matches
-    named = [group for name, group in sorted(listing.groups.items()) if not patterns or fits(name)]
+    named = [group for name, group in sorted(listing.groups.items()) if fits(name)]
     groups = [g for g in named if (not states or g.state in states) and (not types or g.type in types)]
     errors = [f"groups may be missing: {problem}" for problem in incomplete(cluster, listing, after)]
     errors += unknown_states(listing, named)
     # Also with a filter by state: such a group may be in any state.
-    unknown = {name: fault for name, fault in sorted(listing.group_faults.items()) if not patterns or fits(name)}
+    unknown = {name: fault for name, fault in sorted(listing.group_faults.items()) if fits(name)}
     errors += [f"group {printable(name)}: {fault}" for name, fault in unknown.items()]
+    rows = {group.id: layout.listed(cluster, group, owners.of(group.id)) for group in groups}
+    groups.sort(key=lambda group: _sort_key(rows[group.id].get(sort_by)))
     document = {
         "clusterID": cluster.id,
-        "groups": [layout.listed(cluster, group, owners.of(group.id)) for group in groups],
+        "groups": [rows[group.id] for group in groups],
         "notes": list(listing.notes),
         "errors": errors,
     }
     table = layout.list_table(cluster, groups, owners)
     return Report(document, [group.id for group in groups], [table], listing.notes, errors)
+
+
+def _sort_key(value: Any) -> tuple[bool, Any]:
+    """Groups without the value come last; coordinators are in the order of their ids."""
+    return value is None, value["id"] if isinstance(value, dict) else value or ""
 
 
 def incomplete(cluster: Cluster, listing: Listing, after: Cluster | Fault) -> list[str]:
@@ -92,7 +105,7 @@ def describe(target: Target, names: Sequence[str], members: bool, with_offsets: 
         "notes": notes,
         "errors": errors,
     }
-    tables = [layout.groups_table(found)]
+    tables = [layout.groups_table(found, read.positions if with_offsets else None)]
     if members:
         tables.append(layout.members_table(found))
     if with_offsets:
@@ -108,10 +121,7 @@ def offsets(target: Target, names: Sequence[str]) -> Report:
     notes, errors = [*found.notes, *read.notes], _errors(found, read)
     document = {
         "clusterID": found.cluster.id,
-        "groups": [
-            {"group": name, "partitions": [layout.partition(position) for position in positions]}
-            for name, positions in read.positions.items()
-        ],
+        "groups": [{"group": name} | layout.of_partitions(positions) for name, positions in read.positions.items()],
         "notes": notes,
         "errors": errors,
     }
@@ -170,6 +180,9 @@ def _positions(session: Session, found: Found) -> _Read:
         if isinstance(answer, ShareOffsets):
             shown[name] |= answer.unset
     every = {p for places in shown.values() for p in places}
+    counted = {name: answer.lag for name, answer in shares.items() if isinstance(answer, ShareOffsets)}
+    # A sum of counted and computed numbers would be neither.
+    counted = {name: lag for name, lag in counted.items() if lag.keys() >= readable[name].keys()}
     exist = kafka_cluster.topics_exist(client, {p.topic for p in every}, next(deadlines))
     ends = kafka_offsets.end_offsets(client, every, next(deadlines))
     starts = kafka_offsets.start_offsets(client, every, next(deadlines))
@@ -191,12 +204,13 @@ def _positions(session: Session, found: Found) -> _Read:
             topic_exists=exists is not False,
             member=assigned[name].get(partition),
             fault=None if exists is False else fault,
+            counted_lag=counted.get(name, {}).get(partition),
         )
 
     positions = {name: [position(name, p) for p in sorted(shown[name])] for name in sorted(readable)}
     notes = [
         f"group {printable(name)}: the committed offset of a share group is its start offset: it may have processed "
-        "some of the records after that"
+        "some of the records after that" + ("" if name in counted else ", which count as lag here")
         for name in sorted(shares.keys() & readable.keys())
     ]
     if isinstance(hidden, Fault):

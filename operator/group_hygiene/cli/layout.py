@@ -29,6 +29,7 @@ _DESCRIBE = (
     Column("EPOCH", number=True),
     Column("MEMBERS", number=True),
 )
+_LAG = Column("LAG", number=True)
 _MEMBERS = (
     Column("GROUP"),
     Column("MEMBER"),
@@ -47,7 +48,7 @@ _OFFSETS = (
     Column("COMMITTED", number=True),
     Column("START", number=True),
     Column("END", number=True),
-    Column("LAG", number=True),
+    _LAG,
     Column("NOTE"),
     Column("MEMBER", wide=True),
     Column("HOST", wide=True),
@@ -71,7 +72,11 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The position of a group in one partition. None = no such value; `fault`: why start and end are missing."""
+    """The position of a group in one partition. None = no such value; `fault`: why start and end are missing.
+
+    counted_lag: the lag of a share group by its broker, which also counts out the records after its start offset that
+    the group has finished.
+    """
 
     partition: Partition
     committed: int | None
@@ -80,9 +85,12 @@ class Position:
     topic_exists: bool
     member: Member | None
     fault: Fault | None
+    counted_lag: int | None = None
 
     @property
     def lag(self) -> int | None:
+        if self.counted_lag is not None:
+            return self.counted_lag
         if self.committed is None or self.end is None:
             return None
         return max(0, self.end - self.committed)
@@ -104,6 +112,12 @@ class Position:
 Positions = Mapping[str, Sequence[Position]]
 
 
+def total_lag(positions: Sequence[Position]) -> int | None:
+    """The lag of a group in all partitions with a committed offset; None = not known of one of them."""
+    lags = [position.lag for position in positions if position.committed is not None and position.topic_exists]
+    return None if None in lags else sum(lag for lag in lags if lag is not None)
+
+
 def list_table(cluster: Cluster, groups: Sequence[Group], owners: Owners) -> Table:
     rows = [
         (g.id, str(g.state), str(g.type), g.protocol_type or None, owners.of(g.id) or None, _at(cluster, g.coordinator))
@@ -118,12 +132,17 @@ def listed(cluster: Cluster, group: Group, owner: str) -> dict[str, Any]:
     return _identity(group) | known | {"coordinator": _broker(cluster, group.coordinator)}
 
 
-def groups_table(found: Found) -> Table:
-    return Table(_DESCRIBE, [_described_row(found, name, d) for name, d in found.readable.items()])
+def groups_table(found: Found, positions: Positions | None = None) -> Table:
+    """positions: for the column LAG, None = without it."""
+    rows = [_described_row(found, name, d) for name, d in found.readable.items()]
+    if positions is None:
+        return Table(_DESCRIBE, rows)
+    lags = [total_lag(positions[name]) if name in positions else None for name in found.readable]
+    return Table((*_DESCRIBE, _LAG), [(*row, lag) for row, lag in zip(rows, lags, strict=True)])
 
 
 def described(found: Found, name: str, description: Description, positions: Positions) -> dict[str, Any]:
-    """One described group as JSON; `partitions` only if its positions were requested and could be read."""
+    """One described group as JSON; `lag` and `partitions` only if its positions were requested and could be read."""
     return (
         _identity(description.group)
         | {
@@ -132,8 +151,13 @@ def described(found: Found, name: str, description: Description, positions: Posi
             "epoch": description.epoch,
             "members": [_member(member) for member in _by_id(description.members)],
         }
-        | ({"partitions": [partition(position) for position in positions[name]]} if name in positions else {})
+        | (of_partitions(positions[name]) if name in positions else {})
     )
+
+
+def of_partitions(positions: Sequence[Position]) -> dict[str, Any]:
+    """The lag and the partitions of one group as JSON."""
+    return {"lag": total_lag(positions), "partitions": [partition(position) for position in positions]}
 
 
 def members_table(found: Found) -> Table:

@@ -15,8 +15,8 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from group_hygiene.cli.output import printable
-from group_hygiene.errors import SpecError
+from group_hygiene.cli.output import JSONPATH, compiled_path, printable
+from group_hygiene.errors import SpecError, UsageError
 from group_hygiene.spec.connection import ActivitySpec, parse_activity
 from group_hygiene.spec.durations import parse_duration
 from group_hygiene.spec.fields import is_namespace
@@ -167,6 +167,20 @@ class Pattern(click.ParamType[str]):
         return str(value)
 
 
+class Expression(click.ParamType[re.Pattern[str]]):
+    """A regular expression of Python's `re`."""
+
+    name = "regex"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> re.Pattern[str]:
+        if isinstance(value, re.Pattern):
+            return value
+        try:
+            return re.compile(str(value), re.DOTALL)
+        except (re.error, OverflowError, RecursionError) as error:
+            self.fail(f"{_beginning(str(value))!r} is not a regular expression: {error}", param, ctx)
+
+
 class Namespace(click.ParamType[str]):
     """The name of a Kubernetes namespace: a DNS label (RFC 1123), not a pattern."""
 
@@ -273,28 +287,48 @@ def grouped(name: str, record: type) -> Callable[[F], F]:
     return decorate
 
 
+class Format(click.ParamType[str]):
+    """An output format: one of a list, or jsonpath=PATH, where PATH may have kubectl's braces."""
+
+    name = "format"
+
+    def __init__(self, *more: str) -> None:
+        self._known = ("table", *more, "json", "yaml", "csv")
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "|".join((*self._known, "jsonpath=PATH"))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if text.startswith(JSONPATH):
+            try:
+                compiled_path(text)
+            except UsageError as error:
+                self.fail(str(error), param, ctx)
+        elif text not in self._known:
+            self.fail(f"{_beginning(text)!r} is none of {', '.join(self._known)}, {JSONPATH}PATH", param, ctx)
+        return text
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in (*self._known, JSONPATH) if name.startswith(incomplete)]
+
+
+_FORMAT_HELP = (
+    "Output format; {more}csv has all columns, jsonpath='{{.groups[*].group}}' prints values of the JSON, one per line."
+)
+
+
 def output_option(command: F) -> F:
     """Add `-o`; the command gets it as `output`."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "wide", "json", "yaml", "name"]),
-        default="table",
-        show_default=True,
-        help="Output format; wide is a table with more columns, name prints only group ids, one per line.",
-    )(command)
+    text = _FORMAT_HELP.format(more="wide is a table with more columns, name prints only group ids, one per line, ")
+    kind = Format("wide", "name")
+    return click.option("-o", "--output", type=kind, default="table", show_default=True, help=text)(command)
 
 
 def short_output_option(command: F) -> F:
     """Add `-o` to a command without optional columns; the command gets it as `output`."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "json", "yaml"]),
-        default="table",
-        show_default=True,
-        help="Output format.",
-    )(command)
+    text = _FORMAT_HELP.format(more="")
+    return click.option("-o", "--output", type=Format(), default="table", show_default=True, help=text)(command)
 
 
 def file_option(command: F) -> F:
@@ -387,3 +421,14 @@ def ledger_option(command: F) -> F:
         metavar="TOPIC",
         help="Topic of the operator's ledger. Default: that of --connection, else __group_hygiene.",
     )(command)
+
+
+def user_name() -> str:
+    """The name of the user of this process. Raises UsageError if it has none, as in a pod with an arbitrary UID."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    # OSError since Python 3.13.
+    except (KeyError, OSError):
+        raise click.UsageError("--by must be given: the user of this computer has no name") from None

@@ -1,9 +1,11 @@
-"""The output of commands: tables, JSON, YAML, names; notes, errors and progress on stderr. Independent of Kafka."""
+"""The output of commands in each format of `-o`; notes, errors and progress on stderr. Independent of Kafka."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +15,11 @@ from typing import Any, NamedTuple, TextIO
 
 import click
 
+from group_hygiene.errors import UsageError
 from group_hygiene.model import naming
 
+# The beginning of an output format that has a path.
+JSONPATH = "jsonpath="
 _PROGRESS_AFTER_S = 1.0
 _COLOURS = {
     "Stable": "green",
@@ -66,6 +71,16 @@ class Report:
 
 def show(report: Report, output_format: str) -> int:
     """Print a report in one of the formats of `-o`; returns the exit code."""
+    _print(report, output_format)
+    sys.stdout.flush()
+    for text in report.notes:
+        note(text)
+    for text in report.errors:
+        click.echo(f"Error: {printable(text)}", err=True)
+    return 1 if report.errors else report.exit_code
+
+
+def _print(report: Report, output_format: str) -> None:
     if output_format == "json":
         click.echo(json.dumps(report.document, indent=2))
     elif output_format == "yaml":
@@ -75,17 +90,40 @@ def show(report: Report, output_format: str) -> int:
     elif output_format == "name":
         for name in report.names:
             click.echo(printable(name))
+    elif output_format.startswith(JSONPATH):
+        _print_values(report, output_format)
     else:
         for number, table in enumerate(report.tables):
             if number:
                 click.echo()
-            _show_table(table, output_format == "wide")
-    sys.stdout.flush()
-    for text in report.notes:
-        note(text)
-    for text in report.errors:
-        click.echo(f"Error: {printable(text)}", err=True)
-    return 1 if report.errors else report.exit_code
+            if output_format == "csv":
+                _write_csv(table)
+            else:
+                _show_table(table, output_format == "wide")
+
+
+def _print_values(report: Report, output_format: str) -> None:
+    try:
+        values = compiled_path(output_format).findall(report.document)
+    # The library does not catch what a filter leads to. The answer may be that of a deletion.
+    except Exception as error:
+        click.echo(json.dumps(report.document, indent=2))
+        raise UsageError(f"the path can't be evaluated, so the whole answer is printed: {error}") from error
+    for value in values:
+        click.echo(printable(value) if isinstance(value, str) else json.dumps(value))
+
+
+def compiled_path(output_format: str) -> Any:
+    """The path of an output format `jsonpath=PATH`, ready to search. Raises UsageError for one that is not valid."""
+    import jsonpath
+
+    text = output_format.removeprefix(JSONPATH).strip()
+    if text.startswith("{") and text.endswith("}"):
+        text = text[1:-1].strip()
+    try:
+        return jsonpath.compile(text if text.startswith("$") else f"${text}")
+    except (jsonpath.JSONPathError, ArithmeticError, ValueError, re.error) as error:
+        raise UsageError(f"{text!r} is not a JSONPath like {{.groups[*].group}}: {error}") from None
 
 
 def note(text: str) -> None:
@@ -123,6 +161,15 @@ def _write_status(stream: TextIO, text: str) -> None:
 
 def _coloured() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _write_csv(table: Table) -> None:
+    """All columns, with their titles (RFC 4180); an empty field is no value. The heading is left out."""
+    if not table.columns:
+        return
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(column.title for column in table.columns)
+    writer.writerows(["" if cell is None else printable(str(cell)) for cell in row] for row in table.rows)
 
 
 def _show_table(table: Table, wide: bool) -> None:

@@ -23,6 +23,7 @@ from group_hygiene.cli import (
     commands,
     completion_command,
     crds_command,
+    deletion_commands,
     doctor_command,
     pipeline_commands,
 )
@@ -110,8 +111,8 @@ def main() -> None:
       group-hygiene describe billing --members --connection main -n kafka
       group-hygiene plan -f policies/
 
-    Only `operator`, `delete` and `restore` change groups. `keep` writes to the operator's ledger, `alert test` sends a
-    message, `pipeline` writes tables; all other commands only read.
+    Only `operator`, `delete`, `delete-offsets` and `restore` change groups. `keep` writes to the
+    operator's ledger, `alert test` sends a message, `pipeline` writes tables; all other commands only read.
 
     Exit codes: 0 done, 1 an error, 2 plan --detailed-exitcode would act, 3 backtest found more regret than allowed, 10
     to 16 a check of doctor failed.
@@ -235,7 +236,8 @@ def operator(
 
 for command in (
     *(commands.list_, commands.describe, commands.offsets, commands.plan, commands.explain),
-    *(commands.history, commands.keep, commands.delete, commands.restore),
+    *(commands.history, commands.keep, commands.restore),
+    *(deletion_commands.delete, deletion_commands.delete_offsets),
     *(alert_commands.alert, doctor_command.doctor),
     *(pipeline_commands.pipeline, backtest_commands.backtest, backtest_commands.report, crds_command.crds),
     completion_command.completion,

@@ -208,7 +208,7 @@ def _from_kubernetes(target: Target, name: str) -> tuple[Api, Connection, Settin
     try:
         settings = connection.settings(lambda ref: api.read_secret(namespace, ref))
     except SecretProblem as error:
-        if error.reason != "SecretForbidden":
+        if error.reason != reasons.SECRET_FORBIDDEN:
             raise
         # The message of the API has advice for the operator, not for a user.
         message = f"you may not read the Secrets that KafkaConnection {namespace}/{name} names"

@@ -16,6 +16,7 @@ import kubernetes.config
 from group_hygiene.controller.claims import ClaimReader
 from group_hygiene.controller.requests import TIMEOUT_S, call
 from group_hygiene.errors import Forbidden, HygieneError, NotFound, SecretProblem
+from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Claims
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.spec.secret import SecretRef
@@ -46,11 +47,11 @@ def load_config(retries: bool = True, context: str | None = None) -> kubernetes.
             kubernetes.config.load_kube_config(context=context)
     except kubernetes.config.ConfigException as error:
         message = f"no Kubernetes API server is configured (set KUBECONFIG, or run in a pod): {error}"
-        raise HygieneError(message, "ApiServerError") from error
+        raise HygieneError(message, reasons.API_SERVER_ERROR) from error
     except Exception as error:
         # The library does not catch what a malformed file leads to. The text may contain its credentials.
         message = f"the kubeconfig can't be read ({type(error).__name__}): check it by `kubectl config view`"
-        raise HygieneError(message, "ApiServerError") from error
+        raise HygieneError(message, reasons.API_SERVER_ERROR) from error
     configuration = kubernetes.client.Configuration.get_default_copy()
     # A run must not wait long for a server that is gone: a process that lost the lead waits for its runs to end.
     configuration.retries = 1 if retries else False
@@ -118,7 +119,7 @@ class Api:
         data, where = self._secret(namespace, ref.name)
         value = data.get(ref.key)
         if value is None:
-            raise SecretProblem(f"{where} has no key {ref.key!r}", "SecretKeyMissing")
+            raise SecretProblem(f"{where} has no key {ref.key!r}", reasons.SECRET_KEY_MISSING)
         return _secret_text(value, where, ref.key)
 
     def read_secret_texts(self, namespace: str, name: str, keys: Collection[str]) -> dict[str, str]:
@@ -132,10 +133,10 @@ class Api:
         try:
             secret = call(lambda: self._core.read_namespaced_secret(name, namespace, _request_timeout=TIMEOUT_S))
         except NotFound:
-            raise SecretProblem(f"{where} does not exist", "SecretNotFound") from None
+            raise SecretProblem(f"{where} does not exist", reasons.SECRET_NOT_FOUND) from None
         except Forbidden:
             advice = f"name {namespace} in the chart's rbac.secretNamespaces, or bind rbac-secrets.yaml's role there"
-            raise SecretProblem(f"no permission to read {where}: {advice}", "SecretForbidden") from None
+            raise SecretProblem(f"no permission to read {where}: {advice}", reasons.SECRET_FORBIDDEN) from None
         return secret.data or {}, where
 
     def namespace_labels(self, name: str) -> dict[str, str] | None:
@@ -206,4 +207,4 @@ def _secret_text(value: str, where: str, key: str) -> str:
     try:
         return base64.b64decode(value, validate=True).decode("utf-8")
     except (binascii.Error, UnicodeDecodeError):
-        raise SecretProblem(f"{where}: the value of {key!r} is not UTF-8 text", "SecretInvalid") from None
+        raise SecretProblem(f"{where}: the value of {key!r} is not UTF-8 text", reasons.SECRET_INVALID) from None

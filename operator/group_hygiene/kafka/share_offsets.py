@@ -1,14 +1,15 @@
 """Reads and sets the start offsets of share groups (KIP-932), which OffsetFetch and OffsetCommit don't handle.
 
 A share group has one start offset per partition, and has finished every record before it. No request reads in full, or
-sets, which later records it has finished and how often others were delivered.
+sets, which later records it has finished and how often others were delivered. Newer brokers count those that it has not
+finished (KIP-1226).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from group_hygiene.kafka.client import Client, Deadline, Response, fault_of_code
@@ -35,12 +36,14 @@ class ShareOffsets:
     started: its start offsets, without epoch and metadata, which no request can set. unset: partitions of the group
     without a start offset, as no consumer has read them yet (share.auto.offset.reset decides then). unsure: those of
     `unset` that may have one: Kafka shows a partition that it could not read as unset in leader epoch 0, without an
-    error (GroupCoordinatorService.computeShareGroupLagAndBuildResponse).
+    error (GroupCoordinatorService.computeShareGroupLagAndBuildResponse). lag: the number of records up to the end that
+    the group has not finished, where the broker counts them (KIP-1226).
     """
 
     started: Offsets
     unset: frozenset[Partition]
     unsure: frozenset[Partition] = frozenset()
+    lag: Mapping[Partition, int] = field(default_factory=dict)
 
 
 def share_offsets(
@@ -67,18 +70,21 @@ def _offsets_of(row: Any) -> ShareOffsets | Fault:
         return fault_of_code(row.error_code, row.error_message)
     started: dict[Partition, CommittedOffset] = {}
     unset: dict[Partition, int] = {}
+    lag: dict[Partition, int] = {}
     for topic in row.topics:
         for entry in topic.partitions:
             place = Partition(topic.topic_name, entry.partition_index)
             if entry.error_code:
                 fault = fault_of_code(entry.error_code, entry.error_message)
                 return Fault(fault.code, f"{place}: {fault.message}", fault.retriable)
+            if entry.lag >= 0:
+                lag[place] = entry.lag
             if entry.start_offset == _UNSET:
                 unset[place] = entry.leader_epoch
             else:
                 started[place] = CommittedOffset(entry.start_offset)
     unsure = {place for place, epoch in unset.items() if epoch == _DEFAULT_EPOCH}
-    return ShareOffsets(started, frozenset(unset), frozenset(unsure))
+    return ShareOffsets(started, frozenset(unset), frozenset(unsure), lag)
 
 
 def complete_offsets(

@@ -7,6 +7,7 @@ import ssl
 import tempfile
 
 from group_hygiene.errors import SecretProblem
+from group_hygiene.model import reasons
 from group_hygiene.network.authorities import trusting
 from group_hygiene.spec.connection import Tls
 
@@ -32,6 +33,6 @@ def _load_client_certificate(context: ssl.SSLContext, certificate: str, private_
             "tls.certificateSecretRef and tls.privateKeySecretRef must name PEM texts that belong together, "
             "the key without a password"
         )
-        raise SecretProblem(message, "SecretInvalid") from error
+        raise SecretProblem(message, reasons.SECRET_INVALID) from error
     finally:
         os.unlink(path)
