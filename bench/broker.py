@@ -32,7 +32,7 @@ from bench import report
 from bench.command import run, say
 from bench.errors import BenchError
 from bench.load import CONFIG, PARTITIONS, commit_more, group_name, load
-from bench.programs import KAFKA_VERSION, kadm_full, prepare, take_turns
+from bench.programs import KAFKA_VERSION, Job, kadm_full, take_turns
 from sandbox.kafka import Jvm, KafkaCluster
 from sandbox.prerequisites import JAVA, find
 from sandbox.waiting import wait_for
@@ -79,15 +79,15 @@ def main() -> int:
 
 
 def _measure(counts: Sequence[int]) -> None:
-    prepare()
+    scrape = kadm_full()
     before = report.circumstances()
     with KafkaCluster(KAFKA_VERSION, config=CONFIG, jvm=Jvm(heap=_HEAP, peak_speed=True)) as kafka:
         _, members = load(kafka.bootstrap_servers, _FIRST)
         members.stop()
-        few, *filled = [_figures(kafka, _FIRST), *_filled(kafka, counts)]
+        few, *filled = [_figures(kafka, _FIRST, scrape), *_filled(kafka, counts, scrape)]
         say(f"deleting all but {counts[0]:,} groups")
         _delete(kafka.bootstrap_servers, [group_name(number) for number in range(counts[0], counts[-1])])
-        after = _figures(kafka, counts[0])
+        after = _figures(kafka, counts[0], scrape)
     every = {str(each.groups): asdict(each) for each in filled}
     line = {
         "bytes_per_group": round((filled[-1].heap_mb - few.heap_mb) * 1024**2 / (filled[-1].groups - _FIRST)),
@@ -100,22 +100,22 @@ def _measure(counts: Sequence[int]) -> None:
     print(f"\n{json.dumps(line)}", flush=True)
 
 
-def _filled(kafka: KafkaCluster, counts: Sequence[int]) -> Iterator[Figures]:
+def _filled(kafka: KafkaCluster, counts: Sequence[int], scrape: Job) -> Iterator[Figures]:
     there = _FIRST
     for count in counts:
         say(f"committing for {count - there:,} more groups")
         commit_more(kafka.bootstrap_servers, [group_name(number) for number in range(there, count)], PARTITIONS)
         there = count
-        yield _figures(kafka, count)
+        yield _figures(kafka, count, scrape)
 
 
-def _figures(kafka: KafkaCluster, groups: int) -> Figures:
+def _figures(kafka: KafkaCluster, groups: int, scrape: Job) -> Figures:
     say(f"measuring {groups:,} groups")
     # First, so that nothing but the groups differs in memory.
     load, slowest = _restart(kafka)
     waits, size = _list_groups(kafka.bootstrap_servers)
     heap = _heap_mb(kafka.pid(_BROKER))
-    (scraped,) = take_turns([kadm_full()], kafka.bootstrap_servers, _SCRAPES)
+    (scraped,) = take_turns([scrape], kafka.bootstrap_servers, _SCRAPES)
     return Figures(
         groups,
         round(heap, 1),

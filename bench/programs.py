@@ -100,7 +100,8 @@ def ours_at_once(chunk: int) -> Job:
 
 
 def kadm_full() -> Job:
-    """franz-go reads all offsets of all groups."""
+    """franz-go reads all offsets of all groups. Builds the program, if that was not done yet."""
+    _kadm()
     return Job(KADM, "full", lambda servers: _go(servers, "full"))
 
 

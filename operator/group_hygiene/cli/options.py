@@ -287,16 +287,14 @@ def grouped(name: str, record: type) -> Callable[[F], F]:
     return decorate
 
 
-class Format(click.ParamType[str]):
+_PATH = "PATH"
+
+
+class Format(click.Choice[str]):
     """An output format: one of a list, or jsonpath=PATH, where PATH may have kubectl's braces."""
 
-    name = "format"
-
     def __init__(self, *more: str) -> None:
-        self._known = ("table", *more, "json", "yaml", "csv")
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        return "|".join((*self._known, "jsonpath=PATH"))
+        super().__init__(("table", *more, "json", "yaml", "csv", f"{JSONPATH}{_PATH}"))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
@@ -305,12 +303,13 @@ class Format(click.ParamType[str]):
                 compiled_path(text)
             except UsageError as error:
                 self.fail(str(error), param, ctx)
-        elif text not in self._known:
-            self.fail(f"{_beginning(text)!r} is none of {', '.join(self._known)}, {JSONPATH}PATH", param, ctx)
+        elif text not in self.choices:
+            self.fail(f"{_beginning(text)!r} is none of {', '.join(self.choices)}", param, ctx)
         return text
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in (*self._known, JSONPATH) if name.startswith(incomplete)]
+        formats = [name.removesuffix(_PATH) for name in self.choices]
+        return [CompletionItem(name) for name in formats if name.startswith(incomplete)]
 
 
 _FORMAT_HELP = (
