@@ -371,6 +371,8 @@ def test_many_matches_are_counted_by_pattern(run: Run, kafka: KafkaCluster, grou
     (planned,) = run("plan", "-f", "-", *where, "-o", "json", stdin=spec).json["policies"]
     assert planned["patterns"][1] == {"pattern": names[0], "matched": 1, "unusedDays": 10}
     limits = yaml.safe_load(lines[4].partition("clean-up: ")[2])["delete"]["temporaryLimits"]
+    # Those of the policy, where they are enough.
+    assert limits["maxPerRun"] == 50
     more = policy(when={"idleFor": "48h"}, match={"groups": [many]}, delete={"maxPercent": 1, "temporaryLimits": {
         **limits, "from": datetime.now(UTC) - timedelta(hours=1)}})  # fmt: skip
     (planned,) = run("plan", "-f", "-", *where, "-o", "json", stdin=more).json["policies"]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from kubernetes.client import ApiClient
+from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import new_client_from_config
 
 from faults.kube import Kube
@@ -363,6 +363,14 @@ def test_objects_are_bounded(server: ApiServer, as_operator: str) -> None:
             found = read(**limits)
             assert isinstance(found, Refusal)
             assert why in found.message
+
+
+def test_an_api_server_that_does_not_answer() -> None:
+    """Any group may be claimed, and no caller has to expect an error: after a deletion, it would lose the outcomes."""
+    with ApiClient(Configuration(host="http://127.0.0.1:1")) as client:
+        found = ClaimReader(client).read()
+    assert isinstance(found, Refusal)
+    assert found.reason == "ApiServerError"
 
 
 def test_fields_that_are_not_needed_take_no_memory(server: ApiServer, as_operator: str) -> None:

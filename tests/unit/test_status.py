@@ -179,6 +179,7 @@ def test_waiting_for_a_window_is_no_problem() -> None:
     [
         pytest.param(reasons.LIMIT_EXCEEDED, "Stalled", id="needs-a-decision"),
         pytest.param(reasons.TOPICS_HIDDEN, "Stalled", id="needs-a-permission"),
+        pytest.param(reasons.TOPICS_UNKNOWN, "Reconciling", id="a-broker-restarts"),
         pytest.param(reasons.LEDGER_UNAVAILABLE, "Reconciling", id="may-pass"),
         pytest.param(reasons.CLUSTER_TOO_SMALL, "Stalled", id="may-be-the-wrong-cluster"),
         pytest.param(reasons.TOTAL_UNKNOWN, "Reconciling", id="is-read-again"),

@@ -121,7 +121,8 @@ def _cluster(brokers: _Brokers, attested: bool) -> Cluster:
         pytest.param(_UNSUPPORTED, True, reasons.TOPICS_ATTESTED, "too old", id="not-known-to-the-brokers"),
         pytest.param((), True, reasons.TOPICS_ATTESTED, "shows no topics", id="nothing-shown"),
         pytest.param((), False, reasons.TOPICS_HIDDEN, "shows no topics", id="nothing-shown-and-not-attested"),
-        pytest.param(_TIMED_OUT, True, reasons.TOPICS_HIDDEN, "in time", id="no-answer-is-no-refusal"),
+        pytest.param(_TIMED_OUT, False, reasons.TOPICS_UNKNOWN, "in time", id="no-answer"),
+        pytest.param(_TIMED_OUT, True, reasons.TOPICS_UNKNOWN, "in time", id="no-answer-is-no-refusal"),
     ],
 )
 def test_an_attestation_counts_only_where_brokers_refuse(

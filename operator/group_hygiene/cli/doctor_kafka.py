@@ -195,9 +195,11 @@ def _hidden_topics(session: Session, metadata: ClusterMetadata, attested: bool) 
         )
         yield warning(_PERMISSIONS, "topics", found, "after each change of the user's permissions, check that it holds")
     elif isinstance(hidden, Fault):
-        found = f"whether topics are hidden could not be read, so no policy deletes (TopicsHidden): {hidden}"
-        way = f", or {_ATTEST}" if kafka_cluster.is_refused(hidden) else ""
-        yield failed(_PERMISSIONS, "topics", found, f"grant DESCRIBE on the cluster and on all topics ({_DOC}){way}")
+        refused = kafka_cluster.is_refused(hidden)
+        reason = reasons.TOPICS_HIDDEN if refused else reasons.TOPICS_UNKNOWN
+        found = f"whether topics are hidden could not be read, so no policy deletes ({reason}): {hidden}"
+        grant = f"grant DESCRIBE on the cluster and on all topics ({_DOC}), or {_ATTEST}"
+        yield failed(_PERMISSIONS, "topics", found, grant if refused else "see whether all brokers run")
     elif hidden:
         found = f"DESCRIBE is denied on {_named(hidden)}: no policy deletes (TopicsHidden)"
         yield failed(_PERMISSIONS, "topics", found, f"grant it on all topics ({_DOC})")

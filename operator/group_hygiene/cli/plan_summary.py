@@ -50,5 +50,7 @@ def first_limits(made: Plan, total: int | None, now: datetime) -> str | None:
         return None
     begins = now + made.policy.grace_period
     times = f'from: "{timestamp(begins)}", until: "{timestamp(begins + timedelta(days=1))}"'
-    percent = -(-len(made.due) * 100 // total)
-    return f"{{{times}, maxPerRun: {min(len(made.due), _PER_RUN_MAX)}, maxPercent: {percent}}}"
+    usual = made.policy.limits
+    percent = max(usual.max_percent, -(-len(made.due) * 100 // total))
+    per_run = max(usual.max_per_run, min(len(made.due), _PER_RUN_MAX))
+    return f"{{{times}, maxPerRun: {per_run}, maxPercent: {percent}}}"

@@ -111,8 +111,7 @@ class _Found:
 
 class _Answer(NamedTuple):
     began: float
-    claims: Claims | Refusal | None
-    error: str
+    claims: Claims | Refusal
 
 
 class ClaimReader:
@@ -125,10 +124,10 @@ class ClaimReader:
         self._core = kubernetes.client.CoreV1Api(client)
         self._limits = limits
         self._reading = threading.Lock()
-        self._last = _Answer(-1.0, None, "")
+        self._last = _Answer(-1.0, Claims())
 
     def read(self) -> Claims | Refusal:
-        """All groups that objects name; a Refusal = some may be missing, for the reason in it. Raises ApiError.
+        """All groups that objects name; a Refusal = some may be missing, for the reason in it.
 
         No result is older than the call: callers share a read that began while they waited for an earlier one.
         """
@@ -139,16 +138,10 @@ class ClaimReader:
         try:
             if self._last.began < asked:
                 began = time.monotonic()
-                try:
-                    self._last = _Answer(began, self._read(), "")
-                except ApiError as error:
-                    self._last = _Answer(began, None, str(error))
-            answer = self._last
+                self._last = _Answer(began, self._read())
+            return self._last.claims
         finally:
             self._reading.release()
-        if answer.claims is None:
-            raise ApiError(answer.error)
-        return answer.claims
 
     def _read(self) -> Claims | Refusal:
         found, budget = _Found(self._limits.named_bytes), _Budget(self._limits)
@@ -165,6 +158,8 @@ class ClaimReader:
             return Refusal(reasons.CLAIMED, str(problem))
         except _Unknown as problem:
             return Refusal(reasons.CLAIMED, str(problem))
+        except ApiError as error:
+            return Refusal.of(error)
         if len(found.prefixes) > self._limits.prefixes:
             return Refusal(reasons.CLAIMED, f"ShadowLinks name more than {self._limits.prefixes} prefixes of groups")
         return Claims(found.named, found.synced, found.prefixes)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from group_hygiene import reconcile, status
 from group_hygiene.controller.api import CONNECTIONS, Api, Object
 from group_hygiene.controller.evidence import Source
-from group_hygiene.errors import ApiError, NotFound
+from group_hygiene.errors import NotFound
 from group_hygiene.kafka import client as kafka_client
 from group_hygiene.kafka import cluster as kafka_cluster
 from group_hygiene.ledger.journal import Journal
@@ -148,10 +148,7 @@ class Link:
 
     def _claims(self) -> Claims | Refusal:
         """See reconcile.Context. If the API server does not answer, any group may be claimed."""
-        try:
-            found = self._api.claimed_groups()
-        except ApiError as error:
-            found = Refusal.of(error)
+        found = self._api.claimed_groups()
         if isinstance(found, Refusal):
             log.warning("the groups that Kubernetes objects name are not known: %s", found.message)
         return found

@@ -114,7 +114,7 @@ def observe(context: Context, policies: Sequence[Policy], full: bool = False) ->
     refusals = _refusals(context, snapshot, stamp, writes=bool(facts.watches or facts.covered))
     # A backup would lack offsets of topics that the user may not DESCRIBE. An attestation is checked more often.
     visible = _visibility(context, cluster, deadline) if deleting or (full and attested) else None
-    if visible is not None and visible.reason == reasons.TOPICS_HIDDEN:
+    if visible is not None and visible.reason not in (reasons.TOPICS_VISIBLE, reasons.TOPICS_ATTESTED):
         refusals.append(visible)
     if deleting and unfiltered is None:
         every = kafka_groups.list_groups(client, cluster, deadline)
@@ -372,15 +372,18 @@ def _refusals(context: Context, snapshot: Snapshot, stamp: datetime | None, writ
 
 
 def _visibility(context: Context, cluster: Cluster, deadline: Deadline) -> Refusal:
-    """Whether the user may DESCRIBE all topics: TopicsVisible, TopicsAttested or TopicsHidden, with a message.
+    """Whether the user may DESCRIBE all topics: TopicsVisible, TopicsAttested, TopicsHidden or TopicsUnknown.
 
     An attestation of the connection counts only where the brokers refuse to show their disks. If they show a hidden
     topic, or don't answer, nothing is deleted.
     """
     hidden = kafka_cluster.hidden_topics(context.client, cluster, deadline)
     if isinstance(hidden, Fault):
-        if not context.connection.topics_attested or not kafka_cluster.is_refused(hidden):
-            return Refusal(reasons.TOPICS_HIDDEN, f"whether topics are hidden could not be read: {hidden}")
+        refused = kafka_cluster.is_refused(hidden)
+        if not refused or not context.connection.topics_attested:
+            # A broker that does not answer may do so soon; a permission needs a user.
+            reason = reasons.TOPICS_HIDDEN if refused else reasons.TOPICS_UNKNOWN
+            return Refusal(reason, f"whether topics are hidden could not be read: {hidden}")
         unseen = f", and hide {kafka_cluster.OFFSETS_TOPIC}" if cluster.samples else ""
         message = f"spec.topicVisibility says that the user may DESCRIBE all topics; brokers refuse to show it{unseen}"
         return Refusal(reasons.TOPICS_ATTESTED, f"{message}: {hidden}")

@@ -98,7 +98,7 @@ def _set_conditions(conditions: Conditions, facts: ConnectionFacts) -> None:
     elif facts.has_activity:
         conditions.leave("EvidenceReady")
     if facts.attests and facts.topics is not None:
-        visible = facts.topics.reason != reasons.TOPICS_HIDDEN
+        visible = facts.topics.reason in (reasons.TOPICS_VISIBLE, reasons.TOPICS_ATTESTED)
         conditions.set("TopicsVisible", visible, facts.topics.reason, facts.topics.message)
     elif facts.attests:
         conditions.leave("TopicsVisible")

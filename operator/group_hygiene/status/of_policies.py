@@ -22,7 +22,10 @@ SAMPLE_SIZE = 20
 _TOPICS_SHOWN = 10
 # The reasons against deleting that may end without an edit.
 PASSING = frozenset(
-    {reasons.SNAPSHOT_INCOMPLETE, reasons.TOTAL_UNKNOWN, reasons.LEDGER_UNAVAILABLE, reasons.LEDGER_FENCED}
+    {
+        *(reasons.SNAPSHOT_INCOMPLETE, reasons.TOTAL_UNKNOWN, reasons.TOPICS_UNKNOWN),
+        *(reasons.LEDGER_UNAVAILABLE, reasons.LEDGER_FENCED),
+    }
 )
 
 

@@ -41,6 +41,7 @@ _TEXTS = {
     "KafkaConnection allow: none is deleted",
     reasons.CLUSTER_TOO_SMALL: "the cluster has fewer groups than limits.minGroups of the KafkaConnection allows",
     reasons.TOPICS_HIDDEN: "committed offsets may be hidden: a permission is missing",
+    reasons.TOPICS_UNKNOWN: "which topics exist, or whether all are visible, could not be read",
 }
 
 
