@@ -195,11 +195,10 @@ def _hidden_topics(session: Session, metadata: ClusterMetadata, attested: bool) 
         )
         yield warning(_PERMISSIONS, "topics", found, "after each change of the user's permissions, check that it holds")
     elif isinstance(hidden, Fault):
-        refused = kafka_cluster.is_refused(hidden)
-        reason = reasons.TOPICS_HIDDEN if refused else reasons.TOPICS_UNKNOWN
-        found = f"whether topics are hidden could not be read, so no policy deletes ({reason}): {hidden}"
+        why = kafka_cluster.visibility_refusal(hidden)
         grant = f"grant DESCRIBE on the cluster and on all topics ({_DOC}), or {_ATTEST}"
-        yield failed(_PERMISSIONS, "topics", found, grant if refused else "see whether all brokers run")
+        advice = grant if kafka_cluster.is_refused(hidden) else "see whether all brokers run"
+        yield failed(_PERMISSIONS, "topics", f"no policy deletes ({why.reason}): {why.message}", advice)
     elif hidden:
         found = f"DESCRIBE is denied on {_named(hidden)}: no policy deletes (TopicsHidden)"
         yield failed(_PERMISSIONS, "topics", found, f"grant it on all topics ({_DOC})")

@@ -44,7 +44,8 @@ def pattern_line(found: Mapping[str, Any]) -> str:
 def first_limits(made: Plan, total: int | None, now: datetime) -> str | None:
     """`delete.temporaryLimits` with which the first run after the grace period deletes all that match, as YAML.
 
-    total: groups of the cluster. None = the usual limits permit it, or it is not known.
+    Not stricter than the policy's usual limits. total: groups of the cluster. None = these limits permit it, or it is
+    not known.
     """
     if made.refusal is None or made.refusal.reason != reasons.LIMIT_EXCEEDED or not total:
         return None

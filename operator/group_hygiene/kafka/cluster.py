@@ -21,7 +21,9 @@ from group_hygiene.kafka.client import TOO_MUCH, Call, Client, Deadline, fault_o
 from group_hygiene.kafka.protocol import ConsumerGroupDescribeRequest, RawDescribeLogDirsRequest, RawMetadataRequest
 from group_hygiene.kafka.samples import Coordinators, read_coordinators
 from group_hygiene.kafka.topic_answers import LogDirs, Metadata, Topic, log_dirs, metadata
+from group_hygiene.model import reasons
 from group_hygiene.model.groups import NO_SUCH_TOPIC, Fault
+from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.snapshot import Cluster
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -172,6 +174,12 @@ def hidden_topics(client: Client, cluster: Cluster, deadline: Deadline) -> tuple
     # A topic that was deleted between the two answers is not hidden.
     exist = topics_exist(client, suspects, deadline)
     return tuple(sorted(topic for topic in suspects if exist[topic] is not False))
+
+
+def visibility_refusal(fault: Fault) -> Refusal:
+    """Why no group is deleted after a Fault of `hidden_topics`: a broker that does not answer may do so soon."""
+    reason = reasons.TOPICS_HIDDEN if is_refused(fault) else reasons.TOPICS_UNKNOWN
+    return Refusal(reason, f"whether topics are hidden could not be read: {fault}")
 
 
 def is_refused(fault: Fault) -> bool:

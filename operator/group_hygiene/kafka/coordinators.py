@@ -119,9 +119,12 @@ def _ask_round(
 
 
 def look_up(client: Client, groups: Sequence[str], deadline: Deadline) -> dict[str, int | Fault]:
-    """The coordinator's broker id for each group: batched (KIP-699, brokers 3.0 on), else one request a group."""
+    """The coordinator's broker id for each group: batched (KIP-699, brokers 3.0 on), else one request a group.
+
+    The result has exactly these groups, whatever the broker answers.
+    """
     key_type = CoordinatorType.GROUP.value
-    found: dict[str, int | Fault] = {}
+    found: dict[str, int | Fault] = dict.fromkeys(groups, NO_ANSWER)
     if client.supports(FindCoordinatorRequest, 4):
         chunks = [tuple(groups[start : start + _LOOKUP_CHUNK]) for start in range(0, len(groups), _LOOKUP_CHUNK)]
         calls = {
@@ -133,7 +136,8 @@ def look_up(client: Client, groups: Sequence[str], deadline: Deadline) -> dict[s
                 found.update(dict.fromkeys(chunk, answer))
                 continue
             for row in answer.coordinators:
-                found[row.key] = fault_of_code(row.error_code) if row.error_code else row.node_id
+                if row.key in found:
+                    found[row.key] = fault_of_code(row.error_code) if row.error_code else row.node_id
         return found
     singles = {
         group: Call(None, FindCoordinatorRequest(key=group, key_type=key_type, max_version=3)) for group in groups

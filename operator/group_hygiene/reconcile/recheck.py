@@ -130,8 +130,7 @@ def _read_slow(scope: Scope, uses: Uses, deadline: Deadline) -> SlowReads:
     partitions = partitions_of(topics, targets if policy.by_topic else None)
     pending = pending_commits(context, dict.fromkeys(groups), partitions, deadline)
     brokers = look_up(context.client, list(groups), deadline)
-    found = {name: broker for name, broker in brokers.items() if not isinstance(broker, Fault)}
-    coordinators = {name: found.get(name) for name in groups}
+    coordinators = {name: None if isinstance(broker, Fault) else broker for name, broker in brokers.items()}
     return SlowReads(facts, partitions, pending, topic_ids, internal, tail, coordinators)
 
 

@@ -379,11 +379,8 @@ def _visibility(context: Context, cluster: Cluster, deadline: Deadline) -> Refus
     """
     hidden = kafka_cluster.hidden_topics(context.client, cluster, deadline)
     if isinstance(hidden, Fault):
-        refused = kafka_cluster.is_refused(hidden)
-        if not refused or not context.connection.topics_attested:
-            # A broker that does not answer may do so soon; a permission needs a user.
-            reason = reasons.TOPICS_HIDDEN if refused else reasons.TOPICS_UNKNOWN
-            return Refusal(reason, f"whether topics are hidden could not be read: {hidden}")
+        if not context.connection.topics_attested or not kafka_cluster.is_refused(hidden):
+            return kafka_cluster.visibility_refusal(hidden)
         unseen = f", and hide {kafka_cluster.OFFSETS_TOPIC}" if cluster.samples else ""
         message = f"spec.topicVisibility says that the user may DESCRIBE all topics; brokers refuse to show it{unseen}"
         return Refusal(reasons.TOPICS_ATTESTED, f"{message}: {hidden}")

@@ -345,7 +345,7 @@ def _commit(restorer: Restorer, backup: Backup, decided: Sequence[PartitionResul
     wanted = [partition for partition in decided if partition.commit is not None]
     if not wanted:
         return list(decided)
-    found = look_up(restorer.client, [name], restorer.deadline()).get(name)
+    found = look_up(restorer.client, [name], restorer.deadline())[name]
     coordinator = found if isinstance(found, int) else None
     configured = kafka_cluster.offsets_write_bytes(restorer.client, restorer.deadline())
     for chunk in _commit_chunks(name, wanted, WRITE_BYTES if configured is None else min(configured, WRITE_BYTES)):
