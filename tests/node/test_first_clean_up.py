@@ -119,6 +119,7 @@ def test_the_guide_cleans_up(
     assert left == stay
     _bring_one_back(cluster, groups)
     _delete_by_name(cluster, groups)
+    _delete_offsets_by_name(cluster, groups)
 
 
 def _plan(kafka: KafkaCluster) -> None:
@@ -149,22 +150,36 @@ def _delete_by_name(cluster: Cluster, groups: Groups) -> None:
     """In the operator's pod, beside the operator: what was used lately or is protected stays; a restore works."""
     unused, protected = "service-7", "payments-7"
     offsets = groups.offsets(unused)
-
-    def call(command: str, *arguments: str) -> dict[str, str]:
-        where = ("exec", "-n", release.NAME, f"deploy/{release.NAME}", "--", "group-hygiene", command)
-        done = cluster.kubectl(
-            *(*where, "--connection", "main", "-n", NAMESPACE, "-o", "json", *arguments), check=False
-        )
-        assert done.stdout, done.stderr
-        return {each["group"]: each["reason"] or each["result"] for each in json.loads(done.stdout)["groups"]}
-
     wanted = (unused, protected, "--by", "me", "--yes")
-    assert call("delete", *wanted) == {unused: "RecentlyActive", protected: "Protected"}
+    assert _call(cluster, "delete", *wanted) == {unused: "RecentlyActive", protected: "Protected"}
     assert groups.offsets(unused) == offsets
-    assert call("delete", *wanted, "--force") == {unused: "Deleted", protected: "Protected"}
+    assert _call(cluster, "delete", *wanted, "--force") == {unused: "Deleted", protected: "Protected"}
     assert unused not in groups.listed()
-    assert call("restore", unused) == {unused: "Restored"}
+    assert _call(cluster, "restore", unused) == {unused: "Restored"}
     assert groups.offsets(unused) == offsets
+
+
+def _delete_offsets_by_name(cluster: Cluster, groups: Groups) -> None:
+    """The same for the offsets of one topic, of a group whose consumer now reads another one."""
+    group, topic = "service-8", groups.topic("stock")
+    wanted = (group, "--topic", "orders", "--by", "me", "--yes")
+    stale, current = groups.offsets(group), {(topic, 0): 1}
+    groups.commit(group, current)
+    member = groups.member(group, topic)
+    assert _call(cluster, "delete-offsets", *wanted) == {group: "RecentlyActive"}
+    assert _call(cluster, "delete-offsets", *wanted, "--force") == {group: "OffsetsDeleted"}
+    assert groups.offsets(group) == current
+    member.leave()
+    assert _call(cluster, "restore", group) == {group: "Restored"}
+    assert groups.offsets(group) == stale | current
+
+
+def _call(cluster: Cluster, command: str, *arguments: str) -> dict[str, str]:
+    """Run a command in the operator's pod; returns each group's reason or result."""
+    where = ("exec", "-n", release.NAME, f"deploy/{release.NAME}", "--", "group-hygiene", command)
+    done = cluster.kubectl(*where, "--connection", "main", "-n", NAMESPACE, "-o", "json", *arguments, check=False)
+    assert done.stdout, done.stderr
+    return {each["group"]: each["reason"] or each["result"] for each in json.loads(done.stdout)["groups"]}
 
 
 def _patch(cluster: Cluster, name: str, spec: Mapping[str, Any]) -> None:
