@@ -13,9 +13,11 @@ from pyspark.sql import SparkSession
 
 from group_hygiene.pipeline.activity.coverage import activity_at, read_coverage
 from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline.backtest.lives import extent, lives
+from group_hygiene.pipeline.backtest.replay import Steps
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, QUARANTINE, Table
-from tests.spark.histories import START, Bronze, commit, moment, wiped
+from tests.spark.histories import HOUR, START, Bronze, commit, milliseconds, moment, wiped
 
 
 def groups(spark: SparkSession, warehouse: str, table: Table) -> list[str]:
@@ -73,6 +75,44 @@ def test_old_versions_of_activity_are_removed(spark: SparkSession, warehouse: st
     assert len(list(Path(ACTIVITY.path(warehouse)).glob("*.parquet"))) == 2
     rows = activity_at(spark, warehouse, read_coverage(spark, warehouse).activity).collect()
     assert [row["last_commit"].astimezone(UTC) for row in rows] == [moment(3)]
+
+
+def test_of_old_days_the_first_and_the_last_commits_stay(spark: SparkSession, warehouse: str) -> None:
+    """Of each place apart, of tombstones and of aborted commits, too; and nothing of a later day is dropped.
+
+    A later run takes the days since then. What a backtest by days reads is the same as before.
+    """
+    hours = [HOUR * hour for hour in range(1, 60)]
+    others = [commit(HOUR * 2, partition=1), *(commit(HOUR * hour + 1, aborted=True) for hour in (3, 4, 5))]
+    others += [wiped(HOUR * hour + 2) for hour in (6, 7, 8)]
+    late = commit(HOUR * 5 + 3, commit_ms=milliseconds(HOUR * 11.5))
+    bronze = Bronze(spark, warehouse)
+    bronze.write({"g": sorted([*map(commit, hours), *others, late], key=lambda event: event["record_time"])})
+    update(spark, warehouse)
+    bronze.write({"g": [commit(HOUR * 3)]})
+    reach = extent(spark, warehouse)
+    days = Steps(datetime(2026, 11, 21, tzinfo=UTC), timedelta(days=1), 3)
+    before = sorted(map(str, lives(spark, warehouse, reach, days).collect()))
+    # Noon of the second day: the first one has ended.
+    assert maintain(spark, warehouse, every(HOUR * 24))
+    times = sorted((row["record_time"].astimezone(UTC) - START) / timedelta(hours=1) for row in rows(spark, warehouse))
+    first = [1, 2, 3, 3, 5, 5, 6, 8, 11]
+    assert [round(time, 2) for time in times if time < 12] == first
+    assert [int(time) for time in times if time >= 12] == list(range(12, 60))
+    assert sorted(map(str, lives(spark, warehouse, reach, days).collect())) == before
+    assert maintain(spark, warehouse, every(HOUR * 48))
+    times = sorted((row["record_time"].astimezone(UTC) - START) / timedelta(hours=1) for row in rows(spark, warehouse))
+    assert [int(time) for time in times if time >= 12] == [12, 35, *range(36, 60)]
+    assert sorted(map(str, lives(spark, warehouse, reach, days).collect())) == before
+
+
+def every(second: float) -> Retention:
+    """Keeps every commit that is younger than that moment of the histories."""
+    return Retention(history=timedelta(days=10_000), commits=datetime.now(UTC) - moment(second))
+
+
+def rows(spark: SparkSession, warehouse: str) -> list[Any]:
+    return COMMITS.read(spark, warehouse).collect()
 
 
 def test_not_more_often_than_asked(spark: SparkSession, warehouse: str) -> None:

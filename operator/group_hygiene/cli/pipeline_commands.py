@@ -65,13 +65,15 @@ def _read_options(command: F) -> F:
     return command
 
 
-def _retention_option(command: F) -> F:
-    return click.option(
-        "--keep-history",
-        type=Duration(),
-        metavar="DURATION",
-        help="Retention of commits and group records in the tables: 90d, 720h.  [default: 90d]",
-    )(command)
+def _retention_options(command: F) -> F:
+    for name, default, what in (
+        ("--keep-every-commit", "14d", "Retention of every commit; of older ones, the first and the last of a day stay."),
+        ("--keep-history", "90d", "Retention of commits and group records in the tables: 90d, 720h."),
+    ):
+        command = click.option(
+            name, type=Duration(), metavar="DURATION", default=default, show_default=True, help=what
+        )(command)
+    return command
 
 
 @pipeline.command()
@@ -106,7 +108,7 @@ def activity(**given: Any) -> int:
 
 
 @pipeline.command()
-@_retention_option
+@_retention_options
 @spark_options
 def maintain(**given: Any) -> int:
     """Compact and clean up the tables. Removes history and files older than the retention. Needs no Kafka.
@@ -121,7 +123,7 @@ def maintain(**given: Any) -> int:
 
 
 @pipeline.command()
-@_retention_option
+@_retention_options
 @_read_options
 @spark_options
 @target_options
@@ -145,7 +147,7 @@ def _run(names: tuple[str, ...], target: Target | None, given: dict[str, Any]) -
     work = jobs.Work(
         jobs=[jobs.Job(name) for name in names],
         warehouse=jobs.warehouse_uri(given["warehouse"]),
-        history=given.get("keep_history"),
+        retention=_retention(given),
         start_over=given.get("start_over", False),
         every=given["every"] if given.get("continuous") else None,
         hosts=not given.get("no_client_hosts", False),
@@ -164,6 +166,13 @@ def _run(names: tuple[str, ...], target: Target | None, given: dict[str, Any]) -
         if work.every is None:
             raise
     return 0
+
+
+def _retention(given: dict[str, Any]) -> Any:
+    from group_hygiene.pipeline.maintain import Retention
+
+    names = {"history": "keep_history", "commits": "keep_every_commit"}
+    return Retention(**{field: given[name] for field, name in names.items() if name in given})
 
 
 def _interrupt(_number: int, _frame: object) -> None:

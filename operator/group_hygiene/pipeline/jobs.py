@@ -39,7 +39,7 @@ class Job(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """jobs: the jobs to run. warehouse: a folder or a URI. history: its retention, None = the default.
+    """jobs: the jobs to run. warehouse: a folder or a URI. retention: of its tables.
 
     start_over: see progress.plan; for the first round only.
 
@@ -48,7 +48,7 @@ class Work:
 
     jobs: Collection[Job]
     warehouse: str
-    history: timedelta | None = None
+    retention: Retention = Retention()
     start_over: bool = False
     every: timedelta | None = None
     hosts: bool = True
@@ -120,9 +120,8 @@ def _round(spark: SparkSession, client: Client | None, work: Work, start_over: b
     if Job.ACTIVITY in work.jobs:
         report(f"activity: {update(spark, work.warehouse)}")
     if Job.MAINTAIN in work.jobs:
-        retention = Retention() if work.history is None else Retention(history=work.history)
         # With other jobs, once a day is enough.
-        if maintain(spark, work.warehouse, retention, timedelta(days=1) if len(work.jobs) > 1 else None):
+        if maintain(spark, work.warehouse, work.retention, timedelta(days=1) if len(work.jobs) > 1 else None):
             report("maintain: done")
 
 
