@@ -67,7 +67,11 @@ def _read_options(command: F) -> F:
 
 def _retention_options(command: F) -> F:
     for name, default, what in (
-        ("--keep-every-commit", "14d", "Retention of every commit; of older ones, the first and the last of a day stay."),
+        (
+            "--keep-every-commit",
+            "14d",
+            "Retention of every commit; of older ones, the first and the last of a day stay.",
+        ),
         ("--keep-history", "90d", "Retention of commits and group records in the tables: 90d, 720h."),
     ):
         command = click.option(

@@ -11,12 +11,11 @@ from typing import Any
 
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 
-from group_hygiene.kafka.client import Call, Client, Deadline, fault_of_code, retrying
+from group_hygiene.kafka.client import NO_ANSWER, Call, Client, Deadline, fault_of_code, retrying
 from group_hygiene.kafka.offsets import leaders_of
 from group_hygiene.model.groups import NO_LEADER_EPOCH, Fault, Partition
 
 _CONSUMER = -1
-_NOT_ANSWERED = Fault("NO_ANSWER", "the broker's answer leaves it out")
 
 
 def epoch_ends(client: Client, epochs: Mapping[Partition, int], deadline: Deadline) -> dict[Partition, int | Fault]:
@@ -40,7 +39,7 @@ def epoch_ends(client: Client, epochs: Mapping[Partition, int], deadline: Deadli
         for leader, answer in client.send_each(calls, deadline).items():
             answered = answer if isinstance(answer, Fault) else _ends(answer)
             for place in by_leader[leader]:
-                results[place] = answered if isinstance(answered, Fault) else answered.get(place, _NOT_ANSWERED)
+                results[place] = answered if isinstance(answered, Fault) else answered.get(place, NO_ANSWER)
         return results
 
     return retrying(sorted(asked), attempt, deadline) if asked else {}

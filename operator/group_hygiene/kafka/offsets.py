@@ -15,7 +15,7 @@ from kafka.protocol.consumer import (
 
 from group_hygiene.kafka import answers
 from group_hygiene.kafka.bounds import Rows
-from group_hygiene.kafka.client import Call, Client, Deadline, Response, fault_of_code, retrying
+from group_hygiene.kafka.client import NO_ANSWER, Call, Client, Deadline, Response, fault_of_code, retrying
 from group_hygiene.kafka.cluster import ask_topics
 from group_hygiene.kafka.coordinators import Question, ask, ask_once
 from group_hygiene.kafka.protocol import RawOffsetFetchRequest
@@ -46,7 +46,6 @@ _WRITE_ADVICE = {
     (OffsetDeleteRequest.API_KEY, _TOPIC_DENIED): "needs READ on the topic",
     (OffsetDeleteRequest.API_KEY, _GROUP_DENIED): "needs DELETE on the group",
 }
-_NOT_ANSWERED = Fault("NO_ANSWER", "the broker's answer leaves it out")
 
 
 def committed_offsets(
@@ -251,7 +250,7 @@ def _write(
     for chunk in write_chunks(group, dict(sorted(places.items())), WRITE_BYTES):
         answer = _write_once(client, coordinators, request(chunk), deadline, names)
         for place in chunk:
-            results[place] = answer if isinstance(answer, Fault) else answer.get(place, _NOT_ANSWERED)
+            results[place] = answer if isinstance(answer, Fault) else answer.get(place, NO_ANSWER)
     return results
 
 
@@ -387,7 +386,7 @@ def leaders_of(client: Client, partitions: Collection[Partition], deadline: Dead
     }
 
     def leader(partition: Partition) -> int | Fault:
-        row = rows.get(partition.topic, _NOT_ANSWERED)
+        row = rows.get(partition.topic, NO_ANSWER)
         if isinstance(row, Fault):
             return row
         if partition not in known:

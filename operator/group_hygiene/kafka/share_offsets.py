@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from group_hygiene.kafka.client import Client, Deadline, Response, fault_of_code
+from group_hygiene.kafka.client import NO_ANSWER, Client, Deadline, Response, fault_of_code
 from group_hygiene.kafka.coordinators import Question, ask, ask_once
 from group_hygiene.kafka.offsets import end_offsets, start_offsets
 from group_hygiene.kafka.protocol import AlterShareGroupOffsetsRequest, DescribeShareGroupOffsetsRequest
@@ -24,7 +24,6 @@ _POLL_S = 0.1
 # org.apache.kafka.server.share.persister.PartitionFactory
 _UNSET, _DEFAULT_EPOCH = -1, 0
 _UNSUPPORTED = Fault("UNSUPPORTED_VERSION", "offsets of share groups need brokers of 4.1 or later")
-_NOT_ANSWERED = Fault("NO_ANSWER", "the broker's answer leaves it out")
 _TOPIC_DENIED, _GROUP_DENIED = 29, 30
 _WRITE_ADVICE = {_TOPIC_DENIED: "needs READ on the topic", _GROUP_DENIED: "needs READ on the group"}
 
@@ -133,7 +132,7 @@ def set_offsets(
     answer = ask_once(client, {group: coordinator}, question, deadline)[group]
     if isinstance(answer, Fault):
         return dict.fromkeys(offsets, answer)
-    return {place: answer.get(place, _NOT_ANSWERED) for place in offsets}
+    return {place: answer.get(place, NO_ANSWER) for place in offsets}
 
 
 def wait_until_shown(

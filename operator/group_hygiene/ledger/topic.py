@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from group_hygiene.kafka.client import Call, Client, Deadline, fault_of_code, retrying
+from group_hygiene.kafka.client import Call, Client, Deadline, fault_of_code, retrying_one
 from group_hygiene.model.groups import Fault
 
 _UNKNOWN_TOPIC = 3
@@ -88,16 +88,16 @@ def check(client: Client, name: str, topic: Topic, deadline: Deadline) -> str | 
         resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=list(_SETTINGS)
     )
 
-    def attempt(_: object) -> dict[None, Any | Fault]:
+    def attempt() -> Any | Fault:
         answer = client.send(Call(None, DescribeConfigsRequest(resources=[resource])), deadline)
         if isinstance(answer, Fault):
-            return {None: answer}
+            return answer
         (result,) = answer.results
         if result.error_code:
-            return {None: _topic_fault(result.error_code, "DESCRIBE_CONFIGS", name)}
-        return {None: {config.name: config.value for config in result.configs}}
+            return _topic_fault(result.error_code, "DESCRIBE_CONFIGS", name)
+        return {config.name: config.value for config in result.configs}
 
-    settings = retrying([None], attempt, deadline)[None]
+    settings = retrying_one(attempt, deadline)
     if isinstance(settings, Fault):
         return settings
     wrong = [
@@ -169,16 +169,16 @@ def _send(client: Client, call: Call, deadline: Deadline) -> Fault | None:
 def _metadata(client: Client, name: str, deadline: Deadline) -> Any | Fault:
     request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
 
-    def attempt(_: object) -> dict[None, Any | Fault]:
+    def attempt() -> Any | Fault:
         answer = client.send(Call(None, request), deadline)
         if not isinstance(answer, Fault):
             (topic,) = answer.topics
             # A new topic may have no leader yet.
             if topic.error_code not in (0, _UNKNOWN_TOPIC) and (fault := fault_of_code(topic.error_code)).retriable:
-                return {None: fault}
-        return {None: answer}
+                return fault
+        return answer
 
-    return retrying([None], attempt, deadline)[None]
+    return retrying_one(attempt, deadline)
 
 
 def _topic_fault(code: int, operation: str, name: str) -> Fault:

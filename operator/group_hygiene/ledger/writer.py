@@ -16,7 +16,7 @@ from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest, ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
-from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying
+from group_hygiene.kafka.client import Call, Client, Deadline, Request, Response, fault_of_code, retrying_one
 from group_hygiene.kafka.partition import Leader
 from group_hygiene.model.groups import Fault
 
@@ -211,18 +211,18 @@ class Writer:
     def _ask(self, request: Callable[[], Request], code: Callable[[Response], int], deadline: Deadline) -> Any | Fault:
         """Send a request to the transaction coordinator, repeatedly if necessary: each of these may be sent twice."""
 
-        def attempt(_: Sequence[None]) -> dict[None, Any | Fault]:
+        def attempt() -> Any | Fault:
             broker = self._coordinator if self._coordinator is not None else self._look_up(deadline)
             if isinstance(broker, Fault):
-                return {None: broker}
+                return broker
             answer = self._send_to(broker, request(), code, deadline)
             while isinstance(answer, Fault) and answer.code == "CONCURRENT_TRANSACTIONS" and deadline.left > 0:
                 time.sleep(_SETTLING_SECONDS)
                 answer = self._send_to(broker, request(), code, deadline)
             self._coordinator = None if isinstance(answer, Fault) else broker
-            return {None: answer}
+            return answer
 
-        answer = retrying([None], attempt, deadline)[None]
+        answer = retrying_one(attempt, deadline)
         return self._advised(answer) if isinstance(answer, Fault) else answer
 
     def _send_to(

@@ -6,7 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -48,7 +48,7 @@ class Work:
 
     jobs: Collection[Job]
     warehouse: str
-    retention: Retention = Retention()
+    retention: Retention = field(default_factory=Retention)
     start_over: bool = False
     every: timedelta | None = None
     hosts: bool = True
@@ -119,10 +119,10 @@ def _round(spark: SparkSession, client: Client | None, work: Work, start_over: b
         )
     if Job.ACTIVITY in work.jobs:
         report(f"activity: {update(spark, work.warehouse)}")
-    if Job.MAINTAIN in work.jobs:
-        # With other jobs, once a day is enough.
-        if maintain(spark, work.warehouse, work.retention, timedelta(days=1) if len(work.jobs) > 1 else None):
-            report("maintain: done")
+    # With other jobs, once a day is enough.
+    every = timedelta(days=1) if len(work.jobs) > 1 else None
+    if Job.MAINTAIN in work.jobs and maintain(spark, work.warehouse, work.retention, every):
+        report("maintain: done")
 
 
 def _alive(spark: SparkSession) -> bool:
