@@ -1,6 +1,7 @@
 """The documents agree with the code: every reason is documented and used, and nothing else is documented."""
 
 import ast
+import json
 import re
 import shlex
 from collections import Counter
@@ -220,3 +221,19 @@ def test_doctor_of_a_connection_runs_in_the_pod(page: str) -> None:
     assert lines
     pod = "kubectl exec -n group-hygiene deploy/group-hygiene -- group-hygiene doctor "
     assert [line for line in lines if not line.startswith(pod)] == []
+
+
+def test_the_readme_quotes_the_bench() -> None:
+    """Its figures of a broker are those of the last run that is stored, rounded."""
+    text = " ".join((ROOT / "README.md").read_text().split())
+    result = json.loads((ROOT / "bench" / "results" / "broker.json").read_text())["result"]
+    most, after = result["groups"]["500000"], result["after_clean_up"]
+    for quoted in (
+        f"hold {most['heap_mb'] / 1024:.1f} GB of its heap ({result['bytes_per_group'] / 1000:.1f} KB each)",
+        f"take {most['loading_s']:.1f} s of its start",
+        f"answers with {most['list_mb']:.0f} MB in {most['list_ms'] / 1000:.2f} s",
+        f"takes an exporter {most['scrape_s']:.1f} s",
+        f"it is {after['heap_mb'] / 1024:.2f} GB, {after['list_ms'] / 1000:.2f} s and {after['scrape_s']:.2f} s",
+        f"a start still takes {after['loading_s']:.1f} s",
+    ):
+        assert quoted in text
