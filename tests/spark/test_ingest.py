@@ -20,7 +20,7 @@ from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.client import Client, connect
 from group_hygiene.kafka.log_bounds import LogBounds, read_log_bounds
 from group_hygiene.pipeline.activity.update import update
-from group_hygiene.pipeline.ingest import batches
+from group_hygiene.pipeline.ingest import batches, fetch
 from group_hygiene.pipeline.ingest.batches import Written, ingest
 from group_hygiene.pipeline.ingest.fetch import Piece, read_and_write
 from group_hygiene.pipeline.ingest.files import Target
@@ -253,6 +253,42 @@ def test_a_run_that_stands_still_between_two_tables(
             run(spark, client, warehouse)
     assert_equal(spark, warehouse, filled.bootstrap_servers)
     run(spark, client, warehouse)
+    assert_equal(spark, warehouse, filled.bootstrap_servers)
+
+
+def test_each_batch_writes_to_each_table(
+    spark: SparkSession, filled: KafkaCluster, client: Client, make: Maker, warehouse: str
+) -> None:
+    """Also a batch without rows for it: another run that has read more offsets as the same batch fails at any table."""
+    run(spark, client, warehouse)
+    before = [table.version(warehouse) for table in RECORDS]
+    make.simple(make.name("only-commits"), at(make.topic(records=1), 1))
+    assert run(spark, client, warehouse).states == 0
+    assert [table.version(warehouse) for table in RECORDS] == [version + 1 for version in before]
+
+
+def test_a_batch_with_too_many_records(
+    spark: SparkSession, filled: KafkaCluster, client: Client, warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task stops, so its batch is read again in smaller pieces, and nothing of it is there twice."""
+    bounds = cast(LogBounds, read_log_bounds(client, soon()))
+    pieces = [Piece(partition, bounds.starts[partition], end) for partition, end in bounds.ends.items()]
+    Path(warehouse).mkdir(parents=True)
+    target = Target(warehouse, {table.name: table.shape for table in RECORDS}, 0, 1, {})
+    monkeypatch.setattr(fetch, "RECORDS_MAX", 3)
+    (done,) = read_and_write(iter([pieces]), client.settings, target)
+    assert (done.failure, done.crowded) == (None, True)
+    assert any(done.reached.get(piece, piece.start) < piece.end for piece in pieces)
+    own, sizes = batches._Ingest._parts, list[int]()
+
+    def crowded(self: Any, some: list[Piece], number: int) -> Any:
+        sizes.append(max(piece.end - piece.start for piece in some))
+        return None if sizes[-1] > 3 else own(self, some, number)
+
+    monkeypatch.setattr(batches._Ingest, "_parts", crowded)
+    monkeypatch.setattr(batches, "_PIECE_OFFSETS", 3)
+    run(spark, client, warehouse)
+    assert max(sizes) > 3
     assert_equal(spark, warehouse, filled.bootstrap_servers)
 
 

@@ -28,8 +28,9 @@ _HEADER = np.dtype(
     ]
 )
 _CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
-_LENGTH = struct.Struct(">i")
-_LENGTH_AT, _OVERHEAD, _MAGIC_AT, _CRC_AT, _CHECKED_FROM = 8, 12, 16, 17, 21
+# Offset, length of the rest, leader epoch, magic, checksum of what follows. Formats before Kafka 0.11 (magic 0 and 1)
+# have the offset, the length and the magic in the same places.
+_START, _OVERHEAD, _MAGIC = struct.Struct(">qiiBI"), 12, 2
 # Formats 0 and 1 have at least 14 bytes behind the length. A record has at least 7 bytes.
 _LEAST_BATCH, _LEAST_RECORD = 14, 7
 _MARKER = struct.Struct(">hh")
@@ -52,7 +53,7 @@ def parse(answer: RawFetched, unpack: Unpack) -> Iterator[Records]:
     heads = raw.take(places[0][:, np.newaxis] + np.arange(_HEADER.itemsize), mode="clip").view(_HEADER)[:, 0]
     # A sum with a large array of another byte order may have that order, which Arrow does not take.
     heads = heads.astype(_HEADER.newbyteorder("="))
-    old = np.fromiter((_is_old(data, at) for at in starts[:-1]), np.bool_, len(heads))
+    old = heads["magic"] < _MAGIC
     aborted = _are_aborted(answer, heads, starts, old)
     first = 0
     while first < len(heads):
@@ -204,29 +205,24 @@ def _of_old(records: list[OldRecord]) -> Records:
     return Records(*numbers, Slices.of(keys), Slices.of(values), offsets[-1] + 1)
 
 
-def _is_old(data: bytes | memoryview, at: int) -> bool:
-    """Whether the batch there is of a format before Kafka 0.11 (magic 0 or 1)."""
-    return data[at + _MAGIC_AT] < 2
-
-
 def _batch_starts(data: bytes) -> list[int]:
     """The start of each whole batch, and the end of the last one. Those of format 2 have the correct checksum.
 
     Raises ValueError otherwise, for newer formats, and if there are bytes but no whole batch.
     """
     starts, at, view = list[int](), 0, memoryview(data)
-    while at + _OVERHEAD <= len(data):
-        length = _LENGTH.unpack_from(data, at + _LENGTH_AT)[0]
+    while at + _START.size <= len(data):
+        offset, length, _, magic, checksum = _START.unpack_from(data, at)
         end = at + _OVERHEAD + length
         if length < _LEAST_BATCH:
             raise ValueError(f"a batch of {length} bytes")
         if end > len(data):
             break
-        if not _is_old(data, at):
-            if data[at + _MAGIC_AT] > 2 or end - at < _HEADER.itemsize:
+        if magic >= _MAGIC:
+            if magic > _MAGIC or length < _HEADER.itemsize - _OVERHEAD:
                 raise ValueError("a batch of an unknown format, or without a whole header")
-            if crc32c(view[at + _CHECKED_FROM : end]) != int.from_bytes(view[at + _CRC_AT : at + _CHECKED_FROM]):
-                raise ValueError(f"the batch at offset {int.from_bytes(view[at : at + 8])} fails its checksum")
+            if crc32c(view[at + _START.size : end]) != checksum:
+                raise ValueError(f"the batch at offset {offset} fails its checksum")
         starts.append(at)
         at = end
     if data and not starts:

@@ -118,7 +118,7 @@ def _round(spark: SparkSession, client: Client | None, work: Work, start_over: b
             f"{written.states:,} group records, {written.quarantined:,} malformed ones in quarantine"
         )
     if Job.ACTIVITY in work.jobs:
-        report(f"activity: {update(spark, work.warehouse)}")
+        report(f"activity: {update(spark, work.warehouse, work.retention.history)}")
     # With other jobs, once a day is enough.
     every = timedelta(days=1) if len(work.jobs) > 1 else None
     if Job.MAINTAIN in work.jobs and maintain(spark, work.warehouse, work.retention, every):

@@ -7,12 +7,10 @@ longer in which a group was unused. Never drops a bronze row that is not in `act
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from delta import DeltaTable
-from pyspark.sql import Column, SparkSession, Window
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.pipeline import store
@@ -36,7 +34,8 @@ _THINNED = "grouphygiene.thinned"
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """history: of records, by their time in the log, and of groups that are gone. files: of old versions of a table.
+    """history: of records, by their time in the log, and of groups that are gone (which `activity.update` drops).
+    files: of old versions of a table.
 
     commits: of every commit; of older ones, the first and the last of a day are enough.
     activity: of old versions of `activity`, as each run rewrites a large part of it. Readers use the version that
@@ -52,7 +51,7 @@ class Retention:
 def maintain(
     spark: SparkSession, warehouse: str, retention: Retention | None = None, at_most_every: timedelta | None = None
 ) -> bool:
-    """Maintain all existing tables. False = not due. If `activity.update` runs at the same time, one of both fails.
+    """Maintain all existing tables. False = not due. If ingest or activity runs at the same time, one of both fails.
 
     at_most_every: not due if the last maintenance, or the tables' creation, is more recent than this.
     """
@@ -62,35 +61,29 @@ def maintain(
     if not QUARANTINE.exists(warehouse):
         # Refuses tables of a later version before anything is written.
         _taken_in(warehouse)
-        # No record is in quarantine yet, but the table also holds the time of the last maintenance.
-        QUARANTINE.append(spark, warehouse, QUARANTINE.none(spark))
-    if at_most_every is not None and now - _last(spark, warehouse) < at_most_every:
+        # An earlier release created it with the first malformed record, but it holds the time of the last maintenance.
+        QUARANTINE.create(warehouse)
+    if at_most_every is not None and now - _last(warehouse) < at_most_every:
         return False
-    oldest = now - retention.history
-    taken_in = _taken_in(warehouse)
-    for table in RECORDS:
-        _prune(spark, warehouse, table, oldest, taken_in)
-    _thin(spark, warehouse, now - retention.commits, taken_in)
-    _drop(
-        spark, warehouse, ACTIVITY, (F.col("state") == "Gone") & (F.greatest("tombstoned_at", "last_commit") < oldest)
-    )
-    for table in (*RECORDS, INGESTED, COVERAGE):
-        if (found := table.open(spark, warehouse)) is not None:
-            found.optimize().executeCompaction()
-            found.vacuum(retention.files / timedelta(hours=1))
     if laid_out(warehouse):
         covered = [row["activity_version"] for row in COVERAGE.rows(warehouse)[:1]]
         # It would remove deletion vectors.
         store.vacuum(ACTIVITY.path(warehouse), retention.activity, covered)
-    _note(spark, warehouse, QUARANTINE, _MAINTAINED, str(int(now.timestamp())))
+    taken_in = _taken_in(warehouse)
+    for table in RECORDS:
+        _prune(spark, warehouse, table, now - retention.history, taken_in)
+    _thin(spark, warehouse, now - retention.commits, taken_in)
+    for table in (*RECORDS, INGESTED, COVERAGE):
+        if (found := table.open(spark, warehouse)) is not None:
+            found.optimize().executeCompaction()
+            found.vacuum(retention.files / timedelta(hours=1))
+    store.set_property(QUARANTINE.path(warehouse), _MAINTAINED, str(int(now.timestamp())))
     return True
 
 
-def _last(spark: SparkSession, warehouse: str) -> datetime:
-    detail = DeltaTable.forPath(spark, QUARANTINE.path(warehouse)).detail().collect()[0]
-    done = detail["properties"].get(_MAINTAINED)
-    # Spark returns a time in the local time zone, without naming it.
-    return detail["createdAt"].astimezone(UTC) if done is None else datetime.fromtimestamp(int(done), UTC)
+def _last(warehouse: str) -> datetime:
+    done = QUARANTINE.settings(warehouse).get(_MAINTAINED)
+    return store.created(QUARANTINE.path(warehouse)) if done is None else datetime.fromtimestamp(int(done), UTC)
 
 
 def _taken_in(warehouse: str) -> int:
@@ -101,8 +94,14 @@ def _taken_in(warehouse: str) -> int:
 
 def _prune(spark: SparkSession, warehouse: str, table: Table, oldest: datetime, taken_in: int) -> None:
     rows = (F.col("record_time") < oldest) & (F.col("batch") <= taken_in)
-    # The note comes first: a rebuild of `activity`, or a backtest, must know that the rows are incomplete.
-    _drop(spark, warehouse, table, rows, lambda: _note(spark, warehouse, table, PRUNED, oldest.isoformat()))
+    found = table.open(spark, warehouse)
+    if found is None or found.toDF().where(rows).isEmpty():
+        return
+    before = table.settings(warehouse).get(PRUNED)
+    if before is None or datetime.fromisoformat(before) < oldest:
+        # First: a rebuild of `activity`, or a backtest, must know that the rows are incomplete.
+        store.set_property(table.path(warehouse), PRUNED, oldest.isoformat())
+    found.delete(rows)
 
 
 def _thin(spark: SparkSession, warehouse: str, oldest: datetime, taken_in: int) -> None:
@@ -119,25 +118,13 @@ def _thin(spark: SparkSession, warehouse: str, oldest: datetime, taken_in: int) 
     days = f"record_time >= timestamp '{begin}' AND record_time < timestamp '{end.isoformat()}' AND batch <= {taken_in}"
     rows = COMMITS.read(spark, warehouse).where(days)
     if not rows.isEmpty():
-        wiped, day, offset = F.col("committed_offset").isNull(), F.to_date("record_time"), F.col("log_offset")
-        same = Window.partitionBy("era", "log_partition", "group", "topic", "partition", wiped, "aborted", day)
-        ends = {"first": F.min(offset), "last": F.max(offset), "latest": F.max_by(offset, "commit_ms")}
-        stay = rows.withColumns({name: found.over(same) for name, found in ends.items()})
-        stay = stay.where("log_offset IN (first, last, latest)").select(*COMMITS.schema.names)
+        wiped, day = F.col("committed_offset").isNull(), F.to_date("record_time")
+        whole = F.struct(*COMMITS.schema.names)
+        # Not by a window: an aggregation shuffles no more than these rows of a task's.
+        ends = [F.min_by(whole, "log_offset"), F.max_by(whole, "log_offset"), F.max_by(whole, "commit_ms")]
+        same = rows.groupBy("era", "log_partition", "group", "topic", "partition", wiped, "aborted", day)
+        stay = same.agg(F.array_distinct(F.array_compact(F.array(*ends))).alias("ends"))
+        stay = stay.select(F.explode("ends").alias("row")).select("row.*")
         writer = stay.write.format("delta").mode("overwrite").option("replaceWhere", days)
         writer.save(COMMITS.path(warehouse))
-    _note(spark, warehouse, COMMITS, _THINNED, end.isoformat())
-
-
-def _drop(
-    spark: SparkSession, warehouse: str, table: Table, rows: Column, first: Callable[[], None] = lambda: None
-) -> None:
-    found = table.open(spark, warehouse)
-    if found is None or found.toDF().where(rows).isEmpty():
-        return
-    first()
-    found.delete(rows)
-
-
-def _note(spark: SparkSession, warehouse: str, table: Table, name: str, value: str) -> None:
-    spark.sql(f"ALTER TABLE delta.`{table.path(warehouse)}` SET TBLPROPERTIES ('{name}' = '{value}')")
+    store.set_property(COMMITS.path(warehouse), _THINNED, end.isoformat())

@@ -59,6 +59,8 @@ _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     # The default of Hadoop 3.5 needs further libraries.
     "spark.hadoop.fs.s3a.input.stream.type": "classic",
+    # Two commits of the same version to a table: the second one fails, as those of delta-rs do.
+    "spark.hadoop.fs.s3a.create.conditional.enabled": "true",
     "spark.redaction.regex": _SECRETS,
     "spark.sql.redaction.options.regex": _SECRETS,
     # For texts without options, such as plans: redacts all that follows, as a password may contain any delimiter. It is

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -94,6 +94,18 @@ def settings(uri: str) -> dict[str, str]:
     """The table's properties; none if it does not exist."""
     table = opened(uri)
     return {} if table is None else dict(table.metadata().configuration)
+
+
+def set_property(uri: str, name: str, value: str) -> None:
+    """Set a property of the table, which exists."""
+    with _explained(uri):
+        DeltaTable(uri).alter.set_table_properties({name: value}, raise_if_not_exists=False)
+
+
+def created(uri: str) -> datetime:
+    """When the table was created, in UTC. It exists."""
+    with _explained(uri):
+        return datetime.fromtimestamp(DeltaTable(uri).metadata().created_time / 1000, UTC)
 
 
 def version(uri: str) -> int:

@@ -22,6 +22,8 @@ _MEMORY = "700MB"
 _LEAST_MS, _MOST_MS = -62_135_596_800_000, 253_402_300_799_999
 # The days of `commits_by_day`.
 _DAYS = 31
+# Rows of a result that are in memory at once.
+_CHUNK = 20_000
 
 _COMMITS = """
     "group", topic, "partition", log_partition, log_offset, record_time, committed_offset, leader_epoch, metadata,
@@ -313,9 +315,10 @@ class Fold:
         self._database.register("known", old)
         for step in _STEPS:
             self._database.execute(step)
-        yield self._database.sql(_ROWS).to_arrow_table()
-        # A killed run had added all of their records.
-        yield self._database.sql('FROM old ANTI JOIN found USING ("group")').to_arrow_table()
+        # Of the second, a killed run had added all records.
+        for found in (_ROWS, 'FROM old ANTI JOIN found USING ("group")'):
+            for batch in self._database.sql(found).to_arrow_reader(_CHUNK):
+                yield pa.Table.from_batches([batch])
 
 
 @contextmanager

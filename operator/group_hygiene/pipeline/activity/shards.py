@@ -49,7 +49,8 @@ class Task(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What all tasks do. first, last: batches to add, all of one era. now: see Fold.
+    """What all tasks do. first, last: batches to add, all of one era. now: see Fold. gone_before: groups that are gone
+    since an earlier time get no row any more; None = all get one.
 
     versions: by table, which one to read. shape: of `activity`. partitions: of the log; None = not known, as it is an
     earlier log. moved: whether groups may be in other partitions than before. run: a name of its own.
@@ -62,6 +63,7 @@ class Round(NamedTuple):
     first: int
     last: int
     now: datetime
+    gone_before: datetime | None
     versions: Mapping[str, int]
     partitions: int | None
     moved: bool
@@ -162,6 +164,8 @@ class _Files:
         self._open: dict[Shard, TableFile] = {}
 
     def add(self, rows: pa.Table) -> None:
+        if self._round.gone_before is not None:
+            rows = rows.filter(pc.invert(_gone(rows, self._round.gone_before)))
         if self._round.moved and self._round.partitions is not None:
             rows = _moved(rows, self._round.era, self._round.partitions)
         partition = rows.column("log_partition")
@@ -177,6 +181,12 @@ class _Files:
 
     def finished(self) -> list[File]:
         return [file.finished().file for file in self._open.values()]
+
+
+def _gone(rows: pa.Table, before: datetime) -> pa.ChunkedArray:
+    ended = pc.fill_null(pc.less(rows.column("tombstoned_at"), before), False)
+    silent = pc.fill_null(pc.less(rows.column("last_commit"), before), True)
+    return pc.and_(pc.equal(rows.column("state"), "Gone"), pc.and_(ended, silent))
 
 
 def _moved(rows: pa.Table, era: int, partitions: int) -> pa.Table:

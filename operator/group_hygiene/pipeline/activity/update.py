@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -41,7 +41,7 @@ _ROUND_RECORDS = 100_000_000
 # Up to so many groups and new records, the table is one file.
 _SMALL = 200_000
 # Groups and new records of a task, which costs a fifth of a second by itself.
-_LEAST_TASKS, _TASK_ROWS = 4, 100_000
+_LEAST_TASKS, _TASK_ROWS = 4, 1_000_000
 # Commits to `activity` without our mark may have put old rows back, except these: they change no row, or only remove
 # some. A group without a row is never idle.
 _HARMLESS = {"OPTIMIZE", "DELETE", "VACUUM START", "VACUUM END"}
@@ -74,8 +74,10 @@ class _Batches(NamedTuple):
     last: int
 
 
-def update(spark: SparkSession, warehouse: str) -> Updated:
+def update(spark: SparkSession, warehouse: str, history: timedelta | None = None) -> Updated:
     """Add all batches that ingest has completed since the last update; writes `coverage` last.
+
+    history: files that are rewritten lose the groups that are gone for longer than this; None = no group.
 
     Raises PipelineError if nothing was ingested yet, or if another run writes at the same time; Halted if `ingested` is
     older than `coverage`.
@@ -83,11 +85,11 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     ingested = INGESTED.rows(warehouse)
     if not ingested:
         raise PipelineError("nothing was ingested into this warehouse yet: run `group-hygiene pipeline ingest` first")
-    coverage = COVERAGE.rows(warehouse)
+    seen, coverage = COVERAGE.version(warehouse), COVERAGE.rows(warehouse)
     if coverage:
         refuse_older(_batch(ingested[0]), _batch(coverage[0]))
     refuse_incomplete(warehouse, ingested[0]["batch"])
-    versions = {table.name: table.add_columns(warehouse) for table in (COMMITS, GROUP_STATES)}
+    versions = {table.name: table.add_columns(warehouse) for table in RECORDS}
     ACTIVITY.add_columns(warehouse)
     read_at = max((row["read_at"] for row in ingested if row["read_at"]), default=None)
     now = read_at or datetime.now(UTC)
@@ -117,6 +119,7 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
         new = sum(file.rows for file in records if file.may_have(batches.first, batches.last))
         round = Round(
             *(warehouse.rstrip("/"), ACTIVITY.shape, ingested[0]["cluster_id"], *batches, now),
+            None if history is None else now - history,
             *(versions | {ACTIVITY.name: at.version}, len(partitions) if current else None, moved, uuid4().hex),
         )
         done = _add(spark, _tasks(warehouse, at, new, partitions, moved), round)
@@ -129,7 +132,7 @@ def update(spark: SparkSession, warehouse: str) -> Updated:
     whose = {"activity_id": at.id, "activity_version": at.version, "version": TABLES_VERSION}
     # Not the current table `ingested`: it may be ahead of what was added.
     rows = [row | whose | {"complete_since": complete_since[row["log_partition"]]} for row in ingested]
-    COVERAGE.overwrite(warehouse, rows)
+    COVERAGE.overwrite(warehouse, rows, seen)
     moments = [row["read_at"] for row in ingested]
     complete = None if None in moments else min(moments)
     return Updated(max(0, ingested[0]["batch"] - (coverage[0]["batch"] if coverage else 0)), added, complete)

@@ -45,7 +45,7 @@ _PIECES, _PIECE_OFFSETS = 64, 1_000_000
 # they grow, but shrink towards the end of their partition: a year of 20 million commits a day takes some 70.
 _FEW_RECORDS, _GROWTH = 8_000_000, 8
 # A task connects to the brokers and writes a file for each table.
-_LEAST_TASKS, _TASK_RECORDS = 4, 500_000
+_LEAST_TASKS, _TASK_RECORDS = 4, 1_000_000
 # Larger than the number of any batch.
 _NO_BATCH = (1 << 63) - 1
 
@@ -200,31 +200,40 @@ class _Ingest:
         most, density = _PIECE_OFFSETS, 1.0
         while pieces := pieces_of(self._progress.positions, self._bounds.ends, most):
             before = self._written.records
-            self._read_batch(pieces, math.ceil(density * _offsets(pieces)))
+            if not self._read_batch(pieces, math.ceil(density * _offsets(pieces))):
+                most, density = _PIECE_OFFSETS, 1.0
+                continue
             found = self._written.records - before
             most = most * _GROWTH if found < _FEW_RECORDS else max(_PIECE_OFFSETS, most // _GROWTH)
             density = found / _offsets(pieces)
 
-    def _read_batch(self, pieces: list[Piece], expected: int) -> None:
+    def _read_batch(self, pieces: list[Piece], expected: int) -> bool:
+        """False = nothing was written: the cleaner removed less of these offsets than of those before."""
         parts = self._parts(pieces, min(len(pieces), max(_LEAST_TASKS, math.ceil(expected / _TASK_RECORDS))))
+        if parts is None:
+            self._report("so many records here that smaller batches follow")
+            return False
         ends = {piece.partition: piece.end for piece in pieces}
         progress = self._progress.advanced(ends).seen(self._bounds)
         if cut := cut_off(progress, self._ask_epochs(progress)):
             place = Partition(OFFSETS_TOPIC, min(cut))
             raise PipelineError(f"{place} changed its leader while it was read: nothing is lost, run this again")
-        # The first batch creates both, even without rows: if one is missing later, it was lost.
-        needed = () if self._progress.batch else (COMMITS, GROUP_STATES)
         for table in RECORDS:
             files = [part.file for part in parts if part.table == table.name]
-            if files or table in needed:
-                self._versions[table] = table.change(self._warehouse, files, self._versions[table])
+            # Each batch writes a version of each table, even without rows: a run that reads other offsets as the batch
+            # of the same number fails then. The first one creates the tables: if one is missing later, it was lost.
+            self._versions[table] = table.change(self._warehouse, files, self._versions[table])
         self._write_progress(progress)
         self._written = self._written.plus(parts)
         read = f"offsets {_offsets(pieces):,}, records so far {self._written.records:,}"
         self._report(f"batch {progress.batch}: {read}")
+        return True
 
-    def _parts(self, pieces: list[Piece], number: int) -> list[Part]:
-        """Let Spark read these pieces by so many tasks. Raises PipelineError unless each was read to its end, once."""
+    def _parts(self, pieces: list[Piece], number: int) -> list[Part] | None:
+        """Let Spark read these pieces by so many tasks. Raises PipelineError unless each was read to its end, once.
+
+        None = a task has too many records.
+        """
         tasks = divided(pieces, number)
         places = self._progress.places.items()
         read = {partition: place.read_at for partition, place in places if place.read_at is not None}
@@ -239,6 +248,8 @@ class _Ingest:
         for each in done:
             if each.failure is not None:
                 raise PipelineError(each.failure)
+        if any(each.crowded for each in done):
+            return None
         reached = {piece: offset for each in done for piece, offset in each.reached.items()}
         for piece in pieces:
             if reached.get(piece, piece.start) < piece.end:

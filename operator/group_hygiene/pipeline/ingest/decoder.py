@@ -15,14 +15,15 @@ from group_hygiene.kafka.offsets_log import BrokenRecord, Client, Commit, decode
 from group_hygiene.kafka.record_columns import Numbers, Slices
 from group_hygiene.pipeline.ingest.columns import read_commits
 
+# A GroupState without its group, field by field.
 _STATE = {
     "kind": pa.string(),
+    "gone": pa.bool_(),
     "protocol_type": pa.string(),
     "generation": pa.int32(),
     "member_id": pa.string(),
     "members": pa.int32(),
     "state_ms": pa.int64(),
-    "gone": pa.bool_(),
     "clients": pa.list_(pa.struct(dict.fromkeys(Client._fields, pa.string()))),
 }
 _ASIDE = {"key": pa.binary(), "value": pa.binary(), "error": pa.string()}
@@ -67,10 +68,8 @@ def _row(key: bytes | None, value: bytes | None, hosts: bool) -> dict[str, Any]:
     except BrokenRecord as broken:
         return {"aside": {"key": key, "value": value if hosts else None, "error": str(broken)}}
     if not isinstance(record, Commit):
-        state = record._asdict()
-        clients = [client._asdict() | ({} if hosts else {"host": None}) for client in record.clients]
-        state["clients"] = clients or None
-        return {"group": state.pop("group"), "state": state}
+        clients = record.clients if hosts else [client._replace(host=None) for client in record.clients]
+        return {"group": record.group, "state": (*record[1:-1], clients or None)}
     row: dict[str, Any] = {"group": record.group, "topic": record.topic, "partition": record.partition}
     if not record.gone:
         row |= {"committed_offset": record.offset, "leader_epoch": record.leader_epoch}

@@ -24,6 +24,9 @@ from group_hygiene.pipeline.table_file import Part
 from group_hygiene.spec.connection import Settings
 from group_hygiene.spec.secret import one_line
 
+# Of a task: far more than the pieces of a log without gaps have.
+RECORDS_MAX = 10_000_000
+
 
 class Piece(NamedTuple):
     """Offsets of one partition of the log, without `end`. All of them are before its last stable offset."""
@@ -34,11 +37,15 @@ class Piece(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The result of a task: by piece, the offset up to which it was read; and the files. failure: why it ended."""
+    """The result of a task: by piece, the offset up to which it was read; and the files. failure: why it ended.
+
+    crowded: it stopped, as its pieces have more than RECORDS_MAX records.
+    """
 
     reached: dict[Piece, int]
     parts: list[Part]
     failure: str | None = None
+    crowded: bool = False
 
 
 def read_and_write(tasks: Iterator[Sequence[Piece]], settings: Settings, target: Target) -> Iterator[Done]:
@@ -51,7 +58,7 @@ def read_and_write(tasks: Iterator[Sequence[Piece]], settings: Settings, target:
                 files = Files(target)
                 for piece in pieces:
                     reached[piece] = _read(client, piece, files)
-                yield Done(reached, files.finished())
+                yield Done(reached, files.finished(), crowded=files.rows > RECORDS_MAX)
             finally:
                 client.close()
         except HygieneError as error:
@@ -63,7 +70,7 @@ def read_and_write(tasks: Iterator[Sequence[Piece]], settings: Settings, target:
 def _read(client: Client, piece: Piece, files: Files) -> int:
     place, position, little = Partition(OFFSETS_TOPIC, piece.partition), piece.start, True
     leader = Leader(client, place)
-    while position < piece.end:
+    while position < piece.end and files.rows <= RECORDS_MAX:
         # The limit for the timeout of a scan applies to each request.
         answer = fetch_raw(leader, position, Deadline(client.settings.timeout.total_seconds()), little)
         if isinstance(answer, Fault):

@@ -39,12 +39,13 @@ class Target(NamedTuple):
 
 
 class Files:
-    """The files of one task: each record becomes a row of one of them. Raises OSError."""
+    """The files of one task: each record becomes a row of one of them. rows: that were added. Raises OSError."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._open: dict[str, TableFile] = {}
         self._parts: list[Part] = []
+        self.rows = 0
 
     def add(self, partition: int, records: Records) -> None:
         """Add records of one partition of the log."""
@@ -53,6 +54,7 @@ class Files:
                 self._open[name] = TableFile(self._target.warehouse, name, self._target.tables[name])
             file = self._open[name]
             file.add(rows)
+            self.rows += len(rows)
             if file.rows >= _FILE_ROWS:
                 self._parts.append(self._open.pop(name).finished())
 
