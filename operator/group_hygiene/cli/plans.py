@@ -10,9 +10,9 @@ from typing import Any
 from group_hygiene.cli.manifests import Manifests, read_manifests
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
-from group_hygiene.cli.plan_summary import by_pattern, first_limits, pattern_line
+from group_hygiene.cli.plan_summary import by_owner, by_pattern, first_clean_up, owner_line, pattern_line
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
-from group_hygiene.decide.plan import FAILURES, Plan, make_plan, max_deletions
+from group_hygiene.decide.plan import FAILURES, Conditions, Plan, make_plan, max_deletions
 from group_hygiene.errors import HygieneError, SpecError, UsageError
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import LedgerSettings
@@ -27,7 +27,7 @@ from group_hygiene.spec.durations import format_duration, timestamp
 from group_hygiene.spec.policy import Action, Mode, Policy
 from group_hygiene.status import lag_entry, warns_late
 
-# More matches are also counted by pattern.
+# More matches are also counted by pattern and owner.
 _MANY = 20
 # As of `terraform plan`.
 _WOULD_ACT = 2
@@ -70,15 +70,16 @@ class Scans:
 class _Planned:
     """A policy, and its plan in mode Enforce after the grace period. first: the groups of the first such run.
 
-    total: groups of the cluster, None = not known. patterns: see `by_pattern`.
+    patterns, owners: see `by_pattern` and `by_owner`.
     """
 
     policy: Policy
     made: Plan
     first: Sequence[str]
     snapshot: Snapshot
-    total: int | None
+    conditions: Conditions
     patterns: Sequence[Mapping[str, Any]]
+    owners: Sequence[Mapping[str, Any]]
 
 
 def plan(
@@ -108,7 +109,7 @@ def _plan_one(scan: Scan, policy: Policy) -> _Planned:
     made = make_plan(dry, verdicts, {}, conditions, now)
     first = made.due[: max_deletions(policy.limits_at(now), conditions)] if made.refusal is None else ()
     patterns = by_pattern(made, scan.snapshot.taken_at)
-    return _Planned(policy, made, first, scan.snapshot, conditions.total, patterns)
+    return _Planned(policy, made, first, scan.snapshot, conditions, patterns, by_owner(made))
 
 
 def scan_clusters(
@@ -331,9 +332,8 @@ def _table(planned: _Planned) -> Table:
     heading = [f"GroupPolicy {policy.key} ({policy.action}, {policy.mode})", f"  {_would(planned)}"]
     if len(made.matched) > _MANY:
         heading += [f"  {pattern_line(found)}" for found in planned.patterns]
-    limits = first_limits(made, planned.total, now)
-    if limits is not None:
-        heading.append(f"  if they are right, for a first clean-up: delete: {{temporaryLimits: {limits}}}")
+        heading += [f"  {owner_line(found)}" for found in planned.owners]
+    heading += [f"  {line}" for line in first_clean_up(made, planned.conditions, now)]
     assumed = assumption(policy)
     if assumed is not None and made.verdicts:
         heading.append(f"  {assumed}")
@@ -405,6 +405,7 @@ def _document(planned: _Planned) -> dict[str, Any]:
         "judged": len(made.verdicts),
         "matched": len(made.matched),
         "patterns": list(planned.patterns),
+        "owners": list(planned.owners),
         "due": list(made.due),
         "firstRun": list(planned.first),
         "nextExpiryTime": None if made.next_expiry is None else timestamp(made.next_expiry),
