@@ -261,6 +261,48 @@ def test_a_connection_file_is_validated_alike(run: Run, tmp_path: Path) -> None:
     assert f"{file}:6: KafkaConnection kafka/main: spec.scan.timeout: must be at least 1s" in answer.err
 
 
+@pytest.mark.parametrize(
+    ("text", "code", "out", "err"),
+    [
+        pytest.param(GOOD + "---\n" + CONNECTION, 0, "2 objects are valid\n", "", id="policy-and-connection"),
+        pytest.param(CONNECTION, 0, "1 object is valid\n", "", id="connection-alone"),
+        pytest.param(
+            GOOD.replace("name: main", "name: mian") + "---\n" + CONNECTION,
+            0,
+            "2 objects are valid\n",
+            "Note: KafkaConnection kafka/mian is in none of the files, which have kafka/main: it is not validated\n",
+            id="connection-of-another-name",
+        ),
+        pytest.param(
+            CONNECTION + "---\napiVersion: apps/v1\nkind: Deployment\n",
+            0,
+            "1 object is valid\n",
+            "Note: Deployment: ignored, not of grouphygiene.io/v1alpha1\n",
+            id="of-another-product",
+        ),
+        pytest.param(
+            CONNECTION + "  scan: {timeout: 0s}\n",
+            1,
+            "",
+            "Error: the files are not valid:\n"
+            "  stdin:6: KafkaConnection kafka/main: spec.scan.timeout: must be at least 1s\n",
+            id="mistake",
+        ),
+        pytest.param("", 1, "", "Error: there is no object of grouphygiene.io/v1alpha1 in the files\n", id="empty"),
+    ],
+)
+def test_files_are_validated_without_a_broker(run: Run, text: str, code: int, out: str, err: str) -> None:
+    """Of any of the kinds; no option names a cluster."""
+    assert run("plan", "--validate-only", "-f", "-", stdin=text) == (code, out, err)
+
+
+def test_plan_names_the_connections_of_the_files(run: Run) -> None:
+    """Where a policy refers to one with a similar name."""
+    answer = run("plan", "-f", "-", stdin=GOOD.replace("name: main", "name: mian") + "---\n" + CONNECTION)
+    assert answer.code == 1
+    assert "KafkaConnection kafka/mian is in none of the files, which have kafka/main: its protect" in answer.err
+
+
 @pytest.fixture
 def unprivileged() -> Iterator[Path]:
     """A folder that everybody may enter; and we are nobody, as root may read everything."""

@@ -371,7 +371,11 @@ def test_many_matches_are_counted_by_pattern(run: Run, kafka: KafkaCluster, grou
     assert lines[4].startswith(
         "if they are right, for a first clean-up in 1 run, 10m: delete: {temporaryLimits: {from: "
     )
-    (planned,) = run("plan", "-f", "-", *where, "-o", "json", stdin=spec).json["policies"]
+    short = run("plan", "-f", "-", *where, "--summary", stdin=spec).out.splitlines()
+    assert [line.strip() for line in short[:4]] == lines[:4]
+    assert len(short) == lines.index(next(line for line in lines if line.startswith("GROUP ")))
+    (planned,) = run("plan", "-f", "-", *where, "-o", "json", "--summary", stdin=spec).json["policies"]
+    assert not {"groups", "due", "firstRun"} & planned.keys()
     assert planned["patterns"][1] == {"pattern": names[0], "matched": 1, "unusedDays": 10}
     limits = yaml.safe_load(lines[4].partition("10m: ")[2])["delete"]["temporaryLimits"]
     # Those of the policy, where they are enough.
