@@ -152,6 +152,157 @@ def test_all_mistakes_are_named(run: Run) -> None:
     ]
 
 
+_ZONE = "must be a name of the IANA time zone database, like Europe/Berlin"
+CONNECTION = """\
+apiVersion: grouphygiene.io/v1alpha1
+kind: KafkaConnection
+metadata: {name: main, namespace: kafka}
+spec:
+  bootstrapServers: ["a:1"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param(
+            GOOD.replace("72h", "0s, idleFor: 0s") + "  interval: 1s\n",
+            [
+                "7: spec.when.idleFor: must be at least 1s",
+                "7: spec.when.unchangedFor: must be at least 1s",
+                "9: spec.interval: must be at least 5s",
+            ],
+            id="durations",
+        ),
+        pytest.param(
+            GOOD
+            + """\
+  delete:
+    windows:
+      - {from: 20:00, to: 23:00, timeZone: +02:00}
+      - {from: 20:00, to: 25:00}
+      - {from: 20:00, to: 23:00, days: []}
+      - {from: 20:00, to: 23:00, timeZone: Europe/Atlantis}
+""",
+            [
+                f"11: spec.delete.windows[0].timeZone: {_ZONE}",
+                "12: spec.delete.windows[1].to: must be a time of day from 00:00 to 23:59, like 22:00",
+                "13: spec.delete.windows[2].days: must not be empty",
+                f"14: spec.delete.windows[3].timeZone: {_ZONE}",
+            ],
+            id="windows",
+        ),
+        pytest.param(
+            GOOD
+            + """\
+  delete:
+    gracePeriod: 999d
+    temporaryLimits:
+      from: tomorrow
+      until: 2030-02-01T04:00:00
+""",
+            [
+                "10: spec.delete.gracePeriod: must be at most 720h",
+                "12: spec.delete.temporaryLimits.from: must be a time like 2030-01-31T12:00:00Z",
+                "13: spec.delete.temporaryLimits.until: must have a time zone, like 2030-01-31T12:00:00Z",
+            ],
+            id="temporary-limits",
+        ),
+        pytest.param(
+            GOOD.replace("{unchangedFor: 72h}", "{offsets: None}") + "  interval: 1s\n",
+            [
+                "7: spec.when: idleFor or unchangedFor must be given with action Delete",
+                "9: spec.interval: must be at least 5s",
+            ],
+            id="a-field-and-a-rule-on-others",
+        ),
+        pytest.param(
+            GOOD.replace("72h", "0s"), ["7: spec.when.unchangedFor: must be at least 1s"], id="no-rule-on-a-wrong-field"
+        ),
+        pytest.param(
+            CONNECTION + "  tls: {certificateSecretRef: {name: a, key: b}}\n  scan: {timeout: 0s}\n",
+            [
+                "6: spec.tls: certificateSecretRef and privateKeySecretRef must be given together",
+                "7: spec.scan.timeout: must be at least 1s",
+            ],
+            id="connection",
+        ),
+        pytest.param(
+            CONNECTION.replace("KafkaConnection", "GroupRestore").replace(
+                'bootstrapServers: ["a:1"]', "connectionRef: {name: main}"
+            ),
+            ["4: spec: must have either groups or policyRef"],
+            id="restore",
+        ),
+    ],
+)
+def test_mistakes_that_the_parser_finds_have_their_lines(run: Run, text: str, says: list[str]) -> None:
+    """All of them at once, and none that only follows from another."""
+    _, *lines = run("plan", "-f", "-", stdin=text).err.splitlines()
+    assert [re.sub(r"^ *stdin:(\d+): \w+ kafka/\w+: ", r"\1: ", line) for line in lines] == says
+
+
+def test_a_file_that_is_not_yaml_hides_no_mistake(run: Run, tmp_path: Path) -> None:
+    """Neither those of other files, nor those of its documents before."""
+    (tmp_path / "a.yaml").write_text(GOOD.replace("72h", "3w") + "---\na: [")
+    answer = run("plan", "-f", tmp_path / "none.yaml", "-f", tmp_path / "a.yaml", "-f", "-", stdin=GOOD + "  mod: x\n")
+    assert answer.code == 1
+    for text in ("none.yaml can't be read", "a.yaml:10: is not valid YAML", "a.yaml:7: ", "stdin:9: "):
+        assert text in answer.err
+
+
+def test_a_connection_file_is_validated_alike(run: Run, tmp_path: Path) -> None:
+    """Each mistake with its line, before any cluster is asked."""
+    file = tmp_path / "connection.yaml"
+    file.write_text(CONNECTION.replace('"a:1"', '"a:1", b') + "  scan: {timeout: 0s}\n")
+    answer = run("doctor", "--connection-file", file)
+    assert answer.code == 1
+    assert f"{file}:5: KafkaConnection kafka/main: spec.bootstrapServers[1]: must be one host:port" in answer.err
+    assert f"{file}:6: KafkaConnection kafka/main: spec.scan.timeout: must be at least 1s" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "out", "err"),
+    [
+        pytest.param(GOOD + "---\n" + CONNECTION, 0, "2 objects are valid\n", "", id="policy-and-connection"),
+        pytest.param(CONNECTION, 0, "1 object is valid\n", "", id="connection-alone"),
+        pytest.param(
+            GOOD.replace("name: main", "name: mian") + "---\n" + CONNECTION,
+            0,
+            "2 objects are valid\n",
+            "Note: KafkaConnection kafka/mian is in none of the files, which have kafka/main: it is not validated\n",
+            id="connection-of-another-name",
+        ),
+        pytest.param(
+            CONNECTION + "---\napiVersion: apps/v1\nkind: Deployment\n",
+            0,
+            "1 object is valid\n",
+            "Note: Deployment: ignored, not of grouphygiene.io/v1alpha1\n",
+            id="of-another-product",
+        ),
+        pytest.param(
+            CONNECTION + "  scan: {timeout: 0s}\n",
+            1,
+            "",
+            "Error: the files are not valid:\n"
+            "  stdin:6: KafkaConnection kafka/main: spec.scan.timeout: must be at least 1s\n",
+            id="mistake",
+        ),
+        pytest.param("", 1, "", "Error: there is no object of grouphygiene.io/v1alpha1 in the files\n", id="empty"),
+    ],
+)
+def test_files_are_validated_without_a_broker(run: Run, text: str, code: int, out: str, err: str) -> None:
+    """Of any of the kinds; no option names a cluster."""
+    assert run("plan", "--validate-only", "-f", "-", stdin=text) == (code, out, err)
+
+
+def test_plan_names_the_connections_of_the_files(run: Run) -> None:
+    """Where a policy refers to one with a similar name."""
+    answer = run("plan", "-f", "-", stdin=GOOD.replace("name: main", "name: mian") + "---\n" + CONNECTION)
+    assert answer.code == 1
+    assert "KafkaConnection kafka/mian is in none of the files, which have kafka/main: its protect" in answer.err
+
+
 @pytest.fixture
 def unprivileged() -> Iterator[Path]:
     """A folder that everybody may enter; and we are nobody, as root may read everything."""
@@ -258,6 +409,15 @@ def test_dates_and_times_are_texts(tmp_path: Path) -> None:
     file.write_text(GOOD.replace('["a-*"]', "[2024-01-01]"))
     (policy,) = read_manifests([str(file)]).policies
     assert policy.match.groups.sources == ("2024-01-01",)
+
+
+@pytest.mark.parametrize("value", ["20:00", "08:30", "1:2:3", "1:30.5"])
+def test_numbers_of_base_60_are_texts(tmp_path: Path, value: str) -> None:
+    """As kubectl reads them: YAML 1.1 has such numbers, and YAML 1.2 none."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(GOOD.replace('["a-*"]', f"[{value}]"))
+    (policy,) = read_manifests([str(file)]).policies
+    assert policy.match.groups.sources == (value,)
 
 
 def test_the_package_has_the_crds_that_are_applied() -> None:

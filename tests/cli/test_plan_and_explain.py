@@ -135,6 +135,7 @@ def test_plan_as_json(on: Run, kafka: KafkaCluster) -> None:
         "judged": 1,
         "matched": 1,
         "patterns": [{"pattern": "left-classic", "matched": 1, "unusedDays": None}],
+        "owners": [],
         "due": ["left-classic"],
         "firstRun": ["left-classic"],
         "nextExpiryTime": None,
@@ -367,10 +368,16 @@ def test_many_matches_are_counted_by_pattern(run: Run, kafka: KafkaCluster, grou
         f"{many}: 29 match, unused for 20 days on average",
         f"{names[0]}: 1 match, unused for 10 days on average",
     ]
-    assert lines[4].startswith("if they are right, for a first clean-up: delete: {temporaryLimits: {from: ")
-    (planned,) = run("plan", "-f", "-", *where, "-o", "json", stdin=spec).json["policies"]
+    assert lines[4].startswith(
+        "if they are right, for a first clean-up in 1 run, 10m: delete: {temporaryLimits: {from: "
+    )
+    short = run("plan", "-f", "-", *where, "--summary", stdin=spec).out.splitlines()
+    assert [line.strip() for line in short[:4]] == lines[:4]
+    assert len(short) == lines.index(next(line for line in lines if line.startswith("GROUP ")))
+    (planned,) = run("plan", "-f", "-", *where, "-o", "json", "--summary", stdin=spec).json["policies"]
+    assert not {"groups", "due", "firstRun"} & planned.keys()
     assert planned["patterns"][1] == {"pattern": names[0], "matched": 1, "unusedDays": 10}
-    limits = yaml.safe_load(lines[4].partition("clean-up: ")[2])["delete"]["temporaryLimits"]
+    limits = yaml.safe_load(lines[4].partition("10m: ")[2])["delete"]["temporaryLimits"]
     # Those of the policy, where they are enough.
     assert limits["maxPerRun"] == 50
     more = policy(when={"idleFor": "48h"}, match={"groups": [many]}, delete={"maxPercent": 1, "temporaryLimits": {

@@ -564,6 +564,7 @@ OAUTH_WITHOUT_SECRET: Patch = bearer(oauth={"tokenEndpoint": "https://a", "clien
         pytest.param(window(to=None), "to: Required value", id="window-without-end"),
         pytest.param(window(timeZone="Europe/Atlantis"), "timeZone: .* IANA", id="window-unknown-zone"),
         pytest.param(window(timeZone="../UTC"), "timeZone: .* IANA", id="window-zone-path"),
+        pytest.param(window(timeZone="+02:00"), "timeZone: .* IANA", id="window-zone-offset"),
         pytest.param(window(timeZone="Local"), "timeZone: .* IANA", id="window-zone-of-the-server"),
     ],
 )

@@ -90,7 +90,7 @@ def test_the_guide_cleans_up(
     began = time.monotonic()
     _plan(many)
     release.install(cluster, f"rbac.secretNamespaces={{{NAMESPACE}}}")
-    connection, policy, enforce, first = [yaml.safe_load(block) for block in blocks("yaml")]
+    connection, policy, enforce, first, raised = [yaml.safe_load(block) for block in blocks("yaml")]
     policy["spec"] |= _SHORT
     for obj in (connection, policy):
         cluster.kubectl("apply", "-f", "-", input=json.dumps(obj))
@@ -106,9 +106,9 @@ def test_the_guide_cleans_up(
         assert len(groups.listed() - {other_client.GROUP}) == UNUSED + len(stay)
         limits, now = first["delete"]["temporaryLimits"], datetime.now(UTC)
         limits |= {"from": f"{now - timedelta(hours=1):%FT%TZ}", "until": f"{now + timedelta(hours=8):%FT%TZ}"}
-        _patch(cluster, "kconn/main", {"limits": {name: limits[name] for name in ("maxPerRun", "maxPercent")}})
         started, at = time.monotonic(), time.time()
         _patch(cluster, "kgp/consoles", first)
+        _patch(cluster, "kconn/main", raised)
         _wait(cluster, "totals.deleted", UNUSED)
         seconds = time.monotonic() - started
         during = other_client.p99([each for each in other_client.rounds(log) if each.at >= at])

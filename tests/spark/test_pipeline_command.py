@@ -180,7 +180,7 @@ def call(*arguments: str) -> tuple[int, str]:
 def test_what_is_wrong_is_said(tmp_path: Path, arguments: str, says: str) -> None:
     """In a line, with exit code 1, before Spark is started."""
     (tmp_path / "folder").mkdir()
-    (tmp_path / "file").write_text("kind: Nothing\n")
+    (tmp_path / "file").write_text("apiVersion: v1\nkind: Nothing\n")
     filled = arguments.format(folder=tmp_path / "folder", file=tmp_path / "file").split()
     code, err = call(*filled)
     assert code == 1

@@ -1,16 +1,20 @@
 """The plan: marks, grace, order, pace, limits that abort."""
 
+import re
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from group_hygiene.decide.plan import due_groups
+from group_hygiene.decide.plan import VETOES, Conditions, due_groups, max_deletions
 from group_hygiene.model import reasons
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.evidence import Protections
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import Verdict
+from group_hygiene.spec.connection import parse_connection
 from group_hygiene.spec.policy import Limits, Policy, parse_policy
 from tests.unit.make import (
     NOW,
@@ -421,6 +425,23 @@ def test_temporary_limits() -> None:
     held = plan(policy, _matches(50), limits=Limits(30, 20)).refusal
     assert held is not None
     assert "limits.maxPercent of the KafkaConnection" in held.message
+
+
+def test_the_guide_takes_less_than_half_an_hour() -> None:
+    """With its limits of policy and connection together, for 3,000 of 4,000 groups; with a wait for the first run."""
+    page = (Path(__file__).parents[2] / "docs" / "first-clean-up.md").read_text()
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    connection, policy, enforce, first, raised = blocks
+    policy["spec"] |= enforce | first
+    connection["spec"] |= raised
+    parsed, limits = parse_policy(policy), parse_connection(connection).limits
+    temporary = parsed.temporary_limits
+    assert temporary is not None
+    conditions = Conditions(limits=limits, total=4_000)
+    at = parsed.limits_at(temporary.start)
+    assert not [veto for veto in VETOES if veto(at, [str(number) for number in range(3_000)], conditions)]
+    runs = -(-3_000 // max_deletions(at, conditions))
+    assert runs * parsed.interval < timedelta(minutes=30)
 
 
 # NOW is a Thursday, 12:00 UTC.

@@ -477,7 +477,7 @@ def test_alert_looks_at_all_states() -> None:
         ),
         pytest.param(
             {"delete": {"temporaryLimits": {**_TEMPORARY, "from": "2030-01-31T12:00:00"}}},
-            "temporaryLimits.from: Expected `datetime` with a timezone",
+            "temporaryLimits.from: must have a time zone",
             id="temporary-limits-without-zone",
         ),
         pytest.param({"delete": {"windows": [{"from": "22:00"}]}}, "windows.0.: .*required field `to`", id="window"),

@@ -24,7 +24,7 @@ offsets, `keep` writes to the ledger; the others only read.
     layout              groups, members and partitions as rows and as JSON
     groups              list, describe and offsets
     plans               plan
-    plan_summary        the matches by pattern, and limits for a first clean-up
+    plan_summary        the matches by pattern and owner, and limits for a first clean-up
     explanations        explain
     history             history; opens the ledger for all commands
     keep_requests       keep

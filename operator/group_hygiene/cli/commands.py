@@ -15,6 +15,7 @@ from group_hygiene.cli.options import (
     Moment,
     Names,
     Pattern,
+    PlanOptions,
     Target,
     Text,
     activity_option,
@@ -152,10 +153,13 @@ def offsets(target: Target, output: str, names: tuple[str, ...]) -> int:
 @file_option
 @activity_option
 @click.option("--detailed-exitcode", is_flag=True, help="Exit with 2 instead of 0 if a group matches.")
+@click.option("--summary", is_flag=True, help="Show only the summary of each policy, without its groups.")
+@click.option("--validate-only", is_flag=True, help="Only validate the files. Needs no Kafka.")
 @output_option
 @target_options
+@grouped("options", PlanOptions)
 def plan(
-    target: Target, output: str, files: tuple[str, ...], activity: ActivitySpec | None, detailed_exitcode: bool
+    target: Target, output: str, files: tuple[str, ...], activity: ActivitySpec | None, options: PlanOptions
 ) -> int:
     """Show the effect of GroupPolicies before they are applied. Changes nothing, and needs no Kubernetes.
 
@@ -169,15 +173,17 @@ def plan(
       group-hygiene plan -f policy.yaml --bootstrap-server kafka:9092
       group-hygiene plan -f connection.yaml -f policies/ --command-config client.properties
       group-hygiene plan -f policy.yaml --activity s3://kafka-hygiene/main --bootstrap-server kafka:9092
+      group-hygiene plan -f policies/ --summary --bootstrap-server kafka:9092
+      group-hygiene plan -f policies/ --validate-only
       kustomize build . | group-hygiene plan -f - -o json
 
-    Exit codes: 0 planned, 1 an error, or groups may be missing. With --detailed-exitcode: 0 no group matches, 2 at
-    least one group matches and would be reported or deleted.
+    Exit codes: 0 planned or valid, 1 an error, or groups may be missing. With --detailed-exitcode: 0 no group matches,
+    2 at least one group matches and would be reported or deleted.
     """
     from group_hygiene.cli import output as out
     from group_hygiene.cli import plans
 
-    return out.show(plans.plan(target, files, activity, detailed_exitcode), output)
+    return out.show(plans.plan(target, files, activity, options), output)
 
 
 @click.command()

@@ -14,11 +14,17 @@ import yaml
 from group_hygiene.errors import UsageError
 
 _SUFFIXES = (".yaml", ".yml", ".json")
-_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_TAG = "tag:yaml.org,2002:"
 
 
 class _Loader(yaml.SafeLoader):
-    """Loads like kubectl: a duplicate key is an error, and a date is a string."""
+    """Loads like kubectl: a duplicate key is an error, and dates and times of day are strings."""
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        tag = str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call]
+        # In YAML 1.1, 20:00 is a number of base 60.
+        base_60 = tag in (f"{_TAG}int", f"{_TAG}float") and ":" in value
+        return f"{_TAG}str" if base_60 or tag == f"{_TAG}timestamp" else tag
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set[str]()
@@ -28,12 +34,6 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"duplicate key {name!r}", key.start_mark)
             seen.add(name)
         return dict(super().construct_mapping(node, deep))
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, regex) for tag, regex in resolvers if tag != _TIMESTAMP]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +65,27 @@ class Document:
         return line + 1
 
 
-def read_documents(names: Sequence[str]) -> list[Document]:
+def read_documents(names: Sequence[str]) -> tuple[list[Document], list[str]]:
     """The documents of all files, of all YAML files in folders, and of stdin for `-`; each item of a List is one.
 
-    Raises UsageError with file and line, but without content: it may be a secret.
+    And a message for each file that can't be read to its end, with file and line, but without content: it may be a
+    secret.
     """
     documents: list[Document] = []
+    problems: list[str] = []
     for name in names:
-        if name == "-":
-            documents += _parse("stdin", _read("stdin", sys.stdin.buffer.read))
+        try:
+            files: Sequence[Path | None] = [None] if name == "-" else _files(name)
+        except UsageError as error:
+            problems.append(str(error))
             continue
-        for file in _files(name):
-            documents += _parse(str(file), _read(str(file), file.read_bytes))
-    return documents
+        for file in files:
+            try:
+                text = _read("stdin", sys.stdin.buffer.read) if file is None else _read(str(file), file.read_bytes)
+                documents.extend(_parse("stdin" if file is None else str(file), text))
+            except UsageError as error:
+                problems.append(str(error))
+    return documents, problems
 
 
 def _files(name: str) -> list[Path]:
@@ -106,9 +114,10 @@ def _read(source: str, read: Callable[[], bytes]) -> str:
         raise UsageError(f"{source} is not UTF-8 text") from error
 
 
-def _parse(source: str, text: str) -> list[Document]:
+def _parse(source: str, text: str) -> Iterator[Document]:
+    """The documents before the first error, and UsageError for that."""
     try:
-        return list(_documents(source, _Loader(text)))
+        yield from _documents(source, _Loader(text))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""

@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from group_hygiene.cli.documents import read_documents
 from group_hygiene.cli.validation import API_VERSION, PLURALS, Violation, violations, without_nulls
 from group_hygiene.errors import SpecError, UsageError
+from group_hygiene.restore.grouprestore import parse_restore
 from group_hygiene.spec.connection import Connection, parse_connection
 from group_hygiene.spec.policy import Policy, parse_policy
+
+_Path = tuple[str | int, ...]
+# The text of a SpecError begins with the field.
+_FIELD = re.compile(r"spec(?:\.[A-Za-z]+|\[[0-9]+\])*")
 
 
 @dataclass
 class Manifests:
-    """The contents of the files. connections: (namespace, name) -> Connection. skipped: kinds of ignored objects."""
+    """The contents of the files. connections: (namespace, name) -> Connection. skipped: kinds of ignored objects.
+
+    titles: kind, namespace and name of each object of our CRDs.
+    """
 
     policies: list[Policy] = field(default_factory=list)
     connections: dict[tuple[str, str], Connection] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)
+    titles: list[str] = field(default_factory=list)
 
 
-def read_manifests(names: Sequence[str], namespace: str = "default") -> Manifests:
+def read_manifests(names: Sequence[str], namespace: str = "default", policy_needed: bool = True) -> Manifests:
     """The policies and connections of all files; `namespace` is the default for objects without one, as in kubectl.
 
-    Raises UsageError with one line for each mistake in any of them.
+    Raises UsageError with one line for each mistake in any of them, or if a policy is needed, and there is none.
     """
     manifests = Manifests()
+    documents, unread = read_documents(names)
     mistakes: list[str] = []
-    seen = set[tuple[str, str, str]]()
-    for document in read_documents(names):
+    for document in documents:
         kind, version = document.content.get("kind"), document.content.get("apiVersion")
         if not isinstance(kind, str) or not isinstance(version, str):
             mistakes.append(f"{document.at()}: must have apiVersion and kind")
@@ -44,45 +55,103 @@ def read_manifests(names: Sequence[str], namespace: str = "default") -> Manifest
             )
             continue
         obj = _with_namespace(without_nulls(document.content), namespace)
-        wrong = violations(obj) or list(_parse(kind, obj, manifests))
-        key = (kind, *_key(obj))
-        wrong.sort(key=lambda violation: document.line(violation.path))
-        mistakes += [f"{document.at(v.path)}: {_title(key)}: {_text(v)}" for v in wrong]
-        if key in seen:
-            mistakes.append(f"{document.at()}: {_title(key)} is given twice")
-        seen.add(key)
-    if mistakes:
-        raise UsageError("\n".join(["the files are not valid:", *mistakes]))
-    if not manifests.policies:
+        wrong = sorted(_mistakes(kind, obj), key=lambda violation: (document.line(violation.path), violation.field))
+        title = _title(kind, obj)
+        mistakes += [f"{document.at(v.path)}: {title}: {_text(v)}" for v in wrong]
+        if title in manifests.titles:
+            mistakes.append(f"{document.at()}: {title} is given twice")
+        manifests.titles.append(title)
+        if not wrong:
+            _add(kind, obj, manifests)
+    if unread or mistakes:
+        raise UsageError("\n".join([*unread, *(["the files are not valid:"] if mistakes else []), *mistakes]))
+    if policy_needed and not manifests.policies:
         raise UsageError(f"there is no GroupPolicy in {', '.join('stdin' if name == '-' else name for name in names)}")
     return manifests
 
 
-def _parse(kind: str, obj: Mapping[str, Any], manifests: Manifests) -> Iterator[Violation]:
-    """Parse into `manifests`; yields errors that the schema can't find."""
-    try:
-        if kind == "GroupPolicy":
-            _parse_policy(obj, manifests)
-        elif kind == "GroupRestore":
-            manifests.skipped.add(kind)
+def _mistakes(kind: str, obj: dict[str, Any]) -> list[Violation]:
+    """All violations of the CRD, and the errors that only the parser finds.
+
+    The parser stops at its first error, so it parses the object again without the fields that are wrong.
+    """
+    found = violations(obj)
+    removed = {violation.path for violation in found}
+    # Its parser expects an object that the CRD admits.
+    while not (found and kind == "GroupRestore"):
+        try:
+            _PARSERS[kind](_without(obj, removed))
+        except SpecError as error:
+            mistake = _mistake(str(error), removed)
+            if not _follows(mistake, removed):
+                found.append(mistake)
+            if mistake.path in removed:
+                break
+            removed.add(mistake.path)
         else:
-            _parse_connection(obj, manifests)
-    except SpecError as error:
-        yield Violation((), str(error))
+            break
+    return found
 
 
-def _parse_policy(obj: Mapping[str, Any], manifests: Manifests) -> None:
-    spec = obj["spec"]
-    if spec["action"] == "Alert" and spec.get("when") == {}:
+def _mistake(text: str, removed: Collection[_Path]) -> Violation:
+    """The text of a SpecError. removed: the fields that the parsed object lacks."""
+    given = _FIELD.match(text)
+    end = given.end() if given else 0
+    path: _Path = ()
+    for name, number in re.findall(r"([A-Za-z]+)|([0-9]+)", text[:end]):
+        left = (step for step in itertools.count() if (*path, step) not in removed)
+        path = (*path, name or next(itertools.islice(left, int(number), None)))
+    rest = text[end:]
+    if rest.startswith((" or ", " and ")):
+        return Violation(path[:-1], f"{path[-1]}{rest}")
+    return Violation(path, rest.lstrip(": "))
+
+
+def _follows(mistake: Violation, removed: Collection[_Path]) -> bool:
+    """Whether it may be there only because another mistake was removed."""
+    words = set(re.findall(r"\w+", mistake.message))
+    return any(
+        mistake.path[: len(path)] == path or path[: len(mistake.path)] == mistake.path or path[-1] in words
+        for path in removed
+    )
+
+
+def _without(value: Any, removed: Collection[_Path], at: _Path = ()) -> Any:
+    """Without the fields and entries at these paths."""
+    if isinstance(value, Mapping):
+        return {k: _without(v, removed, (*at, k)) for k, v in value.items() if (*at, k) not in removed}
+    if isinstance(value, list):
+        return [_without(v, removed, (*at, i)) for i, v in enumerate(value) if (*at, i) not in removed]
+    return value
+
+
+def _add(kind: str, obj: dict[str, Any], manifests: Manifests) -> None:
+    parsed = _PARSERS[kind](obj)
+    if isinstance(parsed, Policy):
+        # Observations of a policy are stored by its uid, and an unapplied policy has none.
+        manifests.policies.append(replace(parsed, uid=parsed.uid or parsed.key))
+    elif isinstance(parsed, Connection):
+        manifests.connections[parsed.namespace, parsed.name] = parsed
+    else:
+        manifests.skipped.add(kind)
+
+
+def _parse_policy(obj: Mapping[str, Any]) -> Policy:
+    spec = obj.get("spec") or {}
+    if spec.get("action") == "Alert" and spec.get("when") == {}:
         raise SpecError("spec.when must name at least one condition, or be left out")
-    policy = parse_policy(obj)
-    # Observations of a policy are stored by its uid, and an unapplied policy has none.
-    manifests.policies.append(replace(policy, uid=policy.uid or policy.key))
+    return parse_policy(obj)
 
 
-def _parse_connection(obj: Mapping[str, Any], manifests: Manifests) -> None:
-    connection = parse_connection(obj)
-    manifests.connections[connection.namespace, connection.name] = connection
+def _parse_restore(obj: dict[str, Any]) -> object:
+    return parse_restore(obj | {"metadata": {"uid": "", "namespace": "", **obj["metadata"]}})
+
+
+_PARSERS: Mapping[str, Callable[[dict[str, Any]], object]] = {
+    "GroupPolicy": _parse_policy,
+    "KafkaConnection": parse_connection,
+    "GroupRestore": _parse_restore,
+}
 
 
 def _with_namespace(obj: dict[str, Any], namespace: str) -> dict[str, Any]:
@@ -92,15 +161,10 @@ def _with_namespace(obj: dict[str, Any], namespace: str) -> dict[str, Any]:
     return obj | {"metadata": {**metadata, "namespace": namespace}}
 
 
-def _key(obj: Mapping[str, Any]) -> tuple[str, str]:
+def _title(kind: str, obj: Mapping[str, Any]) -> str:
     metadata = obj.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
-    return str(metadata.get("namespace") or "default"), str(metadata.get("name") or "")
-
-
-def _title(key: tuple[str, str, str]) -> str:
-    kind, namespace, name = key
-    return f"{kind} {namespace}/{name}"
+    return f"{kind} {metadata.get('namespace') or 'default'}/{metadata.get('name') or ''}"
 
 
 def _text(violation: Violation) -> str:

@@ -43,6 +43,15 @@ class Target:
     context: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """Options of `plan` beside files and cluster. detailed_exitcode: the exit code is 2 if a group matches."""
+
+    detailed_exitcode: bool = False
+    summary: bool = False
+    validate_only: bool = False
+
+
 class Names(click.ParamType[tuple[E, ...]], Generic[E]):
     """A comma-separated list of Kafka's own names, in any case; an unknown one is an error that lists all."""
 

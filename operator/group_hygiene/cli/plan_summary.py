@@ -1,18 +1,22 @@
-"""`plan` in short: the matches by pattern, and limits for a first clean-up. Sends no requests."""
+"""`plan` in short: the matches by pattern and owner, and limits for a first clean-up. Sends no requests."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from group_hygiene.decide.plan import Plan
+from group_hygiene.decide.plan import Conditions, Plan, max_deletions
 from group_hygiene.model import reasons
 from group_hygiene.model.evidence import Activity
 from group_hygiene.model.verdicts import Verdict
-from group_hygiene.spec.durations import timestamp
+from group_hygiene.spec.durations import format_duration, timestamp
+from group_hygiene.spec.policy import Limits, Policy
+from group_hygiene.spec.windows import next_open
 
 _PER_RUN_MAX = 10_000
+_DAY = timedelta(days=1)
 
 
 def by_pattern(made: Plan, now: datetime) -> list[dict[str, Any]]:
@@ -41,17 +45,55 @@ def pattern_line(found: Mapping[str, Any]) -> str:
     return f"{found['pattern']}: {found['matched']:,} match{unused}"
 
 
-def first_limits(made: Plan, total: int | None, now: datetime) -> str | None:
-    """`delete.temporaryLimits` with which the first run after the grace period deletes all that match, as YAML.
+def by_owner(made: Plan) -> list[dict[str, Any]]:
+    """The matches of each owner; those with the most come first. owner: "" = none. Empty if no match has an owner."""
+    counts = Counter(made.verdicts[name].evidence.owner for name in made.matched)
+    return [{"owner": owner, "matched": count} for owner, count in counts.most_common()] if any(counts) else []
 
-    Not stricter than the policy's usual limits. total: groups of the cluster. None = these limits permit it, or it is
-    not known.
+
+def owner_line(found: Mapping[str, Any]) -> str:
+    """An entry of `by_owner` in words."""
+    owner = f"owner {found['owner']}" if found["owner"] else "no owner"
+    return f"{owner}: {found['matched']:,} group{'s' if found['matched'] != 1 else ''}"
+
+
+def first_clean_up(made: Plan, conditions: Conditions, now: datetime) -> list[str]:
+    """How long the deletion of all that match takes, and limits with which it takes as few runs as possible, as YAML.
+
+    Not stricter than the usual limits, and from the first window after the grace period on. Empty if one run is
+    enough, or if something else than limits prevents deletions.
     """
-    if made.refusal is None or made.refusal.reason != reasons.LIMIT_EXCEEDED or not total:
-        return None
-    begins = now + made.policy.grace_period
-    times = f'from: "{timestamp(begins)}", until: "{timestamp(begins + timedelta(days=1))}"'
-    usual = made.policy.limits
-    percent = max(usual.max_percent, -(-len(made.due) * 100 // total))
-    per_run = max(usual.max_per_run, min(len(made.due), _PER_RUN_MAX))
-    return f"{{{times}, maxPerRun: {per_run}, maxPercent: {percent}}}"
+    policy, due, total = made.policy, len(made.due), conditions.total
+    if not due or not total or (made.refusal is not None and made.refusal.reason != reasons.LIMIT_EXCEEDED):
+        return []
+    begins = next_open(policy.windows, now + policy.grace_period)
+    # The policy may be applied a day later than it was planned.
+    ends = next_open(policy.windows, begins + _DAY) + _DAY
+    usual, wanted = policy.limits_at(begins), Limits(min(due, _PER_RUN_MAX), -(-due * 100 // total))
+    text = _raised(usual, wanted)
+    proposed = [f'delete: {{temporaryLimits: {{from: "{timestamp(begins)}", until: "{timestamp(ends)}", {text}}}}}']
+    proposed = proposed if text else []
+    text = "" if conditions.limits is None else _raised(conditions.limits, wanted)
+    if text:
+        key = f"{policy.connection_namespace}/{policy.connection_name}"
+        proposed.append(f"in KafkaConnection {key}, until they are deleted: limits: {{{text}}}")
+    lines = []
+    if wanted.max_percent <= usual.stricter(conditions.limits).max_percent:
+        per_run = max_deletions(usual, conditions)
+        lines = [f"with these limits: {_duration(policy, due, per_run)}"] if due > per_run else []
+    heading = f"if they are right, for a first clean-up in {_duration(policy, due, wanted.max_per_run)}"
+    return [*lines, *(f"{'and' if number else f'{heading}:'} {text}" for number, text in enumerate(proposed))]
+
+
+def _raised(usual: Limits, wanted: Limits) -> str:
+    """The fields of limits that permit what is wanted, as YAML; "" = the usual ones permit it."""
+    if usual.max_per_run >= wanted.max_per_run and usual.max_percent >= wanted.max_percent:
+        return ""
+    per_run, percent = max(usual.max_per_run, wanted.max_per_run), max(usual.max_percent, wanted.max_percent)
+    return f"maxPerRun: {per_run}, maxPercent: {percent}"
+
+
+def _duration(policy: Policy, due: int, per_run: int) -> str:
+    runs = -(-due // per_run)
+    windows = " of open windows" if policy.windows else ""
+    return f"{runs:,} run{'s' if runs != 1 else ''}, {format_duration(runs * policy.interval)}{windows}"

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from group_hygiene.cli.manifests import Manifests, read_manifests
-from group_hygiene.cli.options import Target
+from group_hygiene.cli.options import PlanOptions, Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
-from group_hygiene.cli.plan_summary import by_pattern, first_limits, pattern_line
+from group_hygiene.cli.plan_summary import by_owner, by_pattern, first_clean_up, owner_line, pattern_line
 from group_hygiene.cli.target import Session, names_cluster, open_session, open_tables
-from group_hygiene.decide.plan import FAILURES, Plan, make_plan, max_deletions
+from group_hygiene.cli.validation import API_VERSION, PLURALS
+from group_hygiene.decide.plan import FAILURES, Conditions, Plan, make_plan, max_deletions
 from group_hygiene.errors import HygieneError, SpecError, UsageError
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.ledger.ledger import LedgerSettings
@@ -27,7 +28,7 @@ from group_hygiene.spec.durations import format_duration, timestamp
 from group_hygiene.spec.policy import Action, Mode, Policy
 from group_hygiene.status import lag_entry, warns_late
 
-# More matches are also counted by pattern.
+# More matches are also counted by pattern and owner.
 _MANY = 20
 # As of `terraform plan`.
 _WOULD_ACT = 2
@@ -70,33 +71,45 @@ class Scans:
 class _Planned:
     """A policy, and its plan in mode Enforce after the grace period. first: the groups of the first such run.
 
-    total: groups of the cluster, None = not known. patterns: see `by_pattern`.
+    patterns, owners: see `by_pattern` and `by_owner`.
     """
 
     policy: Policy
     made: Plan
     first: Sequence[str]
     snapshot: Snapshot
-    total: int | None
+    conditions: Conditions
     patterns: Sequence[Mapping[str, Any]]
+    owners: Sequence[Mapping[str, Any]]
 
 
-def plan(
-    target: Target, files: Sequence[str], activity: ActivitySpec | None = None, detailed_exit_code: bool = False
-) -> Report:
-    """The effect that each policy in the files would have now. activity: instead of the connection's.
-
-    detailed_exit_code: whether the exit code is 2 if a group matches.
-    """
+def plan(target: Target, files: Sequence[str], activity: ActivitySpec | None, options: PlanOptions) -> Report:
+    """The effect that each policy in the files would have now. activity: instead of the connection's."""
+    if options.validate_only:
+        return _validated(target, files)
     scans = scan_clusters(target, files, activity)
     every = [_plan_one(scan, policy) for scan in scans.every for policy in scan.policies]
     every.sort(key=lambda planned: planned.policy.key)
-    document = {"policies": [_document(planned) for planned in every], "notes": scans.notes, "errors": scans.errors}
+    shown = [_document(planned, options.summary) for planned in every]
+    document = {"policies": shown, "notes": scans.notes, "errors": scans.errors}
     matched = sorted({name for planned in every for name in planned.made.matched})
-    tables = [_table(planned) for planned in every]
-    return Report(
-        document, matched, tables, scans.notes, scans.errors, _WOULD_ACT if matched and detailed_exit_code else 0
-    )
+    tables = [_table(planned, options.summary) for planned in every]
+    exit_code = _WOULD_ACT if matched and options.detailed_exitcode else 0
+    return Report(document, matched, tables, scans.notes, scans.errors, exit_code)
+
+
+def _validated(target: Target, files: Sequence[str]) -> Report:
+    """The objects of the files. Raises UsageError if one is not valid, or if there is none."""
+    manifests = read_manifests(files, target.namespace, policy_needed=False)
+    if not manifests.titles:
+        raise UsageError(f"there is no object of {API_VERSION} in the files")
+    keys = sorted({_reference(policy) for policy in manifests.policies} - set(manifests.connections))
+    notes = [f"{_unknown_connection(key, manifests)}: it is not validated" for key in keys]
+    notes += [f"{kind}: ignored, not of {API_VERSION}" for kind in sorted(manifests.skipped - set(PLURALS))]
+    document = {"valid": manifests.titles, "notes": notes, "errors": []}
+    count = len(manifests.titles)
+    text = "1 object is valid" if count == 1 else f"{count:,} objects are valid"
+    return Report(document, manifests.titles, [Table((), (), [text])], notes)
 
 
 def _plan_one(scan: Scan, policy: Policy) -> _Planned:
@@ -108,7 +121,7 @@ def _plan_one(scan: Scan, policy: Policy) -> _Planned:
     made = make_plan(dry, verdicts, {}, conditions, now)
     first = made.due[: max_deletions(policy.limits_at(now), conditions)] if made.refusal is None else ()
     patterns = by_pattern(made, scan.snapshot.taken_at)
-    return _Planned(policy, made, first, scan.snapshot, conditions.total, patterns)
+    return _Planned(policy, made, first, scan.snapshot, conditions, patterns, by_owner(made))
 
 
 def scan_clusters(
@@ -129,6 +142,8 @@ def scan_clusters(
     every: list[Scan] = []
     for key, policies in chosen.items():
         document = manifests.connections.get(key)
+        if target.connection is None and document is None:
+            notes.append(f"{_unknown_connection(key, manifests)}: its protect and limits are not known here")
         try:
             with open_session(target, document, claims=True) as session, working("reading groups"):
                 admitted, refused = _admitted(session.connection, policies)
@@ -154,10 +169,6 @@ def scan_clusters(
             errors.append(f"GroupPolicy {', '.join(policy.key for policy in policies)}: {error}")
             continue
         scan = Scan("/".join(key), admitted, observation)
-        if target.connection is None and document is None:
-            notes.append(
-                f"KafkaConnection {scan.connection} is in none of the files: its protect and limits are not known here"
-            )
         notes += _scan_notes(scan, session.in_kubernetes)
         errors += _scan_errors(scan)
         every.append(scan)
@@ -226,6 +237,12 @@ def _by_connection(target: Target, manifests: Manifests) -> dict[tuple[str, str]
 
 def _reference(policy: Policy) -> tuple[str, str]:
     return policy.connection_namespace, policy.connection_name
+
+
+def _unknown_connection(key: tuple[str, str], manifests: Manifests) -> str:
+    """That a KafkaConnection is not in the files, and which ones are."""
+    known = ", ".join("/".join(each) for each in sorted(manifests.connections))
+    return f"KafkaConnection {'/'.join(key)} is in none of the files{f', which have {known}' if known else ''}"
 
 
 def _first_notes(target: Target, manifests: Manifests) -> list[str]:
@@ -326,21 +343,21 @@ def _would(planned: _Planned) -> str:
     return f"{text}: it would mark them {later}"
 
 
-def _table(planned: _Planned) -> Table:
+def _table(planned: _Planned, summary: bool) -> Table:
     policy, made, now = planned.policy, planned.made, planned.snapshot.taken_at
     heading = [f"GroupPolicy {policy.key} ({policy.action}, {policy.mode})", f"  {_would(planned)}"]
-    if len(made.matched) > _MANY:
+    if summary or len(made.matched) > _MANY:
         heading += [f"  {pattern_line(found)}" for found in planned.patterns]
-    limits = first_limits(made, planned.total, now)
-    if limits is not None:
-        heading.append(f"  if they are right, for a first clean-up: delete: {{temporaryLimits: {limits}}}")
+        heading += [f"  {owner_line(found)}" for found in planned.owners]
+    heading += [f"  {line}" for line in first_clean_up(made, planned.conditions, now)]
     assumed = assumption(policy)
     if assumed is not None and made.verdicts:
         heading.append(f"  {assumed}")
     late = warns_late(made, planned.snapshot)
     if late is not None:
         heading.append(f"  {late}")
-    return Table(_COLUMNS, [_row(policy, name, verdict, now) for name, verdict in made.verdicts.items()], heading)
+    rows = [] if summary else [_row(policy, name, verdict, now) for name, verdict in made.verdicts.items()]
+    return Table(() if summary else _COLUMNS, rows, heading)
 
 
 def _row(policy: Policy, name: str, verdict: Verdict, now: datetime) -> tuple[Cell, ...]:
@@ -390,7 +407,7 @@ def _verdict_name(verdict: Verdict) -> str:
     return "Match" if verdict.matches else "Skip"
 
 
-def _document(planned: _Planned) -> dict[str, Any]:
+def _document(planned: _Planned, summary: bool) -> dict[str, Any]:
     policy, made = planned.policy, planned.made
     unchanged_for, refusal = policy.when.unchanged_for, made.refusal
     return {
@@ -405,11 +422,11 @@ def _document(planned: _Planned) -> dict[str, Any]:
         "judged": len(made.verdicts),
         "matched": len(made.matched),
         "patterns": list(planned.patterns),
-        "due": list(made.due),
-        "firstRun": list(planned.first),
+        "owners": list(planned.owners),
+        **({} if summary else {"due": list(made.due), "firstRun": list(planned.first)}),
         "nextExpiryTime": None if made.next_expiry is None else timestamp(made.next_expiry),
         "refusal": None if refusal is None else {"reason": refusal.reason, "message": refusal.message},
-        "groups": [judged(policy, name, verdict) for name, verdict in made.verdicts.items()],
+        **({} if summary else {"groups": [judged(policy, *each) for each in made.verdicts.items()]}),
     }
 
 

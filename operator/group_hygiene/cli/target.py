@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import note, working
-from group_hygiene.cli.validation import without_nulls
 from group_hygiene.errors import Forbidden, NotFound, SecretProblem, UsageError
 from group_hygiene.evidence.reader import Tables
 from group_hygiene.kafka.client import Client, Deadline, connect
@@ -98,15 +97,15 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
 
 
 def read_connection_file(name: str | None) -> Connection | None:
-    """The KafkaConnection of a file. Raises UsageError unless there is exactly one, and SpecError."""
+    """The KafkaConnection of a file. Raises UsageError for mistakes in the file, and unless there is exactly one."""
     if name is None:
         return None
-    from group_hygiene.cli.documents import read_documents
+    from group_hygiene.cli.manifests import read_manifests
 
-    found = [document for document in read_documents([name]) if document.content.get("kind") == "KafkaConnection"]
+    found = read_manifests([name], policy_needed=False).connections
     if len(found) != 1:
         raise UsageError(f"{name} must contain one KafkaConnection, not {len(found)}")
-    return parse_connection(without_nulls(found[0].content))
+    return next(iter(found.values()))
 
 
 def open_tables(session: Session, asked: ActivitySpec | None) -> Tables | Refusal | None:

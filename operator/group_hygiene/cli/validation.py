@@ -186,8 +186,10 @@ def _violations_of(kind: str, error: Any) -> Iterator[Violation]:
         case "minimum" | "maximum":
             bound = "at least" if error.validator == "minimum" else "at most"
             yield Violation(path, f"must be {bound} {wanted}")
-        case "maxItems" | "maxLength":
-            unit = "entries" if error.validator == "maxItems" else "characters"
+        case "minItems" | "minLength" if wanted == 1:
+            yield Violation(path, "must not be empty")
+        case "maxItems" | "maxLength" | "maxProperties":
+            unit = "characters" if error.validator == "maxLength" else "entries"
             yield Violation(path, f"must have at most {wanted} {unit}")
         case "uniqueItems":
             yield Violation(path, "must not hold the same value twice")

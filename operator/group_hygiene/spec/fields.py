@@ -18,6 +18,12 @@ T = TypeVar("T")
 _ONE_AT_A_TIME = threading.Lock()
 # Between the message of msgspec and the path that it adds.
 _PATH = re.compile(r" - at (?:`key` in )?`\$(?=[^`]*`$)")
+# Messages of msgspec, without its terms.
+_PLAIN = (
+    (re.compile("Expected `str` matching regex .*", re.DOTALL), "must have the form that its CRD describes"),
+    (re.compile("Invalid RFC3339 encoded datetime"), "must be a time like 2030-01-31T12:00:00Z"),
+    (re.compile("Expected `datetime` with a timezone component"), "must have a time zone, like 2030-01-31T12:00:00Z"),
+)
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -53,6 +59,8 @@ def convert(value: Any, wanted: type[T], field: str) -> T:
         message, *path = _PATH.split(str(error), maxsplit=1)
         if message.startswith("Invalid enum value"):
             message = " must be one of the values that its CRD lists"
+        for terms, plain in _PLAIN:
+            message = terms.sub(plain, message)
         message = message.replace("Object contains unknown field", "this version of the program does not know field")
         own = message.startswith((".", "[", " "))
         raise SpecError(f"{field}{''.join(path).removesuffix('`')}{'' if own else ': '}{message}") from None

@@ -6,6 +6,7 @@ first of the two.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
@@ -19,7 +20,7 @@ from group_hygiene.spec.fields import Decisive, require
 
 TimeOfDay = Annotated[str, Meta(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]\Z")]
 # ZoneInfo reads files: nothing else may reach it.
-ZoneName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_+-]{1,20}(/[A-Za-z0-9_+-]{1,20}){0,2}\Z")]
+_ZONE_NAME = re.compile("[A-Za-z0-9_+-]{1,20}(/[A-Za-z0-9_+-]{1,20}){0,2}")
 
 
 class Day(StrEnum):
@@ -48,13 +49,15 @@ class Window(Decisive, frozen=True, kw_only=True):
     days: frozenset[Day] = frozenset()
     start: TimeOfDay = field(name="from")
     end: TimeOfDay = field(name="to")
-    time_zone: ZoneName = "UTC"
+    time_zone: str = "UTC"
 
     def __post_init__(self) -> None:
+        known = _ZONE_NAME.fullmatch(self.time_zone) is not None
         try:
-            ZoneInfo(self.time_zone)
+            known = known and bool(ZoneInfo(self.time_zone))
         except (ZoneInfoNotFoundError, OSError):
-            require(False, "timeZone must be a name of the IANA time zone database, like Europe/Berlin")
+            known = False
+        require(known, "timeZone must be a name of the IANA time zone database, like Europe/Berlin")
 
     def __str__(self) -> str:
         days = ", ".join(day for day in Day if day in self.days) or "every day"
