@@ -198,12 +198,15 @@ def test_namespace_of_objects_that_name_none(run: Run, secure: KafkaCluster, com
 
 
 def test_document_with_secrets_needs_them_from_elsewhere(run: Run, secure: KafkaCluster, properties: Path) -> None:
-    """A file names Secrets and has none: --command-config supplies them."""
+    """A file names Secrets and has none: --command-config supplies them, and the user the brokers that get them."""
     manifests = yaml.safe_dump_all([connection(secure), policy()])
     alone = run("plan", "-f", "-", stdin=manifests)
     assert alone.code == 1
     assert "a file can't supply: give --command-config FILE, or --connection NAME" in alone.err
-    answer = run("plan", "-f", "-", "--command-config", properties, "-o", "json", stdin=manifests)
+    elsewhere = run("plan", "-f", "-", "--command-config", properties, stdin=manifests)
+    assert (elsewhere.code, "is not sent to brokers that only the KafkaConnection" in elsewhere.err) == (1, True)
+    where = ["--bootstrap-server", secure.bootstrap_servers, "--command-config", properties]
+    answer = run("plan", "-f", "-", *where, "-o", "json", stdin=manifests)
     (planned,) = answer.json["policies"]
     assert planned["judged"] == 1
     assert answer.json["errors"] == [

@@ -24,7 +24,7 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.client_properties import ClientProperties, parse_client_properties
 from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings, parse_connection
-from group_hygiene.spec.msk import is_region, region_of
+from group_hygiene.spec.msk import is_region, region_of, run_by_aws
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.secret import SecretRef
 
@@ -136,7 +136,11 @@ def names_cluster(target: Target) -> bool:
 
 
 def read_settings(target: Target, document: Connection | None) -> tuple[Connection, Settings]:
-    """The connection and settings by options and files, without Kubernetes. Raises UsageError."""
+    """The connection and settings by options and files, without Kubernetes. Raises UsageError.
+
+    The author of the KafkaConnection may be someone else, as in a pull request: a login goes only to brokers that the
+    options or the properties name.
+    """
     properties = None if target.command_config is None else _read_properties(target.command_config)
     if properties is not None and properties.ignored:
         note(f"{target.command_config}: ignored: {', '.join(properties.ignored)}")
@@ -144,6 +148,11 @@ def read_settings(target: Target, document: Connection | None) -> tuple[Connecti
     if document is not None and not servers:
         if properties is None:
             return document, document.settings(_no_secret)
+        if properties.has_login:
+            raise UsageError(
+                f"{target.command_config} has a login, which is not sent to brokers that only the KafkaConnection of "
+                f"a file names: add bootstrap.servers to {target.command_config}, or give --bootstrap-server"
+            )
         servers = document.bootstrap_servers
     if not servers:
         raise UsageError(
@@ -154,7 +163,8 @@ def read_settings(target: Target, document: Connection | None) -> tuple[Connecti
         document = Connection("", "", "", 0, Patterns([]), None, _TIMEOUT, ())
     tls, sasl = (properties.tls, properties.sasl) if properties else (None, None)
     if sasl is not None and sasl.msk is not None:
-        sasl = replace(sasl, msk=replace(sasl.msk, region=_region(servers)))
+        region = _region(servers)
+        sasl = replace(sasl, msk=replace(sasl.msk, region=region, hosts=run_by_aws(region, servers)))
     return document, Settings(servers, tls, sasl, document.timeout)
 
 
