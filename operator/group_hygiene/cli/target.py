@@ -29,9 +29,13 @@ from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.secret import SecretRef
 
 if TYPE_CHECKING:
-    from group_hygiene.controller.api import Api
+    from group_hygiene.controller.api import Api, Object
 
 _TIMEOUT = timedelta(seconds=30)
+
+
+def _no_change() -> Refusal | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class Session:
     """A connected cluster. `connection`: with its limits and protection; `claims`: see reconcile.Context.
 
     in_kubernetes: whether objects that claim groups can be read. read_secret: for the connection's namespace.
+    read_change: reads the KafkaConnection again; returns a Refusal if it was edited, always None without Kubernetes.
     """
 
     client: Client
@@ -46,6 +51,7 @@ class Session:
     claims: Callable[[], Claims | Refusal] = Claims
     in_kubernetes: bool = False
     read_secret: ReadSecretTexts | None = None
+    read_change: Callable[[], Refusal | None] = _no_change
     clock: SystemClock = field(default_factory=SystemClock)
 
     def deadline(self) -> Deadline:
@@ -69,11 +75,13 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
     """
     read_claims: Callable[[], Claims | Refusal] = Claims
     read_secret: ReadSecretTexts | None = None
+    read_change: Callable[[], Refusal | None] = _no_change
     if target.connection is not None:
         with working("reading the KafkaConnection"):
-            api, connection, settings = _from_kubernetes(target, target.connection)
+            api, obj, connection, settings = _from_kubernetes(target, target.connection)
             read_claims = api.claimed_groups if claims else Claims
             read_secret = partial(api.read_secret_texts, target.namespace)
+            read_change = _change_of(api, obj)
         if document is not None:
             connection = replace(
                 connection,
@@ -92,7 +100,7 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
     with working(f"connecting to {', '.join(settings.bootstrap_servers)}"):
         client = connect(settings)
     try:
-        yield Session(client, connection, read_claims, target.connection is not None, read_secret)
+        yield Session(client, connection, read_claims, target.connection is not None, read_secret, read_change)
     finally:
         client.close()
 
@@ -202,7 +210,14 @@ def _no_secret(ref: SecretRef) -> str:
     )
 
 
-def _from_kubernetes(target: Target, name: str) -> tuple[Api, Connection, Settings]:
+def _change_of(api: Api, connection: Object) -> Callable[[], Refusal | None]:
+    from group_hygiene.controller.api import CONNECTIONS
+    from group_hygiene.controller.guard import read_change
+
+    return partial(read_change, api, CONNECTIONS, connection)
+
+
+def _from_kubernetes(target: Target, name: str) -> tuple[Api, Object, Connection, Settings]:
     from group_hygiene.controller.api import CONNECTIONS, Api, load_config
 
     namespace = target.namespace
@@ -210,7 +225,8 @@ def _from_kubernetes(target: Target, name: str) -> tuple[Api, Connection, Settin
     with redirect_stdout(StringIO()):
         api = Api(load_config(context=target.context))
     try:
-        connection = parse_connection(api.get(CONNECTIONS, namespace, name))
+        obj = api.get(CONNECTIONS, namespace, name)
+        connection = parse_connection(obj)
     except NotFound:
         raise UsageError(f"there is no KafkaConnection {namespace}/{name}") from None
     except Forbidden:
@@ -223,4 +239,4 @@ def _from_kubernetes(target: Target, name: str) -> tuple[Api, Connection, Settin
         # The message of the API has advice for the operator, not for a user.
         message = f"you may not read the Secrets that KafkaConnection {namespace}/{name} names"
         raise SecretProblem(message, error.reason) from None
-    return api, connection, settings
+    return api, obj, connection, settings
