@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from msgspec import structs
 
-from group_hygiene.decide.plan import Plan
+from group_hygiene.decide.plan import Conditions, make_plan
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
@@ -22,7 +22,8 @@ from group_hygiene.reconcile.context import Context, Memory
 from group_hygiene.reconcile.deletion import Saved
 from group_hygiene.reconcile.recheck import Rechecked
 from group_hygiene.spec.connection import parse_connection
-from tests.unit.make import NOW, delete
+from group_hygiene.spec.policy import parse_policy
+from tests.unit.make import NOW, delete, policy_object
 
 _CONNECTION = parse_connection(
     {
@@ -96,8 +97,7 @@ def _run(ledger: _Ledger, guard: _Guard) -> Any:
     journal = Journal(cast("Any", ledger), ledger.contents, {}, writable=True)
     journal.stamp = NOW
     context = Context(cast("Any", _Client()), _CONNECTION, Memory(), cast("Any", _Clock()), journal)
-    policy = delete()
-    plan = cast("Plan", type("_Plan", (), {"policy": replace(policy, uid=_OURS.policy_uid)}))
+    plan = make_plan(replace(delete(), uid=_OURS.policy_uid), {}, {}, Conditions(), NOW)
     return deletion._Run(context, plan, cast("Any", None), guard, {}, cast("Any", None))
 
 
@@ -140,3 +140,25 @@ def test_a_deletion_that_was_carried_out_leaves_the_other_intent() -> None:
     deletion._record_outcomes(_run(ledger, _Guard()), _SAVED, {}, {"g": done}, 5.0)
     assert ledger.contents.deletions.keys() == {"g"}
     assert ledger.contents.intents == {"g": _THEIRS}
+
+
+@pytest.mark.parametrize(
+    ("hours", "reason"),
+    [
+        pytest.param((-2, 1), None, id="hold"),
+        pytest.param((-2, 0), reasons.POLICY_CHANGED, id="ended"),
+        pytest.param((0, 1), reasons.POLICY_CHANGED, id="began"),
+        pytest.param((-3, -2), None, id="over-before-the-run"),
+    ],
+)
+def test_a_run_ends_with_the_temporary_limits_by_which_it_was_planned(
+    hours: tuple[int, int], reason: str | None
+) -> None:
+    """A run that takes long must not go on by limits that are over."""
+    begins, ends = (NOW + timedelta(hours=each) for each in hours)
+    limits = {"temporaryLimits": {"from": begins.isoformat(), "until": ends.isoformat(), "maxPerRun": 1_000}}
+    policy = parse_policy(policy_object(mode="Enforce", delete=limits))
+    run = _run(_Ledger([]), _Guard())
+    plan = make_plan(policy, {}, {}, Conditions(), NOW - timedelta(hours=1))
+    stop = deletion._may_not_begin(run.context, plan, run.guard)
+    assert (stop.reason if stop else None) == reason

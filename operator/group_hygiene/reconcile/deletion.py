@@ -47,7 +47,6 @@ from group_hygiene.reconcile.large_groups import delete_large_group, is_large
 from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
 from group_hygiene.reconcile.uses import Uses
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
-from group_hygiene.spec.policy import Policy
 from group_hygiene.telemetry.tracing import note, traced
 
 # An intent is valid for this long at most; a successor waits that long before it acts.
@@ -133,7 +132,7 @@ def apply(
         context.journal.note(changes, context.deadline())
     run = _Run(context, plan, cluster, guard, earlier, uses)
     while actions:
-        stop = _may_not_begin(context, plan.policy, guard) or context.journal.read_on(context.deadline())
+        stop = _may_not_begin(context, plan, guard) or context.journal.read_on(context.deadline())
         if stop is not None:
             outcomes += [not_deleted(name, stop) for name in actions]
             break
@@ -268,7 +267,7 @@ def _final_checks(run: _Run, read: Rechecked, saved: Mapping[str, Saved]) -> dic
     # Whatever the guard answers: `_record_outcomes` must know the intents of other processes.
     unread = journal.read_on(Deadline(FRESH_S))
     # The guard's first answer for this batch may be minutes old, as the reads may be slow.
-    problem = _may_not_begin(context, run.plan.policy, guard) or unread
+    problem = _may_not_begin(context, run.plan, guard) or unread
     if problem is None and clock.monotonic() - read.started > FRESH_S:
         problem = Refusal(reasons.OFFSETS_UNKNOWN, f"reading and saving it took more than {FRESH_S:.0f} s")
         _adjust_batch(context, len(read.ready) + len(read.refused), late=True)
@@ -295,9 +294,13 @@ def _is_ours(context: Context, intent: Intent) -> bool:
     return current is not None and current.id == intent.id and intent.group not in contents.contested
 
 
-def _may_not_begin(context: Context, policy: Policy, guard: Guard) -> Refusal | None:
+def _may_not_begin(context: Context, plan: Plan, guard: Guard) -> Refusal | None:
     """Why no further deletion may begin. One that has begun with several requests continues after its window."""
-    return guard.refusal() or outside_window(policy, context.clock.now())
+    now = context.clock.now()
+    stop = guard.refusal() or outside_window(plan.policy, now)
+    if stop is None and plan.policy.limits_at(now) != plan.limits:
+        stop = Refusal(reasons.POLICY_CHANGED, "delete.temporaryLimits began or ended during the run")
+    return stop
 
 
 def _asked_to_keep(context: Context, name: str) -> Refusal | None:
