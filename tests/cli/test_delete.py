@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from group_hygiene.cli.restores import NoGuard
+from group_hygiene.cli.restores import CommandGuard
+from group_hygiene.cli.target import Session
 from group_hygiene.kafka.client import Client
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
@@ -113,7 +114,8 @@ def test_a_commit_after_the_first_read_is_found(
     judged = judge_requested(context, request)
     assert {name for name, verdict in judged.verdicts.items() if verdict.matches} == {used, unused}
     make.simple(used, at(topic, 2))
-    stop, outcomes = delete_requested(replace(context, clock=SystemClock()), judged, NoGuard())
+    guard = CommandGuard(Session(client, connection))
+    stop, outcomes = delete_requested(replace(context, clock=SystemClock()), judged, guard)
     assert stop is None
     assert {each.group: each.reason for each in outcomes} == {used: "RecentlyActive", unused: "Deleted"}
 

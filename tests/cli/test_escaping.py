@@ -50,3 +50,11 @@ def test_an_error_that_ends_a_command(capsys: pytest.CaptureFixture[str]) -> Non
         program.main(["fail"])
     assert ended.value.code == 1
     assert "  Error: all is fine" in _shown(capsys)
+
+
+def test_one_long_id_does_not_pad_the_other_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    """The output of thousands of groups would have a row of 32 KB for each; the long id itself stays whole."""
+    rows = [("a", "Empty"), ("x" * 30_000, "Empty"), ("b", "Empty")]
+    show(Report({}, (), (Table((Column("GROUP"), Column("STATE")), rows),)), "table")
+    lines = _shown(capsys).splitlines()
+    assert [len(line) for line in lines] == [157, 157, 30_007, 157]

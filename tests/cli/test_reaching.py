@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from group_hygiene.cli.options import Target
+from group_hygiene.cli.restores import CommandGuard
+from group_hygiene.cli.target import open_session
+from group_hygiene.model import reasons
 from sandbox.kafka import KafkaCluster, Security
 from sandbox.kubernetes import ApiServer
 from sandbox.manifests import install_crds, use_crds
@@ -198,12 +203,15 @@ def test_namespace_of_objects_that_name_none(run: Run, secure: KafkaCluster, com
 
 
 def test_document_with_secrets_needs_them_from_elsewhere(run: Run, secure: KafkaCluster, properties: Path) -> None:
-    """A file names Secrets and has none: --command-config supplies them."""
+    """A file names Secrets and has none: --command-config supplies them, and the user the brokers that get them."""
     manifests = yaml.safe_dump_all([connection(secure), policy()])
     alone = run("plan", "-f", "-", stdin=manifests)
     assert alone.code == 1
     assert "a file can't supply: give --command-config FILE, or --connection NAME" in alone.err
-    answer = run("plan", "-f", "-", "--command-config", properties, "-o", "json", stdin=manifests)
+    elsewhere = run("plan", "-f", "-", "--command-config", properties, stdin=manifests)
+    assert (elsewhere.code, "is not sent to brokers that only the KafkaConnection" in elsewhere.err) == (1, True)
+    where = ["--bootstrap-server", secure.bootstrap_servers, "--command-config", properties]
+    answer = run("plan", "-f", "-", *where, "-o", "json", stdin=manifests)
     (planned,) = answer.json["policies"]
     assert planned["judged"] == 1
     assert answer.json["errors"] == [
@@ -278,6 +286,22 @@ def test_connection_of_the_kubernetes_cluster(
     planned = process("plan", *where, "-f", "-", stdin=yaml.safe_dump(policy()))
     assert "Protected" in planned.out
     assert PASSWORD not in planned.out + planned.err
+
+
+def test_a_command_ends_when_the_connection_is_edited(cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a policy's run: `delete` may wait for its user for an hour, and a protection is added meanwhile."""
+    # The library reads the variable when it is imported.
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(cluster.kubeconfig))
+    context = yaml.safe_load(cluster.kubeconfig.read_text())["current-context"]
+    with open_session(Target(connection="main", namespace="kafka", context=context)) as session:
+        guard = CommandGuard(session)
+        assert guard.refusal() is None
+        for patterns in (["mine", "theirs"], ["mine"]):
+            change = json.dumps({"spec": {"protect": patterns}})
+            cluster.kubectl("patch", "kconn", "main", "-n", "kafka", "--type=merge", "-p", change)
+            refusal = guard.refusal()
+            assert refusal is not None
+            assert refusal.reason == reasons.POLICY_CHANGED
 
 
 def test_owners_of_the_connection(

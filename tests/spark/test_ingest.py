@@ -556,7 +556,7 @@ def test_what_a_worker_can_not_read(spark: SparkSession, other: KafkaCluster, wa
     target = Target(str(tmp_path), {table.name: table.shape for table in RECORDS}, 0, 1, {})
 
     def failure(settings: Settings, piece: Piece) -> str:
-        ((reached, parts, why),) = read_and_write(iter([[piece]]), settings, target)
+        ((reached, parts, why, _),) = read_and_write(iter([[piece]]), settings, target)
         assert (reached, parts) == ({}, [])
         assert why is not None
         return why

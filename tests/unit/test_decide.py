@@ -64,6 +64,17 @@ def test_policies_that_delete_too_much_together_delete_nothing() -> None:
     assert [_refusal(each) for each in _decide([one], [one], groups)] == [None]
 
 
+@pytest.mark.parametrize("runs", [True, False], ids=["runs-now", "runs-later"])
+@pytest.mark.parametrize(("hours", "refused"), [("11:00-13:00", True), ("22:00-23:00", False)], ids=["open", "closed"])
+def test_a_policy_outside_of_its_windows_does_not_block_others(runs: bool, hours: str, refused: bool) -> None:
+    """It deletes nothing now; when its window opens, its own groups are counted."""
+    start, _, end = hours.partition("-")
+    one = _entry("one")
+    two = _entry("two", delete={"windows": [{"from": start, "to": end}]})
+    first, *_ = _decide([one, two], [one, two] if runs else [one], {"one": ["a", "b"], "two": ["c"]})
+    assert _refusal(first) == (reasons.LIMIT_EXCEEDED if refused else None)
+
+
 def test_the_same_groups_count_once() -> None:
     """Two policies may name the same group."""
     one, two = _entry("one"), _entry("two")

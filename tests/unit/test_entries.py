@@ -548,6 +548,22 @@ def test_a_restore_tells_of_an_open_intent(log: list[Entry | Removal], expected:
     assert contents.restored == expected
 
 
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        pytest.param([intent(), intent()], set(), id="read-again"),
+        pytest.param([intent(), intent("later")], {"g"}, id="two"),
+        pytest.param([intent(), Removal(intent().key), intent("later")], set(), id="one-after-the-other"),
+        pytest.param([intent(), intent("later"), Removal(intent().key)], set(), id="resolved"),
+    ],
+)
+def test_two_open_intents_of_a_group_are_contested(log: list[Entry | Removal], expected: set[str]) -> None:
+    """The later one replaces the earlier one, whose process may act on it."""
+    contents = Contents()
+    contents.apply(log)
+    assert contents.contested == expected
+
+
 def test_what_expired_is_forgotten() -> None:
     """At its very time; marks and the rest have none."""
     contents = Contents()

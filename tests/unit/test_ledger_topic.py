@@ -47,9 +47,10 @@ class _Brokers:
         pytest.param((), _INVALID_CONFIG, (), 1, id="nothing-is-refused"),
         pytest.param(_SEGMENTS, _POLICY, _SEGMENTS, 2, id="segments"),
         pytest.param(["segment.ms"], _INVALID_CONFIG, _SEGMENTS, 2, id="one-of-the-segments'"),
-        pytest.param([_IN_SYNC], _INVALID_REQUEST, {*_SEGMENTS, _UNCLEAN, _IN_SYNC}, 3, id="replicas-in-sync"),
+        pytest.param([_UNCLEAN], _POLICY, {*_SEGMENTS, _UNCLEAN}, 3, id="unclean-elections"),
+        pytest.param([_IN_SYNC], _INVALID_REQUEST, {*_SEGMENTS, _UNCLEAN, _IN_SYNC}, 4, id="replicas-in-sync"),
         pytest.param(
-            {*_SEGMENTS, _UNCLEAN, _IN_SYNC}, _INVALID_REQUEST, {*_SEGMENTS, _UNCLEAN, _IN_SYNC}, 3, id="msk-serverless"
+            {*_SEGMENTS, _UNCLEAN, _IN_SYNC}, _INVALID_REQUEST, {*_SEGMENTS, _UNCLEAN, _IN_SYNC}, 4, id="msk-serverless"
         ),
     ],
 )

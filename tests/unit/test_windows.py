@@ -106,6 +106,11 @@ def test_the_first_open_moment(windows: list[Window], now: datetime) -> None:
     ("spec", "message"),
     [
         pytest.param({"timeZone": "Europe/Atlantis"}, "window.timeZone must be a name of the IANA", id="unknown-zone"),
+        pytest.param({"timeZone": "leapseconds"}, "window.timeZone must be a name of the IANA", id="no-zone-file"),
+        pytest.param({"timeZone": "localtime"}, "window.timeZone must be a name of the IANA", id="of-the-machine"),
+        pytest.param({"timeZone": "posixrules"}, "window.timeZone must be a name of the IANA", id="posix-rules"),
+        pytest.param({"timeZone": "right/Europe/Berlin"}, "window.timeZone must be a name", id="with-leap-seconds"),
+        pytest.param({"timeZone": "Factory"}, "window.timeZone must be a name of the IANA", id="no-place"),
         pytest.param({"timeZone": "../UTC"}, "window.timeZone", id="a-path"),
         pytest.param({"timeZone": "Europe"}, "window.timeZone must be a name", id="a-directory"),
         pytest.param({"from": "24:00"}, "window.from", id="no-hour-24"),

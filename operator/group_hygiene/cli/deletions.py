@@ -9,7 +9,7 @@ from group_hygiene.cli.history import open_cluster_and_ledger
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Column, Report, Table, printable, working
 from group_hygiene.cli.plans import protection_errors
-from group_hygiene.cli.restores import NoGuard
+from group_hygiene.cli.restores import CommandGuard
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
@@ -59,7 +59,7 @@ def delete(
         if matching and not preview and stop is None:
             confirm(matching)
             with working(f"deleting {len(matching)} groups"):
-                stop, outcomes = delete_requested(context, judged, NoGuard())
+                stop, outcomes = delete_requested(context, judged, CommandGuard(session))
             results |= {each.group: _Result(str(each.kind), str(each.reason), each.message) for each in outcomes}
             partly = {each.group for each in outcomes if each.topics and set(each.topics) != set(request.topics)}
         if stop is not None:

@@ -369,7 +369,8 @@ def connection_file_option(command: F) -> F:
     return click.option(
         "--connection-file",
         metavar="FILE",
-        help="YAML file with a KafkaConnection; if it names Secrets, --command-config supplies TLS and SASL.",
+        help="YAML file with a KafkaConnection; if it names Secrets, --command-config supplies TLS, SASL and "
+        "bootstrap.servers.",
     )(command)
 
 

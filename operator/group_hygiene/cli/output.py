@@ -21,6 +21,7 @@ from group_hygiene.model import naming
 # The beginning of an output format that has a path.
 JSONPATH = "jsonpath="
 _PROGRESS_AFTER_S = 1.0
+_WIDTH_MAX = 150
 _COLOURS = {
     "Stable": "green",
     "Empty": "yellow",
@@ -182,11 +183,16 @@ def _show_table(table: Table, wide: bool) -> None:
     rows = [[_text(row[index]) for index in chosen] for row in table.rows]
     if not rows:
         return
-    widths = [max(len(column.title), *(len(row[i]) for row in rows)) for i, column in enumerate(columns)]
+    widths = [max(len(column.title), *(_width(row[i]) for row in rows)) for i, column in enumerate(columns)]
     colours = _coloured()
     click.echo(_line([column.title for column in columns], columns, widths, colours=False))
     for row in rows:
         click.echo(_line(row, columns, widths, colours), color=colours)
+
+
+def _width(text: str) -> int:
+    """A longer text only moves the rest of its own row: an id may have 32,767 characters."""
+    return min(len(text), _WIDTH_MAX)
 
 
 def _text(cell: Cell) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from group_hygiene.cli.history import open_cluster_and_ledger
 from group_hygiene.cli.options import Target
 from group_hygiene.cli.output import Cell, Column, Report, Table, printable, working
+from group_hygiene.cli.target import Session
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.restore.restorable import GroupResult, Kind, PartitionResult, RestoreRequest
@@ -32,11 +34,14 @@ _PARTITIONS = (
 )
 
 
-class NoGuard:
-    """The guard of a command: there is no Lease to lose, and no object that may change meanwhile."""
+@dataclass(frozen=True, slots=True)
+class CommandGuard:
+    """The guard of a command: an edit of the KafkaConnection ends it; there is no Lease to lose."""
+
+    session: Session
 
     def refusal(self) -> Refusal | None:
-        return None
+        return self.session.read_change()
 
     def seconds_left(self) -> float:
         return math.inf
@@ -46,7 +51,7 @@ def restore_groups(target: Target, request: RestoreRequest, preview: bool, topic
     """Restore, or with `preview` only show the result."""
     with open_cluster_and_ledger(target, topic, writes=not preview) as (session, ledger), working("restoring"):
         seconds = session.connection.timeout.total_seconds()
-        restorer = Restorer(session.client, ledger, session.clock, NoGuard(), seconds)
+        restorer = Restorer(session.client, ledger, session.clock, CommandGuard(session), seconds)
         results = restore(restorer, request, preview)
     errors = [f"group {printable(r.group)}: {r.reason}: {r.message}" for r in results if r.kind is not Kind.RESTORED]
     if not results:

@@ -23,14 +23,18 @@ from group_hygiene.model.refusal import Refusal
 from group_hygiene.process.clock import SystemClock
 from group_hygiene.spec.client_properties import ClientProperties, parse_client_properties
 from group_hygiene.spec.connection import ActivitySpec, Connection, ReadSecretTexts, Settings, parse_connection
-from group_hygiene.spec.msk import is_region, region_of
+from group_hygiene.spec.msk import is_region, region_of, run_by_aws
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.secret import SecretRef
 
 if TYPE_CHECKING:
-    from group_hygiene.controller.api import Api
+    from group_hygiene.controller.api import Api, Object
 
 _TIMEOUT = timedelta(seconds=30)
+
+
+def _no_change() -> Refusal | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class Session:
     """A connected cluster. `connection`: with its limits and protection; `claims`: see reconcile.Context.
 
     in_kubernetes: whether objects that claim groups can be read. read_secret: for the connection's namespace.
+    read_change: reads the KafkaConnection again; returns a Refusal if it was edited, always None without Kubernetes.
     """
 
     client: Client
@@ -45,6 +50,7 @@ class Session:
     claims: Callable[[], Claims | Refusal] = Claims
     in_kubernetes: bool = False
     read_secret: ReadSecretTexts | None = None
+    read_change: Callable[[], Refusal | None] = _no_change
     clock: SystemClock = field(default_factory=SystemClock)
 
     def deadline(self) -> Deadline:
@@ -68,11 +74,13 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
     """
     read_claims: Callable[[], Claims | Refusal] = Claims
     read_secret: ReadSecretTexts | None = None
+    read_change: Callable[[], Refusal | None] = _no_change
     if target.connection is not None:
         with working("reading the KafkaConnection"):
-            api, connection, settings = _from_kubernetes(target, target.connection)
+            api, obj, connection, settings = _from_kubernetes(target, target.connection)
             read_claims = api.claimed_groups if claims else Claims
             read_secret = partial(api.read_secret_texts, target.namespace)
+            read_change = _change_of(api, obj)
         if document is not None:
             connection = replace(
                 connection,
@@ -91,7 +99,7 @@ def open_session(target: Target, document: Connection | None = None, claims: boo
     with working(f"connecting to {', '.join(settings.bootstrap_servers)}"):
         client = connect(settings)
     try:
-        yield Session(client, connection, read_claims, target.connection is not None, read_secret)
+        yield Session(client, connection, read_claims, target.connection is not None, read_secret, read_change)
     finally:
         client.close()
 
@@ -135,7 +143,11 @@ def names_cluster(target: Target) -> bool:
 
 
 def read_settings(target: Target, document: Connection | None) -> tuple[Connection, Settings]:
-    """The connection and settings by options and files, without Kubernetes. Raises UsageError."""
+    """The connection and settings by options and files, without Kubernetes. Raises UsageError.
+
+    The author of the KafkaConnection may be someone else, as in a pull request: a login goes only to brokers that the
+    options or the properties name.
+    """
     properties = None if target.command_config is None else _read_properties(target.command_config)
     if properties is not None and properties.ignored:
         note(f"{target.command_config}: ignored: {', '.join(properties.ignored)}")
@@ -143,6 +155,11 @@ def read_settings(target: Target, document: Connection | None) -> tuple[Connecti
     if document is not None and not servers:
         if properties is None:
             return document, document.settings(_no_secret)
+        if properties.has_login:
+            raise UsageError(
+                f"{target.command_config} has a login, which is not sent to brokers that only the KafkaConnection of "
+                f"a file names: add bootstrap.servers to {target.command_config}, or give --bootstrap-server"
+            )
         servers = document.bootstrap_servers
     if not servers:
         raise UsageError(
@@ -153,7 +170,8 @@ def read_settings(target: Target, document: Connection | None) -> tuple[Connecti
         document = Connection("", "", "", 0, Patterns([]), None, _TIMEOUT, ())
     tls, sasl = (properties.tls, properties.sasl) if properties else (None, None)
     if sasl is not None and sasl.msk is not None:
-        sasl = replace(sasl, msk=replace(sasl.msk, region=_region(servers)))
+        region = _region(servers)
+        sasl = replace(sasl, msk=replace(sasl.msk, region=region, hosts=run_by_aws(region, servers)))
     return document, Settings(servers, tls, sasl, document.timeout)
 
 
@@ -191,7 +209,14 @@ def _no_secret(ref: SecretRef) -> str:
     )
 
 
-def _from_kubernetes(target: Target, name: str) -> tuple[Api, Connection, Settings]:
+def _change_of(api: Api, connection: Object) -> Callable[[], Refusal | None]:
+    from group_hygiene.controller.api import CONNECTIONS
+    from group_hygiene.controller.guard import read_change
+
+    return partial(read_change, api, CONNECTIONS, connection)
+
+
+def _from_kubernetes(target: Target, name: str) -> tuple[Api, Object, Connection, Settings]:
     from group_hygiene.controller.api import CONNECTIONS, Api, load_config
 
     namespace = target.namespace
@@ -199,7 +224,8 @@ def _from_kubernetes(target: Target, name: str) -> tuple[Api, Connection, Settin
     with redirect_stdout(StringIO()):
         api = Api(load_config(context=target.context))
     try:
-        connection = parse_connection(api.get(CONNECTIONS, namespace, name))
+        obj = api.get(CONNECTIONS, namespace, name)
+        connection = parse_connection(obj)
     except NotFound:
         raise UsageError(f"there is no KafkaConnection {namespace}/{name}") from None
     except Forbidden:
@@ -212,4 +238,4 @@ def _from_kubernetes(target: Target, name: str) -> tuple[Api, Connection, Settin
         # The message of the API has advice for the operator, not for a user.
         message = f"you may not read the Secrets that KafkaConnection {namespace}/{name} names"
         raise SecretProblem(message, error.reason) from None
-    return api, connection, settings
+    return api, obj, connection, settings

@@ -55,17 +55,8 @@ class Guard:
         """Read the objects again: an edit, a deletion, changed labels or a stop of the operator end the run."""
         if self.stopping.is_set():
             return Refusal(reasons.STOPPING, "the operator is stopping")
-        for plural, before in self.objects:
-            name = before["metadata"]["name"]
-            try:
-                obj: Object | None = self.api.get(plural, before["metadata"]["namespace"], name)
-            except NotFound:
-                obj = None
-            except ApiError as error:
-                return Refusal(error.reason, f"{KINDS[plural]} {name} could not be read again: {error}")
-            if obj is None or _version(obj) != _version(before) or obj["metadata"].get("deletionTimestamp"):
-                return Refusal(reasons.POLICY_CHANGED, f"{KINDS[plural]} {name} was edited or deleted during the run")
-        return self._grant_change()
+        changes = (read_change(self.api, plural, before) for plural, before in self.objects)
+        return next(filter(None, changes), None) or self._grant_change()
 
     def _grant_change(self) -> Refusal | None:
         namespace = self.granted.namespace
@@ -82,6 +73,20 @@ class Guard:
 
     def seconds_left(self) -> float:
         return self.leadership.seconds_left()
+
+
+def read_change(api: Api, plural: str, before: Object) -> Refusal | None:
+    """Read the object again: a Refusal if it was edited or deleted since it was as `before`, or can't be read."""
+    name = before["metadata"]["name"]
+    try:
+        obj: Object | None = api.get(plural, before["metadata"]["namespace"], name)
+    except NotFound:
+        obj = None
+    except ApiError as error:
+        return Refusal(error.reason, f"{KINDS[plural]} {name} could not be read again: {error}")
+    if obj is None or _version(obj) != _version(before) or obj["metadata"].get("deletionTimestamp"):
+        return Refusal(reasons.POLICY_CHANGED, f"{KINDS[plural]} {name} was edited or deleted during the run")
+    return None
 
 
 def _version(obj: Object) -> tuple[str, int]:

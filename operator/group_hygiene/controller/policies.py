@@ -20,7 +20,7 @@ from group_hygiene.controller.link import Link
 from group_hygiene.controller.schedule import Schedule
 from group_hygiene.controller.services import Services
 from group_hygiene.controller.status_writer import StatusWriter
-from group_hygiene.decide.plan import Plan, due_groups, make_plan
+from group_hygiene.decide.plan import Plan, due_groups, make_plan, outside_window
 from group_hygiene.errors import ApiError, HygieneError
 from group_hygiene.model.entries import Mark
 from group_hygiene.model.refusal import Refusal
@@ -80,17 +80,19 @@ def decide(
     """The plan of each due policy, before any of them deletes. Pure.
 
     marks: policy uid -> group -> its mark. The connection's maxPercent limits the deletions of all its policies
-    together. A policy that does not run now counts with its marks; a suspended or refused one deletes nothing.
+    together. A policy that does not run now counts with its marks; a suspended or refused one deletes nothing, nor does
+    one outside of its windows.
     """
     groups = {
         entry.policy.uid: frozenset(name for name, mark in marks.get(entry.policy.uid, {}).items() if mark.due <= now)
         for entry in due.active
-        if entry.policy.enforced
+        if entry.policy.enforced and outside_window(entry.policy, now) is None
     }
     for entry in due.policies:
         policy = entry.policy
         names = due_groups(policy, observation.verdicts[policy.key], marks.get(policy.uid, {}), now)
-        groups[policy.uid] = frozenset(names if policy.mode is Mode.ENFORCE else ())
+        may_delete = policy.mode is Mode.ENFORCE and outside_window(policy, now) is None
+        groups[policy.uid] = frozenset(names if may_delete else ())
     decisions = []
     for entry in due.policies:
         policy = entry.policy

@@ -60,7 +60,8 @@ class Plan:
 
     due: groups that may be deleted now, oldest first, before limits: in Enforce those whose grace period is over, in
     DryRun all that match. actions: the groups that this run deletes, in that order; empty in DryRun, for Alert, and
-    when refused. refusal: why no due group is deleted, or no match is marked. marking: groups that get a new mark now.
+    when refused. refusal: why no due group is deleted, or no match is marked. limits: the policy's, at the time of the
+    decision. marking: groups that get a new mark now.
     unmarking: groups that lose their mark, and why. marks: the mark of each group that has one and retains it with its
     date. at: the time of the decision, and the date of the new marks. unannounced: marked groups that no status shows
     yet, since their run was interrupted: they are not deleted, even if due. outside: why due groups wait: none of
@@ -72,6 +73,7 @@ class Plan:
     due: tuple[str, ...]
     actions: tuple[str, ...]
     refusal: Refusal | None
+    limits: Limits
     marking: frozenset[str] = frozenset()
     unmarking: Mapping[str, Refusal] = field(default_factory=dict)
     marks: Mapping[str, Mark] = field(default_factory=dict)
@@ -201,6 +203,7 @@ def make_plan(
         due=due,
         actions=tuple(ready[: max_deletions(limits, conditions)]) if may_delete else (),
         refusal=refusal,
+        limits=limits,
         marking=_marking(policy, verdicts, conditions, marks, valid_marks),
         unmarking=unmarking,
         marks=valid_marks,

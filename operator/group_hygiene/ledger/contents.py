@@ -43,6 +43,7 @@ class Contents:
     unfinished: group -> policy uid -> an interrupted deletion of offsets of topics, or with "" as the uid of the whole
     group, that did not delete everything; until a deletion succeeds. Some offsets of its backup may be gone.
     restored: groups with an open intent whose own backup was restored: offsets were missing, so they had been deleted.
+    contested: groups with an open intent that replaced one of another process: two processes delete them at once.
     damaged: group -> why an entry about it can't be read. unreadable: the number of unreadable records.
     """
 
@@ -58,6 +59,8 @@ class Contents:
     unresolved: dict[str, Outcome] = field(default_factory=dict)
     unfinished: dict[str, dict[str, Outcome]] = field(default_factory=dict)
     restored: set[str] = field(default_factory=set)
+    # Compaction may remove the replaced intent, but not within the seconds in which its process may act on it.
+    contested: set[str] = field(default_factory=set, compare=False)
     damaged: dict[str, str] = field(default_factory=dict)
     alerts: dict[Key, PolicyAlerts | Receipt] = field(default_factory=dict)
     _unreadable_keys: dict[bytes, str | None] = field(default_factory=dict)
@@ -120,6 +123,8 @@ class Contents:
             case KeepRequest():
                 self.keeps[entry.group] = entry
             case Intent():
+                if entry.group in self.intents and self.intents[entry.group].id != entry.id:
+                    self.contested.add(entry.group)
                 self.intents[entry.group] = entry
                 self.restored.discard(entry.group)
             case Outcome():
@@ -169,6 +174,7 @@ class Contents:
             case ("intent", group):
                 self.intents.pop(group, None)
                 self.restored.discard(group)
+                self.contested.discard(group)
             case ("outcome", group, id_, OutcomeType.NOT_DELETED):
                 self._resolve(group, id_)
                 self._end_unfinished(group, id_)

@@ -121,7 +121,7 @@ def _create(
     whole = _SETTINGS | in_sync | _SEGMENTS
     refused: Fault | None = None
     fault: Fault | None = None
-    for settings in (whole, _SETTINGS | in_sync, _NEEDED):
+    for settings in (whole, _SETTINGS | in_sync, _NEEDED | in_sync, _NEEDED):
         topic = _topic(name, replicas, settings)
         fault = _send(client, Call(answer.controller_id, _request(topic, validate_only)), deadline)
         if fault is None or fault.code not in _SETTINGS_REFUSED:

@@ -47,7 +47,6 @@ from group_hygiene.reconcile.large_groups import delete_large_group, is_large
 from group_hygiene.reconcile.recheck import Rechecked, leaders_moved, recheck
 from group_hygiene.reconcile.uses import Uses
 from group_hygiene.reconcile.vetoes import FRESH_S, Ready
-from group_hygiene.spec.policy import Policy
 from group_hygiene.telemetry.tracing import note, traced
 
 # An intent is valid for this long at most; a successor waits that long before it acts.
@@ -133,7 +132,7 @@ def apply(
         context.journal.note(changes, context.deadline())
     run = _Run(context, plan, cluster, guard, earlier, uses)
     while actions:
-        stop = _may_not_begin(context, plan.policy, guard) or context.journal.read_on(context.deadline())
+        stop = _may_not_begin(context, plan, guard) or context.journal.read_on(context.deadline())
         if stop is not None:
             outcomes += [not_deleted(name, stop) for name in actions]
             break
@@ -223,6 +222,11 @@ def _record_outcomes(
     is_stuck = False
     changes: list[Change] = []
     for name, (intent, parts, _) in saved.items():
+        is_ours = _is_ours(context, intent)
+        if name not in results and not is_ours:
+            # The intent may be all that shows a deletion by the other process: a later run resolves it.
+            outcomes.append(not_deleted(name, stops.get(name, _UNSENT)))
+            continue
         outcome = results[name] if name in results else not_deleted(name, stops.get(name, _UNSENT))
         if isinstance(outcome, Unresolved):
             if not gone[name].all:
@@ -234,7 +238,8 @@ def _record_outcomes(
         # Brokers erase a share group's state first, and may then find that a consumer joined it.
         needed = name in results and intent.type == GroupType.SHARE
         useless = [] if needed else [part.key for part in parts]
-        changes += closing_changes(intent, outcome, useless, context.clock.now(), marks.get(name))
+        closing = closing_changes(intent, outcome, useless, context.clock.now(), marks.get(name))
+        changes += closing if is_ours else [change for change in closing if change.key != intent.key]
     if journal.record(changes) is not None:
         # No loss: the intents are in the ledger. The run that resolves them counts them, and no other run.
         gone_now = {outcome.group for outcome in outcomes if outcome.kind is OutcomeKind.DELETED}
@@ -251,33 +256,51 @@ def _adjust_batch(context: Context, size: int, late: bool) -> None:
     memory.batch = max(1, size // 2) if late else min(BATCH, max(memory.batch, 2 * size))
 
 
-def _final_checks(run: _Run, read: Rechecked, names: Iterable[str]) -> dict[str, Refusal]:
+def _final_checks(run: _Run, read: Rechecked, saved: Mapping[str, Saved]) -> dict[str, Refusal]:
     """Groups that are not deleted although their intents are written, with the reasons.
 
     `group-hygiene keep` writes its request and then checks for an intent; the operator wrote the intent and now checks
-    for requests. So one of the two sees the other.
+    for requests. So one of the two sees the other. In the same way, of two processes that write intents for a group,
+    the second one sees the first intent, and refuses.
     """
     context, guard, clock, journal = run.context, run.guard, run.context.clock, run.context.journal
+    # Whatever the guard answers: `_record_outcomes` must know the intents of other processes.
+    unread = journal.read_on(Deadline(FRESH_S))
     # The guard's first answer for this batch may be minutes old, as the reads may be slow.
-    problem = _may_not_begin(context, run.plan.policy, guard) or journal.read_on(Deadline(FRESH_S))
+    problem = _may_not_begin(context, run.plan, guard) or unread
     if problem is None and clock.monotonic() - read.started > FRESH_S:
         problem = Refusal(reasons.OFFSETS_UNKNOWN, f"reading and saving it took more than {FRESH_S:.0f} s")
         _adjust_batch(context, len(read.ready) + len(read.refused), late=True)
     if problem is None and guard.seconds_left() < MARGIN_S:
         problem = _not_leader()
     if problem is not None:
-        return dict.fromkeys(names, problem)
+        return dict.fromkeys(saved, problem)
     # The plan's dates depend on the clock, which may have been set since the scan.
     problem = journal.skew(clock.now())
     if problem is not None:
-        return dict.fromkeys(names, problem)
-    asked = {name: _asked_to_keep(context, name) for name in names}
-    return {name: refusal for name, refusal in asked.items() if refusal is not None}
+        return dict.fromkeys(saved, problem)
+    why = Refusal(reasons.INTERRUPTED, "another process began to delete it at the same moment")
+    found = {
+        name: _asked_to_keep(context, name) or (None if _is_ours(context, each.intent) else why)
+        for name, each in saved.items()
+    }
+    return {name: refusal for name, refusal in found.items() if refusal is not None}
 
 
-def _may_not_begin(context: Context, policy: Policy, guard: Guard) -> Refusal | None:
+def _is_ours(context: Context, intent: Intent) -> bool:
+    """Whether this intent is the group's only one, as far as the ledger was read."""
+    contents = context.journal.contents
+    current = contents.intents.get(intent.group)
+    return current is not None and current.id == intent.id and intent.group not in contents.contested
+
+
+def _may_not_begin(context: Context, plan: Plan, guard: Guard) -> Refusal | None:
     """Why no further deletion may begin. One that has begun with several requests continues after its window."""
-    return guard.refusal() or outside_window(policy, context.clock.now())
+    now = context.clock.now()
+    stop = guard.refusal() or outside_window(plan.policy, now)
+    if stop is None and plan.policy.limits_at(now) != plan.limits:
+        stop = Refusal(reasons.POLICY_CHANGED, "delete.temporaryLimits began or ended during the run")
+    return stop
 
 
 def _asked_to_keep(context: Context, name: str) -> Refusal | None:

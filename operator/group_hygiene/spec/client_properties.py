@@ -70,6 +70,11 @@ class ClientProperties:
     sasl: Sasl | None
     ignored: tuple[str, ...]
 
+    @property
+    def has_login(self) -> bool:
+        """Whether they prove an identity to brokers: by SASL or a client certificate."""
+        return self.sasl is not None or (self.tls is not None and self.tls.private_key is not None)
+
 
 def parse_client_properties(text: str, read_file: ReadFile) -> ClientProperties:
     """The text of a properties file as ClientProperties. Raises UsageError, which names the property."""

@@ -63,13 +63,14 @@ class MskIamSpec(Part, frozen=True, kw_only=True):
 
     def login(self) -> MskIam:
         """With the brokers that AWS runs, unless a caller replaces them (`granted`)."""
-        return MskIam(self.region, self.role_arn, _run_by_aws(self.region))
+        return MskIam(self.region, self.role_arn, run_by_aws(self.region))
 
 
-def _run_by_aws(region: str) -> Hosts:
-    """The host names of MSK's brokers in a region, which no customer of AWS runs."""
+def run_by_aws(region: str, servers: Iterable[str] = ()) -> Hosts:
+    """The host names of MSK's brokers in a region, which no customer of AWS runs; and of `servers` (host:port)."""
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    return Hosts((f"*.kafka.{region}.{domain}", f"*.kafka-serverless.{region}.{domain}"))
+    named = (server.rpartition(":")[0].removesuffix(".").lower() for server in servers)
+    return Hosts((f"*.kafka.{region}.{domain}", f"*.kafka-serverless.{region}.{domain}", *named))
 
 
 def region_of(servers: Iterable[str]) -> str | None:

@@ -1,0 +1,164 @@
+"""Two processes that begin to delete one group at the same moment: which of them may, and what the ledger retains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+from msgspec import structs
+
+from group_hygiene.decide.plan import Conditions, make_plan
+from group_hygiene.ledger.contents import Contents
+from group_hygiene.ledger.journal import Journal
+from group_hygiene.model import reasons
+from group_hygiene.model.entries import Change, Intent, Removal
+from group_hygiene.model.refusal import Refusal
+from group_hygiene.model.verdicts import Outcome, OutcomeKind
+from group_hygiene.reconcile import deletion
+from group_hygiene.reconcile.context import Context, Memory
+from group_hygiene.reconcile.deletion import Saved
+from group_hygiene.reconcile.recheck import Rechecked
+from group_hygiene.spec.connection import parse_connection
+from group_hygiene.spec.policy import parse_policy
+from tests.unit.make import NOW, delete, policy_object
+
+_CONNECTION = parse_connection(
+    {
+        "metadata": {"namespace": "kafka", "name": "main", "uid": "uid-c", "generation": 1},
+        "spec": {"bootstrapServers": ["kafka-0:9092"]},
+    }
+)
+_OURS = Intent(
+    group="g",
+    id="ours",
+    type="Classic",
+    policy="kafka/unused",
+    policy_uid="uid-1",
+    generation=1,
+    at=NOW,
+    deadline=NOW,
+    expires=NOW + timedelta(days=1),
+)
+_THEIRS = structs.replace(_OURS, id="theirs", writer="command-1")
+_ENDED = Removal(_OURS.key)
+_EDITED = Refusal(reasons.POLICY_CHANGED, "edited")
+
+
+class _Clock:
+    def now(self) -> datetime:
+        return NOW
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+class _Client:
+    """No group's deletion is unresolved, so nothing is sent."""
+
+    def supports(self, *_: Any) -> bool:
+        return True
+
+    def send_each(self, *_: Any) -> dict[Any, Any]:
+        return {}
+
+
+class _Ledger:
+    """Our intent is in `contents`. others: what `read_on` finds after the last read, our own intent among it."""
+
+    def __init__(self, others: Sequence[Change]) -> None:
+        self.contents, self.written, self._others = Contents(), list[Change](), list(others)
+        self.contents.apply([_OURS])
+
+    def read_on(self, deadline: Any) -> None:
+        self.contents.apply(self._others)
+        self._others = []
+
+    def write(self, changes: Sequence[Change], deadline: Any = None) -> datetime:
+        self.contents.apply(changes)
+        self.written += changes
+        return datetime.now(UTC)
+
+
+class _Guard:
+    def __init__(self, refusal: Refusal | None = None) -> None:
+        self._refusal = refusal
+
+    def refusal(self) -> Refusal | None:
+        return self._refusal
+
+    def seconds_left(self) -> float:
+        return 60.0
+
+
+def _run(ledger: _Ledger, guard: _Guard) -> Any:
+    journal = Journal(cast("Any", ledger), ledger.contents, {}, writable=True)
+    journal.stamp = NOW
+    context = Context(cast("Any", _Client()), _CONNECTION, Memory(), cast("Any", _Clock()), journal)
+    plan = make_plan(replace(delete(), uid=_OURS.policy_uid), {}, {}, Conditions(), NOW)
+    return deletion._Run(context, plan, cast("Any", None), guard, {}, cast("Any", None))
+
+
+_SAVED = {"g": Saved(_OURS, [], ())}
+_READ = Rechecked({}, {}, 0.0, late=False)
+
+
+@pytest.mark.parametrize(
+    ("others", "reason"),
+    [
+        pytest.param([], None, id="alone"),
+        pytest.param([_OURS], None, id="own-intent-read-again"),
+        pytest.param([_THEIRS, _OURS], reasons.INTERRUPTED, id="theirs-came-first"),
+        pytest.param([_OURS, _THEIRS], reasons.INTERRUPTED, id="theirs-came-later"),
+        pytest.param([_OURS, _ENDED], reasons.INTERRUPTED, id="ours-was-resolved"),
+    ],
+)
+@pytest.mark.parametrize("guard", [None, _EDITED], ids=["may-go-on", "edited"])
+def test_a_contested_group_is_not_deleted_and_its_intent_stays(
+    others: list[Change], reason: str | None, guard: Refusal | None
+) -> None:
+    """The intent that replaced the other process's one is the only trace of that deletion, whatever refuses ours."""
+    ledger = _Ledger(others)
+    run = _run(ledger, _Guard(guard))
+    stops = deletion._final_checks(run, _READ, _SAVED)
+    assert stops.get("g") == (guard or (stops["g"] if reason else None))
+    assert reason is None or guard or stops["g"].reason == reason
+    before = dict(ledger.contents.intents)
+    refused = {"g": stops.get("g") or _EDITED}
+    (outcome,) = deletion._record_outcomes(run, _SAVED, refused, {}, 5.0).outcomes
+    assert outcome.kind is OutcomeKind.NOT_DELETED
+    assert (ledger.written == [], ledger.contents.intents == before) == ((True, True) if reason else (False, False))
+
+
+def test_a_deletion_that_was_carried_out_leaves_the_other_intent() -> None:
+    """A later run resolves that one."""
+    ledger = _Ledger([_THEIRS])
+    ledger.read_on(None)
+    done = Outcome("g", OutcomeKind.DELETED, reasons.DELETED, "deleted")
+    deletion._record_outcomes(_run(ledger, _Guard()), _SAVED, {}, {"g": done}, 5.0)
+    assert ledger.contents.deletions.keys() == {"g"}
+    assert ledger.contents.intents == {"g": _THEIRS}
+
+
+@pytest.mark.parametrize(
+    ("hours", "reason"),
+    [
+        pytest.param((-2, 1), None, id="hold"),
+        pytest.param((-2, 0), reasons.POLICY_CHANGED, id="ended"),
+        pytest.param((0, 1), reasons.POLICY_CHANGED, id="began"),
+        pytest.param((-3, -2), None, id="over-before-the-run"),
+    ],
+)
+def test_a_run_ends_with_the_temporary_limits_by_which_it_was_planned(
+    hours: tuple[int, int], reason: str | None
+) -> None:
+    """A run that takes long must not go on by limits that are over."""
+    begins, ends = (NOW + timedelta(hours=each) for each in hours)
+    limits = {"temporaryLimits": {"from": begins.isoformat(), "until": ends.isoformat(), "maxPerRun": 1_000}}
+    policy = parse_policy(policy_object(mode="Enforce", delete=limits))
+    run = _run(_Ledger([]), _Guard())
+    plan = make_plan(policy, {}, {}, Conditions(), NOW - timedelta(hours=1))
+    stop = deletion._may_not_begin(run.context, plan, run.guard)
+    assert (stop.reason if stop else None) == reason
