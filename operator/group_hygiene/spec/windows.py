@@ -6,7 +6,6 @@ first of the two.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
@@ -20,8 +19,6 @@ from msgspec import Meta, field
 from group_hygiene.spec.fields import Decisive, require
 
 TimeOfDay = Annotated[str, Meta(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]\Z")]
-# ZoneInfo reads files: nothing else may reach it.
-_ZONE_NAME = re.compile("[A-Za-z0-9_+-]{1,20}(/[A-Za-z0-9_+-]{1,20}){0,2}")
 
 
 class Day(StrEnum):
