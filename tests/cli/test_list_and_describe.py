@@ -145,9 +145,13 @@ def test_csv_has_all_columns(on: Run, kafka: KafkaCluster) -> None:
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        pytest.param("jsonpath={.groups[}", "is not a JSONPath", id="path"),
-        pytest.param("jsonpath={.groups[?@.group =~ /(/]}", "is not a JSONPath", id="expression"),
-        pytest.param("jsonpath={.groups[?@.lag > 1e999]}", "is not a JSONPath", id="number"),
+        pytest.param("jsonpath={.groups[}", "is not one JSONPath", id="path"),
+        pytest.param("jsonpath={.groups[?@.group =~ /(/]}", "is not one JSONPath", id="expression"),
+        pytest.param("jsonpath={.groups[?@.lag > 1e999]}", "is not one JSONPath", id="number"),
+        pytest.param("jsonpath={range .groups[*]}{.group}{end}", "several, and {range}, are not supported", id="range"),
+        pytest.param("jsonpath={.groups[*].group}{.notes}", "several, and {range}, are not supported", id="two-paths"),
+        pytest.param("jsonpath=", "the path is empty", id="no-path"),
+        pytest.param("jsonpath={}", "the path is empty", id="empty-braces"),
         pytest.param("xml", "is none of table, wide, name, json, yaml, csv, jsonpath=PATH", id="format"),
     ],
 )

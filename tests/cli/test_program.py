@@ -84,6 +84,10 @@ def test_it_starts_without_what_is_slow() -> None:
         pytest.param("list --type s", ["Share", "Streams"], id="types-in-any-case"),
         pytest.param("plan -o y", ["yaml"], id="form"),
         pytest.param("expl", ["explain"], id="command"),
+        pytest.param("plan -f pol", ["pol"], id="file"),
+        pytest.param("doctor --connection-file con", ["con"], id="connection-file"),
+        pytest.param("plan --activity tab", ["tab"], id="folder"),
+        pytest.param("list --kubeconfig k", ["k"], id="kubeconfig"),
     ],
 )
 def test_completion(words: str, completed: list[str]) -> None:

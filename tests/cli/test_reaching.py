@@ -280,6 +280,16 @@ def test_connection_of_the_kubernetes_cluster(
     assert PASSWORD not in planned.out + planned.err
 
 
+def test_a_named_kubeconfig(process: Run, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--kubeconfig wins over $KUBECONFIG, in each command that reads Kubernetes."""
+    monkeypatch.setitem(os.environ, "KUBECONFIG", "/nowhere")
+    named = ["-n", "kafka", "--kubeconfig", str(cluster.kubeconfig)]
+    assert process("list", "--connection", "main", *named, "-o", "name").out == "mine\n"
+    assert "KafkaConnection kafka/main has no receivers" in process("alert", "test", "main", *named).err
+    checks = process("doctor", "--connection", "main", *named, "-o", "json").json["checks"]
+    assert [each["result"] for each in checks if each["check"] == "API server"] == ["Ok"]
+
+
 def test_owners_of_the_connection(
     process: Run, cluster: ApiServer, secure: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,7 +54,7 @@ class ListOptions:
     type=Names(GroupState),
     multiple=True,
     metavar="STATE[,...]",
-    help="Only groups in one of these states, in Kafka's spelling: Empty, Stable, ...",
+    help="Only groups in one of these states, in Kafka's spelling: Empty, Stable, ...  [default: all]",
 )
 @click.option(
     "--type",
@@ -62,7 +62,7 @@ class ListOptions:
     type=Names(GroupType, leave_out=[GroupType.UNKNOWN]),
     multiple=True,
     metavar="TYPE[,...]",
-    help="Only groups of one of these types: Classic, Consumer, Share, Streams.",
+    help="Only groups of one of these types: Classic, Consumer, Share, Streams.  [default: all]",
 )
 @click.option(
     "--match",

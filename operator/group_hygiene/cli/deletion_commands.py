@@ -59,7 +59,7 @@ def _delete_options(command: F) -> F:
             default="1h",
             show_default=True,
             help="Delete nothing that was used within this time, by __consumer_offsets: no group with a commit or a "
-            "member, and no offsets of a topic with a commit, or of a group whose members changed.",
+            "member, and no offsets of a topic with a commit, or of a group whose members changed. From 10m to 30d.",
         ),
         click.option("--force", is_flag=True, help="Don't read __consumer_offsets. All other checks stay."),
         click.option(
@@ -68,7 +68,7 @@ def _delete_options(command: F) -> F:
             metavar="DURATION",
             default="30d",
             show_default=True,
-            help="For how long `restore` can bring back what was deleted.",
+            help="For how long `restore` can bring back what was deleted, from 1h to 365d.",
         ),
         click.option(
             "--by", type=Text(), metavar="NAME", help="Your name, for history. Default: the user of this computer."

@@ -117,13 +117,17 @@ def compiled_path(output_format: str) -> Any:
     """The path of an output format `jsonpath=PATH`, ready to search. Raises UsageError for one that is not valid."""
     import jsonpath
 
-    text = output_format.removeprefix(JSONPATH).strip()
+    text = path = output_format.removeprefix(JSONPATH).strip()
     if text.startswith("{") and text.endswith("}"):
-        text = text[1:-1].strip()
+        path = text[1:-1].strip()
+    if not path:
+        raise UsageError("the path is empty: give one like {.groups[*].group}")
     try:
-        return jsonpath.compile(text if text.startswith("$") else f"${text}")
+        return jsonpath.compile(path if path.startswith("$") else f"${path}")
     except (jsonpath.JSONPathError, ArithmeticError, ValueError, re.error) as error:
-        raise UsageError(f"{text!r} is not a JSONPath like {{.groups[*].group}}: {error}") from None
+        example = "{.groups[*].group} (several, and {range}, are not supported)"
+        cause = str(error).partition("\n")[0]
+        raise UsageError(f"{text!r} is not one JSONPath like {example}: {cause}") from None
 
 
 def note(text: str) -> None:

@@ -198,7 +198,7 @@ def _from_kubernetes(target: Target, name: str) -> tuple[Api, Connection, Settin
     namespace = target.namespace
     # The Kubernetes library prints its attempts to stdout, which is for the output of the command.
     with redirect_stdout(StringIO()):
-        api = Api(load_config(context=target.context))
+        api = Api(load_config(context=target.context, file=target.kubeconfig))
     try:
         connection = parse_connection(api.get(CONNECTIONS, namespace, name))
     except NotFound:
