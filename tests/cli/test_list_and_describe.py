@@ -111,6 +111,17 @@ def test_list_filters(on: Run, arguments: list[str], names: list[str]) -> None:
     assert [name for name in found if name in ALL] == names
 
 
+def test_lag_of_listed_groups(on: Run) -> None:
+    """The highest first; the requests for it are sent only if it is asked for."""
+    answer = on("list", "--match", "live-*", "--match", "assign-*", "--sort-by", "lag", "-o", "json")
+    assert (answer.code, answer.err) == (0, "")
+    lags = {group["group"]: group["lag"] for group in answer.json["groups"]}
+    assert list(lags.items()) == [("live-848", 3), ("live-classic", 2), ("assign-only", 1)]
+    table = on("list", "--match", "live-*", "--lag").out.splitlines()
+    assert [line.split()[-1] for line in table] == ["LAG", "3", "2"]
+    assert "lag" not in on("list", "--match", "live-*", "-o", "json").json["groups"][0]
+
+
 def test_values_at_a_path(on: Run) -> None:
     """One per line: texts as they are, other values as JSON; with kubectl's braces or without."""
     for path in ("{.groups[*].group}", "$.groups[*].group", ".groups..group"):

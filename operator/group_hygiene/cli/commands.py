@@ -40,6 +40,7 @@ class ListOptions:
     patterns: tuple[str, ...]
     regex: re.Pattern[str] | None
     sort_by: str
+    lag: bool
 
     def fits(self) -> Callable[[str], bool]:
         """A predicate of group ids."""
@@ -75,10 +76,14 @@ class ListOptions:
 @click.option("--regex", type=Expression(), metavar="REGEX", help="Only groups whose whole id matches this expression.")
 @click.option(
     "--sort-by",
-    type=click.Choice(["group", "state", "type", "owner", "coordinator"]),
+    type=click.Choice(["group", "state", "type", "owner", "coordinator", "lag"]),
     default="group",
     show_default=True,
-    help="Order of the groups; those that are equal in it are in the order of their ids.",
+    help="Order of the groups; those that are equal in it are in the order of their ids. lag: the highest first, "
+    "with --lag.",
+)
+@click.option(
+    "--lag", is_flag=True, help="Show the lag of each group. Reads the offsets of all groups that are listed."
 )
 @output_option
 @target_options
@@ -91,6 +96,7 @@ def list_(target: Target, output: str, chosen: ListOptions) -> int:
       group-hygiene list --bootstrap-server kafka:9092
       group-hygiene list --state Empty,Dead --match 'console-consumer-*' -o name
       group-hygiene list --regex 'console-consumer-[0-9]+' --sort-by coordinator -o csv
+      group-hygiene list --state Stable --sort-by lag
       group-hygiene list --type Consumer --connection main -n kafka -o jsonpath='{.groups[*].group}'
 
     Exit codes: 0 all groups are listed, 1 an error, or groups may be missing; the list has all groups that were found.
@@ -99,7 +105,8 @@ def list_(target: Target, output: str, chosen: ListOptions) -> int:
     from group_hygiene.cli import output as out
 
     states, types = flattened(chosen.states), flattened(chosen.types)
-    return out.show(groups.list_groups(target, states, types, chosen.fits(), chosen.sort_by), output)
+    lag = chosen.lag or chosen.sort_by == "lag"
+    return out.show(groups.list_groups(target, states, types, chosen.fits(), chosen.sort_by, lag), output)
 
 
 @click.command()
