@@ -111,6 +111,13 @@ def test_list_filters(on: Run, arguments: list[str], names: list[str]) -> None:
     assert [name for name in found if name in ALL] == names
 
 
+def test_verbose_shows_the_steps(on: Run) -> None:
+    """On stderr, with their time."""
+    answer = on("list", "-v", "-o", "json")
+    assert "listing groups ...\nlisting groups: " in answer.err
+    assert answer.json["errors"] == []
+
+
 def test_lag_of_listed_groups(on: Run) -> None:
     """The highest first; the requests for it are sent only if it is asked for."""
     answer = on("list", "--match", "live-*", "--match", "assign-*", "--sort-by", "lag", "-o", "json")

@@ -191,12 +191,9 @@ def plan(
 @click.argument("name", type=Text(), metavar="GROUP")
 @file_option
 @activity_option
-@click.option("-v", "--verbose", is_flag=True, help="Show each check with its result. JSON and YAML have all of them.")
 @output_option
 @target_options
-def explain(
-    target: Target, output: str, name: str, files: tuple[str, ...], activity: ActivitySpec | None, verbose: bool
-) -> int:
+def explain(target: Target, output: str, name: str, files: tuple[str, ...], activity: ActivitySpec | None) -> int:
     """Show why policies match one group or not. With its last use, and the check that decided.
 
     \b
@@ -209,7 +206,7 @@ def explain(
     from group_hygiene.cli import explanations
     from group_hygiene.cli import output as out
 
-    return out.show(explanations.explain(target, name, files, activity, verbose), output)
+    return out.show(explanations.explain(target, name, files, activity, out.is_verbose()), output)
 
 
 @click.command()

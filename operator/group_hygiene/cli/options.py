@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from group_hygiene.cli.output import JSONPATH, compiled_path, printable
+from group_hygiene.cli.output import JSONPATH, compiled_path, printable, set_verbose
 from group_hygiene.errors import SpecError, UsageError
 from group_hygiene.spec.connection import ActivitySpec, parse_activity
 from group_hygiene.spec.durations import parse_duration
@@ -252,6 +252,14 @@ _TARGET_OPTIONS = (
         "[default: with --connection that of the kubeconfig's current context, else `default`]",
     ),
     *_KUBECONFIG_OPTIONS,
+    click.option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        expose_value=False,
+        callback=set_verbose,
+        help="Show each step with its time on stderr. `explain` also shows each check.",
+    ),
     click.option(
         "--timeout",
         type=Duration("1s", "10m"),

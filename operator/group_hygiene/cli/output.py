@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from group_hygiene.model import naming
 # The beginning of an output format that has a path.
 JSONPATH = "jsonpath="
 _PROGRESS_AFTER_S = 1.0
+_VERBOSE = "group_hygiene.verbose"
 _COLOURS = {
     "Stable": "green",
     "Empty": "yellow",
@@ -140,9 +142,30 @@ def printable(text: str) -> str:
     return naming.printable(text) or '""'
 
 
+def set_verbose(context: click.Context, _: click.Parameter, verbose: bool) -> None:
+    """The callback of the option -v."""
+    context.meta[_VERBOSE] = verbose
+
+
+def is_verbose() -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_VERBOSE))
+
+
 @contextmanager
 def working(on: str) -> Iterator[None]:
-    """Show on the terminal what the command does, if it takes more than a second; then remove the line."""
+    """Show on the terminal what the command does, if it takes more than a second; then remove the line.
+
+    With -v, show its beginning and its end.
+    """
+    if is_verbose():
+        start = time.monotonic()
+        click.echo(f"{printable(on)} ...", err=True)
+        try:
+            yield
+        finally:
+            click.echo(f"{printable(on)}: {time.monotonic() - start:.1f}s", err=True)
+        return
     stream = sys.stderr
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         yield
