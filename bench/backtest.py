@@ -108,7 +108,7 @@ def _measure(groups: int, days: int) -> None:
         times.bytes_scanned = json.loads(answer)["bytesScanned"]
         say("report")
         page = folder / "report.html"
-        times.report, _, _ = _program("report", *_tables(folder), "-o", str(page))
+        times.report, _, _ = _program("report", *_tables(folder), "--output-file", str(page))
         times.report_mb = page.stat().st_size / 1024**2
     wrong = differences(answer, known)
     line = summary(past, times, exact=not wrong)

@@ -22,7 +22,7 @@ def commands() -> tuple[Sequence[str], Sequence[str]]:
     REPORT.parent.mkdir(exist_ok=True)
     REPORT.unlink(missing_ok=True)
     backtest = ("backtest", "-f", _HASTY, "--step", "1s", "--max-regret", "0")
-    return backtest, ("report", "-o", str(REPORT))
+    return backtest, ("report", "--output-file", str(REPORT))
 
 
 def shown(answer: Answer) -> list[str]:

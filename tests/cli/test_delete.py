@@ -11,6 +11,7 @@ import pytest
 
 from group_hygiene.cli.restores import CommandGuard
 from group_hygiene.cli.target import Session
+from group_hygiene.errors import LedgerProblem
 from group_hygiene.kafka.client import Client
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
@@ -35,6 +36,7 @@ from tests.kafka.makers import Maker, at, soon
 
 # kafka-python's consumers leave sockets for the garbage collector to close.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <s:ResourceWarning")
+YES = ("--yes", "--without-connection")
 NOTE = "Note: not known here: protect, limits and role of the KafkaConnection"
 
 
@@ -47,7 +49,7 @@ def test_a_restore_brings_a_deleted_group_back(on_ledger: Run, run: Run, kafka: 
     """The group is gone, history names the user, and a restore commits exactly its offsets."""
     topic, group = make.topic(records=9), make.name()
     make.abandoned(group, topic, commit=at(topic, 7))
-    answer = on_ledger("delete", group, "--force", "--by", "alice", "--yes", "-o", "json")
+    answer = on_ledger("delete", group, "--force", "--by", "alice", *YES, "-o", "json")
     assert (answer.code, results(answer)) == (0, {group: "Deleted"}), answer.err
     assert answer.err.startswith(NOTE)
     listed = run("list", "--bootstrap-server", kafka.bootstrap_servers, "--match", group, "-o", "name")
@@ -72,10 +74,10 @@ def test_a_group_that_commits_without_members_is_refused(on_ledger: Run, make: M
     """Its state is Empty, and the offsets log shows the commit. --force deletes it."""
     topic, group = make.topic(records=3), make.name()
     make.simple(group, at(topic, 2))
-    refused = on_ledger("delete", group, "--yes", "-o", "json")
+    refused = on_ledger("delete", group, *YES, "-o", "json")
     assert (refused.code, results(refused)) == (1, {group: "RecentlyActive"})
     assert "it committed for" in refused.json["groups"][0]["message"]
-    forced = on_ledger("delete", group, "--yes", "--force", "-o", "json")
+    forced = on_ledger("delete", group, *YES, "--force", "-o", "json")
     assert (forced.code, results(forced)) == (0, {group: "Deleted"})
     ledger.read_on(soon())
     assert not any(ledger.contents.marks.values())
@@ -85,7 +87,7 @@ def test_a_group_that_a_user_asked_to_keep_is_refused(on_ledger: Run, make: Make
     topic, group = make.topic(records=3), make.name()
     make.simple(group, at(topic, 2))
     assert on_ledger("keep", group, "--for", "1d", "--why", "needed", "--by", "bob").code == 0
-    answer = on_ledger("delete", group, "--yes", "--force", "-o", "json")
+    answer = on_ledger("delete", group, *YES, "--force", "-o", "json")
     assert (answer.code, results(answer)) == (1, {group: "KeepRequested"})
 
 
@@ -177,11 +179,11 @@ def test_groups_of_a_file(on_ledger: Run, make: Maker, tmp_path: Path) -> None:
         make.simple(name, at(topic, 2))
     names = tmp_path / "names"
     names.write_text(f"{odd}\n\n")
-    answer = on_ledger("delete", "--from-file", names, "--yes", "-o", "json")
+    answer = on_ledger("delete", "--from-file", names, *YES, "-o", "json")
     # Others read the names from the table of Kafka's own tool.
     make.delete_group(odd)
     assert results(answer) == {odd: "RecentlyActive"}
-    assert on_ledger("delete", "--yes").code == 1
+    assert on_ledger("delete", *YES).code == 1
 
 
 def test_it_asks_first(on_ledger: Run, make: Maker) -> None:
@@ -192,9 +194,75 @@ def test_it_asks_first(on_ledger: Run, make: Maker) -> None:
     assert (preview.code, results(preview)) == (0, {group: "WouldDelete"})
     answer = on_ledger("delete", group, "--force", stdin="n\n")
     assert answer.code == 1
+    assert answer.err.startswith(NOTE)
     assert answer.err.endswith("Error: nothing was deleted\n")
+    ended = on_ledger("delete", group, "--force", stdin="")
+    assert ended.code == 1
+    assert ended.err.endswith("Error: nothing was deleted: give --yes, or run it at a terminal (kubectl exec -it)\n")
     assert results(on_ledger("delete", group, "--force", "--preview", "-o", "json")) == {group: "WouldDelete"}
     assert "Deleted" in on_ledger("delete", group, "--force", stdin="y\n").out
+
+
+@pytest.mark.parametrize("command", [("delete", "g"), ("delete-offsets", "g", "--topic", "t")])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["--yes"], "--yes needs --connection NAME or --connection-file FILE", id="yes"),
+        pytest.param(["--connection", "main", "--connection-file", "f"], "can't be given together", id="two"),
+        pytest.param([*YES, "--connection-file", "f"], "--without-connection can't be given with", id="with"),
+    ],
+)
+def test_it_does_not_skip_protection_silently(
+    run: Run, command: tuple[str, ...], arguments: list[str], message: str
+) -> None:
+    """Without a question, the user names the KafkaConnection, or says that there is none."""
+    where = () if "--connection" in arguments else ("--bootstrap-server", "localhost:1")
+    answer = run(*command, *where, *arguments)
+    assert answer.code == 1
+    assert message in answer.err
+
+
+def test_protection_of_a_connection_in_a_file(on_ledger: Run, make: Maker, tmp_path: Path) -> None:
+    """The file's KafkaConnection protects the group."""
+    topic, group = make.topic(records=3), make.name()
+    make.simple(group, at(topic, 2))
+    file = tmp_path / "connection.yaml"
+    file.write_text(
+        "apiVersion: grouphygiene.io/v1alpha1\nkind: KafkaConnection\n"
+        "metadata: {name: main, namespace: kafka}\n"
+        f"spec: {{bootstrapServers: ['localhost:1'], protect: [{group}]}}\n"
+    )
+    answer = on_ledger("delete", group, "--force", "--yes", "--connection-file", file, "-o", "json")
+    assert (answer.code, results(answer)) == (1, {group: "Protected"}), answer.err
+
+
+def test_it_creates_a_ledger_that_an_operator_takes_over(
+    run: Run, kafka: KafkaCluster, client: Client, make: Maker
+) -> None:
+    """Only with --create-ledger, not for a preview; with the backup, and with the ledger's id for the operator."""
+    topic, group, name = make.topic(records=9), make.name(), make.name("ledger")
+    make.abandoned(group, topic, commit=at(topic, 7))
+
+    def call(command: str, *arguments: str) -> Answer:
+        where = ("--bootstrap-server", kafka.bootstrap_servers, "--ledger-topic", name)
+        return run(command, group, *where, "-o", "json", *arguments)
+
+    assert "there is no topic" in call("delete", "--force", *YES).err
+    preview = call("delete", "--force", "--preview", "--create-ledger")
+    assert (preview.code, results(preview)) == (0, {group: "WouldDelete"}), preview.err
+    assert name not in make.admin.list_topics().topics
+    answer = call("delete", "--force", "--create-ledger", *YES)
+    assert (answer.code, results(answer)) == (0, {group: "Deleted"}), answer.err
+    assert call("restore").json["groups"][0]["partitions"][0]["commit"] == 7
+    settings = LedgerSettings(installation="theirs", writer=f"operator-{name}", topic=name)
+    operators = open_ledger(client, settings, soon(), create=True, claim=True)
+    assert operators is not None
+    assert results(call("delete", "--force", "--create-ledger", *YES)) == {group: "Reappeared"}
+    operators.read_on(soon())
+    assert operators.contents.owner is not None
+    assert operators.contents.owner.installation == "theirs"
+    with pytest.raises(LedgerProblem, match="belongs to the installation theirs"):
+        open_ledger(client, replace(settings, installation="others"), soon(), create=False)
 
 
 def test_one_that_is_in_use_stops_no_other(on_ledger: Run, make: Maker) -> None:
@@ -202,7 +270,7 @@ def test_one_that_is_in_use_stops_no_other(on_ledger: Run, make: Maker) -> None:
     for name in names:
         make.simple(name, at(topic, 1))
     make.join(used := make.name(), topic, commit=at(topic, 1))
-    answer = on_ledger("delete", *names, used, "--force", "--yes", "-o", "json")
+    answer = on_ledger("delete", *names, used, "--force", *YES, "-o", "json")
     assert (answer.code, results(answer)) == (1, {**dict.fromkeys(names, "Deleted"), used: "NotEmpty"})
 
 
@@ -215,7 +283,7 @@ def test_offsets_of_a_topic_that_no_member_reads_are_deleted_and_restored(
     make.join(group, read, commit=at(read, 7))
     preview = on_ledger("delete-offsets", group, "--topic", left, "--force", "--preview", "-o", "json")
     assert (preview.code, results(preview)) == (0, {group: "WouldDelete"}), preview.err
-    answer = on_ledger("delete-offsets", group, "--topic", left, "--force", "--yes", "-o", "json")
+    answer = on_ledger("delete-offsets", group, "--topic", left, "--force", *YES, "-o", "json")
     assert (answer.code, results(answer)) == (0, {group: "OffsetsDeleted"}), answer.err
     assert committed(run, kafka, group) == {read: 7}
     assert results(on_ledger("restore", group, "-o", "json")) == {group: "GroupActive"}
@@ -245,7 +313,7 @@ def test_offsets_in_use_stay(on_ledger: Run, make: Maker) -> None:
         (left, ["--topic", read, "--force"], {group: "Subscribed", empty: "NotStable"}),
         (left, ["--topic", "mistyped", "--force"], {group: "NoOffsets", empty: "NotStable"}),
     ):
-        answer = on_ledger("delete-offsets", group, empty, "--topic", topic, *more, "--yes", "-o", "json")
+        answer = on_ledger("delete-offsets", group, empty, "--topic", topic, *more, *YES, "-o", "json")
         assert (answer.code, results(answer)) == (1, reason), answer.err
 
 

@@ -98,26 +98,38 @@ def test_it_tells_what_would_be_deleted(check: Check, repository: Path, tmp_path
         pytest.param("unchangedFor: 72h", "unchangedFro: 72h", "unknown field", id="misspelt"),
     ],
 )
-def test_it_fails_for_what_is_wrong(check: Check, repository: Path, before: str, after: str, says: str) -> None:
-    """With the reason."""
+def test_it_fails_for_what_is_wrong(
+    check: Check, repository: Path, tmp_path: Path, before: str, after: str, says: str
+) -> None:
+    """The comment has the reason."""
     file = repository / "policies" / "unused-console-groups.yaml"
     text = file.read_text()
     assert before in text
     file.write_text(text.replace(before, after))
     done = check("staging")
     assert done.returncode == 1
-    assert says in done.stderr
+    (tmp_path / "results" / "plan staging").mkdir(parents=True)
+    shutil.copy(repository / "plan.txt", tmp_path / "results" / "plan staging")
+    comment = make_comment(tmp_path)
+    assert comment.startswith("### plan staging\n\n    Error: ")
+    assert says in comment
 
 
 def test_the_comment_has_all_results(tmp_path: Path) -> None:
-    """Each under a title, and indented: nothing in an id becomes Markdown; a long one is cut."""
-    for name, text in (("plan production", "```\n@all\n"), ("plan staging", "x\n" * 20_000)):
+    """Each under a title, and indented: nothing in an id becomes Markdown. A long one is cut, but not its errors."""
+    for name, text in (("plan production", "```\n@all\n"), ("plan staging", "x\n" * 20_000 + "Error: e\n")):
         (tmp_path / "results" / name).mkdir(parents=True)
         (tmp_path / "results" / name / "plan.txt").write_text(text)
-    (script,) = [step["run"] for step in WORKFLOW["jobs"]["comment"]["steps"] if "run" in step]
-    shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
-    subprocess.run(shell, cwd=tmp_path, check=True)
-    comment = (tmp_path / "comment.md").read_text()
+    comment = make_comment(tmp_path)
     assert comment.startswith("### plan production\n\n    ```\n    @all\n\n\n### plan staging\n\n    x\n")
     assert all(line[:4] in ("", "    ", "### ") for line in comment.splitlines())
+    assert comment.endswith("    x\n    Error: e\n\n\n")
     assert len(comment) < 65_536
+
+
+def make_comment(folder: Path) -> str:
+    """The comment that the workflow's step makes of `results` in the folder."""
+    (script,) = [step["run"] for step in WORKFLOW["jobs"]["comment"]["steps"] if "run" in step]
+    shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+    subprocess.run(shell, cwd=folder, check=True)
+    return (folder / "comment.md").read_text()

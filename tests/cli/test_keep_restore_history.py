@@ -141,7 +141,7 @@ def test_keep_is_removed(on_ledger: Run, ledger: Ledger, make: Maker) -> None:
         pytest.param(("keep", "a"), "--for and --why must be given", id="keep-nothing"),
         pytest.param(("keep", "", "--for", "1d", "--why", "x"), "GROUP must not be empty", id="keep-no-name"),
         pytest.param(("keep", "a", "--for", "1d", "--why", " "), "--for and --why must be given", id="keep-blank"),
-        pytest.param(("keep", "a", "--for", "1w", "--why", "x"), "is not a duration like 30d", id="keep-week"),
+        pytest.param(("keep", "a", "--for", "2w", "--why", "x"), "1d12h: use days, like 14d", id="keep-week"),
         pytest.param(("keep", "a", "--for", "0s", "--why", "x"), "from 1ms to 3650d", id="keep-zero"),
         pytest.param(("keep", "a", "--for", "9999d", "--why", "x"), "from 1ms to 3650d", id="keep-long"),
         pytest.param(("keep", "a", "--remove", "--for", "1d"), "--remove can't be given with", id="keep-remove"),

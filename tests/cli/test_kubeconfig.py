@@ -56,6 +56,8 @@ def test_namespace_of_a_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "config").write_text(yaml.safe_dump(config("b", a="one", b="two")))
     monkeypatch.setitem(os.environ, "KUBECONFIG", str(tmp_path / "config"))
     assert current_namespace(context) == namespace
+    monkeypatch.setitem(os.environ, "KUBECONFIG", str(tmp_path / "absent"))
+    assert current_namespace(context, tmp_path / "config") == namespace
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:

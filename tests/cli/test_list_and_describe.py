@@ -111,6 +111,24 @@ def test_list_filters(on: Run, arguments: list[str], names: list[str]) -> None:
     assert [name for name in found if name in ALL] == names
 
 
+def test_verbose_shows_the_steps(on: Run) -> None:
+    """On stderr, with their time."""
+    answer = on("list", "-v", "-o", "json")
+    assert "listing groups ...\nlisting groups: " in answer.err
+    assert answer.json["errors"] == []
+
+
+def test_lag_of_listed_groups(on: Run) -> None:
+    """The highest first; the requests for it are sent only if it is asked for."""
+    answer = on("list", "--match", "live-*", "--match", "assign-*", "--sort-by", "lag", "-o", "json")
+    assert (answer.code, answer.err) == (0, "")
+    lags = {group["group"]: group["lag"] for group in answer.json["groups"]}
+    assert list(lags.items()) == [("live-848", 3), ("live-classic", 2), ("assign-only", 1)]
+    table = on("list", "--match", "live-*", "--lag").out.splitlines()
+    assert [line.split()[-1] for line in table] == ["LAG", "3", "2"]
+    assert "lag" not in on("list", "--match", "live-*", "-o", "json").json["groups"][0]
+
+
 def test_values_at_a_path(on: Run) -> None:
     """One per line: texts as they are, other values as JSON; with kubectl's braces or without."""
     for path in ("{.groups[*].group}", "$.groups[*].group", ".groups..group"):
@@ -145,9 +163,13 @@ def test_csv_has_all_columns(on: Run, kafka: KafkaCluster) -> None:
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        pytest.param("jsonpath={.groups[}", "is not a JSONPath", id="path"),
-        pytest.param("jsonpath={.groups[?@.group =~ /(/]}", "is not a JSONPath", id="expression"),
-        pytest.param("jsonpath={.groups[?@.lag > 1e999]}", "is not a JSONPath", id="number"),
+        pytest.param("jsonpath={.groups[}", "is not one JSONPath", id="path"),
+        pytest.param("jsonpath={.groups[?@.group =~ /(/]}", "is not one JSONPath", id="expression"),
+        pytest.param("jsonpath={.groups[?@.lag > 1e999]}", "is not one JSONPath", id="number"),
+        pytest.param("jsonpath={range .groups[*]}{.group}{end}", "several, and {range}, are not supported", id="range"),
+        pytest.param("jsonpath={.groups[*].group}{.notes}", "several, and {range}, are not supported", id="two-paths"),
+        pytest.param("jsonpath=", "the path is empty", id="no-path"),
+        pytest.param("jsonpath={}", "the path is empty", id="empty-braces"),
         pytest.param("xml", "is none of table, wide, name, json, yaml, csv, jsonpath=PATH", id="format"),
     ],
 )

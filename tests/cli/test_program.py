@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,10 @@ def test_it_starts_without_what_is_slow() -> None:
         pytest.param("list --type s", ["Share", "Streams"], id="types-in-any-case"),
         pytest.param("plan -o y", ["yaml"], id="form"),
         pytest.param("expl", ["explain"], id="command"),
+        pytest.param("plan -f pol", ["pol"], id="file"),
+        pytest.param("doctor --connection-file con", ["con"], id="connection-file"),
+        pytest.param("plan --activity tab", ["tab"], id="folder"),
+        pytest.param("list --kubeconfig k", ["k"], id="kubeconfig"),
     ],
 )
 def test_completion(words: str, completed: list[str]) -> None:
@@ -99,6 +104,23 @@ def test_completion(words: str, completed: list[str]) -> None:
         check=False,
     )
     assert [line.partition(",")[2] for line in done.stdout.splitlines()] == completed
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        pytest.param(["list", "--state", "Em"], ["Empty", ":4"], id="value"),
+        pytest.param(["expl"], ["explain", ":4"], id="command"),
+        pytest.param(["plan", "-f", ""], [":0"], id="file"),
+    ],
+)
+def test_completion_of_the_kubectl_plugin(words: list[str], completed: list[str]) -> None:
+    """Values, then cobra's directive: 4 = complete no file names."""
+    scripts = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, function = scripts["kubectl_complete-group_hygiene"].partition(":")
+    code = f"from {module} import {function}; {function}()"
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == completed
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

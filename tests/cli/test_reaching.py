@@ -288,12 +288,9 @@ def test_connection_of_the_kubernetes_cluster(
     assert PASSWORD not in planned.out + planned.err
 
 
-def test_a_command_ends_when_the_connection_is_edited(cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_ends_when_the_connection_is_edited(cluster: ApiServer) -> None:
     """As a policy's run: `delete` may wait for its user for an hour, and a protection is added meanwhile."""
-    # The library reads the variable when it is imported.
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(cluster.kubeconfig))
-    context = yaml.safe_load(cluster.kubeconfig.read_text())["current-context"]
-    with open_session(Target(connection="main", namespace="kafka", context=context)) as session:
+    with open_session(Target(connection="main", namespace="kafka", kubeconfig=cluster.kubeconfig)) as session:
         guard = CommandGuard(session)
         assert guard.refusal() is None
         for patterns in (["mine", "theirs"], ["mine"]):
@@ -302,6 +299,16 @@ def test_a_command_ends_when_the_connection_is_edited(cluster: ApiServer, monkey
             refusal = guard.refusal()
             assert refusal is not None
             assert refusal.reason == reasons.POLICY_CHANGED
+
+
+def test_a_named_kubeconfig(process: Run, cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--kubeconfig wins over $KUBECONFIG, in each command that reads Kubernetes."""
+    monkeypatch.setitem(os.environ, "KUBECONFIG", "/nowhere")
+    named = ["-n", "kafka", "--kubeconfig", str(cluster.kubeconfig)]
+    assert process("list", "--connection", "main", *named, "-o", "name").out == "mine\n"
+    assert "KafkaConnection kafka/main has no receivers" in process("alert", "test", "main", *named).err
+    checks = process("doctor", "--connection", "main", *named, "-o", "json").json["checks"]
+    assert [each["result"] for each in checks if each["check"] == "API server"] == ["Ok"]
 
 
 def test_owners_of_the_connection(

@@ -365,7 +365,9 @@ def test_what_the_tables_cannot_tell(ask: Asked, tmp_path: Path, arguments: str,
         pytest.param("-f {file} --warehouse {folder} --step 0", "'0' is not a duration like 30d", id="step-0"),
         pytest.param("-f {file} --warehouse {folder} --step 0s", "it must be from 1ms to 3650d", id="step-0s"),
         pytest.param("-f {file} --warehouse {folder} --step soon", "'soon' is not a duration like 30d", id="step"),
-        pytest.param("-f {file} --warehouse {folder} --from soon", "'soon' is not a time like", id="from"),
+        pytest.param(
+            "-f {file} --warehouse {folder} --from soon", "a day like 2030-01-31, or a duration like 30d", id="from"
+        ),
         pytest.param("-f {file} --warehouse {folder} --from 30x", "'30x' is not a time like", id="ago"),
         pytest.param(
             "-f {file} --warehouse {folder} --from 0001-01-01T00:00:00+05:00", "can't be converted to UTC", id="first"
@@ -422,7 +424,9 @@ def test_a_report(spark: SparkSession, tmp_path: Path) -> None:
     spec = {"bootstrapServers": ["kafka:9092"], "owners": owners}
     head = {"apiVersion": "grouphygiene.io/v1alpha1", "kind": "KafkaConnection", "metadata": {"name": "main"}}
     connection.write_text(json.dumps(head | {"spec": spec}))
-    said = program("report", "--warehouse", warehouse, "--connection-file", connection, "-o", link, "--log-file", log)
+    said = program(
+        "report", "--warehouse", warehouse, "--connection-file", connection, "--output-file", link, "--log-file", log
+    )
     assert (said.code, said.out, said.errors) == (0, "", [])
     page = file.read_text(encoding="utf-8")
     note = "The history in the tables is 19h long: policies are suggested here once the pipeline has run for 14 days."
@@ -443,7 +447,7 @@ def test_no_tables_no_report(tmp_path: Path) -> None:
     """The report that was there stays as it was."""
     file, log = tmp_path / "report.html", tmp_path / "spark.log"
     file.write_text("before")
-    said = program("report", "--warehouse", tmp_path / "warehouse", "-o", file, "--log-file", log)
+    said = program("report", "--warehouse", tmp_path / "warehouse", "--output-file", file, "--log-file", log)
     assert (said.code, said.out) == (1, "")
     (error,) = said.errors
     assert error == (
@@ -457,7 +461,9 @@ def test_no_tables_no_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "says"),
     [
-        pytest.param("{folder}", "{folder} is a folder: name a file in it, as -o {folder}/report.html", id="folder"),
+        pytest.param(
+            "{folder}", "{folder} is a folder: name a file in it, as --output-file {folder}/report.html", id="folder"
+        ),
         pytest.param("{folder}/none/a.html", "there is no folder {folder}/none for a.html", id="no-folder"),
         pytest.param("{folder}/file/a.html", "there is no folder {folder}/file for a.html", id="file-as-folder"),
         pytest.param("/proc/report.html", "/proc/report.html can't be written: ", id="unwritable"),
@@ -474,7 +480,7 @@ def test_a_file_that_cannot_be_written(tmp_path: Path, file: str, says: str) -> 
     os.mkfifo(tmp_path / "pipe")
     before = sorted(tmp_path.iterdir())
     log = tmp_path.with_suffix(".log")
-    arguments = ("--warehouse", tmp_path, "-o", file.format(folder=tmp_path), "--log-file", log)
+    arguments = ("--warehouse", tmp_path, "--output-file", file.format(folder=tmp_path), "--log-file", log)
     said = called("report", *arguments)
     assert (said.code, said.out, len(said.errors)) == (1, "", 1)
     assert says.format(folder=tmp_path) in said.errors[0]

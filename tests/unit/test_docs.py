@@ -200,7 +200,11 @@ def _workflow_commands() -> list[list[str]]:
     for file in sorted([*(ROOT / "deploy").rglob("*.yml"), *(ROOT / "examples").rglob("*.yml")]):
         for job in yaml.safe_load(file.read_text())["jobs"].values():
             lines = [line for step in job["steps"] for line in step.get("run", "").splitlines()]
-            calls += [shlex.split(line.partition("|")[0]) for line in lines if line.startswith("group-hygiene ")]
+            calls += [
+                shlex.split(line.partition("|")[0])
+                for line in map(str.strip, lines)
+                if line.startswith("group-hygiene ")
+            ]
     return calls
 
 

@@ -52,7 +52,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
     server = _Answers(("127.0.0.1", 0), _Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     client = ApiClient(Configuration(host=f"http://127.0.0.1:{server.server_port}"))
-    monkeypatch.setattr(doctor_kubernetes, "load_config", lambda context: client)
+    monkeypatch.setattr(doctor_kubernetes, "load_config", lambda **_: client)
 
     def answering(answers: Mapping[str, Any]) -> Kubernetes:
         server.answers = answers

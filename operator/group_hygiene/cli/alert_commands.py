@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from group_hygiene.cli.options import short_output_option
+from group_hygiene.cli.options import kubeconfig_options, short_output_option
 
 
 @click.group()
@@ -36,15 +38,9 @@ def alert() -> None:
     help="Allow messages only to this host, address or network, like the operator's option; repeatable. Loopback, "
     "link-local and similar addresses must be listed as addresses. Default: all other addresses.",
 )
+@kubeconfig_options
 @short_output_option
-def test(
-    connection: str | None,
-    policy: str | None,
-    receiver: str | None,
-    namespace: str | None,
-    allow_receiver: tuple[str, ...],
-    output: str,
-) -> int:
+def test(output: str, **given: Any) -> int:
     """Send a test message to the receivers of a KafkaConnection or a GroupPolicy.
 
     This machine sends it like the operator does, with the Secrets that you may read. The command changes nothing else,
@@ -62,7 +58,8 @@ def test(
     from group_hygiene.cli import output as out
     from group_hygiene.cli.kubeconfig import current_namespace
 
-    if (connection is None) == (policy is None):
+    if (given["connection"] is None) == (given["policy"] is None):
         raise click.UsageError("either CONNECTION or --policy must be given")
-    wanted = alert_test.Wanted(namespace or current_namespace(), connection, policy, receiver, allow_receiver)
+    namespace = given.pop("namespace") or current_namespace(given["context"], given["kubeconfig"])
+    wanted = alert_test.Wanted(namespace=namespace, allowed=given.pop("allow_receiver"), **given)
     return out.show(alert_test.send_tests(wanted), output)

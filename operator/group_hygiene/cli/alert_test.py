@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from group_hygiene.alerts.delivery import post
@@ -42,6 +43,8 @@ class Wanted:
     policy: str | None
     receiver: str | None
     allowed: Sequence[str]
+    context: str | None = None
+    kubeconfig: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def send_tests(wanted: Wanted) -> Report:
     """Send to all receivers at once; one result for each. Raises HygieneError if there is no receiver."""
     egress = parse_egress(wanted.allowed)
     with working("reading from Kubernetes"):
-        api = _api()
+        api = _api(wanted)
         policy = (
             None if wanted.policy is None else parse_policy(_get(api, "GroupPolicy", wanted.namespace, wanted.policy))
         )
@@ -96,12 +99,12 @@ async def _send(api: Api, recipient: _Recipient, item: Item, egress: Egress) -> 
     return failure
 
 
-def _api() -> Api:
+def _api(wanted: Wanted) -> Api:
     from group_hygiene.controller.api import Api, load_config
 
     # The Kubernetes library prints its attempts to stdout, which is for the output of the command.
     with redirect_stdout(StringIO()):
-        return Api(load_config())
+        return Api(load_config(context=wanted.context, file=wanted.kubeconfig))
 
 
 def _connection(api: Api, wanted: Wanted, policy: Policy | None) -> Connection:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from group_hygiene.cli.options import Duration, Past, Since, file_option, output_option
+from group_hygiene.cli.options import YAML_FILE, Duration, Past, Since, file_option, output_option
 from group_hygiene.cli.spark_options import spark_options
 
 
@@ -73,7 +73,7 @@ def backtest(output: str, **given: Any) -> int:
 
 @click.command()
 @click.option(
-    "-o", "--output", "file", type=click.Path(path_type=Path), metavar="FILE", required=True, help="The HTML file."
+    "--output-file", "file", type=click.Path(path_type=Path), metavar="FILE", required=True, help="The HTML file."
 )
 @click.option(
     "--offsets-retention",
@@ -84,7 +84,10 @@ def backtest(output: str, **given: Any) -> int:
     help="offsets.retention.minutes of the brokers, to calculate when offsets expire.",
 )
 @click.option(
-    "--connection-file", metavar="FILE", help="YAML file with a KafkaConnection; the report shows its owners of groups."
+    "--connection-file",
+    type=YAML_FILE,
+    metavar="FILE",
+    help="YAML file with a KafkaConnection; the report shows its owners of groups.",
 )
 @spark_options
 def report(**given: Any) -> int:
@@ -96,9 +99,9 @@ def report(**given: Any) -> int:
 
     \b
     Examples:
-      group-hygiene report --warehouse /data/hygiene -o report.html
-      group-hygiene report --warehouse s3a://bucket/hygiene --offsets-retention 30d -o report.html
-      group-hygiene report --warehouse /data/hygiene --connection-file connection.yaml -o report.html
+      group-hygiene report --warehouse /data/hygiene --output-file report.html
+      group-hygiene report --warehouse s3a://bucket/hygiene --offsets-retention 30d --output-file report.html
+      group-hygiene report --warehouse /data/hygiene --connection-file connection.yaml --output-file report.html
 
     Exit codes: 0 written, 1 an error.
     """

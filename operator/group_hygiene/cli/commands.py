@@ -41,6 +41,7 @@ class ListOptions:
     patterns: tuple[str, ...]
     regex: re.Pattern[str] | None
     sort_by: str
+    lag: bool
 
     def fits(self) -> Callable[[str], bool]:
         """A predicate of group ids."""
@@ -55,7 +56,7 @@ class ListOptions:
     type=Names(GroupState),
     multiple=True,
     metavar="STATE[,...]",
-    help="Only groups in one of these states, in Kafka's spelling: Empty, Stable, ...",
+    help="Only groups in one of these states, in Kafka's spelling: Empty, Stable, ...  [default: all]",
 )
 @click.option(
     "--type",
@@ -63,7 +64,7 @@ class ListOptions:
     type=Names(GroupType, leave_out=[GroupType.UNKNOWN]),
     multiple=True,
     metavar="TYPE[,...]",
-    help="Only groups of one of these types: Classic, Consumer, Share, Streams.",
+    help="Only groups of one of these types: Classic, Consumer, Share, Streams.  [default: all]",
 )
 @click.option(
     "--match",
@@ -76,10 +77,14 @@ class ListOptions:
 @click.option("--regex", type=Expression(), metavar="REGEX", help="Only groups whose whole id matches this expression.")
 @click.option(
     "--sort-by",
-    type=click.Choice(["group", "state", "type", "owner", "coordinator"]),
+    type=click.Choice(["group", "state", "type", "owner", "coordinator", "lag"]),
     default="group",
     show_default=True,
-    help="Order of the groups; those that are equal in it are in the order of their ids.",
+    help="Order of the groups; those that are equal in it are in the order of their ids. lag: the highest first, "
+    "with --lag.",
+)
+@click.option(
+    "--lag", is_flag=True, help="Show the lag of each group. Reads the offsets of all groups that are listed."
 )
 @output_option
 @target_options
@@ -92,6 +97,7 @@ def list_(target: Target, output: str, chosen: ListOptions) -> int:
       group-hygiene list --bootstrap-server kafka:9092
       group-hygiene list --state Empty,Dead --match 'console-consumer-*' -o name
       group-hygiene list --regex 'console-consumer-[0-9]+' --sort-by coordinator -o csv
+      group-hygiene list --state Stable --sort-by lag
       group-hygiene list --type Consumer --connection main -n kafka -o jsonpath='{.groups[*].group}'
 
     Exit codes: 0 all groups are listed, 1 an error, or groups may be missing; the list has all groups that were found.
@@ -100,7 +106,8 @@ def list_(target: Target, output: str, chosen: ListOptions) -> int:
     from group_hygiene.cli import output as out
 
     states, types = flattened(chosen.states), flattened(chosen.types)
-    return out.show(groups.list_groups(target, states, types, chosen.fits(), chosen.sort_by), output)
+    lag = chosen.lag or chosen.sort_by == "lag"
+    return out.show(groups.list_groups(target, states, types, chosen.fits(), chosen.sort_by, lag), output)
 
 
 @click.command()
@@ -191,12 +198,9 @@ def plan(
 @click.argument("name", type=Text(), metavar="GROUP")
 @file_option
 @activity_option
-@click.option("-v", "--verbose", is_flag=True, help="Show each check with its result. JSON and YAML have all of them.")
 @output_option
 @target_options
-def explain(
-    target: Target, output: str, name: str, files: tuple[str, ...], activity: ActivitySpec | None, verbose: bool
-) -> int:
+def explain(target: Target, output: str, name: str, files: tuple[str, ...], activity: ActivitySpec | None) -> int:
     """Show why policies match one group or not. With its last use, and the check that decided.
 
     \b
@@ -209,7 +213,7 @@ def explain(
     from group_hygiene.cli import explanations
     from group_hygiene.cli import output as out
 
-    return out.show(explanations.explain(target, name, files, activity, verbose), output)
+    return out.show(explanations.explain(target, name, files, activity, out.is_verbose()), output)
 
 
 @click.command()

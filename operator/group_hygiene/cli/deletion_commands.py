@@ -13,6 +13,7 @@ from group_hygiene.cli.options import (
     Duration,
     Target,
     Text,
+    connection_file_option,
     grouped,
     ledger_option,
     output_option,
@@ -35,7 +36,10 @@ class DeleteOptions:
     by: str | None
     yes: bool
     preview: bool
+    connection_file: str | None
+    without_connection: bool
     ledger_topic: str | None
+    create_ledger: bool
 
 
 def _delete_options(command: F) -> F:
@@ -55,7 +59,7 @@ def _delete_options(command: F) -> F:
             default="1h",
             show_default=True,
             help="Delete nothing that was used within this time, by __consumer_offsets: no group with a commit or a "
-            "member, and no offsets of a topic with a commit, or of a group whose members changed.",
+            "member, and no offsets of a topic with a commit, or of a group whose members changed. From 10m to 30d.",
         ),
         click.option("--force", is_flag=True, help="Don't read __consumer_offsets. All other checks stay."),
         click.option(
@@ -64,14 +68,29 @@ def _delete_options(command: F) -> F:
             metavar="DURATION",
             default="30d",
             show_default=True,
-            help="For how long `restore` can bring back what was deleted.",
+            help="For how long `restore` can bring back what was deleted, from 1h to 365d.",
         ),
         click.option(
             "--by", type=Text(), metavar="NAME", help="Your name, for history. Default: the user of this computer."
         ),
-        click.option("--yes", is_flag=True, help="Don't ask for confirmation."),
+        click.option(
+            "--yes",
+            is_flag=True,
+            help="Don't ask for confirmation. Needs --connection, --connection-file or --without-connection.",
+        ),
         click.option("--preview", is_flag=True, help="Show the result without changing anything."),
+        connection_file_option,
+        click.option(
+            "--without-connection",
+            is_flag=True,
+            help="With --yes: no KafkaConnection protects groups of this cluster or limits deletions.",
+        ),
         ledger_option,
+        click.option(
+            "--create-ledger",
+            is_flag=True,
+            help="Create the topic of the ledger if there is none, as the operator does. An operator takes it over.",
+        ),
         output_option,
         target_options,
         grouped("chosen", DeleteOptions),
@@ -88,7 +107,8 @@ def delete(target: Target, output: str, chosen: DeleteOptions) -> int:
 
     Not deleted are groups in use, protected groups, groups that a user asked to keep, and groups that were used lately,
     by __consumer_offsets. Each group is read again right before its deletion, and its committed offsets are saved in
-    the operator's ledger: `restore` brings them back. limits of the KafkaConnection apply.
+    the operator's ledger: `restore` brings them back. protect and limits of the KafkaConnection apply with --connection
+    or --connection-file.
 
     \b
     Examples:
@@ -137,8 +157,19 @@ def delete_offsets(target: Target, output: str, chosen: DeleteOptions, topics: t
 def _delete(target: Target, output: str, chosen: DeleteOptions, topics: Sequence[str]) -> int:
     from group_hygiene.cli import deletions
     from group_hygiene.cli import output as out
+    from group_hygiene.cli.target import read_connection_file
     from group_hygiene.reconcile import DeletionRequest
 
+    if target.connection is not None and chosen.connection_file is not None:
+        raise click.UsageError("--connection and --connection-file can't be given together")
+    known = target.connection is not None or chosen.connection_file is not None
+    if known and chosen.without_connection:
+        raise click.UsageError("--without-connection can't be given with --connection or --connection-file")
+    if chosen.yes and not (known or chosen.without_connection or chosen.preview):
+        raise click.UsageError(
+            "--yes needs --connection NAME or --connection-file FILE, as protect and limits of the KafkaConnection are "
+            "not known otherwise; --without-connection if there is none"
+        )
     names = chosen.names
     if chosen.from_file is not None:
         names += tuple(Text().convert(line, None, None) for line in chosen.from_file.read().split("\n") if line)
@@ -151,7 +182,16 @@ def _delete(target: Target, output: str, chosen: DeleteOptions, topics: Sequence
             return
         listed = "\n".join(f"  {out.printable(name)}" for name in groups)
         click.echo(f"{what} will be deleted:\n{listed}", err=True)
-        if not click.confirm("Delete them?", err=True):
+        try:
+            confirmed = click.confirm("Delete them?", err=True)
+        except click.Abort as error:
+            if not isinstance(error.__context__, EOFError):
+                raise
+            click.echo(err=True)
+            raise click.ClickException(
+                "nothing was deleted: give --yes, or run it at a terminal (kubectl exec -it)"
+            ) from None
+        if not confirmed:
             raise click.ClickException("nothing was deleted")
 
     request = DeletionRequest(
@@ -161,4 +201,6 @@ def _delete(target: Target, output: str, chosen: DeleteOptions, topics: Sequence
         backup_retention=chosen.backup_retention,
         topics=tuple(dict.fromkeys(topics)),
     )
-    return out.show(deletions.delete(target, request, chosen.ledger_topic, chosen.preview, confirm), output)
+    document = read_connection_file(chosen.connection_file)
+    place = deletions.Place(target, document, chosen.ledger_topic, chosen.create_ledger)
+    return out.show(deletions.delete(place, request, chosen.preview, confirm), output)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from group_hygiene.cli.history import open_cluster_and_ledger
+from group_hygiene.cli.history import find_ledger, no_ledger
 from group_hygiene.cli.options import Target
-from group_hygiene.cli.output import Column, Report, Table, printable, working
+from group_hygiene.cli.output import Column, Report, Table, note, printable, working
 from group_hygiene.cli.plans import protection_errors
 from group_hygiene.cli.restores import CommandGuard
+from group_hygiene.cli.target import Session, open_session
+from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
 from group_hygiene.model import reasons
 from group_hygiene.model.refusal import Refusal
 from group_hygiene.model.verdicts import OutcomeKind
 from group_hygiene.reconcile import Context, DeletionRequest, Judged, Memory, delete_requested, judge_requested
+from group_hygiene.spec.connection import Connection
 
 _COLUMNS = (
     Column("GROUP"),
@@ -23,6 +26,20 @@ _COLUMNS = (
     *map(Column, ("RESULT", "REASON", "MESSAGE")),
 )
 _WOULD_DELETE = "WouldDelete"
+_CLAIMS_UNKNOWN = "groups that a ScaledObject or KafkaConnector names"
+_CONNECTION_UNKNOWN = f"protect, limits and role of the KafkaConnection, and {_CLAIMS_UNKNOWN}"
+
+
+class Place(NamedTuple):
+    """Where to delete. document: the KafkaConnection of a file. topic: of the ledger, None = the connection's.
+
+    create_ledger: create the ledger if there is none.
+    """
+
+    target: Target
+    document: Connection | None
+    topic: str | None
+    create_ledger: bool
 
 
 class _Result(NamedTuple):
@@ -33,23 +50,14 @@ class _Result(NamedTuple):
     message: str | None
 
 
-def delete(
-    target: Target,
-    request: DeletionRequest,
-    topic: str | None,
-    preview: bool,
-    confirm: Callable[[Sequence[str]], None],
-) -> Report:
+def delete(place: Place, request: DeletionRequest, preview: bool, confirm: Callable[[Sequence[str]], None]) -> Report:
     """Delete, or with `preview` only show the result. confirm: called with the groups to delete; raises to stop."""
-    with open_cluster_and_ledger(target, topic, writes=not preview, claims=True) as (session, ledger):
-        context = Context(
-            client=session.client,
-            connection=session.connection,
-            memory=(memory := Memory(contents=ledger.contents)),
-            clock=session.clock,
-            journal=Journal(ledger, ledger.contents, memory.unwritten, writable=not preview),
-            claims=session.claims,
-        )
+    with open_session(place.target, place.document, claims=True) as session:
+        notes = _notes(session, place)
+        # Before the user confirms.
+        for text in notes:
+            note(text)
+        context = _context(session, place, preview)
         with working("reading groups"):
             judged = judge_requested(context, request)
         matching = [name for name, verdict in judged.verdicts.items() if verdict.matches]
@@ -64,12 +72,6 @@ def delete(
             partly = {each.group for each in outcomes if each.topics and set(each.topics) != set(request.topics)}
         if stop is not None:
             results |= dict.fromkeys(matching, _refused(stop))
-    notes = []
-    if not session.in_kubernetes:
-        notes.append(
-            "not known here: protect, limits and role of the KafkaConnection, and groups that a ScaledObject or "
-            "KafkaConnector names: --connection reads them"
-        )
     done = _WOULD_DELETE if preview else OutcomeKind.DELETED
     errors = [
         f"group {printable(n)}: {r.reason}: {r.message}" for n, r in results.items() if r.kind != done or n in partly
@@ -83,7 +85,31 @@ def delete(
         "errors": errors,
     }
     table = Table(_COLUMNS, [_row(judged, name, result) for name, result in results.items()])
-    return Report(document, [name for name, result in results.items() if result.kind == done], [table], notes, errors)
+    return Report(document, [name for name, result in results.items() if result.kind == done], [table], (), errors)
+
+
+def _notes(session: Session, place: Place) -> list[str]:
+    if session.in_kubernetes:
+        return []
+    unknown = _CONNECTION_UNKNOWN if place.document is None else _CLAIMS_UNKNOWN
+    return [f"not known here: {unknown}: --connection reads them"]
+
+
+def _context(session: Session, place: Place, preview: bool) -> Context:
+    """Raises LedgerProblem if there is no ledger, but not for the preview of a deletion that would create it."""
+    ledger = find_ledger(session, place.topic, writes=not preview, create=place.create_ledger and not preview)
+    if ledger is None and not place.create_ledger:
+        raise no_ledger(session, place.topic)
+    contents = Contents() if ledger is None else ledger.contents
+    memory = Memory(contents=contents)
+    return Context(
+        client=session.client,
+        connection=session.connection,
+        memory=memory,
+        clock=session.clock,
+        journal=Journal(ledger, contents, memory.unwritten, writable=not preview),
+        claims=session.claims,
+    )
 
 
 def _result(judged: Judged, name: str) -> _Result:

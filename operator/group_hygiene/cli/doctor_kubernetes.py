@@ -71,7 +71,7 @@ class Kubernetes:
     inspection: inspection.Inspection
 
     def __init__(self, target: Target, name: str, account: Account) -> None:
-        self.namespace, self.name, self.account, self._context = target.namespace, name, account, target.context
+        self.namespace, self.name, self.account, self._target = target.namespace, name, account, target
         self.reached, self.ahead = False, timedelta()
         self.obj: Object = {}
         self.connection: Connection | None = None
@@ -82,7 +82,7 @@ class Kubernetes:
         """Load the address and credentials of the API server, without a request. Raises HygieneError."""
         # The Kubernetes library prints its attempts to stdout, which is for the output of the command.
         with redirect_stdout(StringIO()):
-            self._client = load_config(context=self._context)
+            self._client = load_config(context=self._target.context, file=self._target.kubeconfig)
         self.api, self.inspection = Api(self._client), inspection.Inspection(self._client)
 
     def api_of(self, namespace: str) -> Api:

@@ -45,11 +45,13 @@ def list_groups(
     types: Collection[GroupType],
     fits: Callable[[str], bool],
     sort_by: str,
+    with_lag: bool = False,
 ) -> Report:
     """The groups in these states, of these types (an empty collection means all), and with ids that fit.
 
-    sort_by: a field of a group's JSON.
+    sort_by: a field of a group's JSON. with_lag: also read the offsets of these groups.
     """
+    read, unread = _NOTHING_READ, list[str]()
     # Brokers have no state named Unknown.
     pushed_states = () if GroupState.UNKNOWN in states else states
     pushed_types = types if set(types) <= _NAMEABLE else ()
@@ -58,27 +60,46 @@ def list_groups(
         listing = kafka_groups.list_groups(session.client, cluster, session.deadline(), pushed_states, pushed_types)
         after = kafka_cluster.read_cluster(session.client, session.deadline(), session.connection.topics_attested)
         owners = session.connection.owners
-    named = [group for name, group in sorted(listing.groups.items()) if fits(name)]
-    groups = [g for g in named if (not states or g.state in states) and (not types or g.type in types)]
+        named = [group for name, group in sorted(listing.groups.items()) if fits(name)]
+        groups = [g for g in named if (not states or g.state in states) and (not types or g.type in types)]
+        if with_lag:
+            found = _describe(session, cluster, groups)
+            read = _positions(session, found)
+            unread = _errors(found, read)
     errors = [f"groups may be missing: {problem}" for problem in incomplete(cluster, listing, after)]
     errors += unknown_states(listing, named)
     # Also with a filter by state: such a group may be in any state.
     unknown = {name: fault for name, fault in sorted(listing.group_faults.items()) if fits(name)}
     errors += [f"group {printable(name)}: {fault}" for name, fault in unknown.items()]
+    notes = [*listing.notes, *read.notes]
+    errors += unread
     rows = {group.id: layout.listed(cluster, group, owners.of(group.id)) for group in groups}
+    lags = {name: layout.total_lag(positions) for name, positions in read.positions.items()}
+    if with_lag:
+        for name, row in rows.items():
+            row["lag"] = lags.get(name)
     groups.sort(key=lambda group: _sort_key(rows[group.id].get(sort_by)))
     document = {
         "clusterID": cluster.id,
         "groups": [rows[group.id] for group in groups],
-        "notes": list(listing.notes),
+        "notes": notes,
         "errors": errors,
     }
-    table = layout.list_table(cluster, groups, owners)
-    return Report(document, [group.id for group in groups], [table], listing.notes, errors)
+    table = layout.list_table(cluster, groups, owners, lags if with_lag else None)
+    return Report(document, [group.id for group in groups], [table], notes, errors)
+
+
+def _describe(session: Session, cluster: Cluster, groups: Sequence[Group]) -> Found:
+    coordinators = {group.id: group.coordinator for group in groups}
+    types = {group.id: group.type for group in groups}
+    descriptions = kafka_groups.describe_groups(session.client, types, coordinators, session.deadline())
+    return Found(cluster, descriptions, coordinators, ())
 
 
 def _sort_key(value: Any) -> tuple[bool, Any]:
-    """Groups without the value come last; coordinators are in the order of their ids."""
+    """Groups without the value come last; coordinators are in the order of their ids, the highest lag comes first."""
+    if isinstance(value, int):
+        return False, -value
     return value is None, value["id"] if isinstance(value, dict) else value or ""
 
 

@@ -13,7 +13,7 @@ from group_hygiene.cli.output import Column, Report, Table, working
 from group_hygiene.cli.target import Session, open_session
 from group_hygiene.errors import LedgerProblem
 from group_hygiene.ledger.codec import group_of
-from group_hygiene.ledger.ledger import COMMAND_WRITER, Ledger, LedgerSettings, open_ledger
+from group_hygiene.ledger.ledger import COMMAND_LINE, COMMAND_WRITER, Ledger, LedgerSettings, open_ledger
 from group_hygiene.model.backups import Backup, whole
 from group_hygiene.model.entries import Entry, KeepRequest, Key, Mark, Outcome, OutcomeType
 from group_hygiene.spec.durations import timestamp
@@ -49,29 +49,41 @@ class _Event(NamedTuple):
 
 
 @contextmanager
-def open_cluster_and_ledger(
-    target: Target, topic: str | None, writes: bool, claims: bool = False
-) -> Iterator[tuple[Session, Ledger]]:
-    """The cluster and its ledger, with any owner. writes: with a new writer id, which fences no other writer.
-
-    claims: see `open_session`.
-
-    Raises HygieneError, also if there is no ledger: commands never create it.
-    """
-    with open_session(target, claims=claims) as session:
-        name = topic or session.connection.ledger.topic
-        writer = f"{COMMAND_WRITER}{secrets.token_hex(8)}"
-        with working("reading the ledger"):
-            settings = LedgerSettings(installation=None, writer=writer, topic=name)
-            ledger = open_ledger(session.client, settings, session.deadline(), create=False)
-            if ledger is None:
-                raise LedgerProblem(
-                    f"this cluster has no ledger: there is no topic {name}. The operator creates it before a "
-                    "GroupPolicy deletes (mode Enforce); if the ledger is another topic, give --ledger-topic"
-                )
-            if writes:
-                ledger.claim(session.deadline())
+def open_cluster_and_ledger(target: Target, topic: str | None, writes: bool) -> Iterator[tuple[Session, Ledger]]:
+    """The cluster and its ledger; see `find_ledger`. Raises HygieneError, also if there is no ledger."""
+    with open_session(target) as session:
+        ledger = find_ledger(session, topic, writes)
+        if ledger is None:
+            raise no_ledger(session, topic)
         yield session, ledger
+
+
+def find_ledger(session: Session, topic: str | None, writes: bool, create: bool = False) -> Ledger | None:
+    """The ledger, with any owner; None = there is none. writes: with a new writer id, which fences no other writer.
+
+    create: create it if there is none, for any operator to take over. Raises LedgerProblem.
+    """
+    spec = session.connection.ledger
+    settings = LedgerSettings(
+        installation=COMMAND_LINE if create else None,
+        writer=f"{COMMAND_WRITER}{secrets.token_hex(8)}",
+        topic=topic or spec.topic,
+        replication_factor=spec.replication_factor,
+    )
+    with working("reading the ledger"):
+        ledger = open_ledger(session.client, settings, session.deadline(), create)
+        if ledger is not None and writes:
+            ledger.claim(session.deadline())
+    return ledger
+
+
+def no_ledger(session: Session, topic: str | None) -> LedgerProblem:
+    """The error of a command that needs a ledger."""
+    name = topic or session.connection.ledger.topic
+    return LedgerProblem(
+        f"this cluster has no ledger: there is no topic {name}. The operator creates it before a GroupPolicy deletes "
+        "(mode Enforce), or `delete --create-ledger` does; if the ledger is another topic, give --ledger-topic"
+    )
 
 
 def history(target: Target, groups: Sequence[str], since: timedelta | None, topic: str | None) -> Report:

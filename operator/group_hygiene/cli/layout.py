@@ -118,12 +118,17 @@ def total_lag(positions: Sequence[Position]) -> int | None:
     return None if None in lags else sum(lag for lag in lags if lag is not None)
 
 
-def list_table(cluster: Cluster, groups: Sequence[Group], owners: Owners) -> Table:
+def list_table(
+    cluster: Cluster, groups: Sequence[Group], owners: Owners, lags: Mapping[str, int | None] | None = None
+) -> Table:
+    """lags: for the column LAG, None = without it."""
     rows = [
         (g.id, str(g.state), str(g.type), g.protocol_type or None, owners.of(g.id) or None, _at(cluster, g.coordinator))
         for g in groups
     ]
-    return Table(_LIST, rows)
+    if lags is None:
+        return Table(_LIST, rows)
+    return Table((*_LIST, _LAG), [(*row, lags.get(group.id)) for row, group in zip(rows, groups, strict=True)])
 
 
 def listed(cluster: Cluster, group: Group, owner: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from group_hygiene.cli.output import JSONPATH, compiled_path, printable
+from group_hygiene.cli.output import JSONPATH, compiled_path, printable, set_verbose
 from group_hygiene.errors import SpecError, UsageError
 from group_hygiene.spec.connection import ActivitySpec, parse_activity
 from group_hygiene.spec.durations import parse_duration
@@ -24,6 +24,9 @@ from group_hygiene.spec.patterns import parse_pattern
 
 E = TypeVar("E", bound=StrEnum)
 F = TypeVar("F", bound=Callable[..., Any])
+
+# Completes names of files. `documents` reports a file that can't be read.
+YAML_FILE = click.Path(readable=False)
 
 _NO_NAMESPACE = "default"
 # A string of Kafka's protocol has its length in an int16.
@@ -41,6 +44,7 @@ class Target:
     namespace: str = _NO_NAMESPACE
     timeout: timedelta | None = None
     context: str | None = None
+    kubeconfig: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,9 @@ class Duration(click.ParamType[timedelta]):
         try:
             period = parse_duration(str(value), "it")
         except SpecError:
-            self.fail(f"{str(value)!r} is not a duration like 30d, 12h or 1d12h", param, ctx)
+            weeks = re.fullmatch(r"([0-9]{1,3})w", str(value))
+            advice = f": use days, like {int(weeks[1]) * 7}d" if weeks else ""
+            self.fail(f"{str(value)!r} is not a duration like 30d, 12h or 1d12h{advice}", param, ctx)
         if not parse_duration(self._at_least, "it") <= period <= parse_duration(self._at_most, "it"):
             self.fail(f"it must be from {self._at_least} to {self._at_most}", param, ctx)
         return period
@@ -162,6 +168,9 @@ class Activity(click.ParamType[ActivitySpec]):
         except SpecError:
             self.fail(f"{text!r} is neither a folder nor an address like s3://bucket/path", param, ctx)
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="dir")]
+
 
 class Pattern(click.ParamType[str]):
     """A pattern of group ids, as in a policy's match.groups."""
@@ -201,6 +210,28 @@ class Namespace(click.ParamType[str]):
         return str(value)
 
 
+_KUBECONFIG_OPTIONS = (
+    click.option(
+        "--context",
+        metavar="NAME",
+        help="Context of the kubeconfig, to read Kubernetes objects.  [default: the current one]",
+    ),
+    click.option(
+        "--kubeconfig",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The kubeconfig, instead of $KUBECONFIG or ~/.kube/config.",
+    ),
+)
+
+
+def kubeconfig_options(command: F) -> F:
+    """Add the options for the kubeconfig; the command gets them as `context` and `kubeconfig`."""
+    for option in reversed(_KUBECONFIG_OPTIONS):
+        command = option(command)
+    return command
+
+
 _TARGET_OPTIONS = (
     click.option(
         "--bootstrap-server",
@@ -229,10 +260,14 @@ _TARGET_OPTIONS = (
         help="Namespace of --connection, and of objects in files without a namespace.  "
         "[default: with --connection that of the kubeconfig's current context, else `default`]",
     ),
+    *_KUBECONFIG_OPTIONS,
     click.option(
-        "--context",
-        metavar="NAME",
-        help="Context of the kubeconfig, for --connection.  [default: the current one]",
+        "-v",
+        "--verbose",
+        is_flag=True,
+        expose_value=False,
+        callback=set_verbose,
+        help="Show each step with its time on stderr. `explain` also shows each check.",
     ),
     click.option(
         "--timeout",
@@ -252,11 +287,11 @@ def target_options(command: F) -> F:
         command_config: Path | None,
         connection: str | None,
         namespace: str | None,
-        context: str | None,
         timeout: timedelta | None,
         **others: Any,
     ) -> Any:
         command_context = click.get_current_context()
+        context, kubeconfig = others.pop("context"), others.pop("kubeconfig")
         if connection is not None:
             for name in ("bootstrap_server", "command_config"):
                 if command_context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -267,13 +302,19 @@ def target_options(command: F) -> F:
             if namespace is None:
                 from group_hygiene.cli.kubeconfig import current_namespace
 
-                namespace = current_namespace(context)
+                namespace = current_namespace(context, kubeconfig)
         elif namespace is not None and "files" not in others:
             raise click.UsageError("--namespace must only be given with --connection", command_context)
-        if context is not None and connection is None:
-            raise click.UsageError("--context must only be given with --connection", command_context)
+        if connection is None and (context, kubeconfig) != (None, None):
+            raise click.UsageError("--context and --kubeconfig must only be given with --connection", command_context)
         target = Target(
-            bootstrap_server or (), command_config, connection, namespace or _NO_NAMESPACE, timeout, context
+            bootstrap_server or (),
+            command_config,
+            connection,
+            namespace or _NO_NAMESPACE,
+            timeout,
+            context,
+            kubeconfig,
         )
         return command(target=target, **others)
 
@@ -345,6 +386,7 @@ def file_option(command: F) -> F:
         "-f",
         "--filename",
         "files",
+        type=YAML_FILE,
         multiple=True,
         required=True,
         metavar="FILE",
@@ -368,6 +410,7 @@ def connection_file_option(command: F) -> F:
     """Add `--connection-file`; the command gets it as `connection_file`."""
     return click.option(
         "--connection-file",
+        type=YAML_FILE,
         metavar="FILE",
         help="YAML file with a KafkaConnection; if it names Secrets, --command-config supplies TLS, SASL and "
         "bootstrap.servers.",
@@ -386,6 +429,8 @@ class Moment(click.ParamType[datetime]):
     """A point in time in RFC 3339 format, with a time zone."""
 
     name = "time"
+    # Other values that are valid, for messages.
+    _others = ""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         if isinstance(value, datetime):
@@ -393,7 +438,7 @@ class Moment(click.ParamType[datetime]):
         try:
             moment = datetime.fromisoformat(str(value))
         except ValueError:
-            self.fail(f"{str(value)!r} is not a time like 2030-01-31T12:00:00Z", param, ctx)
+            self.fail(f"{str(value)!r} is not a time like 2030-01-31T12:00:00Z{self._others}", param, ctx)
         if moment.tzinfo is None:
             self.fail(f"{str(value)!r} has no time zone: write it like 2030-01-31T12:00:00Z", param, ctx)
         return moment
@@ -401,6 +446,9 @@ class Moment(click.ParamType[datetime]):
 
 class Past(Moment):
     """A point in time like `Moment`, or a day (its start in UTC). Returns it in UTC."""
+
+    def __init__(self, others: str = ", or a day like 2030-01-31") -> None:
+        self._others = others
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         text = str(value)
@@ -417,9 +465,9 @@ class Since(click.ParamType[datetime | timedelta]):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime | timedelta:
-        if isinstance(value, timedelta) or re.fullmatch(r"[0-9]+[dhms].*", str(value)):
+        if isinstance(value, timedelta) or re.fullmatch(r"[0-9]+[dhmsw].*", str(value)):
             return Duration().convert(value, param, ctx)
-        return Past().convert(value, param, ctx)
+        return Past(", a day like 2030-01-31, or a duration like 30d").convert(value, param, ctx)
 
 
 def ledger_option(command: F) -> F:

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from group_hygiene.model import naming
 JSONPATH = "jsonpath="
 _PROGRESS_AFTER_S = 1.0
 _WIDTH_MAX = 150
+_VERBOSE = "group_hygiene.verbose"
 _COLOURS = {
     "Stable": "green",
     "Empty": "yellow",
@@ -118,13 +120,17 @@ def compiled_path(output_format: str) -> Any:
     """The path of an output format `jsonpath=PATH`, ready to search. Raises UsageError for one that is not valid."""
     import jsonpath
 
-    text = output_format.removeprefix(JSONPATH).strip()
+    text = path = output_format.removeprefix(JSONPATH).strip()
     if text.startswith("{") and text.endswith("}"):
-        text = text[1:-1].strip()
+        path = text[1:-1].strip()
+    if not path:
+        raise UsageError("the path is empty: give one like {.groups[*].group}")
     try:
-        return jsonpath.compile(text if text.startswith("$") else f"${text}")
+        return jsonpath.compile(path if path.startswith("$") else f"${path}")
     except (jsonpath.JSONPathError, ArithmeticError, ValueError, re.error) as error:
-        raise UsageError(f"{text!r} is not a JSONPath like {{.groups[*].group}}: {error}") from None
+        example = "{.groups[*].group} (several, and {range}, are not supported)"
+        cause = str(error).partition("\n")[0]
+        raise UsageError(f"{text!r} is not one JSONPath like {example}: {cause}") from None
 
 
 def note(text: str) -> None:
@@ -137,9 +143,30 @@ def printable(text: str) -> str:
     return naming.printable(text) or '""'
 
 
+def set_verbose(context: click.Context, _: click.Parameter, verbose: bool) -> None:
+    """The callback of the option -v."""
+    context.meta[_VERBOSE] = verbose
+
+
+def is_verbose() -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(_VERBOSE))
+
+
 @contextmanager
 def working(on: str) -> Iterator[None]:
-    """Show on the terminal what the command does, if it takes more than a second; then remove the line."""
+    """Show on the terminal what the command does, if it takes more than a second; then remove the line.
+
+    With -v, show its beginning and its end.
+    """
+    if is_verbose():
+        start = time.monotonic()
+        click.echo(f"{printable(on)} ...", err=True)
+        try:
+            yield
+        finally:
+            click.echo(f"{printable(on)}: {time.monotonic() - start:.1f}s", err=True)
+        return
     stream = sys.stderr
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         yield

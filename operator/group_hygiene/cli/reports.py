@@ -52,7 +52,7 @@ def _writable(named: Path) -> Path:
     """Check, before minutes of work, that the file can be created in its folder. A link is followed, not replaced."""
     try:
         if named.is_dir():
-            raise UsageError(f"{named} is a folder: name a file in it, as -o {named / 'report.html'}")
+            raise UsageError(f"{named} is a folder: name a file in it, as --output-file {named / 'report.html'}")
         file = named.resolve()
         if file.exists() and not file.is_file():
             raise UsageError(f"{named} is not a regular file: name another one")

@@ -222,7 +222,7 @@ def _from_kubernetes(target: Target, name: str) -> tuple[Api, Object, Connection
     namespace = target.namespace
     # The Kubernetes library prints its attempts to stdout, which is for the output of the command.
     with redirect_stdout(StringIO()):
-        api = Api(load_config(context=target.context))
+        api = Api(load_config(context=target.context, file=target.kubeconfig))
     try:
         obj = api.get(CONNECTIONS, namespace, name)
         connection = parse_connection(obj)

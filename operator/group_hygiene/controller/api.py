@@ -32,19 +32,21 @@ _POD_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namesp
 Object = dict[str, Any]
 
 
-def load_config(retries: bool = True, context: str | None = None) -> kubernetes.client.ApiClient:
+def load_config(
+    retries: bool = True, context: str | None = None, file: Path | None = None
+) -> kubernetes.client.ApiClient:
     """A client with the pod's ServiceAccount, else with $KUBECONFIG. Raises HygieneError if there is neither.
 
-    context: of the kubeconfig; None = its current one.
+    context: of the kubeconfig; None = its current one. file: the kubeconfig, instead of $KUBECONFIG and the pod's.
 
     retries: whether the client sends a failed request once more, as a server that restarts leaves stale connections.
     False = a request takes no longer than its timeout.
     """
     try:
-        if context is None:
+        if context is None and file is None:
             kubernetes.config.load_config()
         else:
-            kubernetes.config.load_kube_config(context=context)
+            kubernetes.config.load_kube_config(None if file is None else str(file), context)
     except kubernetes.config.ConfigException as error:
         message = f"no Kubernetes API server is configured (set KUBECONFIG, or run in a pod): {error}"
         raise HygieneError(message, reasons.API_SERVER_ERROR) from error

@@ -26,6 +26,8 @@ from group_hygiene.model.groups import Fault, Partition
 TOPIC = "__group_hygiene"
 # Begins the transactional.id of a command; it has a new one each time, so it fences no other process.
 COMMAND_WRITER = "group-hygiene-cli-"
+# Owns a ledger that a command created, until an installation claims it.
+COMMAND_LINE = "command-line"
 _CALL_SECONDS = 20.0
 # How long reads wait for another client's open transaction.
 _OPEN_SECONDS = 10.0
@@ -143,19 +145,20 @@ class Ledger:
             )
 
     def claim(self, deadline: Deadline | None = None) -> None:
-        """Become the only writer, read to the end, and claim an empty topic if no ledger is known.
+        """Become the only writer, read to the end, and claim a command's ledger, or an empty topic if none is known.
 
         Raises LedgerProblem and LedgerFenced.
         """
         deadline = deadline or Deadline(_CALL_SECONDS)
         self._begin(deadline)
         self.read_on(deadline)
-        if self.contents.owner is not None:
+        owner, mine = self.contents.owner, self._settings.installation
+        if owner is not None and (owner.installation != COMMAND_LINE or mine in (None, COMMAND_LINE)):
             return
-        if self._settings.installation is None:
+        if mine is None:
             raise LedgerProblem(f"the topic {self._settings.topic} is not claimed as a ledger yet")
-        owner = Owner(installation=self._settings.installation, ledger=uuid.uuid4().hex, since=datetime.now(UTC))
-        self.write([owner], deadline)
+        ledger = uuid.uuid4().hex if owner is None else owner.ledger
+        self.write([Owner(installation=mine, ledger=ledger, since=datetime.now(UTC))], deadline)
         # Another installation may have claimed it at the same time: the last Owner counts, for both.
         self.read_on(deadline)
 
@@ -325,7 +328,7 @@ class Ledger:
             if not self._empty:
                 raise LedgerProblem(f"the topic {topic} is no ledger: it holds records of something else")
             return
-        if mine is not None and owner.installation != mine:
+        if mine is not None and mine != owner.installation and COMMAND_LINE not in (mine, owner.installation):
             message = f"the ledger in the topic {topic} belongs to the installation {owner.installation}, not to {mine}"
             raise LedgerProblem(message, reasons.LEDGER_OWNED)
         if self._known is not None and owner.ledger != self._known:
