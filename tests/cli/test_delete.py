@@ -255,8 +255,11 @@ def test_it_creates_a_ledger_that_an_operator_takes_over(
     assert (answer.code, results(answer)) == (0, {group: "Deleted"}), answer.err
     assert call("restore").json["groups"][0]["partitions"][0]["commit"] == 7
     settings = LedgerSettings(installation="theirs", writer=f"operator-{name}", topic=name)
+    created = open_ledger(client, replace(settings, installation=None), soon(), create=False)
     operators = open_ledger(client, settings, soon(), create=True, claim=True)
+    assert created is not None
     assert operators is not None
+    assert created.id == operators.id
     assert results(call("delete", "--force", "--create-ledger", *YES)) == {group: "Reappeared"}
     operators.read_on(soon())
     assert operators.contents.owner is not None
