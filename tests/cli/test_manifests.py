@@ -131,6 +131,19 @@ def test_examples_are_accepted(file: Path) -> None:
             GOOD.replace("alpha1", "beta1"), ":2: grouphygiene.io/v1beta1 GroupPolicy is not known", id="version"
         ),
         pytest.param("", "there is no GroupPolicy in stdin", id="empty"),
+        pytest.param(
+            GOOD.replace("name: unused", 'name: "x\\n::error::y"'),
+            ": GroupPolicy kafka/x\\n::error::y: ",
+            id="name-of-two-lines",
+        ),
+        pytest.param(
+            "a: &a {b: *a}\n", ":1: is not valid YAML: it has more than 1,000,000 values", id="alias-of-itself"
+        ),
+        pytest.param(
+            "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)),
+            ":1: is not valid YAML: it has more than 1,000,000 values",
+            id="aliases-of-aliases",
+        ),
     ],
 )
 def test_mistakes_are_named_with_their_line(run: Run, text: str, says: str) -> None:

@@ -15,6 +15,8 @@ from group_hygiene.errors import UsageError
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _TAG = "tag:yaml.org,2002:"
+# Far more than a List of all objects that a cluster can hold in one answer.
+_VALUES_MAX = 1_000_000
 
 
 class _Loader(yaml.SafeLoader):
@@ -128,6 +130,21 @@ def _parse(source: str, text: str) -> Iterator[Document]:
         raise UsageError(f"{source}: is not readable YAML") from None
 
 
+def _refuse_expansion(content: Any, node: yaml.Node) -> None:
+    """An alias repeats its anchor's value: a small file may stand for a huge or endless document."""
+    waiting, count = [content], 0
+    while waiting:
+        value = waiting.pop()
+        count += 1
+        if count > _VALUES_MAX:
+            problem = f"it has more than {_VALUES_MAX:,} values, with its aliases"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+
+
 def _documents(source: str, loader: _Loader) -> Iterator[Document]:
     while loader.check_node():
         node = loader.get_node()
@@ -136,6 +153,7 @@ def _documents(source: str, loader: _Loader) -> Iterator[Document]:
         content = loader.construct_document(node)
         if content is None:
             continue
+        _refuse_expansion(content, node)
         document = Document(source, content, node)
         if not isinstance(content, dict):
             raise UsageError(f"{document.at()}: must be a mapping with apiVersion and kind")

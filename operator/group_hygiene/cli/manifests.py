@@ -11,6 +11,7 @@ from typing import Any
 from group_hygiene.cli.documents import read_documents
 from group_hygiene.cli.validation import API_VERSION, PLURALS, Violation, violations, without_nulls
 from group_hygiene.errors import SpecError, UsageError
+from group_hygiene.model.naming import printable
 from group_hygiene.restore.grouprestore import parse_restore
 from group_hygiene.spec.connection import Connection, parse_connection
 from group_hygiene.spec.policy import Policy, parse_policy
@@ -64,7 +65,9 @@ def read_manifests(names: Sequence[str], namespace: str = "default", policy_need
         if not wrong:
             _add(kind, obj, manifests)
     if unread or mistakes:
-        raise UsageError("\n".join([*unread, *(["the files are not valid:"] if mistakes else []), *mistakes]))
+        raise UsageError(
+            "\n".join([*unread, *(["the files are not valid:"] if mistakes else []), *map(printable, mistakes)])
+        )
     if policy_needed and not manifests.policies:
         raise UsageError(f"there is no GroupPolicy in {', '.join('stdin' if name == '-' else name for name in names)}")
     return manifests
