@@ -221,7 +221,7 @@ def test_two_runs_at_once(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches._Ingest, case.method, overtaken)
-        with pytest.raises(PipelineError, match=r"it is not at version|another run wrote it|already exists"):
+        with pytest.raises(PipelineError, match="another run wrote it"):
             run(spark, client, warehouse)
     assert others
     assert_equal(spark, warehouse, filled.bootstrap_servers)
@@ -249,7 +249,7 @@ def test_a_run_that_stands_still_between_two_tables(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Table, "change", late)
-        with pytest.raises(PipelineError, match=r"another run wrote it|already exists"):
+        with pytest.raises(PipelineError, match="another run wrote it"):
             run(spark, client, warehouse)
     assert_equal(spark, warehouse, filled.bootstrap_servers)
     run(spark, client, warehouse)

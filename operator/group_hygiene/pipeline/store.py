@@ -162,11 +162,21 @@ def change(
     columns = Schema.from_arrow(schema)
     with _explained(uri):
         if version < 0:
-            create_table_with_add_actions(uri, columns, actions, configuration=properties, commit_properties=_marked())
+            _create(uri, columns, actions, properties)
         else:
             table = DeltaTable(uri, version=version)
             table.create_write_transaction(actions, "append", columns, commit_properties=_marked(retries=0))
     return version + 1
+
+
+def _create(uri: str, columns: Schema, actions: list[Any], properties: Mapping[str, str]) -> None:
+    try:
+        create_table_with_add_actions(uri, columns, actions, configuration=properties, commit_properties=_marked())
+    except DeltaError as error:
+        # That another run created it has no error of its own.
+        if opened(uri) is None:
+            raise
+        raise CommitFailedError("it exists by now") from error
 
 
 def delete(uri: str, condition: str, version: int) -> int:
