@@ -283,12 +283,13 @@ def test_a_batch_with_too_many_records(
 
     def crowded(self: Any, some: list[Piece], number: int) -> Any:
         sizes.append(max(piece.end - piece.start for piece in some))
-        return None if sizes[-1] > 3 else own(self, some, number)
+        return None if sizes[-1] > 1 else own(self, some, number)
 
     monkeypatch.setattr(batches._Ingest, "_parts", crowded)
-    monkeypatch.setattr(batches, "_PIECE_OFFSETS", 3)
+    for name, value in {"_PIECE_OFFSETS": 1, "_PIECES": 4, "_GROWTH": 2}.items():
+        monkeypatch.setattr(batches, name, value)
     run(spark, client, warehouse)
-    assert max(sizes) > 3
+    assert max(sizes) > 1
     assert_equal(spark, warehouse, filled.bootstrap_servers)
 
 
