@@ -9,17 +9,18 @@ code that judges.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from bench.lives import DAY, LEAST_DAYS, NEVER, NO_COMMIT, SECOND, How, Lives, Numbers, Span, lives, span
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline.table_file import TableFile
 from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, Table
 
 LOG_PARTITIONS = 50
@@ -140,8 +141,8 @@ def write_past(spark: SparkSession, warehouse: str, groups: int = 100_000, days:
     partitions = np.array([partition_of(name, LOG_PARTITIONS) for name in known.names])
     commits, states, ends = _placed(_commits(known, when), _states(known, when), partitions, when)
     names = pa.array(known.names, pa.string())
-    _write(spark, warehouse, COMMITS, commits, lambda rows: _commit_columns(rows, names, when))
-    _write(spark, warehouse, GROUP_STATES, states, lambda rows: _state_columns(rows, names))
+    _write(warehouse, COMMITS, commits, lambda rows: _commit_columns(rows, names, when))
+    _write(warehouse, GROUP_STATES, states, lambda rows: _state_columns(rows, names))
     INGESTED.overwrite(warehouse, _ingested(ends, when))
     update(spark, warehouse)
     start, end, read_at = (_moment(each) for each in when)
@@ -237,10 +238,10 @@ def _placed(commits: _Rows, states: _Rows, partitions: Numbers, when: Span) -> t
     return placed(commits, first), placed(states, slice(first.stop, None)), ends
 
 
-def _write(spark: SparkSession, warehouse: str, table: Table, rows: _Rows, columns: _Columns) -> None:
-    """Append them, so many days at a time: what is Arrow takes ten times the room."""
-    table.append(spark, warehouse, table.none(spark))
-    schema = to_arrow_schema(table.schema, timezone="UTC")
+def _write(warehouse: str, table: Table, rows: _Rows, columns: _Columns) -> None:
+    """Create the table with these rows. A file has so many of them, as their Arrow columns take ten times the memory."""
+    Path(warehouse).mkdir(exist_ok=True)
+    schema, files = table.shape.schema, []
     for at in range(0, len(rows["time"]), _ROWS):
         part = {name: column[at : at + _ROWS] for name, column in rows.items()}
         by_name = {
@@ -251,11 +252,10 @@ def _write(spark: SparkSession, warehouse: str, table: Table, rows: _Rows, colum
             **columns(part),
         }
         arrays = [_array(by_name[field.name]).cast(field.type) for field in schema]
-        table.append(
-            spark,
-            warehouse,
-            spark.createDataFrame(pa.Table.from_arrays(arrays, schema=schema), table.schema).coalesce(2),
-        )
+        file = TableFile(warehouse, table.name, table.shape)
+        file.add(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        files.append(file.finished().file)
+    table.change(warehouse, files, -1)
 
 
 def _array(values: Any) -> Any:

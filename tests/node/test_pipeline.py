@@ -19,12 +19,12 @@ from pyarrow.fs import S3FileSystem
 from sandbox.node import Node
 from sandbox.node.kafka import NAMESPACE, NodeKafka
 from sandbox.s3 import REGION, Bucket, S3Store
+from sandbox.spark.event_log import SETTINGS, tasks_by_executor
 from sandbox.spark.jars import jars
 from sandbox.waiting import wait_for
 from tests import stored
 from tests.e2e.conftest import Groups
 from tests.e2e.test_evidence import commits_again_and_again
-from tests.event_log import SETTINGS, tasks_by_executor
 from tests.node import release
 from tests.node.release import PIPELINE_IMAGE, REPOSITORY
 

@@ -12,9 +12,9 @@ from faults.offsets_log import ends
 from sandbox.kafka import KafkaCluster
 from sandbox.s3 import S3Store
 from sandbox.spark.cluster import SparkCluster
+from sandbox.spark.event_log import SETTINGS, tasks_by_executor
 from sandbox.spark.jars import jars, jars_of_the_image
 from tests import stored
-from tests.event_log import SETTINGS, tasks_by_executor
 from tests.kafka.makers import Maker, at
 
 SECONDS = 1200

@@ -22,8 +22,8 @@ from group_hygiene.pipeline.backtest.run import Candidate, Terms, backtest
 from group_hygiene.pipeline.backtest.tally import SCHEMA, Counted, Row
 from group_hygiene.spec.durations import timestamp
 from group_hygiene.spec.policy import parse_policy
+from sandbox.spark.event_log import SETTINGS, tasks_by_executor
 from sandbox.spark.jars import jars
-from tests.event_log import SETTINGS, tasks_by_executor
 
 EXECUTORS = 4
 SECONDS = 600
