@@ -239,7 +239,7 @@ def _placed(commits: _Rows, states: _Rows, partitions: Numbers, when: Span) -> t
 
 
 def _write(warehouse: str, table: Table, rows: _Rows, columns: _Columns) -> None:
-    """Create the table with these rows. A file has so many of them, as their Arrow columns take ten times the memory."""
+    """Create the table with these rows, some in each file: their Arrow columns take ten times the memory."""
     Path(warehouse).mkdir(exist_ok=True)
     schema, files = table.shape.schema, []
     for at in range(0, len(rows["time"]), _ROWS):
