@@ -108,7 +108,7 @@ bench-backtest: $(STAMP) ## try a policy on 90 days of 100,000 groups, and compa
 	@PYTHONPATH=operator:. $(BIN)/python -m bench.backtest --groups $(or $(GROUPS),100000) --days $(or $(DAYS),90)
 
 bench-executors: $(STAMP) ## time the pipeline on 1, 2 and 4 executors, and compare the tables, about 4 minutes (make bench-executors RECORDS=100000)
-	@PYTHONPATH=operator:. $(BIN)/python -m bench.executors --records $(or $(RECORDS),2000000)
+	@PYTHONPATH=operator:. $(BIN)/python -m bench.executors --records $(or $(RECORDS),5000000)
 
 site: $(STAMP) ## build the site of docs/ into build/site; warnings are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -42,7 +42,7 @@ def main() -> int:
     """Run the command line; returns the exit code."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m bench.executors", description=__doc__, formatter_class=raw)
-    parser.add_argument("--records", type=int, default=2_000_000, help="of the log (default: %(default)s)")
+    parser.add_argument("--records", type=int, default=5_000_000, help="of the log (default: %(default)s)")
     parser.add_argument("--one", nargs=3, metavar=("EXECUTORS", "SERVERS", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:

@@ -40,8 +40,8 @@ from group_hygiene.pipeline.tables import (
 _ROUND_RECORDS = 100_000_000
 # Up to so many groups and new records, the table is one file.
 _SMALL = 200_000
-# Groups and new records of a task, which costs a fifth of a second by itself.
-_LEAST_TASKS, _TASK_ROWS = 4, 1_000_000
+# New records, and groups with rows, of a task, which costs a fifth of a second by itself.
+_LEAST_TASKS, _TASK_RECORDS, _TASK_GROUPS = 2, 1_000_000, 300_000
 # Commits to `activity` without our mark may have put old rows back, except these: they change no row, or only remove
 # some. A group without a row is never idle.
 _HARMLESS = {"OPTIMIZE", "DELETE", "VACUUM START", "VACUUM END"}
@@ -153,9 +153,10 @@ def _tasks(warehouse: str, at: State, new: int, partitions: Collection[int], mov
     files = {
         file.path: EVERYTHING if None in (file.least, file.most) else Shard(file.least, file.most) for file in held
     }
-    rows = new + sum(file.rows for file in held)
-    split = len(files) > 1 or rows > _SMALL
-    return plan(files, partitions, split, moved, max(_LEAST_TASKS, math.ceil(rows / _TASK_ROWS)))
+    groups = sum(file.rows for file in held)
+    split = len(files) > 1 or new + groups > _SMALL
+    number = math.ceil(new / _TASK_RECORDS + groups / _TASK_GROUPS)
+    return plan(files, partitions, split, moved, max(_LEAST_TASKS, number))
 
 
 def _state(warehouse: str) -> State:
