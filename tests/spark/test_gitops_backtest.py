@@ -52,8 +52,8 @@ def test_it_fails_for_a_group_that_was_used_again(spark: SparkSession, tmp_path:
         shell, env=environment, cwd=copy, capture_output=True, text=True, timeout=SECONDS, check=False
     )
     output = (copy / "backtest.txt").read_text()
-    assert done.returncode == 3, done.stderr
-    assert "--max-regret is 0" in done.stderr
+    assert done.returncode == 3, output
+    assert "--max-regret is 0" in output
     found = re.findall(
         r"^GroupPolicy (\S+) .*\n  it would have (?:deleted (\d+) groups?; (\w+)|\w+)", output, re.MULTILINE
     )
