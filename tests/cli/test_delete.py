@@ -210,6 +210,7 @@ def test_it_asks_first(on_ledger: Run, make: Maker) -> None:
         pytest.param(["--yes"], "--yes needs --connection NAME or --connection-file FILE", id="yes"),
         pytest.param(["--connection", "main", "--connection-file", "f"], "can't be given together", id="two"),
         pytest.param([*YES, "--connection-file", "f"], "--without-connection can't be given with", id="with"),
+        pytest.param(["--connection", "main", "--create-ledger"], "--create-ledger can't be given with", id="ledger"),
     ],
 )
 def test_it_does_not_skip_protection_silently(

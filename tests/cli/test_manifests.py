@@ -141,8 +141,14 @@ def test_examples_are_accepted(file: Path) -> None:
         ),
         pytest.param(
             "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)),
-            ":1: is not valid YAML: it has more than 1,000,000 values",
+            ": is not valid YAML: it has more than 1,000,000 values, with its aliases",
             id="aliases-of-aliases",
+        ),
+        pytest.param(
+            "m0: &m0 {a: 1}\n"
+            + "".join(f"m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 9)}]}}\n" for n in range(1, 10)),
+            ": is not valid YAML: it has more than 1,000,000 values, with its aliases",
+            id="merges-of-merges",
         ),
     ],
 )

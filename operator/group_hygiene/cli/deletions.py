@@ -92,6 +92,8 @@ def _notes(session: Session, place: Place) -> list[str]:
     if session.in_kubernetes:
         return []
     unknown = _CONNECTION_UNKNOWN if place.document is None else _CLAIMS_UNKNOWN
+    if place.create_ledger:
+        unknown += ", and requests to keep a group in a ledger of another topic"
     return [f"not known here: {unknown}: --connection reads them"]
 
 

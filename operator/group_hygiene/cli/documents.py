@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -130,19 +131,22 @@ def _parse(source: str, text: str) -> Iterator[Document]:
         raise UsageError(f"{source}: is not readable YAML") from None
 
 
-def _refuse_expansion(content: Any, node: yaml.Node) -> None:
-    """An alias repeats its anchor's value: a small file may stand for a huge or endless document."""
-    waiting, count = [content], 0
-    while waiting:
-        value = waiting.pop()
-        count += 1
-        if count > _VALUES_MAX:
-            problem = f"it has more than {_VALUES_MAX:,} values, with its aliases"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-        if isinstance(value, dict):
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
+def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """The number of values of a node, with those that its aliases repeat: a small file may stand for a huge document.
+
+    sizes: of other nodes, by their `id`. Raises ConstructorError for too many, and for an alias within its anchor.
+    """
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in sizes:
+        # While its own values are counted.
+        sizes[id(node)] = _VALUES_MAX
+        values = itertools.chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value
+        sizes[id(node)] = 1 + sum(_size(value, sizes) for value in values)
+    if sizes[id(node)] > _VALUES_MAX:
+        problem = f"it has more than {_VALUES_MAX:,} values, with its aliases"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+    return sizes[id(node)]
 
 
 def _documents(source: str, loader: _Loader) -> Iterator[Document]:
@@ -150,10 +154,10 @@ def _documents(source: str, loader: _Loader) -> Iterator[Document]:
         node = loader.get_node()
         if node is None:
             continue
+        _size(node, {})
         content = loader.construct_document(node)
         if content is None:
             continue
-        _refuse_expansion(content, node)
         document = Document(source, content, node)
         if not isinstance(content, dict):
             raise UsageError(f"{document.at()}: must be a mapping with apiVersion and kind")

@@ -62,7 +62,7 @@ def maintain(
         # Refuses tables of a later version before anything is written.
         _taken_in(warehouse)
         # An earlier release created it with the first malformed record, but it holds the time of the last maintenance.
-        QUARANTINE.create(warehouse)
+        QUARANTINE.change(warehouse, [], -1)
     if at_most_every is not None and now - _last(warehouse) < at_most_every:
         return False
     if laid_out(warehouse):
