@@ -143,7 +143,7 @@ def too_many_are_due(stage: Stage) -> None:
 
 
 GUARDS = (
-    Guard("lease+fresh+unedited", "groups wrongly deleted", frozen_before_delete, lambda audit: len(audit.wrong)),
+    Guard("lease+fresh+unedited+sole", "groups wrongly deleted", frozen_before_delete, lambda audit: len(audit.wrong)),
     Guard("fresh", "groups wrongly deleted", changed_while_the_ledger_is_slow, lambda audit: len(audit.wrong)),
     Guard("fence", "groups wrongly deleted", marked_late, lambda audit: len(audit.wrong)),
     Guard("re-read", "groups wrongly deleted", races.changed_after_the_scan, lambda audit: len(audit.wrong)),

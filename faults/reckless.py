@@ -57,6 +57,14 @@ def unedited() -> None:
     _replace(guarding.Guard, "refusal", lambda _: None)
 
 
+def sole() -> None:
+    """A deletion continues although its intent is gone from the ledger, or replaced that of another process.
+
+    Removed for `lease+fresh+unedited`: a successor resolves the intent of the process that resumes.
+    """
+    _replace(deletion, "_is_ours", lambda *_: True)
+
+
 def fence() -> None:
     """A new leader does not fence its predecessor: each process writes the ledger with its own transactional.id."""
     begin = writer.Writer.__init__
@@ -95,7 +103,8 @@ def backup() -> None:
 
 
 def intent() -> None:
-    """No intent is written before a deletion."""
+    """No intent is written before a deletion, and none is missed."""
+    sole()
     record = journal.Journal.record
 
     def without(self: Any, changes: Sequence[Any], *rest: Any) -> Any:
@@ -143,6 +152,7 @@ CHANGES: dict[str, Callable[[], None]] = {
     "lease": lease,
     "fresh": fresh,
     "unedited": unedited,
+    "sole": sole,
     "fence": fence,
     "re-read": re_read,
     "backup": backup,
