@@ -191,9 +191,12 @@ def _make_locked_scratch(kind: str) -> str:
     """A directory that is locked while the keeper lives, inside or outside. The holder of the lock may remove it."""
     while True:
         scratch = tempfile.mkdtemp(prefix=f"kafka-group-hygiene-{kind}-")
-        lock = os.open(scratch, os.O_RDONLY)
+        # Another process may remove it before it is locked.
+        try:
+            lock = os.open(scratch, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Another process may have removed it before it was locked.
         if os.path.exists(scratch):
             return scratch
         os.close(lock)
