@@ -184,6 +184,7 @@ class _Files:
 
 
 def _gone(rows: pa.Table, before: datetime) -> pa.ChunkedArray:
+    """Whether each group ended before that time, and did not commit since. An unknown end is none."""
     ended = pc.fill_null(pc.less(rows.column("tombstoned_at"), before), False)
     silent = pc.fill_null(pc.less(rows.column("last_commit"), before), True)
     return pc.and_(pc.equal(rows.column("state"), "Gone"), pc.and_(ended, silent))
