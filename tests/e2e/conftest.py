@@ -157,20 +157,20 @@ class Groups:
 
     def abandoned(self, name: str, topic: str) -> None:
         """A group that joined, read all there is, committed and left; records wait for it once more are produced."""
-        consumer, place = self.member(name, topic), TopicPartition(topic, 0)
+        place, failed = TopicPartition(topic, 0), [""]
 
         def commits() -> bool:
-            try:
-                # By number: what was assigned just now may have no position yet, and then nothing would be committed.
-                consumer.commit({place: OffsetAndMetadata(consumer.end_offsets([place])[place], "", -1)})
-            except (CommitFailedError, RebalanceInProgressError):
-                # Its group rebalances once more.
-                consumer.poll(500)
-                return False
+            # By another member each time: the client may not find back to a group that rebalances.
+            with closing(self.member(name, topic)) as consumer:
+                try:
+                    # By number: what was assigned just now may have no position yet, and nothing would be committed.
+                    consumer.commit({place: OffsetAndMetadata(consumer.end_offsets([place])[place], "", -1)})
+                except (CommitFailedError, RebalanceInProgressError) as error:
+                    failed.append(repr(error))
+                    return False
             return True
 
-        with closing(consumer):
-            wait_for(commits)
+        wait_for(commits, lambda: f"{name} could not commit: {failed[-1]}")
 
     def member(self, name: str, topic: str) -> KafkaConsumer:
         """A member that has its partitions; it lives until it is closed."""
@@ -184,9 +184,9 @@ class Groups:
             metadata_max_age_ms=1_000,
         )
         # A leader of the group that has no metadata of the topic yet assigns nothing.
-        wait_for(lambda: consumer.partitions_for_topic(topic))
+        wait_for(lambda: consumer.partitions_for_topic(topic), f"{name} knows no partition of {topic}")
         consumer.subscribe([topic])
-        wait_for(lambda: consumer.poll(500) or consumer.assignment())
+        wait_for(lambda: consumer.poll(500) or consumer.assignment(), f"{name} was assigned nothing")
         return consumer
 
     def simple(self, name: str, topic: str, offset: int = 0) -> None:
