@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from group_hygiene.kafka.offsets_log import BrokenRecord, Commit, decode
 from group_hygiene.kafka.record_columns import Slices
-from group_hygiene.pipeline.ingest.columns import read_commits
+from group_hygiene.pipeline.ingest.columns import read_classic_groups, read_commits
 from group_hygiene.pipeline.ingest.decoder import decode_all
 from tests.log_records import COMMIT_V3, SAMPLES, commit_key, damaged, text
 
@@ -109,6 +110,70 @@ def test_what_brokers_write_today_is_read_all_at_once(value: bytes | None) -> No
     assert read_commits(Slices.of([commit_key()] * 3), Slices.of([value, COMMIT_V3, value])).taken.all()
 
 
+def classic(members: int, version: int = 3, words: Sequence[bytes | None] = (), since: int = 5) -> Pair:
+    """A Classic group. words: of its members and then of itself, in turn; None only for instance ids and protocols."""
+    of = iter(words or [b"member", None, b"client", b"/host"] * members + [b"consumer", b"range", b"leader", b"g"])
+
+    def word() -> bytes:
+        found = next(of)
+        return b"\xff\xff" if found is None else _sized(found)
+
+    each = b""
+    for _ in range(members):
+        member, instance, rest = word(), word(), word() + word()
+        each += member + instance * (version >= 3) + rest + struct.pack(">iii", 1, 2, 3) + b"sub" + struct.pack(">i", 0)
+    start = struct.pack(">h", version) + word() + struct.pack(">i", 7) + word() + word() + struct.pack(">q", since)
+    return b"\0\2" + word(), start + struct.pack(">i", members) + each
+
+
+def _sized(data: bytes) -> bytes:
+    return struct.pack(">h", len(data)) + data
+
+
+@pytest.mark.parametrize("members", range(6))
+def test_groups_of_few_members_are_read_all_at_once(members: int) -> None:
+    """All but the second one, which is of an older version."""
+    pairs = [classic(members), classic(members, version=2), classic(0)]
+    keys, values = (Slices.of([pair[side] for pair in pairs]) for side in (0, 1))
+    assert read_classic_groups(keys, values, hosts=True).taken.tolist() == [True, False, True]
+    assert rows(pairs) == [as_row(*pair) for pair in pairs]
+
+
+GROUP = classic(1)[1]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(GROUP.replace(_sized(b"client"), b"\xff\xff"), id="client-is-null"),
+        pytest.param(GROUP.replace(_sized(b"client"), b"\xff\xfe"), id="client-of-negative-length"),
+        pytest.param(GROUP.replace(_sized(b"consumer"), b"\xff\xff"), id="protocol-type-is-null"),
+        pytest.param(GROUP.replace(b"sub" + bytes(4), b"sub" + b"\xff" * 4), id="assignment-is-null"),
+        pytest.param(GROUP.replace(b"sub" + bytes(4), b"sub" + b"\0\0\0\1"), id="assignment-cut-off"),
+        pytest.param(GROUP + b"\0", id="more-behind"),
+        pytest.param(GROUP.replace(b"\5\0\0\0\1", b"\5\xff\xff\xff\xff"), id="fewer-than-no-members"),
+        pytest.param(GROUP.replace(_sized(b"client"), _sized(b"x" * 101)), id="a-long-client-id"),
+        pytest.param(GROUP.replace(_sized(b"/host"), _sized(b"/" * 101)), id="a-long-host"),
+    ],
+)
+def test_what_only_looks_like_a_group_of_few_members(value: bytes) -> None:
+    """Lengths that can't be, and texts that a table takes only in part."""
+    assert value != GROUP
+    assert rows([(b"\0\2" + text("g"), value)]) == [as_row(b"\0\2" + text("g"), value)]
+
+
+def test_a_text_that_is_left_out_must_be_one_too() -> None:
+    """The ids of members and the leader are in no row; a host may be left out."""
+    found = classic(1)[1]
+    for word in (b"range", b"leader", b"member", b"client", b"host", b"consumer"):
+        assert word in found
+        pair = b"\0\2" + text("g"), found.replace(word, b"\xff" * len(word))
+        keys, values = Slices.of([pair[0], commit_key()]), Slices.of([pair[1], COMMIT_V3])
+        row, other = decoded(keys, values, hosts=False)
+        assert row["aside"] is not None
+        assert other["group"] == "g"
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -143,6 +208,29 @@ def test_bytes_behind_a_null_are_none() -> None:
     assert [row["group"] for row in found] == [None, "g"]
 
 
+@st.composite
+def classics(draw: st.DrawFn) -> Pair:
+    """Up to more members than are read at once, with any texts, also longer ones than a table takes."""
+    members, version = draw(st.integers(0, 7)), draw(st.sampled_from([3, 3, 3, 2]))
+    words = st.text(max_size=120).map(str.encode) | st.sampled_from([b"", b"/", b"a/10.0.0.1"]) | st.binary(max_size=3)
+    nullable = words | st.none()
+    texts = [draw(each) for _ in range(members) for each in (words, nullable, words, words)]
+    texts += [draw(each) for each in (words, nullable, nullable, words)]
+    key, value = classic(members, version, texts, draw(st.sampled_from([-1, 0, 2**62])))
+    return key, draw(st.sampled_from([value] * 4 + [None]))
+
+
+@given(st.lists(classics() | st.just((commit_key(), COMMIT_V3)), max_size=6), st.randoms())
+def test_groups_of_any_content(pairs: list[Pair], random: Random) -> None:
+    """Also with a byte changed, put in or taken out."""
+    assert rows(pairs) == [as_row(*pair) for pair in pairs]
+    for number, (key, value) in enumerate(pairs):
+        if value:
+            at = random.randrange(len(value))
+            pairs[number] = key, value[:at] + random.choice([b"", b"\0", b"\x7f", b"ab"]) + value[at + 1 :]
+    assert rows(pairs) == [as_row(*pair) for pair in pairs]
+
+
 @given(st.lists(damaged() | st.sampled_from([(commit_key(), COMMIT_V3), (commit_key(), WITH_TOPIC_ID)]), max_size=6))
 def test_damaged_records(pairs: list[Pair]) -> None:
     """Whatever bytes are changed, put in or taken out."""
@@ -160,10 +248,6 @@ def commits(draw: st.DrawFn) -> Pair:
     newer = b"\0\4" + numbers + bytes([(len(metadata) + 1) % 256]) + metadata + time
     tags = draw(st.sampled_from([b"\0", WITH_TOPIC_ID[-19:], b"\1\7\2ab"]))
     return key, draw(st.sampled_from([b"\0\3" + numbers + _sized(metadata) + time, newer + tags, None]))
-
-
-def _sized(data: bytes) -> bytes:
-    return struct.pack(">h", len(data)) + data
 
 
 @given(st.lists(commits(), max_size=6))

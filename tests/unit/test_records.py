@@ -38,9 +38,9 @@ def rows(data: bytes, aborted: Sequence[tuple[int, int]] = ()) -> list[Row]:
     """All records of an answer, as `parse` finds them; those of aborted transactions without a value."""
     found: list[Row] = []
     for part in parse(RawFetched(data, list(aborted), 0), unpacked):
-        places = zip(part.offsets.tolist(), part.times.tolist(), part.aborted.tolist(), strict=True)
-        for row, (offset, time, is_aborted) in enumerate(places):
-            found.append((offset, time, part.keys.cell(row), b"aborted" if is_aborted else part.values.cell(row)))
+        numbers = part.offsets.tolist(), part.times.tolist(), part.aborted.tolist()
+        for offset, time, is_aborted, key, value in zip(*numbers, part.keys.cells(), part.values.cells(), strict=True):
+            found.append((offset, time, key, b"aborted" if is_aborted else value))
     return found
 
 

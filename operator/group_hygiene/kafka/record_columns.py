@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,12 +31,14 @@ class Slices(NamedTuple):
         valid = np.fromiter((cell is not None for cell in cells), np.bool_, len(cells))
         return cls(data, np.concatenate([np.zeros(1, np.int64), ends])[:-1], ends, valid)
 
-    def take(self, taken: Truths | slice) -> Slices:
+    def take(self, taken: Numbers | Truths | slice) -> Slices:
         """Of these records only."""
         return self._replace(starts=self.starts[taken], ends=self.ends[taken], valid=self.valid[taken])
 
-    def cell(self, row: int) -> bytes | None:
-        return self.data[self.starts[row] : self.ends[row]].tobytes() if self.valid[row] else None
+    def cells(self) -> Iterator[bytes | None]:
+        data, places = self.data.data, (self.starts.tolist(), self.ends.tolist(), self.valid.tolist())
+        for start, end, valid in zip(*places, strict=True):
+            yield data[start:end].tobytes() if valid else None
 
     def number(self, at: Numbers, size: int) -> Numbers:
         """The signed big-endian numbers of `size` bytes at these positions; any value outside of the data."""
@@ -45,6 +47,38 @@ class Slices(NamedTuple):
         kind = np.uint8 if size == 1 else np.dtype(f">i{size}")
         anywhere = np.ndarray((len(self.data) - size + 1,), kind, self.data, 0, (1,))
         found: Numbers = anywhere[np.clip(at, 0, len(anywhere) - 1)].astype(np.int64)
+        return found
+
+
+class Cursor:
+    """Reads the cells field by field, all at once: numbers, and texts after their length in two bytes.
+
+    fits: whether a cell is not null, and had no length that can't be.
+    """
+
+    def __init__(self, cells: Slices) -> None:
+        self._cells, self._at, self.fits = cells, cells.starts, cells.valid
+
+    def number(self, size: int) -> Numbers:
+        self._at = self._at + size
+        return self._cells.number(self._at - size, size)
+
+    def text(self, *, nullable: bool = False, width: int = 2) -> Slices:
+        """width: bytes of the length."""
+        size = self.number(width)
+        self.fits = self.fits & (size >= (-1 if nullable else 0))
+        start, self._at = self._at, self._at + np.maximum(size, 0)
+        return Slices(self._cells.data, start, self._at, size >= 0)
+
+    def whole(self) -> Truths:
+        """Whether each cell ends here."""
+        found: Truths = self.fits & (self._at == self._cells.ends)
+        return found
+
+    def part(self, taken: Truths) -> Cursor:
+        """At the same place, of these cells only."""
+        found = Cursor(self._cells.take(taken))
+        found._at, found.fits = self._at[taken], self.fits[taken]
         return found
 
 

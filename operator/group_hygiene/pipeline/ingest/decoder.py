@@ -5,7 +5,7 @@ Runs in Spark's workers: imports only `offsets_log`, numpy and pyarrow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from group_hygiene.kafka.offsets_log import BrokenRecord, Client, Commit, decode
 from group_hygiene.kafka.record_columns import Numbers, Slices
-from group_hygiene.pipeline.ingest.columns import read_commits
+from group_hygiene.pipeline.ingest.columns import read_classic_groups, read_commits
 
 # A GroupState without its group, field by field.
 _STATE = {
@@ -45,21 +45,34 @@ _DECODED = pa.schema(
 def decode_all(keys: Slices, values: Slices, hosts: bool = True) -> Iterator[tuple[Numbers, pa.RecordBatch]]:
     """Decode many records: the numbers of some of them, and a row for each of these; a malformed one has `aside`.
 
-    Nearly all commits come together, and then the other records, if there are any. Raises nothing.
+    Nearly all commits come together, then most Classic groups, and then the other records, if there are any. Raises
+    nothing.
 
     hosts: False = no row has a client's host, nor the value of a malformed record, which may hold one.
     """
     commits = read_commits(keys, values)
-    count = int(commits.taken.sum())
-    columns = [
-        commits.columns[name] if name in commits.columns else pa.nulls(count, _DECODED.field(name).type)
-        for name in _DECODED.names
-    ]
-    yield np.flatnonzero(commits.taken), pa.RecordBatch.from_arrays(columns, schema=_DECODED)
+    yield np.flatnonzero(commits.taken), _batch(int(commits.taken.sum()), commits.columns)
     left = np.flatnonzero(~commits.taken)
     if len(left):
-        rows = [_row(keys.cell(row), values.cell(row), hosts) for row in left.tolist()]
+        groups = read_classic_groups(keys.take(left), values.take(left), hosts)
+        count = int(groups.taken.sum())
+        same = {"kind": pa.repeat("classic", count), "gone": pa.repeat(False, count)}
+        fields = [pa.field(name, kind) for name, kind in _STATE.items()]
+        state = pa.StructArray.from_arrays(_filled(count, fields, groups.columns | same), fields=fields)
+        yield left[groups.taken], _batch(count, {"group": groups.columns["group"], "state": state})
+        left = left[~groups.taken]
+    if len(left):
+        cells = zip(keys.take(left).cells(), values.take(left).cells(), strict=True)
+        rows = [_row(key, value, hosts) for key, value in cells]
         yield left, pa.RecordBatch.from_pylist(rows, schema=_DECODED)
+
+
+def _batch(count: int, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(_filled(count, _DECODED, columns), schema=_DECODED)
+
+
+def _filled(count: int, fields: Iterable[pa.Field], columns: Mapping[str, pa.Array]) -> list[pa.Array]:
+    return [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in fields]
 
 
 def _row(key: bytes | None, value: bytes | None, hosts: bool) -> dict[str, Any]:
