@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.pipeline.activity.fold import folding
+from group_hygiene.pipeline.activity.fold import Fold
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.backtest.lives import extent, group_records, lives
 from group_hygiene.pipeline.backtest.replay import History, Steps, Stretch, replay
@@ -114,7 +115,7 @@ def test_every_step_is_as_activity_was_then(spark: SparkSession, lived: str, tmp
     for table in (COMMITS, GROUP_STATES):
         rows = table.read(spark, lived).join(F.broadcast(moments), F.col("record_time") <= F.col("at"))
         known.append(rows.withColumn("group", F.concat_ws("@", "group", "step")))
-    with folding("cluster", 0, START, str(tmp_path)) as fold:
+    with closing(Fold("cluster", 0, START, str(tmp_path))) as fold:
         fold.add(*(rows.toArrow() for rows in known))
         found_then = fold.rows(ACTIVITY.shape.schema.empty_table())
         then = {row["group"]: as_it_was(row) for rows in found_then for row in rows.to_pylist()}

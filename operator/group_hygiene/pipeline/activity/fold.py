@@ -7,7 +7,6 @@ computed from its new records, and from its row of before, as if that were the f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -41,10 +40,9 @@ _STATE_RECORDS = """
 # Each uses those before it. `old`: the groups' rows in `activity`; `was`: of the same era, as the end of an era ends a
 # group's offsets, members and state. `run`: one row, with the arguments of `Fold`.
 _STEPS = (
-    """
-    CREATE TEMP TABLE old AS SELECT DISTINCT ON ("group") * FROM known
-    ORDER BY "group", era DESC, read_to DESC
-    """,
+    "CREATE TEMP TABLE old AS SELECT * FROM known",
+    # Sorting whole rows takes ten times as long.
+    'DELETE FROM old WHERE rowid NOT IN (SELECT arg_max(rowid, (era, read_to)) FROM old GROUP BY "group")',
     "CREATE TEMP VIEW was AS SELECT old.* FROM old JOIN run USING (era)",
     # A killed run may have added these.
     *(
@@ -100,7 +98,10 @@ _STEPS = (
         (sum(commits) FILTER (day > today - 30))::BIGINT AS commits_30d
     FROM (
         SELECT "group", day, sum(commits)::BIGINT AS commits FROM (
-            SELECT "group", commit_time::DATE AS day, count(*) AS commits FROM commits GROUP BY ALL
+            -- A cast of a time to a date takes three times as long.
+            SELECT "group", DATE '1970-01-01' + (epoch_us(commit_time) // 86_400_000_000)::INT AS day,
+                count(*) AS commits
+            FROM commits GROUP BY ALL
             UNION ALL
             SELECT "group", entry.key, entry.value FROM (
                 SELECT "group", unnest(map_entries(commits_by_day)) AS entry FROM old
@@ -158,7 +159,7 @@ _STEPS = (
     ) WHERE NOT gone GROUP BY "group"
     """,
     """
-    CREATE TEMP TABLE found AS SELECT
+    CREATE TEMP VIEW found AS SELECT
         "group", was.type AS was_type, was.protocol_type AS was_protocol, was.state AS was_state,
         was.state_since AS was_since, was.empty_since AS was_empty_since, was.state_after AS was_after,
         latest.position IS NOT NULL AS has_state, latest.family, latest.ended, latest.position, latest.record_time,
@@ -240,6 +241,8 @@ _ROWS = """
         FROM found
     ), run
 """
+# A killed run had added all of these groups' records.
+_REST = 'FROM old ANTI JOIN of_commits USING ("group") ANTI JOIN of_states USING ("group")'
 
 
 class Fold:
@@ -315,17 +318,6 @@ class Fold:
         self._database.register("known", old)
         for step in _STEPS:
             self._database.execute(step)
-        # Of the second, a killed run had added all records.
-        for found in (_ROWS, 'FROM old ANTI JOIN found USING ("group")'):
+        for found in (_ROWS, _REST):
             for batch in self._database.sql(found).to_arrow_reader(_CHUNK):
                 yield pa.Table.from_batches([batch])
-
-
-@contextmanager
-def folding(cluster_id: str, era: int, now: datetime, spill: str) -> Iterator[Fold]:
-    """See Fold; closes it."""
-    fold = Fold(cluster_id, era, now, spill)
-    try:
-        yield fold
-    finally:
-        fold.close()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from itertools import chain, islice, pairwise
 from typing import NamedTuple
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
@@ -20,7 +22,7 @@ from deltalake.exceptions import DeltaError
 from group_hygiene.errors import HygieneError
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.pipeline import store
-from group_hygiene.pipeline.activity.fold import folding
+from group_hygiene.pipeline.activity.fold import Fold
 from group_hygiene.pipeline.shape import Shape
 from group_hygiene.pipeline.store import File
 from group_hygiene.pipeline.table_file import TableFile
@@ -129,7 +131,10 @@ def _fold(task: Task, round: Round) -> Done:
     schema = round.shape.schema
     of_task = f"log_partition BETWEEN {task.whole.low} AND {task.whole.high}"
     new = f"{of_task} AND era = {round.era} AND batch BETWEEN {round.first} AND {round.last}"
-    with tempfile.TemporaryDirectory() as spill, folding(round.cluster_id, round.era, round.now, spill) as fold:
+    with (
+        tempfile.TemporaryDirectory() as spill,
+        closing(Fold(round.cluster_id, round.era, round.now, spill)) as fold,
+    ):
         records = fold.add(_read(round, "commits", new), _read(round, "group_states", new))
         if not records and not round.moved:
             return Done(task, 0, None)
@@ -168,14 +173,15 @@ class _Files:
             rows = rows.filter(pc.invert(_gone(rows, self._round.gone_before)))
         if self._round.moved and self._round.partitions is not None:
             rows = _moved(rows, self._round.era, self._round.partitions)
-        partition = rows.column("log_partition")
-        ends = [shard.low for shard in self._shards[1:]] + [EVERYTHING.high]
-        low = 0
-        for shard, end in zip(self._shards, ends, strict=True):
-            own = rows.filter(pc.and_(pc.greater_equal(partition, low), pc.less(partition, end)))
-            low = end
-            if len(own) and shard not in self._open:
+        partition = rows.column("log_partition").to_numpy()
+        which = np.searchsorted([shard.low for shard in self._shards[1:]], partition, "right")
+        numbers = np.unique(which).tolist()
+        for number in numbers:
+            shard = self._shards[number]
+            if shard not in self._open:
                 self._open[shard] = TableFile(self._round.warehouse, "activity", self._round.shape)
+            # Most of these are of one shard, as files are.
+            own = rows if len(numbers) == 1 else rows.filter(which == number)
             for batch in own.to_batches(max_chunksize=_CHUNK):
                 self._open[shard].add(batch)
 
