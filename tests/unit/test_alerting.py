@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,7 +17,8 @@ from group_hygiene.alerts.queue import Queue
 from group_hygiene.alerts.state import Item
 from group_hygiene.controller.alerting import Alerting
 from group_hygiene.controller.binding import Bound
-from group_hygiene.errors import HygieneError, LedgerFenced, SecretProblem
+from group_hygiene.controller.loop import ConnectionLoop
+from group_hygiene.errors import HygieneError, LedgerFenced, LedgerProblem, SecretProblem
 from group_hygiene.kafka.client import Deadline
 from group_hygiene.ledger.contents import Contents
 from group_hygiene.ledger.journal import Journal
@@ -26,10 +27,12 @@ from group_hygiene.model.entries import Change
 from group_hygiene.model.verdicts import Outcome, OutcomeKind, Verdict
 from group_hygiene.network.egress import Egress
 from group_hygiene.process.clock import SystemClock
+from group_hygiene.reconcile import Memory
 from group_hygiene.spec.connection import Connection, parse_connection
 from group_hygiene.spec.owners import NO_OWNERS
 from group_hygiene.spec.policy import Policy, parse_policy
 from group_hygiene.spec.secret import SecretRef
+from group_hygiene.spec.storage import Allowed
 from group_hygiene.telemetry.metrics import Metrics
 from tests.unit.make import NOW, delete, match, plan, policy_object, refused, snapshot
 
@@ -179,6 +182,52 @@ def test_an_end_that_arrives_while_the_ledger_is_written_is_not_repeated() -> No
     assert heard == ["resolved"]
     assert scene.hears() == []
     assert scene.ledger().contents.alerts == {}
+
+
+class Ledger:
+    """Stores changes unless it is `down`."""
+
+    def __init__(self) -> None:
+        self.stored, self.down = Contents(), False
+
+    def write(self, changes: Sequence[Change], _deadline: Deadline | None) -> None:
+        if self.down:
+            raise LedgerProblem("no broker answers")
+        self.stored.apply(changes)
+
+
+@pytest.mark.parametrize(
+    ("down", "closed", "warning"),
+    [
+        pytest.param(False, False, "", id="available-again"),
+        pytest.param(True, False, "no broker answers", id="not-available"),
+        pytest.param(False, True, "the ledger is closed", id="closed-by-a-failed-run"),
+    ],
+)
+def test_a_stop_writes_deliveries_that_a_run_could_not_write(
+    down: bool, closed: bool, warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise the next process repeats them. If the stop can't write them either, the log says so."""
+    scene, ledger = Scene(alerts(), connection(RECEIVER)), Ledger()
+    services: Any = SimpleNamespace(
+        api=None, recorder=None, metrics=scene.metrics, clock=SystemClock(), egress=Egress(), installation="i"
+    )
+    services.activity, services.may_send, services.leads = Allowed(), lambda: False, lambda: True
+    loop: Any = ConnectionLoop("kafka", "main", services)
+    loop._alerts, loop._link.memory = scene.alerts, Memory(ledger=cast(Any, ledger), claimed=True)
+    scene.journal = loop._link.journal()
+    scene.begin()
+    scene.run(match("a"))
+    assert scene.hears() == ["firing"]
+    ledger.down = True
+    scene.begin()
+    assert {key[0] for key in ledger.stored.alerts} == {"alerts"}
+    ledger.down = down
+    if closed:
+        loop._link.memory.close_ledger()
+    loop._note_last()
+    assert ("receipt" in {key[0] for key in ledger.stored.alerts}) is (warning == "")
+    assert [record.message.rpartition(": ")[2] for record in caplog.records] == ([warning] if warning else [])
 
 
 def test_without_receivers_a_restart_ends_no_alert() -> None:

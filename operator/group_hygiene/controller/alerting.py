@@ -164,9 +164,13 @@ class Alerting:
         self._note(journal)
         self._courier.wake()
 
-    def note_last(self, journal: Journal) -> None:
-        """After all runs: write what was delivered since the last one, so that the next process does not repeat it."""
+    def note_last(self, journal: Journal) -> Refusal | None:
+        """After all runs: write what the ledger lacks, so that the next process does not repeat it.
+
+        Returns why that failed; None = it succeeded.
+        """
         self._note(journal, Deadline(_LAST_NOTE_S))
+        return journal.problem
 
     def write_delivery(self, entries: Sequence[Bound], now: datetime) -> None:
         """Update in the statuses of policies that did not run now whether their receivers can be notified."""
@@ -202,6 +206,4 @@ class Alerting:
             return Refusal.of(error)
 
     def _note(self, journal: Journal, deadline: Deadline | None = None) -> None:
-        changes = self._queue.unwritten(self._contents.alerts, self._clock.now())
-        if changes:
-            journal.note(changes, deadline)
+        journal.note(self._queue.unwritten(self._contents.alerts, self._clock.now()), deadline)

@@ -96,9 +96,10 @@ class Link:
         )
 
     def journal(self) -> Journal:
-        """A journal of the open ledger, for the last entries after the runs."""
+        """A journal of the ledger, for the last entries after the runs. A run that failed has closed the ledger."""
         memory = self.memory
-        return Journal(memory.ledger, memory.contents, memory.unwritten, writable=memory.claimed)
+        problem = None if memory.claimed else Refusal(reasons.LEDGER_UNAVAILABLE, "the ledger is closed")
+        return Journal(memory.ledger, memory.contents, memory.unwritten, memory.claimed, problem)
 
     def end_run(self) -> None:
         """Release the memory for the responses that a run has read."""

@@ -145,14 +145,20 @@ class ConnectionLoop:
         return self._back_off()
 
     def _note_last(self) -> None:
-        """Record the messages that arrived since the last run: otherwise the next process sends them again."""
-        if not self._alerts.unwritten or not self._services.leads():
+        """Record the delivered messages that the ledger lacks: otherwise the next process sends them again."""
+        failed = self._alerts.needs_ledger and bool(self._link.memory.unwritten)
+        if not (failed or self._alerts.unwritten) or not self._services.leads():
             return
         try:
-            self._alerts.note_last(self._link.journal())
-        except HygieneError as error:
+            problem = self._alerts.note_last(self._link.journal())
+        except LedgerFenced as error:
+            problem = Refusal.of(error)
+        if problem is not None:
             log.warning(
-                "connection %s/%s: could not record the last delivered messages: %s", self.namespace, self.name, error
+                "connection %s/%s: could not record delivered messages, so the next process may send them again: %s",
+                self.namespace,
+                self.name,
+                problem.message,
             )
 
     def _report_internal_error(self, error: Exception) -> None:
