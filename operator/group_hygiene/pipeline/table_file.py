@@ -18,8 +18,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 from pyarrow.parquet import ParquetWriter
 
-from group_hygiene.pipeline.shape import NEARLY_UNIQUE, Shape
-from group_hygiene.pipeline.store import File
+from group_hygiene.pipeline.store import NEARLY_UNIQUE, File, Table
 from group_hygiene.spec.durations import timestamp
 
 # Rows, or their bytes, that are buffered in memory, and then written as a row group.
@@ -38,16 +37,15 @@ class Part(NamedTuple):
 class TableFile:
     """One file in the folder of a table, created with its first row group. rows: that were added. Raises OSError."""
 
-    def __init__(self, warehouse: str, table: str, shape: Shape) -> None:
+    def __init__(self, warehouse: str, table: Table) -> None:
         self._warehouse = warehouse
         self._table = table
         self._name = f"part-{uuid4()}.snappy.parquet"
-        self._shape = shape
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
         self._sink: Any = None
         self._writer: Any = None
-        self._stats = _Stats(shape.schema.names[: shape.indexed])
+        self._stats = _Stats(table.schema.names[: table.indexed])
         self._aborted = 0
         self.rows = 0
 
@@ -67,14 +65,14 @@ class TableFile:
         self._writer.close()
         size = self._sink.tell()
         self._sink.close()
-        return Part(self._table, File(self._name, size, self._stats.text(self.rows)), self.rows, self._aborted)
+        return Part(self._table.name, File(self._name, size, self._stats.text(self.rows)), self.rows, self._aborted)
 
     def _write(self) -> None:
-        rows, schema = pa.Table.from_batches(self._waiting), self._shape.schema
+        rows, schema = pa.Table.from_batches(self._waiting), self._table.schema
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         if self._writer is None:
             folder = PyFileSystem(DeltaStorageHandler(self._warehouse))
-            self._sink = folder.open_output_stream(f"{self._table}/{self._name}")
+            self._sink = folder.open_output_stream(f"{self._table.name}/{self._name}")
             leaves = [leaf for field in schema for leaf in _leaves(field, field.name)]
             repetitive = [leaf for leaf in leaves if leaf not in NEARLY_UNIQUE]
             self._writer = ParquetWriter(self._sink, schema, use_dictionary=repetitive, compression="snappy")

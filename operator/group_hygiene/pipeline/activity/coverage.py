@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, State
+from group_hygiene.pipeline.store import State
+from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE
 
 
 class Covered(NamedTuple):
