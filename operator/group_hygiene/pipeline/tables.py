@@ -7,26 +7,14 @@ offsets then start again; `batch` is the number of the batch, over all eras; `lo
 later reads filter by them.
 
 Existing tables may lack columns that were added after release 0.1.0: they read as null, and the first write adds them.
-A column that is not nullable here never holds a null, but Delta does not enforce that.
+A column that is NOT NULL here never holds a null, but Delta does not enforce that.
 """
 
 from __future__ import annotations
 
+import duckdb
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DateType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from deltalake import Schema
 
 from group_hygiene.model.last_use import CLIENT
 from group_hygiene.pipeline.store import Table
@@ -35,91 +23,63 @@ from group_hygiene.pipeline.store import Table
 PRUNED = "grouphygiene.pruned"
 # A property of `activity`: how its rows are in files. Tables of earlier releases have none.
 LAYOUT = "grouphygiene.layout"
+_parser = duckdb.connect(config={"threads": 1})
+_parser.execute("SET TimeZone = 'UTC'")
 
-_POSITION = (
-    StructField("era", IntegerType(), False),
-    StructField("batch", LongType(), False),
-    StructField("log_partition", IntegerType(), False),
-    StructField("log_offset", LongType(), False),
-    StructField("record_time", TimestampType()),
-)
+
+def _schema(columns: str) -> pa.Schema:
+    """The Arrow schema of these columns in DuckDB's SQL. Every one is nullable, as in tables that Spark creates."""
+    _parser.execute(f"CREATE OR REPLACE TABLE t ({columns})")
+    # By way of Delta, which has names of its own for the elements of lists.
+    return pa.schema(Schema.from_arrow(_parser.table("t").to_arrow_table().schema))
+
+
+_POSITION = """
+    era INT NOT NULL, batch BIGINT NOT NULL, log_partition INT NOT NULL, log_offset BIGINT NOT NULL,
+    record_time TIMESTAMPTZ
+"""
+_INDEXED = 5
 # Time of the previous complete read of the partition, which did not find the record, or found its transaction open: the
 # record was written later, whatever its own times are. null = there was no such read, or release 0.1.0 read it.
-_WRITTEN_AFTER = StructField("written_after", TimestampType())
-
-
-def _nullable(columns: StructType) -> pa.Schema:
-    """The Arrow schema, in which every column is nullable, as in tables that Spark creates."""
-    return pa.schema([field.with_nullable(True) for field in to_arrow_schema(columns, timezone="UTC")])
-
+_WRITTEN_AFTER = "written_after TIMESTAMPTZ"
 
 # Every commit of an offset, and every tombstone of one (committed_offset and commit_ms are null). aborted: its
 # transaction was aborted, so its time counts as activity, but its offset never applied. commit_ms: from the record's
 # value, in milliseconds since 1970. leader_epoch: -1 = unknown.
 COMMITS = Table(
     "commits",
-    _nullable(
-        StructType(
-            [
-                *_POSITION,
-                StructField("group", StringType(), False),
-                StructField("topic", StringType(), False),
-                StructField("partition", IntegerType(), False),
-                StructField("committed_offset", LongType()),
-                StructField("leader_epoch", IntegerType()),
-                StructField("metadata", StringType()),
-                StructField("commit_ms", LongType()),
-                StructField("aborted", BooleanType(), False),
-                _WRITTEN_AFTER,
-            ]
-        )
+    _schema(
+        f"""
+        {_POSITION}, "group" VARCHAR NOT NULL, topic VARCHAR NOT NULL, "partition" INT NOT NULL,
+        committed_offset BIGINT, leader_epoch INT, metadata VARCHAR, commit_ms BIGINT, aborted BOOLEAN NOT NULL,
+        {_WRITTEN_AFTER}
+        """
     ),
-    len(_POSITION),
+    _INDEXED,
     mark="topic",
 )
 
 # Clients of members: see offsets_log.Client. host: null also if the pipeline stores no hosts. null = no member.
-_CLIENTS = ArrayType(StructType([StructField(name, StringType()) for name in CLIENT]))
+_CLIENTS = f"STRUCT({', '.join(f'{name} VARCHAR' for name in CLIENT)})[]"
 
 # Every other record of a group: see offsets_log.GroupState for the columns of each kind of record.
 GROUP_STATES = Table(
     "group_states",
-    _nullable(
-        StructType(
-            [
-                *_POSITION,
-                StructField("kind", StringType(), False),
-                StructField("group", StringType(), False),
-                StructField("protocol_type", StringType()),
-                StructField("generation", IntegerType()),
-                StructField("member_id", StringType()),
-                StructField("members", IntegerType()),
-                StructField("state_ms", LongType()),
-                StructField("gone", BooleanType(), False),
-                _WRITTEN_AFTER,
-                StructField("clients", _CLIENTS),
-            ]
-        )
+    _schema(
+        f"""
+        {_POSITION}, kind VARCHAR NOT NULL, "group" VARCHAR NOT NULL, protocol_type VARCHAR, generation INT,
+        member_id VARCHAR, members INT, state_ms BIGINT, gone BOOLEAN NOT NULL, {_WRITTEN_AFTER}, clients {_CLIENTS}
+        """
     ),
-    len(_POSITION),
+    _INDEXED,
     mark="state",
 )
 
 # Records that could not be decoded, unchanged, and why.
 QUARANTINE = Table(
     "quarantine",
-    _nullable(
-        StructType(
-            [
-                *_POSITION,
-                StructField("key", BinaryType()),
-                StructField("value", BinaryType()),
-                StructField("error", StringType(), False),
-                _WRITTEN_AFTER,
-            ]
-        )
-    ),
-    len(_POSITION),
+    _schema(f"{_POSITION}, key BLOB, value BLOB, error VARCHAR NOT NULL, {_WRITTEN_AFTER}"),
+    _INDEXED,
     mark="aside",
 )
 
@@ -132,81 +92,39 @@ QUARANTINE = Table(
 # used since release 0.2.0. version: TABLES_VERSION of the writer, for all tables.
 INGESTED = Table(
     "ingested",
-    _nullable(
-        StructType(
-            [
-                StructField("cluster_id", StringType(), False),
-                StructField("topic_id", StringType()),
-                StructField("era", IntegerType(), False),
-                StructField("batch", LongType(), False),
-                StructField("log_partition", IntegerType(), False),
-                StructField("covered_to", LongType(), False),
-                StructField("read_at", TimestampType()),
-                StructField("complete_since", TimestampType()),
-                StructField("first_read_at", TimestampType()),
-                StructField("stream", StringType(), False),
-                StructField("version", IntegerType(), False),
-                StructField("leader_epoch", IntegerType()),
-            ]
-        )
+    _schema(
+        """
+        cluster_id VARCHAR NOT NULL, topic_id VARCHAR, era INT NOT NULL, batch BIGINT NOT NULL,
+        log_partition INT NOT NULL, covered_to BIGINT NOT NULL, read_at TIMESTAMPTZ, complete_since TIMESTAMPTZ,
+        first_read_at TIMESTAMPTZ, stream VARCHAR NOT NULL, version INT NOT NULL, leader_epoch INT
+        """
     ),
 )
 
-# A group's last commit in each partition for which it still has an offset.
-_OFFSET = StructType(
-    [
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("leader_epoch", IntegerType()),
-        StructField("metadata", StringType()),
-        StructField("commit_time", TimestampType()),
-    ]
-)
-
-# One row per group. Times are those of the log's records; null = unknown. `*_after`: the latest `written_after` of its
-# commits, of the record of its state, and of the commits for each topic of `offsets`: these were written no earlier.
-# last_clients: of the last record that names clients, and its time; null also if an earlier release read that record.
-# log_partition: each file has the groups of one partition, or of all: see activity.shards.
+# One row per group. Times are those of the log's records; null = unknown. offsets: its last commit in each partition
+# for which it still has an offset. `*_after`: the latest `written_after` of its commits, of the record of its state,
+# and of the commits for each topic of `offsets`: these were written no earlier. last_clients: of the last record that
+# names clients, and its time; null also if an earlier release read that record. log_partition: each file has the groups
+# of one partition, or of all: see activity.shards.
 ACTIVITY = Table(
     "activity",
-    _nullable(
-        StructType(
-            [
-                StructField("cluster_id", StringType(), False),
-                StructField("log_partition", IntegerType(), False),
-                StructField("group", StringType(), False),
-                StructField("type", StringType(), False),
-                StructField("protocol_type", StringType()),
-                StructField("state", StringType(), False),
-                StructField("state_since", TimestampType()),
-                StructField("members", ArrayType(StringType()), False),
-                StructField("first_commit", TimestampType()),
-                StructField("last_commit", TimestampType()),
-                StructField("oldest_commit", TimestampType()),
-                StructField("empty_since", TimestampType()),
-                StructField("first_seen", TimestampType()),
-                StructField("partitions", IntegerType(), False),
-                StructField("topics", IntegerType(), False),
-                StructField("offsets", ArrayType(_OFFSET), False),
-                StructField("commits_1d", LongType(), False),
-                StructField("commits_7d", LongType(), False),
-                StructField("commits_30d", LongType(), False),
-                StructField("commits_by_day", MapType(DateType(), LongType()), False),
-                StructField("tombstoned_at", TimestampType()),
-                StructField("era", IntegerType(), False),
-                StructField("read_to", LongType(), False),
-                StructField("updated_at", TimestampType(), False),
-                StructField("last_commit_after", TimestampType()),
-                StructField("state_after", TimestampType()),
-                StructField("topics_after", MapType(StringType(), TimestampType())),
-                StructField("last_clients", _CLIENTS),
-                StructField("last_clients_at", TimestampType()),
-            ]
-        )
+    _schema(
+        f"""
+        cluster_id VARCHAR NOT NULL, log_partition INT NOT NULL, "group" VARCHAR NOT NULL, type VARCHAR NOT NULL,
+        protocol_type VARCHAR, state VARCHAR NOT NULL, state_since TIMESTAMPTZ, members VARCHAR[] NOT NULL,
+        first_commit TIMESTAMPTZ, last_commit TIMESTAMPTZ, oldest_commit TIMESTAMPTZ, empty_since TIMESTAMPTZ,
+        first_seen TIMESTAMPTZ, partitions INT NOT NULL, topics INT NOT NULL,
+        offsets STRUCT(
+            topic VARCHAR, "partition" INT, "offset" BIGINT, leader_epoch INT, metadata VARCHAR, commit_time TIMESTAMPTZ
+        )[] NOT NULL,
+        commits_1d BIGINT NOT NULL, commits_7d BIGINT NOT NULL, commits_30d BIGINT NOT NULL,
+        commits_by_day MAP(DATE, BIGINT) NOT NULL, tombstoned_at TIMESTAMPTZ, era INT NOT NULL, read_to BIGINT NOT NULL,
+        updated_at TIMESTAMPTZ NOT NULL, last_commit_after TIMESTAMPTZ, state_after TIMESTAMPTZ,
+        topics_after MAP(VARCHAR, TIMESTAMPTZ), last_clients {_CLIENTS}, last_clients_at TIMESTAMPTZ
+        """
     ),
-    2,
-    ((LAYOUT, "1"),),
+    indexed=2,
+    properties=((LAYOUT, "1"),),
 )
 
 # One row per log partition, copied from `ingested` once version `activity_version` of `activity` includes all of it.
@@ -215,8 +133,7 @@ COVERAGE = Table(
     pa.schema(
         [
             *(field for field in INGESTED.schema if field.name != "stream"),
-            pa.field("activity_id", pa.string()),
-            pa.field("activity_version", pa.int64()),
+            *_schema("activity_id VARCHAR NOT NULL, activity_version BIGINT NOT NULL"),
         ]
     ),
 )
