@@ -34,14 +34,6 @@ MARK = "group-hygiene"
 NEARLY_UNIQUE = ("log_offset", "committed_offset", "offsets.list.element.offset")
 
 
-class File(NamedTuple):
-    """A Parquet file in a table's folder. size: in bytes. stats: of its columns, in the JSON of Delta's log."""
-
-    path: str
-    size: int
-    stats: str
-
-
 class Held(NamedTuple):
     """A file of a table. rows: their number, 1 = not known. least, most: of one of its columns; None = not known."""
 
@@ -200,14 +192,13 @@ class Table(NamedTuple):
                 commit_properties=_marked(retries=None if after is None else 0),
             )
 
-    def change(self, warehouse: str, files: Iterable[File], version: int, removed: Iterable[str] = ()) -> int:
+    def change(self, warehouse: str, files: Iterable[AddAction], version: int, removed: Iterable[str] = ()) -> int:
         """Add files in its folder, and remove others, in the version after this one, which it returns; -1 creates it.
 
         Fails if the table has a later version: another run wrote it.
         """
         uri, schema, now = self.path(warehouse), Schema.from_arrow(self.schema), int(time.time() * 1000)
-        actions: list[Any] = [AddAction(file.path, file.size, {}, now, True, file.stats) for file in files]
-        actions += [RemoveAction(path, True, now) for path in removed]
+        actions: list[Any] = [*files, *(RemoveAction(path, True, now) for path in removed)]
         with _explained(uri):
             if version >= 0:
                 table = DeltaTable(uri, version=version)

@@ -6,6 +6,7 @@ If the driver never does, no table refers to the file, and VACUUM removes it.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,9 +16,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction
 from pyarrow.fs import PyFileSystem
 
-from group_hygiene.pipeline.store import NEARLY_UNIQUE, File, Table
+from group_hygiene.pipeline.store import NEARLY_UNIQUE, Table
 from group_hygiene.spec.durations import timestamp
 
 # Rows, or their bytes, that are buffered in memory, and then written as a row group.
@@ -28,7 +30,7 @@ class Part(NamedTuple):
     """A file that no table includes yet. rows: their number; aborted: of those of aborted transactions."""
 
     table: str
-    file: File
+    file: AddAction
     rows: int
     aborted: int
 
@@ -62,7 +64,8 @@ class TableFile:
         size = self._sink.tell()
         self._sink.close()
         stats = _stats(self._table.schema.names[: self._table.indexed], *self._metadata)
-        return Part(self._table.name, File(self._name, size, stats), self.rows, self._aborted)
+        file = AddAction(self._name, size, {}, int(time.time() * 1000), True, stats)
+        return Part(self._table.name, file, self.rows, self._aborted)
 
     def _write(self) -> None:
         if self._writer is None:

@@ -16,12 +16,13 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
 
 from group_hygiene.errors import HygieneError
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.activity.fold import folding
-from group_hygiene.pipeline.store import File, Table
+from group_hygiene.pipeline.store import Table
 from group_hygiene.pipeline.table_file import TableFile
 from group_hygiene.spec.secret import one_line
 
@@ -77,7 +78,7 @@ class Done(NamedTuple):
 
     task: Task
     records: int
-    files: list[File] | None
+    files: list[AddAction] | None
     failure: str | None = None
 
 
@@ -178,7 +179,7 @@ class _Files:
             for batch in own.to_batches(max_chunksize=_CHUNK):
                 self._open[shard].add(batch)
 
-    def finished(self) -> list[File]:
+    def finished(self) -> list[AddAction]:
         return [file.finished().file for file in self._open.values()]
 
 
