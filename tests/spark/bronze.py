@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from faults.offsets_log import Row, Rows
@@ -44,6 +44,11 @@ def replace(spark: SparkSession, warehouse: str, table: Table, rows: list[dict[s
     """These rows instead of those."""
     frame = spark.createDataFrame(pa.Table.from_pylist(rows, table.schema))
     frame.write.format("delta").mode("overwrite").save(table.path(warehouse))
+
+
+def append(warehouse: str, table: Table, rows: DataFrame) -> None:
+    """These rows beside those."""
+    rows.write.format("delta").mode("append").option("mergeSchema", "true").save(table.path(warehouse))
 
 
 def covered(spark: SparkSession, warehouse: str) -> dict[int, int]:

@@ -70,22 +70,18 @@ class Table(NamedTuple):
     def path(self, warehouse: str) -> str:
         return f"{warehouse.rstrip('/')}/{self.name}"
 
-    def read(self, spark: SparkSession, warehouse: str) -> DataFrame:
-        """Its rows; none if it does not exist."""
-        found = self.open(spark, warehouse)
-        return self.none(spark) if found is None else self._completed(found.toDF())
+    def read(self, spark: SparkSession, warehouse: str, version: int | None = None) -> DataFrame:
+        """Its rows in all columns, also if an earlier release wrote it; none if it does not exist.
 
-    def read_version(self, spark: SparkSession, warehouse: str, version: int) -> DataFrame:
-        """Its rows at this version: a run at the same time may write a later one."""
-        reader = spark.read.format("delta").option("versionAsOf", str(version))
-        return self._completed(reader.load(self.path(warehouse)))
-
-    def _completed(self, frame: DataFrame) -> DataFrame:
-        """With all columns of the schema, also if an earlier release wrote the table."""
+        version: of the table, which has it: a run at the same time may write a later one.
+        """
+        if version is None and not self.exists(warehouse):
+            return self.none(spark)
+        reader = spark.read.format("delta")
+        frame = (reader if version is None else reader.option("versionAsOf", version)).load(self.path(warehouse))
         if not set(self.schema.names) - set(frame.columns):
             return frame
-        empty = self.none(frame.sparkSession)
-        return frame.unionByName(empty, allowMissingColumns=True).select(*self.schema.names)
+        return frame.unionByName(self.none(spark), allowMissingColumns=True).select(*self.schema.names)
 
     def none(self, spark: SparkSession) -> DataFrame:
         """No rows. With the limit, Spark knows that, and simplifies its plans."""
@@ -96,10 +92,6 @@ class Table(NamedTuple):
         from delta import DeltaTable as SparkTable
 
         return SparkTable.forPath(spark, self.path(warehouse)) if self.exists(warehouse) else None
-
-    def append(self, warehouse: str, frame: DataFrame) -> None:
-        """Append these rows to the table, which exists."""
-        frame.write.format("delta").mode("append").option("mergeSchema", "true").save(self.path(warehouse))
 
     def exists(self, warehouse: str) -> bool:
         return opened(self.path(warehouse)) is not None

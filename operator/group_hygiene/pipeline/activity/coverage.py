@@ -57,4 +57,4 @@ def activity_at(spark: SparkSession, warehouse: str, covered: State) -> DataFram
             f"coverage names version {covered.version} of an activity table that does not exist: an older or another "
             "table replaced it; the next run of the pipeline corrects that"
         )
-    return ACTIVITY.read_version(spark, warehouse, covered.version)
+    return ACTIVITY.read(spark, warehouse, covered.version)
