@@ -136,7 +136,7 @@ class _Ingest:
         cut = {} if before is None else cut_off(before, self._ask_epochs(before))
         self._progress = plan(before, bounds, start_over, cut)
         if before is None:
-            refuse_orphans(self._spark, self._warehouse)
+            refuse_orphans(self._warehouse)
         else:
             refuse_incomplete(self._warehouse, before.batch)
             self._refuse_older(before)
