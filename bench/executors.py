@@ -105,7 +105,7 @@ def _groups(folder: Path) -> pa.Table:
     """`activity` in the order of the groups, without the time of its update."""
     uri = ACTIVITY.path(str(folder / "warehouse"))
     rows = read(uri, ACTIVITY.version(str(folder / "warehouse")), str(folder), "true").read_all()
-    return rows.select(ACTIVITY.schema.names).cast(ACTIVITY.shape.schema).drop_columns(["updated_at"]).sort_by("group")
+    return rows.select(ACTIVITY.schema.names).cast(ACTIVITY.schema).drop_columns(["updated_at"]).sort_by("group")
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ from bench.lives import DAY, LEAST_DAYS, NEVER, NO_COMMIT, SECOND, How, Lives, N
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.pipeline.activity.update import update
+from group_hygiene.pipeline.store import Table
 from group_hygiene.pipeline.table_file import TableFile
-from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, Table
+from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED
 
 LOG_PARTITIONS = 50
 LEAST_GROUPS = 500
@@ -241,7 +242,7 @@ def _placed(commits: _Rows, states: _Rows, partitions: Numbers, when: Span) -> t
 def _write(warehouse: str, table: Table, rows: _Rows, columns: _Columns) -> None:
     """Create the table with these rows, some in each file: their Arrow columns take ten times the memory."""
     Path(warehouse).mkdir(exist_ok=True)
-    schema, files = table.shape.schema, []
+    schema, files = table.schema, []
     for at in range(0, len(rows["time"]), _ROWS):
         part = {name: column[at : at + _ROWS] for name, column in rows.items()}
         by_name = {
@@ -252,7 +253,7 @@ def _write(warehouse: str, table: Table, rows: _Rows, columns: _Columns) -> None
             **columns(part),
         }
         arrays = [_array(by_name[field.name]).cast(field.type) for field in schema]
-        file = TableFile(warehouse, table.name, table.shape)
+        file = TableFile(warehouse, table)
         file.add(pa.RecordBatch.from_arrays(arrays, schema=schema))
         files.append(file.finished().file)
     table.change(warehouse, files, -1)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from faults.offsets_log import Row, Rows
-from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, QUARANTINE, Table
+from group_hygiene.pipeline.store import Table
+from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, QUARANTINE
 
 _PLACE = ("log_partition", "log_offset", "record_ms")
 _COMMIT = ("group", "topic", "partition", "committed_offset", "leader_epoch", "metadata", "commit_ms", "aborted")
@@ -41,8 +42,13 @@ def all_rows(spark: SparkSession, warehouse: str, table: Table) -> list[dict[str
 
 def replace(spark: SparkSession, warehouse: str, table: Table, rows: list[dict[str, Any]]) -> None:
     """These rows instead of those."""
-    frame = spark.createDataFrame(pa.Table.from_pylist(rows, table.shape.schema), table.schema)
+    frame = spark.createDataFrame(pa.Table.from_pylist(rows, table.schema))
     frame.write.format("delta").mode("overwrite").save(table.path(warehouse))
+
+
+def append(warehouse: str, table: Table, rows: DataFrame) -> None:
+    """These rows beside those."""
+    rows.write.format("delta").mode("append").option("mergeSchema", "true").save(table.path(warehouse))
 
 
 def covered(spark: SparkSession, warehouse: str) -> dict[int, int]:

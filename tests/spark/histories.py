@@ -9,7 +9,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from group_hygiene.model.evidence import TABLES_VERSION
-from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS, Table
+from group_hygiene.pipeline.store import Table
+from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 Event = dict[str, Any]
@@ -89,7 +90,7 @@ class Bronze:
         # Of the log.
         self.partitions = 1
         for table in (*RECORDS, INGESTED):
-            table.append(spark, warehouse, table.none(spark))
+            table.create(warehouse)
 
     def write(self, groups: Mapping[str, Sequence[Event]], era: int = 0, log_partition: int = 0) -> None:
         """One finished batch: of each group these records, in this order."""
@@ -111,9 +112,9 @@ class Bronze:
         rest = (self._offset, read_at, None, self._began, "stream", TABLES_VERSION, None)
         partitions = range(self.partitions) if self.partitions > 1 else [log_partition]
         rows = [("cluster", "topic", era, self.batch, partition, *rest) for partition in partitions]
-        frame = self._spark.createDataFrame(rows, INGESTED.schema)
+        frame = self._spark.createDataFrame(rows, INGESTED.none(self._spark).schema)
         frame.write.format("delta").mode("overwrite").save(INGESTED.path(self.warehouse))
 
     def _append(self, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
-        frame = self._spark.createDataFrame(list(rows), table.schema).coalesce(1)
+        frame = self._spark.createDataFrame(list(rows), table.none(self._spark).schema).coalesce(1)
         frame.write.format("delta").mode("append").save(table.path(self.warehouse))

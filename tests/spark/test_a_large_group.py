@@ -23,7 +23,7 @@ def test_five_million_commits_of_one_group(spark: SparkSession, warehouse: str, 
     """They are counted, and the last of each partition is the group's offset, within 2 GB for all processes."""
     bronze = Bronze(spark, warehouse)
     bronze.batch, bronze._offset = 1, COMMITTED
-    file, schema = TableFile(warehouse, COMMITS.name, COMMITS.shape), COMMITS.shape.schema
+    file, schema = TableFile(warehouse, COMMITS), COMMITS.schema
     same = {"era": 0, "batch": 1, "log_partition": 0, "group": "busy", "topic": "orders", "leader_epoch": 0}
     same |= {"metadata": "", "aborted": False, "written_after": None}
     for first in range(0, COMMITTED, BATCH):

@@ -20,7 +20,9 @@ from group_hygiene.pipeline.activity import update as activity
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.jobs import Job, Work, repeat
 from group_hygiene.pipeline.maintain import Retention, maintain
-from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES, Table
+from group_hygiene.pipeline.store import Table
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, GROUP_STATES
+from tests.spark.bronze import append
 from tests.spark.histories import START, Bronze, Event, classic, client, commit, epoch, member, moment, state, wiped
 
 Rows = dict[str, dict[str, Any]]
@@ -379,12 +381,12 @@ def test_records_and_rows_that_are_there_twice(spark: SparkSession, warehouse: s
     events = [classic(1, 1) | {"clients": [client("a")]}, commit(2), classic(5, 0), wiped(6), member(7, "m")]
     bronze.write({"g": events})
     for table in (COMMITS, GROUP_STATES):
-        table.append(spark, warehouse, table.read(spark, warehouse).localCheckpoint())
+        append(warehouse, table, table.read(spark, warehouse).localCheckpoint())
     update(spark, warehouse)
     assert len(rows(spark, warehouse)) == ACTIVITY.read(spark, warehouse).count() == 1
     doubled = ACTIVITY.read(spark, warehouse).localCheckpoint()
     spark.conf.set("spark.databricks.delta.commitInfo.userMetadata", store.MARK)
-    ACTIVITY.append(spark, warehouse, doubled)
+    append(warehouse, ACTIVITY, doubled)
     spark.conf.unset("spark.databricks.delta.commitInfo.userMetadata")
     bronze.write({"g": [commit(9)]})
     update(spark, warehouse)

@@ -117,7 +117,7 @@ def test_every_step_is_as_activity_was_then(spark: SparkSession, lived: str, tmp
         known.append(rows.withColumn("group", F.concat_ws("@", "group", "step")))
     with closing(Fold("cluster", 0, START, str(tmp_path))) as fold:
         fold.add(*(rows.toArrow() for rows in known))
-        found_then = fold.rows(ACTIVITY.shape.schema.empty_table())
+        found_then = fold.rows(ACTIVITY.schema.empty_table())
         then = {row["group"]: as_it_was(row) for rows in found_then for row in rows.to_pylist()}
     assert len(then) > 1_000
     for name, history in found.items():

@@ -24,7 +24,8 @@ from group_hygiene.pipeline.ingest import batches, fetch
 from group_hygiene.pipeline.ingest.batches import Written, ingest
 from group_hygiene.pipeline.ingest.fetch import Piece, read_and_write
 from group_hygiene.pipeline.ingest.files import Target
-from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS, Table
+from group_hygiene.pipeline.store import Table
+from group_hygiene.pipeline.tables import COMMITS, GROUP_STATES, INGESTED, RECORDS
 from group_hygiene.spec.connection import Settings
 from sandbox.kafka import KafkaCluster
 from sandbox.waiting import wait_for
@@ -274,7 +275,7 @@ def test_a_batch_with_too_many_records(
     bounds = cast(LogBounds, read_log_bounds(client, soon()))
     pieces = [Piece(partition, bounds.starts[partition], end) for partition, end in bounds.ends.items()]
     Path(warehouse).mkdir(parents=True)
-    target = Target(warehouse, {table.name: table.shape for table in RECORDS}, 0, 1, {})
+    target = Target(warehouse, {table.name: table for table in RECORDS}, 0, 1, {})
     monkeypatch.setattr(fetch, "RECORDS_MAX", 3)
     (done,) = read_and_write(iter([pieces]), client.settings, target)
     assert (done.failure, done.crowded) == (None, True)
@@ -554,7 +555,7 @@ def test_what_a_worker_can_not_read(spark: SparkSession, other: KafkaCluster, wa
     maker.simple(maker.name("simple"), at(maker.topic(records=1), 1))
     end = max(ends(other.bootstrap_servers).items(), key=lambda item: item[1])
     delete_all_records(maker, other.bootstrap_servers)
-    target = Target(str(tmp_path), {table.name: table.shape for table in RECORDS}, 0, 1, {})
+    target = Target(str(tmp_path), {table.name: table for table in RECORDS}, 0, 1, {})
 
     def failure(settings: Settings, piece: Piece) -> str:
         ((reached, parts, why, _),) = read_and_write(iter([[piece]]), settings, target)

@@ -16,7 +16,8 @@ from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.backtest.lives import extent, lives
 from group_hygiene.pipeline.backtest.replay import Steps
 from group_hygiene.pipeline.maintain import Retention, maintain
-from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, QUARANTINE, Table
+from group_hygiene.pipeline.store import Table
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, QUARANTINE
 from tests.spark.histories import HOUR, START, Bronze, commit, milliseconds, moment, wiped
 
 
@@ -132,7 +133,7 @@ def test_records_that_could_not_be_read(spark: SparkSession, warehouse: str) -> 
     bronze.write({"g": [commit(1)]})
     for second in (7, 5):
         place = (0, bronze.batch, 0, 1, moment(second))
-        frame = spark.createDataFrame([(*place, b"k", b"v", "why", None)], QUARANTINE.schema)
+        frame = spark.createDataFrame([(*place, b"k", b"v", "why", None)], QUARANTINE.none(spark).schema)
         frame.write.format("delta").mode("append").save(QUARANTINE.path(warehouse))
     update(spark, warehouse)
     assert complete_since(spark, warehouse) == moment(7)

@@ -18,7 +18,9 @@ from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.backtest.lives import extent
 from group_hygiene.pipeline.ingest.progress import read_progress
 from group_hygiene.pipeline.maintain import maintain
-from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, INGESTED, Table
+from group_hygiene.pipeline.store import Table
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, COVERAGE, INGESTED
+from tests.spark.bronze import append
 
 RELEASES = sorted(path.parent for path in (Path(__file__).parents[1] / "releases").glob("*/tables"))
 
@@ -52,8 +54,8 @@ def commit_of(spark: SparkSession, warehouse: str, group: str) -> datetime:
     place = next(row for row in ingested if row["log_partition"] == of_group[0]["log_partition"])
     moment: datetime = place["read_at"]
     new = {"batch": 2, "log_offset": place["covered_to"], "commit_ms": int(moment.timestamp() * 1000)}
-    rows = pa.Table.from_pylist([of_group[0] | new | {"record_time": moment}], COMMITS.shape.schema)
-    COMMITS.append(spark, warehouse, spark.createDataFrame(rows, COMMITS.schema))
+    rows = pa.Table.from_pylist([of_group[0] | new | {"record_time": moment}], COMMITS.schema)
+    append(warehouse, COMMITS, spark.createDataFrame(rows))
     place["covered_to"] += 1
     INGESTED.overwrite(warehouse, [row | {"batch": 2} for row in ingested])
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

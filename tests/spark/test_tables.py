@@ -17,7 +17,7 @@ from group_hygiene.errors import PipelineError
 from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.tables import COMMITS, INGESTED
-from tests.spark.bronze import all_rows
+from tests.spark.bronze import all_rows, append
 
 _ROW = {
     **{"cluster_id": "ours", "topic_id": None, "era": 0, "batch": 1, "log_partition": 0, "covered_to": 7},
@@ -75,14 +75,15 @@ def test_rows_of_some_batches(spark: SparkSession, tmp_path: Path) -> None:
     def batches() -> list[int]:
         path = COMMITS.path(warehouse)
         rows = store.read(
-            path, store.version(path), str(len(list(Path(path).rglob("*")))), "batch BETWEEN 2 AND 3"
+            path, COMMITS.version(warehouse), str(len(list(Path(path).rglob("*")))), "batch BETWEEN 2 AND 3"
         ).read_all()
         return sorted(rows.column("batch").to_pylist())
 
+    COMMITS.create(warehouse)
     for batch in range(1, 5):
         row = _COMMIT | {"batch": batch, "log_offset": batch}
-        frame = spark.createDataFrame(pa.Table.from_pylist([row, row], COMMITS.shape.schema), COMMITS.schema)
-        COMMITS.append(spark, warehouse, frame.coalesce(1))
+        frame = spark.createDataFrame(pa.Table.from_pylist([row, row], COMMITS.schema))
+        append(warehouse, COMMITS, frame.coalesce(1))
     assert batches() == [2, 2, 3, 3]
     held = COMMITS.files(warehouse, COMMITS.version(warehouse), "batch")
     assert sum(file.rows for file in held if file.may_have(2, 3)) == 4

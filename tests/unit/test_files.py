@@ -42,7 +42,7 @@ def batch(first: int, *pairs: Pair) -> Records:
 
 
 def written(folder: Path, *batches: Records, partition: int = 4, hosts: bool = True) -> list[Part]:
-    made = Files(Target(str(folder), {table.name: table.shape for table in RECORDS}, 2, 7, {4: START}, hosts))
+    made = Files(Target(str(folder), {table.name: table for table in RECORDS}, 2, 7, {4: START}, hosts))
     for records in batches:
         made.add(partition, records)
     return made.finished()
@@ -201,8 +201,8 @@ def test_what_repeats_is_in_dictionaries(tmp_path: Path) -> None:
     offset = {"topic": "t", "partition": 1, "offset": 7, "leader_epoch": 0, "metadata": "", "commit_time": None}
     row = dict.fromkeys(ACTIVITY.schema.names) | {"group": "g", "offsets": [offset], "last_clients": [client]}
     row |= {"log_partition": 3, "commits_by_day": [(date(2026, 11, 25), 1)], "topics_after": []}
-    file = table_file.TableFile(str(tmp_path), "activity", ACTIVITY.shape)
-    file.add(pa.RecordBatch.from_pylist([row], ACTIVITY.shape.schema))
+    file = table_file.TableFile(str(tmp_path), ACTIVITY)
+    file.add(pa.RecordBatch.from_pylist([row], ACTIVITY.schema))
     (tmp_path / "activity").mkdir()
     written = pq.ParquetFile(tmp_path / "activity" / file.finished().file.path).metadata.row_group(0)
     columns = [written.column(index) for index in range(written.num_columns)]
@@ -210,10 +210,17 @@ def test_what_repeats_is_in_dictionaries(tmp_path: Path) -> None:
     assert plain == {"offsets.list.element.offset"}
 
 
-def test_it_drags_nothing_along() -> None:
-    """Spark's workers import it, again and again: no client library, and no more of this package than the decoder."""
-    program = "import sys, group_hygiene.pipeline.ingest.files; print(*sorted(sys.modules))"
+_TABLES = {"store", "table_file"}
+
+
+@pytest.mark.parametrize(
+    ("module", "beside"),
+    [("ingest.files", {"columns", "decoder", "files", "ingest"}), ("activity.shards", {"activity", "fold", "shards"})],
+)
+def test_it_drags_nothing_along(module: str, beside: set[str]) -> None:
+    """Spark's workers import it, again and again: no client library, and no more of this package than they need."""
+    program = f"import sys, group_hygiene.pipeline.{module}; print(*sorted(sys.modules))"
     listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     ours = {name.rpartition(".")[2] for name in listed if name.startswith("group_hygiene.pipeline.")}
-    assert ours == {"ingest", "columns", "decoder", "files", "shape", "store", "table_file"}
+    assert ours == beside | _TABLES
     assert not {"kafka", "pyspark", "kubernetes"} & set(listed)

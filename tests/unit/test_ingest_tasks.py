@@ -79,7 +79,7 @@ LOGINS = [
 def test_a_worker_has_the_whole_connection(sasl: Sasl) -> None:
     """With its secrets, as Spark sends a task; what is shown of it has none."""
     settings = Settings(("a:1",), Tls("ca", "certificate", Hidden(SECRET)), sasl, requests_per_second=5)
-    target = Target("/tables", {table.name: table.shape for table in RECORDS}, 1, 2, {})
+    target = Target("/tables", {table.name: table for table in RECORDS}, 1, 2, {})
     task = partial(read_and_write, settings=settings, target=target)
     sent = cloudpickle.loads(cloudpickle.dumps(task))  # type: ignore[no-untyped-call]
     assert sent.keywords == task.keywords

@@ -8,9 +8,8 @@ import parts of it, too, so this file imports nothing.
     backtest    policies tried on the past
     jobs        ingest, activity and maintain in one Spark session
     maintain    drops old rows, compacts and removes files
-    tables      the Delta tables: names, schemas, properties, paths
-    store       Delta tables without Spark
-    shape       the Arrow schema of a table's rows; imports only pyarrow
+    tables      the Delta tables: names, schemas, properties
+    store       reads and writes a Delta table, mostly without Spark
     session     the Spark session
     table_file  a file in the folder of a table, as workers write it
     tasks       the progress of a Spark stage

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.pipeline import store
+from group_hygiene.pipeline.store import Table
 from group_hygiene.pipeline.tables import (
     ACTIVITY,
     COMMITS,
@@ -22,7 +23,6 @@ from group_hygiene.pipeline.tables import (
     PRUNED,
     QUARANTINE,
     RECORDS,
-    Table,
     laid_out,
 )
 

@@ -23,7 +23,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.pipeline.shape import NEARLY_UNIQUE
+from group_hygiene.pipeline.store import NEARLY_UNIQUE
 
 # The jar that pyspark 4.2.0 lacks, with those that it needs; Spark downloads them from Maven Central by default.
 PACKAGES = "io.delta:delta-spark_4.2_2.13:4.4.0"

@@ -1,7 +1,8 @@
-"""Delta tables without Spark, by delta-rs: small tables, and commits of files that Spark's workers wrote.
+"""The Delta tables of a warehouse without Spark, by delta-rs: small tables, and commits of files that workers wrote.
 
 Spark takes several jobs and half a second for a table of some kilobytes. Both read and write the same tables. The
 options of an object store come from the environment, by delta-rs' names: AWS_ACCESS_KEY_ID, AWS_REGION and so on.
+Spark's workers import it, too: only methods that get a session or a DataFrame import pyspark.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -19,19 +20,21 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, write_
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
-from group_hygiene.errors import PipelineError
+from group_hygiene.errors import Halted, PipelineError
+from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.spec.secret import one_line
+
+if TYPE_CHECKING:
+    from delta import DeltaTable as SparkTable
+    from pyspark.sql import DataFrame, SparkSession
 
 # Our commits have it in Delta's history, as `userMetadata`.
 MARK = "group-hygiene"
-
-
-class File(NamedTuple):
-    """A Parquet file in a table's folder. size: in bytes. stats: of its columns, in the JSON of Delta's log."""
-
-    path: str
-    size: int
-    stats: str
+# Columns with nearly unique values: a Parquet dictionary for them would be built and discarded.
+NEARLY_UNIQUE = (
+    *("log_offset", "committed_offset", "offsets.list.element.offset", "offsets.list.element.commit_time"),
+    *("first_seen", "first_commit", "last_commit", "oldest_commit"),
+)
 
 
 class Held(NamedTuple):
@@ -45,6 +48,172 @@ class Held(NamedTuple):
     def may_have(self, least: int, most: int) -> bool:
         """Whether it may have a row in which the column is from `least` to `most`."""
         return self.least is None or self.most is None or (self.least <= most and self.most >= least)
+
+
+class State(NamedTuple):
+    """The id and version of a table. Another table at the same path has another id."""
+
+    id: str
+    version: int
+
+
+class Table(NamedTuple):
+    """One table: `indexed` of its first columns have minima and maxima in Delta's log. The first write creates it.
+
+    mark: of a bronze table, the decoded column that is null in rows of other tables; if it is a struct, its fields are
+    columns, too. All methods raise PipelineError if the table can't be read or written, or if another run wrote it.
+    """
+
+    name: str
+    schema: pa.Schema
+    indexed: int = 0
+    properties: tuple[tuple[str, str], ...] = ()
+    mark: str = ""
+
+    def path(self, warehouse: str) -> str:
+        return f"{warehouse.rstrip('/')}/{self.name}"
+
+    def read(self, spark: SparkSession, warehouse: str, version: int | None = None) -> DataFrame:
+        """Its rows in all columns, also if an earlier release wrote it; none if it does not exist.
+
+        version: of the table, which has it: a run at the same time may write a later one.
+        """
+        if version is None and not self.exists(warehouse):
+            return self.none(spark)
+        reader = spark.read.format("delta")
+        frame = (reader if version is None else reader.option("versionAsOf", version)).load(self.path(warehouse))
+        if not set(self.schema.names) - set(frame.columns):
+            return frame
+        return frame.unionByName(self.none(spark), allowMissingColumns=True).select(*self.schema.names)
+
+    def none(self, spark: SparkSession) -> DataFrame:
+        """No rows. With the limit, Spark knows that, and simplifies its plans."""
+        return spark.createDataFrame(self.schema.empty_table()).limit(0)
+
+    def open(self, spark: SparkSession, warehouse: str) -> SparkTable | None:
+        """None = it does not exist."""
+        from delta import DeltaTable as SparkTable
+
+        return SparkTable.forPath(spark, self.path(warehouse)) if self.exists(warehouse) else None
+
+    def exists(self, warehouse: str) -> bool:
+        return opened(self.path(warehouse)) is not None
+
+    def state(self, warehouse: str) -> State | None:
+        """None = it does not exist."""
+        table = opened(self.path(warehouse))
+        return None if table is None else State(str(table.metadata().id), int(table.version()))
+
+    def version(self, warehouse: str) -> int:
+        """-1 = the table does not exist."""
+        table = opened(self.path(warehouse))
+        return -1 if table is None else int(table.version())
+
+    def settings(self, warehouse: str) -> dict[str, str]:
+        """Its properties; none if it does not exist."""
+        table = opened(self.path(warehouse))
+        return {} if table is None else dict(table.metadata().configuration)
+
+    def size(self, warehouse: str) -> int:
+        """The size of its files in bytes; 0 if it does not exist."""
+        table = opened(self.path(warehouse))
+        return 0 if table is None else sum(file["size_bytes"] for file in _files(table))
+
+    def files(self, warehouse: str, version: int, column: str) -> list[Held]:
+        """Its files at this version, with the least and most of the column in Delta's log; none for -1."""
+        if version < 0:
+            return []
+        with _explained(uri := self.path(warehouse)):
+            return [
+                Held(
+                    unquote(file["path"]),
+                    file["num_records"] or 1,
+                    file.get(f"min.{column}"),
+                    file.get(f"max.{column}"),
+                )
+                for file in _files(DeltaTable(uri, version=version))
+            ]
+
+    def rows(self, warehouse: str) -> list[dict[str, Any]]:
+        """All rows of a small table, `ingested` or `coverage`, times in UTC, all columns; none if it does not exist.
+
+        Raises Halted if a newer program wrote it.
+        """
+        missing: dict[str, Any] = dict.fromkeys(self.schema.names)
+        found = [missing | row for row in rows(self.path(warehouse))]
+        if (newer := max((row["version"] for row in found), default=TABLES_VERSION)) > TABLES_VERSION:
+            raise Halted(
+                f"the tables at {warehouse} have version {newer}, and this program supports version {TABLES_VERSION}: "
+                "a newer one wrote them. Run that one, or use another --warehouse"
+            )
+        return found
+
+    def add_columns(self, warehouse: str) -> int:
+        """Add the columns that a table of an earlier release lacks, as nulls; returns its version: see `version`."""
+        if (table := opened(uri := self.path(warehouse))) is None:
+            return -1
+        existing = {field.name for field in table.schema().fields}
+        if missing := [field for field in Schema.from_arrow(self.schema).fields if field.name not in existing]:
+            with _explained(uri):
+                table.alter.add_columns(missing, commit_properties=_marked())
+        return int(table.version())
+
+    def create(self, warehouse: str) -> None:
+        """Create it without rows. One that exists is replaced by one with another id, in one version."""
+        with _explained(uri := self.path(warehouse)):
+            DeltaTable.create(
+                *(uri, Schema.from_arrow(self.schema), "overwrite"),
+                configuration=self._properties,
+                commit_properties=_marked(),
+                raise_if_key_not_exists=False,
+            )
+
+    def overwrite(self, warehouse: str, rows: Sequence[Mapping[str, Any]], after: int | None = None) -> None:
+        """Overwrite a small table with these rows; creates it if it does not exist.
+
+        after: fails if the table has another version than this one (-1 = it does not exist); None = any.
+        """
+        data = [{name: row[name] for name in self.schema.names} for row in rows]
+        table = opened(uri := self.path(warehouse))
+        with _explained(uri):
+            if after is not None and after != (-1 if table is None else table.version()):
+                raise CommitFailedError(f"it is not at version {after} any more")
+            write_deltalake(
+                uri if table is None else table,
+                pa.Table.from_pylist(data, self.schema),
+                mode="overwrite",
+                schema_mode="merge",
+                configuration=self._properties if table is None else None,
+                commit_properties=_marked(retries=None if after is None else 0),
+            )
+
+    def change(self, warehouse: str, files: Iterable[AddAction], version: int, removed: Iterable[str] = ()) -> int:
+        """Add files in its folder, and remove others, in the version after this one, which it returns; -1 creates it.
+
+        Fails if the table has a later version: another run wrote it.
+        """
+        uri, schema, now = self.path(warehouse), Schema.from_arrow(self.schema), int(time.time() * 1000)
+        actions: list[Any] = [*files, *(RemoveAction(path, True, now) for path in removed)]
+        with _explained(uri):
+            if version >= 0:
+                table = DeltaTable(uri, version=version)
+                table.create_write_transaction(actions, "append", schema, commit_properties=_marked(retries=0))
+                return version + 1
+            settings = self._properties
+            try:
+                create_table_with_add_actions(uri, schema, actions, configuration=settings, commit_properties=_marked())
+            except DeltaError as error:
+                # That another run created it has no error of its own.
+                if opened(uri) is None:
+                    raise
+                raise CommitFailedError("it exists by now") from error
+        return 0
+
+    @property
+    def _properties(self) -> dict[str, str]:
+        # As in Spark; delta-rs has a longer interval, and each reader reads all versions since the last checkpoint.
+        interval = {"delta.checkpointInterval": "10"}
+        return {"delta.dataSkippingNumIndexedCols": str(self.indexed)} | interval | dict(self.properties)
 
 
 def opened(uri: str) -> DeltaTable | None:
@@ -79,23 +248,6 @@ def _opened_at(uri: str, version: int, run: str) -> DeltaTable:
     return DeltaTable(uri, version=version)
 
 
-def add_columns(uri: str, schema: pa.Schema) -> int:
-    """Add the columns that the table lacks, in one version. Returns the table's version, -1 = it does not exist."""
-    if (table := opened(uri)) is None:
-        return -1
-    existing = {field.name for field in table.schema().fields}
-    if missing := [field for field in Schema.from_arrow(schema).fields if field.name not in existing]:
-        with _explained(uri):
-            table.alter.add_columns(missing, commit_properties=_marked())
-    return int(table.version())
-
-
-def settings(uri: str) -> dict[str, str]:
-    """The table's properties; none if it does not exist."""
-    table = opened(uri)
-    return {} if table is None else dict(table.metadata().configuration)
-
-
 def set_property(uri: str, name: str, value: str) -> None:
     """Set a property of the table, which exists."""
     with _explained(uri):
@@ -106,77 +258,6 @@ def created(uri: str) -> datetime:
     """When the table was created, in UTC. It exists."""
     with _explained(uri):
         return datetime.fromtimestamp(DeltaTable(uri).metadata().created_time / 1000, UTC)
-
-
-def version(uri: str) -> int:
-    """The table's version; -1 = it does not exist."""
-    table = opened(uri)
-    return -1 if table is None else int(table.version())
-
-
-def replace(uri: str, data: pa.Table, properties: Mapping[str, str], after: int | None = None) -> None:
-    """Overwrite the table with these rows; creates it with the properties if it does not exist.
-
-    after: fails if the table has another version than this one (-1 = it does not exist); None = any.
-    """
-    table = opened(uri)
-    with _explained(uri):
-        if after is not None and after != (-1 if table is None else table.version()):
-            raise CommitFailedError(f"it is not at version {after} any more")
-        write_deltalake(
-            uri if table is None else table,
-            data,
-            mode="overwrite",
-            schema_mode="merge",
-            configuration=properties if table is None else None,
-            commit_properties=_marked(retries=None if after is None else 0),
-        )
-
-
-def create(uri: str, schema: pa.Schema, properties: Mapping[str, str]) -> None:
-    """Create the table without rows. One that exists is replaced by one with another id, in one version."""
-    with _explained(uri):
-        DeltaTable.create(
-            *(uri, Schema.from_arrow(schema), "overwrite"),
-            configuration=properties,
-            commit_properties=_marked(),
-            raise_if_key_not_exists=False,
-        )
-
-
-def change(
-    uri: str,
-    schema: pa.Schema,
-    files: Iterable[File],
-    removed: Iterable[str],
-    properties: Mapping[str, str],
-    version: int,
-) -> int:
-    """Add files to the table, and remove others, in the version after this one, which it returns; -1 creates the table.
-
-    Fails if the table has a later version: another run wrote it.
-    """
-    now = int(time.time() * 1000)
-    actions: list[Any] = [AddAction(file.path, file.size, {}, now, True, file.stats) for file in files]
-    actions += [RemoveAction(path, True, now) for path in removed]
-    columns = Schema.from_arrow(schema)
-    with _explained(uri):
-        if version < 0:
-            _create(uri, columns, actions, properties)
-        else:
-            table = DeltaTable(uri, version=version)
-            table.create_write_transaction(actions, "append", columns, commit_properties=_marked(retries=0))
-    return version + 1
-
-
-def _create(uri: str, columns: Schema, actions: list[Any], properties: Mapping[str, str]) -> None:
-    try:
-        create_table_with_add_actions(uri, columns, actions, configuration=properties, commit_properties=_marked())
-    except DeltaError as error:
-        # That another run created it has no error of its own.
-        if opened(uri) is None:
-            raise
-        raise CommitFailedError("it exists by now") from error
 
 
 def delete(uri: str, condition: str, version: int) -> int:
@@ -204,22 +285,6 @@ def history(uri: str, count: int) -> list[dict[str, Any]]:
     with _explained(uri):
         found: list[dict[str, Any]] = DeltaTable(uri).history(count)
     return found
-
-
-def size(uri: str) -> int:
-    """The size of the table's files in bytes; 0 if it does not exist."""
-    return 0 if (table := opened(uri)) is None else sum(file["size_bytes"] for file in _files(table))
-
-
-def files(uri: str, version: int, column: str) -> list[Held]:
-    """The table's files at this version, with what Delta's log says of the column; none for -1."""
-    if version < 0:
-        return []
-    with _explained(uri):
-        return [
-            Held(unquote(file["path"]), file["num_records"] or 1, file.get(f"min.{column}"), file.get(f"max.{column}"))
-            for file in _files(DeltaTable(uri, version=version))
-        ]
 
 
 def _rows(table: DeltaTable, query: str) -> pa.RecordBatchReader:

@@ -6,20 +6,20 @@ If the driver never does, no table refers to the file, and VACUUM removes it.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction
 from pyarrow.fs import PyFileSystem
-from pyarrow.parquet import ParquetWriter
 
-from group_hygiene.pipeline.shape import NEARLY_UNIQUE, Shape
-from group_hygiene.pipeline.store import File
+from group_hygiene.pipeline.store import NEARLY_UNIQUE, Table
 from group_hygiene.spec.durations import timestamp
 
 # Rows, or their bytes, that are buffered in memory, and then written as a row group.
@@ -30,7 +30,7 @@ class Part(NamedTuple):
     """A file that no table includes yet. rows: their number; aborted: of those of aborted transactions."""
 
     table: str
-    file: File
+    file: AddAction
     rows: int
     aborted: int
 
@@ -38,18 +38,14 @@ class Part(NamedTuple):
 class TableFile:
     """One file in the folder of a table, created with its first row group. rows: that were added. Raises OSError."""
 
-    def __init__(self, warehouse: str, table: str, shape: Shape) -> None:
-        self._warehouse = warehouse
-        self._table = table
+    def __init__(self, warehouse: str, table: Table) -> None:
+        self._warehouse, self._table = warehouse, table
         self._name = f"part-{uuid4()}.snappy.parquet"
-        self._shape = shape
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = self._waiting_bytes = 0
         self._sink: Any = None
         self._writer: Any = None
-        self._stats = _Stats(shape.schema.names[: shape.indexed])
-        self._aborted = 0
-        self.rows = 0
+        self._metadata: list[pq.FileMetaData] = []
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = self._waiting_bytes = self._aborted = self.rows = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
         self._waiting.append(rows)
@@ -67,60 +63,45 @@ class TableFile:
         self._writer.close()
         size = self._sink.tell()
         self._sink.close()
-        return Part(self._table, File(self._name, size, self._stats.text(self.rows)), self.rows, self._aborted)
+        stats = _stats(self._table.schema.names[: self._table.indexed], *self._metadata)
+        file = AddAction(self._name, size, {}, int(time.time() * 1000), True, stats)
+        return Part(self._table.name, file, self.rows, self._aborted)
 
     def _write(self) -> None:
-        rows, schema = pa.Table.from_batches(self._waiting), self._shape.schema
-        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         if self._writer is None:
             folder = PyFileSystem(DeltaStorageHandler(self._warehouse))
-            self._sink = folder.open_output_stream(f"{self._table}/{self._name}")
-            leaves = [leaf for field in schema for leaf in _leaves(field, field.name)]
-            repetitive = [leaf for leaf in leaves if leaf not in NEARLY_UNIQUE]
-            self._writer = ParquetWriter(self._sink, schema, use_dictionary=repetitive, compression="snappy")
-        self._writer.write_table(rows)
-        self._stats.add(rows)
+            self._sink = folder.open_output_stream(f"{self._table.name}/{self._name}")
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                self._table.schema,
+                compression="snappy",
+                use_dictionary=[path for path in _paths(self._table.schema) if path not in NEARLY_UNIQUE],
+                metadata_collector=self._metadata,
+            )
+        self._writer.write_table(pa.Table.from_batches(self._waiting))
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
 
-def _leaves(field: pa.Field, path: str) -> Iterator[str]:
-    """The paths of a column in Parquet: several if it is nested."""
-    kind = field.type
-    inner: list[tuple[str, pa.Field]] = []
-    if pa.types.is_map(kind):
-        inner = [("key_value.key", kind.key_field), ("key_value.value", kind.item_field)]
-    elif pa.types.is_list(kind):
-        inner = [("list.element", kind.value_field)]
-    elif pa.types.is_struct(kind):
-        inner = [(each.name, each) for each in kind]
-    else:
-        yield path
-    for name, each in inner:
-        yield from _leaves(each, f"{path}.{name}")
+def _paths(schema: pa.Schema) -> list[str]:
+    """The paths of the columns in Parquet: several if a column is nested."""
+    file = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), file)
+    columns = pq.read_metadata(pa.BufferReader(file.getvalue())).schema
+    return [columns.column(index).path for index in range(len(columns))]
 
 
-class _Stats:
-    """Statistics of a file's columns for Delta's log; readers skip files by them."""
+def _stats(names: Sequence[str], metadata: pq.FileMetaData) -> str:
+    """Statistics of these first columns, in the JSON of Delta's protocol; readers skip files by them.
 
-    def __init__(self, columns: list[str]) -> None:
-        self._ends: dict[str, list[pa.Scalar]] = {name: [] for name in columns}
-        self._nulls = Counter[str]()
-
-    def add(self, rows: pa.Table) -> None:
-        for name, ends in self._ends.items():
-            column = rows.column(name)
-            self._nulls[name] += column.null_count
-            ends.extend(pc.min_max(column).values())
-
-    def text(self, records: int) -> str:
-        """The JSON of Delta's protocol. Times are in milliseconds, the precision of a record's time."""
-        stats: dict[str, Any] = {"numRecords": records, "minValues": {}, "maxValues": {}}
-        for name, ends in self._ends.items():
-            least, most = pc.min_max(pa.array(ends)).values()
-            try:
-                found = least.as_py(), most.as_py()
-            except (OverflowError, ValueError):
-                # A time beyond Python's range: the column gets no statistics.
-                continue
-            if None not in found:
-                stats["minValues"][name], stats["maxValues"][name] = found
-        return json.dumps(stats | {"nullCount": dict(self._nulls)}, default=partial(timestamp, timespec="milliseconds"))
+    Times are in milliseconds, the precision of a record's time.
+    """
+    least, most, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
+    for index, name in enumerate(names):
+        groups = [metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)]
+        nulls[name] = sum(group.null_count for group in groups)
+        # Nothing but nulls, or a time beyond Python's range: the column gets no minimum and maximum.
+        with suppress(ValueError, OverflowError):
+            known = [group for group in groups if group.num_values]
+            least[name], most[name] = min(group.min for group in known), max(group.max for group in known)
+    stats = {"numRecords": metadata.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+    return json.dumps(stats, default=partial(timestamp, timespec="milliseconds"))

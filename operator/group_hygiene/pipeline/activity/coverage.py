@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE, State
+from group_hygiene.pipeline.store import State
+from group_hygiene.pipeline.tables import ACTIVITY, COVERAGE
 
 
 class Covered(NamedTuple):
@@ -42,7 +43,7 @@ def read_coverage(spark: SparkSession, warehouse: str) -> Covered:
     read_at: datetime = max(place["read_at"] for place in places.values())
     state = State(rows[0]["activity_id"], max(row["activity_version"] for row in rows))
     partitions = len({row["log_partition"] for row in rows})
-    return Covered(rows[0]["cluster_id"], state, read_at.astimezone(UTC), partitions, places)
+    return Covered(rows[0]["cluster_id"], state, read_at, partitions, places)
 
 
 def activity_at(spark: SparkSession, warehouse: str, covered: State) -> DataFrame:
@@ -56,4 +57,4 @@ def activity_at(spark: SparkSession, warehouse: str, covered: State) -> DataFram
             f"coverage names version {covered.version} of an activity table that does not exist: an older or another "
             "table replaced it; the next run of the pipeline corrects that"
         )
-    return ACTIVITY.read_version(spark, warehouse, covered.version)
+    return ACTIVITY.read(spark, warehouse, covered.version)

@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
 
 from group_hygiene.errors import HygieneError
 from group_hygiene.kafka.partitions import partition_of
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.activity.fold import Fold
-from group_hygiene.pipeline.shape import Shape
-from group_hygiene.pipeline.store import File
+from group_hygiene.pipeline.store import Table
 from group_hygiene.pipeline.table_file import TableFile
 from group_hygiene.spec.secret import one_line
 
@@ -54,12 +54,12 @@ class Round(NamedTuple):
     """What all tasks do. first, last: batches to add, all of one era. now: see Fold. gone_before: groups that are gone
     since an earlier time get no row any more; None = all get one.
 
-    versions: by table, which one to read. shape: of `activity`. partitions: of the log; None = not known, as it is an
+    versions: by table, which one to read. table: `activity`. partitions: of the log; None = not known, as it is an
     earlier log. moved: whether groups may be in other partitions than before. run: a name of its own.
     """
 
     warehouse: str
-    shape: Shape
+    table: Table
     cluster_id: str
     era: int
     first: int
@@ -80,7 +80,7 @@ class Done(NamedTuple):
 
     task: Task
     records: int
-    files: list[File] | None
+    files: list[AddAction] | None
     failure: str | None = None
 
 
@@ -128,7 +128,7 @@ def work(tasks: Iterator[Task], round: Round) -> Iterator[Done]:
 
 
 def _fold(task: Task, round: Round) -> Done:
-    schema = round.shape.schema
+    schema = round.table.schema
     of_task = f"log_partition BETWEEN {task.whole.low} AND {task.whole.high}"
     new = f"{of_task} AND era = {round.era} AND batch BETWEEN {round.first} AND {round.last}"
     with (
@@ -179,13 +179,13 @@ class _Files:
         for number in numbers:
             shard = self._shards[number]
             if shard not in self._open:
-                self._open[shard] = TableFile(self._round.warehouse, "activity", self._round.shape)
+                self._open[shard] = TableFile(self._round.warehouse, self._round.table)
             # Most of these are of one shard, as files are.
             own = rows if len(numbers) == 1 else rows.filter(which == number)
             for batch in own.to_batches(max_chunksize=_CHUNK):
                 self._open[shard].add(batch)
 
-    def finished(self) -> list[File]:
+    def finished(self) -> list[AddAction]:
         return [file.finished().file for file in self._open.values()]
 
 

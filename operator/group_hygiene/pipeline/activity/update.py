@@ -22,7 +22,7 @@ from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.pipeline import store
 from group_hygiene.pipeline.activity.shards import EVERYTHING, Done, Round, Shard, Task, plan, work
 from group_hygiene.pipeline.ingest.progress import refuse_incomplete, refuse_older
-from group_hygiene.pipeline.store import Held
+from group_hygiene.pipeline.store import Held, State
 from group_hygiene.pipeline.tables import (
     ACTIVITY,
     COMMITS,
@@ -32,7 +32,6 @@ from group_hygiene.pipeline.tables import (
     PRUNED,
     QUARANTINE,
     RECORDS,
-    State,
     laid_out,
 )
 
@@ -118,7 +117,7 @@ def update(spark: SparkSession, warehouse: str, history: timedelta | None = None
         moved = batches.era != era or not current
         new = sum(file.rows for file in records if file.may_have(batches.first, batches.last))
         round = Round(
-            *(warehouse.rstrip("/"), ACTIVITY.shape, ingested[0]["cluster_id"], *batches, now),
+            *(warehouse.rstrip("/"), ACTIVITY, ingested[0]["cluster_id"], *batches, now),
             None if history is None else now - history,
             *(versions | {ACTIVITY.name: at.version}, len(partitions) if current else None, moved, uuid4().hex),
         )
@@ -167,9 +166,9 @@ def _state(warehouse: str) -> State:
 
 def _laid_out(spark: SparkSession, warehouse: str, at: State) -> State:
     """A table of an earlier release, whose files may have deletion vectors, as a new one with the same rows."""
-    rows = ACTIVITY.read_version(spark, warehouse, at.version)
+    rows = ACTIVITY.read(spark, warehouse, at.version)
     ACTIVITY.create(warehouse)
-    ACTIVITY.append(spark, warehouse, rows)
+    rows.write.format("delta").mode("append").save(ACTIVITY.path(warehouse))
     return _state(warehouse)
 
 

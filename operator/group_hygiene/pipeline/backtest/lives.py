@@ -21,7 +21,8 @@ from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.activity.coverage import activity_at, read_coverage
 from group_hygiene.pipeline.activity.name_patterns import patterned
 from group_hygiene.pipeline.backtest.replay import COMMIT, Known, Record, Steps, milliseconds_of
-from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, PRUNED, RECORDS, State
+from group_hygiene.pipeline.store import State
+from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, PRUNED, RECORDS
 
 _PLACE = ("group", "era")
 # Rows are sorted by group, era and position; then follow Record's fields in its order.

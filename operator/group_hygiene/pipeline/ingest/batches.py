@@ -136,7 +136,7 @@ class _Ingest:
         cut = {} if before is None else cut_off(before, self._ask_epochs(before))
         self._progress = plan(before, bounds, start_over, cut)
         if before is None:
-            refuse_orphans(self._spark, self._warehouse)
+            refuse_orphans(self._warehouse)
         else:
             refuse_incomplete(self._warehouse, before.batch)
             self._refuse_older(before)
@@ -237,9 +237,9 @@ class _Ingest:
         tasks = divided(pieces, number)
         places = self._progress.places.items()
         read = {partition: place.read_at for partition, place in places if place.read_at is not None}
-        shapes = {table.name: table.shape for table in RECORDS}
+        tables = {table.name: table for table in RECORDS}
         batch = self._progress.batch + 1
-        target = Target(self._warehouse, shapes, self._progress.era, batch, read, self._hosts)
+        target = Target(self._warehouse, tables, self._progress.era, batch, read, self._hosts)
         settings = self._client.settings
         if settings.requests_per_second is not None:
             settings = replace(settings, requests_per_second=max(1, settings.requests_per_second // len(tasks)))

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from group_hygiene.kafka.record_columns import Records
 from group_hygiene.pipeline.ingest.decoder import decode_all
-from group_hygiene.pipeline.shape import Shape
+from group_hygiene.pipeline.store import Table
 from group_hygiene.pipeline.table_file import Part, TableFile
 
 # Rows of a file.
@@ -31,7 +31,7 @@ class Target(NamedTuple):
     """
 
     warehouse: str
-    tables: Mapping[str, Shape]
+    tables: Mapping[str, Table]
     era: int
     batch: int
     written_after: Mapping[int, datetime]
@@ -51,7 +51,7 @@ class Files:
         """Add records of one partition of the log."""
         for name, rows in self._by_table(partition, records):
             if name not in self._open:
-                self._open[name] = TableFile(self._target.warehouse, name, self._target.tables[name])
+                self._open[name] = TableFile(self._target.warehouse, self._target.tables[name])
             file = self._open[name]
             file.add(rows)
             self.rows += len(rows)
@@ -77,19 +77,19 @@ class Files:
         target = self._target
         same: dict[str, Any] = {"era": target.era, "batch": target.batch, "log_partition": partition}
         same["written_after"] = target.written_after.get(partition)
-        for name, shape in target.tables.items():
-            mark = columns[shape.mark]
+        for name, table in target.tables.items():
+            mark = columns[table.mark]
             taken = mark.is_valid()
             if not (count := taken.true_count):
                 continue
             fields = mark.type if pa.types.is_struct(mark.type) else ()
             own = {**columns, **{field.name: mark.field(field.name) for field in fields}}
             if count < len(mark):
-                own = {field.name: own[field.name].filter(taken) for field in shape.schema if field.name not in same}
+                own = {field.name: own[field.name].filter(taken) for field in table.schema if field.name not in same}
             arrays = [
                 pa.repeat(pa.scalar(same[field.name], field.type), count)
                 if field.name in same
                 else own[field.name].cast(field.type)
-                for field in shape.schema
+                for field in table.schema
             ]
-            yield name, pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
+            yield name, pa.RecordBatch.from_arrays(arrays, schema=table.schema)

@@ -11,13 +11,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from typing import NoReturn
 
-from pyspark.sql import SparkSession
-
 from group_hygiene.errors import Halted, PipelineError
 from group_hygiene.kafka.cluster import OFFSETS_TOPIC
 from group_hygiene.kafka.log_bounds import LogBounds
 from group_hygiene.model.evidence import TABLES_VERSION
 from group_hygiene.model.groups import NO_LEADER_EPOCH
+from group_hygiene.pipeline import store
 from group_hygiene.pipeline.tables import COMMITS, COVERAGE, GROUP_STATES, INGESTED, RECORDS
 
 _HOW_TO_CONTINUE = (
@@ -65,30 +64,20 @@ class Progress:
         return replace(self, batch=self.batch + 1, places=moved)
 
     def seen(self, bounds: LogBounds) -> Progress:
-        """With `read_at` and leader epoch of every partition that was read to its end."""
-        read = {
-            partition: replace(
-                place,
-                read_at=_read_at(place, bounds.asked_at, bounds.undecided_since.get(partition)),
-                first_read_at=place.first_read_at or bounds.asked_at,
-            )
-            if place.covered_to >= bounds.ends.get(partition, 0)
-            else place
-            for partition, place in self.places.items()
-        }
-        led = {
-            partition: replace(place, leader_epoch=bounds.leader_epochs.get(partition, place.leader_epoch))
-            for partition, place in read.items()
-        }
-        return replace(self, places=led)
+        """With `read_at` of every partition that was read to its end, and the leader epoch of each."""
+        return replace(self, places={number: _seen(number, place, bounds) for number, place in self.places.items()})
 
 
-def _read_at(place: Place, asked_at: datetime, undecided_since: datetime | None) -> datetime:
-    """A time that all records beyond `covered_to` are later than, by the reader's clock; never moves back."""
-    if undecided_since is None:
-        return asked_at
-    moment = min(asked_at, undecided_since)
-    return moment if place.read_at is None else max(place.read_at, moment)
+def _seen(partition: int, place: Place, bounds: LogBounds) -> Place:
+    epoch = bounds.leader_epochs.get(partition, place.leader_epoch)
+    if place.covered_to < bounds.ends.get(partition, 0):
+        return replace(place, leader_epoch=epoch)
+    read_at = bounds.asked_at
+    if (undecided_since := bounds.undecided_since.get(partition)) is not None:
+        # All records beyond `covered_to` are later than this, by the reader's clock. It never moves back.
+        read_at = max(filter(None, (place.read_at, min(read_at, undecided_since))))
+    first_read_at = place.first_read_at or bounds.asked_at
+    return replace(place, leader_epoch=epoch, read_at=read_at, first_read_at=first_read_at)
 
 
 def cut_off(before: Progress, ends: Mapping[int, int]) -> dict[int, int]:
@@ -120,15 +109,14 @@ def plan(
         raise PipelineError(
             f"the topic {OFFSETS_TOPIC} is gone: run this again once a consumer has made the brokers create it"
         )
-    if (why := _recreated(before, bounds, cut or {}) or _grew(before, bounds)) is not None:
+    if (why := _why_new_era(before, bounds, cut or {})) is not None:
         if not start_over:
             raise Halted(f"{why}. {_HOW_TO_CONTINUE}")
         places = {partition: _again(before, partition, bounds) for partition in bounds.starts}
         return Progress(bounds.cluster_id, bounds.topic_id, before.era + 1, before.batch, places)
     places = dict(before.places)
-    lost = {
-        partition: start for partition, start in bounds.starts.items() if start > _covered(before, partition, start)
-    }
+    starts = bounds.starts.items()
+    lost = {partition: start for partition, start in starts if start > places.get(partition, Place(start)).covered_to}
     if lost:
         if not start_over:
             raise Halted(f"{_lost(before, lost)}. {_HOW_TO_CONTINUE}")
@@ -148,10 +136,10 @@ def refuse_older(ingested: tuple[int, int], covered: tuple[int, int]) -> None:
         )
 
 
-def refuse_orphans(spark: SparkSession, warehouse: str) -> None:
+def refuse_orphans(warehouse: str) -> None:
     """Before the first ingest. Raises Halted if tables have rows nevertheless: these would be written twice."""
     for table in (*RECORDS, COVERAGE):
-        if table.exists(warehouse) and not table.read(spark, warehouse).isEmpty():
+        if store.rows(table.path(warehouse), "SELECT 1 FROM t LIMIT 1"):
             _tables_differ(f"the table {INGESTED.name} is gone or empty, and {table.name} is not")
 
 
@@ -193,22 +181,7 @@ def _again(before: Progress, partition: int, bounds: LogBounds) -> Place:
     return Place(bounds.starts[partition], None, bounds.asked_at, known.first_read_at if known else None)
 
 
-def _covered(before: Progress, partition: int, start: int) -> int:
-    place = before.places.get(partition)
-    return start if place is None else place.covered_to
-
-
-def _grew(before: Progress, bounds: LogBounds) -> str | None:
-    """A group's partition depends on their number: its records continue in another one, with other offsets."""
-    if before.places and bounds.starts.keys() - before.places.keys():
-        return (
-            f"the topic {OFFSETS_TOPIC} has {len(bounds.starts)} partitions now and had {len(before.places)}: "
-            "groups have moved to other partitions"
-        )
-    return None
-
-
-def _recreated(before: Progress, bounds: LogBounds, cut: Mapping[int, int]) -> str | None:
+def _why_new_era(before: Progress, bounds: LogBounds, cut: Mapping[int, int]) -> str | None:
     if before.topic_id and bounds.topic_id and before.topic_id != bounds.topic_id:
         ids = f"id {before.topic_id} then, {bounds.topic_id} now"
         return f"the topic {OFFSETS_TOPIC} was recreated since the last run ({ids})"
@@ -227,6 +200,12 @@ def _recreated(before: Progress, bounds: LogBounds, cut: Mapping[int, int]) -> s
             f"{OFFSETS_TOPIC}-{partition} was read up to offset {place.covered_to} in leader epoch "
             f"{place.leader_epoch}, which {now} now: the topic was recreated, or an unclean leader election lost the "
             "end of its log"
+        )
+    if before.places and bounds.starts.keys() - before.places.keys():
+        # A group's partition depends on their number: its records continue in another one, with other offsets.
+        return (
+            f"the topic {OFFSETS_TOPIC} has {len(bounds.starts)} partitions now and had {len(before.places)}: "
+            "groups have moved to other partitions"
         )
     return None
 
