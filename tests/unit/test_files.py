@@ -196,7 +196,7 @@ def test_messages_of_stores_are_shown_without_signatures() -> None:
 
 
 def test_what_repeats_is_in_dictionaries(tmp_path: Path) -> None:
-    """Also what is nested in a column; but no offsets."""
+    """Also what is nested in a column; but no offsets, nor times of a single group."""
     client = {"client_id": "a", "host": "b", "instance_id": "c", "rack_id": "d"}
     offset = {"topic": "t", "partition": 1, "offset": 7, "leader_epoch": 0, "metadata": "", "commit_time": None}
     row = dict.fromkeys(ACTIVITY.schema.names) | {"group": "g", "offsets": [offset], "last_clients": [client]}
@@ -207,7 +207,8 @@ def test_what_repeats_is_in_dictionaries(tmp_path: Path) -> None:
     written = pq.ParquetFile(tmp_path / "activity" / file.finished().file.path).metadata.row_group(0)
     columns = [written.column(index) for index in range(written.num_columns)]
     plain = {column.path_in_schema for column in columns if not column.has_dictionary_page}
-    assert plain == {"offsets.list.element.offset"}
+    times = {"offsets.list.element.commit_time", "first_seen", "first_commit", "last_commit", "oldest_commit"}
+    assert plain == {"offsets.list.element.offset"} | times
 
 
 _TABLES = {"store", "table_file"}

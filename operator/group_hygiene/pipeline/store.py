@@ -60,15 +60,13 @@ class State(NamedTuple):
 class Table(NamedTuple):
     """One table: `indexed` of its first columns have minima and maxima in Delta's log. The first write creates it.
 
-    mark: of a bronze table, the decoded column that is null in rows of other tables; if it is a struct, its fields are
-    columns, too. All methods raise PipelineError if the table can't be read or written, or if another run wrote it.
+    All methods raise PipelineError if the table can't be read or written, or if another run wrote it.
     """
 
     name: str
     schema: pa.Schema
     indexed: int = 0
     properties: tuple[tuple[str, str], ...] = ()
-    mark: str = ""
 
     def path(self, warehouse: str) -> str:
         return f"{warehouse.rstrip('/')}/{self.name}"

@@ -56,7 +56,6 @@ COMMITS = Table(
         """
     ),
     _INDEXED,
-    mark="topic",
 )
 
 # Clients of members: see offsets_log.Client. host: null also if the pipeline stores no hosts. null = no member.
@@ -72,7 +71,6 @@ GROUP_STATES = Table(
         """
     ),
     _INDEXED,
-    mark="state",
 )
 
 # Records that could not be decoded, unchanged, and why.
@@ -80,7 +78,6 @@ QUARANTINE = Table(
     "quarantine",
     _schema(f"{_POSITION}, key BLOB, value BLOB, error VARCHAR NOT NULL, {_WRITTEN_AFTER}"),
     _INDEXED,
-    mark="aside",
 )
 
 # One row per log partition: every record of that era before `covered_to` is in the three tables above, and no later

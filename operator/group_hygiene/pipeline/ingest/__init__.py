@@ -8,5 +8,5 @@
     files     decoded records written as Parquet
     codecs    decompresses record batches
     decoder   decodes the keys and values of records into columns
-    columns   decodes the commits of a batch at once, by numpy
+    columns   decodes commits and Classic groups of a batch at once, by numpy
 """

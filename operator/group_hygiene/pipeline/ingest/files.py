@@ -64,32 +64,28 @@ class Files:
         return self._parts
 
     def _by_table(self, partition: int, records: Records) -> Iterator[tuple[str, pa.RecordBatch]]:
-        for some, decoded in decode_all(records.keys, records.values, self._target.hosts):
-            columns = dict(zip(decoded.schema.names, decoded.columns, strict=True))
-            times = records.times[some]
-            of_record = np.clip(times, -_LATEST, _LATEST) * 1000
-            columns["record_time"] = pa.array(of_record, pa.timestamp("us", "UTC"), mask=times == -1)
-            columns["log_offset"] = pa.array(records.offsets[some])
-            columns["aborted"] = pa.array(records.aborted[some])
-            yield from self._rows(partition, columns)
-
-    def _rows(self, partition: int, columns: Mapping[str, pa.Array]) -> Iterator[tuple[str, pa.RecordBatch]]:
         target = self._target
         same: dict[str, Any] = {"era": target.era, "batch": target.batch, "log_partition": partition}
         same["written_after"] = target.written_after.get(partition)
-        for name, table in target.tables.items():
-            mark = columns[table.mark]
-            taken = mark.is_valid()
-            if not (count := taken.true_count):
+        for name, some, decoded in decode_all(records.keys, records.values, target.hosts):
+            if not len(some):
                 continue
-            fields = mark.type if pa.types.is_struct(mark.type) else ()
-            own = {**columns, **{field.name: mark.field(field.name) for field in fields}}
-            if count < len(mark):
-                own = {field.name: own[field.name].filter(taken) for field in table.schema if field.name not in same}
+            times, schema = records.times[some], target.tables[name].schema
+            of_record = np.clip(times, -_LATEST, _LATEST) * 1000
+            columns = {
+                **decoded,
+                "record_time": pa.array(of_record, pa.timestamp("us", "UTC"), mask=times == -1),
+                "log_offset": pa.array(records.offsets[some]),
+                "aborted": pa.array(records.aborted[some]),
+            }
             arrays = [
-                pa.repeat(pa.scalar(same[field.name], field.type), count)
-                if field.name in same
-                else own[field.name].cast(field.type)
-                for field in table.schema
+                _array(columns[field.name], field.type)
+                if field.name in columns
+                else pa.repeat(pa.scalar(same.get(field.name), field.type), len(some))
+                for field in schema
             ]
-            yield name, pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+            yield name, pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(cells: Any, kind: pa.DataType) -> pa.Array:
+    return cells.cast(kind) if isinstance(cells, pa.Array) else pa.array(cells, kind)
