@@ -96,14 +96,9 @@ def known(activity: DataFrame, places: Mapping[int, Mapping[str, Any]], retentio
 
     Also with `covered`: whether their partition is in `places`; if not, both times are null (unknown).
     """
-    since = [place["complete_since"] for place in places.values()]
-    covered = pa.table(
-        {
-            "log_partition": pa.array(places, pa.int32()),
-            "complete_since": pa.array(since, pa.timestamp("us", "UTC")),
-            "covered": pa.array([True] * len(places), pa.bool_()),
-        }
-    )
+    schema = pa.schema({"log_partition": "int32", "complete_since": pa.timestamp("us", "UTC"), "covered": "bool"})
+    read = [{**row, "log_partition": number, "covered": True} for number, row in places.items()]
+    covered = pa.Table.from_pylist(read, schema)
     rows = activity.join(F.broadcast(activity.sparkSession.createDataFrame(covered)), "log_partition", "left")
     classic, simple = F.col("type") == "Classic", F.col("simple")
     needed = F.when(simple, F.col("last_commit")).otherwise(F.col("empty_since"))
@@ -197,7 +192,7 @@ def _growth(groups: DataFrame) -> list[Growth]:
 def _row(fields: Mapping[str, Any], behind: int | None) -> Row:
     """A row of `_rows`, with its last client in words."""
     client = LastClient.of(fields["last_clients"], fields["last_clients_at"])
-    known = {name: value for name, value in fields.items() if name not in ("last_clients", "last_clients_at")}
+    known = {name: cell for name, cell in fields.items() if name not in ("turn", "last_clients", "last_clients_at")}
     return Row(**known | {"age": Age(fields["age"]), "behind": behind, "last_client": client and str(client)})
 
 
@@ -223,21 +218,16 @@ def _rows(groups: DataFrame) -> list[dict[str, Any]]:
     soon = waiting.where(unused & F.col("due").isNotNull()).withColumn("first", first)
     soon = soon.where(F.col("first") <= _SHARE).drop("first").withColumn("turn", F.lit(0))
     ordered = waiting.orderBy("turn", *idle).limit(_ROWS)
-    several = [
-        chosen.drop("unused").toArrow().to_pylist()
-        for chosen in (soon.orderBy("expires", "group").limit(_EXPIRING), ordered)
-    ]
-    # A group may be in both lists.
     chosen: dict[str, dict[str, Any]] = {}
-    for row in (*several[0], *several[1]):
-        if len(chosen) < _ROWS:
+    for some in (soon.orderBy("expires", "group").limit(_EXPIRING), ordered):
+        for row in some.drop("unused").toArrow().to_pylist():
+            # A group may be in both.
             chosen.setdefault(row["group"], row)
     never = datetime.max.replace(tzinfo=UTC)
-    rows = sorted(
-        chosen.values(),
+    return sorted(
+        list(chosen.values())[:_ROWS],
         key=lambda row: (row["turn"] == 3, row["idle_since"] or never, row["last_commit"] or never, row["group"]),
     )
-    return [{name: value for name, value in row.items() if name != "turn"} for row in rows]
 
 
 def _behind(spark: SparkSession, activity: DataFrame, groups: Sequence[str]) -> dict[str, int]:
@@ -274,14 +264,14 @@ def _notes(covered: Covered, tally: _Tally) -> list[str]:
             f"{unread:,} of the {covered.partitions:,} partitions of __consumer_offsets were never read to their end: "
             f"the idle time of {_groups(tally.uncovered)} is unknown. The next run of the pipeline reads on."
         )
-    earliest = min(_time(place["read_at"]) for place in places)
+    earliest = min(place["read_at"] for place in places)
     if earliest < covered.read_at - _DAY:
-        late = sum(_time(place["read_at"]) < covered.read_at - _DAY for place in places)
+        late = sum(place["read_at"] < covered.read_at - _DAY for place in places)
         notes.append(
             f"{late:,} partitions of __consumer_offsets were last read to their end more than a day before the others, "
             f"the first of them at {_shown(earliest)}: their groups may have been used since."
         )
-    lost = [_time(place["complete_since"]) for place in places if place["complete_since"] is not None]
+    lost = [place["complete_since"] for place in places if place["complete_since"] is not None]
     if lost:
         notes.append(
             f"In {len(lost):,} partitions of __consumer_offsets, records from before {_shown(max(lost))} are "
@@ -301,10 +291,6 @@ def _notes(covered: Covered, tally: _Tally) -> list[str]:
 
 def _groups(count: int) -> str:
     return f"{count:,} group" if count == 1 else f"{count:,} groups"
-
-
-def _time(value: datetime) -> datetime:
-    return value.astimezone(UTC)
 
 
 def _shown(value: datetime) -> str:
