@@ -85,8 +85,8 @@ class Table(NamedTuple):
         return frame.unionByName(self.none(spark), allowMissingColumns=True).select(*self.schema.names)
 
     def none(self, spark: SparkSession) -> DataFrame:
-        """No rows. With the limit, Spark knows that, and simplifies its plans."""
-        return spark.createDataFrame(self.schema.empty_table()).limit(0)
+        """No rows. Spark knows that, and simplifies its plans."""
+        return spark.createDataFrame(self.schema.empty_table())
 
     def open(self, spark: SparkSession, warehouse: str) -> SparkTable | None:
         """None = it does not exist."""
