@@ -18,9 +18,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
+from group_hygiene.model.groups import GroupType
 from group_hygiene.pipeline.activity.coverage import activity_at, read_coverage
 from group_hygiene.pipeline.activity.name_patterns import patterned
-from group_hygiene.pipeline.backtest.replay import COMMIT, Known, Record, Steps, milliseconds_of
+from group_hygiene.pipeline.backtest.replay import COMMIT, Life, Record, Steps, milliseconds_of
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, PRUNED, RECORDS, State
 
 _PLACE = ("group", "era")
@@ -50,12 +51,13 @@ class Extent:
 
 
 class GroupRecords(NamedTuple):
-    """One group of the tables. known: see `replay.Known`; None = no records are missing."""
+    """One group of the tables. known: its state before its records, if earlier ones were
+    dropped."""
 
     group: str
     pattern: str
     log_partition: int
-    known: Known | None
+    known: Life | None
     records: list[Record]
 
 
@@ -169,7 +171,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _lost(activity: Mapping[str, Any], records: list[Record], began_ms: int) -> Known | None:
+def _lost(activity: Mapping[str, Any], records: list[Record], began_ms: int) -> Life | None:
     """The group's state before its records, if earlier ones were dropped; None = there were none before them.
 
     Unknown facts are assumed so that the group rather matches: it was unused since the history began, until its first
@@ -194,4 +196,4 @@ def _lost(activity: Mapping[str, Any], records: list[Record], began_ms: int) -> 
     elif state == "Gone" and records:
         # A simple group, whose tombstones are among the records.
         state = "Empty"
-    return Known(activity["type"], activity["protocol_type"], state, last, empty, offsets)
+    return Life(GroupType(activity["type"]), activity["protocol_type"], state, last, empty, offsets)
