@@ -84,9 +84,8 @@ def histories(spark: SparkSession, warehouse: str, steps: Steps = STEPS) -> dict
 def as_row(stretch: Stretch) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "there": stretch.group is not None,
-        "state": stretch.state,
-        **{name: getattr(stretch, name) for name in ("last_commit", "oldest_commit", "empty_since")},
-        "offsets": {partition: offset for (_, partition), (offset, _) in stretch.offsets.items()},
+        **{name: getattr(stretch.activity, name) for name in ("state", "last_commit", "oldest_commit", "empty_since")},
+        "offsets": {place.partition: committed.offset for place, committed in stretch.offsets.items()},
     }
     if stretch.group is None:
         return fields
@@ -185,8 +184,12 @@ def test_what_was_dropped(
     assert stretch.begins == late
     assert stretch.group is not None
     type_, protocol_type, state_, empty, committed = then
-    assert (str(stretch.group.type), stretch.group.protocol_type, stretch.state) == (type_, protocol_type, state_)
-    for found, wanted in ((stretch.empty_since, empty), (stretch.last_commit, committed)):
+    assert (str(stretch.group.type), stretch.group.protocol_type, stretch.activity.state) == (
+        type_,
+        protocol_type,
+        state_,
+    )
+    for found, wanted in ((stretch.activity.empty_since, empty), (stretch.activity.last_commit, committed)):
         if wanted == BEGAN:
             assert found is not None
             assert reach.began - found < timedelta(milliseconds=1)

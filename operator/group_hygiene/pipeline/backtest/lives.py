@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from group_hygiene.errors import PipelineError
-from group_hygiene.model.groups import GroupType
+from group_hygiene.model.groups import GroupType, Partition
 from group_hygiene.pipeline.activity.coverage import activity_at, read_coverage
 from group_hygiene.pipeline.activity.name_patterns import patterned
 from group_hygiene.pipeline.backtest.replay import COMMIT, Life, Record, Steps, milliseconds_of
@@ -183,7 +183,7 @@ def _lost(activity: Mapping[str, Any], records: list[Record], began_ms: int) -> 
     commits = {(record.topic, record.partition) for record in records if record.commit_ms is not None}
     # Offsets from before the records; a later commit hides the earlier offset.
     offsets = {
-        (topic, partition): (offset, at)
+        Partition(topic, partition): (offset, at)
         for topic, partition, offset, at in (tuple(one.values()) for one in activity["offsets"])
         if (topic, partition) not in commits
     }

@@ -6,15 +6,17 @@ record by record. A test compares both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
+from group_hygiene.model.evidence import Activity
 from group_hygiene.model.groups import CommittedOffset, Group, GroupState, GroupType, Offsets, Partition
 
+# The log is read at once.
+_END = datetime.max.replace(tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _FAMILIES = ("classic", "consumer", "share", "streams")
@@ -88,28 +90,19 @@ class Sign(NamedTuple):
     by: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Stretch:
     """The group's state from a record on, until the next stretch begins.
 
-    group: None = it does not exist. state to empty_since: as in `model.evidence.Activity`.
-    offsets: the committed ones: (topic, partition) -> (offset, commit time in milliseconds).
-    same_since: start of the time in which it is Empty with the same offsets; None = it is not Empty.
+    group: None = it does not exist. activity: its row in `activity`, read at any later time. offsets: the committed
+    ones. same_since: start of the time in which it is Empty with the same offsets; None = it is not Empty.
     """
 
     begins: datetime
     group: Group | None
-    state: str
-    last_commit: datetime | None
-    oldest_commit: datetime | None
-    empty_since: datetime | None
-    offsets: Mapping[tuple[str, int], tuple[int, int]]
+    activity: Activity
+    offsets: Offsets
     same_since: datetime | None
-
-    @cached_property
-    def partitions(self) -> Offsets:
-        """`offsets` without times. Every judgement of the stretch needs them."""
-        return {Partition(*place): CommittedOffset(offset) for place, (offset, _) in self.offsets.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +162,7 @@ class Life:
     state: str = "Unknown"
     last_ms: int | None = None
     empty_ms: int | None = None
-    offsets: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    offsets: dict[Partition, tuple[int, int]] = field(default_factory=dict)
     members: set[str] = field(default_factory=set)
     era: int | None = None
 
@@ -189,7 +182,7 @@ class Life:
             self._set_state(record, family, ended=record.gone and what != "member")
 
     def _commit(self, record: Record) -> None:
-        place = record.topic or "", record.partition or 0
+        place = Partition(record.topic or "", record.partition or 0)
         if record.commit_ms is not None:
             self.last_ms = max(self.last_ms or record.commit_ms, record.commit_ms)
         if record.aborted:
@@ -226,14 +219,23 @@ def _stretch(name: str, begins: datetime, life: Life, before: Stretch | None) ->
     group = None
     if life.state in _STATES:
         group = Group(name, life.type, life.protocol or "", _STATES[life.state], 0)
-    oldest = min((commit_ms for _, commit_ms in life.offsets.values()), default=None)
-    last_commit, oldest_commit, empty_since = map(_known_time, (life.last_ms, oldest, life.empty_ms))
-    offsets, same_since = dict(life.offsets), begins if life.state == "Empty" else None
-    if same_since is not None and before is not None and before.same_since is not None and before.group == group:
-        same = {place: offset for place, (offset, _) in before.offsets.items()}
-        if same == {place: offset for place, (offset, _) in offsets.items()}:
-            same_since = before.same_since
-    return Stretch(begins, group, life.state, last_commit, oldest_commit, empty_since, offsets, same_since)
+    activity = Activity(
+        type=life.type,
+        protocol_type=life.protocol or "",
+        state=life.state,
+        first_seen=None,
+        last_commit=_known_time(life.last_ms),
+        oldest_commit=_known_time(min((commit_ms for _, commit_ms in life.offsets.values()), default=None)),
+        empty_since=_known_time(life.empty_ms),
+        log_partition=0,
+        covered_to=0,
+        read_at=_END,
+    )
+    offsets = {place: CommittedOffset(offset) for place, (offset, _) in life.offsets.items()}
+    same_since = begins if life.state == "Empty" else None
+    if same_since and before and before.same_since and (before.group, before.offsets) == (group, offsets):
+        same_since = before.same_since
+    return Stretch(begins, group, activity, offsets, same_since)
 
 
 def moment_of(milliseconds: int) -> datetime:

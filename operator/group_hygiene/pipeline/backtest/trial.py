@@ -16,7 +16,7 @@ from msgspec import structs
 from group_hygiene.decide.checks import judge
 from group_hygiene.decide.plan import grace_elapsed
 from group_hygiene.model.entries import Mark
-from group_hygiene.model.evidence import Activity, Deletion, Evidence, Protections, Unchanged
+from group_hygiene.model.evidence import Deletion, Evidence, Protections, Unchanged
 from group_hygiene.model.groups import Bounds
 from group_hygiene.model.verdicts import Verdict
 from group_hygiene.pipeline.backtest.replay import History, Sign, Steps, Stretch
@@ -173,7 +173,7 @@ class Trial:
 
     def _likely(self, stretch: Stretch) -> int:
         """A guess at the first scan in a stretch at which the policy matches."""
-        moments = filter(None, (stretch.last_commit, stretch.empty_since))
+        moments = filter(None, (stretch.activity.last_commit, stretch.activity.empty_since))
         return self._scans.first_from(max(moments, default=self._scans.start) + self.waits)
 
     def _judge(
@@ -183,21 +183,10 @@ class Trial:
         if group is None or not self.policy.match.selects(group):
             return None
         protect = self._world.protect
-        activity = Activity(
-            type=group.type,
-            protocol_type=group.protocol_type,
-            state=stretch.state,
-            first_seen=None,
-            last_commit=stretch.last_commit,
-            oldest_commit=stretch.oldest_commit,
-            empty_since=stretch.empty_since,
-            log_partition=0,
-            covered_to=0,
-            read_at=now,
-            # Records that were lost later still existed at that time.
-            complete_since=None if complete_since is None or complete_since > now else complete_since,
-        )
-        offsets = stretch.partitions
+        activity, offsets = stretch.activity, stretch.offsets
+        # Records that were lost later still existed at that time.
+        if complete_since is not None and complete_since <= now:
+            activity = replace(activity, complete_since=complete_since)
         evidence = Evidence(
             protections=_NO_PROTECTIONS,
             protected_by=None if protect is None else protect.matching(group.id),
