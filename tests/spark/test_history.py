@@ -14,8 +14,9 @@ from pyspark.sql import functions as F
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.activity.fold import folding
 from group_hygiene.pipeline.activity.update import update
-from group_hygiene.pipeline.backtest.lives import extent, group_records, lives
-from group_hygiene.pipeline.backtest.replay import History, Steps, Stretch, replay
+from group_hygiene.pipeline.backtest.lives import extent, lives
+from group_hygiene.pipeline.backtest.lives import histories as histories_of
+from group_hygiene.pipeline.backtest.replay import History, Steps, Stretch
 from group_hygiene.pipeline.maintain import Retention, maintain
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES
 from tests.spark.histories import START, Bronze, Event, classic, commit, epoch, member, moment, state, wiped
@@ -74,9 +75,7 @@ def _in_order(events: list[Event]) -> list[Event]:
 def histories(spark: SparkSession, warehouse: str, steps: Steps = STEPS) -> dict[str, History]:
     reach = extent(spark, warehouse)
     rows = lives(spark, warehouse, reach, steps).toArrow().to_batches()
-    found = {
-        one.group: replay(one.group, one.records, steps.start, one.known) for one in group_records(rows, reach.began)
-    }
+    found = {history.name: history for _, history in histories_of(rows, reach, steps.start)}
     assert len(found) == ACTIVITY.read(spark, warehouse).count()
     return found
 

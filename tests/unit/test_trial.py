@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from group_hygiene.pipeline.backtest.replay import COMMIT, History, Record, Sign, Steps, replay
-from group_hygiene.pipeline.backtest.trial import Removed, Simulation, Trial, World, untriable
+from group_hygiene.pipeline.backtest.trial import Span, Trial, World, untriable
 from group_hygiene.spec.fields import convert
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, parse_policy
@@ -64,16 +64,16 @@ def replayed(records: Iterable[Record]) -> History:
     return replay("group", records, START)
 
 
-def simulate(records: Iterable[Record], of: Policy | None = None, world: World = WORLD) -> Simulation:
+def simulate(records: Iterable[Record], of: Policy | None = None, world: World = WORLD) -> list[Span]:
     return Trial(of or policy(), world).simulate(replayed(records))
 
 
-def removed(found: Simulation) -> list[tuple[float, float, int | None, str | None]]:
+def removed(found: Sequence[Span]) -> list[tuple[float, float, int | None, str | None]]:
     """Days on which it was marked and deleted, when it came back (in milliseconds) and how."""
-    removals = [(one, one.back or Sign(START, "")) for one in found.removed]
+    removals = [(one.marked, one.deleted, one.back or Sign(START, "")) for one in found if one.deleted is not None]
     return [
-        (day_of(one.marked), day_of(one.at), ms(day_of(back.at)) if back.by else None, back.by or None)
-        for one, back in removals
+        (day_of(marked), day_of(at), ms(day_of(back.at)) if back.by else None, back.by or None)
+        for marked, at, back in removals
     ]
 
 
@@ -81,9 +81,9 @@ def day_of(moment: datetime) -> float:
     return (moment - START) / DAY
 
 
-def spans(found: Simulation) -> list[tuple[float, float]]:
+def spans(found: Sequence[Span]) -> list[tuple[float, float]]:
     """First and last day on which it matches."""
-    return [(day_of(first), STEPS.first_from(end) - 1) for first, end in found.spans]
+    return [(day_of(first), STEPS.first_from(end) - 1) for first, end, *_ in found]
 
 
 ONCE = [joined(0.5), commit(0.55), left(0.6)]
@@ -133,7 +133,6 @@ def test_spans() -> None:
     """It matches from its mark on to the step at which it is deleted, and not while it is gone or in use."""
     found = simulate([*ONCE, joined(9.0), left(9.25)])
     assert spans(found) == [(6, 7), (17, 18)]
-    assert list(map(day_of, found.marked)) == [6, 17]
 
 
 def test_windows() -> None:
@@ -147,7 +146,7 @@ def test_windows() -> None:
 def test_alert_deletes_nothing() -> None:
     """An Alert policy matches for as long as the group is idle."""
     found = simulate([*ONCE, joined(9.0), left(9.25)], policy("Alert", idleFor="120h"))
-    assert (spans(found), found.removed) == ([(6, 8), (15, 39)], [])
+    assert (spans(found), removed(found)) == ([(6, 8), (15, 39)], [])
 
 
 def test_other_periods() -> None:
@@ -174,8 +173,8 @@ def test_unchanged_for_sees_what_commits_don_t_change() -> None:
 
 def test_protected() -> None:
     """What the connection protects is not deleted, and a protected neighbour changes nothing."""
-    assert not simulate(ONCE, world=replace(WORLD, protect=Patterns(["gro*"]))).removed
-    assert simulate(ONCE, world=replace(WORLD, protect=Patterns(["other"]))).removed
+    assert not removed(simulate(ONCE, world=replace(WORLD, protect=Patterns(["gro*"]))))
+    assert removed(simulate(ONCE, world=replace(WORLD, protect=Patterns(["other"]))))
 
 
 def test_records_were_lost() -> None:
@@ -190,8 +189,9 @@ def test_it_looks_as_often_as_the_operator() -> None:
     """However coarse the slices are: a group that is deleted on Sunday evening is missed on Monday morning."""
     weekend = [joined(4.3), commit(4.5), left(4.7), joined(7.4)]
     hurt = simulate(weekend, replace(policy(idleFor="24h"), interval=timedelta(minutes=10)))
-    (one,) = hurt.removed
-    assert START + 6.7 * DAY <= one.at <= START + 6.7 * DAY + timedelta(minutes=20)
+    (one,) = hurt
+    assert one.deleted is not None
+    assert START + 6.7 * DAY <= one.deleted <= START + 6.7 * DAY + timedelta(minutes=20)
     assert one.back == Sign(START + timedelta(milliseconds=ms(7.4) - ms(0)), "Join")
 
 
@@ -237,9 +237,9 @@ def policies() -> st.SearchStrategy[Policy]:
     return st.builds(built, whens, st.integers(1, 200), st.integers(1, 720), st.integers(1, 24), st.booleans())
 
 
-def every_look(trial: Trial, records: Sequence[Record], world: World) -> Simulation:
+def every_look(trial: Trial, records: Sequence[Record], world: World) -> list[Span]:
     """The same, told by a look at each and every interval."""
-    history, found = replayed(records), Simulation()
+    history, found = replayed(records), list[Span]()
     looks = Steps(world.start, trial.policy.interval, (world.end - world.start) // trial.policy.interval + 1)
     mark, absent_until, last = None, world.start, None
     ends = [*(stretch.begins for stretch in history.stretches[1:]), world.end + timedelta(microseconds=1)]
@@ -255,13 +255,12 @@ def every_look(trial: Trial, records: Sequence[Record], world: World) -> Simulat
         end = now + timedelta(microseconds=1) if over else ends[at]
         if mark is None:
             mark = now
-            found.marked.append(now)
-            found.spans.append((now, end))
+            found.append(Span(now, end))
         else:
-            found.spans[-1] = (found.spans[-1][0], end)
+            found[-1] = Span(mark, end)
         if over:
             back = history.back_after(now)
-            found.removed.append(Removed(mark, now, back))
+            found[-1] = Span(mark, end, now, back)
             if back is None:
                 break
             mark, absent_until = None, back.at
@@ -287,5 +286,5 @@ def test_who_is_not_deleted_is_not_after_longer(records: list[Record], of: Polic
         pairs.append((trial.with_idle_for(one * DAY), trial.with_idle_for((one + more) * DAY)))
     for shorter, longer in pairs:
         before, after = shorter.simulate(history), longer.simulate(history)
-        assert before.removed or not after.removed
-        assert any(removed.back for removed in before.removed) or not any(removed.back for removed in after.removed)
+        assert removed(before) or not removed(after)
+        assert any(span.back for span in before) or not any(span.back for span in after)

@@ -7,11 +7,11 @@ depends on slices and partitions, not on the frequency of commits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,7 +21,7 @@ from group_hygiene.errors import PipelineError
 from group_hygiene.model.groups import GroupType, Partition
 from group_hygiene.pipeline.activity.coverage import activity_at, read_coverage
 from group_hygiene.pipeline.activity.name_patterns import patterned
-from group_hygiene.pipeline.backtest.replay import COMMIT, Life, Record, Steps, milliseconds_of
+from group_hygiene.pipeline.backtest.replay import COMMIT, History, Life, Record, Steps, milliseconds_of, replay
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, PRUNED, RECORDS, State
 
 _PLACE = ("group", "era")
@@ -48,17 +48,6 @@ class Extent:
     batch: int
     pruned: bool
     bytes: int
-
-
-class GroupRecords(NamedTuple):
-    """One group of the tables. known: its state before its records, if earlier ones were
-    dropped."""
-
-    group: str
-    pattern: str
-    log_partition: int
-    known: Life | None
-    records: list[Record]
 
 
 def extent(spark: SparkSession, warehouse: str) -> Extent:
@@ -88,7 +77,7 @@ def extent(spark: SparkSession, warehouse: str) -> Extent:
 
 
 def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> DataFrame:
-    """Rows for `group_records`: the row of `activity` of each group, then its records in order.
+    """Rows for `histories`: the row of `activity` of each group, then its records in order.
 
     slices: ends of the slices; the first has all records until it, and one more slice all after the last.
 
@@ -153,17 +142,18 @@ def _slice(slices: Steps) -> Column:
     return F.greatest(F.lit(0), F.least(F.lit(slices.count), index)).cast("int")
 
 
-def group_records(batches: Iterable[pa.RecordBatch], began: datetime) -> Iterator[GroupRecords]:
-    """The groups in rows of `lives`. began: of the history."""
-    began_ms = milliseconds_of(began)
+def histories(batches: Iterable[pa.RecordBatch], reach: Extent, start: datetime) -> Iterator[tuple[str, History]]:
+    """The name pattern of each group in rows of `lives`, and its history from `start` on."""
+    began_ms = milliseconds_of(reach.began)
     for group, rows in groupby(_rows(batches), key=itemgetter(0)):
         first, *rest = rows
         activity = first[_BEFORE.index("known")]
         # A group without a row in `activity` was written since.
         if activity is not None:
             records = [Record._make(row[len(_BEFORE) :]) for row in rest]
-            known = _lost(activity, records, began_ms)
-            yield GroupRecords(group, activity["pattern"], activity["log_partition"], known, records)
+            history = replay(group, records, start, _lost(activity, records, began_ms))
+            complete_since = reach.complete_since.get(activity["log_partition"])
+            yield activity["pattern"], replace(history, complete_since=complete_since)
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.backtest.lives import Extent, extent, lives
 from group_hygiene.pipeline.backtest.replay import Steps, moment_of
-from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, Brief, Counted, OnTrial, worker
+from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, Counted, OnTrial, worker
 from group_hygiene.pipeline.backtest.trial import Trial, World
 from group_hygiene.pipeline.tasks import report_tasks
 from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
@@ -225,7 +225,7 @@ def backtest(
         spark.conf.set(name, value)
     with report_tasks(spark, lambda done, parts: report(f"backtest: {done} of {parts} parts")):
         records = lives(spark, warehouse, reach, _slices(bench, steps))
-        rows = records.mapInArrow(worker(Brief(bench, steps, reach)), from_arrow_schema(SCHEMA))
+        rows = records.mapInArrow(worker(bench, steps, reach), from_arrow_schema(SCHEMA))
         counted = Counted.of(rows, max(len(one.periods) for one in bench))
     return Backtest(reach, steps, [_tried(number, one, counted, steps) for number, one in enumerate(bench)], untried)
 
