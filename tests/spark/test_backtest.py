@@ -18,7 +18,7 @@ from group_hygiene.kafka.client import Client
 from group_hygiene.pipeline.activity.update import update
 from group_hygiene.pipeline.backtest.lives import extent, histories, lives
 from group_hygiene.pipeline.backtest.run import Backtest, Candidate, Terms, backtest
-from group_hygiene.pipeline.backtest.trial import Trial, World, reason_of
+from group_hygiene.pipeline.backtest.trial import Trial, reason_of
 from group_hygiene.pipeline.ingest.batches import ingest
 from group_hygiene.reconcile import LedgerNeed
 from group_hygiene.spec.connection import ActivitySpec
@@ -252,7 +252,6 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
     assert found.steps.end == reach.read_at
     rows = lives(spark, warehouse, reach, found.steps).toArrow().to_batches()
     then = [history for _, history in histories(rows, reach, found.steps.start) if tag in history.name]
-    world = World(found.steps.start, found.steps.end, Patterns(protect), _RETENTION)
 
     scene = Scene(client, protect, need=LedgerNeed.READ)
     scene.clock = Frozen(reach.read_at.astimezone(UTC))
@@ -266,7 +265,7 @@ def test_today_is_what_the_operator_decides(spark: SparkSession, client: Client,
             for name, seen in observation.verdicts[one.policy.key].items()
             if tag in name
         }
-        trial = Trial(one.policy, world)
+        trial = Trial(one.policy, found.steps.start, found.steps.end, Patterns(protect), _RETENTION)
         verdicts = ((history.name, trial.verdict(history)) for history in then)
         assert {name: reason_of(verdict) for name, verdict in verdicts if verdict is not None} == wanted, one.policy
         shown |= set(wanted.values())

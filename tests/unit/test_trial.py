@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from group_hygiene.pipeline.backtest.replay import COMMIT, History, Record, Sign, Steps, replay
-from group_hygiene.pipeline.backtest.trial import Span, Trial, World, untriable
+from group_hygiene.pipeline.backtest.trial import Span, Trial, untriable
 from group_hygiene.spec.fields import convert
 from group_hygiene.spec.patterns import Patterns
 from group_hygiene.spec.policy import Policy, parse_policy
@@ -22,7 +22,7 @@ from tests.unit import make
 START = datetime(2026, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
 STEPS = Steps(START, DAY, 40)
-WORLD = World(START, STEPS.at(39))
+END = STEPS.at(39)
 # The least that a log can tell apart.
 _MS = 1 / 86_400_000
 
@@ -64,8 +64,8 @@ def replayed(records: Iterable[Record]) -> History:
     return replay("group", records, START)
 
 
-def simulate(records: Iterable[Record], of: Policy | None = None, world: World = WORLD) -> list[Span]:
-    return Trial(of or policy(), world).simulate(replayed(records))
+def simulate(records: Iterable[Record], of: Policy | None = None, protect: Patterns | None = None) -> list[Span]:
+    return Trial(of or policy(), START, END, protect).simulate(replayed(records))
 
 
 def removed(found: Sequence[Span]) -> list[tuple[float, float, int | None, str | None]]:
@@ -152,7 +152,7 @@ def test_alert_deletes_nothing() -> None:
 def test_other_periods() -> None:
     """A longer idleFor or grace period than the group ever needs saves it."""
     came_back = replayed([*ONCE, joined(9.25)])
-    trial = Trial(policy(), WORLD)
+    trial = Trial(policy(), START, END)
     assert removed(trial.with_idle_for(7 * DAY).simulate(came_back)) == [(8, 9, ms(9.25), "Join")]
     assert removed(trial.with_idle_for(8 * DAY).simulate(came_back)) == []
     assert removed(trial.with_grace(3 * DAY).simulate(came_back)) == [(6, 9, ms(9.25), "Join")]
@@ -173,16 +173,16 @@ def test_unchanged_for_sees_what_commits_don_t_change() -> None:
 
 def test_protected() -> None:
     """What the connection protects is not deleted, and a protected neighbour changes nothing."""
-    assert not removed(simulate(ONCE, world=replace(WORLD, protect=Patterns(["gro*"]))))
-    assert removed(simulate(ONCE, world=replace(WORLD, protect=Patterns(["other"]))))
+    assert not removed(simulate(ONCE, protect=Patterns(["gro*"])))
+    assert removed(simulate(ONCE, protect=Patterns(["other"])))
 
 
 def test_records_were_lost() -> None:
     """From when it is known, nobody counts as idle since before; what was known earlier was known."""
     early = replace(replayed(ONCE), complete_since=START + 4 * DAY)
-    assert removed(Trial(policy(), WORLD).simulate(early)) == [(9, 10, None, None)]
+    assert removed(Trial(policy(), START, END).simulate(early)) == [(9, 10, None, None)]
     late = replace(replayed([*ONCE, joined(9.25)]), complete_since=START + 30 * DAY)
-    assert removed(Trial(policy(), WORLD).simulate(late)) == [(6, 7, ms(9.25), "Join")]
+    assert removed(Trial(policy(), START, END).simulate(late)) == [(6, 7, ms(9.25), "Join")]
 
 
 def test_it_looks_as_often_as_the_operator() -> None:
@@ -237,12 +237,12 @@ def policies() -> st.SearchStrategy[Policy]:
     return st.builds(built, whens, st.integers(1, 200), st.integers(1, 720), st.integers(1, 24), st.booleans())
 
 
-def every_look(trial: Trial, records: Sequence[Record], world: World) -> list[Span]:
+def every_look(trial: Trial, records: Sequence[Record]) -> list[Span]:
     """The same, told by a look at each and every interval."""
     history, found = replayed(records), list[Span]()
-    looks = Steps(world.start, trial.policy.interval, (world.end - world.start) // trial.policy.interval + 1)
-    mark, absent_until, last = None, world.start, None
-    ends = [*(stretch.begins for stretch in history.stretches[1:]), world.end + timedelta(microseconds=1)]
+    looks = Steps(START, trial.policy.interval, (END - START) // trial.policy.interval + 1)
+    mark, absent_until, last = None, START, None
+    ends = [*(stretch.begins for stretch in history.stretches[1:]), END + timedelta(microseconds=1)]
     for now in map(looks.at, range(looks.count)):
         if now < absent_until:
             continue
@@ -271,16 +271,15 @@ def every_look(trial: Trial, records: Sequence[Record], world: World) -> list[Sp
 @given(lives(), policies())
 def test_not_every_look_need_be_looked_at(records: list[Record], of: Policy) -> None:
     """Leaving out looks changes nothing: in a stretch, all that time does to a group is to make it match."""
-    world = replace(WORLD, retention=timedelta(hours=168))
-    trial = Trial(of, world)
-    assert simulate(records, of, world) == every_look(trial, records, world)
+    trial = Trial(of, START, END, retention=timedelta(hours=168))
+    assert trial.simulate(replayed(records)) == every_look(trial, records)
 
 
 @given(lives(), policies(), st.integers(1, 20), st.integers(1, 20))
 def test_who_is_not_deleted_is_not_after_longer(records: list[Record], of: Policy, one: int, more: int) -> None:
     """Who is not deleted is not deleted after a longer period either, and whom it would not hurt, it would not hurt."""
     history = replayed(records)
-    trial = Trial(of, WORLD)
+    trial = Trial(of, START, END)
     pairs = [(trial.with_grace(one * DAY), trial.with_grace((one + more) * DAY))]
     if of.when.idle_for or of.when.unchanged_for:
         pairs.append((trial.with_idle_for(one * DAY), trial.with_idle_for((one + more) * DAY)))

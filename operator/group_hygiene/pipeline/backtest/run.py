@@ -19,7 +19,7 @@ from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.backtest.lives import Extent, extent, lives
 from group_hygiene.pipeline.backtest.replay import Steps, moment_of
 from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, Counted, OnTrial, worker
-from group_hygiene.pipeline.backtest.trial import Trial, World
+from group_hygiene.pipeline.backtest.trial import Trial
 from group_hygiene.pipeline.tasks import report_tasks
 from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
 from group_hygiene.spec.patterns import Patterns
@@ -232,7 +232,7 @@ def backtest(
 
 def _on_trial(candidate: Candidate, steps: Steps, retention: timedelta | None) -> OnTrial:
     policy = candidate.policy
-    trial = Trial(policy, World(steps.start, steps.end, candidate.protect, retention))
+    trial = Trial(policy, steps.start, steps.end, candidate.protect, retention)
     if policy.action is not Action.DELETE or not trial.waits:
         return OnTrial(trial, (), ())
     longest = steps.every * steps.count

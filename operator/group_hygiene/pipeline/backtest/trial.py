@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import NamedTuple
 
 from msgspec import structs
@@ -23,26 +24,13 @@ from group_hygiene.model.groups import Bounds
 from group_hygiene.model.verdicts import Verdict
 from group_hygiene.pipeline.backtest.replay import History, Sign, Steps, Stretch
 from group_hygiene.spec.patterns import Patterns
-from group_hygiene.spec.policy import Action, Mode, Policy
+from group_hygiene.spec.policy import Action, Policy
 from group_hygiene.spec.windows import next_open
 
 _NO_PROTECTIONS = Protections()
 _MOMENT = timedelta(microseconds=1)
 # Of a partition with unread records for every group.
 _ENDLESS = Bounds(0, 2**63)
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """Facts for all groups. start, end: of all scans. protect: of the connection.
-
-    retention: offsets.retention.minutes; None = unknown.
-    """
-
-    start: datetime
-    end: datetime
-    protect: Patterns | None = None
-    retention: timedelta | None = None
 
 
 class Span(NamedTuple):
@@ -54,18 +42,25 @@ class Span(NamedTuple):
     back: Sign | None = None
 
 
+@dataclass(frozen=True, eq=False)
 class Trial:
     """The simulation of one policy, with evidence from the tables alone.
 
     Evidence that the tables lack is assumed so that more groups match: no object claims a group, no replicator mirrors
     it, and it has unread records.
+
+    start, end: of all scans. protect: of the connection. retention: offsets.retention.minutes; None = unknown.
     """
 
-    def __init__(self, policy: Policy, world: World) -> None:
-        self.policy = replace(policy, mode=Mode.ENFORCE)
-        self._world = world
-        count = (world.end - world.start) // policy.interval + 1
-        self._scans = Steps(world.start, policy.interval, count)
+    policy: Policy
+    start: datetime
+    end: datetime
+    protect: Patterns | None = None
+    retention: timedelta | None = None
+
+    @cached_property
+    def _scans(self) -> Steps:
+        return Steps(self.start, self.policy.interval, (self.end - self.start) // self.policy.interval + 1)
 
     @property
     def waits(self) -> timedelta:
@@ -76,15 +71,15 @@ class Trial:
         """The same with another `idleFor`, or with another `unchangedFor` if the policy has only that."""
         when = self.policy.when
         field = "unchanged_for" if when.idle_for is None else "idle_for"
-        return Trial(replace(self.policy, when=structs.replace(when, **{field: period})), self._world)
+        return replace(self, policy=replace(self.policy, when=structs.replace(when, **{field: period})))
 
     def with_grace(self, period: timedelta) -> Trial:
-        return Trial(replace(self.policy, grace_period=period), self._world)
+        return replace(self, policy=replace(self.policy, grace_period=period))
 
     def verdict(self, history: History) -> Verdict | None:
         """The verdict for the group at the end; None = the policy does not select it, or it does not exist."""
-        stretch = history.at(self._world.end)
-        return None if stretch is None else self._judge(stretch, self._world.end, history.complete_since)
+        stretch = history.at(self.end)
+        return None if stretch is None else self._judge(stretch, self.end, history.complete_since)
 
     def simulate(self, history: History) -> list[Span]:
         """Simulate the policy for the group, from the first scan to the last."""
@@ -92,7 +87,7 @@ class Trial:
         scans = self._scans
         mark: int | None = None
         since, deleted = scans.start, None
-        ends = [*(stretch.begins for stretch in history.stretches), self._world.end + _MOMENT][1:]
+        ends = [*(stretch.begins for stretch in history.stretches), self.end + _MOMENT][1:]
         for stretch, end in zip(history.stretches, ends, strict=True):
             at, stop = scans.first_from(max(stretch.begins, since)), min(scans.first_from(end), scans.count)
             while at < stop:
@@ -167,21 +162,20 @@ class Trial:
         group = stretch.group
         if group is None or not self.policy.match.selects(group):
             return None
-        protect = self._world.protect
         activity, offsets = stretch.activity, stretch.offsets
         # Records that were lost later still existed at that time.
         if complete_since is not None and complete_since <= now:
             activity = replace(activity, complete_since=complete_since)
         evidence = Evidence(
             protections=_NO_PROTECTIONS,
-            protected_by=None if protect is None else protect.matching(group.id),
+            protected_by=None if self.protect is None else self.protect.matching(group.id),
             deleted=deleted,
             unchanged=self._unchanged(stretch, now),
             offsets=offsets,
             bounds=dict.fromkeys(offsets, _ENDLESS),
             records=dict.fromkeys(offsets, _ENDLESS.end),
             activity=activity,
-            retention=self._world.retention,
+            retention=self.retention,
         )
         return judge(self.policy, group, evidence, now)
 
