@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from group_hygiene.errors import PipelineError
 from group_hygiene.pipeline.backtest.lives import Extent, extent, lives
 from group_hygiene.pipeline.backtest.replay import Steps, moment_of
-from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, Counted, OnTrial, worker
+from group_hygiene.pipeline.backtest.tally import ALL, SCHEMA, OnTrial, counted, worker
 from group_hygiene.pipeline.backtest.trial import Trial
 from group_hygiene.pipeline.tasks import report_tasks
 from group_hygiene.spec.durations import format_duration, timestamp, whole_seconds
@@ -85,13 +85,17 @@ class Regret:
     by: str
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(NamedTuple):
     """The result of the policy with another period, in numbers of groups."""
 
     period: timedelta
     deleted: int
     regret: int
+
+    @property
+    def safe(self) -> bool:
+        """Whether it deletes groups, and neither it nor a longer period, which deletes no others, causes a regret."""
+        return self.deleted > 0 and not self.regret
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +230,8 @@ def backtest(
     with report_tasks(spark, lambda done, parts: report(f"backtest: {done} of {parts} parts")):
         records = lives(spark, warehouse, reach, _slices(bench, steps))
         rows = records.mapInArrow(worker(bench, steps, reach), from_arrow_schema(SCHEMA))
-        counted = Counted.of(rows, max(len(one.periods) for one in bench))
-    return Backtest(reach, steps, [_tried(number, one, counted, steps) for number, one in enumerate(bench)], untried)
+        sums = counted(rows, max(len(one.periods) for one in bench))
+    return Backtest(reach, steps, [_tried(number, one, sums, steps) for number, one in enumerate(bench)], untried)
 
 
 def _on_trial(candidate: Candidate, steps: Steps, retention: timedelta | None) -> OnTrial:
@@ -266,24 +270,32 @@ def _others(factors: Iterable[float], wanted: timedelta, longest: timedelta) -> 
     return sorted({wanted, *(period for period in tried if period <= longest)})
 
 
-def _tried(number: int, one: OnTrial, counted: Counted, steps: Steps) -> Tried:
-    there = accumulate(counted.by_step(ALL, "there", steps.count))
-    matched = accumulate(counted.by_step(number, "matched", steps.count))
-    rest = (counted.by_step(number, what, steps.count) for what in ("marked", "deleted", "regretted"))
-    columns = zip(there, matched, *rest, strict=True)
+def _tried(number: int, one: OnTrial, rows: Mapping[tuple[int, str], Sequence[Any]], steps: Steps) -> Tried:
+    whats = ((ALL, "there"), *((number, what) for what in ("matched", "marked", "deleted", "regretted")))
+    there, matched, *rest = (_by_step(rows[what], steps.count) for what in whats)
+    columns = zip(accumulate(there), accumulate(matched), *rest, strict=True)
     periods = [trial.waits for trial in one.periods]
     own = periods.index(one.trial.waits) if periods else 0
-    reasons = {text or "": many for (_, text), many in counted.counts.get((number, "reason"), {}).items()}
+
+    def variants(what: str, periods: Sequence[timedelta]) -> list[Variant]:
+        sums = (_by_step(rows[number, f"{what}-{which}"], len(periods)) for which in ("deleted", "regret"))
+        return [Variant(*each) for each in zip(periods, *sums, strict=True)]
+
     return Tried(
         policy=one.trial.policy,
         days=[Day(steps.at(step), *many) for step, many in enumerate(columns)],
-        regrets=[_regret(row) for row in counted.regrets.get(number, ())],
-        unwatched=counted.counts.get((number, "unwatched"), {}).get((0, None), 0),
-        periods=_variants(number, "period", periods, counted),
-        graces=_variants(number, "grace", [trial.policy.grace_period for trial in one.graces], counted),
-        patterns=[_of_pattern(row, periods, own) for row in counted.patterns.get(number, ())],
-        reasons=dict(sorted(reasons.items())),
+        regrets=[_regret(row) for row in rows[number, "regret"]],
+        unwatched=sum(row.many for row in rows[number, "unwatched"]),
+        periods=variants("period", periods),
+        graces=variants("grace", [trial.policy.grace_period for trial in one.graces]),
+        patterns=[_of_pattern(row, periods, own) for row in rows[number, "pattern"]],
+        reasons={row.text: row.many for row in rows[number, "reason"]},
     )
+
+
+def _by_step(rows: Iterable[Any], steps: int) -> list[int]:
+    found = {row.step: row.many for row in rows}
+    return [found.get(step, 0) for step in range(steps)]
 
 
 def _regret(row: Any) -> Regret:
@@ -294,12 +306,5 @@ def _regret(row: Any) -> Regret:
 def _of_pattern(row: Any, periods: Sequence[timedelta], own: int) -> OfPattern:
     # Another policy may have more periods.
     variants = [Variant(*each) for each in zip(periods, row.deleted, row.regretted, strict=False)]
-    last_regret = max((index for index, variant in enumerate(variants) if variant.regret), default=-1)
-    # A period that deletes nothing is too long for the range, so it proves nothing.
-    safe = next((variant.period for variant in variants[last_regret + 1 :] if variant.deleted), None)
+    safe = next((variant.period for variant in variants if variant.safe), None)
     return OfPattern(row.text, variants[own].deleted, variants[own].regret, safe, variants)
-
-
-def _variants(number: int, what: str, periods: Sequence[timedelta], counted: Counted) -> list[Variant]:
-    deleted, regret = (counted.by_step(number, f"{what}-{which}", len(periods)) for which in ("deleted", "regret"))
-    return [Variant(*each) for each in zip(periods, deleted, regret, strict=True)]

@@ -6,7 +6,7 @@ What the driver gets is bounded by the number of policies and steps, whatever th
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from itertools import islice
@@ -157,35 +157,25 @@ def _until(trials: Sequence[Trial], own: Trial, simulate: Callable[[Trial], Sequ
     return deleted, until(deleted, attrgetter("back"))
 
 
-class Counted(NamedTuple):
-    """The counts of all workers. counts: (policy, what) -> (step, text) -> number. patterns, regrets: by policy."""
+def counted(
+    rows: DataFrame, periods: int, patterns: int = PATTERNS, regrets: int = REGRETS
+) -> Mapping[tuple[int, str], Sequence[Any]]:
+    """Rows of SCHEMA, summed over all workers: (policy, what) -> rows; none for other keys.
 
-    counts: dict[tuple[int, str], dict[tuple[int, str | None], int]]
-    patterns: dict[int, list[Any]]
-    regrets: dict[int, list[Any]]
-
-    @classmethod
-    def of(cls, rows: DataFrame, periods: int, patterns: int = PATTERNS, regrets: int = REGRETS) -> Counted:
-        """Of rows of SCHEMA. periods: the most that a policy has. patterns, regrets: the most that each policy gets."""
-        sums = (
-            F.array(*(F.coalesce(F.sum(F.get(name, F.lit(index))), F.lit(0)) for index in range(periods))).alias(name)
-            for name in _SUMS
-        )
-        keys = [name for name in Row._fields if name not in ("many", *_SUMS)]
-        rows = rows.groupBy(*keys).agg(F.sum("many").alias("many"), *sums)
-        what = F.col("what")
-        most = (F.when(what == "pattern", -value) for value in (F.col("many"), F.get("deleted", F.lit(0))))
-        ranked = Window.partitionBy("policy", "what").orderBy(*most, "deleted_ms", "group", "text")
-        rows = rows.withColumn("rank", F.row_number().over(ranked))
-        limit = F.when(what == "pattern", patterns).when(what == "regret", regrets)
-        found = cls(defaultdict(dict), defaultdict(list), defaultdict(list))
-        for row in sorted(rows.where(limit.isNull() | (F.col("rank") <= limit)).collect(), key=attrgetter("rank")):
-            if row.what in ("pattern", "regret"):
-                (found.patterns if row.what == "pattern" else found.regrets)[row.policy].append(row)
-            else:
-                found.counts[row.policy, row.what][row.step, row.text] = row.many
-        return found
-
-    def by_step(self, policy: int, what: str, steps: int) -> list[int]:
-        found = self.counts.get((policy, what), {})
-        return [found.get((step, None), 0) for step in range(steps)]
+    periods: the most that a policy has. patterns, regrets: the most that each policy gets, the first in order.
+    """
+    sums = (
+        F.array(*(F.coalesce(F.sum(F.get(name, F.lit(index))), F.lit(0)) for index in range(periods))).alias(name)
+        for name in _SUMS
+    )
+    keys = [name for name in Row._fields if name not in ("many", *_SUMS)]
+    rows = rows.groupBy(*keys).agg(F.sum("many").alias("many"), *sums)
+    what = F.col("what")
+    most = (F.when(what == "pattern", -value) for value in (F.col("many"), F.get("deleted", F.lit(0))))
+    ranked = Window.partitionBy("policy", "what").orderBy(*most, "deleted_ms", "group", "text")
+    rows = rows.withColumn("rank", F.row_number().over(ranked))
+    limit = F.when(what == "pattern", patterns).when(what == "regret", regrets)
+    found: dict[tuple[int, str], list[Any]] = defaultdict(list)
+    for row in sorted(rows.where(limit.isNull() | (F.col("rank") <= limit)).collect(), key=attrgetter("rank")):
+        found[row.policy, row.what].append(row)
+    return found
