@@ -24,7 +24,6 @@ from group_hygiene.pipeline.activity.name_patterns import patterned
 from group_hygiene.pipeline.backtest.replay import COMMIT, History, Life, Record, Steps, milliseconds_of, replay
 from group_hygiene.pipeline.tables import ACTIVITY, COMMITS, GROUP_STATES, PRUNED, RECORDS, State
 
-_PLACE = ("group", "era")
 # Rows are sorted by group, era and position; then follow Record's fields in its order.
 _BEFORE = ("group", "position", "known")
 _COLUMNS = (*_BEFORE, *Record._fields)
@@ -86,8 +85,17 @@ def lives(spark: SparkSession, warehouse: str, reach: Extent, slices: Steps) -> 
     upto = F.col("batch") <= reach.batch
     commits = COMMITS.read(spark, warehouse).where(upto)
     states = GROUP_STATES.read(spark, warehouse).where(upto)
+    # The last commit, tombstone and aborted commit of each partition, and records with and without members.
+    wiped = F.col("committed_offset").isNull()
+    joined = (F.coalesce("members", F.lit(0)) > 0) | (F.coalesce("protocol_type", F.lit("")) != "")
+    offset = F.max_by("committed_offset", "log_offset").alias("offset")
+    fields = (F.max_by(name, "log_offset").alias(name) for name in ("protocol_type", "members", "state_ms"))
+    alike = (F.lit(COMMIT).alias("kind"), "topic", "partition", "aborted", wiped)
     rows = _known(spark, warehouse, reach)
-    for records in (_latest_commits(commits, slices), _latest_states(states, slices)):
+    for records in (
+        _latest(commits, slices, alike, offset, F.max("commit_ms").alias("commit_ms")),
+        _latest(states, slices, ("kind", "member_id", "gone", joined), *fields),
+    ):
         rows = rows.unionByName(records, allowMissingColumns=True)
     return rows.select(*_COLUMNS).repartition("group").sortWithinPartitions("group", "era", "position")
 
@@ -106,32 +114,14 @@ def _known(spark: SparkSession, warehouse: str, reach: Extent) -> DataFrame:
     return rows.select("group", *first, F.struct("pattern", "known.*").alias("known"))
 
 
-def _latest_commits(commits: DataFrame, slices: Steps) -> DataFrame:
-    """The last commit, tombstone and aborted commit of each partition of a group in each slice."""
-    wiped = F.col("committed_offset").isNull()
-    rows = commits.withColumn("slice", _slice(slices)).withColumn("wiped", wiped)
-    latest = rows.groupBy(*_PLACE, "slice", "topic", "partition", "wiped", "aborted").agg(
+def _latest(rows: DataFrame, slices: Steps, alike: Iterable[Column | str], *columns: Column) -> DataFrame:
+    """The last record of those of a group that are alike, in each slice."""
+    return rows.groupBy("group", "era", _slice(slices).alias("slice"), *alike).agg(
         F.max("log_offset").alias("position"),
         F.unix_millis(F.min("record_time")).alias("first_ms"),
         F.unix_millis(F.max("record_time")).alias("record_ms"),
-        F.max_by("committed_offset", "log_offset").alias("offset"),
-        F.max("commit_ms").alias("commit_ms"),
+        *columns,
     )
-    return latest.drop("wiped").withColumn("kind", F.lit(COMMIT))
-
-
-def _latest_states(states: DataFrame, slices: Steps) -> DataFrame:
-    """The last record of each kind and member in each slice; records with members are separate."""
-    joined = (F.coalesce("members", F.lit(0)) > 0) | (F.coalesce("protocol_type", F.lit("")) != "")
-    rows = states.withColumn("slice", _slice(slices)).withColumn("joined", joined)
-    last = F.max_by(F.struct("protocol_type", "members", "state_ms"), "log_offset")
-    latest = rows.groupBy(*_PLACE, "slice", "kind", "member_id", "gone", "joined").agg(
-        F.max("log_offset").alias("position"),
-        F.unix_millis(F.min("record_time")).alias("first_ms"),
-        F.unix_millis(F.max("record_time")).alias("record_ms"),
-        last.alias("last"),
-    )
-    return latest.select("*", "last.*").drop("last", "joined")
 
 
 def _slice(slices: Steps) -> Column:
